@@ -1,0 +1,119 @@
+//! The instruction table: one row says how an instruction is spelt, what it needs and what it means.
+//!
+//! Pure instructions (lane by lane, no side effect) are rows of [`Op`]; the others are the families of
+//! [`Inst::info`]. The emitter spells from the table, the validator takes operand classes, targets and uniformity from it,
+//! and an interpreter runs `op.lanes()` over 32 lanes at a time.
+
+pub(crate) mod by_type;
+mod effects;
+mod lanes;
+mod semantics;
+mod table;
+
+pub use lanes::{L32, L64, Lanes, Mask};
+pub use semantics::{atomic_result, shfl_source};
+pub use table::Op;
+
+use crate::ir::{Inst, SpecialReg};
+use crate::target::PtxVersion;
+
+/// Whether a result is the same in all lanes of the warp.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Uniformity {
+    /// If all sources are.
+    Pure,
+    /// Always: votes of all lanes, parameters, the block's index.
+    Always,
+    /// If the lane operand is: a shuffle by index.
+    LaneOperand,
+    /// Never: the lane's own number, memory, neighbours.
+    Never,
+}
+
+/// What counters count an instruction as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum CountKind {
+    /// Arithmetic, logic, compares, selects.
+    Alu,
+    /// Copies of registers, parameters, special registers: mostly free after register allocation.
+    Move,
+    /// Load from shared memory.
+    SharedLoad,
+    /// Store to shared memory.
+    SharedStore,
+    /// Load from global memory.
+    GlobalLoad,
+    /// Store to global memory.
+    GlobalStore,
+    /// Atomic or reduction on shared memory.
+    SharedAtomic,
+    /// Atomic or reduction on global memory.
+    GlobalAtomic,
+    /// Vote, shuffle, match.
+    Warp,
+    /// Barrier or fence.
+    Barrier,
+    /// Branch (statements of control flow, not an [`Inst`]).
+    Branch,
+}
+
+/// What the table says of an instruction, beyond its operands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// PTX spelling up to the modifiers that the operands choose.
+    pub ptx_name: &'static str,
+    /// PTX version that introduced it.
+    pub min_ptx: PtxVersion,
+    /// First SM that has it.
+    pub min_sm: u32,
+    /// Whether its result is uniform.
+    pub uniformity: Uniformity,
+    /// How it is counted.
+    pub count: CountKind,
+}
+
+impl Inst {
+    /// The instruction's row.
+    ///
+    /// ```
+    /// use trueno_gpu::inst::{CountKind, Uniformity};
+    /// use trueno_gpu::ir::{Inst, RegId, SpecialReg};
+    /// let lane = Inst::Special { dst: RegId(0), reg: SpecialReg::LaneId };
+    /// assert_eq!(lane.info().uniformity, Uniformity::Never);
+    /// assert_eq!(Inst::BarBlock.info().count, CountKind::Barrier);
+    /// ```
+    #[must_use]
+    pub fn info(&self) -> Info {
+        match self {
+            Self::Pure { op, .. } | Self::Setp { op, .. } => op.info(),
+            _ => effects::info(self),
+        }
+    }
+}
+
+impl SpecialReg {
+    /// PTX name.
+    ///
+    /// ```
+    /// assert_eq!(trueno_gpu::ir::SpecialReg::LaneId.ptx_name(), "%laneid");
+    /// ```
+    #[must_use]
+    pub const fn ptx_name(self) -> &'static str {
+        effects::special(self).0
+    }
+
+    /// Whether all lanes of a warp read the same value.
+    ///
+    /// ```
+    /// use trueno_gpu::ir::SpecialReg;
+    /// assert!(SpecialReg::CtaidX.is_uniform());
+    /// assert!(!SpecialReg::TidX.is_uniform());
+    /// ```
+    #[must_use]
+    pub const fn is_uniform(self) -> bool {
+        effects::special(self).1
+    }
+}
+
+#[cfg(test)]
+mod tests;

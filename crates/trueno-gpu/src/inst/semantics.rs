@@ -1,0 +1,271 @@
+//! What single lanes compute, where the PTX ISA's definition has edges worth writing out.
+
+use crate::ir::{AtomOp, ShflMode};
+use crate::types::MemTy;
+
+/// The low 32 bits.
+#[expect(clippy::cast_possible_truncation, reason = "dropping the high half is the purpose")]
+pub(super) const fn low(v: u64) -> u32 {
+    v as u32
+}
+
+/// The high 32 bits.
+pub(super) const fn high(v: u64) -> u32 {
+    low(v >> 32)
+}
+
+/// Two halves as one.
+pub(super) const fn pack(lo: u32, hi: u32) -> u64 {
+    (hi as u64) << 32 | lo as u64
+}
+
+/// Sign-extends to 64 bits.
+pub(super) const fn sign_extend(v: u32) -> u64 {
+    (v.cast_signed() as i64).cast_unsigned()
+}
+
+/// Shifts clamp: an amount of 32 or more moves everything out.
+pub(super) fn shl32(a: u32, n: u32) -> u32 {
+    a.checked_shl(n).unwrap_or(0)
+}
+
+pub(super) fn shr32(a: u32, n: u32) -> u32 {
+    a.checked_shr(n).unwrap_or(0)
+}
+
+pub(super) fn sar32(a: u32, n: u32) -> u32 {
+    (a.cast_signed() >> n.min(31)).cast_unsigned()
+}
+
+pub(super) fn shl64(a: u64, n: u32) -> u64 {
+    a.checked_shl(n).unwrap_or(0)
+}
+
+pub(super) fn shr64(a: u64, n: u32) -> u64 {
+    a.checked_shr(n).unwrap_or(0)
+}
+
+/// `shf.l`: the high half of `hi:lo << n`, for n up to 32.
+pub(super) fn funnel_left(lo: u32, hi: u32, n: u32) -> u32 {
+    high(pack(lo, hi) << n)
+}
+
+/// `shf.r`: the low half of `hi:lo >> n`, for n up to 32.
+pub(super) fn funnel_right(lo: u32, hi: u32, n: u32) -> u32 {
+    low(pack(lo, hi) >> n)
+}
+
+/// Position of the highest set bit; all ones for 0.
+pub(super) fn bfind(a: u32) -> u32 {
+    31u32.wrapping_sub(a.leading_zeros())
+}
+
+/// As [`bfind`], as the left shift that brings the bit to position 31.
+pub(super) fn bfind_shiftamt(a: u32) -> u32 {
+    if a == 0 { u32::MAX } else { a.leading_zeros() }
+}
+
+/// Highest bit that differs from the sign; all ones for 0 and -1.
+pub(super) fn bfind_signed(a: u32) -> u32 {
+    bfind(if a.cast_signed() < 0 { !a } else { a })
+}
+
+pub(super) fn bfind64(a: u64) -> u32 {
+    63u32.wrapping_sub(a.leading_zeros())
+}
+
+/// `bfe.u32`: `len` bits from bit `pos`; bits past 31 read as 0. Only the low bytes of `pos` and `len` count.
+pub(super) fn bfe(a: u32, pos: u32, len: u32) -> u32 {
+    let len = len & 0xff;
+    let field = shr32(a, pos & 0xff);
+    if len >= 32 { field } else { field & !(u32::MAX << len) }
+}
+
+/// `bfe.s32`: as [`bfe`], extended by the field's top bit, or by bit 31 if the field runs past it.
+pub(super) fn bfe_signed(a: u32, pos: u32, len: u32) -> u32 {
+    let (pos, len) = (pos & 0xff, len & 0xff);
+    if len == 0 {
+        return 0;
+    }
+    let sign = shr32(a, (pos + len - 1).min(31)) & 1;
+    let fill = if sign == 1 { u32::MAX } else { 0 };
+    let valid = len.min(32u32.saturating_sub(pos));
+    let keep = if valid >= 32 { u32::MAX } else { !(u32::MAX << valid) };
+    shr32(a, pos) & keep | fill & !keep
+}
+
+/// `bfi.b32`: the low `len` bits of `a` put into `b` at bit `pos`; what runs past bit 31 is lost.
+pub(super) fn bfi(a: u32, b: u32, pos: u32, len: u32) -> u32 {
+    let (pos, len) = (pos & 0xff, len & 0xff);
+    let ones = if len >= 32 { u32::MAX } else { !(u32::MAX << len) };
+    let field = shl32(ones, pos);
+    b & !field | shl32(a, pos) & field
+}
+
+/// `bmsk.clamp`: `len` ones from bit `pos`.
+pub(super) fn bmsk_clamp(pos: u32, len: u32) -> u32 {
+    let ones = if len >= 32 { u32::MAX } else { !(u32::MAX << len) };
+    shl32(ones, pos)
+}
+
+/// `lop3`: bit `a*4 + b*2 + c` of the table for each bit position.
+pub(super) fn lop3(a: u32, b: u32, c: u32, table: u32) -> u32 {
+    let row = |index: u32, bits: u32| if table >> index & 1 == 1 { bits } else { 0 };
+    row(0, !a & !b & !c)
+        | row(1, !a & !b & c)
+        | row(2, !a & b & !c)
+        | row(3, !a & b & c)
+        | row(4, a & !b & !c)
+        | row(5, a & !b & c)
+        | row(6, a & b & !c)
+        | row(7, a & b & c)
+}
+
+/// `prmt`: four bytes of `b:a` chosen by the selector's nibbles; bit 3 of a nibble replicates the byte's sign instead.
+pub(super) fn prmt(a: u32, b: u32, selector: u32) -> u32 {
+    let bytes = pack(a, b).to_le_bytes();
+    u32::from_le_bytes(std::array::from_fn(|i| {
+        let nibble = selector >> (4 * i) & 0xf;
+        let byte = bytes[(nibble & 7) as usize];
+        match nibble & 8 {
+            0 => byte,
+            _ if byte & 0x80 != 0 => 0xff,
+            _ => 0,
+        }
+    }))
+}
+
+/// The special modes of `prmt`, as selectors for the plain one, by the low two bits of `c`.
+pub(super) const PRMT_F4E: [u32; 4] = [0x3210, 0x4321, 0x5432, 0x6543];
+pub(super) const PRMT_B4E: [u32; 4] = [0x5670, 0x6701, 0x7012, 0x0123];
+pub(super) const PRMT_RC8: [u32; 4] = [0x0000, 0x1111, 0x2222, 0x3333];
+pub(super) const PRMT_ECL: [u32; 4] = [0x3210, 0x3211, 0x3222, 0x3333];
+pub(super) const PRMT_ECR: [u32; 4] = [0x0000, 0x1110, 0x2210, 0x3210];
+pub(super) const PRMT_RC16: [u32; 4] = [0x1010, 0x3232, 0x1010, 0x3232];
+
+pub(super) fn prmt_mode(modes: [u32; 4], a: u32, b: u32, c: u32) -> u32 {
+    prmt(a, b, modes[(c & 3) as usize])
+}
+
+/// A float result's bits: the hardware gives one NaN only.
+fn canonical(v: f32) -> u32 {
+    if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
+}
+
+pub(super) fn float1(a: u32, f: fn(f32) -> f32) -> u32 {
+    canonical(f(f32::from_bits(a)))
+}
+
+pub(super) fn float2(a: u32, b: u32, f: fn(f32, f32) -> f32) -> u32 {
+    canonical(f(f32::from_bits(a), f32::from_bits(b)))
+}
+
+pub(super) fn float_cmp(a: u32, b: u32, f: fn(f32, f32) -> bool) -> bool {
+    f(f32::from_bits(a), f32::from_bits(b))
+}
+
+/// Subnormals to zero of the same sign.
+fn flush(v: f32) -> f32 {
+    if v.is_subnormal() { 0f32.copysign(v) } else { v }
+}
+
+/// `rcp.approx.ftz.f32`. The hardware's error is at most one unit in the last place; this is the rounded quotient, so
+/// results are equal up to one unit, and exact for powers of two.
+pub(super) fn reciprocal(v: f32) -> f32 {
+    flush(1.0 / flush(v))
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "`as` saturates and maps NaN to 0, as cvt.rzi does"
+)]
+pub(super) fn to_u32(a: u32) -> u32 {
+    f32::from_bits(a) as u32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "`as` saturates and maps NaN to 0, as cvt.rzi does")]
+pub(super) fn to_i32(a: u32) -> u32 {
+    (f32::from_bits(a) as i32).cast_unsigned()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "`as` rounds to nearest even, as cvt.rn does")]
+pub(super) fn from_u32(a: u32) -> u32 {
+    (a as f32).to_bits()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "`as` rounds to nearest even, as cvt.rn does")]
+pub(super) fn from_i32(a: u32) -> u32 {
+    (a.cast_signed() as f32).to_bits()
+}
+
+/// Which lane a shuffle reads, and whether it was in range (else the lane reads itself). `b` is the lane operand, `c` the
+/// clamp operand: clamp in bits 0 to 4, segment mask in bits 8 to 12.
+///
+/// ```
+/// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
+/// assert_eq!(shfl_source(ShflMode::Up, 5, 2, 0), (3, true));
+/// assert_eq!(shfl_source(ShflMode::Up, 1, 2, 0), (1, false));
+/// assert_eq!(shfl_source(ShflMode::Idx, 9, 35, 31), (3, true));
+/// ```
+#[must_use]
+pub fn shfl_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
+    let segment = c >> 8 & 31;
+    let bound = lane & segment | c & 31 & !segment;
+    let step = b & 31;
+    // A source below lane 0 wraps to a large number, so that only `Up` needs the signed view.
+    let source = match mode {
+        ShflMode::Idx => lane & segment | step & !segment,
+        ShflMode::Up => lane.wrapping_sub(step),
+        ShflMode::Down => lane + step,
+        ShflMode::Bfly => lane ^ step,
+    };
+    let in_range = match mode {
+        ShflMode::Up => source.cast_signed() >= bound.cast_signed(),
+        _ => source <= bound,
+    };
+    (if in_range { source } else { lane }, in_range)
+}
+
+/// The value an atomic leaves in memory. 32-bit types use the low halves; `compare` matters to `Cas` alone.
+///
+/// ```
+/// use trueno_gpu::{inst::atomic_result, ir::AtomOp, MemTy};
+/// assert_eq!(atomic_result(AtomOp::Add, MemTy::U32, 0xffff_ffff, 2, 0), 1);
+/// assert_eq!(atomic_result(AtomOp::Min, MemTy::I32, 0xffff_ffff, 2, 0), 0xffff_ffff);
+/// assert_eq!(atomic_result(AtomOp::Cas, MemTy::U64, 7, 9, 8), 7);
+/// ```
+#[must_use]
+pub fn atomic_result(op: AtomOp, ty: MemTy, old: u64, value: u64, compare: u64) -> u64 {
+    let trim = |v: u64| if ty == MemTy::U64 { v } else { u64::from(low(v)) };
+    let (old, value) = (trim(old), trim(value));
+    let less = if ty == MemTy::I32 { low(old).cast_signed() < low(value).cast_signed() } else { old < value };
+    trim(match op {
+        AtomOp::Add => old.wrapping_add(value),
+        AtomOp::Min => {
+            if less {
+                old
+            } else {
+                value
+            }
+        }
+        AtomOp::Max => {
+            if less {
+                value
+            } else {
+                old
+            }
+        }
+        AtomOp::And => old & value,
+        AtomOp::Or => old | value,
+        AtomOp::Xor => old ^ value,
+        AtomOp::Exch => value,
+        AtomOp::Cas => {
+            if old == trim(compare) {
+                value
+            } else {
+                old
+            }
+        }
+    })
+}

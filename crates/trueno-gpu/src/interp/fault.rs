@@ -1,0 +1,327 @@
+//! What a run stops for: the fault, and where in the kernel and in the grid it happened.
+
+use crate::ir::Path;
+use crate::types::StateSpace;
+use std::fmt;
+
+/// A set of lanes of a warp: bit `i` is lane `i`.
+///
+/// ```
+/// use trueno_gpu::interp::LaneSet;
+/// assert_eq!(LaneSet(0b1000_0111).to_string(), "lanes 0-2, 7");
+/// assert_eq!(LaneSet(1 << 31).to_string(), "lane 31");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaneSet(pub u32);
+
+impl LaneSet {
+    /// All 32 lanes.
+    ///
+    /// ```
+    /// assert_eq!(trueno_gpu::interp::LaneSet::ALL.to_string(), "lanes 0-31");
+    /// ```
+    pub const ALL: Self = Self(u32::MAX);
+}
+
+impl fmt::Display for LaneSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.count_ones() {
+            0 => return f.write_str("no lane"),
+            1 => f.write_str("lane ")?,
+            _ => f.write_str("lanes ")?,
+        }
+        let mut lane = 0;
+        let mut separator = "";
+        while lane < 32 {
+            let run = (self.0 >> lane).trailing_ones();
+            match run {
+                0 => {}
+                1 => write!(f, "{separator}{lane}")?,
+                _ => write!(f, "{separator}{lane}-{}", lane + run - 1)?,
+            }
+            if run > 0 {
+                separator = ", ";
+            }
+            lane += run + 1;
+        }
+        Ok(())
+    }
+}
+
+/// An address, and the buffer or shared region it lies in or just past.
+///
+/// ```
+/// use trueno_gpu::interp::Location;
+/// use trueno_gpu::StateSpace;
+/// let at = Location { space: StateSpace::Shared, address: 0x1404, name: Some("table".into()), offset: 4 };
+/// assert_eq!(at.to_string(), "shared 0x1404 (`table` + 4)");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// Which memory.
+    pub space: StateSpace,
+    /// The address as the kernel computed it.
+    pub address: u64,
+    /// The buffer or region; `None` if the address is near none.
+    pub name: Option<String>,
+    /// Bytes from its start (from the warp's own part, if the region is per warp).
+    pub offset: u64,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let space = match self.space {
+            StateSpace::Global => "global",
+            StateSpace::Shared => "shared",
+        };
+        write!(f, "{space} {:#x}", self.address)?;
+        match &self.name {
+            Some(name) => write!(f, " (`{name}` + {})", self.offset),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How memory is touched.
+///
+/// ```
+/// assert_eq!(trueno_gpu::interp::Access::Atomic.to_string(), "atomic");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// A load.
+    Read,
+    /// A store.
+    Write,
+    /// A store spelt as conflicting.
+    ConflictingWrite,
+    /// An atomic or reduction.
+    Atomic,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::ConflictingWrite => "conflicting write",
+            Self::Atomic => "atomic",
+        })
+    }
+}
+
+/// The other side of a race.
+///
+/// ```
+/// use trueno_gpu::interp::{LaneSet, Rival};
+/// assert_eq!(Rival::Lanes(LaneSet(1)).to_string(), "lane 0 of the same warp");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    /// Other lanes of the same warp. Where several lanes touched the byte, all but the faulting one are named.
+    Lanes(LaneSet),
+    /// Another warp of the block, one that ran earlier since the last block barrier.
+    OtherWarp,
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lanes(lanes) => write!(f, "{lanes} of the same warp"),
+            Self::OtherWarp => f.write_str("another warp of the block"),
+        }
+    }
+}
+
+/// Why a run stopped.
+///
+/// ```
+/// use trueno_gpu::interp::FaultKind;
+/// assert_eq!(FaultKind::StepLimit { limit: 10 }.to_string(), "more than 10 steps");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// The launch does not fit the kernel: arguments, block or buffers.
+    #[error("bad launch: {0}")]
+    BadLaunch(String),
+    /// The tree is not a kernel: a wrong operand class, an unknown label or register. The validator says more.
+    #[error("malformed kernel: {0}")]
+    Malformed(String),
+    /// An access that does not lie wholly inside a buffer or inside the block's shared memory.
+    #[error("{access} of {bytes} bytes out of bounds at {at}")]
+    OutOfBounds {
+        /// Kind of access.
+        access: Access,
+        /// First address of the lowest faulting lane.
+        at: Location,
+        /// Bytes of one lane.
+        bytes: u32,
+    },
+    /// An access whose address is not a multiple of its size.
+    #[error("misaligned {access} of {bytes} bytes at {at}")]
+    Misaligned {
+        /// Kind of access.
+        access: Access,
+        /// Address of the lowest faulting lane.
+        at: Location,
+        /// Bytes of one lane.
+        bytes: u32,
+    },
+    /// A read of memory that nothing wrote.
+    #[error("read of uninitialised memory at {at}")]
+    UninitialisedMemory {
+        /// First such byte.
+        at: Location,
+    },
+    /// Two accesses of the same shared byte, at least one a write, that no barrier orders.
+    #[error("race on {at}: {access} against an earlier {earlier} by {rival}, with no barrier between")]
+    SharedRace {
+        /// First such byte.
+        at: Location,
+        /// The access that stopped.
+        access: Access,
+        /// The access before.
+        earlier: Access,
+        /// Who made it.
+        rival: Rival,
+    },
+    /// Two lanes of one store hit the same byte, and the store is not spelt as conflicting (in global memory, equal
+    /// values are let through).
+    #[error("several lanes store to {at}, and the store is not spelt as conflicting")]
+    StoreConflict {
+        /// The byte.
+        at: Location,
+    },
+    /// A load that promises one address for all lanes, whose lanes disagree.
+    #[error("the lanes of a uniform load have different addresses")]
+    DivergentUniformLoad,
+    /// A warp barrier that not all lanes of its mask reach together, or whose mask lacks a lane that runs it.
+    #[error("warp barrier for {members}, but only {reached} reached it with that mask")]
+    WarpBarrierMissed {
+        /// Lanes of the mask.
+        members: LaneSet,
+        /// Lanes that came with it.
+        reached: LaneSet,
+    },
+    /// A shuffle, vote or match that not all lanes of its mask reach together, or whose mask lacks a lane that runs it.
+    #[error("warp operation for {members}, but only {reached} reached it with that mask")]
+    WarpOperationMissed {
+        /// Lanes of the mask.
+        members: LaneSet,
+        /// Lanes that came with it.
+        reached: LaneSet,
+    },
+    /// A block barrier that some lanes of the warp do not reach, or that another warp never reaches.
+    #[error("block barrier reached by {reached} of this warp{}", match .ended_warp { Some(w) => format!("; warp {w} ended without it"), None => String::new() })]
+    BlockBarrierMissed {
+        /// Lanes of this warp that reached it.
+        reached: LaneSet,
+        /// A warp that ended while this one waits.
+        ended_warp: Option<u32>,
+    },
+    /// A shuffle that reads a lane which does not take part.
+    #[error("shuffle reads lane {source_lane}, which does not take part")]
+    ShuffleSource {
+        /// The lane read.
+        source_lane: u32,
+    },
+    /// A branch that promises to be uniform, whose active lanes disagree.
+    #[error("uniform branch, but only {taking} of {active} take it")]
+    DivergentUniformBranch {
+        /// Lanes whose condition holds.
+        taking: LaneSet,
+        /// Lanes active there.
+        active: LaneSet,
+    },
+    /// A register read in a lane that has not written it.
+    #[error("register {register} is read before it is written")]
+    UnwrittenRegister {
+        /// Its name, or its number.
+        register: String,
+    },
+    /// A warp ran more steps than the launch allows.
+    #[error("more than {limit} steps")]
+    StepLimit {
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// Where in the kernel and the grid a fault happened.
+///
+/// ```
+/// use trueno_gpu::interp::{LaneSet, Place};
+/// use trueno_gpu::ir::{Part, Path};
+/// let path = Path::default().child(Part::Body, 3);
+/// let place = Place { path, section: Some("copy".into()), block: 1, warp: 2, lanes: LaneSet(4) };
+/// assert_eq!(place.to_string(), "at body[3] (section \"copy\"), block 1, warp 2, lane 2");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The statement.
+    pub path: Path,
+    /// The last section comment before it, if any.
+    pub section: Option<String>,
+    /// The block.
+    pub block: u32,
+    /// The warp of the block.
+    pub warp: u32,
+    /// The lanes at fault.
+    pub lanes: LaneSet,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {}", self.path)?;
+        if let Some(section) = &self.section {
+            write!(f, " (section {section:?})")?;
+        }
+        write!(f, ", block {}, warp {}, {}", self.block, self.warp, self.lanes)
+    }
+}
+
+/// A run that stopped, with its kernel, its place and its reason.
+///
+/// ```
+/// use trueno_gpu::interp::{Fault, FaultKind};
+/// let fault = Fault { kernel: "copy".into(), place: None, kind: FaultKind::StepLimit { limit: 5 } };
+/// assert_eq!(fault.to_string(), "kernel `copy`: more than 5 steps");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The kernel's name.
+    pub kernel: String,
+    /// Where; `None` if nothing ran yet.
+    pub place: Option<Box<Place>>,
+    /// Why.
+    pub kind: FaultKind,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "kernel `{}`", self.kernel)?;
+        if let Some(place) = &self.place {
+            write!(f, " {place}")?;
+        }
+        write!(f, ": {}", self.kind)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// A fault as the engine raises it: the lanes and the reason; the place is known further up.
+#[derive(Debug)]
+pub(super) struct Trap {
+    pub(super) lanes: LaneSet,
+    pub(super) kind: FaultKind,
+}
+
+/// What the engine's steps return. Boxed, so that the path without faults carries one word.
+pub(super) type Step<T = ()> = Result<T, Box<Trap>>;
+
+/// Raises a fault.
+#[cold]
+pub(super) fn trap<T>(lanes: u32, kind: FaultKind) -> Step<T> {
+    Err(Box::new(Trap { lanes: LaneSet(lanes), kind }))
+}

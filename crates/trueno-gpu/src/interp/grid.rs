@@ -1,0 +1,195 @@
+//! Runs the blocks of a grid over the cores, and the warps of a block in turn.
+
+use super::fault::{Fault, FaultKind, LaneSet, Place, Trap, trap};
+use super::program::{Line, Program};
+use super::report::{Counts, Report, SectionReport, WarpReport};
+use super::shared::SharedMemory;
+use super::warp::{Context, Stop, Warp};
+use crate::inst::CountKind;
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Size of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub(super) blocks: u32,
+    pub(super) warps_per_block: u32,
+    pub(super) threads: Option<usize>,
+    pub(super) track_races: bool,
+}
+
+/// What one thread brings home.
+#[derive(Default)]
+struct Yield {
+    warps: Vec<WarpReport>,
+    hits: Vec<u64>,
+    traffic: Vec<u64>,
+}
+
+/// Runs all blocks. Of several faults the one of the lowest block is reported, so that the answer does not depend on
+/// the threads' timing.
+pub(super) fn run(cx: &Context<'_>, extent: Extent) -> Result<Report, Fault> {
+    let next_block = AtomicU32::new(0);
+    let worst: Mutex<Option<(u32, Fault)>> = Mutex::new(None);
+    // Blocks below the lowest faulting one must still run; those above need not.
+    let lowest_fault = AtomicU32::new(u32::MAX);
+    let worker = || {
+        let mut runner = Runner::new(cx, extent);
+        loop {
+            let block = next_block.fetch_add(1, Ordering::Relaxed);
+            if block >= extent.blocks || block > lowest_fault.load(Ordering::Relaxed) {
+                return runner.gain;
+            }
+            if let Err(fault) = runner.block(block) {
+                lowest_fault.fetch_min(block, Ordering::Relaxed);
+                let mut worst = worst.lock().unwrap_or_else(PoisonError::into_inner);
+                if worst.as_ref().is_none_or(|(other, _)| block < *other) {
+                    *worst = Some((block, fault));
+                }
+            }
+        }
+    };
+    let threads = extent.threads.unwrap_or_else(rayon::current_num_threads).min(extent.blocks as usize);
+    let gains = if threads <= 1 {
+        vec![worker()]
+    } else {
+        (0..threads).into_par_iter().with_max_len(1).map(|_| worker()).collect()
+    };
+    match worst.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, fault)) => Err(fault),
+        None => Ok(report(cx.program, gains)),
+    }
+}
+
+fn report(program: &Program, gains: Vec<Yield>) -> Report {
+    let mut report = Report::default();
+    // Slot 0 is what comes before the first section.
+    let mut sections = vec![Counts::default(); program.sections.len() + 1];
+    for gain in gains {
+        for (pc, line) in program.lines.iter().enumerate() {
+            let section = program.sites[line.site as usize].section.map_or(0, |section| section as usize + 1);
+            sections[section].add_line(line, gain.hits[pc], gain.traffic[pc]);
+        }
+        report.warps.extend(gain.warps);
+    }
+    report.warps.sort_by_key(|warp| (warp.block, warp.warp));
+    sections.iter().for_each(|counts| report.total += counts);
+    let names = std::iter::once(None).chain(program.sections.iter().cloned().map(Some));
+    report.sections = names
+        .zip(sections)
+        .map(|(section, counts)| SectionReport { section, counts })
+        .filter(|section| section.section.is_some() || section.counts != Counts::default())
+        .collect();
+    report
+}
+
+impl Counts {
+    fn add_line(&mut self, line: &Line, hits: u64, traffic: u64) {
+        let Some(kind) = line.kind else { return };
+        self.add(kind, hits);
+        match kind {
+            CountKind::SharedLoad | CountKind::SharedStore | CountKind::SharedAtomic => {
+                self.shared_wavefronts += traffic;
+            }
+            CountKind::GlobalLoad => self.global_sectors_read += traffic,
+            CountKind::GlobalStore => self.global_sectors_written += traffic,
+            CountKind::GlobalAtomic => self.global_sectors_atomic += traffic,
+            _ => {}
+        }
+    }
+}
+
+/// Runs blocks, one after the other, in the same memory.
+struct Runner<'a> {
+    cx: &'a Context<'a>,
+    warps_per_block: u32,
+    shared: SharedMemory,
+    /// One for each warp of a block; a single one where no barrier makes them wait for each other.
+    warps: Vec<Warp>,
+    gain: Yield,
+}
+
+impl<'a> Runner<'a> {
+    fn new(cx: &'a Context<'a>, extent: Extent) -> Self {
+        let program = cx.program;
+        let warps = if program.has_block_barrier { extent.warps_per_block } else { 1 };
+        let lines = program.lines.len();
+        Self {
+            cx,
+            warps_per_block: extent.warps_per_block,
+            shared: SharedMemory::new(program.shared_base, program.shared.bytes, extent.track_races),
+            warps: (0..warps).map(|_| Warp::new(program)).collect(),
+            gain: Yield { warps: vec![], hits: vec![0; lines], traffic: vec![0; lines] },
+        }
+    }
+
+    fn block(&mut self, block: u32) -> Result<(), Fault> {
+        self.shared.reset();
+        if self.warps.len() == 1 {
+            for index in 0..self.warps_per_block {
+                let warp = &mut self.warps[0];
+                warp.reset(self.cx, block, index);
+                while warp.run(self.cx, &mut self.shared).map_err(|trap| fault(self.cx, warp, block, *trap))?
+                    == Stop::BlockBarrier
+                {
+                    self.shared.block_barrier();
+                }
+                self.gain.add(self.cx.program, block, warp);
+            }
+            return Ok(());
+        }
+        for (index, warp) in (0..).zip(&mut self.warps) {
+            warp.reset(self.cx, block, index);
+        }
+        loop {
+            let mut ended = None;
+            let mut waiting = None;
+            for (index, warp) in self.warps.iter_mut().enumerate() {
+                match warp.run(self.cx, &mut self.shared).map_err(|trap| fault(self.cx, warp, block, *trap))? {
+                    Stop::Ended => ended = ended.or(Some(index)),
+                    Stop::BlockBarrier => waiting = waiting.or(Some(index)),
+                }
+            }
+            let Some(waiting) = waiting else { break };
+            if let Some(ended) = ended {
+                let warp = &mut self.warps[waiting];
+                // The barrier is the step before the one to go on with.
+                warp.pc -= 1;
+                let ended_warp = u32::try_from(ended).ok();
+                let missed = FaultKind::BlockBarrierMissed { reached: LaneSet::ALL, ended_warp };
+                return trap(u32::MAX, missed).map_err(|trap| fault(self.cx, &self.warps[waiting], block, *trap));
+            }
+            self.shared.block_barrier();
+        }
+        for warp in &self.warps {
+            self.gain.add(self.cx.program, block, warp);
+        }
+        Ok(())
+    }
+}
+
+impl Yield {
+    fn add(&mut self, program: &Program, block: u32, warp: &Warp) {
+        let mut counts = Counts::default();
+        for (pc, line) in program.lines.iter().enumerate() {
+            counts.add_line(line, warp.hits[pc], warp.traffic[pc]);
+            self.hits[pc] += warp.hits[pc];
+            self.traffic[pc] += warp.traffic[pc];
+        }
+        self.warps.push(WarpReport { block, warp: warp.index, counts });
+    }
+}
+
+fn fault(cx: &Context<'_>, warp: &Warp, block: u32, trap: Trap) -> Fault {
+    let program = cx.program;
+    let site = &program.sites[program.lines[warp.pc].site as usize];
+    let place = Place {
+        path: site.path.clone(),
+        section: site.section.map(|section| program.sections[section as usize].clone()),
+        block,
+        warp: warp.index,
+        lanes: trap.lanes,
+    };
+    Fault { kernel: program.name.clone(), place: Some(Box::new(place)), kind: trap.kind }
+}

@@ -1,0 +1,365 @@
+//! Lowers a kernel's tree to a flat program, once a launch.
+
+use super::program::{Code, Cond, File, FrameId, Line, Pc, Program, Site, Slot};
+use super::shared::base_address;
+use crate::inst::{CountKind, L32, L64, Mask};
+use crate::ir::{
+    Branch, Inst, KernelIr, LabelId, Operand, Part, Path, PredUse, RegId, SpecialReg, Stmt, loop_tail_test,
+};
+use crate::types::RegClass;
+use std::collections::HashMap;
+
+/// The launch's part in the constants.
+pub(super) struct Shape<'a> {
+    pub(super) blocks: u32,
+    pub(super) warps_per_block: u32,
+    /// Bits of the parameters.
+    pub(super) params: &'a [u64],
+}
+
+/// Why a tree cannot be lowered.
+pub(super) type Malformed<T = ()> = Result<T, String>;
+
+/// Where lanes go that leave a structure, and where to go on when none is left in it.
+#[derive(Clone, Copy)]
+struct Target {
+    label: LabelId,
+    frame: FrameId,
+    is_loop: bool,
+}
+
+pub(super) struct Lowering<'a> {
+    pub(super) kernel: &'a KernelIr,
+    pub(super) shape: &'a Shape<'a>,
+    pub(super) program: Program,
+    /// Slot of each register in its class's file.
+    slots: Vec<Slot>,
+    w_constants: HashMap<u32, Slot>,
+    d_constants: HashMap<u64, Slot>,
+    p_constants: HashMap<bool, Slot>,
+    pub(super) specials: HashMap<SpecialReg, Slot>,
+    targets: Vec<Target>,
+    depth: FrameId,
+    section: Option<u32>,
+    /// For each open frame, the steps whose `skip` waits for its end.
+    skips: Vec<Vec<usize>>,
+}
+
+/// Stands in for a jump target until it is known.
+const LATER: Pc = Pc::MAX;
+
+pub(super) fn lower(kernel: &KernelIr, shape: &Shape<'_>) -> Malformed<Program> {
+    let program = Program {
+        name: kernel.name.clone(),
+        lines: vec![],
+        sites: vec![],
+        sections: vec![],
+        frames: 0,
+        w: File::default(),
+        d: File::default(),
+        p: File::default(),
+        tid: None,
+        ctaid: None,
+        has_block_barrier: false,
+        shared: kernel.shared.clone(),
+        shared_base: base_address(kernel.shared.align),
+    };
+    let mut lowering = Lowering {
+        kernel,
+        shape,
+        program,
+        slots: vec![],
+        w_constants: HashMap::new(),
+        d_constants: HashMap::new(),
+        p_constants: HashMap::new(),
+        specials: HashMap::new(),
+        targets: vec![],
+        depth: 0,
+        section: None,
+        skips: vec![vec![]],
+    };
+    lowering.registers()?;
+    lowering.block(&kernel.body, &Path::default(), Part::Body)?;
+    let end = lowering.here()?;
+    lowering.land_skips(end);
+    let always = lowering.always()?;
+    lowering.push(Code::End, always, None, &Path::default())?;
+    Ok(lowering.program)
+}
+
+fn count(n: usize) -> Malformed<u32> {
+    u32::try_from(n).map_err(|_| "more than 2^32 registers or statements".to_owned())
+}
+
+impl Lowering<'_> {
+    fn registers(&mut self) -> Malformed {
+        for (id, reg) in self.kernel.regs.iter().enumerate() {
+            let names = match reg.class {
+                RegClass::B32 => &mut self.program.w.names,
+                RegClass::B64 => &mut self.program.d.names,
+                RegClass::Pred => &mut self.program.p.names,
+            };
+            self.slots.push(count(names.len())?);
+            names.push(match &reg.name {
+                Some(name) => format!("`{name}` (#{id})"),
+                None => format!("#{id}"),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn reg(&self, id: RegId, class: RegClass) -> Malformed<Slot> {
+        let info = self.kernel.regs.get(id.index()).ok_or_else(|| format!("register #{} does not exist", id.0))?;
+        if info.class != class {
+            return Err(format!("register #{} is {:?}, used as {class:?}", id.0, info.class));
+        }
+        Ok(self.slots[id.index()])
+    }
+
+    pub(super) fn w_constant(&mut self, value: u32) -> Malformed<Slot> {
+        if let Some(&slot) = self.w_constants.get(&value) {
+            return Ok(slot);
+        }
+        let slot = self.w_slot([value; 32])?;
+        self.w_constants.insert(value, slot);
+        Ok(slot)
+    }
+
+    pub(super) fn w_slot(&mut self, value: L32) -> Malformed<Slot> {
+        let slot = count(self.program.w.len())?;
+        self.program.w.constants.push(value);
+        Ok(slot)
+    }
+
+    pub(super) fn d_constant(&mut self, value: u64) -> Malformed<Slot> {
+        let next = count(self.program.d.len())?;
+        let constants: &mut Vec<L64> = &mut self.program.d.constants;
+        Ok(*self.d_constants.entry(value).or_insert_with(|| {
+            constants.push([value; 32]);
+            next
+        }))
+    }
+
+    fn p_constant(&mut self, value: bool) -> Malformed<Slot> {
+        let next = count(self.program.p.len())?;
+        let constants: &mut Vec<Mask> = &mut self.program.p.constants;
+        Ok(*self.p_constants.entry(value).or_insert_with(|| {
+            constants.push(if value { Mask::MAX } else { 0 });
+            next
+        }))
+    }
+
+    pub(super) fn operand(&mut self, operand: Operand, class: RegClass) -> Malformed<Slot> {
+        match (operand, class) {
+            (Operand::Reg(reg), _) => self.reg(reg, class),
+            (Operand::Imm(bits), RegClass::B32) => {
+                let bits = u32::try_from(bits).map_err(|_| format!("constant {bits:#x} has more than 32 bits"))?;
+                self.w_constant(bits)
+            }
+            (Operand::Imm(bits), RegClass::B64) => self.d_constant(bits),
+            (Operand::Imm(bits), RegClass::Pred) => self.p_constant(bits & 1 == 1),
+        }
+    }
+
+    fn always(&mut self) -> Malformed<Cond> {
+        Ok(Cond { slot: self.p_constant(true)?, flip: 0 })
+    }
+
+    pub(super) fn cond(&self, pred: PredUse) -> Malformed<Cond> {
+        Ok(Cond { slot: self.reg(pred.reg, RegClass::Pred)?, flip: if pred.negated { u32::MAX } else { 0 } })
+    }
+
+    fn cond_or_always(&mut self, pred: Option<PredUse>) -> Malformed<Cond> {
+        match pred {
+            Some(pred) => self.cond(pred),
+            None => self.always(),
+        }
+    }
+
+    fn here(&self) -> Malformed<Pc> {
+        count(self.program.lines.len())
+    }
+
+    /// Adds a step; gives its index for [`Self::land`].
+    fn push(&mut self, code: Code, guard: Cond, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+        let site = count(self.program.sites.len())?;
+        let same = self.program.sites.last().is_some_and(|s| s.path == *path && s.section == self.section);
+        if !same {
+            self.program.sites.push(Site { path: path.clone(), section: self.section });
+        }
+        let site = if same { site - 1 } else { site };
+        self.program.lines.push(Line { code, guard, kind, site });
+        Ok(self.program.lines.len() - 1)
+    }
+
+    fn control(&mut self, code: Code, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+        let always = self.always()?;
+        self.push(code, always, kind, path)
+    }
+
+    /// As [`Self::control`], for a step that skips to the end of the innermost open frame.
+    fn control_skipping(&mut self, code: Code, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+        let index = self.control(code, kind, path)?;
+        self.skips.last_mut().expect("the kernel's own list is never popped").push(index);
+        Ok(index)
+    }
+
+    /// The innermost frame's steps that skip now know where to: `to`.
+    fn land_skips(&mut self, to: Pc) {
+        let waiting = std::mem::take(self.skips.last_mut().expect("the kernel's own list is never popped"));
+        for index in waiting {
+            self.land(index, to);
+        }
+    }
+
+    fn land(&mut self, index: usize, to: Pc) {
+        match &mut self.program.lines[index].code {
+            Code::UniformIf { otherwise: target, .. }
+            | Code::Split { otherwise: target, .. }
+            | Code::Else { end: target, .. }
+            | Code::Merge { skip: target, .. }
+            | Code::Jump { to: target }
+            | Code::LoopEnd { skip: target, .. }
+            | Code::ScopeEnd { skip: target, .. }
+            | Code::Break { skip: target, .. }
+            | Code::Continue { skip: target, .. } => *target = to,
+            other => unreachable!("{other:?} does not jump"),
+        }
+    }
+
+    fn open_frame(&mut self) -> FrameId {
+        let frame = self.depth;
+        self.depth += 1;
+        self.program.frames = self.program.frames.max(self.depth);
+        self.skips.push(vec![]);
+        frame
+    }
+
+    fn close_frame(&mut self) -> Malformed {
+        let end = self.here()?;
+        self.land_skips(end);
+        self.skips.pop();
+        self.depth -= 1;
+        Ok(())
+    }
+
+    fn block(&mut self, stmts: &[Stmt], parent: &Path, part: Part) -> Malformed {
+        for (index, stmt) in stmts.iter().enumerate() {
+            let path = parent.child(part, index);
+            self.stmt(stmt, &path).map_err(|e| if e.starts_with("at ") { e } else { format!("at {path}: {e}") })?;
+        }
+        Ok(())
+    }
+
+    fn stmt(&mut self, stmt: &Stmt, path: &Path) -> Malformed {
+        match stmt {
+            Stmt::Section(name) => {
+                let known = self.program.sections.iter().position(|s| s == name);
+                self.section = Some(count(known.unwrap_or(self.program.sections.len()))?);
+                if known.is_none() {
+                    self.program.sections.push(name.clone());
+                }
+                Ok(())
+            }
+            Stmt::Inst { inst, guard } => {
+                let guard = self.cond_or_always(*guard)?;
+                let kind = (!matches!(inst, Inst::Arbitrary { .. })).then(|| inst.info().count);
+                let code = self.inst(inst)?;
+                self.push(code, guard, kind, path)?;
+                Ok(())
+            }
+            Stmt::If { cond, branch, then, otherwise } => self.branch(*cond, *branch, then, otherwise, path),
+            Stmt::Loop { label, body, .. } => {
+                let frame = self.open_frame();
+                self.control(Code::Enter { frame }, None, path)?;
+                let top = self.here()?;
+                self.targets.push(Target { label: *label, frame, is_loop: true });
+                self.block(body, path, Part::Loop)?;
+                self.targets.pop();
+                if loop_tail_test(*label, body).is_none() {
+                    // The branch back, for lanes that come to the end; `LoopEnd` itself is bookkeeping.
+                    let end = self.here()? + 1;
+                    self.control(Code::Jump { to: end }, Some(CountKind::Branch), path)?;
+                }
+                self.close_frame()?;
+                self.control_skipping(Code::LoopEnd { frame, top, skip: LATER }, None, path)?;
+                Ok(())
+            }
+            Stmt::Scope { label, body } => {
+                let frame = self.open_frame();
+                self.control(Code::Enter { frame }, None, path)?;
+                self.targets.push(Target { label: *label, frame, is_loop: false });
+                self.block(body, path, Part::Scope)?;
+                self.targets.pop();
+                self.close_frame()?;
+                self.control_skipping(Code::ScopeEnd { frame, skip: LATER }, None, path)?;
+                Ok(())
+            }
+            Stmt::Break { target, cond, branch } => {
+                let frame = self.target(*target)?.frame;
+                let (cond, uniform) = (self.cond_or_always(*cond)?, *branch == Branch::Uniform);
+                self.control_skipping(
+                    Code::Break { cond, uniform, frame, skip: LATER },
+                    Some(CountKind::Branch),
+                    path,
+                )?;
+                Ok(())
+            }
+            Stmt::Continue { target, cond, branch } => {
+                let target = self.target(*target)?;
+                if !target.is_loop {
+                    return Err(format!("continue names scope {}", target.label.0));
+                }
+                let (cond, uniform, frame) = (self.cond_or_always(*cond)?, *branch == Branch::Uniform, target.frame);
+                let code = Code::Continue { cond, uniform, frame, skip: LATER };
+                self.control_skipping(code, Some(CountKind::Branch), path)?;
+                Ok(())
+            }
+        }
+    }
+
+    fn target(&self, label: LabelId) -> Malformed<Target> {
+        let found = self.targets.iter().rev().find(|t| t.label == label);
+        found.copied().ok_or_else(|| format!("label {} does not enclose this statement", label.0))
+    }
+
+    fn branch(&mut self, cond: PredUse, branch: Branch, then: &[Stmt], otherwise: &[Stmt], path: &Path) -> Malformed {
+        let cond = self.cond(cond)?;
+        let kind = Some(CountKind::Branch);
+        if branch == Branch::Uniform {
+            let split = self.control(Code::UniformIf { cond, otherwise: LATER }, kind, path)?;
+            self.block(then, path, Part::Then)?;
+            if otherwise.is_empty() {
+                let end = self.here()?;
+                self.land(split, end);
+                return Ok(());
+            }
+            let jump = self.control(Code::Jump { to: LATER }, kind, path)?;
+            let start = self.here()?;
+            self.land(split, start);
+            self.block(otherwise, path, Part::Else)?;
+            let end = self.here()?;
+            self.land(jump, end);
+            return Ok(());
+        }
+        let frame = self.open_frame();
+        let split = self.control(Code::Split { cond, frame, otherwise: LATER }, kind, path)?;
+        self.block(then, path, Part::Then)?;
+        if otherwise.is_empty() {
+            let end = self.here()?;
+            self.land(split, end);
+        } else {
+            let after = self.here()? + 1;
+            self.control(Code::Jump { to: after }, kind, path)?;
+            self.land_skips(after);
+            self.land(split, after);
+            let turn = self.control(Code::Else { frame, end: LATER }, None, path)?;
+            self.block(otherwise, path, Part::Else)?;
+            let end = self.here()?;
+            self.land(turn, end);
+        }
+        self.close_frame()?;
+        self.control_skipping(Code::Merge { frame, skip: LATER }, None, path)?;
+        Ok(())
+    }
+}

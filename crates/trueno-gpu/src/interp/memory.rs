@@ -1,0 +1,377 @@
+//! Checked global memory: named buffers far apart in a 64-bit address space.
+//!
+//! Blocks run in parallel, so each buffer is made of atomic 64-bit words with a byte mask of what was written. A load or
+//! store of 8 or 16 aligned bytes is one or two plain moves; a narrower store exchanges its word, so that a neighbour's
+//! bytes written by another block at the same time are kept. Loads acquire and stores release: more order than a
+//! device gives, which hides no fault the interpreter looks for.
+
+use super::fault::Location;
+use super::narrow::{low8, low32};
+use crate::types::StateSpace;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+/// Buffers start at multiples of this; whatever overruns one by less hits nothing.
+const SPACING_LOG2: u32 = 40;
+
+/// A buffer of a [`Memory`].
+///
+/// ```
+/// use trueno_gpu::interp::Memory;
+/// let mut memory = Memory::new();
+/// let first = memory.add("first", &[0; 8]);
+/// let second = memory.add("second", &[0; 8]);
+/// assert_ne!(first, second);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BufferId(usize);
+
+/// A buffer byte that was asked for and that nothing wrote.
+///
+/// ```
+/// use trueno_gpu::interp::Memory;
+/// let mut memory = Memory::new();
+/// let out = memory.add_uninit("out", 4);
+/// assert_eq!(memory.bytes(out).unwrap_err().to_string(), "buffer `out`: byte 0 was never written");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("buffer `{buffer}`: byte {offset} was never written")]
+pub struct Unwritten {
+    /// The buffer's name.
+    pub buffer: String,
+    /// The first such byte.
+    pub offset: usize,
+}
+
+/// The global memory of a launch.
+///
+/// ```
+/// use trueno_gpu::interp::Memory;
+/// let mut memory = Memory::new();
+/// let input = memory.add("input", b"four");
+/// let output = memory.add_uninit("output", 2);
+/// assert_eq!(memory.bytes(input).unwrap(), b"four");
+/// memory.write(output, 1, b"x");
+/// assert_eq!(memory.initialised(output), [false, true]);
+/// assert_eq!(memory.bytes_or(output, b'?'), b"?x");
+/// ```
+#[derive(Debug, Default)]
+pub struct Memory {
+    buffers: Vec<Buffer>,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    name: String,
+    len_bytes: usize,
+    words: Vec<AtomicU64>,
+    /// One bit a byte of the word.
+    written: Vec<AtomicU8>,
+}
+
+/// What is wrong with an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Problem {
+    OutOfBounds,
+    Misaligned,
+    /// The address of the first byte that nothing wrote.
+    Unwritten(u64),
+}
+
+impl Memory {
+    /// No buffers.
+    ///
+    /// ```
+    /// let memory = trueno_gpu::interp::Memory::new();
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a buffer with these bytes.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let page = memory.add("page", &[7; 4096]);
+    /// assert_eq!(memory.len_bytes(page), 4096);
+    /// ```
+    pub fn add(&mut self, name: &str, bytes: &[u8]) -> BufferId {
+        let id = self.add_uninit(name, bytes.len());
+        self.write(id, 0, bytes);
+        id
+    }
+
+    /// Adds a buffer that nothing wrote yet: to read it before writing it is a fault.
+    ///
+    /// # Panics
+    /// If the buffer is larger than the space between two buffers (a tebibyte).
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let out = memory.add_uninit("out", 16);
+    /// assert!(memory.bytes(out).is_err());
+    /// ```
+    pub fn add_uninit(&mut self, name: &str, len_bytes: usize) -> BufferId {
+        assert!(len_bytes < 1 << SPACING_LOG2, "buffer `{name}` is too large");
+        let words = len_bytes.div_ceil(8);
+        self.buffers.push(Buffer {
+            name: name.to_owned(),
+            len_bytes,
+            words: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            written: (0..words).map(|_| AtomicU8::new(0)).collect(),
+        });
+        BufferId(self.buffers.len() - 1)
+    }
+
+    /// Writes bytes from the host.
+    ///
+    /// # Panics
+    /// If they do not fit the buffer, or the buffer is another memory's.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let counter = memory.add("counter", &[9; 4]);
+    /// memory.write(counter, 0, &[0; 4]);
+    /// assert_eq!(memory.bytes(counter).unwrap(), [0; 4]);
+    /// ```
+    pub fn write(&mut self, id: BufferId, offset: usize, bytes: &[u8]) {
+        let buffer = &mut self.buffers[id.0];
+        let end = offset.checked_add(bytes.len()).filter(|&end| end <= buffer.len_bytes);
+        assert!(end.is_some(), "{} bytes at {offset} do not fit buffer `{}`", bytes.len(), buffer.name);
+        for (at, &byte) in (offset..).zip(bytes) {
+            let shift = at % 8 * 8;
+            let word = buffer.words[at / 8].get_mut();
+            *word = *word & !(0xff << shift) | u64::from(byte) << shift;
+            *buffer.written[at / 8].get_mut() |= 1 << (at % 8);
+        }
+    }
+
+    /// The buffer's size.
+    ///
+    /// # Panics
+    /// If the buffer is another memory's.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let out = memory.add_uninit("out", 100);
+    /// assert_eq!(memory.len_bytes(out), 100);
+    /// ```
+    #[must_use]
+    pub fn len_bytes(&self, id: BufferId) -> usize {
+        self.buffers[id.0].len_bytes
+    }
+
+    /// The buffer's bytes.
+    ///
+    /// # Errors
+    /// [`Unwritten`] if nothing wrote one of them.
+    ///
+    /// # Panics
+    /// If the buffer is another memory's.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let id = memory.add("id", &[1, 2, 3]);
+    /// assert_eq!(memory.bytes(id)?, [1, 2, 3]);
+    /// # Ok::<(), trueno_gpu::interp::Unwritten>(())
+    /// ```
+    pub fn bytes(&self, id: BufferId) -> Result<Vec<u8>, Unwritten> {
+        match self.initialised(id).iter().position(|written| !written) {
+            Some(offset) => Err(Unwritten { buffer: self.buffers[id.0].name.clone(), offset }),
+            None => Ok(self.bytes_or(id, 0)),
+        }
+    }
+
+    /// The buffer's bytes, with `fill` where nothing wrote.
+    ///
+    /// # Panics
+    /// If the buffer is another memory's.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let out = memory.add_uninit("out", 2);
+    /// assert_eq!(memory.bytes_or(out, 0xee), [0xee; 2]);
+    /// ```
+    #[must_use]
+    pub fn bytes_or(&self, id: BufferId, fill: u8) -> Vec<u8> {
+        let buffer = &self.buffers[id.0];
+        let bytes = buffer.words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes());
+        bytes.zip(self.initialised(id)).map(|(byte, written)| if written { byte } else { fill }).collect()
+    }
+
+    /// For each byte of the buffer, whether something wrote it.
+    ///
+    /// # Panics
+    /// If the buffer is another memory's.
+    ///
+    /// ```
+    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let out = memory.add_uninit("out", 2);
+    /// memory.write(out, 0, &[1]);
+    /// assert_eq!(memory.initialised(out), [true, false]);
+    /// ```
+    #[must_use]
+    pub fn initialised(&self, id: BufferId) -> Vec<bool> {
+        let buffer = &self.buffers[id.0];
+        let masks = buffer.written.iter().map(|mask| mask.load(Ordering::Acquire));
+        masks.flat_map(|mask| (0..8).map(move |bit| mask >> bit & 1 == 1)).take(buffer.len_bytes).collect()
+    }
+
+    /// Where a buffer starts; `None` if it is another memory's.
+    pub(super) fn address(&self, id: BufferId) -> Option<u64> {
+        let index = u64::try_from(id.0).ok()?;
+        (id.0 < self.buffers.len()).then_some((index + 1) << SPACING_LOG2)
+    }
+
+    /// The buffer whose space an address lies in, and the offset.
+    #[inline]
+    fn find(&self, address: u64) -> Option<(&Buffer, usize)> {
+        let index = usize::try_from((address >> SPACING_LOG2).checked_sub(1)?).ok()?;
+        let offset = usize::try_from(address & ((1 << SPACING_LOG2) - 1)).ok()?;
+        Some((self.buffers.get(index)?, offset))
+    }
+
+    /// The buffer and word of an access that lies inside and is aligned.
+    #[inline]
+    fn check(&self, address: u64, bytes: u32) -> Result<(&Buffer, usize), Problem> {
+        let (buffer, offset) = self.find(address).ok_or(Problem::OutOfBounds)?;
+        if offset + bytes as usize > buffer.len_bytes {
+            return Err(Problem::OutOfBounds);
+        }
+        if address & u64::from(bytes - 1) != 0 {
+            return Err(Problem::Misaligned);
+        }
+        Ok((buffer, offset / 8))
+    }
+
+    /// Loads 1 to 16 bytes, zero-extended.
+    #[inline]
+    pub(super) fn load(&self, address: u64, bytes: u32) -> Result<[u64; 2], Problem> {
+        let (buffer, word) = self.check(address, bytes)?;
+        let low = buffer.load_word(word, address, bytes.min(8))?;
+        let high = if bytes == 16 { buffer.load_word(word + 1, address + 8, 8)? } else { 0 };
+        Ok([low, high])
+    }
+
+    /// Stores 1 to 16 bytes.
+    #[inline]
+    pub(super) fn store(&self, address: u64, bytes: u32, value: [u64; 2]) -> Result<(), Problem> {
+        let (buffer, word) = self.check(address, bytes)?;
+        buffer.update_word(word, address, bytes.min(8), |_| value[0]);
+        if bytes == 16 {
+            buffer.update_word(word + 1, address + 8, 8, |_| value[1]);
+        }
+        Ok(())
+    }
+
+    /// Replaces 4 or 8 bytes by a function of them, atomically; gives the old value back.
+    pub(super) fn atomic(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> Result<u64, Problem> {
+        let (buffer, word) = self.check(address, bytes)?;
+        buffer.load_word(word, address, bytes)?;
+        Ok(buffer.exchange_word(word, address, bytes, f))
+    }
+
+    /// An address as faults show it.
+    pub(super) fn location(&self, address: u64) -> Location {
+        let found = self.find(address);
+        Location {
+            space: StateSpace::Global,
+            address,
+            name: found.map(|(buffer, _)| buffer.name.clone()),
+            offset: found.map_or(0, |(_, offset)| offset as u64),
+        }
+    }
+}
+
+/// The bits of an access inside its word: shift, and mask before the shift.
+#[inline]
+fn field(address: u64, bytes: u32) -> (u32, u64) {
+    let shift = low32(address & 7) * 8;
+    (shift, if bytes == 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 })
+}
+
+/// The mask of the bytes of an access inside its word.
+#[inline]
+fn byte_mask(address: u64, bytes: u32) -> u8 {
+    low8(((1 << bytes) - 1) << low32(address & 7))
+}
+
+impl Buffer {
+    /// Reads up to 8 bytes of a word. The mask of written bytes is read first and was stored last, so that a set bit
+    /// vouches for the data.
+    #[inline]
+    fn load_word(&self, word: usize, address: u64, bytes: u32) -> Result<u64, Problem> {
+        let missing = byte_mask(address, bytes) & !self.written[word].load(Ordering::Acquire);
+        if missing != 0 {
+            return Err(Problem::Unwritten((address & !7) + u64::from(missing.trailing_zeros())));
+        }
+        let (shift, mask) = field(address, bytes);
+        Ok(self.words[word].load(Ordering::Acquire) >> shift & mask)
+    }
+
+    #[inline]
+    fn update_word(&self, word: usize, address: u64, bytes: u32, f: impl Fn(u64) -> u64) {
+        if bytes == 8 {
+            self.words[word].store(f(0), Ordering::Release);
+        } else {
+            self.exchange_word(word, address, bytes, f);
+        }
+        let mask = byte_mask(address, bytes);
+        if self.written[word].load(Ordering::Acquire) & mask != mask {
+            self.written[word].fetch_or(mask, Ordering::AcqRel);
+        }
+    }
+
+    #[inline]
+    fn exchange_word(&self, word: usize, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> u64 {
+        let (shift, mask) = field(address, bytes);
+        let word = &self.words[word];
+        let mut old = word.load(Ordering::Acquire);
+        loop {
+            let new = old & !(mask << shift) | (f(old >> shift & mask) & mask) << shift;
+            match word.compare_exchange_weak(old, new, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(old) => return old >> shift & mask,
+                Err(now) => old = now,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accesses_are_checked() {
+        let mut memory = Memory::new();
+        let id = memory.add_uninit("b", 13);
+        let base = memory.address(id).unwrap();
+        assert_eq!(memory.store(base + 4, 4, [0xdead_beef, 0]), Ok(()));
+        assert_eq!(memory.load(base + 6, 2), Ok([0xdead, 0]));
+        assert_eq!(memory.load(base + 2, 2), Err(Problem::Unwritten(base + 2)));
+        assert_eq!(memory.load(base, 8), Err(Problem::Unwritten(base)));
+        assert_eq!(memory.load(base + 5, 2), Err(Problem::Misaligned));
+        assert_eq!(memory.store(base + 12, 2, [0; 2]), Err(Problem::OutOfBounds));
+        assert_eq!(memory.store(base + 12, 1, [0x101, 0]), Ok(()));
+        assert_eq!(memory.load(base + 12, 1), Ok([1, 0]));
+        assert_eq!(memory.load(base - 1, 1), Err(Problem::OutOfBounds));
+        assert_eq!(memory.load(0, 1), Err(Problem::OutOfBounds));
+        assert_eq!(memory.load(u64::MAX, 1), Err(Problem::OutOfBounds));
+        assert_eq!(memory.atomic(base + 4, 4, |v| v + 1), Ok(0xdead_beef));
+        assert_eq!(memory.load(base + 4, 4), Ok([0xdead_bef0, 0]));
+        assert_eq!(memory.atomic(base, 4, |v| v), Err(Problem::Unwritten(base)));
+    }
+
+    #[test]
+    fn sixteen_bytes_are_two_words() {
+        let mut memory = Memory::new();
+        let id = memory.add_uninit("b", 32);
+        let base = memory.address(id).unwrap();
+        assert_eq!(memory.store(base + 16, 16, [1, 2]), Ok(()));
+        assert_eq!(memory.load(base + 24, 8), Ok([2, 0]));
+        assert_eq!(memory.load(base + 8, 16), Err(Problem::Misaligned));
+        assert_eq!(memory.load(base, 16), Err(Problem::Unwritten(base)));
+        assert_eq!(memory.initialised(id), [[false; 16], [true; 16]].concat());
+    }
+}

@@ -1,0 +1,368 @@
+//! Runs kernels on the CPU: 32 lanes in lockstep over checked memory, with counters.
+//!
+//! CI has no GPU; and what a GPU does with a faulty kernel is mostly nothing one sees. The interpreter runs a kernel's tree as it
+//! is, stops at the first thing that a device would leave undefined, and counts what the kernel costs.
+//!
+//! ```
+//! use trueno_gpu::KernelBuilder;
+//! use trueno_gpu::inst::CountKind;
+//! use trueno_gpu::interp::{FaultKind, Launch, Memory};
+//!
+//! // Each lane adds its neighbour's word to its own, through shared memory.
+//! let k = KernelBuilder::new("neighbours");
+//! let (input, output) = (k.param_ptr::<u32>("input"), k.param_ptr::<u32>("output"));
+//! let lane = k.lane_id();
+//! let words = k.shared_per_block("words", 128, 4).base::<u32>();
+//! let own = input.index(lane).load();
+//! words.byte_add(lane * 4).store(own);
+//! k.sync_warp();
+//! let neighbour = words.byte_add((lane ^ 1) * 4).load();
+//! output.index(lane).store(own + neighbour);
+//! let kernel = k.finish()?;
+//!
+//! let mut memory = Memory::new();
+//! let bytes: Vec<u8> = (0..32u32).flat_map(u32::to_le_bytes).collect();
+//! let input = memory.add("input", &bytes);
+//! let output = memory.add_uninit("output", 128);
+//! let report = Launch::new(&kernel).grid(1).arg(input).arg(output).run(&mut memory)?;
+//! assert_eq!(memory.bytes(output)?[..12], [1, 0, 0, 0, 1, 0, 0, 0, 5, 0, 0, 0]);
+//! assert_eq!(report.total[CountKind::SharedLoad], 1);
+//! assert_eq!(report.total.shared_wavefronts, 2);
+//!
+//! // A buffer too small is a fault, not a neighbour's byte.
+//! let short = memory.add_uninit("short", 100);
+//! let fault = Launch::new(&kernel).arg(input).arg(short).run(&mut memory).unwrap_err();
+//! assert!(matches!(fault.kind, FaultKind::OutOfBounds { bytes: 4, .. }));
+//! assert!(fault.to_string().contains("lanes 25-31"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # How it runs
+//! The tree is lowered once a launch to a flat program; each step of it acts on all lanes of a warp at once. Blocks run in
+//! parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). A block's
+//! warps take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may spin until another block that
+//! has started writes something, but waiting for a later warp of its own block, or for a block yet to come, ends at the step limit.
+//!
+//! A kernel that gives the same bytes on every device gives them here, with any number of threads. Counters too, but for
+//! kernels that spin: with more than one thread, how long they do depends on the threads' timing.
+//!
+//! One core runs about 20 million warp instructions a second (`cargo test --release -p trueno-gpu --lib -- --ignored
+//! --nocapture speed` measures it): some 1,500 pages a second for a kernel of 13,000 instructions a page.
+//!
+//! # What it stops for
+//! A [`Fault`] names the kernel, the statement, its section, the block, the warp and the lanes. [`FaultKind`] lists what is
+//! found: accesses out of bounds, misaligned or of memory nothing wrote; races on shared memory; stores of several
+//! lanes to one place; barriers and warp operations that not all their lanes reach; shuffles from lanes that do not take part;
+//! uniform branches and loads whose lanes disagree; registers read before they are written; too many steps.
+//!
+//! # What counts as ordered
+//! Accesses to a shared byte by two lanes, at least one of them writing, are a race unless ordered:
+//! - Accesses of one lane are ordered among themselves.
+//! - Within a warp, `bar.warp.sync` orders what its members did before it before what they do after it, and chains of
+//!   such barriers do so over a common lane. Nothing else does: lanes of one instruction are not ordered, nor are those of successive
+//!   instructions, nor does a shuffle, vote or match order memory, nor a fence without a barrier.
+//! - Between warps of a block, `bar.sync` alone orders.
+//! - Stores spelt as conflicting do not race with each other, nor do atomics. They race with everything else.
+//!
+//! Global memory is checked for races within one store only: two lanes may store to one place if the values are equal or
+//! the store is spelt as conflicting. Accesses of different warps and blocks are taken as they come.
+//!
+//! # Lane orders
+//! Where lanes of one instruction conflict on purpose, they act in the launch's [`LaneOrder`]. Run a kernel in several: bytes that differ
+//! depend on something no device promises.
+//!
+//! # Counters
+//! [`Report`] has warp instructions by kind, shared-memory wavefronts with bank conflicts and global sectors: for the run, for each
+//! warp, and for each section of the kernel.
+
+mod access;
+mod clock;
+mod fault;
+mod grid;
+mod lower;
+mod lower_inst;
+mod memory;
+mod narrow;
+mod order;
+mod program;
+mod report;
+mod shared;
+pub mod suite;
+mod traffic;
+mod warp;
+mod warp_ops;
+
+#[cfg(test)]
+mod tests;
+
+pub use fault::{Access, Fault, FaultKind, LaneSet, Location, Place, Rival};
+pub use memory::{BufferId, Memory, Unwritten};
+pub use order::LaneOrder;
+pub use report::{Counts, Report, SectionReport, WarpReport};
+
+use crate::ir::{KernelIr, ParamTy};
+use lower::Shape;
+
+/// A kernel argument.
+///
+/// ```
+/// use trueno_gpu::interp::{Arg, Memory};
+/// let mut memory = Memory::new();
+/// let pages = memory.add("pages", &[0; 8192]);
+/// let second_page: Arg = pages.at(4096);
+/// let count: Arg = 2u32.into();
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Arg {
+    /// A 32-bit number.
+    U32(u32),
+    /// A 64-bit number.
+    U64(u64),
+    /// A pointer into a buffer.
+    Pointer {
+        /// The buffer.
+        buffer: BufferId,
+        /// Bytes from its start.
+        offset: u64,
+    },
+}
+
+impl From<u32> for Arg {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<u64> for Arg {
+    fn from(value: u64) -> Self {
+        Self::U64(value)
+    }
+}
+
+impl From<BufferId> for Arg {
+    fn from(buffer: BufferId) -> Self {
+        Self::Pointer { buffer, offset: 0 }
+    }
+}
+
+impl BufferId {
+    /// A pointer to a byte of the buffer.
+    ///
+    /// ```
+    /// use trueno_gpu::interp::{Arg, Memory};
+    /// let mut memory = Memory::new();
+    /// let buffer = memory.add("buffer", &[0; 8]);
+    /// assert_eq!(buffer.at(0), Arg::from(buffer));
+    /// ```
+    #[must_use]
+    pub fn at(self, offset: u64) -> Arg {
+        Arg::Pointer { buffer: self, offset }
+    }
+}
+
+/// Whether races on shared memory are looked for.
+///
+/// ```
+/// assert_eq!(trueno_gpu::interp::Races::default(), trueno_gpu::interp::Races::Fault);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Races {
+    /// They are faults.
+    #[default]
+    Fault,
+    /// They are not tracked, which is a quarter to a third faster. Lanes that race act in ascending order.
+    Ignore,
+}
+
+/// Steps a warp may take if the launch does not say.
+const DEFAULT_STEP_LIMIT: u32 = 100_000_000;
+
+/// A launch: kernel, grid, arguments and how to run it.
+///
+/// ```
+/// use trueno_gpu::interp::{LaneOrder, Launch, Memory};
+/// # use trueno_gpu::interp::suite;
+/// # let case = &suite::cases()[0];
+/// # let kernel = &case.kernel;
+/// let mut memory = Memory::new();
+/// let input = memory.add("input", &case.input);
+/// let output = memory.add_uninit("output", case.expected.len());
+/// Launch::new(kernel)
+///     .arg(input)
+///     .arg(output)
+///     .lane_order(LaneOrder::Shuffled { seed: 7 })
+///     .step_limit(10_000)
+///     .threads(1)
+///     .run(&mut memory)?;
+/// assert_eq!(memory.bytes(output).unwrap(), case.expected);
+/// # Ok::<(), trueno_gpu::interp::Fault>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct Launch<'k> {
+    kernel: &'k KernelIr,
+    blocks: u32,
+    threads_per_block: u32,
+    args: Vec<Arg>,
+    order: LaneOrder,
+    races: Races,
+    step_limit: u32,
+    threads: Option<usize>,
+}
+
+impl<'k> Launch<'k> {
+    /// One block of the kernel's own size, with no arguments yet.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel);
+    /// ```
+    #[must_use]
+    pub fn new(kernel: &'k KernelIr) -> Self {
+        Self {
+            kernel,
+            blocks: 1,
+            threads_per_block: kernel.warps_per_block.saturating_mul(32),
+            args: vec![],
+            order: LaneOrder::default(),
+            races: Races::default(),
+            step_limit: DEFAULT_STEP_LIMIT,
+            threads: None,
+        }
+    }
+
+    /// Number of blocks.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel).grid(16);
+    /// ```
+    #[must_use]
+    pub fn grid(mut self, blocks: u32) -> Self {
+        self.blocks = blocks;
+        self
+    }
+
+    /// Threads a block: a multiple of 32, at most the kernel's own number.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel).block(32);
+    /// ```
+    #[must_use]
+    pub fn block(mut self, threads: u32) -> Self {
+        self.threads_per_block = threads;
+        self
+    }
+
+    /// The next argument.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel).arg(4096u32).arg(1u64 << 40);
+    /// ```
+    #[must_use]
+    pub fn arg(mut self, arg: impl Into<Arg>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// In which order lanes act where it shows.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// use trueno_gpu::interp::{LaneOrder, Launch};
+    /// let launch = Launch::new(kernel).lane_order(LaneOrder::Descending);
+    /// ```
+    #[must_use]
+    pub fn lane_order(mut self, order: LaneOrder) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Whether races on shared memory are looked for. They are, unless this says otherwise.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// use trueno_gpu::interp::{Launch, Races};
+    /// let launch = Launch::new(kernel).races(Races::Ignore);
+    /// ```
+    #[must_use]
+    pub fn races(mut self, races: Races) -> Self {
+        self.races = races;
+        self
+    }
+
+    /// Steps each warp may take, 100 million unless this says otherwise; at most 2^32 - 1. A step is an instruction or
+    /// a move in the control flow, so there are a few more of them than counted instructions.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel).step_limit(50_000);
+    /// ```
+    #[must_use]
+    pub fn step_limit(mut self, steps: u64) -> Self {
+        self.step_limit = u32::try_from(steps).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Blocks that run at once, at most. With 1 they run in ascending order on the calling thread, so that even a kernel
+    /// that depends on the blocks' order gives the same result each time.
+    ///
+    /// ```
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let launch = trueno_gpu::interp::Launch::new(kernel).threads(1);
+    /// ```
+    #[must_use]
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads.max(1));
+        self
+    }
+
+    /// Runs the grid.
+    ///
+    /// # Errors
+    /// The fault of the lowest block that has one. What blocks wrote until then stays in memory.
+    ///
+    /// ```
+    /// use trueno_gpu::interp::{FaultKind, Launch, Memory};
+    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// let fault = Launch::new(kernel).run(&mut Memory::new()).unwrap_err();
+    /// assert!(matches!(fault.kind, FaultKind::BadLaunch(_)), "two arguments are missing");
+    /// ```
+    pub fn run(&self, memory: &mut Memory) -> Result<Report, Fault> {
+        let fail = |kind| Fault { kernel: self.kernel.name.clone(), place: None, kind };
+        let warps_per_block = self.warps_per_block().map_err(|e| fail(FaultKind::BadLaunch(e)))?;
+        let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
+        let shape = Shape { blocks: self.blocks, warps_per_block, params: &params };
+        let program = lower::lower(self.kernel, &shape).map_err(|e| fail(FaultKind::Malformed(e)))?;
+        let cx = warp::Context { program: &program, memory, order: self.order, step_limit: self.step_limit };
+        let track_races = self.races == Races::Fault;
+        grid::run(&cx, grid::Extent { blocks: self.blocks, warps_per_block, threads: self.threads, track_races })
+    }
+
+    fn warps_per_block(&self) -> Result<u32, String> {
+        let (threads, most) = (self.threads_per_block, self.kernel.warps_per_block.saturating_mul(32));
+        if threads == 0 || threads % 32 != 0 || threads > most.min(1024) {
+            return Err(format!("a block of {threads} threads, for a kernel of {most}"));
+        }
+        Ok(threads / 32)
+    }
+
+    /// The arguments as bits.
+    fn params(&self, memory: &Memory) -> Result<Vec<u64>, String> {
+        let params = &self.kernel.params;
+        if params.len() != self.args.len() {
+            return Err(format!("{} arguments for {} parameters", self.args.len(), params.len()));
+        }
+        let bits = params.iter().zip(&self.args).map(|(param, arg)| match (param.ty, *arg) {
+            (ParamTy::U32, Arg::U32(value)) => Ok(u64::from(value)),
+            (ParamTy::U64, Arg::U64(value)) => Ok(value),
+            (ParamTy::Pointer(_), Arg::Pointer { buffer, offset }) => match memory.address(buffer) {
+                Some(start) => Ok(start.wrapping_add(offset)),
+                None => Err(format!("parameter `{}`: the buffer is another memory's", param.name)),
+            },
+            (ty, arg) => Err(format!("parameter `{}` is {ty:?}, the argument {arg:?}", param.name)),
+        });
+        bits.collect()
+    }
+}

@@ -1,0 +1,324 @@
+//! The flat program a kernel's tree is lowered to: steps with jump targets and register slots.
+//!
+//! Constants, parameters and special registers are slots too, filled before a warp starts, so that every operand is
+//! read the same way. Structures that lanes can part in have a frame, whose number is known beforehand; a uniform `If` needs
+//! none. Lanes that leave a structure early simply drop out of the active set and come back at the frame's end; when
+//! none is left, the step names where to go on (`skip`): the end of the innermost frame.
+
+use crate::inst::{CountKind, L32, L64, Mask};
+use crate::ir::{AtomOp, BoolOp, Path, SharedLayout, ShflMode, VoteMode};
+use crate::types::{MemTy, RegClass};
+
+/// Index into the register file of the operand's class.
+pub(super) type Slot = u32;
+/// Index of a step.
+pub(super) type Pc = u32;
+/// Index of a frame.
+pub(super) type FrameId = u32;
+
+/// A predicate slot and what to flip of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cond {
+    pub(super) slot: Slot,
+    /// 0, or all ones for the negation.
+    pub(super) flip: u32,
+}
+
+/// Operands of a load or store: one, two or four registers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MemOp {
+    pub(super) regs: [Slot; 4],
+    pub(super) count: u8,
+    pub(super) ty: MemTy,
+    pub(super) base: Slot,
+    pub(super) offset: i32,
+}
+
+impl MemOp {
+    /// Bytes a lane touches.
+    pub(super) fn bytes(&self) -> u32 {
+        self.ty.bytes() * u32::from(self.count)
+    }
+}
+
+/// Operands of an atomic.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct AtomicOp {
+    pub(super) dst: Option<Slot>,
+    pub(super) op: AtomOp,
+    pub(super) ty: MemTy,
+    pub(super) base: Slot,
+    pub(super) offset: i32,
+    pub(super) value: Slot,
+    pub(super) compare: Option<Slot>,
+}
+
+/// Operands of a shuffle.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ShflOp {
+    pub(super) mode: ShflMode,
+    pub(super) dst: Slot,
+    pub(super) in_range: Option<Slot>,
+    pub(super) src: Slot,
+    pub(super) lane: Slot,
+    pub(super) clamp: u32,
+    pub(super) mask: Slot,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Code {
+    W1 {
+        f: fn(&L32) -> L32,
+        dst: Slot,
+        a: Slot,
+    },
+    W2 {
+        f: fn(&L32, &L32) -> L32,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    W3 {
+        f: fn(&L32, &L32, &L32) -> L32,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    W4 {
+        f: fn(&L32, &L32, &L32, &L32) -> L32,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+        d: Slot,
+    },
+    D1 {
+        f: fn(&L64) -> L64,
+        dst: Slot,
+        a: Slot,
+    },
+    D2 {
+        f: fn(&L64, &L64) -> L64,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    D1W1 {
+        f: fn(&L64, &L32) -> L64,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    Widen1 {
+        f: fn(&L32) -> L64,
+        dst: Slot,
+        a: Slot,
+    },
+    Widen2 {
+        f: fn(&L32, &L32) -> L64,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    Widen3 {
+        f: fn(&L32, &L32, &L64) -> L64,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        c: Slot,
+    },
+    Narrow1 {
+        f: fn(&L64) -> L32,
+        dst: Slot,
+        a: Slot,
+    },
+    Cmp32 {
+        f: fn(&L32, &L32) -> Mask,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        combine: Option<(BoolOp, Cond)>,
+    },
+    Cmp64 {
+        f: fn(&L64, &L64) -> Mask,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        combine: Option<(BoolOp, Cond)>,
+    },
+    Sel32 {
+        f: fn(&L32, &L32, Mask) -> L32,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        p: Slot,
+    },
+    Sel64 {
+        f: fn(&L64, &L64, Mask) -> L64,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+        p: Slot,
+    },
+    P1 {
+        f: fn(Mask) -> Mask,
+        dst: Slot,
+        a: Slot,
+    },
+    P2 {
+        f: fn(Mask, Mask) -> Mask,
+        dst: Slot,
+        a: Slot,
+        b: Slot,
+    },
+    Noise {
+        class: RegClass,
+        dst: Slot,
+    },
+    SharedLoad {
+        op: MemOp,
+        uniform: bool,
+    },
+    SharedStore {
+        op: MemOp,
+        conflicting: bool,
+    },
+    GlobalLoad {
+        op: MemOp,
+        uniform: bool,
+    },
+    GlobalStore {
+        op: MemOp,
+        conflicting: bool,
+    },
+    SharedAtomic(AtomicOp),
+    GlobalAtomic(AtomicOp),
+    Shfl(ShflOp),
+    Vote {
+        mode: VoteMode,
+        dst: Slot,
+        src: Cond,
+        mask: Slot,
+    },
+    Ballot {
+        dst: Slot,
+        src: Cond,
+        mask: Slot,
+    },
+    MatchAny {
+        dst: Slot,
+        src: Slot,
+        wide: bool,
+        mask: Slot,
+    },
+    ActiveMask {
+        dst: Slot,
+    },
+    BarWarp {
+        mask: Slot,
+    },
+    BarBlock,
+    Fence,
+
+    /// Goes on at `otherwise` unless the condition holds in all active lanes.
+    UniformIf {
+        cond: Cond,
+        otherwise: Pc,
+    },
+    /// Keeps the lanes whose condition holds, the others wait in the frame.
+    Split {
+        cond: Cond,
+        frame: FrameId,
+        otherwise: Pc,
+    },
+    /// The waiting lanes' turn.
+    Else {
+        frame: FrameId,
+        end: Pc,
+    },
+    /// All lanes that are left go on.
+    Merge {
+        frame: FrameId,
+        skip: Pc,
+    },
+    Jump {
+        to: Pc,
+    },
+    Enter {
+        frame: FrameId,
+    },
+    LoopEnd {
+        frame: FrameId,
+        top: Pc,
+        skip: Pc,
+    },
+    ScopeEnd {
+        frame: FrameId,
+        skip: Pc,
+    },
+    Break {
+        cond: Cond,
+        uniform: bool,
+        frame: FrameId,
+        skip: Pc,
+    },
+    Continue {
+        cond: Cond,
+        uniform: bool,
+        frame: FrameId,
+        skip: Pc,
+    },
+    End,
+}
+
+/// A step: a code for the lanes where the guard holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    pub(super) code: Code,
+    pub(super) guard: Cond,
+    /// How it is counted; `None` for what is no instruction.
+    pub(super) kind: Option<CountKind>,
+    /// Index into [`Program::sites`].
+    pub(super) site: u32,
+}
+
+/// The statement a step came from.
+#[derive(Debug, Clone)]
+pub(super) struct Site {
+    pub(super) path: Path,
+    /// Index into [`Program::sections`].
+    pub(super) section: Option<u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    pub(super) lines: Vec<Line>,
+    pub(super) sites: Vec<Site>,
+    pub(super) sections: Vec<String>,
+    pub(super) frames: u32,
+    /// Register files as a warp starts with them: registers first, constants after them.
+    pub(super) w: File<L32>,
+    pub(super) d: File<L64>,
+    pub(super) p: File<Mask>,
+    /// Slots to be filled for each warp, if the kernel reads them.
+    pub(super) tid: Option<Slot>,
+    pub(super) ctaid: Option<Slot>,
+    pub(super) has_block_barrier: bool,
+    pub(super) shared: SharedLayout,
+    pub(super) shared_base: u32,
+}
+
+/// A register file before the start: names of the registers, then constants.
+#[derive(Debug, Default)]
+pub(super) struct File<T> {
+    pub(super) names: Vec<String>,
+    pub(super) constants: Vec<T>,
+}
+
+impl<T: Copy> File<T> {
+    pub(super) fn len(&self) -> usize {
+        self.names.len() + self.constants.len()
+    }
+}

@@ -1,0 +1,438 @@
+//! A block's shared memory: data, what was written, and who touched each byte since the last barrier.
+//!
+//! One cell holds one 32-bit word with all that is known of its four bytes, so that an access costs one look. Per byte it
+//! has the last writer and the readers since the warp's last barrier; per word, the times of the two. Times are exact
+//! while barriers are of all lanes; after a barrier of some lanes the newest time of the word stands for all its bytes,
+//! so that lanes which share a word across such a barrier may be reported although they touch different bytes of it at
+//! different times. Warps of a block run one after the other between block barriers, so a cell needs to remember of
+//! other warps only what they did in sum.
+
+use super::clock::LaneClock;
+use super::fault::{Access, LaneSet, Rival};
+use super::memory::Problem;
+use super::narrow::{lane_u8, low32};
+use super::traffic::bits;
+
+/// Where shared memory starts. Not 0, so that a kernel that counts on a base of 0 faults.
+pub(super) const fn base_address(align: u32) -> u32 {
+    if align > 1024 { align } else { 1024 }
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Cell {
+    data: u32,
+    /// Block phase and warp that touched the word last.
+    owner: u32,
+    write_time: u32,
+    read_time: u32,
+    /// Four tags: who wrote each byte.
+    writers: u32,
+    /// Four tags: who read each byte.
+    readers: u32,
+    /// What the owner and what other warps did since the last block barrier.
+    sums: Sums,
+    /// `0xff` in each byte that was written.
+    written: u32,
+}
+
+/// Bytes of a word touched, by kind of access: one nibble each for reads, writes, conflicting writes, atomics. The low
+/// half is for the owner, the high half for the other warps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Sums(u32);
+
+/// A tag names the lane and kind of an access in one byte: `many | kind (2 bits) | lane (5 bits)`; 0 is nobody.
+mod tag {
+    use super::Access;
+    pub(super) const MANY: u8 = 0x80;
+    pub(super) const fn new(access: Access, lane: u8) -> u8 {
+        lane | match access {
+            Access::Read | Access::Write => 0x20,
+            Access::ConflictingWrite => 0x40,
+            Access::Atomic => 0x60,
+        }
+    }
+    pub(super) const fn lane(tag: u8) -> Option<usize> {
+        if tag & MANY == 0 { Some((tag & 31) as usize) } else { None }
+    }
+    pub(super) const fn write_kind(tag: u8) -> Access {
+        match tag & 0x60 {
+            0x40 => Access::ConflictingWrite,
+            0x60 => Access::Atomic,
+            _ => Access::Write,
+        }
+    }
+    /// The tag in all four bytes.
+    pub(super) const fn splat(tag: u8) -> u32 {
+        tag as u32 * 0x0101_0101
+    }
+}
+
+impl Sums {
+    const fn shift(access: Access) -> u32 {
+        match access {
+            Access::Read => 0,
+            Access::Write => 4,
+            Access::ConflictingWrite => 8,
+            Access::Atomic => 12,
+        }
+    }
+
+    /// The owner's accesses become the other warps'.
+    fn pass_on(self) -> Self {
+        Self((self.0 >> 16 | self.0) << 16)
+    }
+
+    /// One bit for each kind of access, times the nibble of a byte mask, are what other warps must not have done.
+    const fn rivals(access: Access) -> u32 {
+        0x10000
+            * match access {
+                Access::Read => 0x1110,
+                Access::Write => 0x1111,
+                Access::ConflictingWrite => 0x1011,
+                Access::Atomic => 0x0111,
+            }
+    }
+}
+
+/// Whether two unordered accesses of different lanes are no race.
+const fn compatible(a: Access, b: Access) -> bool {
+    matches!(
+        (a, b),
+        (Access::Read, Access::Read)
+            | (Access::ConflictingWrite, Access::ConflictingWrite)
+            | (Access::Atomic, Access::Atomic)
+    )
+}
+
+/// Who accesses, when: what race tracking needs beyond the address, the same for all lanes of an instruction.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Visit<'a> {
+    clock: &'a LaneClock,
+    floor: u32,
+    /// The warp's step.
+    now: u32,
+    /// Block phase and warp.
+    owner: u32,
+    access: Access,
+    /// The tag of lane 0.
+    tag: u8,
+    /// From [`Sums::rivals`].
+    rivals: u32,
+    /// From [`Sums::shift`].
+    shift: u32,
+}
+
+/// What is wrong with a shared access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SharedProblem {
+    /// A read of a byte that nothing wrote.
+    Unwritten { address: u32 },
+    /// Byte address, and the earlier access.
+    Race { address: u32, earlier: Access, rival: Rival },
+    /// Two lanes of this very store.
+    Conflict { address: u32 },
+}
+
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    base: u32,
+    len_bytes: u32,
+    cells: Vec<Cell>,
+    /// Counts block barriers, over all blocks that use this memory.
+    phase: u32,
+    track_races: bool,
+}
+
+impl SharedMemory {
+    pub(super) fn new(base: u32, len_bytes: u32, track_races: bool) -> Self {
+        let cells = vec![Cell::default(); len_bytes.div_ceil(4) as usize];
+        Self { base, len_bytes, cells, phase: 1, track_races }
+    }
+
+    /// A new block starts: nothing is written.
+    pub(super) fn reset(&mut self) {
+        self.cells.fill(Cell::default());
+        self.phase = 1;
+    }
+
+    /// All warps met at a block barrier.
+    pub(super) fn block_barrier(&mut self) {
+        self.phase += 1;
+    }
+
+    /// Access by a warp at its step `now`.
+    pub(super) fn visit<'a>(&self, clock: &'a LaneClock, now: u32, warp: u32, access: Access) -> Visit<'a> {
+        Visit {
+            clock,
+            floor: clock.floor(),
+            now,
+            owner: self.phase << 5 | warp,
+            access,
+            tag: tag::new(access, 0),
+            rivals: Sums::rivals(access),
+            shift: Sums::shift(access),
+        }
+    }
+
+    /// The first problem of bounds or alignment that an access has here.
+    #[inline]
+    pub(super) fn check(&self, address: u32, bytes: u32) -> Result<(), Problem> {
+        if u64::from(address.wrapping_sub(self.base)) + u64::from(bytes) > u64::from(self.len_bytes) {
+            return Err(Problem::OutOfBounds);
+        }
+        if address & (bytes - 1) != 0 {
+            return Err(Problem::Misaligned);
+        }
+        Ok(())
+    }
+
+    /// The lanes whose access is out of bounds or misaligned.
+    pub(super) fn check_all(&self, addresses: &[u32; 32], lanes: u32, bytes: u32) -> u32 {
+        // Addresses past the last that fits. With less memory than one access, all are.
+        let Some(last) = self.len_bytes.checked_sub(bytes) else { return lanes };
+        let mut bad = 0;
+        for (lane, &address) in addresses.iter().enumerate() {
+            bad |= u32::from(address.wrapping_sub(self.base) > last || address & (bytes - 1) != 0) << lane;
+        }
+        bad & lanes
+    }
+
+    /// Loads `BYTES` bytes (1, 2 or 4) a lane at checked addresses, zero-extended.
+    pub(super) fn load_lanes<const BYTES: u32>(
+        &mut self,
+        visit: &Visit<'_>,
+        lanes: u32,
+        addresses: &[u32; 32],
+    ) -> Result<[u32; 32], (usize, SharedProblem)> {
+        let mut loaded = [0; 32];
+        for lane in bits(lanes) {
+            loaded[lane] = self.load::<BYTES>(visit, lane, addresses[lane]).map_err(|problem| (lane, problem))?;
+        }
+        Ok(loaded)
+    }
+
+    /// Stores the low `BYTES` bytes (1, 2 or 4) a lane at checked addresses, lanes ascending.
+    pub(super) fn store_lanes<const BYTES: u32>(
+        &mut self,
+        visit: &Visit<'_>,
+        lanes: u32,
+        addresses: &[u32; 32],
+        values: &[u32; 32],
+    ) -> Result<(), (usize, SharedProblem)> {
+        for lane in bits(lanes) {
+            self.store::<BYTES>(visit, lane, addresses[lane], values[lane]).map_err(|problem| (lane, problem))?;
+        }
+        Ok(())
+    }
+
+    /// Loads `BYTES` bytes (1, 2 or 4) at a checked address, zero-extended.
+    // Inlined into the loops over the lanes, where most of it is the same for all: a third faster over all.
+    #[inline(always)]
+    pub(super) fn load<const BYTES: u32>(
+        &mut self,
+        visit: &Visit<'_>,
+        lane: usize,
+        address: u32,
+    ) -> Result<u32, SharedProblem> {
+        let field = Field::new::<BYTES>(address);
+        let cell = &mut self.cells[(address.wrapping_sub(self.base) / 4) as usize];
+        let missing = field.mask & !cell.written;
+        if missing != 0 {
+            return Err(SharedProblem::Unwritten { address: (address & !3) + missing.trailing_zeros() / 8 });
+        }
+        if self.track_races {
+            // Atomics come here too: they both read and write.
+            if visit.access == Access::Read {
+                cell.touch::<true>(visit, lane, address, field)?;
+            } else {
+                cell.touch::<false>(visit, lane, address, field)?;
+            }
+        }
+        Ok((cell.data & field.mask) >> field.shift)
+    }
+
+    /// Stores the low `BYTES` bytes (1, 2 or 4) at a checked address.
+    #[inline(always)]
+    pub(super) fn store<const BYTES: u32>(
+        &mut self,
+        visit: &Visit<'_>,
+        lane: usize,
+        address: u32,
+        value: u32,
+    ) -> Result<(), SharedProblem> {
+        let field = Field::new::<BYTES>(address);
+        let cell = &mut self.cells[(address.wrapping_sub(self.base) / 4) as usize];
+        if self.track_races {
+            cell.touch::<false>(visit, lane, address, field)?;
+        }
+        cell.data = cell.data & !field.mask | value << field.shift & field.mask;
+        cell.written |= field.mask;
+        Ok(())
+    }
+
+    /// Replaces 4 or 8 bytes by a function of them; gives the old value back.
+    pub(super) fn atomic(
+        &mut self,
+        visit: &Visit<'_>,
+        lane: usize,
+        address: u32,
+        bytes: u32,
+        f: impl Fn(u64) -> u64,
+    ) -> Result<u64, SharedProblem> {
+        let mut old = u64::from(self.load::<4>(visit, lane, address)?);
+        if bytes == 8 {
+            old |= u64::from(self.load::<4>(visit, lane, address + 4)?) << 32;
+        }
+        let new = f(old);
+        self.store::<4>(visit, lane, address, low32(new))?;
+        if bytes == 8 {
+            self.store::<4>(visit, lane, address + 4, low32(new >> 32))?;
+        }
+        Ok(old)
+    }
+}
+
+/// The bytes of an access inside its word.
+#[derive(Debug, Clone, Copy)]
+struct Field {
+    shift: u32,
+    /// `0xff` in each byte.
+    mask: u32,
+    /// One bit a byte.
+    nibble: u32,
+}
+
+impl Field {
+    #[inline(always)]
+    const fn new<const BYTES: u32>(address: u32) -> Self {
+        let byte = if BYTES == 4 { 0 } else { address & 3 };
+        let mask = if BYTES == 4 { u32::MAX } else { ((1 << (BYTES * 8)) - 1) << (byte * 8) };
+        Self { shift: byte * 8, mask, nibble: ((1 << BYTES) - 1) << byte }
+    }
+}
+
+impl Cell {
+    /// Checks an access against what is known of the word, and adds it.
+    #[inline(always)]
+    fn touch<const READ: bool>(
+        &mut self,
+        visit: &Visit<'_>,
+        lane: usize,
+        address: u32,
+        field: Field,
+    ) -> Result<(), SharedProblem> {
+        if self.owner != visit.owner {
+            self.change_owner(visit.owner);
+        }
+        let known_writers = if self.write_time > visit.floor { self.writers } else { 0 };
+        let known_readers = if self.read_time > visit.floor { self.readers } else { 0 };
+        let (writers, readers) = (known_writers & field.mask, known_readers & field.mask);
+        // Nobody, or this lane alone with accesses of this kind, is the common case; for reads, so are many readers.
+        let me = tag::splat(visit.tag | lane_u8(lane)) & field.mask;
+        let mut suspect = writers != 0 && writers != me || self.sums.0 & visit.rivals.wrapping_mul(field.nibble) != 0;
+        if !READ {
+            suspect |= readers != 0 && readers != tag::splat(tag::new(Access::Read, 0) | lane_u8(lane)) & field.mask;
+        }
+        if suspect {
+            self.investigate(visit, lane, address, field, writers, readers)?;
+        }
+        if READ {
+            self.readers = known_readers | me | many(readers, me);
+            self.read_time = visit.now;
+        } else {
+            self.writers = if writers == 0 || visit.access == Access::Write {
+                known_writers & !field.mask | me
+            } else {
+                merge(known_writers, me, field.mask)
+            };
+            self.write_time = visit.now;
+        }
+        self.sums.0 |= field.nibble << visit.shift;
+        Ok(())
+    }
+
+    fn change_owner(&mut self, owner: u32) {
+        self.sums = if self.owner >> 5 == owner >> 5 { self.sums.pass_on() } else { Sums::default() };
+        self.owner = owner;
+        // Times are the warp's own.
+        self.write_time = 0;
+        self.read_time = 0;
+    }
+
+    /// Finds out whether the tags of unordered writers and readers, or other warps' accesses, make a race.
+    #[inline(never)]
+    fn investigate(
+        &self,
+        visit: &Visit<'_>,
+        lane: usize,
+        address: u32,
+        field: Field,
+        writers: u32,
+        readers: u32,
+    ) -> Result<(), SharedProblem> {
+        let word = address & !3;
+        for earlier in [Access::Read, Access::Write, Access::ConflictingWrite, Access::Atomic] {
+            let common = self.sums.0 >> 16 >> Sums::shift(earlier) & field.nibble;
+            if common != 0 && !compatible(earlier, visit.access) {
+                let address = word + common.trailing_zeros();
+                return Err(SharedProblem::Race { address, earlier, rival: Rival::OtherWarp });
+            }
+        }
+        for (byte, tag) in tags(writers) {
+            let earlier = tag::write_kind(tag);
+            if compatible(earlier, visit.access) || self.ordered(visit, tag, self.write_time, lane) {
+                continue;
+            }
+            let address = word + byte;
+            if earlier == Access::Write && visit.access == Access::Write && self.write_time == visit.now {
+                return Err(SharedProblem::Conflict { address });
+            }
+            return Err(SharedProblem::Race { address, earlier, rival: rival(tag, lane) });
+        }
+        for (byte, tag) in tags(readers) {
+            if visit.access != Access::Read && !self.ordered(visit, tag, self.read_time, lane) {
+                let address = word + byte;
+                return Err(SharedProblem::Race { address, earlier: Access::Read, rival: rival(tag, lane) });
+            }
+        }
+        Ok(())
+    }
+
+    fn ordered(&self, visit: &Visit<'_>, tag: u8, at: u32, lane: usize) -> bool {
+        match tag::lane(tag) {
+            Some(earlier) => visit.clock.ordered(earlier, at, lane),
+            None => visit.clock.ordered_all(at, lane),
+        }
+    }
+}
+
+fn rival(tag: u8, lane: usize) -> Rival {
+    Rival::Lanes(LaneSet(match tag::lane(tag) {
+        Some(other) => 1 << other,
+        None => !(1 << lane),
+    }))
+}
+
+/// The bytes that have a tag.
+fn tags(word: u32) -> impl Iterator<Item = (u32, u8)> {
+    (0u32..).zip(word.to_le_bytes()).filter(|(_, tag)| *tag != 0)
+}
+
+/// [`tag::MANY`] in each byte where `old` has a tag that is not `me`'s. Readers are all of one kind, so that this and the
+/// union of the tags make the new ones: where several lanes meet, their numbers no longer matter.
+#[inline]
+fn many(old: u32, me: u32) -> u32 {
+    // Carries stay inside each byte; a byte's top bit says that it is not 0.
+    let nonzero = |v: u32| (((v & 0x7f7f_7f7f) + 0x7f7f_7f7f) | v) & 0x8080_8080;
+    nonzero(old) & nonzero(old ^ me)
+}
+
+/// Adds `me` to the tags of the bytes in `mask`: a byte with another lane's tag gets [`tag::MANY`].
+fn merge(old: u32, me: u32, mask: u32) -> u32 {
+    let (mut merged, me, mask) = (old.to_le_bytes(), me.to_le_bytes(), mask.to_le_bytes());
+    for (byte, old) in merged.iter_mut().enumerate().filter(|(byte, _)| mask[*byte] != 0) {
+        let alone = *old == 0 || tag::lane(*old) == tag::lane(me[byte]);
+        *old = if alone { me[byte] } else { me[byte] | tag::MANY };
+    }
+    u32::from_le_bytes(merged)
+}

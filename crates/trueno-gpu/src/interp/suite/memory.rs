@@ -1,0 +1,282 @@
+//! Cases of loads, stores and atomics, in shared and in global memory.
+
+use super::sketch::{Sketch, global, imm, reg, shared};
+use super::{SuiteCase, words};
+use crate::inst::Op;
+use crate::ir::{AtomOp, Conflict, Inst, LoadHint, MemAddr, RegId, StoreHint};
+use crate::types::{MemTy, RegClass, StateSpace};
+
+/// Bytes with all signs and no pattern of a power of two.
+fn noise(len: usize) -> Vec<u8> {
+    (0..len).map(|i| u8::try_from((i * 167 + 13 + i / 7 * 31) % 256).expect("below 256")).collect()
+}
+
+pub(super) fn cases() -> Vec<SuiteCase> {
+    let mut cases = vec![];
+    let types = [MemTy::U8, MemTy::I8, MemTy::U16, MemTy::I16, MemTy::U32, MemTy::U64];
+    for space in [StateSpace::Global, StateSpace::Shared] {
+        for ty in types {
+            for count in [1, 2, 4].into_iter().filter(|count| count * ty.bytes() <= 16) {
+                cases.push(loads(space, ty, count));
+                cases.push(stores(space, ty, count));
+            }
+        }
+        for op in
+            [AtomOp::Add, AtomOp::Min, AtomOp::Max, AtomOp::And, AtomOp::Or, AtomOp::Xor, AtomOp::Exch, AtomOp::Cas]
+        {
+            for ty in [MemTy::U32, MemTy::I32, MemTy::U64] {
+                // Signs matter to the order alone; 64-bit forms exist for all.
+                if ty != MemTy::I32 || matches!(op, AtomOp::Min | AtomOp::Max) {
+                    cases.push(atomics(space, op, ty));
+                }
+            }
+        }
+        cases.push(contended_add(space));
+    }
+    cases.push(hints());
+    cases.push(guarded_load());
+    cases.push(equal_stores());
+    cases
+}
+
+fn space_name(space: StateSpace) -> &'static str {
+    match space {
+        StateSpace::Global => "global",
+        StateSpace::Shared => "shared",
+    }
+}
+
+fn case(name: String, k: Sketch, input: Vec<u8>, expected: Vec<u8>) -> SuiteCase {
+    SuiteCase { name, kernel: k.finish(), input, grid: 1, expected }
+}
+
+/// Copies the lane's `bytes` bytes of the input to shared memory and gives their address there.
+fn to_shared(k: &mut Sketch, bytes: u32) -> RegId {
+    let region = k.region("data", 32 * bytes);
+    let to = k.op(Op::MadLoU32, &[reg(k.index), imm(bytes), reg(region)]);
+    let from = k.element(k.input, k.index, bytes);
+    for offset in 0..i32::try_from(bytes).expect("few bytes") {
+        let byte = k.load(MemTy::U8, global(from, offset));
+        k.store(MemTy::U8, shared(to, offset), reg(byte));
+    }
+    k.warp_barrier();
+    to
+}
+
+/// Each lane loads its `count` elements and stores the registers whole.
+fn loads(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
+    let bytes = ty.bytes() * count;
+    let name = format!("ld.{}.v{count}.{ty:?}", space_name(space));
+    let mut k = Sketch::new(&name, 1);
+    let addr = match space {
+        StateSpace::Global => global(k.element(k.input, k.index, bytes), 0),
+        StateSpace::Shared => shared(to_shared(&mut k, bytes), 0),
+    };
+    let regs = k.load_many(count as usize, ty, addr);
+    let size = if ty.class() == RegClass::B64 { 8 } else { 4 };
+    for (array, value) in (0..).zip(regs) {
+        k.result(value, array * 32 * size);
+    }
+    let input = noise(32 * bytes as usize);
+    let element =
+        |lane: usize, e: usize| &input[lane * bytes as usize + e * ty.bytes() as usize..][..ty.bytes() as usize];
+    let lanes = || (0..count as usize).flat_map(|e| (0..32).map(move |lane| (lane, e)));
+    let extended = |bytes: &[u8]| -> u64 {
+        let value = bytes.iter().rev().fold(0u64, |value, &byte| value * 256 + u64::from(byte));
+        match (ty, bytes.last()) {
+            (MemTy::I8 | MemTy::I16, Some(128..)) => value + (0x1_0000_0000 - (1 << (8 * bytes.len()))),
+            _ => value,
+        }
+    };
+    let expected = lanes().map(|(lane, e)| extended(element(lane, e)));
+    let expected = match size {
+        8 => expected.flat_map(u64::to_le_bytes).collect(),
+        _ => words(expected.map(|v| u32::try_from(v).expect("32 bits"))),
+    };
+    case(name, k, input, expected)
+}
+
+/// Each lane stores `count` registers, whose low bytes alone must arrive.
+fn stores(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
+    let bytes = ty.bytes() * count;
+    let name = format!("st.{}.v{count}.{ty:?}", space_name(space));
+    let mut k = Sketch::new(&name, 1);
+    let size = if ty.class() == RegClass::B64 { 8 } else { 4 };
+    let values: Vec<_> = (0..count).map(|array| reg(k.argument(ty.class(), array * 32 * size))).collect();
+    let out = k.element(k.output, k.index, bytes);
+    match space {
+        StateSpace::Global => k.inst(Sketch::store_inst(ty, global(out, 0), &values)),
+        StateSpace::Shared => {
+            let region = k.region("data", 32 * bytes);
+            let at = k.op(Op::MadLoU32, &[reg(k.index), imm(bytes), reg(region)]);
+            k.inst(Sketch::store_inst(ty, shared(at, 0), &values));
+            k.warp_barrier();
+            for offset in 0..i32::try_from(bytes).expect("few bytes") {
+                let byte = k.load(MemTy::U8, shared(at, offset));
+                k.store(MemTy::U8, global(out, offset), reg(byte));
+            }
+        }
+    }
+    let input = noise((32 * size * count) as usize);
+    let mut expected = vec![];
+    for lane in 0..32 {
+        for array in 0..count as usize {
+            let at = (array * 32 + lane) * size as usize;
+            expected.extend_from_slice(&input[at..at + ty.bytes() as usize]);
+        }
+    }
+    case(name, k, input, expected)
+}
+
+/// Each lane's atomic has a place of its own; the old values and the new ones come back.
+fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
+    let name = format!("atom.{}.{op:?}.{ty:?}", space_name(space));
+    let mut k = Sketch::new(&name, 1);
+    let size = ty.bytes();
+    let (class, array) = (ty.class(), 32 * size);
+    let old: Vec<u64> =
+        (0..32).map(|lane| if lane % 3 == 0 { 5 } else { 0x8000_0000_9000_0000 ^ (lane * 0x1_0001) }).collect();
+    let value: Vec<u64> = (0..32).map(|lane| 0xffff_fff0_0000_0007u64.rotate_left(lane * 5)).collect();
+    let trim = |v: u64| if size == 8 { v } else { v & 0xffff_ffff };
+    let start = k.argument(class, 0);
+    let operand = reg(k.argument(class, array));
+    let compare = (op == AtomOp::Cas).then_some(crate::ir::Operand::Imm(5));
+    let addr: MemAddr = match space {
+        StateSpace::Global => global(k.element(k.output, k.index, size), i32::try_from(array).expect("small")),
+        StateSpace::Shared => {
+            let region = k.region("cells", array);
+            shared(k.op(Op::MadLoU32, &[reg(k.index), imm(size), reg(region)]), 0)
+        }
+    };
+    k.store(ty, addr, reg(start));
+    k.warp_barrier();
+    let before = k.def(class, |dst| Inst::Atomic { dst: Some(dst), op, ty, addr, value: operand, compare });
+    k.result(before, 0);
+    if space == StateSpace::Shared {
+        let after = k.load(ty, addr);
+        k.result(after, array);
+    }
+    let signed = |v: u64| v ^ if ty == MemTy::I32 { 0x8000_0000 } else { 0 };
+    let new = old.iter().zip(&value).map(|(&old, &value)| {
+        let (old, value) = (trim(old), trim(value));
+        trim(match op {
+            AtomOp::Add => old.wrapping_add(value),
+            AtomOp::Min => {
+                if signed(value) < signed(old) {
+                    value
+                } else {
+                    old
+                }
+            }
+            AtomOp::Max => {
+                if signed(value) > signed(old) {
+                    value
+                } else {
+                    old
+                }
+            }
+            AtomOp::And => old & value,
+            AtomOp::Or => old | value,
+            AtomOp::Xor => old ^ value,
+            AtomOp::Exch => value,
+            AtomOp::Cas => {
+                if old == 5 {
+                    value
+                } else {
+                    old
+                }
+            }
+        })
+    });
+    let bytes = |v: &mut dyn Iterator<Item = u64>| -> Vec<u8> {
+        v.flat_map(|v| v.to_le_bytes()[..size as usize].to_vec()).collect()
+    };
+    let input = [bytes(&mut old.iter().copied()), bytes(&mut value.iter().copied())].concat();
+    let expected = [bytes(&mut old.iter().copied().map(trim)), bytes(&mut { new })].concat();
+    case(name, k, input, expected)
+}
+
+/// All lanes add to one place by a reduction: the sum is right whatever the order.
+fn contended_add(space: StateSpace) -> SuiteCase {
+    let name = format!("red.{}.add contended", space_name(space));
+    let mut k = Sketch::new(&name, 1);
+    let value = k.argument(RegClass::B32, 0);
+    let first = k.op(Op::SetpEqU32, &[reg(k.index), imm(0)]);
+    let addr = match space {
+        StateSpace::Global => global(k.output, 0),
+        StateSpace::Shared => shared(k.region("sum", 4), 0),
+    };
+    k.when(super::sketch::is(first), Sketch::store_inst(MemTy::U32, addr, &[imm(1)]));
+    k.warp_barrier();
+    k.inst(Inst::Atomic { dst: None, op: AtomOp::Add, ty: MemTy::U32, addr, value: reg(value), compare: None });
+    if space == StateSpace::Shared {
+        k.warp_barrier();
+        let sum = k.load(MemTy::U32, addr);
+        let output = global(k.output, 0);
+        k.when(super::sketch::is(first), Sketch::store_inst(MemTy::U32, output, &[reg(sum)]));
+    }
+    let input = words((0..32).map(|lane| lane * 0x0800_0001));
+    // 1 + the sum over the lanes: 496 times 0x0800_0001, modulo 2^32.
+    let expected = words([1 + 496 + 0x8000_0000]);
+    case(name, k, input, expected)
+}
+
+/// Cache hints change nothing that shows.
+fn hints() -> SuiteCase {
+    let name = "ld and st hints".to_owned();
+    let mut k = Sketch::new(&name, 1);
+    let from = k.element(k.input, k.index, 4);
+    let to = k.element(k.output, k.index, 4);
+    let loads = [LoadHint::Default, LoadHint::NonCoherent, LoadHint::L2, LoadHint::Streaming, LoadHint::Volatile];
+    let stores = [StoreHint::Default, StoreHint::L2, StoreHint::Streaming, StoreHint::Volatile, StoreHint::Default];
+    for (array, (load, store)) in (0..).zip(loads.into_iter().zip(stores)) {
+        let value = k.def(RegClass::B32, |dst| Inst::Load {
+            dst: [dst].into(),
+            ty: MemTy::U32,
+            addr: global(from, 0),
+            hint: load,
+            uniform: false,
+        });
+        let (src, conflict) = ([reg(value)].into(), Conflict::Fault);
+        k.inst(Inst::Store { src, ty: MemTy::U32, addr: global(to, array * 128), hint: store, conflict });
+    }
+    let input = noise(128);
+    let expected = input.repeat(5);
+    case(name, k, input, expected)
+}
+
+/// A lane whose guard fails keeps its register and touches no memory: the addresses of the odd lanes are wild.
+fn guarded_load() -> SuiteCase {
+    let name = "guarded ld".to_owned();
+    let mut k = Sketch::new(&name, 1);
+    let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);
+    let even = k.op(Op::SetpEqU32, &[reg(odd), imm(0)]);
+    let wild = k.op(Op::MadLoU32, &[reg(odd), imm(0x1234_5671), reg(k.index)]);
+    let from = k.element(k.input, wild, 4);
+    let value = k.var(RegClass::B32);
+    k.inst(Sketch::op_into(value, Op::Mov32, &[imm(77)]));
+    k.when(
+        super::sketch::is(even),
+        Inst::Load {
+            dst: [value].into(),
+            ty: MemTy::U32,
+            addr: global(from, 0),
+            hint: LoadHint::Default,
+            uniform: false,
+        },
+    );
+    k.result(value, 0);
+    let input = words(100..132);
+    let expected = words((0..32).map(|lane| if lane % 2 == 0 { 100 + lane } else { 77 }));
+    case(name, k, input, expected)
+}
+
+/// Lanes may store the same value to one global place.
+fn equal_stores() -> SuiteCase {
+    let name = "st.global equal values".to_owned();
+    let mut k = Sketch::new(&name, 1);
+    let pair = k.op(Op::ShrU32, &[reg(k.index), imm(1)]);
+    let to = k.element(k.output, pair, 4);
+    k.store(MemTy::U32, global(to, 0), reg(pair));
+    case(name, k, vec![0; 4], words(0..16))
+}

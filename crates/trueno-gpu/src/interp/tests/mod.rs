@@ -1,0 +1,33 @@
+//! Tests of the interpreter on hand-made trees, some of which the validator would refuse.
+
+#![allow(clippy::unwrap_used)]
+
+mod aliases;
+mod counters;
+mod faults;
+mod grids;
+mod orders;
+mod races;
+mod speed;
+
+use super::suite::sketch::Sketch;
+use super::{Fault, FaultKind, LaneSet, Launch, Memory, Report};
+
+/// Runs one block on an input of 128 bytes (words 0, 1, 2, ...) and gives the output's bytes, `0xee` where unwritten.
+fn run(k: Sketch) -> (Result<Report, Fault>, Vec<u8>) {
+    let kernel = k.finish();
+    let mut memory = Memory::new();
+    let input = memory.add("input", &(0..32u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+    let output = memory.add_uninit("output", 512);
+    let result = Launch::new(&kernel).arg(input).arg(output).step_limit(10_000).run(&mut memory);
+    (result, memory.bytes_or(output, 0xee))
+}
+
+/// The fault of a kernel that must have one, and the lanes it names.
+fn fault(k: Sketch) -> (FaultKind, LaneSet) {
+    let fault = run(k).0.expect_err("this kernel has a fault");
+    assert!(!fault.to_string().is_empty());
+    let place = fault.place.expect("faults of a running kernel have a place");
+    assert_eq!((place.block, place.warp), (0, 0));
+    (fault.kind, place.lanes)
+}

@@ -1,0 +1,259 @@
+//! What is a race on shared memory, and what is not.
+
+use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
+use super::super::{Access, FaultKind, LaneSet, Launch, Memory, Races, Rival};
+use super::{fault, run};
+use crate::inst::Op;
+use crate::ir::{AtomOp, Branch, Conflict, Inst, MemAddr, Operand, RegId, ShflMode, StoreHint};
+use crate::types::{MemTy, RegClass};
+
+/// A kernel with 32 words of shared memory: own word, next lane's word (lane 31 has its own).
+fn sketch() -> (Sketch, MemAddr, MemAddr) {
+    let mut k = Sketch::new("races", 1);
+    let region = k.region("data", 128);
+    let own = k.op(Op::MadLoU32, &[reg(k.index), imm(4), reg(region)]);
+    let next = k.op(Op::AddU32, &[reg(k.index), imm(1)]);
+    let next = k.op(Op::MinU32, &[reg(next), imm(31)]);
+    let next = k.op(Op::MadLoU32, &[reg(next), imm(4), reg(region)]);
+    (k, shared(own, 0), shared(next, 0))
+}
+
+fn conflicting(k: &mut Sketch, addr: MemAddr, value: Operand) {
+    let (src, ty, hint, conflict) = ([value].into(), MemTy::U32, StoreHint::Default, Conflict::Intended);
+    k.inst(Inst::Store { src, ty, addr, hint, conflict });
+}
+
+fn atomic(k: &mut Sketch, addr: MemAddr) {
+    let (op, ty, value) = (AtomOp::Add, MemTy::U32, imm(1));
+    k.inst(Inst::Atomic { dst: None, op, ty, addr, value, compare: None });
+}
+
+fn race(k: Sketch) -> (Access, Access, Rival, LaneSet) {
+    match fault(k) {
+        (FaultKind::SharedRace { access, earlier, rival, .. }, lanes) => (earlier, access, rival, lanes),
+        (other, _) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn write_then_read_by_another_lane() {
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    k.load(MemTy::U32, next);
+    assert_eq!(race(k), (Access::Write, Access::Read, Rival::Lanes(LaneSet(2)), LaneSet(1)));
+}
+
+#[test]
+fn races_can_be_ignored() {
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    k.load(MemTy::U32, next);
+    let kernel = k.finish();
+    let mut memory = Memory::new();
+    let buffer = memory.add("buffer", &[0; 4]);
+    let launch = Launch::new(&kernel).arg(buffer).arg(buffer);
+    launch.clone().run(&mut memory).unwrap_err();
+    launch.races(Races::Ignore).run(&mut memory).unwrap();
+}
+
+#[test]
+fn a_warp_barrier_orders() {
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    k.warp_barrier();
+    k.load(MemTy::U32, next);
+    k.warp_barrier();
+    k.store(MemTy::U32, own, imm(2));
+    k.load(MemTy::U32, own);
+    run(k).0.unwrap();
+}
+
+#[test]
+fn a_shuffle_or_fence_does_not_order() {
+    let others: [fn(RegId) -> Inst; 2] = [
+        |dst| Inst::Shfl { mode: ShflMode::Idx, dst, in_range: None, src: imm(1), lane: imm(0), clamp: 31, mask: FULL },
+        |_| Inst::Fence { scope: crate::ir::FenceScope::Block },
+    ];
+    for other in others {
+        let (mut k, own, next) = sketch();
+        k.store(MemTy::U32, own, imm(1));
+        let dst = k.fresh(RegClass::B32);
+        k.inst(other(dst));
+        k.load(MemTy::U32, next);
+        assert_eq!(race(k).1, Access::Read);
+    }
+}
+
+#[test]
+fn read_then_write_by_another_lane() {
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    k.warp_barrier();
+    k.load(MemTy::U32, next);
+    k.store(MemTy::U32, own, imm(2));
+    // Lane 0 wrote its word, which nobody else read; lane 1's was read by lane 0.
+    assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(1)), LaneSet(2)));
+}
+
+#[test]
+fn read_by_many_then_write() {
+    let (mut k, own, _) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    k.warp_barrier();
+    let fifth = k.op(Op::SetpEqU32, &[reg(k.index), imm(5)]);
+    let lane = k.op(Op::MulLoU32, &[reg(k.index), imm(4)]);
+    let base = k.op(Op::SubU32, &[reg(own.base), reg(lane)]);
+    k.load(MemTy::U32, shared(base, 0));
+    k.when(is(fifth), Sketch::store_inst(MemTy::U8, shared(base, 1), &[imm(0)]));
+    assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(!(1 << 5))), LaneSet(1 << 5)));
+}
+
+#[test]
+fn write_then_write_by_another_lane() {
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(1));
+    let first = k.op(Op::SetpEqU32, &[reg(k.index), imm(0)]);
+    k.when(is(first), Sketch::store_inst(MemTy::U32, next, &[imm(2)]));
+    assert_eq!(race(k), (Access::Write, Access::Write, Rival::Lanes(LaneSet(2)), LaneSet(1)));
+}
+
+#[test]
+fn different_bytes_of_a_word_do_not_race() {
+    let mut k = Sketch::new("bytes", 1);
+    let region = k.region("data", 32);
+    let own = k.op(Op::AddU32, &[reg(k.index), reg(region)]);
+    k.store(MemTy::U8, shared(own, 0), reg(k.index));
+    k.load(MemTy::U8, shared(own, 0));
+    k.store(MemTy::U8, shared(own, 0), imm(1));
+    run(k).0.unwrap();
+}
+
+#[test]
+fn a_wide_read_of_a_neighbours_byte_races() {
+    let mut k = Sketch::new("bytes", 1);
+    let region = k.region("data", 32);
+    let own = k.op(Op::AddU32, &[reg(k.index), reg(region)]);
+    k.store(MemTy::U8, shared(own, 0), reg(k.index));
+    k.load(MemTy::U32, shared(region, 0));
+    let (earlier, access, rival, lanes) = race(k);
+    assert_eq!((earlier, access), (Access::Write, Access::Read));
+    assert_eq!((rival, lanes), (Rival::Lanes(LaneSet(2)), LaneSet(1)));
+}
+
+#[test]
+fn conflicting_stores_race_with_reads_and_plain_stores_only() {
+    let (mut k, own, next) = sketch();
+    conflicting(&mut k, own, imm(1));
+    conflicting(&mut k, next, imm(2));
+    run(k).0.unwrap();
+
+    let (mut k, own, next) = sketch();
+    conflicting(&mut k, own, imm(1));
+    k.load(MemTy::U32, own);
+    k.load(MemTy::U32, next);
+    assert_eq!(race(k).0, Access::ConflictingWrite);
+
+    let (mut k, own, next) = sketch();
+    conflicting(&mut k, own, imm(1));
+    k.store(MemTy::U32, next, imm(2));
+    // Lanes 30 and 31 of the plain store hit the same word, but the conflicting store came first.
+    assert_eq!(race(k).0, Access::ConflictingWrite);
+
+    // The own word, stored by another lane as well, is no longer the lane's own.
+    let (mut k, own, next) = sketch();
+    conflicting(&mut k, own, imm(1));
+    conflicting(&mut k, next, imm(2));
+    k.load(MemTy::U32, own);
+    assert_eq!(race(k).0, Access::ConflictingWrite);
+}
+
+#[test]
+fn atomics_race_with_all_but_atomics() {
+    let start = || {
+        let (mut k, own, next) = sketch();
+        k.store(MemTy::U32, own, imm(0));
+        k.warp_barrier();
+        atomic(&mut k, own);
+        (k, own, next)
+    };
+    let (mut k, _, next) = start();
+    atomic(&mut k, next);
+    run(k).0.unwrap();
+
+    let (mut k, own, _) = start();
+    k.load(MemTy::U32, own);
+    k.store(MemTy::U32, own, imm(1));
+    run(k).0.unwrap();
+
+    let (mut k, _, next) = start();
+    k.load(MemTy::U32, next);
+    assert_eq!((race(k).0), Access::Atomic);
+
+    let (mut k, own, next) = sketch();
+    k.store(MemTy::U32, own, imm(0));
+    atomic(&mut k, next);
+    assert_eq!(race(k).1, Access::Atomic);
+}
+
+#[test]
+fn a_barrier_of_some_lanes_orders_those() {
+    for (mask, ok) in [(0x0000_ffffu32, true), (0x0000_00ff, false)] {
+        let (mut k, own, next) = sketch();
+        k.store(MemTy::U32, own, imm(1));
+        let count = mask.count_ones();
+        let members = k.op(Op::SetpLtU32, &[reg(k.index), imm(count)]);
+        k.if_else(is(members), Branch::Divergent, |k| k.inst(Inst::BarWarp { mask: imm(mask) }), |_| {});
+        let readers = k.op(Op::SetpLtU32, &[reg(k.index), imm(15)]);
+        k.if_else(is(readers), Branch::Divergent, |k| _ = k.load(MemTy::U32, next), |_| {});
+        if ok {
+            run(k).0.unwrap();
+        } else {
+            assert_eq!(race(k).3, LaneSet(1 << 7));
+        }
+    }
+}
+
+#[test]
+fn warps_need_a_block_barrier() {
+    let make = |barrier: bool, first: fn(&mut Sketch, MemAddr), second: fn(&mut Sketch, MemAddr)| {
+        let mut k = Sketch::new("warps", 2);
+        let region = k.region("data", 128);
+        let lane = k.op(Op::And32, &[reg(k.index), imm(31)]);
+        let at = k.op(Op::MadLoU32, &[reg(lane), imm(4), reg(region)]);
+        let warp = k.op(Op::ShrU32, &[reg(k.index), imm(5)]);
+        let is_first = is(k.op(Op::SetpEqU32, &[reg(warp), imm(0)]));
+        k.if_else(is_first, Branch::Uniform, |k| k.store(MemTy::U32, shared(at, 0), imm(0)), |_| {});
+        k.inst(Inst::BarBlock);
+        k.if_else(is_first, Branch::Uniform, |k| first(k, shared(at, 0)), |_| {});
+        k.warp_barrier();
+        if barrier {
+            k.inst(Inst::BarBlock);
+        }
+        k.if_else(is_first, Branch::Uniform, |_| {}, |k| second(k, shared(at, 0)));
+        run(k).0
+    };
+    let read: fn(&mut Sketch, MemAddr) = |k, at| _ = k.load(MemTy::U32, at);
+    let write: fn(&mut Sketch, MemAddr) = |k, at| k.store(MemTy::U32, at, imm(1));
+    let atomic: fn(&mut Sketch, MemAddr) = atomic;
+    let conflicting: fn(&mut Sketch, MemAddr) = |k, at| conflicting(k, at, imm(1));
+    for (first, second, races) in [
+        (read, read, false),
+        (read, write, true),
+        (write, read, true),
+        (write, write, true),
+        (atomic, atomic, false),
+        (atomic, read, true),
+        (conflicting, conflicting, false),
+        (conflicting, atomic, true),
+    ] {
+        make(true, first, second).unwrap();
+        match make(false, first, second) {
+            Ok(_) => assert!(!races),
+            Err(fault) => {
+                assert!(races, "{fault}");
+                assert!(matches!(fault.kind, FaultKind::SharedRace { rival: Rival::OtherWarp, .. }), "{fault}");
+                assert_eq!(fault.place.unwrap().warp, 1);
+            }
+        }
+    }
+}

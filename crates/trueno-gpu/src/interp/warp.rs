@@ -1,0 +1,407 @@
+//! One warp: its registers, its active lanes, and the loop that runs its steps.
+
+use super::clock::LaneClock;
+use super::fault::{FaultKind, LaneSet, Step, trap};
+use super::memory::Memory;
+use super::order::{LaneOrder, Random};
+use super::program::{Code, Cond, File, Program, Slot};
+use super::shared::SharedMemory;
+use crate::inst::{L32, L64, Mask};
+use crate::ir::BoolOp;
+use crate::types::RegClass;
+
+pub(super) const ALL: u32 = u32::MAX;
+
+/// What all warps of a launch share.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) program: &'a Program,
+    pub(super) memory: &'a Memory,
+    pub(super) order: LaneOrder,
+    pub(super) step_limit: u32,
+}
+
+/// One class's registers: values, and which lanes have written each.
+#[derive(Debug, Default)]
+pub(super) struct Bank<T> {
+    pub(super) value: Vec<T>,
+    pub(super) written: Vec<u32>,
+    registers: usize,
+}
+
+impl<T: Copy + Default> Bank<T> {
+    fn new(file: &File<T>, blank: T) -> Self {
+        let registers = file.names.len();
+        let mut value = vec![blank; registers];
+        value.extend_from_slice(&file.constants);
+        let mut written = vec![0; registers];
+        written.resize(value.len(), ALL);
+        Self { value, written, registers }
+    }
+
+    /// Forgets the registers, keeps the constants.
+    fn reset(&mut self) {
+        self.written[..self.registers].fill(0);
+    }
+}
+
+/// Lanes parked in a structure.
+#[derive(Debug, Clone, Copy, Default)]
+struct Frame {
+    /// Lanes of the other side of an `If`.
+    waiting: u32,
+    /// Lanes through with their side of an `If`, or out of the loop or scope.
+    done: u32,
+    /// Lanes that wait for the loop's next round.
+    next_round: u32,
+}
+
+/// Why [`Warp::run`] came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    Ended,
+    BlockBarrier,
+}
+
+#[derive(Debug)]
+pub(super) struct Warp {
+    pub(super) index: u32,
+    pub(super) w: Bank<L32>,
+    pub(super) d: Bank<L64>,
+    pub(super) p: Bank<Mask>,
+    pub(super) clock: LaneClock,
+    pub(super) random: Random,
+    /// The step being run.
+    pub(super) pc: usize,
+    pub(super) steps: u32,
+    active: u32,
+    frames: Vec<Frame>,
+    /// Per step: how often it ran, and its wavefronts or sectors.
+    pub(super) hits: Vec<u64>,
+    pub(super) traffic: Vec<u64>,
+}
+
+impl Warp {
+    pub(super) fn new(program: &Program) -> Self {
+        Self {
+            index: 0,
+            w: Bank::new(&program.w, [0; 32]),
+            d: Bank::new(&program.d, [0; 32]),
+            p: Bank::new(&program.p, 0),
+            clock: LaneClock::default(),
+            random: Random::new(0),
+            pc: 0,
+            steps: 0,
+            active: ALL,
+            frames: vec![Frame::default(); program.frames as usize],
+            hits: vec![0; program.lines.len()],
+            traffic: vec![0; program.lines.len()],
+        }
+    }
+
+    /// Makes it warp `index` of a block, at its start.
+    pub(super) fn reset(&mut self, cx: &Context<'_>, block: u32, index: u32) {
+        self.index = index;
+        self.w.reset();
+        self.d.reset();
+        self.p.reset();
+        if let Some(tid) = cx.program.tid {
+            for (tid, thread) in self.w.value[tid as usize].iter_mut().zip(index * 32..) {
+                *tid = thread;
+            }
+        }
+        if let Some(ctaid) = cx.program.ctaid {
+            self.w.value[ctaid as usize] = [block; 32];
+        }
+        self.clock.reset();
+        self.random = Random::new(cx.order.seed(block, index));
+        self.pc = 0;
+        self.steps = 0;
+        self.active = ALL;
+        self.hits.fill(0);
+        self.traffic.fill(0);
+    }
+
+    /// Runs from the current step to the end or to the next block barrier. On a fault, `pc` is the step at fault.
+    pub(super) fn run(&mut self, cx: &Context<'_>, shared: &mut SharedMemory) -> Step<Stop> {
+        let lines = &cx.program.lines[..];
+        // Unary to quaternary functions of registers, by the classes of their operands.
+        macro_rules! pure {
+            ($exec:ident, $bank:ident[$dst:ident] = $f:ident($($from:ident[$src:ident]),*)) => {{
+                let written = ALL $(& self.$from.written[$src as usize])*;
+                if $exec & !written != 0 {
+                    $(self.need($from!(class), $src, $exec, cx.program)?;)*
+                }
+                let result = $f($(arg!($from, self.$from.value[$src as usize])),*);
+                self.$bank.set($dst, $exec, &result);
+            }};
+        }
+        macro_rules! w {
+            (class) => {
+                RegClass::B32
+            };
+        }
+        macro_rules! d {
+            (class) => {
+                RegClass::B64
+            };
+        }
+        macro_rules! p {
+            (class) => {
+                RegClass::Pred
+            };
+        }
+        macro_rules! arg {
+            (p, $value:expr) => {
+                $value
+            };
+            ($bank:ident, $value:expr) => {
+                &$value
+            };
+        }
+        loop {
+            let line = &lines[self.pc];
+            if self.steps == cx.step_limit {
+                return trap(self.active, FaultKind::StepLimit { limit: u64::from(cx.step_limit) });
+            }
+            self.steps += 1;
+            self.hits[self.pc] += 1;
+            let guard = self.condition(line.guard, self.active, cx.program)?;
+            let exec = self.active & guard;
+            let mut next = self.pc + 1;
+            match line.code {
+                Code::W1 { f, dst, a } => pure!(exec, w[dst] = f(w[a])),
+                Code::W2 { f, dst, a, b } => pure!(exec, w[dst] = f(w[a], w[b])),
+                Code::W3 { f, dst, a, b, c } => pure!(exec, w[dst] = f(w[a], w[b], w[c])),
+                Code::W4 { f, dst, a, b, c, d } => pure!(exec, w[dst] = f(w[a], w[b], w[c], w[d])),
+                Code::D1 { f, dst, a } => pure!(exec, d[dst] = f(d[a])),
+                Code::D2 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], d[b])),
+                Code::D1W1 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], w[b])),
+                Code::Widen1 { f, dst, a } => pure!(exec, d[dst] = f(w[a])),
+                Code::Widen2 { f, dst, a, b } => pure!(exec, d[dst] = f(w[a], w[b])),
+                Code::Widen3 { f, dst, a, b, c } => pure!(exec, d[dst] = f(w[a], w[b], d[c])),
+                Code::Narrow1 { f, dst, a } => pure!(exec, w[dst] = f(d[a])),
+                Code::Sel32 { f, dst, a, b, p } => pure!(exec, w[dst] = f(w[a], w[b], p[p])),
+                Code::Sel64 { f, dst, a, b, p } => pure!(exec, d[dst] = f(d[a], d[b], p[p])),
+                Code::P1 { f, dst, a } => pure!(exec, p[dst] = f(p[a])),
+                Code::P2 { f, dst, a, b } => pure!(exec, p[dst] = f(p[a], p[b])),
+                Code::Cmp32 { f, dst, a, b, combine } => {
+                    // Read first: it may be the destination's old value.
+                    let combine = self.combined(combine, exec, cx.program)?;
+                    pure!(exec, p[dst] = f(w[a], w[b]));
+                    self.combine(dst, combine, exec);
+                }
+                Code::Cmp64 { f, dst, a, b, combine } => {
+                    // Read first: it may be the destination's old value.
+                    let combine = self.combined(combine, exec, cx.program)?;
+                    pure!(exec, p[dst] = f(d[a], d[b]));
+                    self.combine(dst, combine, exec);
+                }
+                Code::Noise { class, dst } => self.noise(class, dst, exec),
+                Code::ActiveMask { dst } => self.w.set(dst, exec, &[exec; 32]),
+                Code::Fence => {}
+
+                Code::UniformIf { cond, otherwise } => {
+                    if self.decide(cond, true, cx.program)? == 0 {
+                        next = otherwise as usize;
+                    }
+                }
+                Code::Split { cond, frame, otherwise } => {
+                    let taking = self.decide(cond, false, cx.program)?;
+                    self.frames[frame as usize] = Frame { waiting: self.active & !taking, ..Frame::default() };
+                    self.go_on(taking, otherwise, &mut next);
+                }
+                Code::Else { frame, end } => {
+                    let frame = &mut self.frames[frame as usize];
+                    frame.done = self.active;
+                    let waiting = std::mem::take(&mut frame.waiting);
+                    self.go_on(waiting, end, &mut next);
+                }
+                Code::Merge { frame, skip } => {
+                    let Frame { waiting, done, .. } = self.frames[frame as usize];
+                    self.go_on(self.active | waiting | done, skip, &mut next);
+                }
+                Code::Jump { to } => next = to as usize,
+                Code::Enter { frame } => self.frames[frame as usize] = Frame::default(),
+                Code::LoopEnd { frame, top, skip } => {
+                    let frame = &mut self.frames[frame as usize];
+                    let again = self.active | std::mem::take(&mut frame.next_round);
+                    let done = frame.done;
+                    if again == 0 {
+                        self.go_on(done, skip, &mut next);
+                    } else {
+                        self.active = again;
+                        next = top as usize;
+                    }
+                }
+                Code::ScopeEnd { frame, skip } => {
+                    let done = self.frames[frame as usize].done;
+                    self.go_on(self.active | done, skip, &mut next);
+                }
+                Code::Break { cond, uniform, frame, skip } => {
+                    let leaving = self.decide(cond, uniform, cx.program)?;
+                    self.frames[frame as usize].done |= leaving;
+                    self.go_on(self.active & !leaving, skip, &mut next);
+                }
+                Code::Continue { cond, uniform, frame, skip } => {
+                    let leaving = self.decide(cond, uniform, cx.program)?;
+                    self.frames[frame as usize].next_round |= leaving;
+                    self.go_on(self.active & !leaving, skip, &mut next);
+                }
+                Code::End => return Ok(Stop::Ended),
+
+                // A device issues these all the same, but nothing comes of them.
+                _ if exec == 0 => {}
+                Code::SharedLoad { op, uniform } => self.shared_load(cx, shared, &op, uniform, exec)?,
+                Code::SharedStore { op, conflicting } => self.shared_store(cx, shared, &op, conflicting, exec)?,
+                Code::GlobalLoad { op, uniform } => self.global_load(cx, &op, uniform, exec)?,
+                Code::GlobalStore { op, conflicting } => self.global_store(cx, &op, conflicting, exec)?,
+                Code::SharedAtomic(op) => self.shared_atomic(cx, shared, &op, exec)?,
+                Code::GlobalAtomic(op) => self.global_atomic(cx, &op, exec)?,
+                Code::Shfl(op) => self.shfl(cx, &op, exec)?,
+                Code::Vote { mode, dst, src, mask } => self.vote(cx, mode, dst, src, mask, exec)?,
+                Code::Ballot { dst, src, mask } => self.ballot(cx, dst, src, mask, exec)?,
+                Code::MatchAny { dst, src, wide, mask } => self.match_any(cx, dst, src, wide, mask, exec)?,
+                Code::BarWarp { mask } => self.warp_barrier(cx, mask, exec)?,
+                Code::BarBlock => {
+                    if exec != ALL {
+                        let reached = LaneSet(exec);
+                        return trap(!exec, FaultKind::BlockBarrierMissed { reached, ended_warp: None });
+                    }
+                    self.clock.barrier(ALL, self.steps);
+                    self.pc = next;
+                    return Ok(Stop::BlockBarrier);
+                }
+            }
+            self.pc = next;
+        }
+    }
+
+    /// Goes on with these lanes; where none is left, at `skip`.
+    #[inline]
+    fn go_on(&mut self, lanes: u32, skip: u32, next: &mut usize) {
+        self.active = lanes;
+        if lanes == 0 {
+            *next = skip as usize;
+        }
+    }
+
+    /// Lanes of `lanes` whose condition holds; they must have written it.
+    #[inline]
+    pub(super) fn condition(&self, cond: Cond, lanes: u32, program: &Program) -> Step<u32> {
+        let slot = cond.slot as usize;
+        if lanes & !self.p.written[slot] != 0 {
+            self.need(RegClass::Pred, cond.slot, lanes, program)?;
+        }
+        Ok(lanes & (self.p.value[slot] ^ cond.flip))
+    }
+
+    /// Active lanes that take a branch.
+    #[inline]
+    fn decide(&self, cond: Cond, uniform: bool, program: &Program) -> Step<u32> {
+        let taking = self.condition(cond, self.active, program)?;
+        if uniform && taking != 0 && taking != self.active {
+            let kind = FaultKind::DivergentUniformBranch { taking: LaneSet(taking), active: LaneSet(self.active) };
+            return trap(self.active, kind);
+        }
+        Ok(taking)
+    }
+
+    /// The other side of a compare that is combined with a predicate.
+    #[inline]
+    fn combined(&self, combine: Option<(BoolOp, Cond)>, exec: u32, program: &Program) -> Step<Option<(BoolOp, u32)>> {
+        match combine {
+            Some((op, with)) => Ok(Some((op, self.condition(with, exec, program)?))),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn combine(&mut self, dst: Slot, combine: Option<(BoolOp, u32)>, exec: u32) {
+        if let Some((op, other)) = combine {
+            let own = self.p.value[dst as usize];
+            let result = match op {
+                BoolOp::And => own & other,
+                BoolOp::Or => own | other,
+                BoolOp::Xor => own ^ other,
+            };
+            self.p.set(dst, exec, &result);
+        }
+    }
+
+    /// Faults if one of the lanes has not written the register.
+    #[inline]
+    pub(super) fn need(&self, class: RegClass, slot: Slot, lanes: u32, program: &Program) -> Step {
+        let (written, names) = match class {
+            RegClass::B32 => (&self.w.written, &program.w.names),
+            RegClass::B64 => (&self.d.written, &program.d.names),
+            RegClass::Pred => (&self.p.written, &program.p.names),
+        };
+        let missing = lanes & !written[slot as usize];
+        if missing == 0 {
+            return Ok(());
+        }
+        let register = names.get(slot as usize).cloned().unwrap_or_default();
+        trap(missing, FaultKind::UnwrittenRegister { register })
+    }
+
+    fn noise(&mut self, class: RegClass, dst: Slot, exec: u32) {
+        match class {
+            RegClass::B32 => {
+                let noise = [(); 32].map(|()| self.random.next_u32());
+                self.w.set(dst, exec, &noise);
+            }
+            RegClass::B64 => {
+                let noise = [(); 32].map(|()| self.random.next());
+                self.d.set(dst, exec, &noise);
+            }
+            RegClass::Pred => {
+                let noise = self.random.next_u32();
+                self.p.set(dst, exec, &noise);
+            }
+        }
+    }
+}
+
+/// Bit of each lane.
+pub(super) const LANE_BIT: [u32; 32] = {
+    let mut bits = [0; 32];
+    let mut lane = 0;
+    while lane < 32 {
+        bits[lane] = 1 << lane;
+        lane += 1;
+    }
+    bits
+};
+
+macro_rules! set_lanes {
+    ($ty:ty) => {
+        impl Bank<[$ty; 32]> {
+            /// Writes the given lanes.
+            #[inline]
+            pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &[$ty; 32]) {
+                let old = &mut self.value[dst as usize];
+                if lanes == ALL {
+                    *old = *value;
+                } else {
+                    for lane in 0..32 {
+                        old[lane] = if lanes & LANE_BIT[lane] != 0 { value[lane] } else { old[lane] };
+                    }
+                }
+                self.written[dst as usize] |= lanes;
+            }
+        }
+    };
+}
+set_lanes!(u32);
+set_lanes!(u64);
+
+impl Bank<Mask> {
+    /// Writes the given lanes.
+    #[inline]
+    pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &Mask) {
+        let old = &mut self.value[dst as usize];
+        *old = *old & !lanes | value & lanes;
+        self.written[dst as usize] |= lanes;
+    }
+}

@@ -1,0 +1,162 @@
+//! Shuffles, votes, matches and barriers of a warp.
+
+use super::fault::{FaultKind, LaneSet, Step, trap};
+use super::narrow::lane_u32;
+use super::program::{Cond, ShflOp, Slot};
+use super::traffic::bits;
+use super::warp::{ALL, Context, Warp};
+use crate::inst::{L32, shfl_source};
+use crate::ir::VoteMode;
+use crate::types::RegClass;
+
+/// Who takes part in a warp operation.
+enum Members<'a> {
+    /// All lanes that run it, together.
+    One,
+    /// Groups; each lane has the mask of its own.
+    Groups(&'a L32),
+}
+
+impl Warp {
+    /// Checks that each lane's mask names exactly the lanes that run this with the same mask.
+    fn members(
+        &self,
+        cx: &Context<'_>,
+        mask: Slot,
+        exec: u32,
+        missed: fn(LaneSet, LaneSet) -> FaultKind,
+    ) -> Step<Members<'_>> {
+        self.need(RegClass::B32, mask, exec, cx.program)?;
+        let masks = &self.w.value[mask as usize];
+        if exec == ALL && masks.iter().all(|&mask| mask == ALL) {
+            return Ok(Members::One);
+        }
+        let mut one = true;
+        for lane in bits(exec) {
+            let same = bits(exec).filter(|&other| masks[other] == masks[lane]).fold(0, |set, other| set | 1 << other);
+            if masks[lane] != same {
+                return trap(same, missed(LaneSet(masks[lane]), LaneSet(same)));
+            }
+            one &= same == exec;
+        }
+        Ok(if one { Members::One } else { Members::Groups(masks) })
+    }
+
+    fn operation(&self, cx: &Context<'_>, mask: Slot, exec: u32) -> Step<Members<'_>> {
+        self.members(cx, mask, exec, |members, reached| FaultKind::WarpOperationMissed { members, reached })
+    }
+
+    /// A function of each lane's group, computed once if there is one group.
+    fn by_group<T: Copy + Default>(members: &Members<'_>, exec: u32, f: impl Fn(u32) -> T) -> [T; 32] {
+        match members {
+            Members::One => [f(exec); 32],
+            Members::Groups(masks) => {
+                let mut results = [T::default(); 32];
+                bits(exec).for_each(|lane| results[lane] = f(masks[lane]));
+                results
+            }
+        }
+    }
+
+    pub(super) fn shfl(&mut self, cx: &Context<'_>, op: &ShflOp, exec: u32) -> Step {
+        self.need(RegClass::B32, op.src, exec, cx.program)?;
+        self.need(RegClass::B32, op.lane, exec, cx.program)?;
+        let members = self.operation(cx, op.mask, exec)?;
+        let (src, lanes) = (&self.w.value[op.src as usize], &self.w.value[op.lane as usize]);
+        let mut result = [0; 32];
+        let mut in_range = 0;
+        for lane in bits(exec) {
+            let (source, valid) = shfl_source(op.mode, lane_u32(lane), lanes[lane], op.clamp);
+            let source = source as usize & 31;
+            let group = match members {
+                Members::One => exec,
+                Members::Groups(masks) => masks[lane],
+            };
+            // Out of range the source is the lane itself, which takes part.
+            if group >> source & 1 == 0 {
+                return trap(1 << lane, FaultKind::ShuffleSource { source_lane: lane_u32(source) });
+            }
+            result[lane] = src[source];
+            in_range |= u32::from(valid) << lane;
+        }
+        self.w.set(op.dst, exec, &result);
+        if let Some(dst) = op.in_range {
+            self.p.set(dst, exec, &in_range);
+        }
+        Ok(())
+    }
+
+    pub(super) fn vote(
+        &mut self,
+        cx: &Context<'_>,
+        mode: VoteMode,
+        dst: Slot,
+        src: Cond,
+        mask: Slot,
+        exec: u32,
+    ) -> Step {
+        let holds = self.condition(src, exec, cx.program)?;
+        let members = self.operation(cx, mask, exec)?;
+        let answers = Self::by_group(&members, exec, |group| match mode {
+            VoteMode::Any => holds & group != 0,
+            VoteMode::All => holds & group == group,
+            VoteMode::Uni => holds & group == 0 || holds & group == group,
+        });
+        let answer = bits(exec).fold(0, |mask, lane| mask | u32::from(answers[lane]) << lane);
+        self.p.set(dst, exec, &answer);
+        Ok(())
+    }
+
+    pub(super) fn ballot(&mut self, cx: &Context<'_>, dst: Slot, src: Cond, mask: Slot, exec: u32) -> Step {
+        let holds = self.condition(src, exec, cx.program)?;
+        let members = self.operation(cx, mask, exec)?;
+        let result = Self::by_group(&members, exec, |group| holds & group);
+        self.w.set(dst, exec, &result);
+        Ok(())
+    }
+
+    pub(super) fn match_any(
+        &mut self,
+        cx: &Context<'_>,
+        dst: Slot,
+        src: Slot,
+        wide: bool,
+        mask: Slot,
+        exec: u32,
+    ) -> Step {
+        let values = if wide {
+            self.need(RegClass::B64, src, exec, cx.program)?;
+            self.d.value[src as usize]
+        } else {
+            self.need(RegClass::B32, src, exec, cx.program)?;
+            self.w.value[src as usize].map(u64::from)
+        };
+        let members = self.operation(cx, mask, exec)?;
+        let groups = Self::by_group(&members, exec, |group| group);
+        let mut result = [0; 32];
+        for lane in bits(exec) {
+            let same = bits(groups[lane]).filter(|&other| values[other] == values[lane]);
+            result[lane] = same.fold(0, |set, other| set | 1 << other);
+        }
+        self.w.set(dst, exec, &result);
+        Ok(())
+    }
+
+    pub(super) fn warp_barrier(&mut self, cx: &Context<'_>, mask: Slot, exec: u32) -> Step {
+        let members =
+            self.members(cx, mask, exec, |members, reached| FaultKind::WarpBarrierMissed { members, reached })?;
+        match members {
+            Members::One => self.clock.barrier(exec, self.steps),
+            Members::Groups(masks) => {
+                let masks = *masks;
+                let mut left = exec;
+                while left != 0 {
+                    let group = masks[left.trailing_zeros() as usize];
+                    self.clock.barrier(group, self.steps);
+                    left &= !group;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! The kernel as plain data: registers, instructions, and a tree of statements.
+//!
+//! # What the nodes mean
+//! A kernel runs as warps of 32 lanes in lockstep; a statement acts on the lanes that are *active* there.
+//!
+//! - [`Stmt::Inst`] runs its instruction on the active lanes; with a guard, on those of them whose guard holds. A lane that
+//!   is not active, or whose guard fails, keeps its old destination and touches no memory. Warp operations and barriers
+//!   take part with exactly the lanes they run on.
+//! - [`Stmt::If`] splits the active lanes by its condition; they meet again after it.
+//! - [`Stmt::Loop`] repeats its body for ever; lanes leave by [`Stmt::Break`] naming the loop's label, and start the next round
+//!   early by [`Stmt::Continue`]. When no lane is left inside, the lanes that broke go on after the loop.
+//! - [`Stmt::Scope`] runs its body once; `Break` with its label goes to its end.
+//! - A [`Branch::Uniform`] branch promises that all active lanes agree; [`crate::validate`] proves it.
+//!
+//! Registers that are not [`RegInfo::mutable`] are assigned by exactly one statement. Kernels from
+//! [`crate::KernelBuilder::finish`] are valid; a hand-made tree is checked by [`crate::validate::validate`].
+
+mod few;
+mod inst;
+mod path;
+pub(crate) mod shared;
+mod visit;
+
+pub use few::Few;
+pub use inst::{AtomOp, BoolOp, Combine, Conflict, FenceScope, Inst, LoadHint, MemAddr, Operand, PredUse, ShflMode};
+pub use inst::{SpecialReg, StoreHint, VoteMode};
+pub use path::{Part, Path};
+pub use shared::{RegionId, RegionInfo, RegionScope, SharedLayout};
+
+use crate::target::Target;
+use crate::types::{MemTy, RegClass};
+
+/// A virtual register: an index into [`KernelIr::regs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RegId(pub u32);
+
+/// The name of a loop or scope, unique in its kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LabelId(pub u32);
+
+/// What is known of a register.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegInfo {
+    /// How it is held.
+    pub class: RegClass,
+    /// The name it was given, for readable PTX and errors.
+    pub name: Option<String>,
+    /// Whether it is a variable (assigned any number of times) or a value (assigned once).
+    pub mutable: bool,
+}
+
+/// Whether all active lanes take a branch together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Branch {
+    /// Proven by the validator; emitted as `bra.uni`.
+    Uniform,
+    /// Lanes may part.
+    Divergent,
+}
+
+/// A sequence of statements.
+pub type Block = Vec<Stmt>;
+
+/// A statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stmt {
+    /// An instruction, for the lanes where the guard holds.
+    Inst {
+        /// The instruction.
+        inst: Inst,
+        /// The guard (`@p`, `@!p`).
+        guard: Option<PredUse>,
+    },
+    /// A comment for the readers of the PTX.
+    Section(String),
+    /// Two-way branch.
+    If {
+        /// Condition.
+        cond: PredUse,
+        /// Uniform or not.
+        branch: Branch,
+        /// Where it holds.
+        then: Block,
+        /// Where it does not; may be empty.
+        otherwise: Block,
+    },
+    /// Endless loop, left by `Break`.
+    Loop {
+        /// Its name.
+        label: LabelId,
+        /// Kind of the branch back.
+        branch: Branch,
+        /// Body.
+        body: Block,
+    },
+    /// A body that `Break` can leave early.
+    Scope {
+        /// Its name.
+        label: LabelId,
+        /// Body.
+        body: Block,
+    },
+    /// Leaves the loop or scope `target`, at any depth inside it.
+    Break {
+        /// Loop or scope.
+        target: LabelId,
+        /// Lanes that leave; all if none.
+        cond: Option<PredUse>,
+        /// Uniform or not.
+        branch: Branch,
+    },
+    /// Goes to the next round of the loop `target`, at any depth inside it.
+    Continue {
+        /// Loop.
+        target: LabelId,
+        /// Lanes that go; all if none.
+        cond: Option<PredUse>,
+        /// Uniform or not.
+        branch: Branch,
+    },
+}
+
+/// The condition under which a loop goes on, if its last statement is a conditional `Break` of itself. The emitter then
+/// writes one branch back (`@!cond bra top`) for the test and the repetition together; counters count it once.
+///
+/// ```
+/// use trueno_gpu::ir::{loop_tail_test, Branch, LabelId, PredUse, RegId, Stmt};
+/// let label = LabelId(0);
+/// let cond = PredUse { reg: RegId(3), negated: false };
+/// let body = vec![Stmt::Break { target: label, cond: Some(cond), branch: Branch::Uniform }];
+/// assert_eq!(loop_tail_test(label, &body), Some(PredUse { reg: RegId(3), negated: true }));
+/// ```
+#[must_use]
+pub fn loop_tail_test(label: LabelId, body: &[Stmt]) -> Option<PredUse> {
+    match body.last() {
+        Some(Stmt::Break { target, cond: Some(cond), .. }) if *target == label => Some(!*cond),
+        _ => None,
+    }
+}
+
+/// Type of a kernel parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParamTy {
+    /// A 32-bit number.
+    U32,
+    /// A 64-bit number.
+    U64,
+    /// Device pointer to elements of the given type; 8 bytes.
+    Pointer(MemTy),
+}
+
+impl ParamTy {
+    /// The class of the register it is loaded into.
+    ///
+    /// ```
+    /// use trueno_gpu::{ir::ParamTy, MemTy, RegClass};
+    /// assert_eq!(ParamTy::Pointer(MemTy::U8).class(), RegClass::B64);
+    /// ```
+    #[must_use]
+    pub const fn class(self) -> RegClass {
+        match self {
+            Self::U32 => RegClass::B32,
+            Self::U64 | Self::Pointer(_) => RegClass::B64,
+        }
+    }
+}
+
+/// A kernel parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParamInfo {
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub ty: ParamTy,
+}
+
+/// A whole kernel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelIr {
+    /// Entry point's name.
+    pub name: String,
+    /// The target it was built and validated for; the emitter's default.
+    pub target: Target,
+    /// Warps a block: a block has 32 times as many threads (`.maxntid`), in one dimension.
+    pub warps_per_block: u32,
+    /// Blocks an SM should hold at least (`.minnctapersm`).
+    pub min_blocks_per_sm: Option<u32>,
+    /// Parameters, in order.
+    pub params: Vec<ParamInfo>,
+    /// Registers, by [`RegId`].
+    pub regs: Vec<RegInfo>,
+    /// Shared memory.
+    pub shared: SharedLayout,
+    /// Statements.
+    pub body: Block,
+}
+
+impl KernelIr {
+    /// A register's entry.
+    ///
+    /// # Panics
+    /// If the register is not this kernel's.
+    ///
+    /// ```
+    /// let k = trueno_gpu::KernelBuilder::new("empty");
+    /// let lane = k.lane_id().named("lane");
+    /// let kernel = k.finish()?;
+    /// assert_eq!(kernel.reg(trueno_gpu::ir::RegId(0)).name.as_deref(), Some("lane"));
+    /// # Ok::<(), trueno_gpu::ValidateError>(())
+    /// ```
+    #[must_use]
+    pub fn reg(&self, id: RegId) -> &RegInfo {
+        &self.regs[id.index()]
+    }
+}
+
+impl RegId {
+    /// As an index into [`KernelIr::regs`].
+    ///
+    /// ```
+    /// assert_eq!(trueno_gpu::ir::RegId(3).index(), 3);
+    /// ```
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}

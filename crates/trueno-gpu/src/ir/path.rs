@@ -1,0 +1,60 @@
+//! Where a statement stands in the tree.
+
+use std::fmt;
+
+/// Where a statement stands in the tree, such as `body[12].loop[3].then[0]`.
+///
+/// ```
+/// use trueno_gpu::ir::{Part, Path};
+/// let path = Path::default().child(Part::Body, 12).child(Part::Loop, 3).child(Part::Then, 0);
+/// assert_eq!(path.to_string(), "body[12].loop[3].then[0]");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Path(pub Vec<(Part, usize)>);
+
+/// Which block of a statement a [`Path`] goes into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The kernel's body.
+    Body,
+    /// An `If`'s first block.
+    Then,
+    /// An `If`'s second block.
+    Else,
+    /// A loop's body.
+    Loop,
+    /// A scope's body.
+    Scope,
+}
+
+impl Path {
+    /// The path of statement `index` of the block `part` inside this statement.
+    ///
+    /// ```
+    /// use trueno_gpu::ir::{Part, Path};
+    /// assert_eq!(Path::default().child(Part::Body, 2).to_string(), "body[2]");
+    /// ```
+    #[must_use]
+    pub fn child(&self, part: Part, index: usize) -> Self {
+        let mut steps = self.0.clone();
+        steps.push((part, index));
+        Self(steps)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (part, index)) in self.0.iter().enumerate() {
+            let name = match part {
+                Part::Body => "body",
+                Part::Then => "then",
+                Part::Else => "else",
+                Part::Loop => "loop",
+                Part::Scope => "scope",
+            };
+            let dot = if i == 0 { "" } else { "." };
+            write!(f, "{dot}{name}[{index}]")?;
+        }
+        Ok(())
+    }
+}

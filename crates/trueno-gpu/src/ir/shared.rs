@@ -1,0 +1,115 @@
+//! Shared memory as data: named regions, and where each lies in the block's memory.
+
+/// Static shared memory a block may have on every device.
+pub(crate) const STATIC_LIMIT_BYTES: u32 = 48 * 1024;
+
+/// The largest alignment asked of the driver; what is more is made in the kernel, from slack. On an H200, where the
+/// first 1024 bytes are the system's, a larger `.align` is accepted and not honoured.
+pub(crate) const GRANTED_ALIGN: u32 = 1024;
+
+/// A region: an index into [`SharedLayout::regions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RegionId(pub u32);
+
+/// Who has a region for itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RegionScope {
+    /// Each warp of the block.
+    Warp,
+    /// The block.
+    Block,
+}
+
+/// A named region of shared memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// Name.
+    pub name: String,
+    /// Whose it is.
+    pub scope: RegionScope,
+    /// Size, of one warp's part if it is per warp.
+    pub bytes: u32,
+    /// Alignment, a power of two.
+    pub align: u32,
+    /// Bytes from one warp's part to the next: the size rounded up to the alignment.
+    pub stride: u32,
+    /// Where it starts, from the aligned start of the block's shared memory.
+    pub offset: u32,
+}
+
+/// The block's shared memory.
+///
+/// Up to 48 KiB it is static; beyond, it is dynamic, and the launch must ask for [`SharedLayout::launch_bytes`]. The kernel
+/// rounds the start up to alignments over 1024 itself, out of slack that [`SharedLayout::total_bytes`] counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SharedLayout {
+    /// Regions, by [`RegionId`].
+    pub regions: Vec<RegionInfo>,
+    /// Bytes from the aligned start to the end of the last region.
+    pub bytes: u32,
+    /// The largest alignment of a region.
+    pub align: u32,
+    /// Whether it is dynamic.
+    pub dynamic: bool,
+}
+
+impl SharedLayout {
+    /// Places regions in order of falling alignment, so that little is lost between them. `stride` and `offset` of the
+    /// given regions are computed here. `None` if a size or the sum leaves 32 bits, or an alignment is no power of two.
+    ///
+    /// ```
+    /// use trueno_gpu::ir::{RegionInfo, RegionScope, SharedLayout};
+    /// let region = |name: &str, scope, bytes, align| RegionInfo { name: name.into(), scope, bytes, align, stride: 0, offset: 0 };
+    /// let layout = SharedLayout::of(
+    ///     vec![region("total", RegionScope::Block, 4, 4), region("page", RegionScope::Warp, 4096, 4096)],
+    ///     4,
+    /// ).unwrap();
+    /// assert_eq!(layout.regions[1].offset, 0);
+    /// assert_eq!(layout.regions[0].offset, 4 * 4096);
+    /// assert!(!layout.dynamic);
+    /// ```
+    #[must_use]
+    pub fn of(mut regions: Vec<RegionInfo>, warps_per_block: u32) -> Option<Self> {
+        let mut order: Vec<usize> = (0..regions.len()).collect();
+        order.sort_by_key(|&i| std::cmp::Reverse(regions[i].align));
+        let mut end = 0u32;
+        let mut align = 1;
+        for i in order {
+            let region = &mut regions[i];
+            if !region.align.is_power_of_two() {
+                return None;
+            }
+            align = align.max(region.align);
+            region.stride = region.bytes.checked_next_multiple_of(region.align)?;
+            region.offset = end.checked_next_multiple_of(region.align)?;
+            let copies = match region.scope {
+                RegionScope::Warp => warps_per_block,
+                RegionScope::Block => 1,
+            };
+            end = region.offset.checked_add(region.stride.checked_mul(copies)?)?;
+        }
+        let mut layout = Self { regions, bytes: end, align, dynamic: false };
+        layout.dynamic = layout.total_bytes() > STATIC_LIMIT_BYTES;
+        Some(layout)
+    }
+
+    /// Dynamic shared bytes to ask for at launch: 0 if the memory is static.
+    ///
+    /// ```
+    /// assert_eq!(trueno_gpu::ir::SharedLayout::default().launch_bytes(), 0);
+    /// ```
+    #[must_use]
+    pub fn launch_bytes(&self) -> u32 {
+        if self.dynamic { self.total_bytes() } else { 0 }
+    }
+
+    /// All the block's shared bytes, with the slack that large alignments cost.
+    ///
+    /// ```
+    /// assert_eq!(trueno_gpu::ir::SharedLayout::default().total_bytes(), 0);
+    /// ```
+    #[must_use]
+    pub fn total_bytes(&self) -> u32 {
+        self.bytes.saturating_add(self.align.saturating_sub(GRANTED_ALIGN))
+    }
+}

@@ -1,0 +1,208 @@
+//! The token chain of a block, found by all lanes at once, and how much each lane's part of it produces.
+//!
+//! Where a sequence starts is known only once the one before it has been read. So each lane takes a 32nd of the input
+//! and walks on from its start as if a token were there; then each starts again where the furthest lane before it
+//! ended, until nothing changes. Lanes fall onto the true chain after a few sequences, so a few rounds do.
+
+use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
+use crate::{KernelBuilder, Pred, Reg, Var};
+
+/// A lane's sums are kept in one register: segments (literal runs and matches) above, output bytes below.
+pub(super) const SEGMENT: u32 = 1 << 20;
+pub(super) const OUTPUT_MASK: u32 = SEGMENT - 1;
+
+/// Longer than any length that a page can hold: sums cannot wrap.
+const LENGTH_CLAMP: u32 = 2 * PAGE_BYTES - 1;
+
+/// More than any lane of a valid block produces.
+const OUTPUT_CLAMP: u32 = 5000;
+
+/// The last sequence is counted with a match that it does not have: a nibble and the minimum.
+pub(super) const PHANTOM_MATCH: u32 = MIN_MATCH + RUN_MASK;
+
+/// The block in shared memory, as addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Input<'k> {
+    pub(super) k: &'k KernelBuilder,
+    pub(super) lane: Reg<'k, u32>,
+    pub(super) start: Reg<'k, u32>,
+    pub(super) end: Reg<'k, u32>,
+}
+
+/// One sequence, read in full.
+pub(super) struct Sequence<'k> {
+    /// Address of the first literal.
+    pub(super) literals: Reg<'k, u32>,
+    pub(super) literal_len: Reg<'k, u32>,
+    /// The match's length over the minimum.
+    pub(super) extra: Reg<'k, u32>,
+    /// Address of the next token.
+    pub(super) next: Reg<'k, u32>,
+}
+
+/// A lane's part of the true chain.
+pub(super) struct Part<'k> {
+    /// Address of its first token.
+    pub(super) first: Reg<'k, u32>,
+    /// Tokens at or after this address belong to later lanes.
+    pub(super) end: Reg<'k, u32>,
+    /// Output bytes and segments of all lanes before this one.
+    pub(super) before: Reg<'k, u32>,
+    /// Of all lanes; uniform.
+    pub(super) total: Reg<'k, u32>,
+}
+
+/// What a walk does besides walking.
+#[derive(Clone, Copy, PartialEq)]
+enum Walk {
+    /// Nothing.
+    Plain,
+    /// An offset over 4095 or literals past the end cannot be part of a page: the lane is off the chain and tries 4 bytes on.
+    Sceptical,
+    /// Adds up output bytes and segments.
+    Counting,
+}
+
+impl<'k> Input<'k> {
+    /// Finds the chain and what each lane's part of it comes to.
+    pub(super) fn find_chain(self) -> Part<'k> {
+        let Self { k, lane, start, end } = self;
+        k.section("token chain: every lane walks from its part's start");
+        let part_bytes = (end - start + 31) >> 5;
+        let first = k.var(lane.mad(part_bytes, start)).named("first");
+        let part_end = (first + part_bytes).min(end).named("part_end");
+        let at = k.var(first).named("at");
+        let unused = k.var(0u32);
+        let again = k.var(true);
+        let round = k.var(0u32);
+        k.loop_uniform(|rounds| {
+            k.when(*again).set(at, *first);
+            k.if_else_uniform(
+                round.lt(2),
+                || self.walk(Walk::Sceptical, at, part_end, *again, unused),
+                || self.walk(Walk::Plain, at, part_end, *again, unused),
+            );
+            round.set(round + 1);
+            // Long literal runs jump over whole parts, so the furthest end of all lanes before counts.
+            let furthest = k.var(*at);
+            for distance in [1u32, 2, 4, 8, 16] {
+                let (before, there_is) = furthest.shfl_up_checked(distance);
+                k.when(there_is).set(furthest, furthest.max(before));
+            }
+            let entry = furthest.shfl_up(1u32);
+            again.set(lane.ne(0) & entry.ne(first));
+            k.when(*again).set(first, entry);
+            rounds.break_if(!again.any());
+        });
+
+        k.section("output bytes and segments of each lane");
+        let sum = k.var(0u32).named("sum");
+        at.set(first);
+        self.walk(Walk::Counting, at, part_end, k.value(true), sum);
+        let own = (sum & OUTPUT_MASK).min(OUTPUT_CLAMP) | (sum & !OUTPUT_MASK);
+        let through = k.var(own);
+        for distance in [1u32, 2, 4, 8, 16] {
+            let (before, there_is) = through.shfl_up_checked(distance);
+            k.when(there_is).set(through, through + before);
+        }
+        Part { first: *first, end: part_end, before: through - own, total: through.shfl(31u32) }
+    }
+
+    /// Walks from `at` to the first token at or after `part_end`, in the lanes of `go`.
+    fn walk(self, kind: Walk, at: Var<'k, u32>, part_end: Reg<'k, u32>, go: Pred<'k>, sum: Var<'k, u32>) {
+        let k = self.k;
+        // A lane that meets a length of several bytes stops by setting its limit to 0; one that is not to go has 1.
+        let limit = k.var(go.select(part_end, 1u32));
+        let bytes = [(); 4].map(|()| k.var_arbitrary::<u32>());
+        k.loop_uniform(|walking| {
+            // At least once: a hop of no lane changes nothing, and the test need not stand before it, too.
+            k.do_while_uniform(|| {
+                self.hop(kind, at, limit, sum, bytes);
+                at.lt(limit).any()
+            });
+            let stopped = limit.eq(0);
+            walking.break_if(!stopped.any());
+            k.section("a length of several bytes");
+            let sequence = self.read_sequence(*at, stopped);
+            if kind == Walk::Counting {
+                k.when(stopped).set(sum, sum + sequence.literal_len + sequence.extra + (SEGMENT + MIN_MATCH));
+                k.when(stopped & sequence.literal_len.ne(0)).set(sum, sum + SEGMENT);
+            }
+            k.when(stopped).set(at, sequence.next);
+            k.when(stopped).set(limit, part_end);
+        });
+    }
+
+    /// One step along the chain for the lanes that are below their limit, without a branch. `bytes` are registers for
+    /// what is loaded, kept between steps.
+    fn hop(self, kind: Walk, at: Var<'k, u32>, limit: Var<'k, u32>, sum: Var<'k, u32>, bytes: [Var<'k, u32>; 4]) {
+        let k = self.k;
+        let [token, literal_more, match_more, offset_high] = bytes;
+        let here = at.shared::<u8>();
+        let goes = at.lt(limit);
+        k.when(goes).load(token, here);
+        let nibble = token >> 4;
+        let long_literals = token.ge(RUN_MASK << 4) & goes;
+        k.when(long_literals).load(literal_more, here.at(1));
+        // One before the offset field.
+        let n = k.var(at + nibble);
+        k.when(long_literals).set(n, n + literal_more + 1);
+        let match_nibble = token & RUN_MASK;
+        let long_match = match_nibble.eq(RUN_MASK) & goes;
+        let off_chain = match kind {
+            Walk::Sceptical => {
+                let has_match = n.lt(self.end - 3) & goes;
+                k.when(has_match).load(offset_high, n.shared::<u8>().at(2));
+                let too_far = offset_high.gt((PAGE_BYTES >> 8) - 1) & has_match;
+                let ends_wrong = n.ge(self.end - 3) & goes & n.ne(self.end - 1);
+                Some(too_far | ends_wrong)
+            }
+            Walk::Plain | Walk::Counting => None,
+        };
+        let long_match = off_chain.map_or(long_match, |off_chain| long_match & !off_chain);
+        let long_match = n.lt(self.end - 3) & long_match;
+        k.when(long_match).load(match_more, n.shared::<u8>().at(3));
+        k.when(long_match).set(n, n + 1);
+        let stops = (literal_more.eq(255) & long_literals) | (match_more.eq(255) & long_match);
+        k.when(stops).set(limit, 0u32);
+        let goes = goes & !stops;
+        if kind == Walk::Counting {
+            k.when(goes).set(sum, sum + (nibble + match_nibble) + (SEGMENT + MIN_MATCH));
+            k.when(goes & token.ge(16)).set(sum, sum + SEGMENT);
+            k.when(goes & long_literals).set(sum, sum + literal_more);
+            k.when(goes & long_match).set(sum, sum + match_more);
+        }
+        if let Some(off_chain) = off_chain {
+            k.when(off_chain).set(n, at + 1);
+        }
+        k.when(goes).set(at, n + 3);
+    }
+
+    /// Reads the sequence at `at` in the lanes of `go`, with lengths of any number of bytes; never past the input.
+    pub(super) fn read_sequence(self, at: Reg<'k, u32>, go: Pred<'k>) -> Sequence<'k> {
+        let k = self.k;
+        let token = k.when(go).load_or(at.shared::<u8>(), 0u32);
+        let (literal_len, literals) = self.read_length(token >> 4, at + 1, go);
+        let after_offset = literals + literal_len + 2;
+        let (extra, next) = self.read_length(token & RUN_MASK, after_offset, go);
+        Sequence { literals, literal_len, extra, next }
+    }
+
+    /// A length that starts with `nibble`, and the address after its bytes, of which the first is at `at`.
+    fn read_length(self, nibble: Reg<'k, u32>, at: Reg<'k, u32>, go: Pred<'k>) -> (Reg<'k, u32>, Reg<'k, u32>) {
+        let k = self.k;
+        let length = k.var(nibble);
+        let at = k.var(at);
+        let more = k.var(go & nibble.eq(RUN_MASK) & at.lt(self.end));
+        k.while_uniform(
+            || more.any(),
+            || {
+                let byte = k.when(*more).load_or(at.shared::<u8>(), 0u32);
+                length.set(length + byte);
+                k.when(*more).set(at, at + 1);
+                more.set(*more & byte.eq(255) & at.lt(self.end));
+            },
+        );
+        (length.min(LENGTH_CLAMP), *at)
+    }
+}

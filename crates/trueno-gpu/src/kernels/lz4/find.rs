@@ -1,0 +1,406 @@
+//! Match finding: windows of 32 or 64 positions, one table look-up a position, the choice made by votes and shuffles.
+//!
+//! The page lies in shared memory at an address that is a multiple of its size, with the table directly after it. Lanes
+//! run backwards (lane 31 has a window's first position): on NVIDIA GPUs the lowest lane wins a store that several lanes
+//! make to one place, so the highest position stays in the table, which is the best one to find later.
+
+use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
+use super::{Mode, TableStores};
+use crate::types::Global;
+use crate::{Addr, KernelBuilder, Pred, Reg, Var};
+
+/// Table entries are 16 bits: position in the page below, tag above.
+pub(super) const TABLE_BYTES: u32 = 2 << HASH_BITS;
+const HASH_BITS: u32 = 11;
+/// Knuth's multiplicative hash: 2^32 over the golden ratio.
+const HASH_MULTIPLIER: u32 = 2_654_435_761;
+/// Byte offsets of table entries.
+const SLOT_MASK: u32 = TABLE_BYTES - 2;
+const POSITION_MASK: u32 = 0xfff;
+const TAG_MASK: u32 = 0xf000;
+
+/// Bytes that a lane compares by itself; the warp measures what is longer.
+const CAP: u32 = 12;
+/// What "length over the minimum" reads where all bytes up to the cap are equal: no other length comes near.
+const CAPPED: u32 = MIN_MATCH + (u32::MAX >> 3);
+
+/// Records of a page: 8 bytes each, `(length - 4) << 12 | start` and the offset.
+pub(super) const RECORD_BYTES: u32 = 8;
+/// A record covers at least 4 bytes, so a page has no more than this; with it a power of two of scratch.
+pub(super) const MAX_RECORDS: u32 = 1024;
+
+/// What a warp works on.
+#[derive(Clone, Copy)]
+pub(super) struct Workspace<'k> {
+    pub(super) k: &'k KernelBuilder,
+    pub(super) lane: Reg<'k, u32>,
+    /// Shared address of the page: 4096 bytes, at a multiple of 4096.
+    pub(super) page: Reg<'k, u32>,
+    /// Shared address of the table, directly after the page; zeroed.
+    pub(super) table: Reg<'k, u32>,
+    /// Global memory for the records of one page.
+    pub(super) records: Addr<'k, Global, u32>,
+}
+
+/// The bytes at one position: four aligned words, shifted.
+struct OwnBytes<'k> {
+    position: Reg<'k, u32>,
+    words: [Reg<'k, u32>; 4],
+}
+
+/// A place to match from and a place to match with.
+struct Candidate<'k> {
+    there_is: Pred<'k>,
+    /// Address of the earlier bytes.
+    source: Reg<'k, u32>,
+    /// Address of the bytes to be matched: the window's position or the one after.
+    at: Reg<'k, u32>,
+    /// The 12 bytes there.
+    bytes: [Reg<'k, u32>; 3],
+}
+
+/// A lane's match: `extra` bytes over the minimum, or [`CAPPED`]; -1 if there is none.
+struct Match<'k> {
+    valid: Pred<'k>,
+    extra: Reg<'k, i32>,
+}
+
+/// Finds the matches of the page; leaves them as records and returns their number.
+pub(super) fn find_matches<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
+    let k = ws.k;
+    let finder = Finder {
+        ws,
+        mode,
+        stores,
+        // Kept in registers for all windows.
+        first: (31 - ws.lane).mad(mode.positions_per_lane(), ws.page).named("first"),
+        later_lanes: k.lanemask_gt(),
+        earlier: [(); 4].map(|()| k.var_arbitrary::<u32>()),
+        p: k.var(1u32).named("p"),
+        count: k.var(0u32).named("count"),
+        last_offset: k.var(1u32).named("last_offset"),
+        misses: k.var(0u32).named("misses"),
+    };
+    k.section("find matches: windows that the page's end does not touch");
+    // The last position may lie 12 bytes before the end, and what a lane measures ends 5 bytes before it.
+    let untouched = MATCH_START_LIMIT - mode.window() - 7;
+    k.do_while_uniform(|| {
+        finder.window(PageEnd::Far);
+        finder.p.le(untouched)
+    });
+    k.section("find matches: the last windows");
+    k.while_uniform(|| finder.p.le(MATCH_START_LIMIT), || finder.window(PageEnd::Near));
+    finder.count
+}
+
+/// Whether a window reaches into the page's last bytes.
+#[derive(Clone, Copy, PartialEq)]
+enum PageEnd {
+    Far,
+    Near,
+}
+
+/// What the windows of a page have in common.
+struct Finder<'k> {
+    ws: Workspace<'k>,
+    mode: Mode,
+    stores: TableStores,
+    /// The lane's first position in a window that starts at 0.
+    first: Reg<'k, u32>,
+    later_lanes: Reg<'k, u32>,
+    /// A candidate's words, kept between windows so that they need not be set where there is none.
+    earlier: [Var<'k, u32>; 4],
+    /// Where the window starts; uniform.
+    p: Var<'k, u32>,
+    /// Matches recorded; uniform.
+    count: Var<'k, u32>,
+    /// Offset of the last match.
+    last_offset: Var<'k, u32>,
+    /// Windows without a match since the last one; uniform.
+    misses: Var<'k, u32>,
+}
+
+impl<'k> Finder<'k> {
+    /// Finds, chooses and records the matches of one window, and moves on to the next.
+    fn window(&self, end: PageEnd) {
+        let Self { ws, mode, p, count, misses, .. } = *self;
+        let k = ws.k;
+        let position = self.first + p;
+        // Positions past the limit must not enter the table: what follows the page is no part of it.
+        let own = OwnBytes::load(match end {
+            PageEnd::Far => position,
+            PageEnd::Near => position.min(ws.page + MATCH_START_LIMIT),
+        });
+        let candidate = match mode {
+            Mode::Ratio => one_position(ws, &own, self.last_offset, self.stores),
+            Mode::Fast => two_positions(ws, &own, self.last_offset, self.stores),
+        };
+        let found = measure(ws, &candidate, self.earlier);
+        let found = match end {
+            PageEnd::Far => found,
+            PageEnd::Near => clip_at_page_end(ws, &candidate, &found, position + (candidate.at - own.position)),
+        };
+
+        k.section("give way to longer matches close by");
+        let next = found.extra.shfl_up(1u32);
+        let next_but_one = found.extra.shfl_up(2u32);
+        let slack = mode.positions_per_lane().cast_signed();
+        let wanted = found.valid & next.le(found.extra) & next_but_one.le(found.extra + slack);
+        let wanted = wanted.ballot().named("wanted");
+        k.if_else_uniform(
+            wanted.eq(0),
+            || {
+                // Where nothing has matched for long, less is tried: after a quarter or a half kilobyte in vain, a window's
+                // worth is passed over each time, then two, and so on.
+                misses.set(misses + 1);
+                let passed_over = match mode {
+                    Mode::Fast => (misses & !3u32) << 4,
+                    Mode::Ratio => (misses & !15u32) << 1,
+                };
+                p.set(p + passed_over + mode.window());
+            },
+            || {
+                let choice = choose(ws, mode, &candidate, found.extra, wanted, p, self.last_offset);
+                k.section("record the chosen matches");
+                let all_chosen = choice.chosen.ballot();
+                let place = count + (all_chosen & self.later_lanes).popc();
+                let head = (choice.extra.as_u32() << 12) + choice.start;
+                k.when(choice.chosen).store_vec(ws.records.step(place, RECORD_BYTES), [head, choice.offset]);
+                count.set(count + all_chosen.popc());
+                misses.set(0u32);
+                p.set((p + mode.window()).max(choice.end));
+            },
+        );
+    }
+}
+
+impl<'k> OwnBytes<'k> {
+    fn load(position: Reg<'k, u32>) -> Self {
+        let aligned = (position & !3u32).shared::<u32>();
+        Self { position, words: [0, 1, 2, 3].map(|i| aligned.at(i).load()) }
+    }
+
+    /// The word that starts `4 * i` bytes after the position.
+    fn word(&self, i: usize) -> Reg<'k, u32> {
+        let bits = self.position << 3;
+        match self.words.get(i + 1) {
+            Some(next) => self.words[i].funnel_shr(*next, bits),
+            None => self.words[i].funnel_shr(0u32, bits),
+        }
+    }
+}
+
+/// Looks the word up in the table and puts its own position there; returns what was there before.
+fn swap_in<'k>(ws: Workspace<'k>, position: Reg<'k, u32>, product: Reg<'k, u32>, stores: TableStores) -> Reg<'k, u32> {
+    let k = ws.k;
+    let slot = (product >> (31 - HASH_BITS)).and_or(SLOT_MASK, ws.table).shared::<u16>();
+    let before = slot.load();
+    k.sync_warp();
+    let entry = k.value(POSITION_MASK).bit_select(position, product);
+    slot.store_conflicting(entry);
+    k.sync_warp();
+    if stores == TableStores::ReadBack {
+        // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
+        k.loop_uniform(|again| {
+            let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
+            k.sync_warp();
+            again.break_if(!loses.any());
+            k.when(loses).store_conflicting(slot, entry);
+            k.sync_warp();
+        });
+    }
+    before
+}
+
+/// Whether an entry's tag is that of the product, so that it is worth a look.
+fn tags_agree<'k>(entry: Reg<'k, u32>, product: Reg<'k, u32>) -> Pred<'k> {
+    entry.xor_and(product, TAG_MASK).eq(0)
+}
+
+/// Whether the word at the last match's offset is the same; and where it lies.
+fn at_last_offset<'k>(own: &OwnBytes<'k>, word: Reg<'k, u32>, last_offset: Var<'k, u32>) -> (Pred<'k>, Reg<'k, u32>) {
+    let source = own.position - last_offset;
+    let aligned = (source & !3u32).shared::<u32>();
+    (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
+}
+
+/// Candidate of a lane with one position: last offset, distance 1, table.
+fn one_position<'k>(
+    ws: Workspace<'k>,
+    own: &OwnBytes<'k>,
+    last_offset: Var<'k, u32>,
+    stores: TableStores,
+) -> Candidate<'k> {
+    let k = ws.k;
+    k.section("candidate: one position a lane");
+    let position = own.position;
+    let bytes = [0, 1, 2].map(|i| own.word(i));
+    let product = bytes[0] * HASH_MULTIPLIER;
+    let entry = swap_in(ws, position, product, stores);
+    let by_table = tags_agree(entry, product);
+    let (word_before, in_window) = bytes[0].shfl_down_checked(1u32);
+    let (by_last_offset, repeated) = at_last_offset(own, bytes[0], last_offset);
+    let by_run = in_window & word_before.eq(bytes[0]);
+    let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
+    let source = by_run.select(position - 1, source);
+    let source = by_last_offset.select(repeated, source);
+    Candidate { there_is: by_table | by_run | by_last_offset, source, at: position, bytes }
+}
+
+/// Candidate of a lane with two positions: last offset at the first, distance 1 at the second, table at the first, table
+/// at the second. The second look-up sees what the first has put into the table.
+fn two_positions<'k>(
+    ws: Workspace<'k>,
+    own: &OwnBytes<'k>,
+    last_offset: Var<'k, u32>,
+    stores: TableStores,
+) -> Candidate<'k> {
+    let k = ws.k;
+    k.section("candidate: two positions a lane");
+    let position = own.position;
+    let words = [0, 1, 2, 3].map(|i| own.word(i));
+    let second_word = words[0].funnel_shr(words[1], 8u32);
+    let first_product = words[0] * HASH_MULTIPLIER;
+    let first_entry = swap_in(ws, position, first_product, stores);
+    let first_by_table = tags_agree(first_entry, first_product);
+    let second_product = second_word * HASH_MULTIPLIER;
+    let second_entry = swap_in(ws, position + 1, second_product, stores);
+    let second_by_table = tags_agree(second_entry, second_product);
+
+    let (by_last_offset, repeated) = at_last_offset(own, words[0], last_offset);
+    let by_run = words[0].eq(second_word);
+    let take_first = by_last_offset | (first_by_table & !by_run);
+    let entry = first_by_table.select(first_entry, second_entry);
+    let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
+    let source = by_run.select(position, source);
+    let source = by_last_offset.select(repeated, source);
+    let shift = take_first.select(0u32, 8u32);
+    Candidate {
+        there_is: take_first | second_by_table | by_run,
+        source,
+        at: take_first.select(position, position + 1),
+        bytes: [
+            take_first.select(words[0], second_word),
+            words[1].funnel_shr(words[2], shift),
+            words[2].funnel_shr(words[3], shift),
+        ],
+    }
+}
+
+/// Compares up to [`CAP`] bytes. `earlier` are registers for the candidate's words, kept between windows.
+fn measure<'k>(ws: Workspace<'k>, candidate: &Candidate<'k>, earlier: [Var<'k, u32>; 4]) -> Match<'k> {
+    let k = ws.k;
+    k.section("verify and measure");
+    let source = candidate.source;
+    let aligned = (source & !3u32).shared::<u32>();
+    for (word, i) in earlier.into_iter().zip(0..) {
+        k.when(candidate.there_is).load(word, aligned.at(i));
+    }
+    let bits = source << 3;
+    let word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
+    let equal = word(0).eq(candidate.bytes[0]);
+    let valid = candidate.there_is & equal & source.lt(candidate.at);
+    let second = candidate.bytes[1] ^ word(1);
+    let third = candidate.bytes[2] ^ word(2);
+    let in_second = second.ne(0);
+    let base = in_second.select(0u32, 4u32);
+    let difference = in_second.select(second, third);
+    // Equal bytes from the low end: the zeros below the lowest set bit, over 8. No bit at all gives a huge number.
+    let extra = (difference.brev().bfind_shiftamt() >> 3) + base;
+    Match { valid, extra: valid.select(extra.as_i32(), -1) }
+}
+
+/// No match starts past the limit, none ends past its limit. `unlimited_at` is where the match would start had the
+/// lane's position not been limited.
+fn clip_at_page_end<'k>(
+    ws: Workspace<'k>,
+    candidate: &Candidate<'k>,
+    found: &Match<'k>,
+    unlimited_at: Reg<'k, u32>,
+) -> Match<'k> {
+    let valid = found.valid & unlimited_at.le(ws.page + MATCH_START_LIMIT);
+    let room = (ws.page + (MATCH_END_LIMIT - MIN_MATCH)).as_i32() - candidate.at.as_i32();
+    let clipped = room.lt((CAP - MIN_MATCH).cast_signed()) & room.lt(found.extra);
+    Match { valid, extra: valid.select(clipped.select(room, found.extra), -1) }
+}
+
+/// The matches that were chosen in a window.
+struct Choice<'k> {
+    /// Whether the lane's match was.
+    chosen: Pred<'k>,
+    /// Position in the page of the lane's match.
+    start: Reg<'k, u32>,
+    extra: Reg<'k, i32>,
+    offset: Reg<'k, u32>,
+    /// Position in the page after the last chosen match; uniform.
+    end: Reg<'k, u32>,
+}
+
+/// Chooses from the left: a match, then the next that starts at or after its end.
+fn choose<'k>(
+    ws: Workspace<'k>,
+    mode: Mode,
+    candidate: &Candidate<'k>,
+    extra: Reg<'k, i32>,
+    wanted: Reg<'k, u32>,
+    p: Var<'k, u32>,
+    last_offset: Var<'k, u32>,
+) -> Choice<'k> {
+    let Workspace { k, lane, page, .. } = ws;
+    k.section("choose from the left");
+    let all = k.value(u32::MAX);
+    let round_up = mode.positions_per_lane() - 1;
+    // Lanes that start at or after a position of the page; a shift by 32 or more leaves none.
+    let lanes_from = |end: Reg<'k, u32>| all >> ((end - p + round_up) >> round_up);
+    let extra = k.var(extra);
+    let start = candidate.at - page;
+    let end = start + extra.as_u32() + MIN_MATCH;
+    let offset = candidate.at - candidate.source;
+    let after = lanes_from(end);
+
+    let mask = k.var(wanted).named("mask");
+    let chosen = k.var(false).named("chosen");
+    let leader = k.var(0u32).named("leader");
+    let last_end = k.var(0u32).named("last_end");
+    k.loop_uniform(|extending| {
+        k.do_while_uniform(|| {
+            leader.set(mask.bfind());
+            chosen.set(*chosen | lane.eq(leader));
+            mask.set(mask & after.shfl(leader));
+            mask.ne(0)
+        });
+        last_end.set(end.shfl(leader));
+        last_offset.set(offset.shfl(leader));
+        extending.break_if(last_end.lt(2 * super::PAGE_BYTES));
+
+        k.section("extend a long match, 32 bytes at a time");
+        last_end.set(last_end - (CAPPED + MIN_MATCH - CAP));
+        let more = extend(ws, last_end, last_offset);
+        k.when(lane.eq(leader)).set(extra, (more + (CAP - MIN_MATCH)).as_i32());
+        last_end.set(last_end + more);
+        mask.set(wanted & lanes_from(*last_end));
+        extending.break_if(mask.eq(0));
+    });
+    Choice { chosen: *chosen, start, extra: *extra, offset, end: *last_end }
+}
+
+/// How many bytes from `end` on equal those at the offset before, up to where matches must end; uniform.
+fn extend<'k>(ws: Workspace<'k>, end: Var<'k, u32>, offset: Var<'k, u32>) -> Var<'k, u32> {
+    let Workspace { k, lane, page, .. } = ws;
+    let limit = page + MATCH_END_LIMIT;
+    let at = k.var(page + lane + end);
+    let more = k.var(0u32);
+    let differ = k.var(0u32);
+    k.loop_uniform(|l| {
+        let inside = at.lt(limit);
+        let (own, before) = (k.var_arbitrary::<u32>(), k.var_arbitrary::<u32>());
+        k.when(inside).load(own, at.shared::<u8>());
+        k.when(inside).load(before, (at - offset).shared::<u8>());
+        differ.set((!inside | own.ne(before)).ballot());
+        l.break_if(differ.ne(0));
+        at.set(at + 32);
+        more.set(more + 32);
+    });
+    more.set(more + differ.brev().bfind_shiftamt());
+    more
+}

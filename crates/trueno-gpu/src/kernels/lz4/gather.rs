@@ -1,0 +1,167 @@
+//! Output by gathering: a bitmap of where literal runs and matches start, and for each how far away its bytes lie; then
+//! 32 output bytes at a time, each lane fetching its own.
+
+use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part};
+use super::format::{LAST_LITERALS, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES, RUN_MASK};
+use crate::ir::AtomOp;
+use crate::{KernelBuilder, Pred, Reg, Var};
+
+/// One bit an output byte, and some more: a malformed block may be off by a phantom match until it is refused.
+pub(super) const BITMAP_BYTES: u32 = 528;
+
+/// Two segments make at least 5 output bytes, and a block is refused before it makes more than a page and a phantom.
+const MAX_SEGMENTS: u32 = 1648;
+const _: () = assert!(MAX_SEGMENTS > 2 * (PAGE_BYTES + PHANTOM_MATCH) / 5);
+const _: () = assert!(BITMAP_BYTES * 8 > PAGE_BYTES + PHANTOM_MATCH && BITMAP_BYTES >= 32 * 16);
+pub(super) const SEGMENTS_BYTES: u32 = 2 * MAX_SEGMENTS;
+
+/// A warp's shared memory, as addresses.
+#[derive(Clone, Copy)]
+pub(super) struct Tables<'k> {
+    /// Where the output goes.
+    pub(super) output: Reg<'k, u32>,
+    pub(super) bitmap: Reg<'k, u32>,
+    /// Signed distances from an output byte to its source, 16 bits a segment.
+    pub(super) segments: Reg<'k, u32>,
+}
+
+/// Decodes the block into `tables.output`; whether it was a page's, uniform.
+pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> {
+    let Input { k, lane, .. } = input;
+    let is_page = k.var(false).named("is_page");
+    let clear = (tables.bitmap + lane * 16).shared::<u32>();
+    clear.store_vec([0u32; 4]);
+    k.when(lane.lt((BITMAP_BYTES - 32 * 16) / 4))
+        .store((tables.bitmap + lane * 4).shared::<u32>().byte_offset(512), 0u32);
+    k.sync_warp();
+    k.block_uniform(|refuse| {
+        let part = input.find_chain();
+        let too_many = ((part.total & OUTPUT_MASK) - PAGE_BYTES).gt(PHANTOM_MATCH);
+        refuse.exit_if(too_many);
+        refuse.exit_if(!mark_segments(input, tables, &part));
+        k.sync_warp();
+        gather(k, lane, tables);
+        is_page.set(true);
+    });
+    is_page
+}
+
+/// Walks the chain once more; marks where segments start and stores their distances. Whether the block is whole, with
+/// every offset inside the page; uniform.
+fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> Pred<'k> {
+    let Input { k, end, .. } = input;
+    k.section("mark segments");
+    let at = k.var(part.first).named("at");
+    let produced = k.var(part.before & OUTPUT_MASK).named("produced");
+    let entry = k.var((part.before >> 20).mad(2u32, tables.segments)).named("entry");
+    let active = k.var(at.lt(part.end));
+    let (bad, complete) = (k.var(false), k.var(false));
+    let mark = |starts: Pred<'k>, distance: Reg<'k, u32>| {
+        let word = (produced >> 5).mad(4u32, tables.bitmap);
+        // Not guarded, for the assembler would make a branch of it; no bits, no change.
+        word.shared::<u32>().reduce(AtomOp::Or, starts.select(1u32 << (produced & 31), 0u32));
+        k.when(starts).store(entry.shared::<u16>(), distance);
+        k.when(starts).set(entry, entry + 2);
+    };
+    k.do_while_uniform(|| {
+        let token = k.when(*active).load_or(at.shared::<u8>(), 0u32);
+        let nibble = token >> 4;
+        let long_literals = nibble.eq(RUN_MASK);
+        let literal_more = k.when(long_literals).load_or(at.shared::<u8>().at(1), 0u32);
+        let literals = k.var(at + 1 + long_literals.to_u32());
+        let literal_len = k.var(nibble + literal_more);
+        let literals_end = k.var(literals + literal_len);
+        let match_nibble = token & RUN_MASK;
+        let long_match = match_nibble.eq(RUN_MASK) & literals_end.lt(end - 2);
+        let match_more = k.when(long_match).load_or(literals_end.shared::<u8>().at(2), 0u32);
+        let extra = k.var(match_nibble + match_more);
+        let next = k.var(literals_end + 2 + long_match.to_u32());
+        let longer = literal_more.eq(255) | match_more.eq(255);
+        k.if_uniform(longer.any(), || {
+            let sequence = input.read_sequence(*at, *active);
+            literals.set(sequence.literals);
+            literal_len.set(sequence.literal_len);
+            literals_end.set(sequence.literals + sequence.literal_len);
+            extra.set(sequence.extra);
+            next.set(sequence.next);
+        });
+        let has_literals = literal_len.ne(0) & *active;
+        let has_match = *active & literals_end.lt(end);
+        mark(has_literals, literals - tables.output - produced);
+        k.when(*active).set(produced, produced + literal_len);
+        let low = k.when(has_match).load_or(literals_end.shared::<u8>(), 0u32);
+        let high = k.when(has_match).load_or(literals_end.shared::<u8>().at(1), 0u32);
+        let offset = low | (high << 8);
+        // An offset of 0 wraps round to a huge number. Where matches must end shows in the last literals alone.
+        bad.set(*bad | (has_match & (offset - 1).ge(produced)) | (has_match & produced.gt(MATCH_START_LIMIT)));
+        let is_last = *active & literals_end.eq(end);
+        complete.set(*complete | (is_last & produced.eq(PAGE_BYTES) & literal_len.ge(LAST_LITERALS)));
+        mark(has_match, 0 - offset);
+        k.when(has_match).set(produced, produced + extra + MIN_MATCH);
+        k.when(*active).set(at, next);
+        active.set(*active & at.lt(part.end));
+        active.any()
+    });
+    !bad.any() & complete.any()
+}
+
+/// Fetches every output byte from where its segment's distance points.
+fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: Tables<'k>) {
+    k.section("gather 128 output bytes a round");
+    let up_to_own = k.lanemask_le();
+    let place = k.var(tables.output + lane).named("place");
+    // The entry of the segment that the byte before the window belongs to.
+    let entry = k.var(tables.segments - 2).named("entry");
+    let starts = k.var(tables.bitmap).named("starts");
+    let done = k.var(0u32);
+    k.do_while_uniform(|| {
+        let words = starts.shared::<u32>().load_vec::<4>();
+        for (bits, window) in words.into_iter().zip(0..) {
+            let own_entry = (bits & up_to_own).popc().mad(2u32, entry);
+            let distance = k.var(own_entry.shared::<i16>().load());
+            entry.set(bits.popc().mad(2u32, entry));
+            let inside = (lane.as_i32() + distance).as_u32().lt(32);
+            k.if_uniform(inside.any(), || {
+                k.if_else_uniform(
+                    bits.eq(0).all(),
+                    || repeat_pattern(k, lane, distance, *entry),
+                    || follow_sources(k, lane, distance),
+                );
+            });
+            let own = place.shared::<u8>().byte_offset(32 * window);
+            let source = (place + distance.as_u32()).shared::<u8>().byte_offset(32 * window);
+            own.store(source.load());
+            k.sync_warp();
+        }
+        place.set(place + 128);
+        starts.set(starts + 16);
+        done.set(done + 128);
+        done.lt(PAGE_BYTES)
+    });
+}
+
+/// One match with an offset below 32 covers the window: a multiple of the offset leads out of it. The segment keeps a
+/// multiple that also leads out of the windows to come.
+fn repeat_pattern<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>, entry: Reg<'k, u32>) {
+    let offset = (0 - *distance).as_u32();
+    let reciprocal = offset.to_f32().rcp_approx();
+    // A half keeps the quotient away from whole numbers, where the approximation could fall on the wrong side.
+    let times = |n: Reg<'k, f32>| ((n + 0.5f32) * reciprocal).to_u32() + 1;
+    distance.set((0 - offset * times(lane.to_f32())).as_i32());
+    let whole_window = 0 - offset * times(k.value(31.0f32));
+    k.sync_warp();
+    // All lanes store the same: the assembler would make a branch of one lane's store.
+    entry.shared::<u16>().store_conflicting(whole_window);
+}
+
+/// Several segments meet in the window: lanes whose source lies in it take over that lane's distance, until none does.
+fn follow_sources<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>) {
+    let source = k.var((lane.as_i32() + distance).as_u32());
+    k.do_while_uniform(|| {
+        let inside = source.lt(32);
+        let theirs = distance.shfl(source);
+        k.when(inside).set(distance, distance + theirs);
+        source.set((lane.as_i32() + distance).as_u32());
+        source.lt(32).any()
+    });
+}

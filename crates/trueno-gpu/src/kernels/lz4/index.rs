@@ -1,0 +1,118 @@
+//! The index of a packed batch: one word of 64 bits a page, written by the compressor, read by the decompressor and the host.
+//!
+//! | bits | meaning |
+//! | --- | --- |
+//! | 0 to 31 | where the page starts in the packed output, in units of 16 bytes |
+//! | 32 to 44 | its length in bytes, 1 to 4096 |
+//! | 45 to 46 | how it is held: [`PageKind`] |
+//! | 62 to 63 | what is known so far: nothing, length and kind, or all |
+
+/// Pages start at multiples of this many bytes in the packed output, so that lanes can move 16 bytes at a time.
+///
+/// ```
+/// assert!(trueno_gpu::kernels::lz4::PACK_ALIGN_BYTES.is_power_of_two());
+/// ```
+pub const PACK_ALIGN_BYTES: u32 = 16;
+
+/// Kind field of a page held as its 8-byte word.
+pub(super) const KIND_SAME_FILLED: u32 = 0;
+/// Kind field of a page held as an LZ4 block.
+pub(super) const KIND_LZ4: u32 = 1;
+/// Kind field of a page held as it is.
+pub(super) const KIND_RAW: u32 = 3;
+
+/// In the high half: the length's bits.
+pub(super) const LEN_MASK: u32 = 0x1fff;
+/// In the high half: where the kind starts.
+pub(super) const KIND_SHIFT: u32 = 13;
+/// In the high half: where the state starts.
+pub(super) const STATE_SHIFT: u32 = 30;
+/// Length and kind are known, the place is not yet.
+pub(super) const STATE_SIZED: u32 = 1;
+/// All is known.
+pub(super) const STATE_PLACED: u32 = 3;
+
+/// How a packed page is held.
+///
+/// ```
+/// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+/// let entry = PackedEntry::new(48, 1234, PageKind::Lz4);
+/// assert_eq!(entry.kind(), Some(PageKind::Lz4));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PageKind {
+    /// One 8-byte word, repeated; the word is held.
+    SameFilled,
+    /// An LZ4 block, shorter than the page.
+    Lz4,
+    /// The page itself.
+    Raw,
+}
+
+/// One word of the index.
+///
+/// ```
+/// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+/// let entry = PackedEntry::new(48, 1234, PageKind::Lz4);
+/// assert_eq!((entry.offset_bytes(), entry.len_bytes(), entry.is_placed()), (48, 1234, true));
+/// assert_eq!(PackedEntry::from_bits(entry.bits()), entry);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedEntry(u64);
+
+impl PackedEntry {
+    /// An entry that is complete; offsets are rounded down to [`PACK_ALIGN_BYTES`].
+    #[must_use]
+    pub fn new(offset_bytes: u64, len_bytes: u16, kind: PageKind) -> Self {
+        let kind = match kind {
+            PageKind::SameFilled => KIND_SAME_FILLED,
+            PageKind::Lz4 => KIND_LZ4,
+            PageKind::Raw => KIND_RAW,
+        };
+        let high = u32::from(len_bytes) & LEN_MASK | kind << KIND_SHIFT | STATE_PLACED << STATE_SHIFT;
+        let place = (offset_bytes / u64::from(PACK_ALIGN_BYTES)) & u64::from(u32::MAX);
+        Self(place | u64::from(high) << 32)
+    }
+
+    /// An entry as the device stores it; any bits will do.
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// As the device stores it.
+    #[must_use]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Where the page starts.
+    #[must_use]
+    pub const fn offset_bytes(self) -> u64 {
+        (self.0 & 0xffff_ffff) * 16
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub const fn len_bytes(self) -> u16 {
+        let [_, _, _, _, low, high, _, _] = self.0.to_le_bytes();
+        u16::from_le_bytes([low, high & 0x1f])
+    }
+
+    /// How it is held; `None` for bits that no compressor writes.
+    #[must_use]
+    pub const fn kind(self) -> Option<PageKind> {
+        match (self.0 >> 45) & 3 {
+            0 => Some(PageKind::SameFilled),
+            1 => Some(PageKind::Lz4),
+            3 => Some(PageKind::Raw),
+            _ => None,
+        }
+    }
+
+    /// Whether the compressor is done with it.
+    #[must_use]
+    pub const fn is_placed(self) -> bool {
+        self.0 >> 62 == 3
+    }
+}

@@ -1,0 +1,111 @@
+//! Kernels of the product, and what every kernel offers its launcher.
+
+pub mod lz4;
+mod samefill;
+
+pub use samefill::SameFillKernel;
+
+use crate::emit::{emit, emit_for};
+use crate::ir::KernelIr;
+use crate::target::Target;
+use crate::validate::ValidateError;
+
+/// A kernel that works on batches of 4 KiB pages, one warp a page.
+///
+/// ```
+/// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+/// let kernel = SameFillKernel::new();
+/// assert_eq!(kernel.block(), 128);
+/// assert_eq!(kernel.grid(1000), 250);
+/// assert!(kernel.emit_ptx().contains(kernel.name()));
+/// ```
+pub trait Kernel {
+    /// The kernel as data, valid for its own target.
+    fn ir(&self) -> &KernelIr;
+
+    /// What the kernel may cost on any target.
+    fn budget(&self) -> Budget;
+
+    /// Entry point's name.
+    fn name(&self) -> &str {
+        &self.ir().name
+    }
+
+    /// PTX text for the kernel's own target, the widest that serves.
+    fn emit_ptx(&self) -> String {
+        emit(self.ir()).expect("a kernel's IR is validated when it is built")
+    }
+
+    /// PTX text for a device's target ([`Target::for_capability`]).
+    ///
+    /// # Errors
+    /// If the target lacks what the kernel needs.
+    fn emit_ptx_for(&self, target: Target) -> Result<String, ValidateError> {
+        emit_for(self.ir(), target)
+    }
+
+    /// Blocks for a batch of so many pages, at most; 0 for none.
+    fn grid(&self, pages: u32) -> u32 {
+        pages.div_ceil(self.ir().warps_per_block)
+    }
+
+    /// Threads a block.
+    fn block(&self) -> u32 {
+        self.ir().warps_per_block * 32
+    }
+
+    /// Shared memory a block, static or dynamic.
+    fn shared_bytes(&self) -> usize {
+        self.ir().shared.total_bytes() as usize
+    }
+
+    /// Shared memory to ask for at launch: 0 if it is static.
+    fn dynamic_shared_bytes(&self) -> u32 {
+        self.ir().shared.launch_bytes()
+    }
+}
+
+/// What the assembler may make of a kernel, checked for every target; spills are never allowed.
+///
+/// ```
+/// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+/// assert!(SameFillKernel::new().budget().registers <= 64);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// Registers a thread.
+    pub registers: u32,
+    /// Static and dynamic shared bytes a block.
+    pub shared_bytes: u32,
+}
+
+/// Every kernel in every shape that is launched, with a name for each: what golden files and the ptxas gate go over.
+///
+/// ```
+/// for (name, kernel) in trueno_gpu::kernels::shapes() {
+///     println!("{name}: {} threads, {} bytes of shared memory", kernel.block(), kernel.shared_bytes());
+/// }
+/// ```
+#[must_use]
+pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
+    use lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
+
+    const MAX_PAGES: u32 = 65_536;
+    let mut shapes: Vec<(String, Box<dyn Kernel>)> = vec![("same_fill".into(), Box::new(SameFillKernel::new()))];
+    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
+        for (stores, stores_name) in
+            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
+        {
+            let kernel = Lz4WarpCompressKernel::new(MAX_PAGES).with_mode(mode).with_table_stores(stores);
+            let name = format!("lz4_compress_{mode_name}_{stores_name}");
+            let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+            shapes.push((name.clone(), Box::new(kernel)));
+            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
+        }
+    }
+    let kernel = Lz4WarpDecompressKernel::new(MAX_PAGES);
+    let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+    shapes.push(("lz4_decompress".into(), Box::new(kernel)));
+    shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
+    shapes
+}

@@ -1,0 +1,79 @@
+//! GPU kernels as typed Rust data: built, validated, emitted as PTX, run on the CPU for proof.
+//!
+//! No CUDA, no LLVM, no unsafe code. A kernel is written with [`KernelBuilder`], which keeps it as a tree of plain data
+//! ([`ir`]); [`validate`](mod@validate) proves what the assembler does not check; [`emit`](fn@emit) writes PTX text that any NVIDIA driver compiles.
+//!
+//! # A tour
+//! Registers borrow the builder and are `Copy`, so that operators append instructions and the code reads like the algorithm.
+//! This kernel counts, for each page, the words that are zero:
+//! ```
+//! use trueno_gpu::{emit, KernelBuilder, Reg};
+//!
+//! /// The sum over all lanes, in every lane.
+//! fn warp_sum<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Reg<'k, u32> {
+//!     let sum = k.var(value);
+//!     for distance in [16u32, 8, 4, 2, 1] {
+//!         sum.set(sum + sum.shfl_xor(distance));
+//!     }
+//!     sum.get()
+//! }
+//!
+//! let k = KernelBuilder::new("count_zero_words").with_warps_per_block(4);
+//! let (pages, counts) = (k.param_ptr::<u32>("pages"), k.param_ptr::<u32>("counts"));
+//! let page_count = k.param_u32("page_count");
+//!
+//! let lane = k.lane_id().named("lane");
+//! let page = (k.block_id() * 4 + k.warp_id()).named("page");
+//! k.if_uniform(page.lt(page_count), || {
+//!     k.section("count in 8 rows of 128 words");
+//!     let row = pages.step(page, 4096).step(lane, 16);
+//!     let zeros = k.var(0u32).named("zeros");
+//!     for i in 0..8 {
+//!         for word in row.byte_offset(i * 512).load_vec::<4>() {
+//!             k.when(word.eq(0)).set(zeros, zeros + 1);
+//!         }
+//!     }
+//!     let total = warp_sum(&k, *zeros);
+//!     k.when(lane.eq(0)).store(counts.index(page), total);
+//! });
+//!
+//! let kernel = k.finish()?;
+//! let ptx = emit(&kernel)?;
+//! assert!(ptx.contains("@%p1 add.u32 %zeros, %zeros, 1;"));
+//! assert!(ptx.contains("bra.uni"));
+//! # Ok::<(), trueno_gpu::ValidateError>(())
+//! ```
+//!
+//! - **Values** are assigned once; a [`Var`] is a variable. Operands are registers, variables or Rust constants ([`Operand`]).
+//!   Types are `u32`, `i32`, `u64`, `f32` and predicates ([`Pred`]); widening is explicit, casts of the same bits are free.
+//! - **Addresses** ([`Addr`]) are typed by state space and element. Constant offsets go into the instruction. Shared memory
+//!   is declared as regions per warp or block ([`KernelBuilder::shared_per_warp`]); beyond 48 KiB it becomes dynamic.
+//! - **Control flow** is structured. The `_uniform` forms become `bra.uni`, and the validator proves that all lanes agree:
+//!   conditions come from constants, parameters, votes and shuffles by a uniform index, never from the lane's own number.
+//!   What diverges is best predicated: [`KernelBuilder::when`].
+//! - **Mistakes** do not compile, or are a [`ValidateError`] with the statement's path.
+//!
+//! The instruction table ([`inst`]) describes each instruction once, with its meaning over 32 lanes; [`interp`] runs kernels by it
+//! on the CPU, over checked memory.
+#![forbid(unsafe_code)]
+
+mod addr;
+mod builder;
+mod emit;
+pub mod inst;
+pub mod interp;
+pub mod ir;
+pub mod kernels;
+mod target;
+mod types;
+pub mod validate;
+mod value;
+
+pub use addr::Addr;
+pub use builder::{Guarded, KernelBuilder, LoopLabel, Members, ScopeLabel, SharedPerBlock, SharedPerWarp};
+pub use emit::{emit, emit_for};
+pub use target::{PtxVersion, Target};
+pub use types::{AtomicElement, Element, Global, Integer, Logic, Scalar, Shared, Space, Value, Word};
+pub use types::{MemTy, RegClass, StateSpace};
+pub use validate::ValidateError;
+pub use value::{Operand, Pred, Reg, Var};

@@ -1,0 +1,277 @@
+//! Scalar types, memory element types and state spaces: what registers and addresses are typed by.
+
+use crate::inst::by_type::{self, IntegerOps, LogicOps, ScalarOps};
+
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// How a register is held: PTX registers are untyped bits, the instructions carry the type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RegClass {
+    /// 32 bits: `u32`, `i32`, `f32`.
+    B32,
+    /// 64 bits: `u64` and global addresses.
+    B64,
+    /// One bit: a predicate.
+    Pred,
+}
+
+/// A type a register can have: `u32`, `i32`, `u64`, `f32`, or `bool` (a predicate).
+///
+/// ```
+/// use trueno_gpu::{RegClass, Value};
+/// assert_eq!(<u32 as Value>::CLASS, RegClass::B32);
+/// assert_eq!(<bool as Value>::CLASS, RegClass::Pred);
+/// ```
+pub trait Value: Sealed + Copy + 'static {
+    /// The register class that holds it.
+    const CLASS: RegClass;
+    /// The bits of a constant, zero-extended.
+    fn bits(self) -> u64;
+}
+
+/// A [`Value`] that is a number: everything but `bool`.
+///
+/// ```
+/// use trueno_gpu::{Scalar, Value};
+/// fn bits<T: Scalar>(v: T) -> u64 { v.bits() }
+/// assert_eq!(bits(-1i32), 0xffff_ffff);
+/// ```
+pub trait Scalar: Value {
+    #[doc(hidden)]
+    const OPS: ScalarOps;
+}
+
+/// A [`Scalar`] of 32 bits: what shuffles move, and what casts between are free.
+///
+/// ```
+/// use trueno_gpu::{RegClass, Value, Word};
+/// fn class<T: Word>() -> RegClass { T::CLASS }
+/// assert_eq!(class::<f32>(), RegClass::B32);
+/// ```
+pub trait Word: Scalar {}
+
+/// A [`Scalar`] that is whole: `u32`, `i32`, `u64`.
+///
+/// ```
+/// use trueno_gpu::{Integer, Value};
+/// fn ones<T: Integer>(v: T) -> u32 { v.bits().count_ones() }
+/// assert_eq!(ones(7u64), 3);
+/// ```
+pub trait Integer: Scalar + Logic {
+    #[doc(hidden)]
+    const INT: IntegerOps;
+}
+
+/// A [`Value`] with bitwise logic: the integers and `bool`.
+///
+/// ```
+/// use trueno_gpu::{Logic, Value};
+/// fn bits<T: Logic>(v: T) -> u64 { v.bits() }
+/// assert_eq!(bits(true), 1);
+/// ```
+pub trait Logic: Value {
+    #[doc(hidden)]
+    const LOGIC: LogicOps;
+}
+
+macro_rules! values {
+    ($($ty:ty, $class:ident, |$v:ident| $bits:expr;)*) => {$(
+        impl Sealed for $ty {}
+        impl Value for $ty {
+            const CLASS: RegClass = RegClass::$class;
+            fn bits(self) -> u64 {
+                let $v = self;
+                $bits
+            }
+        }
+    )*};
+}
+values! {
+    u32, B32, |v| u64::from(v);
+    i32, B32, |v| u64::from(v.cast_unsigned());
+    f32, B32, |v| u64::from(v.to_bits());
+    u64, B64, |v| v;
+    bool, Pred, |v| u64::from(v);
+}
+
+macro_rules! rows {
+    ($($ty:ty: $tr:ident, $name:ident: $kind:ident = $row:ident;)*) => {$(
+        impl $tr for $ty {
+            const $name: $kind = by_type::$row;
+        }
+    )*};
+}
+rows! {
+    u32: Scalar, OPS: ScalarOps = U32;
+    i32: Scalar, OPS: ScalarOps = I32;
+    f32: Scalar, OPS: ScalarOps = F32;
+    u64: Scalar, OPS: ScalarOps = U64;
+    u32: Integer, INT: IntegerOps = INT_U32;
+    i32: Integer, INT: IntegerOps = INT_I32;
+    u64: Integer, INT: IntegerOps = INT_U64;
+    u32: Logic, LOGIC: LogicOps = LOGIC_32;
+    i32: Logic, LOGIC: LogicOps = LOGIC_32;
+    u64: Logic, LOGIC: LogicOps = LOGIC_64;
+    bool: Logic, LOGIC: LogicOps = LOGIC_PRED;
+}
+impl Word for u32 {}
+impl Word for i32 {}
+impl Word for f32 {}
+
+/// The type of one memory element, as loads, stores and atomics name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemTy {
+    /// One byte, zero-extended to 32 bits by a load.
+    U8,
+    /// One byte, sign-extended to 32 bits by a load.
+    I8,
+    /// Two bytes, zero-extended to 32 bits by a load.
+    U16,
+    /// Two bytes, sign-extended to 32 bits by a load.
+    I16,
+    /// Four bytes.
+    U32,
+    /// Four bytes, signed: differs from `U32` in atomics' `min` and `max` alone.
+    I32,
+    /// Four bytes, IEEE single.
+    F32,
+    /// Eight bytes.
+    U64,
+}
+
+impl MemTy {
+    /// Size in bytes, which is also the natural alignment.
+    ///
+    /// ```
+    /// use trueno_gpu::MemTy;
+    /// assert_eq!(MemTy::I16.bytes(), 2);
+    /// ```
+    #[must_use]
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::U8 | Self::I8 => 1,
+            Self::U16 | Self::I16 => 2,
+            Self::U32 | Self::I32 | Self::F32 => 4,
+            Self::U64 => 8,
+        }
+    }
+
+    /// The class of the registers that hold loaded elements.
+    ///
+    /// ```
+    /// use trueno_gpu::{MemTy, RegClass};
+    /// assert_eq!(MemTy::U8.class(), RegClass::B32);
+    /// ```
+    #[must_use]
+    pub const fn class(self) -> RegClass {
+        match self {
+            Self::U64 => RegClass::B64,
+            _ => RegClass::B32,
+        }
+    }
+}
+
+/// A type memory can hold, and the register type its loads give.
+///
+/// ```
+/// use trueno_gpu::{Element, MemTy};
+/// assert_eq!(<u16 as Element>::MEM, MemTy::U16);
+/// fn widened<E: Element<Reg = u32>>() {}
+/// widened::<u8>();
+/// ```
+pub trait Element: Sealed + Copy + 'static {
+    /// The register type: `u32` for `u8` and `u16`, `i32` for `i8` and `i16`, else the type itself.
+    type Reg: Scalar;
+    /// The element as the IR names it.
+    const MEM: MemTy;
+}
+
+macro_rules! elements {
+    ($($ty:ty, $reg:ty, $mem:ident;)*) => {$(
+        impl Element for $ty {
+            type Reg = $reg;
+            const MEM: MemTy = MemTy::$mem;
+        }
+    )*};
+}
+impl Sealed for u8 {}
+impl Sealed for i8 {}
+impl Sealed for u16 {}
+impl Sealed for i16 {}
+/// An element that atomics can work on: `u32`, `i32`, `u64`.
+///
+/// ```
+/// use trueno_gpu::{AtomicElement, Element, MemTy};
+/// fn mem<E: AtomicElement>() -> MemTy { E::MEM }
+/// assert_eq!(mem::<u64>(), MemTy::U64);
+/// ```
+pub trait AtomicElement: Element {}
+impl AtomicElement for u32 {}
+impl AtomicElement for i32 {}
+impl AtomicElement for u64 {}
+
+elements! {
+    u8, u32, U8;
+    i8, i32, I8;
+    u16, u32, U16;
+    i16, i32, I16;
+    u32, u32, U32;
+    i32, i32, I32;
+    f32, f32, F32;
+    u64, u64, U64;
+}
+
+/// The state space of an address, as data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StateSpace {
+    /// Device memory; 64-bit addresses.
+    Global,
+    /// The block's shared memory; 32-bit addresses.
+    Shared,
+}
+
+/// A state space, as a type: [`Global`] or [`Shared`].
+///
+/// ```
+/// use trueno_gpu::{Global, Shared, Space, StateSpace};
+/// assert_eq!(Global::SPACE, StateSpace::Global);
+/// assert_eq!(Shared::SPACE, StateSpace::Shared);
+/// ```
+pub trait Space: Sealed + Copy + 'static {
+    /// The type of raw addresses: `u64` in global memory, `u32` in shared memory.
+    type Raw: Scalar;
+    /// The space as the IR names it.
+    const SPACE: StateSpace;
+}
+
+/// Device memory.
+///
+/// ```
+/// use trueno_gpu::{Addr, Global};
+/// fn takes_global(_: Addr<'_, Global, u32>) {}
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Global;
+
+/// The block's shared memory.
+///
+/// ```
+/// use trueno_gpu::{Addr, Shared};
+/// fn takes_shared(_: Addr<'_, Shared, u16>) {}
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared;
+
+impl Sealed for Global {}
+impl Space for Global {
+    type Raw = u64;
+    const SPACE: StateSpace = StateSpace::Global;
+}
+impl Sealed for Shared {}
+impl Space for Shared {
+    type Raw = u32;
+    const SPACE: StateSpace = StateSpace::Shared;
+}

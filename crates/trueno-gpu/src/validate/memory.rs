@@ -1,0 +1,126 @@
+//! Memory accesses: forms that exist, constant offsets that keep alignment and stay inside their region.
+
+use super::{ValidateError, each_inst};
+use crate::inst::Op;
+use crate::ir::{AtomOp, Inst, KernelIr, LoadHint, MemAddr, Operand, Part, Path, RegId, RegionScope, StoreHint};
+use crate::types::{MemTy, StateSpace};
+
+pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
+    // Where a value is the start of a region plus a constant; values come before their uses in program order.
+    let mut known: Vec<Option<Place>> = vec![None; kernel.regs.len()];
+    each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| {
+        check_form(inst, path)?;
+        check_access(kernel, &known, inst, path)?;
+        let place = place_of(kernel, &known, inst);
+        inst.for_each_def(|r| {
+            if !kernel.reg(r).mutable {
+                known[r.index()] = place;
+            }
+        });
+        Ok(())
+    })
+}
+
+/// A constant place in a region.
+#[derive(Clone, Copy)]
+struct Place {
+    region: usize,
+    offset: i64,
+}
+
+fn place_of(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst) -> Option<Place> {
+    let at = |operand: Operand| match operand {
+        Operand::Reg(RegId(r)) => known[r as usize],
+        Operand::Imm(_) => None,
+    };
+    let Inst::Pure { op, args, .. } = inst else {
+        return match inst {
+            Inst::SharedBase { region, .. } => Some(Place { region: region.0 as usize, offset: 0 }),
+            _ => None,
+        };
+    };
+    match (op, args[0], args.get(1), args.get(2)) {
+        (Op::Mov32, from, ..) => at(from),
+        (Op::AddU32, base, Some(&Operand::Imm(bytes)), _) | (Op::AddU32, Operand::Imm(bytes), Some(&base), _) => {
+            at(base).map(|p| Place { offset: p.offset + signed(bytes), ..p })
+        }
+        // The start of a warp's own part, as the builder writes it.
+        (Op::MadLoU32, _, Some(Operand::Imm(stride)), Some(&base)) => at(base).filter(|p| {
+            let region = &kernel.shared.regions[p.region];
+            p.offset == 0 && region.scope == RegionScope::Warp && u64::from(region.stride) == *stride
+        }),
+        _ => None,
+    }
+}
+
+/// A 32-bit constant as the signed distance it is.
+fn signed(bits: u64) -> i64 {
+    u32::try_from(bits).map_or(0, |b| i64::from(b.cast_signed()))
+}
+
+fn check_access(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst, path: &Path) -> Result<(), ValidateError> {
+    let (addr, ty, count): (&MemAddr, MemTy, usize) = match inst {
+        Inst::Load { addr, ty, dst, .. } => (addr, *ty, dst.len()),
+        Inst::Store { addr, ty, src, .. } => (addr, *ty, src.len()),
+        Inst::Atomic { addr, ty, .. } => (addr, *ty, 1),
+        _ => return Ok(()),
+    };
+    let path = path.clone();
+    let bytes = ty.bytes() * u32::try_from(count).expect("at most four");
+    let place = if addr.space == StateSpace::Shared { known[addr.base.index()] } else { None };
+    let offset = place.map_or(0, |p| p.offset) + i64::from(addr.offset);
+    if offset % i64::from(bytes) != 0 {
+        return Err(ValidateError::MisalignedOffset { path, offset, bytes });
+    }
+    let Some(place) = place else { return Ok(()) };
+    let region = &kernel.shared.regions[place.region];
+    let (name, size) = (region.name.clone(), region.bytes);
+    if region.align < bytes {
+        return Err(ValidateError::RegionAlignment { path, region: name, align: region.align, bytes });
+    }
+    let end = offset + i64::from(bytes);
+    if offset < 0 || end > i64::from(size) {
+        return Err(ValidateError::RegionOverflow { path, region: name, start: offset, end, bytes: size });
+    }
+    Ok(())
+}
+
+/// Forms that the types of the IR allow and PTX does not.
+fn check_form(inst: &Inst, path: &Path) -> Result<(), ValidateError> {
+    let bad = |problem| Err(ValidateError::BadOperand { path: path.clone(), inst: inst.info().ptx_name, problem });
+    match inst {
+        Inst::Load { dst, ty, addr, hint, .. } => {
+            if !is_vector(dst.len(), *ty) {
+                return bad("a vector has two or four elements and 16 bytes at most");
+            }
+            if addr.space == StateSpace::Shared && !matches!(hint, LoadHint::Default | LoadHint::Volatile) {
+                return bad("cache hints are for global memory");
+            }
+        }
+        Inst::Store { src, ty, addr, hint, .. } => {
+            if !is_vector(src.len(), *ty) {
+                return bad("a vector has two or four elements and 16 bytes at most");
+            }
+            if addr.space == StateSpace::Shared && !matches!(hint, StoreHint::Default | StoreHint::Volatile) {
+                return bad("cache hints are for global memory");
+            }
+        }
+        Inst::Atomic { dst, op, ty, compare, .. } => {
+            if !matches!(ty, MemTy::U32 | MemTy::I32 | MemTy::U64) {
+                return bad("atomics work on u32, i32 and u64");
+            }
+            if dst.is_none() && !op.has_reduction() {
+                return bad("no reduction of this operation: take the old value");
+            }
+            if (*op == AtomOp::Cas) != compare.is_some() {
+                return bad("a compare-exchange, and it alone, has a value to compare with");
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn is_vector(count: usize, ty: MemTy) -> bool {
+    matches!(count, 1 | 2 | 4) && count * ty.bytes() as usize <= 16
+}

@@ -1,0 +1,291 @@
+//! Proves uniformity by data flow over the tree: which values, and which control flow, all lanes share.
+//!
+//! Each register and each place has one of three levels: the same in the whole block, the same in the warp, or free to differ
+//! between lanes. Levels only rise; the walk repeats until none does. A value is at least as divergent as its sources, as the
+//! guard and the control flow it is assigned under; a loop's body is as divergent as the exits from it.
+
+use super::{ValidateError, name_of};
+use crate::inst::Uniformity;
+use crate::ir::{Block, Branch, Inst, KernelIr, LabelId, Operand, Part, Path, PredUse, RegId, Stmt};
+
+pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
+    let mut flow = Flow {
+        kernel,
+        level: vec![Level::Block; kernel.regs.len()],
+        cause: vec![None; kernel.regs.len()],
+        exits: Vec::new(),
+        frames: Vec::new(),
+        changed: true,
+        report: false,
+    };
+    while std::mem::take(&mut flow.changed) {
+        flow.block(&kernel.body, &Path::default(), Part::Body, Level::Block)?;
+    }
+    flow.report = true;
+    flow.block(&kernel.body, &Path::default(), Part::Body, Level::Block)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Level {
+    Block,
+    Warp,
+    Lane,
+}
+
+/// Why a register may differ between lanes.
+#[derive(Clone)]
+enum Cause {
+    Register(RegId),
+    Guard(RegId),
+    Instruction(String),
+    Control(Path),
+}
+
+/// A statement around the present one.
+enum Frame {
+    Target(LabelId),
+    DivergentIf,
+}
+
+struct Flow<'a> {
+    kernel: &'a KernelIr,
+    level: Vec<Level>,
+    cause: Vec<Option<Cause>>,
+    /// The highest level at which each loop or scope is left or restarted.
+    exits: Vec<(LabelId, Level)>,
+    frames: Vec<Frame>,
+    changed: bool,
+    /// The levels stand: report what breaks the rules.
+    report: bool,
+}
+
+impl Flow<'_> {
+    fn block(&mut self, block: &Block, parent: &Path, part: Part, control: Level) -> Result<(), ValidateError> {
+        for (i, stmt) in block.iter().enumerate() {
+            let path = parent.child(part, i);
+            match stmt {
+                Stmt::Inst { inst, guard } => self.inst(inst, *guard, &path, control)?,
+                Stmt::Section(_) => {}
+                Stmt::If { cond, branch, then, otherwise } => {
+                    let inner = control.max(self.branch_level(Some(*cond), *branch, &path)?);
+                    if *branch == Branch::Divergent {
+                        self.frames.push(Frame::DivergentIf);
+                    }
+                    self.block(then, &path, Part::Then, inner)?;
+                    self.block(otherwise, &path, Part::Else, inner)?;
+                    if *branch == Branch::Divergent {
+                        self.frames.pop();
+                    }
+                }
+                Stmt::Loop { label, branch, body } => {
+                    let inner = control.max(self.exit_level(*label));
+                    if self.report && *branch == Branch::Uniform && inner == Level::Lane && control != Level::Lane {
+                        let chain = "lanes may leave or restart this loop apart".to_owned();
+                        return Err(ValidateError::NotUniform { path, chain });
+                    }
+                    self.target(*label, body, &path, Part::Loop, inner)?;
+                }
+                Stmt::Scope { label, body } => {
+                    let inner = control.max(self.exit_level(*label));
+                    self.target(*label, body, &path, Part::Scope, inner)?;
+                }
+                Stmt::Break { target, cond, branch } | Stmt::Continue { target, cond, branch } => {
+                    self.jump(*target, *cond, *branch, &path, control)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn target(
+        &mut self,
+        label: LabelId,
+        body: &Block,
+        path: &Path,
+        part: Part,
+        inner: Level,
+    ) -> Result<(), ValidateError> {
+        self.frames.push(Frame::Target(label));
+        self.block(body, path, part, inner)?;
+        self.frames.pop();
+        Ok(())
+    }
+
+    fn exit_level(&self, label: LabelId) -> Level {
+        self.exits.iter().find(|(l, _)| *l == label).map_or(Level::Block, |(_, level)| *level)
+    }
+
+    /// A jump leaves everything between itself and its target, so all of it becomes as divergent as the jump is.
+    fn jump(
+        &mut self,
+        target: LabelId,
+        cond: Option<PredUse>,
+        branch: Branch,
+        path: &Path,
+        control: Level,
+    ) -> Result<(), ValidateError> {
+        let level = control.max(self.branch_level(cond, branch, path)?);
+        let mut crossed = Vec::new();
+        for frame in self.frames.iter().rev() {
+            match frame {
+                Frame::DivergentIf if branch == Branch::Uniform && self.report => {
+                    let chain = "a uniform jump under a divergent `if`".to_owned();
+                    return Err(ValidateError::NotUniform { path: path.clone(), chain });
+                }
+                Frame::DivergentIf => {}
+                Frame::Target(label) => {
+                    crossed.push(*label);
+                    if *label == target {
+                        break;
+                    }
+                }
+            }
+        }
+        for label in crossed {
+            match self.exits.iter_mut().find(|(l, _)| *l == label) {
+                Some((_, old)) if *old >= level => {}
+                Some((_, old)) => {
+                    *old = level;
+                    self.changed = true;
+                }
+                None => {
+                    self.exits.push((label, level));
+                    self.changed = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn branch_level(&self, cond: Option<PredUse>, branch: Branch, path: &Path) -> Result<Level, ValidateError> {
+        match (branch, cond) {
+            (Branch::Divergent, Some(_)) => Ok(Level::Lane),
+            (_, None) => Ok(Level::Block),
+            // A wrong condition is reported where it stands; what follows must not seem divergent because of it.
+            (Branch::Uniform, Some(p)) => self.require_uniform(p.reg, path).map(|level| level.min(Level::Warp)),
+        }
+    }
+
+    /// The level of a register that must not be `Lane` (in the report: an error if it is).
+    fn require_uniform(&self, reg: RegId, path: &Path) -> Result<Level, ValidateError> {
+        let level = self.level[reg.index()];
+        if self.report && level == Level::Lane {
+            return Err(ValidateError::NotUniform { path: path.clone(), chain: self.chain(reg) });
+        }
+        Ok(level)
+    }
+
+    fn inst(&mut self, inst: &Inst, guard: Option<PredUse>, path: &Path, control: Level) -> Result<(), ValidateError> {
+        let guard_level = guard.map_or(Level::Block, |p| self.level[p.reg.index()]);
+        let reached = control.max(guard_level);
+        self.check_members(inst, path, reached)?;
+        let (own, cause) = self.result_level(inst, path, reached)?;
+        let (level, cause) = if own == Level::Lane {
+            (own, cause)
+        } else if let (Level::Lane, Some(p)) = (guard_level, guard) {
+            (Level::Lane, Cause::Guard(p.reg))
+        } else {
+            (own.max(reached), Cause::Control(path.clone()))
+        };
+        inst.for_each_def(|r| {
+            let old = &mut self.level[r.index()];
+            if level > *old {
+                *old = level;
+                self.cause[r.index()] = Some(cause.clone());
+                self.changed = true;
+            }
+        });
+        Ok(())
+    }
+
+    /// Barriers and operations of all lanes need all lanes.
+    fn check_members(&self, inst: &Inst, path: &Path, reached: Level) -> Result<(), ValidateError> {
+        let limit = match inst {
+            Inst::BarBlock => Level::Block,
+            _ if is_full(inst) => Level::Warp,
+            _ => return Ok(()),
+        };
+        if self.report && reached > limit {
+            return Err(ValidateError::DivergentBarrier { path: path.clone(), inst: inst.info().ptx_name });
+        }
+        Ok(())
+    }
+
+    fn result_level(&self, inst: &Inst, path: &Path, reached: Level) -> Result<(Level, Cause), ValidateError> {
+        let own = || Cause::Instruction(describe(inst));
+        let of = |reg: RegId| (self.level[reg.index()], Cause::Register(reg));
+        Ok(match inst.info().uniformity {
+            Uniformity::Pure => {
+                let mut worst = (Level::Block, own());
+                inst.for_each_use(|r, _| {
+                    if self.level[r.index()] > worst.0 {
+                        worst = of(r);
+                    }
+                });
+                worst
+            }
+            Uniformity::Never => (Level::Lane, own()),
+            Uniformity::LaneOperand => match inst {
+                // A narrower clamp makes segments, or lanes that read themselves.
+                Inst::Shfl { lane, clamp: 31, .. } if is_full(inst) && reached <= Level::Warp => match lane {
+                    Operand::Reg(r) if self.level[r.index()] == Level::Lane => of(*r),
+                    _ => (Level::Warp, own()),
+                },
+                _ => (Level::Lane, own()),
+            },
+            Uniformity::Always => match inst {
+                Inst::Load { addr, .. } => {
+                    self.require_uniform(addr.base, path)?;
+                    if reached == Level::Lane { (Level::Lane, own()) } else { (Level::Warp, own()) }
+                }
+                // The same for the lanes of the mask alone.
+                Inst::Vote { .. } | Inst::Ballot { .. } if !is_full(inst) || reached == Level::Lane => {
+                    (Level::Lane, own())
+                }
+                Inst::Vote { .. } | Inst::Ballot { .. } => (Level::Warp, own()),
+                _ => (Level::Block, own()),
+            },
+        })
+    }
+
+    /// `hit <- word <- lane (%laneid)`.
+    fn chain(&self, from: RegId) -> String {
+        let mut text = name_of(self.kernel, from);
+        let mut seen = vec![from];
+        let mut reg = from;
+        while let Some(cause) = &self.cause[reg.index()] {
+            match cause {
+                Cause::Register(next) | Cause::Guard(next) => {
+                    let how = if matches!(cause, Cause::Guard(_)) { "guarded by " } else { "" };
+                    text += &format!(" <- {how}{}", name_of(self.kernel, *next));
+                    if seen.contains(next) {
+                        break;
+                    }
+                    seen.push(*next);
+                    reg = *next;
+                }
+                Cause::Instruction(what) => {
+                    text += &format!(" ({what})");
+                    break;
+                }
+                Cause::Control(path) => {
+                    text += &format!(" (assigned under divergent control flow at {path})");
+                    break;
+                }
+            }
+        }
+        text
+    }
+}
+
+/// Whether it is an operation of all 32 lanes.
+fn is_full(inst: &Inst) -> bool {
+    inst.member_mask() == Some(Operand::Imm(0xffff_ffff))
+}
+
+fn describe(inst: &Inst) -> String {
+    match inst {
+        Inst::Special { reg, .. } => reg.ptx_name().to_owned(),
+        _ => inst.info().ptx_name.to_owned(),
+    }
+}

@@ -1,0 +1,94 @@
+//! Pages from a seed: the same seed, the same pages.
+
+use crate::{PAGE_SIZE, Page};
+
+/// A small seeded generator (splitmix64), so that failures repeat.
+#[derive(Clone, Debug)]
+pub struct Generator {
+    state: u64,
+}
+
+impl Generator {
+    /// Starts from `seed`.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next 64 random bits.
+    pub fn next_u64(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A random byte.
+    pub fn byte(&mut self) -> u8 {
+        self.next_u64().to_le_bytes()[7]
+    }
+
+    /// A random number below `bound`.
+    ///
+    /// # Panics
+    /// If `bound` is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        let bound = bound as u64;
+        usize::try_from(self.next_u64() % bound).expect("smaller than a usize")
+    }
+
+    /// A page of one of the shapes that memory has: heap words, text, records, runs, copies at random distances.
+    pub fn page(&mut self) -> Page {
+        let mut page = [0; PAGE_SIZE];
+        let mut at = 0;
+        while at < PAGE_SIZE {
+            let longest = 2 << self.below(10);
+            let len = (1 + self.below(longest)).min(PAGE_SIZE - at);
+            let piece = at..at + len;
+            match self.below(6) {
+                0 => page[piece].fill_with(|| self.byte()),
+                1 => page[piece].fill(self.byte()),
+                2 => page[piece].fill_with(|| b'a' + self.byte() % 16),
+                3 => self.heap_words(&mut page[piece]),
+                _ if at > 0 => {
+                    let distance = 1 + self.below(at);
+                    for i in piece {
+                        page[i] = page[i - distance];
+                    }
+                }
+                _ => {}
+            }
+            at += len;
+        }
+        page
+    }
+
+    /// Words that look like pointers into one heap, and small numbers.
+    fn heap_words(&mut self, bytes: &mut [u8]) {
+        let heap = 0x7f00_0000_0000 + (self.next_u64() & 0xfff_f000);
+        for word in bytes.chunks_mut(8) {
+            let value = match self.below(3) {
+                0 => 0,
+                1 => self.next_u64() & 0xff,
+                _ => heap + (self.next_u64() & 0xff8),
+            };
+            word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
+        }
+    }
+
+    /// Changes the block in one of the ways that storage and attackers do.
+    pub fn corrupt(&mut self, block: &mut Vec<u8>) {
+        for _ in 0..=self.below(3) {
+            let at = self.below(block.len().max(1)).min(block.len());
+            match self.below(5) {
+                0 => block.truncate(at),
+                1 => block.insert(at, self.byte()),
+                2 if at < block.len() => block[at] = self.byte(),
+                3 if at < block.len() => block[at] ^= 1 << self.below(8),
+                _ if at < block.len() => drop(block.remove(at)),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Pages to test and measure with, and the foreign LZ4 libraries to check against.
+//!
+//! Tests, fuzz targets and benchmarks of all crates take their pages from here, so that a page which once broke
+//! something is tried everywhere. Nothing here is part of the product.
+//!
+//! - [`corpus`]: real pages, from `corpus/` at the workspace's root;
+//! - [`edge`]: pages made to sit on the boundaries of the format;
+//! - [`generate`]: pages without end, from a seed;
+//! - [`oracle`]: C lz4 and lz4_flex.
+
+pub mod corpus;
+pub mod edge;
+pub mod generate;
+pub mod oracle;
+
+/// Bytes in a page.
+pub const PAGE_SIZE: usize = 4096;
+
+/// One uncompressed page.
+pub type Page = [u8; PAGE_SIZE];

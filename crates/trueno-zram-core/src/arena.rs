@@ -1,0 +1,226 @@
+//! A batch of compressed pages: one arena of bytes, and an index in page order.
+
+use std::sync::Arc;
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::page::{CompressedPage, PageData, PageKind};
+use crate::stats::PageStats;
+
+/// Where a compressed page lies in its arena, and how it is held.
+///
+/// ```
+/// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageKind};
+/// let batch = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE], [1; PAGE_SIZE]])?;
+/// let second = batch.index()[1];
+/// assert_eq!((second.offset, second.len_bytes, second.kind), (8, 8, PageKind::SameFilled));
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexEntry {
+    /// Bytes from the arena's start.
+    pub offset: u64,
+    /// Bytes held: 4096 at most.
+    pub len_bytes: u16,
+    /// How the page is held.
+    pub kind: PageKind,
+}
+
+impl IndexEntry {
+    pub(crate) fn new(offset: u64, data: PageData<'_>) -> Self {
+        let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
+        Self { offset, len_bytes, kind: data.kind() }
+    }
+
+    /// The page's bytes in `arena`.
+    fn find(self, arena: &[u8]) -> Result<PageData<'_>> {
+        let len_bytes = usize::from(self.len_bytes);
+        let start = usize::try_from(self.offset).ok();
+        let end = start.and_then(|start| start.checked_add(len_bytes));
+        let bytes = start.zip(end).and_then(|(start, end)| arena.get(start..end));
+        let outside = Error::OutsideArena { offset: self.offset, len_bytes, arena_len_bytes: arena.len() };
+        PageData::new(self.kind, bytes.ok_or(outside)?)
+    }
+}
+
+/// Compressed pages in one arena.
+///
+/// Pages are found by their number, in constant time. No page has an allocation of its own, and a batch that is used
+/// again keeps its memory.
+///
+/// ```
+/// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
+/// let pages = vec![[3u8; PAGE_SIZE]; 10];
+/// let batch = CpuBatchCompressor::default().compress(&pages)?;
+///
+/// // Stored anywhere as bytes and index, and taken up again: every entry is checked.
+/// let stored = (batch.arena().to_vec(), batch.index().to_vec());
+/// let batch = CompressedBatch::from_parts(stored.0, stored.1)?;
+/// assert_eq!(batch.get(9).map(|page| page.bytes().to_vec()), Some(vec![3; 8]));
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Default)]
+pub struct CompressedBatch {
+    /// Initialised storage; the batch's bytes are the first `used`, the rest is kept to be used again.
+    storage: Vec<u8>,
+    used: usize,
+    /// Every entry lies inside the first `used` bytes and has a length that fits its kind.
+    index: Vec<IndexEntry>,
+}
+
+impl CompressedBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes up a batch that was stored as an arena and an index.
+    ///
+    /// # Errors
+    /// [`Error::InPage`] with [`Error::OutsideArena`] or [`Error::HeldLength`] for the first entry that does not fit.
+    pub fn from_parts(arena: Vec<u8>, index: Vec<IndexEntry>) -> Result<Self> {
+        for (page, entry) in index.iter().enumerate() {
+            entry.find(&arena).map_err(|e| e.in_page(page))?;
+        }
+        Ok(Self { used: arena.len(), storage: arena, index })
+    }
+
+    /// Pages in the batch.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether the batch has no pages.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// The bytes of all pages.
+    #[must_use]
+    pub fn arena(&self) -> &[u8] {
+        &self.storage[..self.used]
+    }
+
+    /// Where each page lies.
+    #[must_use]
+    pub fn index(&self) -> &[IndexEntry] {
+        &self.index
+    }
+
+    /// A page by its number.
+    #[must_use]
+    pub fn get(&self, page: usize) -> Option<PageData<'_>> {
+        self.index.get(page).map(|entry| self.page_of(*entry))
+    }
+
+    /// All pages, in order.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let batch = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE]; 3])?;
+    /// assert_eq!(batch.iter().map(|page| page.bytes().len()).sum::<usize>(), 24);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = PageData<'_>> {
+        self.iter_from(0)
+    }
+
+    /// The pages from number `first` on.
+    pub(crate) fn iter_from(&self, first: usize) -> impl ExactSizeIterator<Item = PageData<'_>> {
+        self.index[first..].iter().map(|entry| self.page_of(*entry))
+    }
+
+    /// How many pages are held in which way, and in how many bytes.
+    #[must_use]
+    pub fn stats(&self) -> PageStats {
+        let mut stats = PageStats::default();
+        self.iter().for_each(|page| stats.add(page));
+        stats
+    }
+
+    /// The pages as values of their own, which share this batch's arena.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let pages = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE]; 3])?.into_pages();
+    /// assert_eq!(pages[2].ratio(), 512.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_pages(mut self) -> Vec<CompressedPage> {
+        self.storage.truncate(self.used);
+        let arena = Arc::new(self.storage);
+        let in_arena = |entry: &IndexEntry| {
+            let data = entry.find(&arena).expect("the index was checked when it was made");
+            let offset = usize::try_from(entry.offset).expect("a found page starts at an address");
+            CompressedPage::in_arena(&arena, offset, data)
+        };
+        self.index.iter().map(in_arena).collect()
+    }
+
+    /// Forgets the pages and keeps the memory.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.index.clear();
+    }
+
+    /// Adds the pages of several pieces, each with an index that counts from its own start. The bytes are moved on all
+    /// threads. `pages_in_all` is how many pages the batch will have in the end, to reserve for.
+    pub(crate) fn append<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = (&'a [u8], &'a [IndexEntry])> + Clone,
+        pages_in_all: usize,
+    ) {
+        let end = self.used + pieces.clone().map(|(bytes, _)| bytes.len()).sum::<usize>();
+        let mut base = self.used;
+        self.index.reserve(pages_in_all - self.index.len());
+        for (bytes, index) in pieces.clone() {
+            self.index.extend(index.iter().map(|entry| IndexEntry { offset: base as u64 + entry.offset, ..*entry }));
+            base += bytes.len();
+        }
+        if end > self.storage.len() {
+            let pages_left = pages_in_all - self.index.len();
+            self.grow(end + end.div_ceil(self.index.len()) * pages_left);
+        }
+        let mut rest = &mut self.storage[self.used..end];
+        let moves: Vec<_> = pieces
+            .map(|(bytes, _)| {
+                let (place, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+                rest = after;
+                (place, bytes)
+            })
+            .collect();
+        moves.into_par_iter().for_each(|(place, bytes)| place.copy_from_slice(bytes));
+        self.used = end;
+    }
+
+    /// Makes room for `len_bytes` in all. Fresh memory comes zeroed from the system and is first touched by the
+    /// threads that fill it; growing in place would touch it here, on one thread.
+    fn grow(&mut self, len_bytes: usize) {
+        let mut larger = vec![0; len_bytes];
+        larger[..self.used].copy_from_slice(&self.storage[..self.used]);
+        self.storage = larger;
+    }
+
+    fn page_of(&self, entry: IndexEntry) -> PageData<'_> {
+        entry.find(&self.storage).expect("the index was checked when it was made")
+    }
+}
+
+impl PartialEq for CompressedBatch {
+    fn eq(&self, other: &Self) -> bool {
+        self.index == other.index && self.arena() == other.arena()
+    }
+}
+
+impl Eq for CompressedBatch {}
+
+impl std::fmt::Debug for CompressedBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CompressedBatch({} pages, {} bytes)", self.len(), self.used)
+    }
+}

@@ -1,0 +1,273 @@
+//! Batches of pages on all cores, into one arena and back.
+
+use std::num::NonZeroUsize;
+use std::sync::{Mutex, PoisonError};
+use std::thread::available_parallelism;
+
+use rayon::prelude::*;
+
+use crate::algorithm::Algorithm;
+use crate::arena::{CompressedBatch, IndexEntry};
+use crate::cpu::{Backend, PageCodec};
+use crate::error::{Error, Result};
+use crate::page::{PAGE_SIZE, Page};
+use crate::progress::Progress;
+
+/// Pages that one thread takes at a time: long enough to hide the scheduling, short enough to share out the rest.
+const CHUNK_PAGES: usize = 16;
+
+/// Chunks of output that are kept for each thread between two moves to the arena. It bounds the extra memory
+/// (4 MiB a thread) and makes the wait for the slowest chunk a hundredth of the work.
+const CHUNKS_PER_THREAD: usize = 64;
+
+/// Compresses and decompresses batches of pages on several cores.
+///
+/// The result is the same whatever the number of threads: the pages lie in the arena in their order, each directly
+/// after the one before. Once warm, [`compress_into`](Self::compress_into) and
+/// [`decompress_into`](Self::decompress_into) allocate nothing.
+///
+/// ```
+/// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
+///
+/// let pages: Vec<[u8; PAGE_SIZE]> = (0..500u32)
+///     .map(|n| std::array::from_fn(|i| (n as u8).wrapping_mul((i / 97) as u8)))
+///     .collect();
+///
+/// let mut compressor = CpuBatchCompressor::new(Algorithm::Lz4)?;
+/// let batch = compressor.compress(&pages)?;
+/// assert!(batch.stats().ratio() > 5.0);
+/// assert_eq!(compressor.decompress(&batch)?, pages);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct CpuBatchCompressor {
+    pool: rayon::ThreadPool,
+    /// One codec a thread of the pool, taken by its index.
+    codecs: Vec<Mutex<PageCodec>>,
+    /// Where chunks are compressed to before their place in the arena is known.
+    chunks: Vec<Chunk>,
+    algorithm: Algorithm,
+    backend: Backend,
+}
+
+/// The compressed pages of one chunk; offsets count from the chunk's start.
+struct Chunk {
+    bytes: Box<[u8; CHUNK_PAGES * PAGE_SIZE]>,
+    len_bytes: usize,
+    index: Vec<IndexEntry>,
+}
+
+impl CpuBatchCompressor {
+    /// A compressor on all cores that this process may use, with the best back end of this CPU.
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn new(algorithm: Algorithm) -> Result<Self> {
+        let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        Self::with(algorithm, Backend::detect(), threads)
+    }
+
+    /// A compressor on a given number of threads and a given back end.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, cpu::Backend};
+    /// let two = NonZeroUsize::new(2).expect("not zero");
+    /// let compressor = CpuBatchCompressor::with(Algorithm::Lz4, Backend::Scalar, two)?;
+    /// assert_eq!(compressor.threads(), 2);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`] if this CPU cannot run the back end, [`Error::ZstdLevel`] for a level that
+    /// Zstandard does not have, [`Error::ThreadPool`] if the threads cannot be started.
+    pub fn with(algorithm: Algorithm, backend: Backend, threads: NonZeroUsize) -> Result<Self> {
+        let threads = threads.get();
+        let codecs = (0..threads)
+            .map(|_| PageCodec::with_backend(algorithm, backend).map(Mutex::new))
+            .collect::<Result<Vec<_>>>()?;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|n| format!("page-codec-{n}"))
+            .build()
+            .map_err(|e| Error::ThreadPool { threads, reason: e.to_string() })?;
+        Ok(Self { pool, codecs, chunks: Vec::new(), algorithm, backend })
+    }
+
+    /// The algorithm pages are compressed with.
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The back end that LZ4 runs on.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Threads at work.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.codecs.len()
+    }
+
+    /// Compresses pages into a new batch.
+    ///
+    /// # Errors
+    /// [`Error::ZstdCompress`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
+    pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
+        let mut batch = CompressedBatch::new();
+        self.compress_into(pages, &mut batch, &())?;
+        Ok(batch)
+    }
+
+    /// Compresses pages into a batch that is used again, and reports how far it is.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
+    /// let pages = vec![[1u8; PAGE_SIZE]; 1000];
+    /// let (mut batch, pages_done) = (CompressedBatch::new(), AtomicUsize::new(0));
+    /// CpuBatchCompressor::default().compress_into(&pages, &mut batch, &pages_done)?;
+    /// assert_eq!(pages_done.load(Ordering::Relaxed), 1000);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`compress`](Self::compress); the batch is then empty.
+    pub fn compress_into(
+        &mut self,
+        pages: &[Page],
+        batch: &mut CompressedBatch,
+        progress: &impl Progress,
+    ) -> Result<()> {
+        batch.clear();
+        let wave_pages = self.threads() * CHUNKS_PER_THREAD * CHUNK_PAGES;
+        for (wave_number, wave) in pages.chunks(wave_pages).enumerate() {
+            let chunks = wave.len().div_ceil(CHUNK_PAGES);
+            while self.chunks.len() < chunks {
+                self.chunks.push(Chunk::new());
+            }
+            let (codecs, chunks) = (&self.codecs, &mut self.chunks[..chunks]);
+            let compressed = self.pool.install(|| {
+                first_error(chunks.par_iter_mut().zip(wave.par_chunks(CHUNK_PAGES)).enumerate().map(
+                    |(chunk_number, (chunk, pages))| {
+                        let first_page = wave_number * wave_pages + chunk_number * CHUNK_PAGES;
+                        with_own_codec(codecs, |codec| chunk.compress(codec, pages, first_page))?;
+                        progress.pages_done(pages.len());
+                        Ok(())
+                    },
+                ))
+            });
+            if let Err(error) = compressed {
+                batch.clear();
+                return Err(error);
+            }
+            let pieces = chunks.iter().map(|chunk| (&chunk.bytes[..chunk.len_bytes], &chunk.index[..]));
+            self.pool.install(|| batch.append(pieces, pages.len()));
+        }
+        Ok(())
+    }
+
+    /// Restores all pages of a batch.
+    ///
+    /// # Errors
+    /// As [`decompress_into`](Self::decompress_into).
+    pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
+        let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+        self.decompress_into(batch, &mut pages, &())?;
+        Ok(pages)
+    }
+
+    /// Restores all pages of a batch in place, and reports how far it is.
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
+    /// is corrupt, with all other pages restored.
+    pub fn decompress_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut [Page],
+        progress: &impl Progress,
+    ) -> Result<()> {
+        if batch.len() != pages.len() {
+            return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
+        }
+        let codecs = &self.codecs;
+        self.pool.install(|| {
+            first_error(pages.par_chunks_mut(CHUNK_PAGES).enumerate().map(|(chunk_number, pages)| {
+                let first_page = chunk_number * CHUNK_PAGES;
+                let done = with_own_codec(codecs, |codec| {
+                    let mut first_error = Ok(());
+                    for (data, (index, page)) in batch.iter_from(first_page).zip((first_page..).zip(&mut *pages)) {
+                        let restored = codec.decompress(data, page).map_err(|e| e.in_page(index));
+                        first_error = first_error.and(restored);
+                    }
+                    first_error
+                });
+                progress.pages_done(pages.len());
+                done
+            }))
+        })
+    }
+}
+
+impl Default for CpuBatchCompressor {
+    /// LZ4 on all cores.
+    ///
+    /// # Panics
+    /// If the system cannot start threads; [`CpuBatchCompressor::new`] returns that as an error.
+    fn default() -> Self {
+        Self::new(Algorithm::Lz4).expect("the system can start worker threads")
+    }
+}
+
+impl std::fmt::Debug for CpuBatchCompressor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CpuBatchCompressor")
+            .field("algorithm", &self.algorithm)
+            .field("backend", &self.backend)
+            .field("threads", &self.threads())
+            .finish()
+    }
+}
+
+impl Chunk {
+    fn new() -> Self {
+        let bytes = vec![0; CHUNK_PAGES * PAGE_SIZE].into_boxed_slice();
+        let bytes = bytes.try_into().expect("the vector was made with the length of a chunk");
+        Self { bytes, len_bytes: 0, index: Vec::with_capacity(CHUNK_PAGES) }
+    }
+
+    fn compress(&mut self, codec: &mut PageCodec, pages: &[Page], first_page: usize) -> Result<()> {
+        self.index.clear();
+        self.len_bytes = 0;
+        for (index, page) in (first_page..).zip(pages) {
+            // Every page before took at most its own size, so there is room for a whole one here.
+            let out = self.bytes[self.len_bytes..].first_chunk_mut().expect("a chunk has room for all its pages raw");
+            let data = codec.compress(page, out).map_err(|e| e.in_page(index))?;
+            self.index.push(IndexEntry::new(self.len_bytes as u64, data));
+            let (kind, len_bytes) = (data.kind(), data.bytes().len());
+            if kind == crate::page::PageKind::Raw {
+                out.copy_from_slice(page);
+            }
+            self.len_bytes += len_bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Runs `work` with the codec of the pool's thread that this is.
+fn with_own_codec<T>(codecs: &[Mutex<PageCodec>], work: impl FnOnce(&mut PageCodec) -> T) -> T {
+    let thread = rayon::current_thread_index().expect("work runs on threads of the pool");
+    // A codec's earlier work never shows in later results, so one that a panic left behind is as good as new.
+    work(&mut codecs[thread].lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Runs all the work, and reports the error of the earliest part that failed.
+fn first_error(work: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
+    work.enumerate()
+        .filter_map(|(part, done)| done.err().map(|error| (part, error)))
+        .min_by_key(|(part, _)| *part)
+        .map_or(Ok(()), |(_, error)| Err(error))
+}

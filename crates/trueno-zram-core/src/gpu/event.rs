@@ -1,0 +1,135 @@
+//! Events: marks in a stream, to wait for and to measure between.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use super::context::GpuContext;
+use super::driver::CUevent;
+use super::error::{DriverError, GpuError, GpuResult};
+
+/// A mark that a [`Stream`](super::stream::Stream) reaches when all work before it is done. One that was never recorded counts as reached.
+///
+/// ```no_run
+/// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+/// let context = GpuContext::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+/// stream.record(&start)?;
+/// stream.record(&end)?;
+/// end.wait()?;
+/// println!("{:?} for nothing", end.since(&start)?);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct Event {
+    context: GpuContext,
+    handle: CUevent,
+}
+
+// SAFETY: the handle is a token of the driver, which may be used from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above; the driver locks for itself.
+unsafe impl Sync for Event {}
+
+/// How long [`Event::wait_for`] sleeps between two questions: short beside a batch, long beside a question.
+const POLL: Duration = Duration::from_micros(20);
+
+impl Event {
+    const DISABLE_TIMING: u32 = 0x2;
+
+    /// An event that notes the time.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn timed(context: &GpuContext) -> GpuResult<Self> {
+        Self::with_flags(context, 0)
+    }
+
+    /// An event that only orders, which is cheaper.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn ordering(context: &GpuContext) -> GpuResult<Self> {
+        Self::with_flags(context, Self::DISABLE_TIMING)
+    }
+
+    fn with_flags(context: &GpuContext, flags: u32) -> GpuResult<Self> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the destination is a value of ours; `drop` destroys the event.
+        context.call(|driver| unsafe { driver.cuEventCreate(&raw mut handle, flags) })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// Waits until the mark is reached.
+    ///
+    /// # Errors
+    /// Those of the work before the mark.
+    pub fn wait(&self) -> GpuResult<()> {
+        // SAFETY: the event lives.
+        self.context.call(|driver| unsafe { driver.cuEventSynchronize(self.handle) })
+    }
+
+    /// Waits until the mark is reached, but no longer than `timeout`.
+    ///
+    /// # Errors
+    /// [`GpuError::TimedOut`], or those of the work before the mark.
+    pub fn wait_for(&self, timeout: Duration) -> GpuResult<()> {
+        let start = Instant::now();
+        while !self.is_reached()? {
+            if start.elapsed() >= timeout {
+                return Err(GpuError::TimedOut { timeout_ms: timeout.as_millis() });
+            }
+            std::thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Whether the mark is reached already.
+    ///
+    /// # Errors
+    /// Those of the work before the mark.
+    pub fn is_reached(&self) -> GpuResult<bool> {
+        // SAFETY: the event lives.
+        match self.context.call(|driver| unsafe { driver.cuEventQuery(self.handle) }) {
+            Ok(()) => Ok(true),
+            Err(GpuError::Driver(DriverError { number: DriverError::NOT_READY, .. })) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The GPU's time between two [timed](Self::timed) marks, both reached; to about half a microsecond.
+    ///
+    /// # Errors
+    /// If one of the two was not recorded, or not reached, or notes no time.
+    pub fn since(&self, start: &Self) -> GpuResult<Duration> {
+        self.context.check_same(&start.context, "the event")?;
+        let mut milliseconds = 0f32;
+        self.context.call(|driver| {
+            // SAFETY: the destination is a value of ours; both events live.
+            unsafe { driver.cuEventElapsedTime(&raw mut milliseconds, start.handle, self.handle) }
+        })?;
+        // An end before its start is no duration; the driver gives it as negative.
+        Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
+    }
+
+    pub(crate) fn handle(&self) -> CUevent {
+        self.handle
+    }
+
+    pub(crate) fn context(&self) -> &GpuContext {
+        &self.context
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({:p})", self.handle)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        // SAFETY: `with_flags` created it. The driver keeps what pending work needs of it.
+        self.context.call_in_drop(|driver| unsafe { driver.cuEventDestroy_v2(self.handle) });
+    }
+}

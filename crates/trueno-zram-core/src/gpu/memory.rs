@@ -1,0 +1,111 @@
+//! Buffers in device memory.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ops::Range;
+
+use super::context::GpuContext;
+use super::driver::CUdeviceptr;
+use super::error::{GpuError, GpuResult};
+
+/// Bytes in device memory.
+///
+/// The host cannot touch them but through a [`Stream`](super::stream::Stream), in the order of that stream: so a shared reference is enough
+/// to copy in either direction or to pass them to a kernel, and two streams that disagree spoil bytes, not memory
+/// safety. Dropping one waits for all work of its context, so that nothing in flight can still use it; buffers are
+/// made to be kept.
+///
+/// ```no_run
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+/// let context = GpuContext::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let buffer = DeviceBuffer::new(&context, 4)?;
+/// stream.upload(&buffer, 0, b"page")?;
+/// let mut back = [0; 4];
+/// stream.download(&buffer, 0, &mut back)?;
+/// assert_eq!(back, *b"page");
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct DeviceBuffer {
+    context: GpuContext,
+    address: CUdeviceptr,
+    len_bytes: usize,
+}
+
+impl DeviceBuffer {
+    /// Allocates `len_bytes` bytes, whatever they hold. The start is aligned to 256 bytes.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`, mostly.
+    pub fn new(context: &GpuContext, len_bytes: usize) -> GpuResult<Self> {
+        let mut address = 0;
+        // The driver refuses to allocate nothing.
+        let allocated = len_bytes.max(1);
+        // SAFETY: the destination is a value of ours; `drop` frees the memory.
+        context.call(|driver| unsafe { driver.cuMemAlloc_v2(&raw mut address, allocated) })?;
+        Ok(Self { context: context.clone(), address, len_bytes })
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Its address on the device, for foreign libraries and for tables of pointers.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn context(&self) -> &GpuContext {
+        &self.context
+    }
+
+    /// The address of a part, if the buffer has it.
+    pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> GpuResult<CUdeviceptr> {
+        check_part(offset, len_bytes, self.len_bytes)?;
+        // Device addresses have 64 bits, and so has `usize` wherever CUDA runs.
+        Ok(self.address + offset as u64)
+    }
+}
+
+impl fmt::Debug for DeviceBuffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceBuffer({:#x}, {} bytes)", self.address, self.len_bytes)
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        self.context.call_in_drop(|driver| {
+            // SAFETY: no arguments. Copies and kernels that use the buffer are done after it.
+            unsafe { driver.cuCtxSynchronize() }?;
+            // SAFETY: `new` allocated it, and nothing uses it any more.
+            unsafe { driver.cuMemFree_v2(self.address) }
+        });
+    }
+}
+
+/// Checks that a part lies inside a buffer.
+pub(crate) fn check_part(offset: usize, len_bytes: usize, buffer_len_bytes: usize) -> GpuResult<Range<usize>> {
+    match offset.checked_add(len_bytes) {
+        Some(end) if end <= buffer_len_bytes => Ok(offset..end),
+        _ => Err(GpuError::OutsideBuffer { offset, len_bytes, buffer_len_bytes }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_inside() {
+        assert_eq!(check_part(0, 0, 0), Ok(0..0));
+        assert_eq!(check_part(3, 5, 8), Ok(3..8));
+        for (offset, len_bytes) in [(3, 6), (9, 0), (usize::MAX, 1), (1, usize::MAX)] {
+            let refused = Err(GpuError::OutsideBuffer { offset, len_bytes, buffer_len_bytes: 8 });
+            assert_eq!(check_part(offset, len_bytes, 8), refused);
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Compression on NVIDIA GPUs, where there is one.
+//!
+//! The driver is looked for at run time: the same binary runs with and without one, and nothing here panics for want of
+//! it. [`gpu_available`] says whether there is a GPU, [`GpuDeviceInfo::all`] which, [`select_backend`] whether a batch
+//! should go there.
+//!
+//! [`raw`] is the layer over the driver that the rest is built on: contexts, buffers, streams, events, launches.
+
+mod backend;
+mod config;
+mod context;
+mod device;
+mod driver;
+mod error;
+mod event;
+mod launch;
+mod memory;
+mod module;
+mod pinned;
+mod stream;
+
+pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
+pub use config::GpuBatchConfig;
+pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
+
+/// The thin layer over the CUDA driver, for those who bring their own kernels.
+///
+/// All of it is safe but [`Launcher::launch`](raw::Launcher::launch): a kernel is foreign code, and may do anything.
+///
+/// - Every object keeps its [`GpuContext`](raw::GpuContext) alive; drop them in any order, on any thread.
+/// - What is in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when touched.
+/// - Once an error has poisoned a context, all calls give that error, at once, and nothing is freed.
+///
+/// ```
+/// use trueno_zram_core::gpu::{GpuDeviceInfo, raw::GpuContext};
+/// for device in GpuDeviceInfo::all() {
+///     let context = GpuContext::new(device.index)?;
+///     println!("{}: {} SMs", device.name, context.limits().multiprocessors);
+/// }
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub mod raw {
+    pub use super::context::GpuContext;
+    pub use super::device::DeviceLimits;
+    pub use super::error::{DriverError, GpuError, GpuResult};
+    pub use super::event::Event;
+    pub use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
+    pub use super::memory::DeviceBuffer;
+    pub use super::module::Module;
+    pub use super::pinned::{HostCaching, PinnedBuffer};
+    pub use super::stream::Stream;
+}

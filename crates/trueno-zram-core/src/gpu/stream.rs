@@ -1,0 +1,228 @@
+//! Streams: queues of copies and kernels, which run in order.
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::Range;
+
+use super::context::GpuContext;
+use super::driver::{CUstream, Driver};
+use super::error::{DriverError, GpuResult};
+use super::event::Event;
+use super::memory::{DeviceBuffer, check_part};
+use super::pinned::{InFlight, PinnedBuffer};
+
+/// A queue of work for a device. Two streams run side by side, unless an [`Event`] orders them.
+///
+/// ```no_run
+/// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+/// let context = GpuContext::new(0)?;
+/// let (copies, kernels) = (Stream::new(&context)?, Stream::new(&context)?);
+/// let copied = Event::ordering(&context)?;
+/// copies.record(&copied)?;
+/// kernels.wait_for_event(&copied)?; // what is queued in `kernels` from here on runs after `copied`
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct Stream {
+    context: GpuContext,
+    handle: CUstream,
+}
+
+// SAFETY: the handle is a token of the driver, which may be used from any thread.
+unsafe impl Send for Stream {}
+// SAFETY: as above; the driver locks for itself.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// Does not wait for the default stream, which foreign libraries may use.
+    const NON_BLOCKING: u32 = 0x1;
+
+    /// Makes a stream that waits for no other.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn new(context: &GpuContext) -> GpuResult<Self> {
+        let mut handle = std::ptr::null_mut();
+        // SAFETY: the destination is a value of ours; `drop` destroys the stream.
+        context.call(|driver| unsafe { driver.cuStreamCreate(&raw mut handle, Self::NON_BLOCKING) })?;
+        Ok(Self { context: context.clone(), handle })
+    }
+
+    /// Copies bytes of the host to a buffer, and waits.
+    ///
+    /// # Errors
+    /// If the bytes do not fit there, or the copy or work before it in the stream fails.
+    pub fn upload(&self, to: &DeviceBuffer, offset: usize, bytes: &[u8]) -> GpuResult<()> {
+        let to = self.part_of(to, offset, bytes.len())?;
+        self.context.call(|driver| {
+            // SAFETY: both ends are as long as that, and the source is borrowed until the copy is done, below.
+            unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.handle) }?;
+            // SAFETY: the stream lives.
+            unsafe { driver.cuStreamSynchronize(self.handle) }
+        })
+    }
+
+    /// Copies bytes of a buffer to the host, and waits.
+    ///
+    /// # Errors
+    /// If the buffer has no such bytes, or the copy or work before it in the stream fails.
+    pub fn download(&self, from: &DeviceBuffer, offset: usize, bytes: &mut [u8]) -> GpuResult<()> {
+        let from = self.part_of(from, offset, bytes.len())?;
+        self.context.call(|driver| {
+            // SAFETY: both ends are as long as that, and the destination is borrowed until the copy is done, below.
+            unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.handle) }?;
+            // SAFETY: the stream lives.
+            unsafe { driver.cuStreamSynchronize(self.handle) }
+        })
+    }
+
+    /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
+    ///
+    /// # Errors
+    /// If the bytes are not there or do not fit, or a driver call fails.
+    pub fn upload_pinned(
+        &self,
+        to: &DeviceBuffer,
+        offset: usize,
+        from: &mut PinnedBuffer,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let to = self.part_of(to, offset, part.len())?;
+        self.copy_pinned(from, part, InFlight::Reads, |driver, bytes, len| {
+            // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
+            unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes, len, self.handle) }
+        })
+    }
+
+    /// Queues a copy of bytes of a buffer to `part` of page-locked memory; the memory is out of reach until it is done.
+    ///
+    /// # Errors
+    /// If the bytes are not there or do not fit, or a driver call fails.
+    pub fn download_pinned(
+        &self,
+        from: &DeviceBuffer,
+        offset: usize,
+        to: &mut PinnedBuffer,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let from = self.part_of(from, offset, part.len())?;
+        self.copy_pinned(to, part, InFlight::Writes, |driver, bytes, len| {
+            // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
+            unsafe { driver.cuMemcpyDtoHAsync_v2(bytes, from, len, self.handle) }
+        })
+    }
+
+    fn copy_pinned(
+        &self,
+        pinned: &mut PinnedBuffer,
+        part: Range<usize>,
+        direction: InFlight,
+        copy: impl FnOnce(&Driver, *mut c_void, usize) -> Result<(), DriverError>,
+    ) -> GpuResult<()> {
+        self.context.check_same(pinned.context(), "the page-locked buffer")?;
+        let part = check_part(part.start, part.len(), pinned.len_bytes())?;
+        if let Some(earlier) = pinned.copy_in_flight() {
+            self.wait_for_event(earlier)?;
+        }
+        let (address, last_copy) = pinned.begin_copy(direction);
+        // SAFETY: the part lies inside the memory.
+        let bytes = unsafe { address.add(part.start) };
+        let queued = self.context.call(|driver| copy(driver, bytes.cast(), part.len()));
+        let recorded = self.record(last_copy);
+        if recorded.is_err() && self.synchronize().is_err() {
+            // A copy may be in flight that nothing marks and nothing can wait for: see `begin_copy`.
+            self.context.abandon("a copy could be neither marked nor waited for");
+        }
+        queued.and(recorded)
+    }
+
+    /// Queues a copy between buffers of the device.
+    ///
+    /// # Errors
+    /// If one of the two does not have such bytes, or the driver call fails.
+    pub fn copy(
+        &self,
+        to: &DeviceBuffer,
+        to_offset: usize,
+        from: &DeviceBuffer,
+        from_offset: usize,
+        len_bytes: usize,
+    ) -> GpuResult<()> {
+        let to = self.part_of(to, to_offset, len_bytes)?;
+        let from = self.part_of(from, from_offset, len_bytes)?;
+        // SAFETY: both parts lie inside their buffers, which are freed only once the stream has run.
+        self.context.call(|driver| unsafe { driver.cuMemcpyDtoDAsync_v2(to, from, len_bytes, self.handle) })
+    }
+
+    /// Queues setting `part` of a buffer to one byte.
+    ///
+    /// # Errors
+    /// If the buffer has no such bytes, or the driver call fails.
+    pub fn fill(&self, buffer: &DeviceBuffer, part: Range<usize>, byte: u8) -> GpuResult<()> {
+        let len_bytes = part.len();
+        let to = self.part_of(buffer, part.start, len_bytes)?;
+        // SAFETY: the part lies inside the buffer, which is freed only once the stream has run.
+        self.context.call(|driver| unsafe { driver.cuMemsetD8Async(to, byte, len_bytes, self.handle) })
+    }
+
+    /// Queues a mark.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn record(&self, event: &Event) -> GpuResult<()> {
+        self.context.check_same(event.context(), "the event")?;
+        // SAFETY: event and stream live.
+        self.context.call(|driver| unsafe { driver.cuEventRecord(event.handle(), self.handle) })
+    }
+
+    /// Lets all work queued from here on wait for a mark, as it was last recorded.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn wait_for_event(&self, event: &Event) -> GpuResult<()> {
+        self.context.check_same(event.context(), "the event")?;
+        // SAFETY: event and stream live.
+        self.context.call(|driver| unsafe { driver.cuStreamWaitEvent(self.handle, event.handle(), 0) })
+    }
+
+    /// Waits until all work queued so far is done.
+    ///
+    /// # Errors
+    /// Those of the work.
+    pub fn synchronize(&self) -> GpuResult<()> {
+        // SAFETY: the stream lives.
+        self.context.call(|driver| unsafe { driver.cuStreamSynchronize(self.handle) })
+    }
+
+    /// The driver's handle, a `CUstream`, for foreign libraries.
+    #[must_use]
+    pub fn as_raw(&self) -> *mut c_void {
+        self.handle.cast()
+    }
+
+    pub(crate) fn handle(&self) -> CUstream {
+        self.handle
+    }
+
+    pub(crate) fn context(&self) -> &GpuContext {
+        &self.context
+    }
+
+    fn part_of(&self, buffer: &DeviceBuffer, offset: usize, len_bytes: usize) -> GpuResult<u64> {
+        self.context.check_same(buffer.context(), "the buffer")?;
+        buffer.part(offset, len_bytes)
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:p})", self.handle)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        // SAFETY: `new` created it. The driver finishes the queued work first, without waiting here.
+        self.context.call_in_drop(|driver| unsafe { driver.cuStreamDestroy_v2(self.handle) });
+    }
+}

@@ -1,0 +1,99 @@
+//! Wide copies within the page whose bounds were checked beforehand.
+#![allow(unsafe_code)]
+
+use super::cursor::Cursor;
+use super::lanes::{LANE, Lanes, STEP};
+use crate::page::{PAGE_SIZE, Page};
+
+/// Room that a long copy keeps after its end: it overruns by less than two lanes, and the match
+/// after long literals by one lane more.
+pub(super) const LONG_SLACK: usize = 3 * LANE;
+
+/// Copies the 16 bytes `ahead` of `input` to `to` of the page.
+///
+/// # Safety
+///
+/// The block has `ahead + 16` bytes from `input` on, and `to + 16 <= PAGE_SIZE`.
+#[inline(always)]
+pub(super) unsafe fn copy_in<L: Lanes>(lanes: L, input: Cursor<'_>, ahead: usize, page: &mut Page, to: usize) {
+    // SAFETY: the caller says the bytes are there.
+    let source = unsafe { input.lane(ahead) };
+    // SAFETY: the caller bounds `to`.
+    lanes.store(lanes.load(source), unsafe { lane_mut(page, to) });
+}
+
+/// Makes 16 bytes at `start` of the page from those `offset` before.
+///
+/// # Safety
+///
+/// `offset <= start` and `start + 16 <= PAGE_SIZE`.
+#[inline(always)]
+pub(super) unsafe fn copy_match<L: Lanes>(lanes: L, page: &mut Page, start: usize, offset: usize) {
+    // SAFETY: `start - offset` does not wrap and is no later than `start`, which the caller bounds.
+    let source = lanes.load(unsafe { lane(page, start - offset) });
+    // SAFETY: the caller bounds `start`.
+    lanes.store(lanes.repeat(source, offset), unsafe { lane_mut(page, start) });
+}
+
+/// Makes `length` bytes at `start` of the page from those `offset` before, and less than two lanes more.
+///
+/// # Safety
+///
+/// `0 < offset <= start` and `start + length + LONG_SLACK <= PAGE_SIZE`.
+#[inline(always)]
+pub(super) unsafe fn copy_long<L: Lanes>(lanes: L, page: &mut Page, start: usize, offset: usize, length: usize) {
+    if let Some(&step) = STEP.get(offset) {
+        let step = usize::from(step);
+        // SAFETY: `start - offset` does not wrap, and the caller bounds `start`.
+        let source = lanes.load(unsafe { lane(page, start - offset) });
+        let pattern = lanes.repeat(source, offset);
+        // SAFETY: the caller bounds `start`.
+        lanes.store(pattern, unsafe { lane_mut(page, start) });
+        // SAFETY: a step is at most a lane, and the caller keeps `LONG_SLACK`.
+        lanes.store(pattern, unsafe { lane_mut(page, start + step) });
+        let mut done = 2 * step;
+        while done < length {
+            // SAFETY: `done < length`, and the caller keeps `LONG_SLACK`.
+            lanes.store(pattern, unsafe { lane_mut(page, start + done) });
+            done += step;
+        }
+    } else {
+        let mut done = 0;
+        loop {
+            for to in [start + done, start + done + LANE] {
+                // SAFETY: `done < length` or `done == 0`, so two lanes end within `LONG_SLACK` of the match.
+                let source = lanes.load(unsafe { lane(page, to - offset) });
+                // SAFETY: as above.
+                lanes.store(source, unsafe { lane_mut(page, to) });
+            }
+            done += 2 * LANE;
+            if done >= length {
+                break;
+            }
+        }
+    }
+}
+
+/// The 16 bytes at `at` of the page.
+///
+/// # Safety
+///
+/// `at + 16 <= PAGE_SIZE`.
+#[inline(always)]
+unsafe fn lane(page: &Page, at: usize) -> &[u8; LANE] {
+    debug_assert!(at + LANE <= PAGE_SIZE);
+    // SAFETY: the caller upholds the bound; an array of bytes needs no alignment.
+    unsafe { &*page.as_ptr().wrapping_add(at).cast() }
+}
+
+/// The 16 bytes at `at` of the page, to write.
+///
+/// # Safety
+///
+/// `at + 16 <= PAGE_SIZE`.
+#[inline(always)]
+unsafe fn lane_mut(page: &mut Page, at: usize) -> &mut [u8; LANE] {
+    debug_assert!(at + LANE <= PAGE_SIZE);
+    // SAFETY: the caller upholds the bound; an array of bytes needs no alignment.
+    unsafe { &mut *page.as_mut_ptr().wrapping_add(at).cast() }
+}

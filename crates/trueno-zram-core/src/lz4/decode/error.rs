@@ -1,0 +1,106 @@
+//! Why a block was refused, and where.
+
+use thiserror::Error;
+
+/// Why a block does not decode to one page.
+///
+/// `at` is a byte position in the block: of the token, length byte or offset that is wrong.
+/// The same block gives the same error whatever back end ran.
+///
+/// ```
+/// use trueno_zram_core::lz4::{DecodeError, decode_simple};
+/// let error = decode_simple(&[0x10, b'a', 2, 0], &mut [0; 4096]);
+/// assert_eq!(error, Err(DecodeError::OffsetBeforePage { at: 2, offset: 2, produced: 1 }));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The block ends where a token must stand: it is empty, or it ends with a match.
+    #[error("block ends at byte {at}, where a token must stand ({produced} bytes of the page made)")]
+    TokenMissing {
+        /// Position of the missing token: the block's length.
+        at: usize,
+        /// Bytes of the page made so far.
+        produced: usize,
+    },
+    /// The block ends among the length bytes of a literal run or a match.
+    #[error("block ends at byte {at}, among the length bytes of a sequence")]
+    LengthTruncated {
+        /// Position of the missing length byte: the block's length.
+        at: usize,
+    },
+    /// A literal run is longer than what is left of the block.
+    #[error("{needed} literals at byte {at}, but the block has {left} bytes left")]
+    LiteralsPastInput {
+        /// Position of the first literal.
+        at: usize,
+        /// Length of the literal run.
+        needed: usize,
+        /// Bytes from `at` to the end of the block.
+        left: usize,
+    },
+    /// A literal run is longer than what is left of the page.
+    #[error("{needed} literals at byte {at}, but the page has room for {room} bytes")]
+    LiteralsPastPage {
+        /// Position of the first literal.
+        at: usize,
+        /// Length of the literal run.
+        needed: usize,
+        /// Bytes of the page not made yet.
+        room: usize,
+    },
+    /// The block ends within a match offset.
+    #[error("block ends within the match offset at byte {at}")]
+    OffsetTruncated {
+        /// Position of the offset.
+        at: usize,
+    },
+    /// A match offset of 0, which the format forbids.
+    #[error("match offset 0 at byte {at}")]
+    OffsetZero {
+        /// Position of the offset.
+        at: usize,
+    },
+    /// A match that starts before the page.
+    #[error("match offset {offset} at byte {at} reaches before the page ({produced} bytes made)")]
+    OffsetBeforePage {
+        /// Position of the offset.
+        at: usize,
+        /// The offset.
+        offset: usize,
+        /// Bytes of the page made before the match.
+        produced: usize,
+    },
+    /// A match is longer than what is left of the page.
+    #[error("match of {needed} bytes with its offset at byte {at}, but the page has room for {room} bytes")]
+    MatchPastPage {
+        /// Position of the offset.
+        at: usize,
+        /// Length of the match.
+        needed: usize,
+        /// Bytes of the page not made yet.
+        room: usize,
+    },
+    /// A match starts within the last 12 bytes of the page (end-of-block condition).
+    #[error("match with its offset at byte {at} starts at byte {start} of the page, too late")]
+    MatchStartsLate {
+        /// Position of the offset.
+        at: usize,
+        /// Where in the page the match starts.
+        start: usize,
+    },
+    /// A match ends within the last 5 bytes of the page (end-of-block condition).
+    #[error("match with its offset at byte {at} ends at byte {end} of the page, too late")]
+    MatchEndsLate {
+        /// Position of the offset.
+        at: usize,
+        /// Where in the page the match ends.
+        end: usize,
+    },
+    /// The block is well formed, but shorter than a page.
+    #[error("block decodes to {produced} bytes, less than a page")]
+    PageIncomplete {
+        /// Bytes of the page made.
+        produced: usize,
+    },
+}

@@ -1,0 +1,108 @@
+//! Tests of the encoder's parts that need no other codec, and so run under Miri.
+
+use trueno_test_pages::generate::Generator;
+
+use super::compare::{BLOCK, Compare};
+use super::{Scratch, encode_page, is_mostly_words};
+use crate::cpu::{Backend, Scalar, Token};
+use crate::lz4::decode_simple;
+use crate::page::{PAGE_SIZE, Page};
+
+/// Miri is some thousand times slower: it takes a few cases of each.
+fn cases(count: usize) -> usize {
+    if cfg!(miri) { count.div_ceil(2000) } else { count }
+}
+
+fn tokens() -> Vec<Token> {
+    Backend::available().into_iter().map(|backend| backend.token().expect("available")).collect()
+}
+
+/// The block that all back ends make of the page, from fresh working memory and from used.
+fn encode(used: &mut Scratch, page: &Page) -> Option<Vec<u8>> {
+    let block = encode_page(Token::Scalar(Scalar), &mut Scratch::boxed(), page).map(<[u8]>::to_vec);
+    for token in tokens() {
+        used.table.fill(u16::from_le_bytes([page[17], page[4001] % 15]));
+        used.output.fill(page[99]);
+        for state in ["filled", "used"] {
+            let again = encode_page(token, used, page).map(<[u8]>::to_vec);
+            assert_eq!(again, block, "{token:?} with {state} working memory");
+        }
+    }
+    block
+}
+
+fn assert_round_trip(used: &mut Scratch, page: &Page) -> Option<usize> {
+    let block = encode(used, page)?;
+    let mut decoded = [0; PAGE_SIZE];
+    assert_eq!(decode_simple(&block, &mut decoded), Ok(()));
+    assert!(decoded == *page);
+    Some(block.len())
+}
+
+#[test]
+fn generated_pages_come_back_whatever_the_working_memory_held() {
+    let (mut generator, mut used) = (Generator::new(8), Scratch::boxed());
+    for _ in 0..cases(10_000) {
+        assert_round_trip(&mut used, &generator.page());
+    }
+}
+
+#[test]
+fn a_page_may_end_inside_a_match_of_any_length_and_offset() {
+    let (mut generator, mut used) = (Generator::new(9), Scratch::boxed());
+    for run in (0..80).step_by(if cfg!(miri) { 37 } else { 1 }) {
+        for offset in [1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 500] {
+            let mut page: Page = std::array::from_fn(|_| generator.byte());
+            for i in PAGE_SIZE - run..PAGE_SIZE {
+                page[i] = page[i - offset];
+            }
+            // So that the block shrinks and the end is really encoded.
+            page.copy_within(..1500, 1500);
+            assert!(assert_round_trip(&mut used, &page).is_some());
+        }
+    }
+}
+
+#[test]
+fn a_block_that_does_not_shrink_is_given_up() {
+    let (mut generator, mut used) = (Generator::new(10), Scratch::boxed());
+    let noise: Page = std::array::from_fn(|_| generator.byte());
+    assert_eq!(assert_round_trip(&mut used, &noise), None);
+    let mut shrinks = 0;
+    for copied in 4..40 {
+        let mut page = noise;
+        page.copy_within(10..10 + copied, 60);
+        shrinks += usize::from(assert_round_trip(&mut used, &page).is_some());
+    }
+    assert!((1..36).contains(&shrinks), "short copies do not pay for the length bytes, long ones do: {shrinks}");
+}
+
+#[test]
+fn equal_mask_is_its_definition_on_every_back_end() {
+    fn check(compare: impl Compare, a: &[u8; BLOCK], b: &[u8; BLOCK]) {
+        let expected = (0..BLOCK).map(|i| u32::from(a[i] == b[i]) << i).sum::<u32>();
+        assert_eq!(compare.equal_mask(a, b), expected);
+    }
+    let mut generator = Generator::new(11);
+    for _ in 0..cases(100_000) {
+        let a: [u8; BLOCK] = std::array::from_fn(|_| generator.byte());
+        let flips = [1, 0x80, 0xff, generator.byte()];
+        let keep = generator.next_u64();
+        let b = std::array::from_fn(|i| if keep >> i & 1 == 0 { a[i] ^ flips[i % 4] } else { a[i] });
+        check(Scalar, &a, &b);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(avx2) = crate::cpu::Avx2::detect() {
+            check(avx2, &a, &b);
+        }
+    }
+}
+
+#[test]
+fn word_pages_are_told_from_text() {
+    let mut words = [0; PAGE_SIZE];
+    for (word, n) in words.as_chunks_mut::<8>().0.iter_mut().zip(0u64..) {
+        *word = (0x5500_0000_1000 + 48 * n).to_le_bytes();
+    }
+    assert!(is_mostly_words(&words));
+    assert!(!is_mostly_words(&[b'x'; PAGE_SIZE]));
+}

@@ -1,0 +1,77 @@
+//! The LZ4 block format, for blocks that hold exactly one page.
+//!
+//! [`Codec`] encodes and decodes on a chosen [back end](crate::cpu::Backend); [`decode_simple`] is the decoder's slow
+//! twin in plain code. Neither knows of same-filled or raw pages: [`PageCodec`](crate::PageCodec) does.
+
+mod decode;
+mod encode;
+mod format;
+
+pub use decode::{DecodeError, decode_simple};
+
+use crate::cpu::{Backend, Token};
+use crate::error::Result;
+use crate::page::{PAGE_SIZE, Page};
+
+/// Encodes and decodes LZ4 blocks of pages, with working memory that is used again.
+///
+/// ```
+/// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
+/// let mut codec = lz4::Codec::new(Backend::detect())?;
+/// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 251) as u8);
+/// let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+/// let len_bytes = codec.encode(&page, &mut out).expect("it repeats, so it shrinks");
+/// codec.decode(&out[..len_bytes], &mut back)?;
+/// assert_eq!(back, page);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct Codec {
+    token: Token,
+    encoder: Box<encode::Scratch>,
+}
+
+impl Codec {
+    /// A codec on the given back end.
+    ///
+    /// # Errors
+    /// [`Error::BackendUnavailable`](crate::Error::BackendUnavailable) if this CPU cannot run it.
+    pub fn new(backend: Backend) -> Result<Self> {
+        Ok(Self { token: backend.token()?, encoder: encode::Scratch::boxed() })
+    }
+
+    /// The back end that it runs on.
+    #[must_use]
+    pub fn backend(&self) -> Backend {
+        self.token.backend()
+    }
+
+    /// Encodes a page; the block's length, or `None` if it would not be shorter than the page. What `out` holds after
+    /// the block is unspecified.
+    ///
+    /// The same page gives the same block on every back end, and whatever the codec did before.
+    #[must_use]
+    pub fn encode(&mut self, page: &Page, out: &mut Page) -> Option<usize> {
+        let block = encode::encode_page(self.token, &mut self.encoder, page)?;
+        out[..block.len()].copy_from_slice(block);
+        Some(block.len())
+    }
+
+    /// Decodes a block, which must be exactly one page.
+    ///
+    /// It reads nothing but the block and writes nothing but the page. The verdict, and the error, are the same on
+    /// every back end.
+    ///
+    /// # Errors
+    /// [`DecodeError`] says what is wrong with the block, and where; the page is then of no use.
+    pub fn decode(&mut self, block: &[u8], page: &mut Page) -> std::result::Result<(), DecodeError> {
+        decode::decode_page(self.token, block, page)
+    }
+}
+
+impl std::fmt::Debug for Codec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Codec").field("backend", &self.backend()).finish()
+    }
+}
+
+const _: () = assert!(PAGE_SIZE <= u16::MAX as usize, "offsets and table entries have 16 bits");

@@ -1,0 +1,255 @@
+//! Pages, and the forms in which a compressed page is held.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+
+/// Bytes in a memory page: the unit of all compression here.
+///
+/// ```
+/// assert_eq!(trueno_zram_core::PAGE_SIZE, 4096);
+/// ```
+pub const PAGE_SIZE: usize = 4096;
+
+/// Bytes in the word that stands for a same-filled page.
+///
+/// ```
+/// use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
+/// assert_eq!(PAGE_SIZE % FILL_WORD_BYTES, 0);
+/// ```
+pub const FILL_WORD_BYTES: usize = 8;
+
+/// One uncompressed page.
+///
+/// ```
+/// use trueno_zram_core::{PAGE_SIZE, Page};
+/// let page: Page = [0; PAGE_SIZE];
+/// assert_eq!(page.len(), PAGE_SIZE);
+/// ```
+pub type Page = [u8; PAGE_SIZE];
+
+/// How a compressed page is held.
+///
+/// ```
+/// use trueno_zram_core::PageKind;
+/// assert_eq!(PageKind::try_from(PageKind::Lz4 as u8), Ok(PageKind::Lz4));
+/// assert!(PageKind::try_from(9).is_err());
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PageKind {
+    /// One 8-byte word, repeated 512 times; the word is held.
+    SameFilled = 0,
+    /// A standard LZ4 block, shorter than the page.
+    Lz4 = 1,
+    /// A standard Zstandard frame, shorter than the page.
+    Zstd = 2,
+    /// The page itself: it would not shrink.
+    Raw = 3,
+}
+
+impl PageKind {
+    /// The lengths in bytes that a page of this kind may be held in.
+    fn held_len_bytes(self) -> std::ops::RangeInclusive<usize> {
+        match self {
+            Self::SameFilled => FILL_WORD_BYTES..=FILL_WORD_BYTES,
+            Self::Lz4 | Self::Zstd => 1..=PAGE_SIZE - 1,
+            Self::Raw => PAGE_SIZE..=PAGE_SIZE,
+        }
+    }
+}
+
+impl TryFrom<u8> for PageKind {
+    type Error = Error;
+
+    fn try_from(value: u8) -> Result<Self> {
+        match value {
+            0 => Ok(Self::SameFilled),
+            1 => Ok(Self::Lz4),
+            2 => Ok(Self::Zstd),
+            3 => Ok(Self::Raw),
+            _ => Err(Error::UnknownPageKind { value }),
+        }
+    }
+}
+
+impl fmt::Display for PageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::SameFilled => "same-filled",
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zstd",
+            Self::Raw => "raw",
+        })
+    }
+}
+
+/// A compressed page that borrows its bytes: what codecs produce and accept.
+///
+/// The length always fits the kind: a value of this type is either the 8-byte word of a same-filled page, a block
+/// or frame of 1 to 4095 bytes, or 4096 raw bytes. Whether a block decodes is only known by decoding it.
+///
+/// ```
+/// use trueno_zram_core::{PageData, PageKind};
+/// let zero = PageData::new(PageKind::SameFilled, &[0; 8])?;
+/// assert_eq!(zero.ratio(), 512.0);
+/// assert!(PageData::new(PageKind::Raw, &[0; 100]).is_err());
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PageData<'a> {
+    kind: PageKind,
+    bytes: &'a [u8],
+}
+
+impl<'a> PageData<'a> {
+    /// Wraps bytes that are held as `kind`.
+    ///
+    /// # Errors
+    /// [`Error::HeldLength`] if a page of that kind cannot have that many bytes.
+    pub fn new(kind: PageKind, bytes: &'a [u8]) -> Result<Self> {
+        if kind.held_len_bytes().contains(&bytes.len()) {
+            Ok(Self { kind, bytes })
+        } else {
+            Err(Error::HeldLength { kind, len_bytes: bytes.len() })
+        }
+    }
+
+    /// For producers inside the crate, which know that the length fits the kind.
+    pub(crate) fn trusted(kind: PageKind, bytes: &'a [u8]) -> Self {
+        debug_assert!(kind.held_len_bytes().contains(&bytes.len()));
+        Self { kind, bytes }
+    }
+
+    /// How the page is held.
+    #[must_use]
+    pub fn kind(self) -> PageKind {
+        self.kind
+    }
+
+    /// The bytes that hold it.
+    #[must_use]
+    pub fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// [`PAGE_SIZE`] over the number of bytes held: 1 for a raw page, 512 for a same-filled one.
+    #[must_use]
+    pub fn ratio(self) -> f64 {
+        ratio_of(self.bytes.len())
+    }
+}
+
+impl fmt::Debug for PageData<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PageData({}, {} bytes)", self.kind, self.bytes.len())
+    }
+}
+
+/// A compressed page that owns its bytes, or shares them with the batch it came from.
+///
+/// It takes 24 bytes and no allocation of its own: the pages of a batch share one arena, which lives as long as any of
+/// them. [`detached`](Self::detached) copies a page out of its arena, for one that should outlive the rest.
+///
+/// ```
+/// use trueno_zram_core::{CompressedPage, PAGE_SIZE, PageCodec, PageKind};
+/// let mut codec = PageCodec::default();
+/// let page: CompressedPage = codec.compress(&[7; PAGE_SIZE], &mut [0; PAGE_SIZE])?.into();
+/// assert_eq!(page.kind(), PageKind::SameFilled);
+/// assert_eq!(page.bytes(), [7; 8]);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct CompressedPage {
+    repr: Repr,
+}
+
+#[derive(Clone)]
+enum Repr {
+    /// Kept inline, so that zero pages pin no arena.
+    SameFilled([u8; FILL_WORD_BYTES]),
+    Stored {
+        arena: Arc<Vec<u8>>,
+        offset: usize,
+        len_bytes: u16,
+        kind: PageKind,
+    },
+}
+
+const _: () = assert!(size_of::<CompressedPage>() == 24);
+
+impl CompressedPage {
+    /// A page at `offset` of a shared arena.
+    pub(crate) fn in_arena(arena: &Arc<Vec<u8>>, offset: usize, data: PageData<'_>) -> Self {
+        debug_assert_eq!(&arena[offset..offset + data.bytes.len()], data.bytes);
+        let repr = match <[u8; FILL_WORD_BYTES]>::try_from(data.bytes) {
+            Ok(word) if data.kind == PageKind::SameFilled => Repr::SameFilled(word),
+            _ => {
+                let len_bytes = u16::try_from(data.bytes.len()).expect("PageData holds at most 4096 bytes");
+                Repr::Stored { arena: Arc::clone(arena), offset, len_bytes, kind: data.kind }
+            }
+        };
+        Self { repr }
+    }
+
+    /// The page as borrowed data, to decompress or to store.
+    #[must_use]
+    pub fn data(&self) -> PageData<'_> {
+        match &self.repr {
+            Repr::SameFilled(word) => PageData::trusted(PageKind::SameFilled, word),
+            Repr::Stored { arena, offset, len_bytes, kind } => {
+                PageData::trusted(*kind, &arena[*offset..*offset + usize::from(*len_bytes)])
+            }
+        }
+    }
+
+    /// How the page is held.
+    #[must_use]
+    pub fn kind(&self) -> PageKind {
+        self.data().kind()
+    }
+
+    /// The bytes that hold it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.data().bytes()
+    }
+
+    /// [`PAGE_SIZE`] over the number of bytes held.
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.data().ratio()
+    }
+
+    /// A copy that shares no arena with other pages.
+    #[must_use]
+    pub fn detached(&self) -> Self {
+        self.data().into()
+    }
+}
+
+impl From<PageData<'_>> for CompressedPage {
+    fn from(data: PageData<'_>) -> Self {
+        Self::in_arena(&Arc::new(data.bytes.to_vec()), 0, data)
+    }
+}
+
+impl PartialEq for CompressedPage {
+    fn eq(&self, other: &Self) -> bool {
+        self.data() == other.data()
+    }
+}
+
+impl Eq for CompressedPage {}
+
+impl fmt::Debug for CompressedPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CompressedPage({}, {} bytes)", self.kind(), self.bytes().len())
+    }
+}
+
+fn ratio_of(len_bytes: usize) -> f64 {
+    // Both are at most 4096: exact in f64.
+    PAGE_SIZE as f64 / len_bytes as f64
+}

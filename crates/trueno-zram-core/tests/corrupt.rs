@@ -1,0 +1,103 @@
+//! Whatever is done to a block: a page or an error, the same on every back end, and no byte of anything else.
+
+use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
+use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::lz4::{self, DecodeError, decode_simple};
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// Blocks that differ in kind: text, heap, nearly empty, long runs, nearly incompressible.
+fn sample_blocks() -> Vec<Vec<u8>> {
+    let real = corpus::ALL.iter().map(|corpus| corpus.pages[17]);
+    let edges = [edge::one_byte_different_at(2000), edge::one_byte_different_at(4090)].map(|edge| *edge.page);
+    let mut generator = Generator::new(3);
+    let generated = std::array::from_fn::<_, 4, _>(|_| generator.page());
+    let pages = real.chain(edges).chain(generated);
+    pages.flat_map(|page| foreign_blocks(&page).map(|(_, block)| block)).collect()
+}
+
+struct Decoders(Vec<lz4::Codec>);
+
+impl Decoders {
+    fn all() -> Self {
+        Self(Backend::available().into_iter().map(|b| lz4::Codec::new(b).expect("available")).collect())
+    }
+
+    /// Decodes with the slow twin and every back end, into pages that held different bytes before; they must agree with
+    /// each other, and with C lz4, which alone takes an offset of 0 and, at times, a match up to the page's end.
+    fn agree(&mut self, block: &[u8]) -> Result<Box<Page>, DecodeError> {
+        let mut expected = Box::new([0x11; PAGE_SIZE]);
+        let verdict = decode_simple(block, &mut expected);
+        for codec in &mut self.0 {
+            for before in [0x00, 0xee] {
+                let mut page = [before; PAGE_SIZE];
+                assert_eq!(codec.decode(block, &mut page), verdict, "{} on {block:02x?}", codec.backend());
+                assert!(verdict.is_err() || page == *expected, "{} on {block:02x?}", codec.backend());
+            }
+        }
+        let mut page = [0x22; PAGE_SIZE];
+        let c_verdict = c_lz4_decompress(block, &mut page) == Some(PAGE_SIZE);
+        match &verdict {
+            Ok(()) => assert!(c_verdict && page == *expected, "C lz4 refuses {block:02x?}"),
+            Err(DecodeError::OffsetZero { .. } | DecodeError::MatchEndsLate { .. }) => {}
+            Err(e) => assert!(!c_verdict, "C lz4 takes what we refuse with {e}: {block:02x?}"),
+        }
+        verdict.map(|()| expected)
+    }
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let mut decoders = Decoders::all();
+    for block in sample_blocks() {
+        for len in 0..block.len() {
+            assert!(decoders.agree(&block[..len]).is_err(), "{len} of {} bytes", block.len());
+        }
+        assert!(decoders.agree(&block).is_ok());
+    }
+}
+
+#[test]
+fn every_byte_changed_gives_one_verdict_everywhere() {
+    let mut decoders = Decoders::all();
+    let mut random = Generator::new(4);
+    for block in sample_blocks() {
+        for at in 0..block.len() {
+            let mut changed = block.clone();
+            for value in [0x00, 0xff, block[at] ^ 0x10, block[at] ^ 1, random.byte()] {
+                changed[at] = value;
+                let _ = decoders.agree(&changed);
+            }
+        }
+    }
+}
+
+#[test]
+fn heavier_damage_gives_one_verdict_everywhere() {
+    let mut decoders = Decoders::all();
+    let mut random = Generator::new(5);
+    let blocks = sample_blocks();
+    for _ in 0..20_000 {
+        let mut block = blocks[random.below(blocks.len())].clone();
+        random.corrupt(&mut block);
+        let _ = decoders.agree(&block);
+    }
+}
+
+#[test]
+fn random_bytes_give_one_verdict_everywhere() {
+    let mut decoders = Decoders::all();
+    let mut random = Generator::new(6);
+    for _ in 0..20_000 {
+        let longest = 1 + random.below(600);
+        // Bytes that are small or 255 make long chains of sequences; even bytes mostly end at once.
+        let block: Vec<u8> = (0..random.below(longest))
+            .map(|_| match random.below(4) {
+                0 => random.byte(),
+                1 => 0xff,
+                _ => random.byte() & 0x1f,
+            })
+            .collect();
+        let _ = decoders.agree(&block);
+    }
+}

@@ -1,0 +1,165 @@
+//! Every page comes back, and every block is one that other LZ4 libraries read.
+
+use trueno_test_pages::oracle::{assert_decodes, foreign_blocks};
+use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind, lz4, same_filled};
+
+/// The corpus, the edge pages and some generated ones, with a name for each.
+fn pages() -> Vec<(String, Page)> {
+    let corpus = corpus::ALL.iter().flat_map(|corpus| {
+        corpus.pages.iter().enumerate().map(|(i, page)| (format!("{} page {i}", corpus.name), *page))
+    });
+    let edges = edge::all().into_iter().map(|edge| (edge.name, *edge.page));
+    let mut generator = Generator::new(1);
+    let generated = (0..500).map(|i| (format!("generated page {i}"), generator.page())).collect::<Vec<_>>();
+    corpus.chain(edges).chain(generated).collect()
+}
+
+/// One codec of each back end, reused for all pages.
+fn codecs() -> Vec<lz4::Codec> {
+    Backend::available().into_iter().map(|backend| lz4::Codec::new(backend).expect("available")).collect()
+}
+
+#[test]
+fn every_back_end_makes_the_same_block_and_other_libraries_read_it() {
+    let mut codecs = codecs();
+    for (name, page) in pages() {
+        let blocks: Vec<_> = codecs.iter_mut().map(|codec| encode(codec, &page)).collect();
+        for (codec, block) in codecs.iter().zip(&blocks) {
+            assert!(*block == blocks[0], "{name}: {} differs from {}", codec.backend(), codecs[0].backend());
+        }
+        if let Some(block) = &blocks[0] {
+            assert!(block.len() < PAGE_SIZE, "{name}: a block is shorter than its page");
+            assert_decodes(block, &page);
+            assert_end_rules(&name, block);
+            for codec in &mut codecs {
+                let mut decoded = [0x5a; PAGE_SIZE];
+                codec.decode(block, &mut decoded).unwrap_or_else(|e| panic!("{name}: {}: {e}", codec.backend()));
+                assert!(decoded == page, "{name}: {}", codec.backend());
+            }
+        }
+    }
+}
+
+fn encode(codec: &mut lz4::Codec, page: &Page) -> Option<Vec<u8>> {
+    let mut out = [0xcc; PAGE_SIZE];
+    codec.encode(page, &mut out).map(|len_bytes| out[..len_bytes].to_vec())
+}
+
+/// Walks the sequences as the format's text describes them: the last one has literals alone, at least 5, and the last
+/// match starts at least 12 bytes before the end.
+fn assert_end_rules(name: &str, block: &[u8]) {
+    let (mut at, mut produced, mut last_match_start) = (0, 0, None);
+    loop {
+        let token = block[at];
+        at += 1;
+        let length = |nibble: u8, at: &mut usize| {
+            let mut length = usize::from(nibble);
+            if nibble == 15 {
+                loop {
+                    let more = block[*at];
+                    *at += 1;
+                    length += usize::from(more);
+                    if more != 255 {
+                        break;
+                    }
+                }
+            }
+            length
+        };
+        let literals = length(token >> 4, &mut at);
+        at += literals;
+        produced += literals;
+        if at == block.len() {
+            assert!(last_match_start.is_none() || literals >= 5, "{name}: the block ends with {literals} literals");
+            assert_eq!(produced, PAGE_SIZE, "{name}");
+            assert!(last_match_start.is_none_or(|start| start + 12 <= PAGE_SIZE), "{name}: {last_match_start:?}");
+            return;
+        }
+        at += 2;
+        last_match_start = Some(produced);
+        produced += length(token & 15, &mut at) + 4;
+    }
+}
+
+#[test]
+fn every_back_end_reads_the_blocks_of_other_libraries() {
+    let mut codecs = codecs();
+    for (name, page) in pages() {
+        for (maker, block) in foreign_blocks(&page) {
+            for codec in &mut codecs {
+                let mut decoded = [0x5a; PAGE_SIZE];
+                let done = codec.decode(&block, &mut decoded);
+                assert_eq!(done, Ok(()), "{name} by {maker} on {}", codec.backend());
+                assert!(decoded == page, "{name} by {maker} on {}", codec.backend());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_restores_every_page_and_never_needs_more_than_it() {
+    for algorithm in [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd { level: 1 }, Algorithm::Zstd { level: -5 }] {
+        let mut codec = PageCodec::new(algorithm).expect("a valid level");
+        for (name, page) in pages() {
+            let (mut out, mut back) = ([0; PAGE_SIZE], [0x5a; PAGE_SIZE]);
+            let data = codec.compress(&page, &mut out).expect("compression does not fail");
+            assert!(data.bytes().len() <= PAGE_SIZE, "{name}");
+            let expected_kind = match (same_filled(&page), algorithm) {
+                (Some(_), _) => PageKind::SameFilled,
+                (None, Algorithm::Lz4) if data.kind() == PageKind::Lz4 => PageKind::Lz4,
+                (None, Algorithm::Zstd { .. }) if data.kind() == PageKind::Zstd => PageKind::Zstd,
+                (None, _) => PageKind::Raw,
+            };
+            assert_eq!(data.kind(), expected_kind, "{name} by {algorithm}");
+            codec.decompress(data, &mut back).unwrap_or_else(|e| panic!("{name} by {algorithm}: {e}"));
+            assert!(back == page, "{name} by {algorithm}");
+        }
+    }
+}
+
+#[test]
+fn a_zero_page_with_one_byte_different_comes_back_whatever_the_position() {
+    let mut codec = PageCodec::default();
+    for at in 0..PAGE_SIZE {
+        let page = edge::one_byte_different_at(at).page;
+        let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+        let data = codec.compress(&page, &mut out).expect("LZ4 does not fail");
+        assert!(data.kind() == PageKind::Lz4 && data.bytes().len() < 60, "{at}: {data:?}");
+        assert_decodes(data.bytes(), &page);
+        codec.decompress(data, &mut back).unwrap_or_else(|e| panic!("{at}: {e}"));
+        assert!(back == *page, "{at}");
+    }
+}
+
+#[test]
+fn random_pages_are_held_raw() {
+    let mut generator = Generator::new(2);
+    let page: Page = std::array::from_fn(|_| generator.byte());
+    for algorithm in [Algorithm::Lz4, Algorithm::Zstd { level: 3 }] {
+        let mut out = [0; PAGE_SIZE];
+        let mut codec = PageCodec::new(algorithm).expect("a valid level");
+        let data = codec.compress(&page, &mut out).expect("compression does not fail");
+        assert_eq!((data.kind(), data.bytes()), (PageKind::Raw, &page[..]));
+    }
+}
+
+#[test]
+fn rejects_a_zstd_level_that_does_not_exist() {
+    let error = PageCodec::new(Algorithm::Zstd { level: 23 }).expect_err("the highest level is 22");
+    assert!(matches!(error, trueno_zram_core::Error::ZstdLevel { level: 23, max: 22, .. }), "{error}");
+}
+
+#[test]
+fn the_ratio_is_at_least_that_of_c_lz4_but_for_half_a_percent_on_every_corpus() {
+    for corpus in corpus::ALL {
+        let mut codec = lz4::Codec::new(Backend::detect()).expect("detected");
+        let (mut ours, mut theirs) = (0, 0);
+        for page in corpus.pages.iter().filter(|page| same_filled(page).is_none()) {
+            ours += encode(&mut codec, page).map_or(PAGE_SIZE, |block| block.len());
+            theirs += trueno_test_pages::oracle::c_lz4_compress(page).len().min(PAGE_SIZE);
+        }
+        assert!(ours * 995 <= theirs * 1000, "{}: {ours} bytes against {theirs}", corpus.name);
+    }
+}

@@ -1,0 +1,31 @@
+//! C lz4 and lz4_flex read our blocks, we read theirs, and we judge arbitrary bytes as C lz4 does.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trueno_test_pages::oracle::{assert_decodes, c_lz4_decompress, foreign_blocks};
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::lz4::{Codec, DecodeError};
+use trueno_zram_fuzz::page_from;
+
+fuzz_target!(|data: &[u8]| {
+    let mut codec = Codec::new(Backend::detect()).expect("detected");
+    let page = page_from(data);
+    let mut out = [0; PAGE_SIZE];
+    if let Some(len_bytes) = codec.encode(&page, &mut out) {
+        assert_decodes(&out[..len_bytes], &page);
+    }
+    for (maker, block) in foreign_blocks(&page) {
+        let mut back = [0; PAGE_SIZE];
+        assert_eq!(codec.decode(&block, &mut back), Ok(()), "{maker}");
+        assert!(back == page, "{maker}");
+    }
+    let (mut ours, mut theirs) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    let taken_by_c = c_lz4_decompress(data, &mut theirs) == Some(PAGE_SIZE);
+    match codec.decode(data, &mut ours) {
+        Ok(()) => assert!(taken_by_c && ours == theirs),
+        // The format forbids both; C lz4 takes the one, and at times the other.
+        Err(DecodeError::OffsetZero { .. } | DecodeError::MatchEndsLate { .. }) => {}
+        Err(e) => assert!(!taken_by_c, "{e}"),
+    }
+});

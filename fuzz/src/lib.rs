@@ -1,0 +1,34 @@
+//! How fuzz targets make pages of the fuzzer's bytes.
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// A page that short inputs can fill with structure: each pair of bytes is a literal, a run, or a copy from before.
+pub fn page_from(data: &[u8]) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    let mut at = 0;
+    let mut input = data.iter().copied();
+    while at < PAGE_SIZE
+        && let Some(op) = input.next()
+    {
+        let len = usize::from(op >> 2) + 1;
+        let len = if op & 3 == 3 { len * 16 } else { len }.min(PAGE_SIZE - at);
+        let low = input.next().unwrap_or(0);
+        match op & 3 {
+            0 => {
+                page[at] = low;
+                for byte in page[at..at + len].iter_mut().skip(1) {
+                    *byte = input.next().unwrap_or(0);
+                }
+            }
+            1 => page[at..at + len].fill(low),
+            _ => {
+                let distance = (usize::from(low) << 4 | usize::from(input.next().unwrap_or(0))) % PAGE_SIZE;
+                for i in at..at + len {
+                    page[i] = i.checked_sub(distance + 1).map_or(low, |source| page[source]);
+                }
+            }
+        }
+        at += len;
+    }
+    page
+}

@@ -31,6 +31,16 @@ impl Packed {
 }
 
 pub(crate) fn compress(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: LaneOrder) -> Result<Packed, Fault> {
+    compress_on(2, kernel, pages, order)
+}
+
+/// On a number of threads: with one, no warp ever waits for another, and counts repeat.
+pub(crate) fn compress_on(
+    threads: usize,
+    kernel: &Lz4WarpCompressKernel,
+    pages: &[Page],
+    order: LaneOrder,
+) -> Result<Packed, Fault> {
     let mut memory = Memory::new();
     let input = memory.add("input", pages.as_flattened());
     let output = memory.add_uninit("output", pages.len() * PAGE_SIZE);
@@ -47,6 +57,7 @@ pub(crate) fn compress(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: La
         .arg(next_page)
         .arg(u32::try_from(pages.len()).expect("small"))
         .lane_order(order)
+        .threads(threads)
         .step_limit(STEPS_PER_PAGE * (pages.len() as u64 + 1))
         .run(&mut memory)?;
     let index = memory.bytes(index).expect("zeroed at the start");

@@ -139,9 +139,10 @@ impl Kernel for Lz4WarpCompressKernel {
     }
 
     fn budget(&self) -> Budget {
-        // 28 warps an SM leave 73 registers a thread.
-        // A page's alignment costs up to 3 KiB a block.
-        Budget { registers: 72, shared_bytes: self.warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
+        // Blocks of four warps are resident six at a time where shared memory allows, which leaves 85 registers a thread;
+        // 28 warps leave 73. A page's alignment costs up to 3 KiB a block.
+        let registers = if self.warps_per_block > 4 { 72 } else { 84 };
+        Budget { registers, shared_bytes: self.warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
     }
 
     fn grid(&self, pages: u32) -> u32 {

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use super::chain::Input;
 use super::format::{FILL_WORD_BYTES, PAGE_BYTES};
-use super::gather::{BITMAP_BYTES, SEGMENTS_BYTES, Tables, decode};
+use super::gather::{AFTER_BLOCK_BYTES, BITMAP_BYTES, SEGMENTS_BYTES, Tables, decode};
 use super::index::{KIND_LZ4, KIND_RAW, KIND_SAME_FILLED, KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES};
 use crate::ir::{AtomOp, KernelIr, LoadHint};
 use crate::kernels::{Budget, Kernel};
@@ -14,7 +14,7 @@ use crate::{Addr, KernelBuilder, Reg, Target, Var};
 /// The output, with the block at its end, on a multiple of 16. Decoding in place is safe: from any literal on, the rest
 /// of a page's block is at most 18 bytes longer than the rest of the page (its length bytes), and 15 are lost to
 /// alignment; so a byte's source lies at least 47 above it, out of the window of 32 that is being written.
-const BUFFER_BYTES: u32 = PAGE_BYTES + 80;
+const BUFFER_BYTES: u32 = PAGE_BYTES + 80 + AFTER_BLOCK_BYTES;
 
 /// Shared memory of a warp.
 const WARP_BYTES: u32 = BUFFER_BYTES + BITMAP_BYTES + SEGMENTS_BYTES;
@@ -123,8 +123,8 @@ impl Kernel for Lz4WarpDecompressKernel {
     }
 
     fn budget(&self) -> Budget {
-        // 29 warps an SM leave 70 registers a thread.
-        Budget { registers: 64, shared_bytes: self.warps_per_block * WARP_BYTES }
+        // Seven blocks of four warps, or one of 28, leave 73 registers a thread.
+        Budget { registers: 72, shared_bytes: self.warps_per_block * WARP_BYTES }
     }
 
     fn grid(&self, pages: u32) -> u32 {
@@ -213,7 +213,7 @@ impl<'k> Page<'k> {
         let Self { k, lane, .. } = *self;
         k.section("bring the block in, at the buffer's end");
         let whole = (len + (PACK_ALIGN_BYTES - 1)) & !(PACK_ALIGN_BYTES - 1);
-        let start = (buffer + BUFFER_BYTES - whole).named("start");
+        let start = (buffer + (BUFFER_BYTES - AFTER_BLOCK_BYTES) - whole).named("start");
         let at = k.var(0u32);
         let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
         k.do_while_uniform(|| {

@@ -9,10 +9,13 @@ use crate::{KernelBuilder, Pred, Reg, Var};
 /// One bit an output byte, and some more: a malformed block may be off by a phantom match until it is refused.
 pub(super) const BITMAP_BYTES: u32 = 528;
 
+/// Bytes between the block and the bitmap.
+pub(super) const AFTER_BLOCK_BYTES: u32 = 16;
+
 /// Two segments make at least 5 output bytes, and a block is refused before it makes more than a page and a phantom.
 const MAX_SEGMENTS: u32 = 1648;
 const _: () = assert!(MAX_SEGMENTS > 2 * (PAGE_BYTES + PHANTOM_MATCH) / 5);
-const _: () = assert!(BITMAP_BYTES * 8 > PAGE_BYTES + PHANTOM_MATCH && BITMAP_BYTES >= 32 * 16);
+const _: () = assert!(BITMAP_BYTES * 8 > PAGE_BYTES + PHANTOM_MATCH);
 pub(super) const SEGMENTS_BYTES: u32 = 2 * MAX_SEGMENTS;
 
 /// A warp's shared memory, as addresses.
@@ -29,10 +32,11 @@ pub(super) struct Tables<'k> {
 pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> {
     let Input { k, lane, .. } = input;
     let is_page = k.var(false).named("is_page");
-    let clear = (tables.bitmap + lane * 16).shared::<u32>();
-    clear.store_vec([0u32; 4]);
-    k.when(lane.lt((BITMAP_BYTES - 32 * 16) / 4))
-        .store((tables.bitmap + lane * 4).shared::<u32>().byte_offset(512), 0u32);
+    // The 16 bytes before the bitmap follow the block: a token in its last place may be read together with the byte after.
+    let cleared = 32 * 16;
+    (tables.bitmap - AFTER_BLOCK_BYTES + lane * 16).shared::<u32>().store_vec([0u32; 4]);
+    let rest = (tables.bitmap + (cleared - AFTER_BLOCK_BYTES) + lane * 4).shared::<u32>();
+    k.when(lane.lt((BITMAP_BYTES + AFTER_BLOCK_BYTES - cleared) / 4)).store(rest, 0u32);
     k.sync_warp();
     k.block_uniform(|refuse| {
         let part = input.find_chain();

@@ -1,0 +1,68 @@
+//! What the LZ4 kernels cost a page, against the committed figures: on the GPU they are bound by these counts.
+//! `UPDATE_COSTS=1` writes them anew.
+
+#[allow(dead_code)]
+#[path = "support/lz4.rs"]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use support::{compress_on, decompress};
+use trueno_gpu::interp::{LaneOrder, Report};
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
+use trueno_test_pages::{Page, corpus};
+
+/// A rise over this fails; a fall is welcome, and is to be committed.
+const ALLOWED_RISE: f64 = 1.05;
+
+/// Instructions and shared-memory wavefronts a page, by kernel.
+fn measure() -> BTreeMap<String, [f64; 2]> {
+    let pages: Vec<Page> = corpus::all_pages().step_by(4).copied().collect();
+    let per_page = |report: &Report| {
+        let counts = [report.total.instructions(), report.total.shared_wavefronts];
+        counts.map(|count| count as f64 / pages.len() as f64)
+    };
+    let mut costs = BTreeMap::new();
+    for (mode, name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
+        let kernel = Lz4WarpCompressKernel::new(1000).with_mode(mode);
+        // Lanes in descending order, so that no entry has to be stored again, as on hardware.
+        let packed = compress_on(1, &kernel, &pages, LaneOrder::Descending).unwrap_or_else(|fault| panic!("{fault}"));
+        costs.insert(format!("compress {name}, read back"), per_page(&packed.report));
+        let trusting = kernel.with_table_stores(TableStores::LowestLaneWins);
+        let packed = compress_on(1, &trusting, &pages, LaneOrder::Descending).unwrap_or_else(|fault| panic!("{fault}"));
+        costs.insert(format!("compress {name}, lowest lane"), per_page(&packed.report));
+        let kernel = Lz4WarpDecompressKernel::new(1000);
+        let restored = decompress(&kernel, &packed.index, &packed.bytes, LaneOrder::Ascending);
+        let (_, report) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+        costs.insert(format!("decompress {name}"), per_page(&report));
+    }
+    costs
+}
+
+#[test]
+fn no_kernel_costs_more_than_committed() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lz4_costs.txt");
+    let costs = measure();
+    if std::env::var_os("UPDATE_COSTS").is_some() {
+        let mut text =
+            String::from("# kernel: warp instructions and shared-memory wavefronts a page, by the interpreter\n");
+        for (kernel, [instructions, wavefronts]) in &costs {
+            writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("strings take everything");
+        }
+        std::fs::write(&path, text).expect("the file can be written");
+    }
+    let committed = std::fs::read_to_string(&path).expect("the committed figures; UPDATE_COSTS=1 makes them");
+    let committed: BTreeMap<&str, Vec<f64>> = committed
+        .lines()
+        .filter_map(|line| line.split_once(": "))
+        .filter(|(kernel, _)| !kernel.starts_with('#'))
+        .map(|(kernel, figures)| (kernel, figures.split(' ').map(|figure| figure.parse().expect("a number")).collect()))
+        .collect();
+    for (kernel, now) in &costs {
+        for ((now, then), what) in now.iter().zip(&committed[kernel.as_str()]).zip(["instructions", "wavefronts"]) {
+            assert!(*now <= then * ALLOWED_RISE, "{kernel}: {now:.0} {what} a page, {then} committed");
+        }
+    }
+}

@@ -141,8 +141,9 @@ fn names_every_error_and_its_place() {
 #[test]
 fn a_length_that_never_ends_is_refused_in_bounded_time() {
     let mut block = vec![0xf0];
-    block.resize(1 << 20, 255);
-    assert_eq!(decode(&block), Err(DecodeError::LengthTruncated { at: 1 << 20 }));
+    let len = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
+    block.resize(len, 255);
+    assert_eq!(decode(&block), Err(DecodeError::LengthTruncated { at: len }));
     block.push(0);
     assert!(matches!(decode(&block), Err(DecodeError::LiteralsPastInput { .. })));
 }

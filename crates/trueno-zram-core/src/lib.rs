@@ -66,3 +66,8 @@ pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageK
 pub use progress::Progress;
 pub use samefill::{fill_page, same_filled};
 pub use stats::PageStats;
+
+/// The examples of the project's README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -68,13 +68,17 @@ fn a_block_that_does_not_shrink_is_given_up() {
     let (mut generator, mut used) = (Generator::new(10), Scratch::boxed());
     let noise: Page = std::array::from_fn(|_| generator.byte());
     assert_eq!(assert_round_trip(&mut used, &noise), None);
-    let mut shrinks = 0;
-    for copied in 4..40 {
+    // A short copy does not pay for the length bytes of the literals, a long one does; in between it may go either way.
+    let with_copy = |copied: usize| {
         let mut page = noise;
         page.copy_within(10..10 + copied, 60);
-        shrinks += usize::from(assert_round_trip(&mut used, &page).is_some());
+        page
+    };
+    assert_eq!(assert_round_trip(&mut used, &with_copy(4)), None);
+    assert!(assert_round_trip(&mut used, &with_copy(40)).is_some());
+    for copied in (5..40).step_by(if cfg!(miri) { 17 } else { 1 }) {
+        assert_round_trip(&mut used, &with_copy(copied));
     }
-    assert!((1..36).contains(&shrinks), "short copies do not pay for the length bytes, long ones do: {shrinks}");
 }
 
 #[test]

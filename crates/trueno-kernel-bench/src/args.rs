@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::kernels::{self, FileKernel, KernelVariant};
+use crate::kernels::FileKernel;
 
 pub(crate) const HELP: &str = "\
 kernel-bench [OPTIONS] CORPUS.bin...
@@ -16,7 +16,8 @@ kernel-bench [OPTIONS] CORPUS.bin...
   --compress SPEC       adds a kernel from a PTX file
   --decompress SPEC     likewise; SPEC is NAME,FILE.ptx,ENTRY,WARPS_A_BLOCK,DYNAMIC_SHARED_BYTES[,SCRATCH_BYTES_A_WARP]
   --no-copy             leaves out the copy kernels, which show what memory bandwidth allows
-  --no-builtin          runs the kernels of --compress and --decompress alone";
+  --no-builtin          runs the kernels of --compress and --decompress alone
+  --once                launches each kernel once and times nothing, for profilers";
 
 /// What is to be measured.
 pub(crate) struct Options {
@@ -27,7 +28,26 @@ pub(crate) struct Options {
     pub(crate) reps: usize,
     pub(crate) json: Option<PathBuf>,
     pub(crate) verify: Verify,
-    pub(crate) variants: Vec<Box<dyn KernelVariant>>,
+    /// Which of the kernels that come with the binary are run.
+    pub(crate) builtin: Builtin,
+    pub(crate) added: Vec<FileKernel>,
+    pub(crate) runs: Runs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Builtin {
+    All,
+    WithoutCopies,
+    None,
+}
+
+/// How often each kernel is launched.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// As often as it takes to time it.
+    Timed,
+    /// Once.
+    Once,
 }
 
 /// How many pages are checked.
@@ -50,10 +70,11 @@ impl Options {
             reps: 11,
             json: None,
             verify: Verify::OneCopy,
-            variants: kernels::builtin(),
+            builtin: Builtin::All,
+            added: Vec::new(),
+            runs: Runs::Timed,
         };
         let mut args = args.peekable();
-        let mut added: Vec<Box<dyn KernelVariant>> = Vec::new();
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or_else(|| format!("{arg} needs a value"));
             match arg.as_str() {
@@ -64,15 +85,16 @@ impl Options {
                 "--reps" => options.reps = number(&arg, &value()?)?,
                 "--json" => options.json = Some(value()?.into()),
                 "--verify" => options.verify = Verify::EveryPage,
-                "--compress" => added.push(Box::new(FileKernel::compress(&value()?)?)),
-                "--decompress" => added.push(Box::new(FileKernel::decompress(&value()?)?)),
-                "--no-copy" => options.variants.retain(|variant| variant.name() != kernels::COPY),
-                "--no-builtin" => options.variants.clear(),
+                "--compress" => options.added.push(FileKernel::compress(&value()?)?),
+                "--decompress" => options.added.push(FileKernel::decompress(&value()?)?),
+                "--no-copy" if options.builtin == Builtin::All => options.builtin = Builtin::WithoutCopies,
+                "--no-copy" => {}
+                "--no-builtin" => options.builtin = Builtin::None,
+                "--once" => options.runs = Runs::Once,
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}; see --help")),
                 file => options.files.push(file.into()),
             }
         }
-        options.variants.append(&mut added);
         if options.files.is_empty() {
             return Err("no CORPUS.bin was named; see --help".into());
         }
@@ -101,8 +123,10 @@ mod tests {
         let options =
             parse("--pages 16 a.bin --verify --reps 3 --device 1 --nvcomp n.so b.bin --no-copy").unwrap().unwrap();
         assert_eq!((options.pages, options.reps, options.device, options.files.len()), (16, 3, 1, 2));
-        assert!(options.verify == Verify::EveryPage && options.variants.iter().all(|v| v.name() != kernels::COPY));
+        assert!(options.verify == Verify::EveryPage && options.builtin == Builtin::WithoutCopies);
         assert!(parse("--help").unwrap().is_none());
+        let options = parse("--no-builtin --no-copy --once --compress k,k.ptx,k,4,0 a.bin").unwrap().unwrap();
+        assert!(options.builtin == Builtin::None && options.runs == Runs::Once && options.added.len() == 1);
     }
 
     #[test]

@@ -18,7 +18,8 @@ use std::process::ExitCode;
 
 use trueno_zram_core::gpu::raw::{GpuContext, Stream};
 
-use args::Options;
+use args::{Builtin, Options, Runs};
+use kernels::Loaded;
 use nvcomp::NvComp;
 use report::{Machine, Report};
 
@@ -44,7 +45,10 @@ fn run() -> Result<(), String> {
     let machine = Machine::of(&context, nvcomp.as_ref());
     println!("{machine}");
     println!("{} pages on the device, medians of {} by events", options.pages, options.reps);
-    let kernels = kernels::load_all(&context, &options.variants)?;
+    let kernels = load(&context, &options)?;
+    if options.runs == Runs::Once {
+        return corpora.iter().try_for_each(|corpus| measure::once(&context, &stream, &kernels, corpus, &options));
+    }
     let mut report = Report::new(machine, &options);
     for corpus in &corpora {
         let rows = measure::corpus(&context, &stream, &kernels, nvcomp.as_ref(), corpus, &options)?;
@@ -53,4 +57,18 @@ fn run() -> Result<(), String> {
     }
     report.print_means();
     options.json.as_deref().map_or(Ok(()), |file| report.write_json(file))
+}
+
+fn load(context: &GpuContext, options: &Options) -> Result<Vec<Loaded>, String> {
+    let mut loaded = match options.builtin {
+        Builtin::All => kernels::copies(context)?,
+        Builtin::WithoutCopies | Builtin::None => Vec::new(),
+    };
+    if options.builtin != Builtin::None {
+        loaded.append(&mut kernels::own(context)?);
+    }
+    for kernel in &options.added {
+        loaded.push(kernel.load(context)?);
+    }
+    Ok(loaded)
 }

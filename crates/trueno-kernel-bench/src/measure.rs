@@ -8,7 +8,7 @@ use trueno_zram_core::gpu::raw::{Event, GpuContext, GpuError, Stream};
 use crate::args::{Options, Verify};
 use crate::corpora::Corpus;
 use crate::index;
-use crate::kernels::{Accepts, COPY, Direction, Loaded};
+use crate::kernels::{Accepts, Blocks, COPY, Direction, Facts, Loaded};
 use crate::nvcomp::{Batch, NvComp};
 use crate::report::{NVCOMP, Row};
 use crate::resident::Resident;
@@ -45,17 +45,15 @@ pub(crate) fn corpus(
     let input = corpus.repeated(options.pages);
     let data = Resident::new(context, stream, &input)?;
     let rival = nvcomp.map(|nvcomp| nvcomp.batch(context, stream, &data)).transpose()?;
-    let checked = match options.verify {
-        Verify::OneCopy => corpus.pages.len().min(options.pages as usize),
-        Verify::EveryPage => options.pages as usize,
-    };
-    let mut run =
-        Run { context, stream, corpus, input: &input, data, rival: rival.as_ref(), checked, reps: options.reps };
-    let compressors: Vec<&Loaded> = kernels.iter().filter(|k| k.direction == Direction::Compress).collect();
-    let decompressors: Vec<&Loaded> = kernels.iter().filter(|k| k.direction == Direction::Decompress).collect();
+    let mut run = Run::new(context, stream, corpus, &input, data, options);
+    run.rival = rival.as_ref();
+    let (compressors, decompressors) = by_direction(kernels);
     let (mut rows, ratios) = run.compress(&compressors)?;
     if !decompressors.is_empty() {
         for (kernel, ratio) in compressors.iter().zip(&ratios) {
+            if kernel.blocks != Blocks::Decompressed {
+                continue;
+            }
             run.run_once(kernel)?;
             run.data.get_packed(stream)?;
             rows.extend(run.decompress(&decompressors, &kernel.name, *ratio)?);
@@ -67,6 +65,40 @@ pub(crate) fn corpus(
         rows.extend(run.decompress(&[], C_LZ4, corpus.c_lz4_ratio())?);
     }
     Ok(rows)
+}
+
+/// Launches each compressor once, and each decompressor once on what the first of each mode made.
+pub(crate) fn once(
+    context: &GpuContext,
+    stream: &Stream,
+    kernels: &[Loaded],
+    corpus: &Corpus,
+    options: &Options,
+) -> Result<(), String> {
+    let input = corpus.repeated(options.pages);
+    let data = Resident::new(context, stream, &input)?;
+    let mut run = Run::new(context, stream, corpus, &input, data, options);
+    let (compressors, decompressors) = by_direction(kernels);
+    println!("{}: {} pages", corpus.name, options.pages);
+    for compressor in compressors {
+        println!("compress {}", compressor.name);
+        run.run_once(compressor)?;
+        if compressor.blocks != Blocks::Decompressed {
+            continue;
+        }
+        let (entries, packed) = run.data.get_packed(stream)?;
+        verify::packed(&entries, &packed, &input, run.checked)?;
+        for decompressor in decompressors.iter().filter(|kernel| kernel.accepts == compressor.accepts) {
+            println!("decompress {} of {}", decompressor.name, compressor.name);
+            run.run_once(decompressor)?;
+            run.check_decoded()?;
+        }
+    }
+    Ok(())
+}
+
+fn by_direction(kernels: &[Loaded]) -> (Vec<&Loaded>, Vec<&Loaded>) {
+    kernels.iter().partition(|kernel| kernel.direction == Direction::Compress)
 }
 
 /// The state of a corpus's run.
@@ -82,10 +114,27 @@ struct Run<'a> {
     reps: usize,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    fn new(
+        context: &'a GpuContext,
+        stream: &'a Stream,
+        corpus: &'a Corpus,
+        input: &'a [u8],
+        data: Resident,
+        options: &Options,
+    ) -> Self {
+        let checked = match options.verify {
+            Verify::OneCopy => corpus.pages.len().min(options.pages as usize),
+            Verify::EveryPage => options.pages as usize,
+        };
+        Self { context, stream, corpus, input, data, rival: None, checked, reps: options.reps }
+    }
+
     /// Rows of the compressors and the rival, and the compressors' ratios.
     fn compress(&mut self, kernels: &[&Loaded]) -> Result<(Vec<Row>, Vec<f64>), String> {
         let mut ratios = Vec::new();
+        // What the first kernel of each mode made: the others must make the same.
+        let mut by_mode = Vec::new();
         for kernel in kernels {
             self.data.spoil(self.stream, &self.data.packed)?;
             self.run_once(kernel)?;
@@ -93,6 +142,14 @@ impl Run<'_> {
             let found = verify::packed(&entries, &packed, self.input, self.checked)
                 .map_err(|e| format!("{} on {}: {e}", kernel.name, self.corpus.name))?;
             ratios.push(self.input.len() as f64 / found.held_bytes as f64);
+            let made = (entries, packed);
+            match (kernel.mode, by_mode.iter().find(|(mode, _)| kernel.mode == Some(*mode))) {
+                (Some(mode), None) => by_mode.push((mode, made)),
+                (Some(_), Some((_, first))) if *first != made => {
+                    return Err(format!("{} on {}: not the bytes of the same mode", kernel.name, self.corpus.name));
+                }
+                _ => {}
+            }
         }
         let mut runners: Vec<Runner<'_>> = kernels.iter().map(|kernel| self.runner(kernel)).collect();
         let mut rival_ratio = 0.0;
@@ -212,10 +269,11 @@ impl Run<'_> {
         let gbps = |ms: f64| self.input.len() as f64 / ms / 1e6;
         let scratch = match direction {
             Direction::Compress => {
-                kernel.map_or_else(|| self.rival.map_or(0, Batch::temp_bytes), Loaded::scratch_bytes)
+                kernel.map_or_else(|| self.rival.map_or(0, Batch::temp_bytes), |kernel| kernel.scratch_bytes)
             }
             Direction::Decompress => 0,
         };
+        let facts = kernel.map_or_else(Facts::default, |kernel| kernel.facts);
         let median_ms = median(&times.kernel_ms);
         Row {
             corpus: self.corpus.name.clone(),
@@ -235,12 +293,12 @@ impl Run<'_> {
             ratio_vs_c_lz4: ratio / self.corpus.c_lz4_ratio(),
             vs_nvcomp: None,
             scratch_bytes: scratch,
-            grid: kernel.map_or(0, |kernel| kernel.grid),
-            block_threads: kernel.map_or(0, Loaded::block_threads),
-            blocks_per_sm: kernel.map_or(0, |kernel| kernel.blocks_per_sm),
-            dynamic_shared_bytes: kernel.map_or(0, |kernel| kernel.shape.dynamic_shared_bytes),
-            registers: kernel.map_or(0, |kernel| kernel.registers),
-            local_bytes: kernel.map_or(0, |kernel| kernel.local_bytes),
+            grid: facts.grid,
+            block_threads: facts.block_threads,
+            blocks_per_sm: facts.blocks_per_sm,
+            dynamic_shared_bytes: facts.dynamic_shared_bytes,
+            registers: facts.registers,
+            local_bytes: facts.local_bytes,
         }
     }
 }

@@ -122,12 +122,12 @@ impl Report {
         let corpora = self.means.iter().map(|mean| mean.corpora).max().unwrap_or(0);
         println!("\ngeometric means over {corpora} corpora");
         println!(
-            "{:<11} {:<18} {:<18} {:>8} {:>7} {:>7} {:>7} {:>9} {:>7}",
+            "{:<11} {:<20} {:<18} {:>8} {:>7} {:>7} {:>7} {:>9} {:>7}",
             "", "kernel", "blocks of", "GB/s", "ratio", "vs C", "least", "vs nvCOMP", "least"
         );
         for mean in &self.means {
             println!(
-                "{:<11} {:<18} {:<18} {:8.1} {:7.3} {:7.3} {:7.3} {:>9} {:>7} {}",
+                "{:<11} {:<20} {:<18} {:8.1} {:7.3} {:7.3} {:7.3} {:>9} {:>7} {}",
                 mean.direction,
                 mean.kernel,
                 mean.blocks_of,
@@ -157,8 +157,8 @@ pub(crate) fn print_corpus(corpus: &Corpus, rows: &[Row]) {
         corpus.c_lz4_ratio()
     );
     println!(
-        "{:<11} {:<18} {:<18} {:>8} {:>21} {:>7} {:>7} {:>9}   launch",
-        "", "kernel", "blocks of", "GB/s", "ms (min-max)", "ratio", "vs C", "vs nvCOMP"
+        "{:<11} {:<20} {:<18} {:>8} {:>8} {:>21} {:>7} {:>7} {:>9}   launch",
+        "", "kernel", "blocks of", "GB/s", "zeroing", "ms (min-max)", "ratio", "vs C", "vs nvCOMP"
     );
     for row in rows {
         println!("{}", row_text(row));
@@ -181,11 +181,12 @@ fn row_text(row: &Row) -> String {
         )
     };
     format!(
-        "{:<11} {:<18} {:<18} {:8.1} {spread:>21} {:7.3} {:7.3} {:>9}   {launch}",
+        "{:<11} {:<20} {:<18} {:8.1} {:8.1} {spread:>21} {:7.3} {:7.3} {:>9}   {launch}",
         row.direction,
         row.kernel,
         row.blocks_of,
         row.gbps,
+        row.gbps_with_zeroing,
         row.ratio,
         row.ratio_vs_c_lz4,
         quotient(row.vs_nvcomp),

@@ -1,9 +1,10 @@
 //! The pages on the device, and the memory that the kernels work in.
 
+use trueno_gpu::kernels::lz4::PackedEntry;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, Stream};
 
-use crate::index::{self, Entry};
+use crate::index;
 
 /// Room behind the packed pages: copies of 16 bytes a lane may read past the last page's end.
 const SLACK_BYTES: usize = 64 * 1024;
@@ -16,7 +17,6 @@ pub(crate) struct Resident {
     pub(crate) index: DeviceBuffer,
     pub(crate) decoded: DeviceBuffer,
     pub(crate) status: DeviceBuffer,
-    pub(crate) counters: DeviceBuffer,
     used_bytes: usize,
 }
 
@@ -31,7 +31,6 @@ impl Resident {
             index: buffer(pages * 8)?,
             decoded: buffer(input.len())?,
             status: buffer(pages * 4)?,
-            counters: buffer(16)?,
             used_bytes: 0,
         };
         stream.upload(&resident.input, 0, input).map_err(|e| e.to_string())?;
@@ -56,6 +55,12 @@ impl Resident {
         self.used_bytes as u64
     }
 
+    /// The packed pages, for a decompressor.
+    pub(crate) fn packed_pages(&self) -> PackedPages<'_> {
+        let (len_bytes, pages) = (self.packed_len_bytes(), self.pages);
+        PackedPages { bytes: &self.packed, len_bytes, index: &self.index, pages }
+    }
+
     /// Puts packed pages there that were made elsewhere.
     pub(crate) fn set_packed(&mut self, stream: &Stream, packed: &[u8], index: &[u8]) -> Result<(), String> {
         stream.upload(&self.packed, 0, packed).map_err(|e| e.to_string())?;
@@ -65,12 +70,12 @@ impl Resident {
     }
 
     /// Takes the packed pages from the device, and notes how many bytes they take.
-    pub(crate) fn get_packed(&mut self, stream: &Stream) -> Result<(Vec<Entry>, Vec<u8>), String> {
+    pub(crate) fn get_packed(&mut self, stream: &Stream) -> Result<(Vec<PackedEntry>, Vec<u8>), String> {
         let mut index_bytes = vec![0; self.index.len_bytes()];
         stream.download(&self.index, 0, &mut index_bytes).map_err(|e| e.to_string())?;
         let entries = index::from_bytes(&index_bytes);
-        let end_of = |entry: &Entry| (entry.offset() + entry.len_bytes()).next_multiple_of(index::ALIGN_BYTES);
-        let used_bytes = entries.iter().map(end_of).max().unwrap_or(0);
+        let end = entries.iter().map(|entry| index::end_bytes(*entry)).max().unwrap_or(0);
+        let used_bytes = usize::try_from(end).map_err(|e| e.to_string())?;
         if used_bytes > self.packed.len_bytes() {
             return Err(format!("the index says {used_bytes} bytes, of {}", self.packed.len_bytes()));
         }

@@ -1,10 +1,9 @@
 //! Checks what the kernels made, on the CPU, with C lz4.
 
 use rayon::prelude::*;
+use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
 use trueno_test_pages::oracle;
-use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, Page, PageKind, fill_page};
-
-use crate::index::{ALIGN_BYTES, Entry};
+use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, Page, fill_page};
 
 /// What packed pages came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,12 +14,12 @@ pub(crate) struct Packed {
 }
 
 /// Checks every entry, and decodes the first `decode` pages.
-pub(crate) fn packed(entries: &[Entry], bytes: &[u8], input: &[u8], decode: usize) -> Result<Packed, String> {
+pub(crate) fn packed(entries: &[PackedEntry], bytes: &[u8], input: &[u8], decode: usize) -> Result<Packed, String> {
     let pages = input.as_chunks::<PAGE_SIZE>().0;
-    let check = |(i, (entry, page)): (usize, (&Entry, &Page))| {
+    let check = |(i, (entry, page)): (usize, (&PackedEntry, &Page))| {
         let (kind, block) = find(*entry, bytes).map_err(|e| format!("page {i}: {e}"))?;
         if i < decode && !decodes(kind, block, page) {
-            return Err(format!("page {i}: the {kind} block of {} bytes is another page", block.len()));
+            return Err(format!("page {i}: the {kind:?} block of {} bytes is another page", block.len()));
         }
         Ok(Packed {
             held_bytes: block.len() as u64,
@@ -38,21 +37,20 @@ pub(crate) fn packed(entries: &[Entry], bytes: &[u8], input: &[u8], decode: usiz
     })
 }
 
-fn find(entry: Entry, bytes: &[u8]) -> Result<(PageKind, &[u8]), String> {
-    let kind = entry.kind().ok_or_else(|| format!("its entry {:#018x} is not complete", entry.0))?;
-    let (offset, len_bytes) = (entry.offset(), entry.len_bytes());
-    if offset % ALIGN_BYTES != 0 {
-        return Err(format!("its offset {offset} is no multiple of {ALIGN_BYTES}"));
-    }
+fn find(entry: PackedEntry, bytes: &[u8]) -> Result<(PageKind, &[u8]), String> {
+    let kind = entry.kind().filter(|_| entry.is_placed());
+    let kind = kind.ok_or_else(|| format!("its entry {:#018x} is not complete", entry.bits()))?;
+    let len_bytes = usize::from(entry.len_bytes());
     let fits = match kind {
         PageKind::SameFilled => len_bytes == FILL_WORD_BYTES,
         PageKind::Raw => len_bytes == PAGE_SIZE,
-        PageKind::Lz4 | PageKind::Zstd => (1..PAGE_SIZE).contains(&len_bytes),
+        PageKind::Lz4 => (1..PAGE_SIZE).contains(&len_bytes),
     };
     if !fits {
-        return Err(format!("a {kind} page of {len_bytes} bytes"));
+        return Err(format!("a {kind:?} page of {len_bytes} bytes"));
     }
-    let block = bytes.get(offset..offset + len_bytes).ok_or("it lies outside the output")?;
+    let start = usize::try_from(entry.offset_bytes()).map_err(|e| e.to_string())?;
+    let block = bytes.get(start..start + len_bytes).ok_or("it lies outside the output")?;
     Ok((kind, block))
 }
 
@@ -66,12 +64,12 @@ fn decodes(kind: PageKind, block: &[u8], page: &Page) -> bool {
             decoded == *page
         }
         PageKind::Lz4 => oracle::c_lz4_decompress(block, &mut decoded) == Some(PAGE_SIZE) && decoded == *page,
-        PageKind::Zstd => false,
     }
 }
 
-fn no_overlap(entries: &[Entry]) -> Result<(), String> {
-    let mut places: Vec<(usize, usize)> = entries.iter().map(|e| (e.offset(), e.offset() + e.len_bytes())).collect();
+fn no_overlap(entries: &[PackedEntry]) -> Result<(), String> {
+    let place = |entry: &PackedEntry| (entry.offset_bytes(), entry.offset_bytes() + u64::from(entry.len_bytes()));
+    let mut places: Vec<(u64, u64)> = entries.iter().map(place).collect();
     places.par_sort_unstable();
     match places.windows(2).find(|pair| pair[0].1 > pair[1].0) {
         Some(pair) => Err(format!("two pages share the bytes at {}", pair[1].0)),
@@ -97,7 +95,7 @@ mod tests {
     use super::*;
     use crate::index;
 
-    fn sample() -> (Vec<Entry>, Vec<u8>, Vec<u8>) {
+    fn sample() -> (Vec<PackedEntry>, Vec<u8>, Vec<u8>) {
         let page: Page = std::array::from_fn(|i| (i / 100).to_le_bytes()[0]);
         let noise: Page = std::array::from_fn(|i| (i * i * 7 + i / 3).to_le_bytes()[0] ^ (i >> 3).to_le_bytes()[0]);
         let (bytes, index) = index::pack(&[oracle::c_lz4_compress(&page), noise.to_vec()], 4);
@@ -115,16 +113,18 @@ mod tests {
     #[test]
     fn every_fault_is_found() {
         let (entries, bytes, input) = sample();
-        let with = |i: usize, entry: Entry| {
+        let with = |i: usize, entry: PackedEntry| {
             let mut entries = entries.clone();
             entries[i] = entry;
             packed(&entries, &bytes, &input, 4).unwrap_err()
         };
-        assert!(with(2, Entry(0)).contains("not complete") || with(2, Entry(0)).contains("share"));
-        assert!(with(3, Entry::new(bytes.len() + 16, 4096, PageKind::Raw)).contains("outside"));
-        assert!(with(3, Entry::new(bytes.len() + 8, 4096, PageKind::Raw)).contains("multiple"));
-        assert!(with(0, Entry::new(0, 9, PageKind::SameFilled)).contains("same-filled page of 9"));
-        assert!(with(2, Entry::new(0, entries[0].len_bytes(), PageKind::Lz4)).contains("share"));
+        assert!(
+            with(2, PackedEntry::from_bits(0)).contains("not complete")
+                || with(2, PackedEntry::from_bits(0)).contains("share")
+        );
+        assert!(with(3, PackedEntry::new(bytes.len() as u64 + 16, 4096, PageKind::Raw)).contains("outside"));
+        assert!(with(0, PackedEntry::new(0, 9, PageKind::SameFilled)).contains("SameFilled page of 9"));
+        assert!(with(2, PackedEntry::new(0, entries[0].len_bytes(), PageKind::Lz4)).contains("share"));
         let mut spoilt = bytes.clone();
         spoilt[3] ^= 1;
         assert!(packed(&entries, &spoilt, &input, 4).unwrap_err().contains("page 0"));

@@ -1,8 +1,10 @@
 //! Kernels of the product, and what every kernel offers its launcher.
 
+mod lane_rule;
 pub mod lz4;
 mod samefill;
 
+pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
 pub use samefill::SameFillKernel;
 
 use crate::emit::{emit, emit_for};
@@ -91,7 +93,10 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     use lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
 
     const MAX_PAGES: u32 = 65_536;
-    let mut shapes: Vec<(String, Box<dyn Kernel>)> = vec![("same_fill".into(), Box::new(SameFillKernel::new()))];
+    let mut shapes: Vec<(String, Box<dyn Kernel>)> = vec![
+        ("same_fill".into(), Box::new(SameFillKernel::new())),
+        ("lane_rule".into(), Box::new(LaneRuleKernel::new())),
+    ];
     for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
         for (stores, stores_name) in
             [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]

@@ -129,6 +129,44 @@ pub enum GpuError {
         /// The arguments.
         given: String,
     },
+    /// A kernel that cannot be written for the device.
+    #[error("{kernel} cannot be written for this device: {reason}")]
+    Kernel {
+        /// The kernel.
+        kernel: String,
+        /// What the device lacks.
+        reason: String,
+    },
+    /// A kernel of which not one block fits a multiprocessor.
+    #[error("{kernel}: a block of {threads} threads with {shared_bytes} bytes of shared memory does not fit")]
+    BlockTooLarge {
+        /// The kernel.
+        kernel: String,
+        /// Threads a block.
+        threads: u32,
+        /// Shared memory a block.
+        shared_bytes: u32,
+    },
+    /// A buffer that is too small for so many pages.
+    #[error("the {what} buffer has {len_bytes} bytes; {needed_bytes} are needed")]
+    ShortBuffer {
+        /// Its part in the launch.
+        what: &'static str,
+        /// What it has.
+        len_bytes: usize,
+        /// What the pages need.
+        needed_bytes: u64,
+    },
+    /// A length that must be a multiple of something and is not.
+    #[error("the {what}, {value}, is no multiple of {align}")]
+    Misaligned {
+        /// Its meaning.
+        what: &'static str,
+        /// The length.
+        value: u64,
+        /// What it must be a multiple of.
+        align: u32,
+    },
     /// A buffer, stream or event of one context was used in another.
     #[error("{what} belongs to another CUDA context")]
     ForeignContext {
@@ -186,6 +224,14 @@ impl GpuError {
             Self::ContextLost { .. } => true,
             _ => false,
         }
+    }
+}
+
+impl GpuError {
+    /// The driver is older than the PTX version of a text: an older version may do.
+    pub(crate) fn is_unsupported_ptx_version(&self) -> bool {
+        const UNSUPPORTED_PTX_VERSION: u32 = 222;
+        matches!(self, Self::Ptx { error, .. } if error.number == UNSUPPORTED_PTX_VERSION)
     }
 }
 

@@ -7,12 +7,15 @@
 //! [`raw`] is the layer over the driver that the rest is built on: contexts, buffers, streams, events, launches.
 
 mod backend;
+mod codec;
 mod config;
 mod context;
 mod device;
 mod driver;
 mod error;
 mod event;
+mod kernel;
+mod lane_rule;
 mod launch;
 mod memory;
 mod module;
@@ -23,9 +26,10 @@ pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
 
-/// The thin layer over the CUDA driver, for those who bring their own kernels.
+/// The thin layer over the CUDA driver, for those who bring their own kernels, or run ours on memory of their own.
 ///
-/// All of it is safe but [`Launcher::launch`](raw::Launcher::launch): a kernel is foreign code, and may do anything.
+/// All of it is safe but launches ([`Launcher::launch`](raw::Launcher::launch) and those built on it): a kernel is
+/// foreign code, and may do anything.
 ///
 /// - Every object keeps its [`GpuContext`](raw::GpuContext) alive; drop them in any order, on any thread.
 /// - What is in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when touched.
@@ -40,10 +44,13 @@ pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub mod raw {
+    pub use super::codec::{Lz4Compressor, Lz4Decompressor, MAX_BATCH_PAGES, PackedPages};
     pub use super::context::GpuContext;
     pub use super::device::DeviceLimits;
     pub use super::error::{DriverError, GpuError, GpuResult};
     pub use super::event::Event;
+    pub use super::kernel::{BlockShape, LoadedKernel};
+    pub use super::lane_rule::lane_rule;
     pub use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
     pub use super::memory::DeviceBuffer;
     pub use super::module::Module;

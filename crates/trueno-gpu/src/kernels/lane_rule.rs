@@ -1,0 +1,225 @@
+//! A probe: which lane wins when several lanes of a warp store 16 bits to one place of shared memory?
+
+use super::lz4::TableStores;
+use super::{Budget, Kernel};
+use crate::addr::Addr;
+use crate::builder::KernelBuilder;
+use crate::ir::{AtomOp, KernelIr};
+use crate::types::{Global, Shared};
+use crate::value::{Pred, Reg, Var};
+
+const WARPS_PER_BLOCK: u32 = 4;
+/// The table is as large as the compressor's, so that the places are as far apart.
+const ENTRIES: u32 = 2048;
+const ENTRY_BYTES: u32 = 2;
+/// What no lane stores.
+const CLEARED: u32 = 0xffff;
+
+/// What the lanes' places are made from.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The lane's number, without its lowest bits.
+    LaneOver(u32),
+    /// Random bits of the lane's own.
+    Random,
+}
+
+/// A family of conflicts: `(source & mask) << spread`, moved by the same random distance for all lanes.
+#[derive(Clone, Copy)]
+struct Pattern {
+    source: Source,
+    mask: u32,
+    spread: u32,
+}
+
+const fn lanes_over(bits: u32, mask: u32, spread: u32) -> Pattern {
+    Pattern { source: Source::LaneOver(bits), mask, spread }
+}
+
+const fn random(mask: u32, spread: u32) -> Pattern {
+    Pattern { source: Source::Random, mask, spread }
+}
+
+/// 64 entries are one turn of the 32 banks: a spread of 6 puts different words into one bank.
+const PATTERNS: [Pattern; 12] = [
+    lanes_over(0, 0, 0),    // all lanes, one entry
+    lanes_over(1, 15, 0),   // neighbouring lanes, entries side by side, two a word
+    lanes_over(1, 15, 6),   // neighbouring lanes, all in one bank
+    lanes_over(0, 15, 1),   // lanes 16 apart, a word each
+    lanes_over(2, 7, 3),    // four neighbours
+    lanes_over(0, 1, 6),    // odd and even lanes, one bank
+    random(1, 0),           // both halves of one word
+    random(3, 6),           // four words of one bank
+    random(7, 0),           // four words side by side
+    random(15, 5),          // few entries, two banks
+    random(63, 0),          // one turn of the banks
+    random(ENTRIES - 1, 0), // as the compressor's hashes
+];
+
+/// Counts how often the lowest lane wins a 16-bit shared store that several lanes make to one place.
+///
+/// PTX says that one of them wins, and leaves open which. The compressor is faster where it is always the lowest
+/// ([`TableStores::LowestLaneWins`]), so a device is asked once: every round tries each of a dozen patterns, by all
+/// lanes and by a random part of them.
+///
+/// Parameters: `counts` (device pointer to the two `u32` of [`LaneRuleCounts`], zero at the start), `rounds` (`u32`).
+///
+/// ```
+/// use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
+/// assert_eq!(LaneRuleKernel::new().name(), "lane_rule");
+/// ```
+#[derive(Debug, Clone)]
+pub struct LaneRuleKernel {
+    ir: KernelIr,
+}
+
+/// What the probe saw.
+///
+/// ```
+/// use trueno_gpu::kernels::{LaneRuleCounts, lz4::TableStores};
+/// let seen = LaneRuleCounts { conflicts: 2_000_000, lowest_lane_won: 2_000_000 };
+/// assert_eq!(seen.table_stores(), TableStores::LowestLaneWins);
+/// let once_not = LaneRuleCounts { lowest_lane_won: 1_999_999, ..seen };
+/// assert_eq!(once_not.table_stores(), TableStores::ReadBack);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneRuleCounts {
+    /// Places that several lanes stored to at once.
+    pub conflicts: u32,
+    /// Of these, the places where the lowest lane's value stood.
+    pub lowest_lane_won: u32,
+}
+
+impl LaneRuleCounts {
+    /// With fewer conflicts, a probe says nothing.
+    const ENOUGH_CONFLICTS: u32 = 100_000;
+
+    /// What the compressor may rely on after this.
+    #[must_use]
+    pub fn table_stores(self) -> TableStores {
+        if self.conflicts >= Self::ENOUGH_CONFLICTS && self.lowest_lane_won == self.conflicts {
+            TableStores::LowestLaneWins
+        } else {
+            TableStores::ReadBack
+        }
+    }
+}
+
+impl LaneRuleKernel {
+    /// Builds the kernel.
+    ///
+    /// # Panics
+    /// Never: the kernel is the same each time, and tested.
+    ///
+    /// ```
+    /// let kernel = trueno_gpu::kernels::LaneRuleKernel::new();
+    /// # let _ = kernel;
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        let k = KernelBuilder::new("lane_rule").with_warps_per_block(WARPS_PER_BLOCK);
+        let counts = k.param_ptr::<u32>("counts");
+        let rounds = k.param_u32("rounds");
+        let table = k.shared_per_warp("table", ENTRIES * ENTRY_BYTES, 4).base::<u16>(k.warp_id());
+        let probe = Probe {
+            k: &k,
+            lane: k.lane_id().named("lane"),
+            lower_lanes: k.lanemask_lt(),
+            table,
+            conflicts: k.var(0u32).named("conflicts"),
+            lowest_lane_won: k.var(0u32).named("lowest_lane_won"),
+        };
+
+        let seed = k.var(k.block_id().mad(WARPS_PER_BLOCK, k.warp_id()) * 0x9e37_79b9).named("seed");
+        let round = k.var(0u32).named("round");
+        k.while_uniform(
+            || round.lt(rounds),
+            || {
+                for pattern in PATTERNS {
+                    seed.set(seed * 1_664_525 + 1_013_904_223);
+                    probe.try_pattern(pattern, *seed);
+                }
+                round.set(round + 1);
+            },
+        );
+        k.section("add up");
+        add_to(&k, counts, probe.conflicts);
+        add_to(&k, counts.at(1), probe.lowest_lane_won);
+        Self { ir: k.finish().expect("the same kernel each time, covered by tests") }
+    }
+}
+
+/// Adds what the lanes have counted to a number in memory.
+fn add_to<'k>(k: &'k KernelBuilder, to: Addr<'k, Global, u32>, count: Var<'k, u32>) {
+    for distance in [16u32, 8, 4, 2, 1] {
+        count.set(count + count.shfl_xor(distance));
+    }
+    k.when(k.lane_id().eq(0)).reduce(to, AtomOp::Add, count);
+}
+
+/// What the tries of a warp have in common.
+struct Probe<'k> {
+    k: &'k KernelBuilder,
+    lane: Reg<'k, u32>,
+    lower_lanes: Reg<'k, u32>,
+    table: Addr<'k, Shared, u16>,
+    /// The lane's own counts: it counts the conflicts that it is the lowest lane of.
+    conflicts: Var<'k, u32>,
+    lowest_lane_won: Var<'k, u32>,
+}
+
+impl<'k> Probe<'k> {
+    /// Stores once by all lanes, and once by about half of them.
+    fn try_pattern(&self, pattern: Pattern, seed: Reg<'k, u32>) {
+        let k = self.k;
+        k.section("places");
+        let noise = mix(seed + self.lane * 0x85eb_ca6b);
+        let source = match pattern.source {
+            Source::LaneOver(bits) => self.lane >> bits,
+            Source::Random => noise,
+        };
+        let place = (((source & pattern.mask) << pattern.spread) + (seed >> 16)) & (ENTRIES - 1);
+        let everyone = k.value(1u32).ne(0);
+        self.store_and_look(place, everyone);
+        self.store_and_look(place, (noise >> 24).lt(128));
+    }
+
+    fn store_and_look(&self, place: Reg<'k, u32>, taking_part: Pred<'k>) {
+        let Self { k, lane, .. } = *self;
+        k.section("store and look");
+        let entry = self.table.index(place);
+        entry.store_conflicting(CLEARED);
+        k.sync_warp();
+        k.when(taking_part).store_conflicting(entry, lane);
+        k.sync_warp();
+        let winner = entry.load();
+        k.sync_warp();
+        let rivals = place.match_any() & taking_part.ballot();
+        let is_lowest = taking_part & (rivals & self.lower_lanes).eq(0) & rivals.popc().gt(1);
+        self.conflicts.set(self.conflicts + is_lowest.to_u32());
+        self.lowest_lane_won.set(self.lowest_lane_won + (is_lowest & winner.eq(lane)).to_u32());
+    }
+}
+
+/// Spreads every bit over the word.
+fn mix(v: Reg<'_, u32>) -> Reg<'_, u32> {
+    let v = (v ^ (v >> 16)) * 0x7feb_352d;
+    let v = (v ^ (v >> 15)) * 0x846c_a68b;
+    v ^ (v >> 16)
+}
+
+impl Default for LaneRuleKernel {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Kernel for LaneRuleKernel {
+    fn ir(&self) -> &KernelIr {
+        &self.ir
+    }
+
+    fn budget(&self) -> Budget {
+        Budget { registers: 48, shared_bytes: WARPS_PER_BLOCK * ENTRIES * ENTRY_BYTES }
+    }
+}

@@ -1,0 +1,286 @@
+//! The one place that turns a kernel's data into something to launch on a device.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use trueno_gpu::ir::{KernelIr, ParamTy};
+use trueno_gpu::{Target, emit_for};
+
+use super::context::GpuContext;
+use super::device::DeviceLimits;
+use super::error::{GpuError, GpuResult};
+use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
+use super::module::Module;
+use super::stream::Stream;
+
+/// How many warps a block of the page kernels has, and the oldest device that allows it.
+///
+/// ```
+/// use trueno_zram_core::gpu::raw::BlockShape;
+/// assert_eq!((BlockShape::EVERYWHERE.warps_per_block, BlockShape::WIDE.warps_per_block), (4, 28));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockShape {
+    /// Warps a block.
+    pub warps_per_block: u32,
+    /// What the kernel is validated for.
+    pub target: Target,
+}
+
+impl BlockShape {
+    /// Four warps with static shared memory: runs on every supported device.
+    pub const EVERYWHERE: Self = Self { warps_per_block: 4, target: Target::SM_70 };
+    /// One block that fills a multiprocessor: the fastest on Hopper.
+    pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
+    /// Shared memory of a warp of the page kernels, at most.
+    const WARP_SHARED_BYTES: u32 = 8 * 1024;
+    /// What the alignment of the pages costs a block.
+    const SLACK_BYTES: u32 = 3 * 1024;
+
+    /// Shared memory that a block of the page kernels needs at most.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::raw::BlockShape;
+    /// assert!(BlockShape::WIDE.shared_bytes() <= 227 * 1024);
+    /// ```
+    #[must_use]
+    pub const fn shared_bytes(self) -> u32 {
+        self.warps_per_block * Self::WARP_SHARED_BYTES + Self::SLACK_BYTES
+    }
+
+    /// The best shape for a device: the wide one, where the device has the shared memory and is new enough.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext};
+    /// let context = GpuContext::new(0)?;
+    /// let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
+    /// println!("{} warps a block", shape.warps_per_block);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn best_for(compute_capability: (u32, u32), limits: &DeviceLimits) -> Self {
+        let (major, minor) = compute_capability;
+        let wide = Self::WIDE;
+        // Some devices newer than Hopper have less shared memory: both are asked.
+        let fits = Target::for_capability(major, minor)
+            .is_some_and(|target| is_at_least(target, wide.target) && target.max_shared_bytes() >= wide.shared_bytes());
+        if fits && limits.shared_bytes_per_block >= wide.shared_bytes() { wide } else { Self::EVERYWHERE }
+    }
+}
+
+/// Whether a device of one target runs what is written for another.
+fn is_at_least(target: Target, wanted: Target) -> bool {
+    let place = |target| Target::ALL.iter().position(|known| *known == target);
+    place(target) >= place(wanted)
+}
+
+/// A kernel on a device, with the size of its blocks and the grid that fills the device.
+///
+/// The text is written for the device's own generation, or for the newest older one that the driver knows.
+///
+/// ```no_run
+/// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, Stream};
+/// let context = GpuContext::new(0)?;
+/// let stream = Stream::new(&context)?;
+/// let kernel = SameFillKernel::new();
+/// let loaded = LoadedKernel::new(&context, kernel.ir())?;
+/// let (pages, flags) = (DeviceBuffer::new(&context, 8 * 4096)?, DeviceBuffer::new(&context, 8 * 4)?);
+/// stream.fill(&pages, 0..8 * 4096, 7)?;
+/// // SAFETY: the kernel reads 8 pages and writes 8 flags.
+/// unsafe { loaded.launch(&stream, kernel.grid(8), &LaunchArgs::new().buffer(&pages).buffer(&flags).u32(8)) }?;
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct LoadedKernel {
+    context: GpuContext,
+    launcher: Launcher,
+    target: Target,
+    block_threads: u32,
+    dynamic_shared_bytes: u32,
+    blocks_per_multiprocessor: u32,
+}
+
+impl LoadedKernel {
+    /// Writes a kernel's text for the device and has the driver compile it.
+    ///
+    /// # Errors
+    /// [`GpuError::Kernel`] if the device lacks what the kernel needs, [`GpuError::BlockTooLarge`] if not one block fits
+    /// a multiprocessor, [`GpuError::Ptx`] if the driver refuses the text.
+    pub fn new(context: &GpuContext, kernel: &KernelIr) -> GpuResult<Self> {
+        let (module, target) = compile(context, kernel)?;
+        let launcher = Launcher::new(&Arc::new(module), &kernel.name, &param_kinds(kernel))?;
+        let block_threads = kernel.warps_per_block * 32;
+        let dynamic_shared_bytes = kernel.shared.launch_bytes();
+        if dynamic_shared_bytes > 0 {
+            launcher.allow_dynamic_shared(dynamic_shared_bytes)?;
+        }
+        let blocks_per_multiprocessor = launcher.blocks_per_multiprocessor(block_threads, dynamic_shared_bytes)?;
+        if blocks_per_multiprocessor == 0 {
+            let shared_bytes = kernel.shared.total_bytes();
+            return Err(GpuError::BlockTooLarge { kernel: kernel.name.clone(), threads: block_threads, shared_bytes });
+        }
+        let context = context.clone();
+        Ok(Self { context, launcher, target, block_threads, dynamic_shared_bytes, blocks_per_multiprocessor })
+    }
+
+    /// The device's context.
+    #[must_use]
+    pub fn context(&self) -> &GpuContext {
+        &self.context
+    }
+
+    /// What the text was written for.
+    #[must_use]
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// Threads a block.
+    #[must_use]
+    pub fn block_threads(&self) -> u32 {
+        self.block_threads
+    }
+
+    /// Dynamic shared memory a block.
+    #[must_use]
+    pub fn dynamic_shared_bytes(&self) -> u32 {
+        self.dynamic_shared_bytes
+    }
+
+    /// Blocks that one multiprocessor holds at a time.
+    #[must_use]
+    pub fn blocks_per_multiprocessor(&self) -> u32 {
+        self.blocks_per_multiprocessor
+    }
+
+    /// Blocks that the device holds at a time: the grid for kernels that draw their pages.
+    #[must_use]
+    pub fn resident_blocks(&self) -> u32 {
+        self.blocks_per_multiprocessor.saturating_mul(self.context.limits().multiprocessors)
+    }
+
+    /// What the driver's compiler made of it.
+    ///
+    /// # Errors
+    /// If the driver call fails.
+    pub fn attributes(&self) -> GpuResult<KernelAttributes> {
+        self.launcher.attributes()
+    }
+
+    /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's own declaration.
+    ///
+    /// # Errors
+    /// Those of [`Launcher::launch`].
+    ///
+    /// # Safety
+    /// That of [`Launcher::launch`]: with these arguments, the kernel stays inside the buffers among them.
+    pub unsafe fn launch(&self, stream: &Stream, grid: u32, args: &LaunchArgs<'_>) -> GpuResult<()> {
+        // SAFETY: the caller vouches for what the kernel does with the arguments.
+        unsafe { self.launcher.launch(stream, grid, self.block_threads, self.dynamic_shared_bytes, args) }
+    }
+}
+
+/// Compiles the kernel for the device's generation. A driver too old for that PTX version gets an older one.
+fn compile(context: &GpuContext, kernel: &KernelIr) -> GpuResult<(Module, Target)> {
+    let (major, minor) = context.info().compute_capability;
+    let mut refused = None;
+    for target in targets_for(major, minor).map(|target| target.with_ptx(kernel.target.ptx)) {
+        let written = emit_for(kernel, target)
+            .map_err(|error| GpuError::Kernel { kernel: kernel.name.clone(), reason: error.to_string() });
+        match written.and_then(|ptx| Module::from_ptx(context, &ptx)) {
+            Ok(module) => return Ok((module, target)),
+            Err(error) if error.is_unsupported_ptx_version() => refused = Some(error),
+            // That an older target lacks something is a consequence: the driver's refusal of the newer one is the cause.
+            Err(error) => return Err(refused.unwrap_or(error)),
+        }
+    }
+    let no_target = || format!("compute capability {major}.{minor} is not known");
+    Err(refused.unwrap_or_else(|| GpuError::Kernel { kernel: kernel.name.clone(), reason: no_target() }))
+}
+
+/// The targets that a device runs, newest first.
+fn targets_for(major: u32, minor: u32) -> impl Iterator<Item = Target> {
+    let newest = Target::for_capability(major, minor);
+    let runs = move |target: &Target| newest.is_some_and(|newest| is_at_least(newest, *target));
+    Target::ALL.iter().rev().copied().filter(runs)
+}
+
+/// What the kernel declares to take.
+fn param_kinds(kernel: &KernelIr) -> Vec<ParamKind> {
+    let kind = |ty| match ty {
+        ParamTy::U32 => ParamKind::U32,
+        ParamTy::U64 => ParamKind::U64,
+        ParamTy::Pointer(_) => ParamKind::Buffer,
+    };
+    kernel.params.iter().map(|param| kind(param.ty)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
+    use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
+
+    fn limits(shared_kib: u32) -> DeviceLimits {
+        DeviceLimits {
+            multiprocessors: 132,
+            shared_bytes_per_block: shared_kib * 1024,
+            shared_bytes_per_multiprocessor: (shared_kib + 1) * 1024,
+            threads_per_multiprocessor: 2048,
+            driver_version: 13_000,
+        }
+    }
+
+    #[test]
+    fn the_wide_shape_is_for_devices_with_the_memory() {
+        for (capability, shared_kib, wide) in [
+            ((7, 0), 96, false),
+            ((7, 5), 64, false),
+            ((8, 0), 163, false),
+            ((8, 6), 99, false),
+            ((9, 0), 227, true),
+            ((9, 0), 226, false),
+            ((10, 0), 227, true),
+            ((10, 3), 227, true),
+            ((12, 0), 99, false),
+            // Newer than Hopper and of a kind without the memory, whatever the driver says.
+            ((12, 0), 227, false),
+            ((8, 9), 227, false),
+        ] {
+            let expected = if wide { BlockShape::WIDE } else { BlockShape::EVERYWHERE };
+            assert_eq!(BlockShape::best_for(capability, &limits(shared_kib)), expected, "{capability:?}");
+        }
+    }
+
+    #[test]
+    fn both_kernels_keep_to_what_their_shape_allows() {
+        for BlockShape { warps_per_block, target } in [BlockShape::EVERYWHERE, BlockShape::WIDE] {
+            let shape = BlockShape { warps_per_block, target };
+            let compress = Lz4WarpCompressKernel::new(1).with_target(target).with_warps_per_block(warps_per_block);
+            let decompress = Lz4WarpDecompressKernel::new(1).with_target(target).with_warps_per_block(warps_per_block);
+            for kernel in [&compress as &dyn Kernel, &decompress] {
+                assert!(kernel.shared_bytes() <= shape.shared_bytes() as usize, "{} of {shape:?}", kernel.name());
+                assert_eq!(kernel.dynamic_shared_bytes() == 0, shape == BlockShape::EVERYWHERE);
+            }
+        }
+    }
+
+    #[test]
+    fn targets_run_from_the_devices_own_to_the_oldest() {
+        assert_eq!(targets_for(8, 0).collect::<Vec<_>>(), [Target::SM_80, Target::SM_75, Target::SM_70]);
+        assert_eq!(targets_for(9, 0).next(), Some(Target::SM_90));
+        assert_eq!(targets_for(13, 7).next(), Target::ALL.last().copied());
+        assert_eq!(targets_for(6, 1).next(), None);
+    }
+
+    #[test]
+    fn parameter_kinds_are_those_that_the_kernels_declare() {
+        use ParamKind::{Buffer, U32, U64};
+        let compress = Lz4WarpCompressKernel::new(1);
+        assert_eq!(param_kinds(compress.ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);
+        let decompress = Lz4WarpDecompressKernel::new(1);
+        assert_eq!(param_kinds(decompress.ir()), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
+        assert_eq!(param_kinds(LaneRuleKernel::new().ir()), [Buffer, U32]);
+    }
+}

@@ -1,0 +1,142 @@
+//! The compression kernel on the device: the interpreter's bytes, standard blocks, the same each time.
+
+use rayon::prelude::*;
+use trueno_gpu::interp::LaneOrder;
+use trueno_gpu::kernels::Kernel;
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, PageKind};
+use trueno_test_pages::oracle::assert_decodes;
+use trueno_test_pages::{PAGE_SIZE, Page};
+use trueno_zram_core::gpu::raw::{GpuError, Lz4Compressor, Stream};
+
+use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
+use crate::interpreter;
+
+/// Has every page restored by decoders that we did not write.
+fn check(packed: &Packed, pages: &[Page]) {
+    assert_eq!(packed.index.len(), pages.len());
+    pages.par_iter().enumerate().for_each(|(i, page)| match packed.page(i) {
+        (PageKind::SameFilled, word) => assert!(is_same_filled(page) && *word == page[..8], "page {i}"),
+        (PageKind::Raw, bytes) => assert!(bytes == page && !is_same_filled(page), "page {i}"),
+        (PageKind::Lz4, block) => {
+            assert!(block.len() < PAGE_SIZE && !is_same_filled(page), "page {i}");
+            assert_decodes(block, page);
+        }
+    });
+}
+
+fn in_the_interpreter(mode: Mode, pages: &[Page]) -> Packed {
+    let kernel = Lz4WarpCompressKernel::new(1 << 20).with_mode(mode);
+    let packed = interpreter::compress(&kernel, pages, LaneOrder::Ascending).unwrap_or_else(|fault| panic!("{fault}"));
+    Packed { index: packed.index, bytes: packed.bytes }
+}
+
+/// Pages for a batch of any size: no two neighbours alike, all kinds mixed.
+fn batch(count: usize) -> Vec<Page> {
+    let pages = many_pages();
+    (0..count).map(|i| pages[i * 7919 % pages.len()]).collect()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn bytes_and_index_are_the_interpreters_in_every_shape() {
+    let (device, pages) = (device(), many_pages());
+    let expected = [Mode::Fast, Mode::Ratio].map(|mode| (mode, in_the_interpreter(mode, &pages)));
+    for (name, mode, mut compressor) in device.compressors() {
+        let packed = device.compress(&mut compressor, &pages);
+        let (_, expected) = expected.iter().find(|(of, _)| *of == mode).unwrap();
+        for i in 0..pages.len() {
+            assert!(packed.page(i) == expected.page(i), "{name}: page {i}");
+        }
+        assert!(packed == *expected, "{name}: the bytes between the pages");
+        check(&packed, &pages);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn batches_of_any_size_come_back() {
+    let device = device();
+    for (name, _, mut compressor) in device.compressors() {
+        for count in [0, 1, 31, 33, 1000, 20_000] {
+            let pages = batch(count);
+            println!("{name}: {count} pages");
+            check(&device.compress(&mut compressor, &pages), &pages);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn twenty_runs_give_the_same_bytes() {
+    let (device, pages) = (device(), batch(20_000));
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let mut compressor = Lz4Compressor::new(&device.context, mode).unwrap();
+        let first = device.compress(&mut compressor, &pages);
+        for run in 1..20 {
+            assert!(device.compress(&mut compressor, &pages) == first, "{mode:?}: run {run}");
+        }
+    }
+}
+
+/// Launches of one compressor in two streams work in one scratch memory: they must not overlap.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn two_streams_may_share_a_compressor() {
+    let (device, pages) = (device(), batch(3000));
+    let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
+    let expected = device.compress(&mut compressor, &pages);
+    let input = device.upload(pages.as_flattened());
+    let results = [(); 8].map(|()| (device.buffer(pages.len() * PAGE_SIZE), device.buffer(pages.len() * 8)));
+    let streams = [(); 2].map(|()| Stream::new(&device.context).unwrap());
+    for ((output, index), stream) in results.iter().zip(streams.iter().cycle()) {
+        // SAFETY: each launch has an index of its own.
+        unsafe { compressor.compress(stream, &input, u32::try_from(pages.len()).unwrap(), output, index) }.unwrap();
+    }
+    device.context.synchronize().unwrap();
+    for (output, index) in &results {
+        let words: Vec<u8> = expected.index.iter().flat_map(|entry| entry.bits().to_le_bytes()).collect();
+        assert!(device.download(index) == words);
+        assert!(device.download(output)[..expected.bytes.len()] == expected.bytes);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn short_buffers_are_refused() {
+    let device = device();
+    let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
+    let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(15));
+    for (input, output, index, what) in
+        [(&short, &page, &entry, "input"), (&page, &short, &entry, "output"), (&page, &page, &short, "index")]
+    {
+        // SAFETY: no launch takes place.
+        let refused = unsafe { compressor.compress(&device.stream, input, 2, output, index) };
+        assert!(matches!(refused, Err(GpuError::ShortBuffer { what: named, .. }) if named == what), "{refused:?}");
+    }
+    // SAFETY: no launch takes place.
+    let refused = unsafe { compressor.compress(&device.stream, &page, u32::MAX, &page, &entry) };
+    assert!(matches!(refused, Err(GpuError::OutOfRange { .. })), "{refused:?}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_drivers_compiler_keeps_to_the_budget() {
+    let device = device();
+    let budget = Lz4WarpCompressKernel::new(1).budget();
+    for (name, _, compressor) in device.compressors() {
+        let (loaded, made) = (compressor.loaded(), compressor.loaded().attributes().unwrap());
+        println!("{name}: {made:?}, {} blocks an SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
+        assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{name}");
+    }
+}
+
+/// For compute-sanitizer: everything once, on few pages.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn few_pages_in_every_shape() {
+    let (device, pages) = (device(), few_pages());
+    for (name, _, mut compressor) in device.compressors() {
+        println!("{name}: {} pages", pages.len());
+        check(&device.compress(&mut compressor, &pages), &pages);
+    }
+}

@@ -1,0 +1,291 @@
+//! The decompression kernel on the device: every valid block, and no harm from any other.
+
+use rayon::prelude::*;
+use trueno_gpu::interp::LaneOrder;
+use trueno_gpu::kernels::Kernel;
+use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode, PackedEntry, PageKind, PageStatus};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
+use trueno_zram_core::gpu::raw::{GpuError, Lz4Compressor, Lz4Decompressor, PackedPages};
+use trueno_zram_core::lz4::decode_simple;
+
+use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};
+use crate::interpreter::{self, pack};
+
+/// What became of a page, and what lies at its place.
+type Restored = (PageStatus, Page);
+/// How a page is held, and in which bytes.
+type Held = (PageKind, Vec<u8>);
+
+/// An entry that no page has: its place in the output is a guard.
+fn guard() -> PackedEntry {
+    PackedEntry::new(u64::from(u32::MAX) * 16, 4096, PageKind::Raw)
+}
+
+/// Restores blocks with a guard before and after them, and checks the guards.
+fn restore(device: &Device, decompressor: &mut Lz4Decompressor, index: &[PackedEntry], bytes: &[u8]) -> Vec<Restored> {
+    let guarded: Vec<_> = [&[guard()], index, &[guard()]].concat();
+    let mut restored = device.decompress(decompressor, &guarded, bytes);
+    for (status, page) in [restored.remove(index.len() + 1), restored.remove(0)] {
+        assert!(status == PageStatus::BadEntry && is_untouched(&page), "a guard");
+    }
+    restored
+}
+
+fn assert_restored(restored: &[Restored], pages: &[Page]) {
+    assert_eq!(restored.len(), pages.len());
+    for (i, ((status, restored), page)) in restored.iter().zip(pages).enumerate() {
+        assert_eq!(*status, PageStatus::Restored, "page {i}");
+        assert!(restored == page, "page {i}");
+    }
+}
+
+/// Every way to hold each page: same-filled, raw, and a block of every encoder.
+fn held(pages: &[Page]) -> (Vec<Held>, Vec<Page>) {
+    let same_filled = pages.iter().filter(|page| is_same_filled(page));
+    let words = same_filled.map(|page| ((PageKind::SameFilled, page[..8].to_vec()), *page));
+    let raw = pages.iter().step_by(5).map(|page| ((PageKind::Raw, page.to_vec()), *page));
+    let blocks = blocks_of(pages).into_iter().map(|(block, page)| ((PageKind::Lz4, block), page));
+    words.chain(raw).chain(blocks).unzip()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn pages_however_held_and_by_whomever_encoded_are_restored() {
+    let device = device();
+    let (blocks, pages) = held(&many_pages());
+    let (index, bytes) = pack(&blocks);
+    for (warps, mut decompressor) in device.decompressors() {
+        println!("{} blocks, {warps} warps a block", blocks.len());
+        assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn own_batches_of_any_size_are_restored() {
+    let (device, all) = (device(), many_pages());
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let mut compressor = Lz4Compressor::new(&device.context, mode).unwrap();
+        for count in [0, 1, 31, 33, 1000, 20_000] {
+            let pages: Vec<Page> = all.iter().cycle().take(count).copied().collect();
+            let packed = device.compress(&mut compressor, &pages);
+            for (_, mut decompressor) in device.decompressors() {
+                assert_restored(&device.decompress(&mut decompressor, &packed.index, &packed.bytes), &pages);
+            }
+        }
+    }
+}
+
+/// Damages each block; none is empty or longer than an LZ4 page can be.
+fn damaged(whole: &[(Vec<u8>, Page)], count: usize, seed: u64) -> Vec<Held> {
+    let mut generator = Generator::new(seed);
+    let mut damage = || {
+        let mut block = whole[generator.below(whole.len())].0.clone();
+        if generator.below(8) == 0 {
+            block.truncate(1 + generator.below(block.len()));
+        } else {
+            generator.corrupt(&mut block);
+        }
+        block.truncate(PAGE_SIZE - 1);
+        if block.is_empty() {
+            block.push(0);
+        }
+        (PageKind::Lz4, block)
+    };
+    (0..count).map(|_| damage()).collect()
+}
+
+/// Checks each page against the slow decoder on the CPU; how many were restored.
+fn check_against_decode_simple(restored: &[Restored], blocks: &[Held]) -> usize {
+    assert_eq!(restored.len(), blocks.len());
+    let check = |(i, ((status, page), (_, block))): (usize, (&Restored, &Held))| {
+        let mut expected = [0; PAGE_SIZE];
+        match decode_simple(block, &mut expected) {
+            Ok(()) => assert!(*status == PageStatus::Restored && *page == expected, "block {i}: {block:02x?}"),
+            Err(why) => {
+                assert!(*status == PageStatus::BadBlock, "block {i} is refused by the CPU ({why}): {block:02x?}");
+                assert!(is_untouched(page), "block {i}: a refused page is left alone");
+            }
+        }
+        usize::from(*status == PageStatus::Restored)
+    };
+    restored.par_iter().zip(blocks).enumerate().map(check).sum()
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn damaged_blocks_are_refused_or_decoded_as_on_the_cpu() {
+    const ROUNDS: u64 = 10;
+    const BLOCKS: usize = 20_000;
+    let device = device();
+    let whole = blocks_of(&many_pages().into_iter().step_by(5).collect::<Vec<_>>());
+    let mut decompressors = device.decompressors();
+    let mut taken = 0;
+    for round in 0..ROUNDS {
+        let blocks = damaged(&whole, BLOCKS, 100 + round);
+        let (index, bytes) = pack(&blocks);
+        // Each round by another shape.
+        let shapes = decompressors.len();
+        let (_, decompressor) = &mut decompressors[usize::try_from(round).unwrap() % shapes];
+        taken += check_against_decode_simple(&restore(&device, decompressor, &index, &bytes), &blocks);
+    }
+    println!("{} blocks, {taken} of them pages", BLOCKS * 10);
+    assert!((1000..190_000).contains(&taken), "{taken} taken: the sample means something");
+}
+
+/// The same, on few blocks and without a device.
+#[test]
+fn the_interpreter_agrees_with_the_cpu_on_damaged_blocks() {
+    let whole = blocks_of(&corpus::all_pages().step_by(31).copied().collect::<Vec<_>>());
+    let blocks = damaged(&whole, 1500, 99);
+    let (index, bytes) = pack(&blocks);
+    let kernel = Lz4WarpDecompressKernel::new(10_000);
+    let restored = interpreter::decompress(&kernel, &index, &bytes, LaneOrder::Ascending);
+    let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(check_against_decode_simple(&restored, &blocks) > 10);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn every_truncation_is_refused() {
+    let device = device();
+    let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
+    for (block, _) in blocks_of(&[corpus::ALL[0].pages[17], corpus::ALL[3].pages[40]]) {
+        let cut: Vec<_> = (1..block.len()).map(|len| (PageKind::Lz4, block[..len].to_vec())).collect();
+        let (index, bytes) = pack(&cut);
+        let restored = restore(&device, &mut decompressor, &index, &bytes);
+        assert!(restored.iter().all(|(status, page)| *status == PageStatus::BadBlock && is_untouched(page)));
+    }
+}
+
+/// What must become of an entry, whatever its bits.
+fn expected_of(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
+    let (start, len) = (entry.offset_bytes(), usize::from(entry.len_bytes()));
+    let held = usize::try_from(start).ok().and_then(|start| bytes.get(start..start + len.next_multiple_of(16)));
+    let block = &held.ok_or(PageStatus::BadEntry)?[..len];
+    let mut page = [0; PAGE_SIZE];
+    match (entry.kind(), len) {
+        (Some(PageKind::SameFilled), 8) => page.as_chunks_mut::<8>().0.fill(*block.first_chunk().unwrap()),
+        (Some(PageKind::Raw), PAGE_SIZE) => page.copy_from_slice(block),
+        (Some(PageKind::Lz4), 1..PAGE_SIZE) => decode_simple(block, &mut page).map_err(|_| PageStatus::BadBlock)?,
+        _ => return Err(PageStatus::BadEntry),
+    }
+    Ok(page)
+}
+
+/// Entries that lie: right ones with a few bits changed, fields at their limits, and any bits at all.
+fn lies(index: &[PackedEntry], end: u64, count: usize) -> Vec<PackedEntry> {
+    let mut generator = Generator::new(31);
+    let kinds = [PageKind::SameFilled, PageKind::Lz4, PageKind::Raw];
+    let lens = [0, 1, 7, 8, 9, 15, 16, 17, 4079, 4080, 4095, 4096, 4097, 8191];
+    let mut lie = || match generator.below(4) {
+        0 => PackedEntry::from_bits(generator.next_u64()),
+        1 => {
+            let near_end = end.saturating_sub(16 * generator.below(300) as u64) + 16 * generator.below(40) as u64;
+            PackedEntry::new(near_end, lens[generator.below(lens.len())], kinds[generator.below(3)])
+        }
+        2 => PackedEntry::new(generator.next_u64() % end, lens[generator.below(lens.len())], kinds[generator.below(3)]),
+        _ => {
+            let right = index[generator.below(index.len())];
+            PackedEntry::from_bits(right.bits() ^ 1 << generator.below(64) ^ 1 << generator.below(64))
+        }
+    };
+    (0..count).map(|_| lie()).collect()
+}
+
+/// Checks each page against what must become of its entry; how many were restored.
+fn check_against_entries(restored: &[Restored], entries: &[PackedEntry], bytes: &[u8]) -> usize {
+    assert_eq!(restored.len(), entries.len());
+    let mut taken = 0;
+    for (i, ((status, page), entry)) in restored.iter().zip(entries).enumerate() {
+        match expected_of(*entry, bytes) {
+            Ok(expected) => {
+                taken += 1;
+                assert!(*status == PageStatus::Restored && *page == expected, "entry {i}: {:#x}", entry.bits());
+            }
+            Err(expected) => {
+                assert!(*status == expected && is_untouched(page), "entry {i}: {:#x}", entry.bits());
+            }
+        }
+    }
+    taken
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn entries_that_lie_harm_no_one() {
+    let device = device();
+    let (index, bytes) = pack(&held(&few_pages()).0);
+    let lies = lies(&index, bytes.len() as u64, 30_000);
+    for (warps, mut decompressor) in device.decompressors() {
+        let taken = check_against_entries(&restore(&device, &mut decompressor, &lies, &bytes), &lies, &bytes);
+        println!("{taken} of {} entries were right by chance, {warps} warps a block", lies.len());
+        assert!(taken > 100 && taken < lies.len() / 2);
+    }
+}
+
+/// The same, on few entries and without a device.
+#[test]
+fn the_interpreter_agrees_on_entries_that_lie() {
+    let (index, bytes) = pack(&held(&few_pages()[..60]).0);
+    let lies = lies(&index, bytes.len() as u64, 3000);
+    let restored = interpreter::decompress(&Lz4WarpDecompressKernel::new(10_000), &lies, &bytes, LaneOrder::Descending);
+    let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+    let taken = check_against_entries(&restored, &lies, &bytes);
+    assert!(taken > 30 && taken < lies.len() / 2, "{taken} taken: the sample means something");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn wrong_buffers_are_refused() {
+    let device = device();
+    let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
+    let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(7));
+    let right = PackedPages { bytes: &page, len_bytes: 4096, index: &entry, pages: 2 };
+    let mut refused = |packed, output, status| {
+        // SAFETY: no launch takes place.
+        unsafe { decompressor.decompress(&device.stream, packed, output, status) }.unwrap_err()
+    };
+    for (error, what) in [
+        (refused(PackedPages { len_bytes: 8208, ..right }, &page, &entry), "packed"),
+        (refused(PackedPages { index: &short, ..right }, &page, &entry), "index"),
+        (refused(right, &short, &entry), "output"),
+        (refused(right, &page, &short), "status"),
+    ] {
+        assert!(matches!(error, GpuError::ShortBuffer { what: named, .. } if named == what), "{error}");
+    }
+    let odd = refused(PackedPages { len_bytes: 4095, ..right }, &page, &entry);
+    assert!(matches!(odd, GpuError::Misaligned { value: 4095, .. }), "{odd}");
+    let many = refused(PackedPages { pages: u32::MAX, ..right }, &page, &entry);
+    assert!(matches!(many, GpuError::OutOfRange { .. }), "{many}");
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn the_drivers_compiler_keeps_to_the_budget() {
+    let device = device();
+    let budget = Lz4WarpDecompressKernel::new(1).budget();
+    for (warps, decompressor) in device.decompressors() {
+        let (loaded, made) = (decompressor.loaded(), decompressor.loaded().attributes().unwrap());
+        println!("{warps} warps: {made:?}, {} blocks an SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
+        assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{warps} warps");
+    }
+}
+
+/// For compute-sanitizer: whole and damaged blocks in every shape, but few.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn few_blocks_in_every_shape() {
+    let device = device();
+    let (blocks, pages) = held(&few_pages());
+    let (blocks, pages): (Vec<_>, Vec<_>) = blocks.into_iter().zip(pages).step_by(4).unzip();
+    let (index, bytes) = pack(&blocks);
+    let spoilt = damaged(&blocks_of(&few_pages()[..40]), 300, 7);
+    let (spoilt_index, spoilt_bytes) = pack(&spoilt);
+    for (warps, mut decompressor) in device.decompressors() {
+        println!("{} whole and {} damaged blocks, {warps} warps a block", blocks.len(), spoilt.len());
+        assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
+        let restored = restore(&device, &mut decompressor, &spoilt_index, &spoilt_bytes);
+        check_against_decode_simple(&restored, &spoilt);
+    }
+}

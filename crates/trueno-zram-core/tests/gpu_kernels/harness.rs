@@ -1,0 +1,189 @@
+//! Pages, the device, and one run of a kernel over a batch.
+
+use rayon::prelude::*;
+use trueno_gpu::kernels::lz4::{Mode, PackedEntry, PageKind, PageStatus, TableStores};
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+use trueno_zram_core::gpu::raw::{
+    BlockShape, DeviceBuffer, GpuContext, Lz4Compressor, Lz4Decompressor, PackedPages, Stream, lane_rule,
+};
+
+/// What buffers are filled with before a run.
+pub(crate) const FILL: u8 = 0xee;
+/// Bytes behind a buffer's used part that must keep their fill.
+const GUARD_BYTES: usize = 64 * 1024;
+
+pub(crate) struct Device {
+    pub(crate) context: GpuContext,
+    pub(crate) stream: Stream,
+}
+
+/// A packed batch, as it left the device.
+#[derive(Clone, PartialEq)]
+pub(crate) struct Packed {
+    pub(crate) index: Vec<PackedEntry>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Packed {
+    pub(crate) fn page(&self, page: usize) -> (PageKind, &[u8]) {
+        let entry = self.index[page];
+        let start = usize::try_from(entry.offset_bytes()).unwrap();
+        (entry.kind().expect("a kind"), &self.bytes[start..start + usize::from(entry.len_bytes())])
+    }
+}
+
+pub(crate) fn device() -> Device {
+    let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
+    let stream = Stream::new(&context).expect("a stream");
+    Device { context, stream }
+}
+
+impl Device {
+    /// Every shape worth a test: the contract's, the device's best, and odd ones.
+    pub(crate) fn shapes(&self) -> Vec<BlockShape> {
+        let best = BlockShape::best_for(self.context.info().compute_capability, self.context.limits());
+        let with_warps = |warps_per_block| BlockShape { warps_per_block, ..BlockShape::EVERYWHERE };
+        let mut shapes = vec![BlockShape::EVERYWHERE, with_warps(1), with_warps(5)];
+        if best != BlockShape::EVERYWHERE {
+            shapes.push(best);
+        }
+        shapes
+    }
+
+    /// Both, or the one that the device can be trusted with.
+    pub(crate) fn table_stores(&self) -> Vec<TableStores> {
+        let trusted = lane_rule(&self.context).unwrap().table_stores();
+        if trusted == TableStores::ReadBack { vec![trusted] } else { vec![TableStores::ReadBack, trusted] }
+    }
+
+    /// A compressor in every mode, shape and with every table stores, with a name for each.
+    pub(crate) fn compressors(&self) -> Vec<(String, Mode, Lz4Compressor)> {
+        let mut all = Vec::new();
+        for mode in [Mode::Fast, Mode::Ratio] {
+            for shape in self.shapes() {
+                for stores in self.table_stores() {
+                    let compressor = Lz4Compressor::with_shape(&self.context, mode, stores, shape).unwrap();
+                    all.push((format!("{mode:?} {stores:?} {} warps", shape.warps_per_block), mode, compressor));
+                }
+            }
+        }
+        all
+    }
+
+    pub(crate) fn decompressors(&self) -> Vec<(u32, Lz4Decompressor)> {
+        let load =
+            |shape: BlockShape| (shape.warps_per_block, Lz4Decompressor::with_shape(&self.context, shape).unwrap());
+        self.shapes().into_iter().map(load).collect()
+    }
+
+    pub(crate) fn buffer(&self, len_bytes: usize) -> DeviceBuffer {
+        DeviceBuffer::new(&self.context, len_bytes).unwrap()
+    }
+
+    /// A buffer that holds `bytes`.
+    pub(crate) fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
+        let buffer = self.buffer(bytes.len());
+        self.stream.upload(&buffer, 0, bytes).unwrap();
+        buffer
+    }
+
+    /// A buffer with a guard behind `len_bytes`, all of it filled.
+    fn filled(&self, len_bytes: usize) -> DeviceBuffer {
+        let buffer = self.buffer(len_bytes + GUARD_BYTES);
+        self.stream.fill(&buffer, 0..len_bytes + GUARD_BYTES, FILL).unwrap();
+        buffer
+    }
+
+    /// All bytes of a buffer.
+    pub(crate) fn download(&self, buffer: &DeviceBuffer) -> Vec<u8> {
+        let mut bytes = vec![0; buffer.len_bytes()];
+        self.stream.download(buffer, 0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Compresses a batch; checks that the index is whole, the pages lie in order without gaps, and no more is written.
+    pub(crate) fn compress(&self, compressor: &mut Lz4Compressor, pages: &[Page]) -> Packed {
+        let input = self.upload(pages.as_flattened());
+        let output = self.filled(pages.len() * PAGE_SIZE);
+        let index = self.filled(pages.len() * 8);
+        let count = u32::try_from(pages.len()).unwrap();
+        // SAFETY: one stream uses the buffers.
+        unsafe { compressor.compress(&self.stream, &input, count, &output, &index) }.unwrap();
+        let index = self.download(&index);
+        let (index, guard) = index.split_at(pages.len() * 8);
+        assert!(guard.iter().all(|byte| *byte == FILL), "the index's guard is intact");
+        let index: Vec<_> =
+            index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits))).collect();
+        let mut end = 0;
+        for (page, entry) in index.iter().enumerate() {
+            assert!(entry.is_placed(), "page {page}");
+            assert_eq!(entry.offset_bytes(), end, "page {page}");
+            end += u64::from(entry.len_bytes()).next_multiple_of(16);
+        }
+        let mut bytes = self.download(&output);
+        let end = usize::try_from(end).unwrap();
+        assert!(bytes[end..].iter().all(|byte| *byte == FILL), "nothing is written behind the packed pages");
+        bytes.truncate(end);
+        Packed { index, bytes }
+    }
+
+    /// Restores a batch: what became of each page, and what lies at its place; checks that no more is written.
+    pub(crate) fn decompress(
+        &self,
+        decompressor: &mut Lz4Decompressor,
+        index: &[PackedEntry],
+        bytes: &[u8],
+    ) -> Vec<(PageStatus, Page)> {
+        let words: Vec<u8> = index.iter().flat_map(|entry| entry.bits().to_le_bytes()).collect();
+        let (packed, index_buffer) = (self.upload(bytes), self.upload(&words));
+        let output = self.filled(index.len() * PAGE_SIZE);
+        let status = self.filled(index.len() * 4);
+        let pages = u32::try_from(index.len()).unwrap();
+        let packed = PackedPages { bytes: &packed, len_bytes: bytes.len() as u64, index: &index_buffer, pages };
+        // SAFETY: one stream uses the buffers.
+        unsafe { decompressor.decompress(&self.stream, packed, &output, &status) }.unwrap();
+        let (output, status) = (self.download(&output), self.download(&status));
+        let (output, output_guard) = output.split_at(index.len() * PAGE_SIZE);
+        let (status, status_guard) = status.split_at(index.len() * 4);
+        assert!([output_guard, status_guard].iter().all(|guard| guard.iter().all(|byte| *byte == FILL)));
+        let status = status.as_chunks().0.iter().map(|code| PageStatus::from_code(u32::from_le_bytes(*code)).unwrap());
+        status.zip(output.as_chunks().0.iter().copied()).collect()
+    }
+}
+
+/// Every committed page, every edge page, and 2,000 generated ones.
+pub(crate) fn many_pages() -> Vec<Page> {
+    let mut generator = Generator::new(21);
+    let generated = (0..2000).map(|_| generator.page());
+    corpus::all_pages().copied().chain(edge::all().into_iter().map(|edge| *edge.page)).chain(generated).collect()
+}
+
+/// A small sample of all of them, for the tools that slow a device down a hundredfold.
+pub(crate) fn few_pages() -> Vec<Page> {
+    many_pages().into_iter().step_by(29).collect()
+}
+
+pub(crate) fn is_same_filled(page: &Page) -> bool {
+    page.as_chunks::<8>().0.iter().all(|word| *word == page[..8])
+}
+
+/// Whether a refused page was left alone.
+pub(crate) fn is_untouched(page: &Page) -> bool {
+    page.iter().all(|byte| *byte == FILL)
+}
+
+/// Blocks of every foreign encoder and of our own on the CPU, each with its page; those that are shorter than the page.
+pub(crate) fn blocks_of(pages: &[Page]) -> Vec<(Vec<u8>, Page)> {
+    use trueno_test_pages::oracle::foreign_blocks;
+    use trueno_zram_core::{cpu::Backend, lz4::Codec};
+
+    let of_page = |page: &Page| {
+        let mut blocks: Vec<Vec<u8>> = foreign_blocks(page).into_iter().map(|(_, block)| block).collect();
+        let mut out = [0; PAGE_SIZE];
+        let len = Codec::new(Backend::detect()).unwrap().encode(page, &mut out);
+        blocks.extend(len.map(|len| out[..len].to_vec()));
+        blocks.retain(|block| block.len() < PAGE_SIZE);
+        blocks.into_iter().map(|block| (block, *page)).collect::<Vec<_>>()
+    };
+    pages.par_iter().flat_map_iter(of_page).collect()
+}

@@ -46,6 +46,7 @@ pub(crate) fn side_by_side(corpus: &Corpus, rounds: usize) -> Result<Vec<Row>, S
             ratio: corpus.len_bytes() as f64 / bytes_out as f64,
             compress_gbps: gbps(corpus, &compress_s[i]),
             decompress_gbps: gbps(corpus, &decompress_s[i]),
+            memcpy_gbps: None,
             compress_vs_c_lz4: paired_ratio(&compress_s[0], &compress_s[i]),
             decompress_vs_c_lz4: paired_ratio(&decompress_s[0], &decompress_s[i]),
             c_lz4_blocks_vs_c_lz4: (!bar_blocks_s[i].is_empty())

@@ -20,6 +20,8 @@ pub(crate) struct Row {
     pub(crate) decompress_gbps: f64,
     pub(crate) compress_vs_c_lz4: f64,
     pub(crate) decompress_vs_c_lz4: f64,
+    /// Moving the same pages with as many threads, where that was measured.
+    pub(crate) memcpy_gbps: Option<f64>,
     /// The decoder's speed on C lz4's own blocks, against C lz4's.
     pub(crate) c_lz4_blocks_vs_c_lz4: Option<f64>,
 }
@@ -87,15 +89,18 @@ pub(crate) fn print_means(rows: &[Row]) {
 
 pub(crate) fn print_scaling(rows: &[Row]) {
     println!("\nbatches of {} mixed pages", rows[0].pages);
-    println!("threads   compress GB/s   speed-up   decompress GB/s   speed-up");
+    println!("threads   compress GB/s   speed-up   decompress GB/s   speed-up   memcpy GB/s   speed-up");
+    let memcpy_gbps = |row: &Row| row.memcpy_gbps.unwrap_or(f64::NAN);
     for row in rows {
         println!(
-            "{:7} {:15.3} {:10.2} {:17.3} {:10.2}",
+            "{:7} {:15.3} {:10.2} {:17.3} {:10.2} {:13.3} {:10.2}",
             row.threads,
             row.compress_gbps,
             row.compress_gbps / rows[0].compress_gbps,
             row.decompress_gbps,
             row.decompress_gbps / rows[0].decompress_gbps,
+            memcpy_gbps(row),
+            memcpy_gbps(row) / memcpy_gbps(&rows[0]),
         );
     }
 }

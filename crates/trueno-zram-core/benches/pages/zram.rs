@@ -74,6 +74,7 @@ fn measure_one(corpus: &Corpus, algorithm: &str, bar: &Row) -> io::Result<Row> {
         ratio: corpus.len_bytes() as f64 / device.compressed_len_bytes()? as f64,
         compress_gbps,
         decompress_gbps,
+        memcpy_gbps: None,
         compress_vs_c_lz4: compress_gbps / bar.compress_gbps,
         decompress_vs_c_lz4: decompress_gbps / bar.decompress_gbps,
         c_lz4_blocks_vs_c_lz4: None,

@@ -1,12 +1,27 @@
-//! Arbitrary bytes as a block: the fast decoders and the slow twin say the same.
+//! Arbitrary bytes, and damaged blocks, as blocks: the fast decoders and the slow twin say the same. Zstandard frames and
+//! raw pages likewise give a page or an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::cpu::Backend;
 use trueno_zram_core::lz4::{Codec, decode_simple};
+use trueno_zram_core::{PAGE_SIZE, PageCodec, PageData, PageKind};
+use trueno_zram_fuzz::{damage, page_from};
 
-fuzz_target!(|block: &[u8]| {
+fuzz_target!(|data: &[u8]| {
+    judge(data);
+    let (first, second) = data.split_at(data.len() / 2);
+    let mut out = [0; PAGE_SIZE];
+    let mut encoder = Codec::new(Backend::detect()).expect("detected");
+    if let Some(len_bytes) = encoder.encode(&page_from(first), &mut out) {
+        judge(&damage(&out[..len_bytes], second));
+    }
+    if let Ok(frame) = PageData::new(PageKind::Zstd, data) {
+        let _ = PageCodec::default().decompress(frame, &mut out);
+    }
+});
+
+fn judge(block: &[u8]) {
     let mut expected = [0; PAGE_SIZE];
     let verdict = decode_simple(block, &mut expected);
     for backend in Backend::available() {
@@ -14,4 +29,4 @@ fuzz_target!(|block: &[u8]| {
         assert_eq!(Codec::new(backend).expect("available").decode(block, &mut page), verdict);
         assert!(verdict.is_err() || page == expected);
     }
-});
+}

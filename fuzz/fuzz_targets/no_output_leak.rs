@@ -22,6 +22,10 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(len_a, len_b);
         if let Some(len) = len_a {
             assert!(out_a[..len] == out_b[..len]);
+            let (mut page_a, mut page_b) = ([0x00; PAGE_SIZE], [0xff; PAGE_SIZE]);
+            assert_eq!(fresh.decode(&out_a[..len], &mut page_a), Ok(()));
+            assert_eq!(used.decode(&out_a[..len], &mut page_b), Ok(()));
+            assert!(page_a == page && page_b == page);
         }
 
         let (mut page_a, mut page_b) = ([0x00; PAGE_SIZE], [0xff; PAGE_SIZE]);

@@ -2,7 +2,7 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-/// A page that short inputs can fill with structure: each pair of bytes is a literal, a run, or a copy from before.
+/// A page that short inputs can fill with structure: each operation is literals, a run, or a copy from before.
 pub fn page_from(data: &[u8]) -> Page {
     let mut page = [0; PAGE_SIZE];
     let mut at = 0;
@@ -31,4 +31,15 @@ pub fn page_from(data: &[u8]) -> Page {
         at += len;
     }
     page
+}
+
+/// The block with bytes changed: `changes` are places and values in turn.
+pub fn damage(block: &[u8], changes: &[u8]) -> Vec<u8> {
+    let mut block = block.to_vec();
+    for change in changes.chunks_exact(3).take(8) {
+        let at = usize::from(change[0]) << 8 | usize::from(change[1]);
+        let len = block.len();
+        block[at % len] = change[2];
+    }
+    block
 }

@@ -105,6 +105,7 @@ pub fn c_lz4_hc_compress(page: &Page, level: i32) -> Vec<u8> {
 
 /// Decodes with `LZ4_decompress_safe`: the number of bytes it wrote, or `None` if it refused the block.
 #[inline]
+#[must_use]
 pub fn c_lz4_decompress(block: &[u8], page: &mut Page) -> Option<usize> {
     // SAFETY: source and destination have the lengths given, and do not overlap.
     let len = unsafe {

@@ -60,7 +60,7 @@ impl IndexEntry {
 /// assert_eq!(batch.get(9).map(|page| page.bytes().to_vec()), Some(vec![3; 8]));
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct CompressedBatch {
     /// Initialised storage; the batch's bytes are the first `used`, the rest is kept to be used again.
     storage: Vec<u8>,
@@ -152,7 +152,9 @@ impl CompressedBatch {
     /// ```
     #[must_use]
     pub fn into_pages(mut self) -> Vec<CompressedPage> {
+        // The pages may live long: what was reserved too much is not kept with them.
         self.storage.truncate(self.used);
+        self.storage.shrink_to_fit();
         let arena = Arc::new(self.storage);
         let in_arena = |entry: &IndexEntry| {
             let data = entry.find(&arena).expect("the index was checked when it was made");
@@ -163,6 +165,14 @@ impl CompressedBatch {
     }
 
     /// Forgets the pages and keeps the memory.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let mut batch = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE]; 3])?;
+    /// batch.clear();
+    /// assert!(batch.is_empty() && batch.arena().is_empty());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub fn clear(&mut self) {
         self.used = 0;
         self.index.clear();
@@ -208,6 +218,13 @@ impl CompressedBatch {
 
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {
         entry.find(&self.storage).expect("the index was checked when it was made")
+    }
+}
+
+impl Clone for CompressedBatch {
+    /// Copies the batch's bytes, not the memory kept for later.
+    fn clone(&self) -> Self {
+        Self { storage: self.arena().to_vec(), used: self.used, index: self.index.clone() }
     }
 }
 

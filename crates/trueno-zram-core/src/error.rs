@@ -93,19 +93,18 @@ pub enum Error {
         /// The bytes it decodes to.
         len_bytes: usize,
     },
-    /// The Zstandard library failed to compress, which only happens when it cannot get memory.
-    #[error("Zstandard cannot compress: {reason}")]
-    ZstdCompress {
+    /// The Zstandard library failed, which only happens when it cannot get memory.
+    #[error("Zstandard failed: {reason}")]
+    ZstdFailed {
         /// What the Zstandard library says.
         reason: String,
     },
-    /// A page of a batch failed; the other pages are right.
+    /// A page of a batch failed. Decompression restores all other pages.
     #[error("page {index}: {error}")]
     InPage {
         /// Its place in the batch. Where several fail, the first.
         index: usize,
         /// What is wrong with it.
-        #[source]
         error: Box<Error>,
     },
     /// An index entry that points outside the arena.

@@ -25,7 +25,7 @@
 //! ```
 //! use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
 //!
-//! let pages = vec![[42u8; PAGE_SIZE]; 10_000];
+//! let pages: Vec<[u8; PAGE_SIZE]> = (0..1000).map(|n| std::array::from_fn(|i| (i / 64 * n) as u8)).collect();
 //! let mut compressor = CpuBatchCompressor::new(Algorithm::Lz4)?;
 //! let batch = compressor.compress(&pages)?;
 //! println!("{:.1} : 1 on {} threads", batch.stats().ratio(), compressor.threads());

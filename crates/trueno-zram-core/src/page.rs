@@ -45,7 +45,7 @@ pub enum PageKind {
     Lz4 = 1,
     /// A standard Zstandard frame, shorter than the page.
     Zstd = 2,
-    /// The page itself: it would not shrink.
+    /// The page itself: it would not shrink, or was not to be compressed.
     Raw = 3,
 }
 
@@ -149,8 +149,8 @@ impl fmt::Debug for PageData<'_> {
 
 /// A compressed page that owns its bytes, or shares them with the batch it came from.
 ///
-/// It takes 24 bytes and no allocation of its own: the pages of a batch share one arena, which lives as long as any of
-/// them. [`detached`](Self::detached) copies a page out of its arena, for one that should outlive the rest.
+/// It takes 24 bytes. The pages of a batch have no allocation of their own: they share one arena, which lives as long as
+/// any of them. [`detached`](Self::detached) copies a page out of its arena, for one that should outlive the rest.
 ///
 /// ```
 /// use trueno_zram_core::{CompressedPage, PAGE_SIZE, PageCodec, PageKind};
@@ -177,23 +177,34 @@ enum Repr {
     },
 }
 
-const _: () = assert!(size_of::<CompressedPage>() == 24);
+const _: () = assert!(size_of::<CompressedPage>() <= 24);
 
 impl CompressedPage {
     /// A page at `offset` of a shared arena.
     pub(crate) fn in_arena(arena: &Arc<Vec<u8>>, offset: usize, data: PageData<'_>) -> Self {
         debug_assert_eq!(&arena[offset..offset + data.bytes.len()], data.bytes);
-        let repr = match <[u8; FILL_WORD_BYTES]>::try_from(data.bytes) {
-            Ok(word) if data.kind == PageKind::SameFilled => Repr::SameFilled(word),
-            _ => {
-                let len_bytes = u16::try_from(data.bytes.len()).expect("PageData holds at most 4096 bytes");
-                Repr::Stored { arena: Arc::clone(arena), offset, len_bytes, kind: data.kind }
-            }
-        };
-        Self { repr }
+        Self::same_filled(data).unwrap_or_else(|| {
+            let len_bytes = u16::try_from(data.bytes.len()).expect("PageData holds at most 4096 bytes");
+            Self { repr: Repr::Stored { arena: Arc::clone(arena), offset, len_bytes, kind: data.kind } }
+        })
+    }
+
+    /// The page without an arena, if it needs none.
+    fn same_filled(data: PageData<'_>) -> Option<Self> {
+        let word = data.bytes.try_into().ok().filter(|_| data.kind == PageKind::SameFilled)?;
+        Some(Self { repr: Repr::SameFilled(word) })
     }
 
     /// The page as borrowed data, to decompress or to store.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedPage, PAGE_SIZE, PageCodec, PageData, PageKind};
+    /// let page = CompressedPage::from(PageData::new(PageKind::SameFilled, &[9; 8])?);
+    /// let mut restored = [0; PAGE_SIZE];
+    /// PageCodec::default().decompress(page.data(), &mut restored)?;
+    /// assert_eq!(restored, [9; PAGE_SIZE]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn data(&self) -> PageData<'_> {
         match &self.repr {
@@ -223,6 +234,16 @@ impl CompressedPage {
     }
 
     /// A copy that shares no arena with other pages.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let pages: Vec<[u8; PAGE_SIZE]> = (0..50).map(|n| std::array::from_fn(|i| (i / 64 * n) as u8)).collect();
+    /// let mut batch = CpuBatchCompressor::default().compress(&pages)?.into_pages();
+    /// let kept = batch.swap_remove(7).detached();
+    /// drop(batch); // and with it the arena; `kept` has bytes of its own
+    /// assert!(kept.ratio() > 10.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn detached(&self) -> Self {
         self.data().into()
@@ -231,7 +252,7 @@ impl CompressedPage {
 
 impl From<PageData<'_>> for CompressedPage {
     fn from(data: PageData<'_>) -> Self {
-        Self::in_arena(&Arc::new(data.bytes.to_vec()), 0, data)
+        Self::same_filled(data).unwrap_or_else(|| Self::in_arena(&Arc::new(data.bytes.to_vec()), 0, data))
     }
 }
 

@@ -20,7 +20,7 @@ pub struct PageStats {
     pub lz4: u64,
     /// Pages held as Zstandard frames.
     pub zstd: u64,
-    /// Pages that would not shrink.
+    /// Pages held as they are.
     pub raw: u64,
     /// Bytes held in all.
     pub bytes_out: u64,
@@ -46,6 +46,14 @@ impl PageStats {
     }
 
     /// Counts one page more.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PageData, PageKind, PageStats};
+    /// let mut stats = PageStats::default();
+    /// stats.add(PageData::new(PageKind::Lz4, &[0; 1024])?);
+    /// assert_eq!((stats.lz4, stats.ratio()), (1, 4.0));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub fn add(&mut self, page: PageData<'_>) {
         *match page.kind() {
             PageKind::SameFilled => &mut self.same_filled,

@@ -4,7 +4,7 @@ use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
 use trueno_test_pages::{corpus, edge, generate::Generator};
 use trueno_zram_core::cpu::Backend;
 use trueno_zram_core::lz4::{self, DecodeError, decode_simple};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_core::{Algorithm, Error, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
 
 /// Blocks that differ in kind: text, heap, nearly empty, long runs, nearly incompressible.
 fn sample_blocks() -> Vec<Vec<u8>> {
@@ -62,10 +62,13 @@ fn every_byte_changed_gives_one_verdict_everywhere() {
     let mut decoders = Decoders::all();
     let mut random = Generator::new(4);
     for block in sample_blocks() {
+        let few = [0x00, 0xff, 0x10, 0x01, random.byte()];
         for at in 0..block.len() {
             let mut changed = block.clone();
-            for value in [0x00, 0xff, block[at] ^ 0x10, block[at] ^ 1, random.byte()] {
-                changed[at] = value;
+            // All values in short blocks; in long ones the extremes, a changed length, and a random one.
+            let changes: Vec<u8> = if block.len() < 100 { (1..=255).collect() } else { few.to_vec() };
+            for change in changes {
+                changed[at] = block[at] ^ change;
                 let _ = decoders.agree(&changed);
             }
         }
@@ -100,4 +103,37 @@ fn random_bytes_give_one_verdict_everywhere() {
             .collect();
         let _ = decoders.agree(&block);
     }
+}
+
+#[test]
+fn damaged_zstandard_frames_give_a_page_or_an_error() {
+    let mut codec = PageCodec::new(Algorithm::Zstd { level: 3 }).expect("a valid level");
+    let (mut out, mut page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    let frame = codec.compress(&corpus::ALL[0].pages[17], &mut out).expect("there is memory").bytes().to_vec();
+    let mut restore = |bytes: &[u8]| {
+        let data = PageData::new(PageKind::Zstd, bytes)?;
+        codec.decompress(data, &mut page)
+    };
+    assert_eq!(restore(&frame), Ok(()));
+    for len in 0..frame.len() {
+        assert!(restore(&frame[..len]).is_err(), "{len} of {} bytes", frame.len());
+    }
+    for bit in 0..frame.len() * 8 {
+        let mut changed = frame.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        // Without a checksum some changes go unnoticed; none may do worse than that.
+        let _ = restore(&changed);
+    }
+}
+
+#[test]
+fn zstandard_frames_of_other_sizes_are_refused() {
+    let mut page = [0; PAGE_SIZE];
+    let mut restore = |len: usize| {
+        let frame = zstd::bulk::compress(&vec![7; len], 1).expect("there is memory");
+        PageCodec::default().decompress(PageData::new(PageKind::Zstd, &frame)?, &mut page)
+    };
+    assert_eq!(restore(PAGE_SIZE), Ok(()));
+    assert_eq!(restore(100), Err(Error::ZstdFrameLength { len_bytes: 100 }));
+    assert!(matches!(restore(2 * PAGE_SIZE), Err(Error::CorruptZstd { .. })));
 }

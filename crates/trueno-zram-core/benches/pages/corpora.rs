@@ -35,6 +35,11 @@ pub(crate) fn load(files: &[PathBuf]) -> Result<Vec<Corpus>, String> {
     } else {
         files.iter().map(|file| load_file(file)).collect::<Result<_, _>>()?
     };
+    let mut names: Vec<&str> = corpora.iter().map(|corpus| corpus.name.as_str()).collect();
+    names.sort_unstable();
+    if let Some(twins) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two files are called {}", twins[0]));
+    }
     match corpora.iter().find(|corpus| corpus.pages.is_empty()) {
         Some(empty) => Err(format!("{} has no pages but same-filled ones", empty.name)),
         None => Ok(corpora),

@@ -23,18 +23,18 @@ struct Options {
 impl Options {
     fn from_args() -> Result<Self, String> {
         let mut options = Self { files: Vec::new(), json: None, rounds: 15 };
-        let mut args = std::env::args().skip(1);
+        let mut args = std::env::args_os().skip(1);
         while let Some(arg) = args.next() {
-            match arg.as_str() {
+            match arg.to_str().unwrap_or_default() {
                 // What `cargo bench` adds on its own.
                 "--bench" => {}
                 "--json" => options.json = Some(args.next().ok_or("--json needs a file")?.into()),
                 "--rounds" => {
-                    let rounds = args.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                    let rounds = args.next().and_then(|n| n.to_str()?.parse().ok()).filter(|n| *n > 0);
                     options.rounds = rounds.ok_or("--rounds needs a number above 0")?;
                 }
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
-                file => options.files.push(file.into()),
+                _ => options.files.push(arg.into()),
             }
         }
         Ok(options)

@@ -13,9 +13,9 @@ use crate::error::{Error, Result};
 /// assert!(Backend::available().contains(&best));
 /// assert_eq!("scalar".parse(), Ok(Backend::Scalar));
 /// ```
-// AVX-512: no part of encoder or decoder gained by wider vectors (compares of 64 bytes 0.99, `vpermb` in the decoder
-// 0.93 to 0.97 of AVX2's speed), so there is no such back end.
-// Neon: the traits `Compare` and `Lanes` fit it, but it has not been run on such a CPU, so it is not here; `Scalar` is.
+///
+/// There is no AVX-512: neither encoder nor decoder gained by wider vectors (0.99 and 0.93 to 0.97 of AVX2's speed). There is
+/// no Neon yet: what it would gain has not been measured on such a CPU, where [`Backend::Scalar`] runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Backend {

@@ -10,7 +10,7 @@ use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry};
 use crate::cpu::{Backend, PageCodec};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, Page};
+use crate::page::{PAGE_SIZE, Page, PageKind};
 use crate::progress::Progress;
 
 /// Pages that one thread takes at a time: long enough to hide the scheduling, short enough to share out the rest.
@@ -24,7 +24,8 @@ const CHUNKS_PER_THREAD: usize = 64;
 ///
 /// The result is the same whatever the number of threads: the pages lie in the arena in their order, each directly
 /// after the one before. Once warm, [`compress_into`](Self::compress_into) and
-/// [`decompress_into`](Self::decompress_into) allocate nothing.
+/// [`decompress_into`](Self::decompress_into) allocate nothing a page: a few small buffers for each 1,024 pages a thread
+/// are all.
 ///
 /// ```
 /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
@@ -114,7 +115,7 @@ impl CpuBatchCompressor {
     /// Compresses pages into a new batch.
     ///
     /// # Errors
-    /// [`Error::ZstdCompress`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::ZstdFailed`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
     pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
         let mut batch = CompressedBatch::new();
         self.compress_into(pages, &mut batch, &())?;
@@ -139,7 +140,7 @@ impl CpuBatchCompressor {
         &mut self,
         pages: &[Page],
         batch: &mut CompressedBatch,
-        progress: &impl Progress,
+        progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         batch.clear();
         let wave_pages = self.threads() * CHUNKS_PER_THREAD * CHUNK_PAGES;
@@ -181,6 +182,17 @@ impl CpuBatchCompressor {
 
     /// Restores all pages of a batch in place, and reports how far it is.
     ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let pages: Vec<[u8; PAGE_SIZE]> = (0..50).map(|n| std::array::from_fn(|i| (i / 64 * n) as u8)).collect();
+    /// let mut compressor = CpuBatchCompressor::default();
+    /// let batch = compressor.compress(&pages)?;
+    /// let mut restored = vec![[0xff; PAGE_SIZE]; batch.len()];
+    /// compressor.decompress_into(&batch, &mut restored, &|pages| println!("{pages} more"))?;
+    /// assert_eq!(restored, pages);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
     /// is corrupt, with all other pages restored.
@@ -188,7 +200,7 @@ impl CpuBatchCompressor {
         &mut self,
         batch: &CompressedBatch,
         pages: &mut [Page],
-        progress: &impl Progress,
+        progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         if batch.len() != pages.len() {
             return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
@@ -248,7 +260,7 @@ impl Chunk {
             let data = codec.compress(page, out).map_err(|e| e.in_page(index))?;
             self.index.push(IndexEntry::new(self.len_bytes as u64, data));
             let (kind, len_bytes) = (data.kind(), data.bytes().len());
-            if kind == crate::page::PageKind::Raw {
+            if kind == PageKind::Raw {
                 out.copy_from_slice(page);
             }
             self.len_bytes += len_bytes;

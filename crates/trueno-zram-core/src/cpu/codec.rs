@@ -1,7 +1,7 @@
 //! One page at a time: a reusable context that compresses and decompresses without allocating.
 
 use zstd::bulk;
-use zstd::zstd_safe::{CParameter, DParameter};
+use zstd::zstd_safe::CParameter;
 
 use crate::algorithm::Algorithm;
 use crate::cpu::Backend;
@@ -12,8 +12,9 @@ use crate::samefill::{fill_page, same_filled};
 
 /// Compresses and decompresses single pages.
 ///
-/// A codec owns its working memory and allocates nothing after [`new`](Self::new). What it did before never shows in
-/// what it does next: the same page gives the same bytes, always and on every back end.
+/// A codec owns its working memory: LZ4 allocates nothing after [`new`](Self::new), Zstandard nothing after its first page
+/// each way. What a codec did before never shows in what it does next: the same page gives the same bytes, always and
+/// on every back end.
 ///
 /// ```
 /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageKind};
@@ -35,9 +36,16 @@ use crate::samefill::{fill_page, same_filled};
 pub struct PageCodec {
     algorithm: Algorithm,
     lz4: lz4::Codec,
-    zstd_compressor: Option<bulk::Compressor<'static>>,
+    engine: Engine,
     /// Made when the first Zstandard page comes: few users of LZ4 ever meet one.
     zstd_decompressor: Option<bulk::Decompressor<'static>>,
+}
+
+/// What compresses, with the state that it needs beside the LZ4 codec.
+enum Engine {
+    None,
+    Lz4,
+    Zstd(bulk::Compressor<'static>),
 }
 
 impl PageCodec {
@@ -62,11 +70,12 @@ impl PageCodec {
     /// [`Error::BackendUnavailable`] if this CPU cannot run it, [`Error::ZstdLevel`] for a level that Zstandard does
     /// not have.
     pub fn with_backend(algorithm: Algorithm, backend: Backend) -> Result<Self> {
-        let zstd_compressor = match algorithm {
-            Algorithm::Zstd { level } => Some(zstd_compressor(level)?),
-            Algorithm::None | Algorithm::Lz4 => None,
+        let engine = match algorithm {
+            Algorithm::None => Engine::None,
+            Algorithm::Lz4 => Engine::Lz4,
+            Algorithm::Zstd { level } => Engine::Zstd(zstd_compressor(level)?),
         };
-        Ok(Self { algorithm, lz4: lz4::Codec::new(backend)?, zstd_compressor, zstd_decompressor: None })
+        Ok(Self { algorithm, lz4: lz4::Codec::new(backend)?, engine, zstd_decompressor: None })
     }
 
     /// The algorithm pages are compressed with. Decompression takes pages of every kind.
@@ -84,18 +93,17 @@ impl PageCodec {
     /// Compresses a page; the result borrows `out`, or the page itself if it would not shrink.
     ///
     /// # Errors
-    /// [`Error::ZstdCompress`] if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::ZstdFailed`] if Zstandard runs out of memory. LZ4 does not fail.
     pub fn compress<'a>(&mut self, page: &'a Page, out: &'a mut Page) -> Result<PageData<'a>> {
         if let Some(word) = same_filled(page) {
             let (held, _) = out.split_at_mut(FILL_WORD_BYTES);
             held.copy_from_slice(&word);
             return Ok(PageData::trusted(PageKind::SameFilled, held));
         }
-        let (kind, len_bytes) = match (self.algorithm, &mut self.zstd_compressor) {
-            (Algorithm::Lz4, _) => (PageKind::Lz4, self.lz4.encode(page, out)),
-            (Algorithm::Zstd { .. }, Some(compressor)) => (PageKind::Zstd, zstd_encode(compressor, page, out)?),
-            (Algorithm::Zstd { .. }, None) => unreachable!("a codec for Zstandard is made with its compressor"),
-            (Algorithm::None, _) => (PageKind::Raw, None),
+        let (kind, len_bytes) = match &mut self.engine {
+            Engine::None => (PageKind::Raw, None),
+            Engine::Lz4 => (PageKind::Lz4, self.lz4.encode(page, out)),
+            Engine::Zstd(compressor) => (PageKind::Zstd, zstd_encode(compressor, page, out)?),
         };
         Ok(match len_bytes {
             Some(len_bytes) => PageData::trusted(kind, &out[..len_bytes]),
@@ -103,7 +111,15 @@ impl PageCodec {
         })
     }
 
-    /// Restores a page, whatever it was compressed with.
+    /// Restores a page, whatever it was compressed with. Zstandard data may be several frames, as that format allows.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PAGE_SIZE, PageCodec, PageData, PageKind};
+    /// let mut page = [0; PAGE_SIZE];
+    /// PageCodec::default().decompress(PageData::new(PageKind::SameFilled, b"deadbeef")?, &mut page)?;
+    /// assert_eq!(&page[4088..], b"deadbeef");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::CorruptLz4`], [`Error::CorruptZstd`] or [`Error::ZstdFrameLength`] for data that is no page; what
@@ -146,19 +162,14 @@ fn zstd_compressor(level: i32) -> Result<bulk::Compressor<'static>> {
     if !levels.contains(&level) {
         return Err(Error::ZstdLevel { level, min: *levels.start(), max: *levels.end() });
     }
-    let failed = |e: std::io::Error| Error::ZstdCompress { reason: e.to_string() };
-    let mut compressor = bulk::Compressor::new(level).map_err(failed)?;
+    let mut compressor = bulk::Compressor::new(level).map_err(zstd_failed)?;
     // Every frame holds one page: its length need not be said.
-    compressor.set_parameter(CParameter::ContentSizeFlag(false)).map_err(failed)?;
+    compressor.set_parameter(CParameter::ContentSizeFlag(false)).map_err(zstd_failed)?;
     Ok(compressor)
 }
 
 fn zstd_decompressor() -> Result<bulk::Decompressor<'static>> {
-    let failed = |e: std::io::Error| Error::CorruptZstd { reason: e.to_string() };
-    let mut decompressor = bulk::Decompressor::new().map_err(failed)?;
-    // A hostile frame may ask for a window of gigabytes; 2^27 is the largest that the format's readers must take.
-    decompressor.set_parameter(DParameter::WindowLogMax(27)).map_err(failed)?;
-    Ok(decompressor)
+    bulk::Decompressor::new().map_err(zstd_failed)
 }
 
 /// The frame's length, or `None` if it would not be shorter than the page.
@@ -166,7 +177,7 @@ fn zstd_encode(compressor: &mut bulk::Compressor<'_>, page: &Page, out: &mut Pag
     match compressor.compress_to_buffer(page, &mut out[..PAGE_SIZE - 1]) {
         Ok(len_bytes) => Ok(Some(len_bytes)),
         Err(e) if is_destination_too_small(&e) => Ok(None),
-        Err(e) => Err(Error::ZstdCompress { reason: e.to_string() }),
+        Err(e) => Err(zstd_failed(e)),
     }
 }
 
@@ -178,7 +189,11 @@ fn zstd_decode(decompressor: &mut bulk::Decompressor<'_>, frame: &[u8], page: &m
     }
 }
 
+fn zstd_failed(error: std::io::Error) -> Error {
+    Error::ZstdFailed { reason: error.to_string() }
+}
+
 /// The zstd crate hands its library's errors on as text alone.
 fn is_destination_too_small(error: &std::io::Error) -> bool {
-    error.to_string().contains("too small")
+    error.to_string().contains("Destination buffer is too small")
 }

@@ -61,9 +61,17 @@ impl Codec {
     /// It reads nothing but the block and writes nothing but the page. The verdict, and the error, are the same on
     /// every back end.
     ///
+    /// ```
+    /// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
+    /// let codec = lz4::Codec::new(Backend::Scalar)?;
+    /// let error = codec.decode(&[0x10, b'a', 0, 0], &mut [0; PAGE_SIZE]);
+    /// assert_eq!(error, Err(lz4::DecodeError::OffsetZero { at: 2 }));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`DecodeError`] says what is wrong with the block, and where; the page is then of no use.
-    pub fn decode(&mut self, block: &[u8], page: &mut Page) -> std::result::Result<(), DecodeError> {
+    pub fn decode(&self, block: &[u8], page: &mut Page) -> std::result::Result<(), DecodeError> {
         decode::decode_page(self.token, block, page)
     }
 }

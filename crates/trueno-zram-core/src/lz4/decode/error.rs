@@ -1,10 +1,11 @@
 //! Why a block was refused, and where.
+#![forbid(unsafe_code)]
 
 use thiserror::Error;
 
 /// Why a block does not decode to one page.
 ///
-/// `at` is a byte position in the block: of the token, length byte or offset that is wrong.
+/// `at` is a byte position in the block: of the token, length byte, first literal or offset that is wrong.
 /// The same block gives the same error whatever back end ran.
 ///
 /// ```
@@ -81,7 +82,7 @@ pub enum DecodeError {
         /// Bytes of the page not made yet.
         room: usize,
     },
-    /// A match starts within the last 12 bytes of the page (end-of-block condition).
+    /// A match starts less than 12 bytes before the end of the page (end-of-block condition).
     #[error("match with its offset at byte {at} starts at byte {start} of the page, too late")]
     MatchStartsLate {
         /// Position of the offset.
@@ -89,7 +90,7 @@ pub enum DecodeError {
         /// Where in the page the match starts.
         start: usize,
     },
-    /// A match ends within the last 5 bytes of the page (end-of-block condition).
+    /// A match ends less than 5 bytes before the end of the page (end-of-block condition).
     #[error("match with its offset at byte {at} ends at byte {end} of the page, too late")]
     MatchEndsLate {
         /// Position of the offset.

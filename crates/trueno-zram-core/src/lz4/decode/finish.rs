@@ -1,4 +1,5 @@
 //! The end of a block, decoded without a byte read past it or written past the page. No unsafe code.
+#![forbid(unsafe_code)]
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
 use super::lanes::{LANE, Lanes, STEP};

@@ -1,4 +1,5 @@
 //! Operations on 16 bytes at a time: what a back end of the decoder must provide.
+#![forbid(unsafe_code)]
 
 use crate::cpu::Scalar;
 

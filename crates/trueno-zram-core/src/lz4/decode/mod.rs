@@ -35,8 +35,8 @@ const FAST_INPUT: usize = 14 + 2 + 1;
 /// the offset and the next token follow.
 const LONG_INPUT: usize = 2 * LANE + 3;
 
-/// Decodes `block`, which must be exactly one page, into `page`; after an error the page holds unspecified bytes of the
-/// block or of its own.
+/// Decodes `block`, which must be exactly one page, into `page`; after an error the page holds a mix of the
+/// block's bytes and what it held before.
 pub(super) fn decode_page(token: Token, block: &[u8], page: &mut Page) -> Result<(), DecodeError> {
     let decoded = match token {
         Token::Scalar(scalar) => decode_with(scalar, block, page),

@@ -1,4 +1,5 @@
 //! The reference decoder: one byte at a time, and the one place that names errors.
+#![forbid(unsafe_code)]
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
 use super::error::DecodeError;
@@ -7,7 +8,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// Decodes `block` into `page`, slowly and obviously.
 ///
 /// This is the slow twin of [`Codec::decode`](crate::lz4::Codec::decode): same verdict, same bytes, same error.
-/// After an error the page holds unspecified bytes of the block or of its own.
+/// After an error the page holds a mix of the block's bytes and what it held before.
 ///
 /// ```
 /// // One literal, a match of 4085 bytes at offset 1, ten literals.

@@ -1,6 +1,6 @@
 //! Encodes one page as an LZ4 block.
 //!
-//! The encoder knows that its input is exactly one page, so it needs no window, no wide offsets and no length checks,
+//! The encoder knows that its input is exactly one page, so it needs no window, no wide offsets and no check of the input's length,
 //! and it chooses one of two searches by a look at the page. Every back end writes the same bytes, and nothing a
 //! [`Scratch`] held before changes them.
 

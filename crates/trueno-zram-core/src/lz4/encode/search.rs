@@ -150,7 +150,7 @@ fn repeat<C: Compare>(compare: C, bytes: Bytes<'_>, position: usize, offset: usi
     Some((position + start as usize, end))
 }
 
-/// Where the bytes from `position` on stop to equal those from `candidate` on, or may not be matched any more.
+/// Where the bytes from `position` on stop equalling those from `candidate` on, or may not be matched any more.
 #[inline(always)]
 fn end_from<C: Compare>(compare: C, bytes: Bytes<'_>, mut position: usize, mut candidate: usize) -> usize {
     while position <= LAST_BLOCK_START {

@@ -1,0 +1,60 @@
+//! How often the codecs ask for memory: a codec that is warm, never; a batch, not for each page.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use trueno_test_pages::corpus;
+use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page, PageCodec};
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// The system's allocator, counted.
+struct Counting;
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller upholds what this trait asks.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller upholds what this trait asks.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+fn allocations_of(work: impl FnOnce()) -> usize {
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    work();
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+/// One test, so that no other thread allocates beside it.
+#[test]
+fn warm_codecs_do_not_allocate_for_pages() {
+    let mut codec = PageCodec::default();
+    let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
+    let single = allocations_of(|| {
+        for page in corpus::all_pages() {
+            let data = codec.compress(page, &mut out).expect("LZ4 does not fail");
+            codec.decompress(data, &mut back).expect("a whole page");
+        }
+    });
+    assert_eq!(single, 0);
+
+    let pages: Vec<Page> = corpus::all_pages().copied().cycle().take(20_000).collect();
+    let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
+    let (mut compressor, mut batch) = (CpuBatchCompressor::default(), CompressedBatch::new());
+    compressor.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
+    let both_ways = allocations_of(|| {
+        compressor.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
+        compressor.decompress_into(&batch, &mut restored, &()).expect("a whole batch");
+    });
+    assert!(both_ways < pages.len() / 20, "{both_ways} allocations for {} pages", pages.len());
+}

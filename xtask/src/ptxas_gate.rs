@@ -33,6 +33,7 @@ fn check_all(ptxas: &Path, folder: &Path) -> Result<(), String> {
         for (major, minor) in CAPABILITIES {
             let target = Target::for_capability(major, minor).ok_or("a capability without a target")?;
             if kernel.shared_bytes() > target.max_shared_bytes() as usize {
+                println!("{shape:<40} {:>6} has too little shared memory", format!("sm_{major}{minor}"));
                 continue;
             }
             let usage = assemble(ptxas, folder, kernel.as_ref(), target)?;
@@ -68,8 +69,8 @@ fn assemble(ptxas: &Path, folder: &Path, kernel: &dyn Kernel, target: Target) ->
     }
     let registers =
         number_before(&said, " registers").ok_or_else(|| format!("ptxas does not name registers: {said}"))?;
-    let stores = number_before(&said, " bytes spill stores").unwrap_or(0);
-    let loads = number_before(&said, " bytes spill loads").unwrap_or(0);
+    let spilled = |what: &str| number_before(&said, what).ok_or_else(|| format!("ptxas does not name spills: {said}"));
+    let (stores, loads) = (spilled(" bytes spill stores")?, spilled(" bytes spill loads")?);
     Ok(Usage { registers, spilled_bytes: stores + loads })
 }
 

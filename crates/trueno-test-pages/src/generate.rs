@@ -77,6 +77,45 @@ impl Generator {
         }
     }
 
+    /// Bytes that look like a block of a page and mostly are none: sequences whose lengths add up to a page, most of them,
+    /// with a run past the end, a wild offset or a stray byte among them. Decoders that guess are led astray by these.
+    pub fn token_soup(&mut self) -> Vec<u8> {
+        let (mut block, mut room) = (Vec::new(), PAGE_SIZE);
+        for _ in 0..1 + self.below(40) {
+            let longest = if self.below(8) == 0 { 600 } else { 20 };
+            let (literals, extra) = (self.below(longest), self.below(longest));
+            if literals + extra + 40 > room {
+                break;
+            }
+            let produced = PAGE_SIZE - room + literals;
+            let offset = if self.below(20) == 0 { self.below(5000) } else { 1 + self.below(produced.max(1)) };
+            self.push_sequence(&mut block, literals, Some((offset, extra)));
+            room -= literals + extra + 4;
+            if self.below(12) == 0 {
+                // A run that no input follows, as long as it likes.
+                let claimed = 1 + self.below(400);
+                push_token(&mut block, claimed, 0);
+                block.extend((0..self.below(4)).map(|_| 1));
+                room = room.saturating_sub(if self.below(2) == 0 { claimed } else { 0 });
+            }
+        }
+        let last = self.below(160).min(room);
+        let extra = (room - last).saturating_sub(4);
+        let offset = 1 + self.below(40);
+        self.push_sequence(&mut block, 0, Some((offset, extra)));
+        self.push_sequence(&mut block, last, None);
+        block
+    }
+
+    fn push_sequence(&mut self, block: &mut Vec<u8>, literals: usize, matched: Option<(usize, usize)>) {
+        push_token(block, literals, matched.map_or(0, |(_, extra)| extra));
+        block.extend((0..literals).map(|_| self.byte()));
+        if let Some((offset, extra)) = matched {
+            block.extend(&offset.to_le_bytes()[..2]);
+            push_length(block, extra);
+        }
+    }
+
     /// Changes the block in one of the ways that storage and attackers do.
     pub fn corrupt(&mut self, block: &mut Vec<u8>) {
         for _ in 0..=self.below(3) {
@@ -90,5 +129,20 @@ impl Generator {
                 _ => {}
             }
         }
+    }
+}
+
+/// A token and the length bytes of its literals.
+fn push_token(block: &mut Vec<u8>, literals: usize, extra: usize) {
+    let nibble = |length: usize| length.min(15).to_le_bytes()[0];
+    block.push(nibble(literals) << 4 | nibble(extra));
+    push_length(block, literals);
+}
+
+/// The bytes that continue a length of 15 or more.
+fn push_length(block: &mut Vec<u8>, length: usize) {
+    if let Some(more) = length.checked_sub(15) {
+        block.resize(block.len() + more / 255, 255);
+        block.push((more % 255).to_le_bytes()[0]);
     }
 }

@@ -10,6 +10,9 @@ use crate::inst::{L32, L64, Mask};
 use crate::ir::BoolOp;
 use crate::types::RegClass;
 
+/// Steps after which a warp lets other threads run.
+const STEPS_BETWEEN_YIELDS: u32 = 1 << 14;
+
 pub(super) const ALL: u32 = u32::MAX;
 
 /// What all warps of a launch share.
@@ -165,6 +168,10 @@ impl Warp {
                 return trap(self.active, FaultKind::StepLimit { limit: u64::from(cx.step_limit) });
             }
             self.steps += 1;
+            // A warp may be waiting for another thread's block, which needs a core to go on.
+            if self.steps.is_multiple_of(STEPS_BETWEEN_YIELDS) {
+                std::thread::yield_now();
+            }
             self.hits[self.pc] += 1;
             let guard = self.condition(line.guard, self.active, cx.program)?;
             let exec = self.active & guard;

@@ -1,4 +1,4 @@
-//! Kernels of the product, and what every kernel offers its launcher.
+//! Kernels of the product, one small example ([`SameFillKernel`]), and what every kernel offers its launcher.
 
 mod lane_rule;
 pub mod lz4;

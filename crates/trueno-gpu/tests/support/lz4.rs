@@ -8,8 +8,8 @@ use trueno_test_pages::{PAGE_SIZE, Page};
 /// Blocks in the grid: two, so that pages are drawn by several at once.
 const GRID: u32 = 2;
 
-/// What a page may take: a runaway loop ends here.
-const STEPS_PER_PAGE: u64 = 400_000;
+/// What a page may take: a runaway loop ends here. Much, since waiting for another thread's page counts, too.
+const STEPS_PER_PAGE: u64 = 4_000_000;
 
 /// Bytes before and after each buffer that kernels must leave alone.
 pub(crate) const GUARD: [u8; 64] = [0xc3; 64];

@@ -159,7 +159,8 @@ impl Lz4Compressor {
     /// [`GpuError::ShortBuffer`], [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`], or what the driver says.
     ///
     /// # Safety
-    /// Until the stream has run it, no other work writes `index`: the kernel takes the pages' places in `output` from it.
+    /// `input`, `output` and `index` are three buffers. Until the stream has run it, no other work writes `input` or `index`:
+    /// the kernel takes the pages' places in `output` from the index.
     pub unsafe fn compress(
         &mut self,
         stream: &Stream,
@@ -323,7 +324,8 @@ impl Lz4Decompressor {
     /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`], or what the driver says.
     ///
     /// # Safety
-    /// Until the stream has run it, no other work writes the packed bytes or the index. What they hold does not matter.
+    /// The packed bytes, the index, `output` and `status` are four buffers. Until the stream has run it, no other work writes
+    /// the packed bytes or the index. What they hold does not matter.
     pub unsafe fn decompress(
         &mut self,
         stream: &Stream,

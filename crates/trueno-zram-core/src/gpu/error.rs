@@ -24,11 +24,12 @@ pub struct DriverError {
 
 /// Errors after which CUDA refuses all further work of a context: the kernel, the device or the driver failed.
 /// Each is documented to leave the context, or the process's use of CUDA, unusable.
-const POISONING: [u32; 16] = [
+const POISONING: [u32; 17] = [
     4,   // CUDA_ERROR_DEINITIALIZED
     46,  // CUDA_ERROR_DEVICE_UNAVAILABLE
     214, // CUDA_ERROR_ECC_UNCORRECTABLE
     220, // CUDA_ERROR_NVLINK_UNCORRECTABLE
+    226, // CUDA_ERROR_CONTAINED
     700, // CUDA_ERROR_ILLEGAL_ADDRESS
     702, // CUDA_ERROR_LAUNCH_TIMEOUT
     709, // CUDA_ERROR_CONTEXT_IS_DESTROYED
@@ -39,7 +40,7 @@ const POISONING: [u32; 16] = [
     717, // CUDA_ERROR_INVALID_ADDRESS_SPACE
     718, // CUDA_ERROR_INVALID_PC
     719, // CUDA_ERROR_LAUNCH_FAILED
-    721, // CUDA_ERROR_CONTAINED
+    721, // CUDA_ERROR_TENSOR_MEMORY_LEAK
     999, // CUDA_ERROR_UNKNOWN: what a lost device gives
 ];
 

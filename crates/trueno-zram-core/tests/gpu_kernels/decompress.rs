@@ -76,17 +76,20 @@ fn own_batches_of_any_size_are_restored() {
     }
 }
 
-/// Damages each block; none is empty or longer than an LZ4 page can be.
+/// The longest block of a page: one literal run with its token and length bytes.
+const MAX_BLOCK_BYTES: usize = PAGE_SIZE + 18;
+
+/// Damages each block, or makes one up; none is empty or longer than a page's block can be.
 fn damaged(whole: &[(Vec<u8>, Page)], count: usize, seed: u64) -> Vec<Held> {
     let mut generator = Generator::new(seed);
     let mut damage = || {
         let mut block = whole[generator.below(whole.len())].0.clone();
-        if generator.below(8) == 0 {
-            block.truncate(1 + generator.below(block.len()));
-        } else {
-            generator.corrupt(&mut block);
+        match generator.below(8) {
+            0 => block.truncate(1 + generator.below(block.len())),
+            1..4 => block = generator.token_soup(),
+            _ => generator.corrupt(&mut block),
         }
-        block.truncate(PAGE_SIZE - 1);
+        block.truncate(MAX_BLOCK_BYTES);
         if block.is_empty() {
             block.push(0);
         }
@@ -137,12 +140,15 @@ fn damaged_blocks_are_refused_or_decoded_as_on_the_cpu() {
 #[test]
 fn the_interpreter_agrees_with_the_cpu_on_damaged_blocks() {
     let whole = blocks_of(&corpus::all_pages().step_by(31).copied().collect::<Vec<_>>());
-    let blocks = damaged(&whole, 1500, 99);
+    let blocks = damaged(&whole, 4000, 99);
     let (index, bytes) = pack(&blocks);
-    let kernel = Lz4WarpDecompressKernel::new(10_000);
-    let restored = interpreter::decompress(&kernel, &index, &bytes, LaneOrder::Ascending);
-    let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
-    assert!(check_against_decode_simple(&restored, &blocks) > 10);
+    // With one warp a block, too: there every address past the warp's own memory is out of bounds.
+    for warps in [1, 4] {
+        let kernel = Lz4WarpDecompressKernel::new(10_000).with_warps_per_block(warps);
+        let restored = interpreter::decompress(&kernel, &index, &bytes, LaneOrder::Ascending);
+        let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+        assert!(check_against_decode_simple(&restored, &blocks) > 10);
+    }
 }
 
 #[test]
@@ -158,16 +164,66 @@ fn every_truncation_is_refused() {
     }
 }
 
+/// A literal run past the end of the input, then what would be a page's end. A lane that takes the run for a wrong guess
+/// jumps over it, and the lanes after it find a tail that adds up.
+fn run_past_the_end_before_a_plausible_tail() -> Vec<u8> {
+    let extended = |block: &mut Vec<u8>, length: usize| {
+        block.extend(vec![255; (length - 15) / 255]);
+        block.push(u8::try_from((length - 15) % 255).unwrap());
+    };
+    let mut block = vec![0xf0, 0xfe, 1, 2, 0x00, 1, 0, 0x0f, 1, 0];
+    extended(&mut block, PAGE_SIZE - 269 - 4 - 150 - 4);
+    block.push(0xf0);
+    extended(&mut block, 150);
+    block.extend([7; 150]);
+    block
+}
+
+#[test]
+fn refuses_a_run_past_the_end_before_a_plausible_tail() {
+    let bad = run_past_the_end_before_a_plausible_tail();
+    // Refused pages before it leave distances behind that must not be taken for its own.
+    let poison = [0, 40, 4095].map(|offset: u16| {
+        let [low, high] = offset.to_le_bytes();
+        [&[0xf0, 0xfe][..], &[5; 269], &[low, high], &[0x10, 1]].concat()
+    });
+    let blocks: Vec<Held> = [&bad, &poison[0], &bad, &poison[1], &bad, &poison[2], &bad]
+        .map(|block| (PageKind::Lz4, block.clone()))
+        .to_vec();
+    let (index, bytes) = pack(&blocks);
+    let kernel = Lz4WarpDecompressKernel::new(10).with_warps_per_block(1);
+    let restored = interpreter::decompress(&kernel, &index, &bytes, LaneOrder::Ascending);
+    let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(restored.iter().all(|(status, page)| *status == PageStatus::BadBlock && is_untouched(page)));
+}
+
+#[test]
+fn takes_blocks_that_are_longer_than_their_page() {
+    let mut generator = Generator::new(41);
+    let noise: Page = std::array::from_fn(|_| generator.byte());
+    let mut block = vec![0xf0];
+    block.extend([255; 16]);
+    block.push(1);
+    block.extend(noise);
+    assert_eq!(block.len(), MAX_BLOCK_BYTES);
+    let (index, bytes) = pack(&[(PageKind::Lz4, block)]);
+    let restored = interpreter::decompress(&Lz4WarpDecompressKernel::new(10), &index, &bytes, LaneOrder::Descending);
+    let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(restored == [(PageStatus::Restored, noise)]);
+}
+
 /// What must become of an entry, whatever its bits.
 fn expected_of(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
     let (start, len) = (entry.offset_bytes(), usize::from(entry.len_bytes()));
     let held = usize::try_from(start).ok().and_then(|start| bytes.get(start..start + len.next_multiple_of(16)));
-    let block = &held.ok_or(PageStatus::BadEntry)?[..len];
+    let block = &held.filter(|_| entry.is_placed()).ok_or(PageStatus::BadEntry)?[..len];
     let mut page = [0; PAGE_SIZE];
     match (entry.kind(), len) {
         (Some(PageKind::SameFilled), 8) => page.as_chunks_mut::<8>().0.fill(*block.first_chunk().unwrap()),
         (Some(PageKind::Raw), PAGE_SIZE) => page.copy_from_slice(block),
-        (Some(PageKind::Lz4), 1..PAGE_SIZE) => decode_simple(block, &mut page).map_err(|_| PageStatus::BadBlock)?,
+        (Some(PageKind::Lz4), 1..=MAX_BLOCK_BYTES) => {
+            decode_simple(block, &mut page).map_err(|_| PageStatus::BadBlock)?;
+        }
         _ => return Err(PageStatus::BadEntry),
     }
     Ok(page)
@@ -184,7 +240,11 @@ fn lies(index: &[PackedEntry], end: u64, count: usize) -> Vec<PackedEntry> {
             let near_end = end.saturating_sub(16 * generator.below(300) as u64) + 16 * generator.below(40) as u64;
             PackedEntry::new(near_end, lens[generator.below(lens.len())], kinds[generator.below(3)])
         }
-        2 => PackedEntry::new(generator.next_u64() % end, lens[generator.below(lens.len())], kinds[generator.below(3)]),
+        2 => PackedEntry::new(
+            generator.next_u64() % (end / 16) * 16,
+            lens[generator.below(lens.len())],
+            kinds[generator.below(3)],
+        ),
         _ => {
             let right = index[generator.below(index.len())];
             PackedEntry::from_bits(right.bits() ^ 1 << generator.below(64) ^ 1 << generator.below(64))

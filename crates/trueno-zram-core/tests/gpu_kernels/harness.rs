@@ -182,7 +182,6 @@ pub(crate) fn blocks_of(pages: &[Page]) -> Vec<(Vec<u8>, Page)> {
         let mut out = [0; PAGE_SIZE];
         let len = Codec::new(Backend::detect()).unwrap().encode(page, &mut out);
         blocks.extend(len.map(|len| out[..len].to_vec()));
-        blocks.retain(|block| block.len() < PAGE_SIZE);
         blocks.into_iter().map(|block| (block, *page)).collect::<Vec<_>>()
     };
     pages.par_iter().flat_map_iter(of_page).collect()

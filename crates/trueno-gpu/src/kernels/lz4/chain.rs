@@ -8,8 +8,9 @@ use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
 /// A lane's sums are kept in one register: segments (literal runs and matches) above, output bytes below.
-pub(super) const SEGMENT: u32 = 1 << 20;
-pub(super) const OUTPUT_MASK: u32 = SEGMENT - 1;
+pub(super) const SEGMENT_SHIFT: u32 = 20;
+const ONE_SEGMENT: u32 = 1 << SEGMENT_SHIFT;
+pub(super) const OUTPUT_MASK: u32 = ONE_SEGMENT - 1;
 
 /// Longer than any length that a page can hold: sums cannot wrap.
 const LENGTH_CLAMP: u32 = 2 * PAGE_BYTES - 1;
@@ -125,8 +126,8 @@ impl<'k> Input<'k> {
             k.section("a length of several bytes");
             let sequence = self.read_sequence(*at, stopped);
             if kind == Walk::Counting {
-                k.when(stopped).set(sum, sum + sequence.literal_len + sequence.extra + (SEGMENT + MIN_MATCH));
-                k.when(stopped & sequence.literal_len.ne(0)).set(sum, sum + SEGMENT);
+                k.when(stopped).set(sum, sum + sequence.literal_len + sequence.extra + (ONE_SEGMENT + MIN_MATCH));
+                k.when(stopped & sequence.literal_len.ne(0)).set(sum, sum + ONE_SEGMENT);
             }
             k.when(stopped).set(at, sequence.next);
             k.when(stopped).set(limit, part_end);
@@ -167,8 +168,8 @@ impl<'k> Input<'k> {
         k.when(stops).set(limit, 0u32);
         let goes = goes & !stops;
         if kind == Walk::Counting {
-            k.when(goes).set(sum, sum + (nibble + match_nibble) + (SEGMENT + MIN_MATCH));
-            k.when(goes & token.ge(16)).set(sum, sum + SEGMENT);
+            k.when(goes).set(sum, sum + (nibble + match_nibble) + (ONE_SEGMENT + MIN_MATCH));
+            k.when(goes & token.ge(16)).set(sum, sum + ONE_SEGMENT);
             k.when(goes & long_literals).set(sum, sum + literal_more);
             k.when(goes & long_match).set(sum, sum + match_more);
         }

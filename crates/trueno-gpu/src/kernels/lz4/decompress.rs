@@ -3,9 +3,11 @@
 use std::sync::OnceLock;
 
 use super::chain::Input;
-use super::format::{FILL_WORD_BYTES, PAGE_BYTES};
+use super::format::{FILL_WORD_BYTES, MAX_BLOCK_BYTES, PAGE_BYTES};
 use super::gather::{AFTER_BLOCK_BYTES, BITMAP_BYTES, SEGMENTS_BYTES, Tables, decode};
-use super::index::{KIND_LZ4, KIND_RAW, KIND_SAME_FILLED, KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES};
+use super::index::{
+    KIND_LZ4, KIND_RAW, KIND_SAME_FILLED, KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_SHIFT,
+};
 use crate::ir::{AtomOp, KernelIr, LoadHint};
 use crate::kernels::{Budget, Kernel};
 use crate::types::Global;
@@ -15,6 +17,9 @@ use crate::{Addr, KernelBuilder, Reg, Target, Var};
 /// of a page's block is at most 18 bytes longer than the rest of the page (its length bytes), and 15 are lost to
 /// alignment; so a byte's source lies at least 47 above it, out of the window of 32 that is being written.
 const BUFFER_BYTES: u32 = PAGE_BYTES + 80 + AFTER_BLOCK_BYTES;
+
+/// Even a block that is longer than its page lies clear of the output's start.
+const _: () = assert!(MAX_BLOCK_BYTES.next_multiple_of(PACK_ALIGN_BYTES) <= BUFFER_BYTES - AFTER_BLOCK_BYTES);
 
 /// Shared memory of a warp.
 const WARP_BYTES: u32 = BUFFER_BYTES + BITMAP_BYTES + SEGMENTS_BYTES;
@@ -60,7 +65,7 @@ pub struct Lz4WarpDecompressKernel {
 pub enum PageStatus {
     /// It is in its place.
     Restored = 0,
-    /// Its index entry points outside the input, or has a kind or length that no page has.
+    /// Its index entry is not complete, points outside the input, or has a kind or length that no page has.
     BadEntry = 1,
     /// Its block is no page's.
     BadBlock = 2,
@@ -164,7 +169,7 @@ fn build(k: &KernelBuilder) {
         let code = k.var(PageStatus::BadEntry as u32).named("code");
         k.block_uniform(|done| {
             let end = (place.to_u64() << 4) + ((len + (PACK_ALIGN_BYTES - 1)) & !(PACK_ALIGN_BYTES - 1)).to_u64();
-            done.exit_if(end.gt(input_len));
+            done.exit_if(end.gt(input_len) | (high >> STATE_SHIFT).ne(STATE_PLACED));
             k.if_uniform(kind.eq(KIND_SAME_FILLED) & len.eq(FILL_WORD_BYTES), || {
                 page.fill(input.step(place, PACK_ALIGN_BYTES));
                 code.set(PageStatus::Restored as u32);
@@ -175,8 +180,8 @@ fn build(k: &KernelBuilder) {
                 code.set(PageStatus::Restored as u32);
                 done.exit();
             });
-            done.exit_if(kind.ne(KIND_LZ4) | (len - 1).ge(PAGE_BYTES - 1));
-            page.decode(buffer, tables, len, code);
+            done.exit_if(kind.ne(KIND_LZ4) | (len - 1).ge(MAX_BLOCK_BYTES));
+            page.restore_block(buffer, tables, len, code);
         });
         k.when(lane.eq(0)).store(status.index(number), code);
         k.sync_warp();
@@ -209,7 +214,7 @@ impl<'k> Page<'k> {
         }
     }
 
-    fn decode(&self, buffer: Reg<'k, u32>, tables: Tables<'k>, len: Reg<'k, u32>, code: Var<'k, u32>) {
+    fn restore_block(&self, buffer: Reg<'k, u32>, tables: Tables<'k>, len: Reg<'k, u32>, code: Var<'k, u32>) {
         let Self { k, lane, .. } = *self;
         k.section("bring the block in, at the buffer's end");
         let whole = (len + (PACK_ALIGN_BYTES - 1)) & !(PACK_ALIGN_BYTES - 1);

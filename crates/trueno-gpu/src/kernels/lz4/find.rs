@@ -1,8 +1,9 @@
 //! Match finding: windows of 32 or 64 positions, one table look-up a position, the choice made by votes and shuffles.
 //!
 //! The page lies in shared memory at an address that is a multiple of its size, with the table directly after it. Lanes
-//! run backwards (lane 31 has a window's first position): on NVIDIA GPUs the lowest lane wins a store that several lanes
-//! make to one place, so the highest position stays in the table, which is the best one to find later.
+//! run backwards (lane 31 has a window's first position): on an H200 the lowest lane wins a store that several lanes make to
+//! one place, which nothing promises (see [`TableStores`]), so that the highest position stays in the table, the best one
+//! to find later.
 
 use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
 use super::{Mode, TableStores};
@@ -26,7 +27,7 @@ const CAPPED: u32 = MIN_MATCH + (u32::MAX >> 3);
 
 /// Records of a page: 8 bytes each, `(length - 4) << 12 | start` and the offset.
 pub(super) const RECORD_BYTES: u32 = 8;
-/// A record covers at least 4 bytes, so a page has no more than this; with it a power of two of scratch.
+/// A record covers at least 4 bytes and none starts at 0: a page has at most 1,023.
 pub(super) const MAX_RECORDS: u32 = 1024;
 
 /// What a warp works on.

@@ -3,6 +3,9 @@
 /// Bytes in a page.
 pub const PAGE_BYTES: u32 = 4096;
 
+/// The longest block of a page: one literal run with its token and 17 length bytes, as some encoders make of noise.
+pub(super) const MAX_BLOCK_BYTES: u32 = PAGE_BYTES + 18;
+
 /// The shortest match; length fields count from here.
 pub(super) const MIN_MATCH: u32 = 4;
 

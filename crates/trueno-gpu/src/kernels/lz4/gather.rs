@@ -1,7 +1,7 @@
 //! Output by gathering: a bitmap of where literal runs and matches start, and for each how far away its bytes lie; then
 //! 32 output bytes at a time, each lane fetching its own.
 
-use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part};
+use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part, SEGMENT_SHIFT};
 use super::format::{LAST_LITERALS, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::ir::AtomOp;
 use crate::{KernelBuilder, Pred, Reg, Var};
@@ -57,7 +57,7 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
     k.section("mark segments");
     let at = k.var(part.first).named("at");
     let produced = k.var(part.before & OUTPUT_MASK).named("produced");
-    let entry = k.var((part.before >> 20).mad(2u32, tables.segments)).named("entry");
+    let entry = k.var((part.before >> SEGMENT_SHIFT).mad(2u32, tables.segments)).named("entry");
     let active = k.var(at.lt(part.end));
     let (bad, complete) = (k.var(false), k.var(false));
     let mark = |starts: Pred<'k>, distance: Reg<'k, u32>| {
@@ -106,7 +106,10 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
         active.set(*active & at.lt(part.end));
         active.any()
     });
-    !bad.any() & complete.any()
+    // A lane off the chain may have jumped where a sequence runs past the input; the lanes after it then follow tokens that
+    // are none, and one of them may end as a block does. So who reaches the end must reach it with the last literals.
+    let ran_out = part.first.lt(part.end) & at.ge(end) & !*complete;
+    !(*bad | ran_out).any() & complete.any()
 }
 
 /// Fetches every output byte from where its segment's distance points.

@@ -3,8 +3,9 @@
 //! | bits | meaning |
 //! | --- | --- |
 //! | 0 to 31 | where the page starts in the packed output, in units of 16 bytes |
-//! | 32 to 44 | its length in bytes, 1 to 4096 |
+//! | 32 to 44 | its length in bytes |
 //! | 45 to 46 | how it is held: [`PageKind`] |
+//! | 47 to 61 | zero |
 //! | 62 to 63 | what is known so far: nothing, length and kind, or all |
 
 /// Pages start at multiples of this many bytes in the packed output, so that lanes can move 16 bytes at a time.
@@ -43,7 +44,7 @@ pub(super) const STATE_PLACED: u32 = 3;
 pub enum PageKind {
     /// One 8-byte word, repeated; the word is held.
     SameFilled,
-    /// An LZ4 block, shorter than the page.
+    /// An LZ4 block. The compressor's are shorter than the page; the decompressor takes longer ones, too.
     Lz4,
     /// The page itself.
     Raw,
@@ -61,7 +62,10 @@ pub enum PageKind {
 pub struct PackedEntry(u64);
 
 impl PackedEntry {
-    /// An entry that is complete; offsets are rounded down to [`PACK_ALIGN_BYTES`].
+    /// An entry that is complete.
+    ///
+    /// # Panics
+    /// If the offset is no multiple of [`PACK_ALIGN_BYTES`] or over 64 GiB, or the length over 8191.
     #[must_use]
     pub fn new(offset_bytes: u64, len_bytes: u16, kind: PageKind) -> Self {
         let kind = match kind {
@@ -69,9 +73,13 @@ impl PackedEntry {
             PageKind::Lz4 => KIND_LZ4,
             PageKind::Raw => KIND_RAW,
         };
-        let high = u32::from(len_bytes) & LEN_MASK | kind << KIND_SHIFT | STATE_PLACED << STATE_SHIFT;
-        let place = (offset_bytes / u64::from(PACK_ALIGN_BYTES)) & u64::from(u32::MAX);
-        Self(place | u64::from(high) << 32)
+        let len_bytes = u32::from(len_bytes);
+        assert!(len_bytes <= LEN_MASK, "a length has 13 bits: {len_bytes}");
+        let align = u64::from(PACK_ALIGN_BYTES);
+        assert!(offset_bytes.is_multiple_of(align), "pages start at multiples of {align}: {offset_bytes}");
+        let place = u32::try_from(offset_bytes / align).expect("a batch has 64 GiB at most");
+        let high = len_bytes | kind << KIND_SHIFT | STATE_PLACED << STATE_SHIFT;
+        Self(u64::from(place) | u64::from(high) << 32)
     }
 
     /// An entry as the device stores it; any bits will do.
@@ -89,7 +97,7 @@ impl PackedEntry {
     /// Where the page starts.
     #[must_use]
     pub const fn offset_bytes(self) -> u64 {
-        (self.0 & 0xffff_ffff) * 16
+        (self.0 & 0xffff_ffff) * PACK_ALIGN_BYTES as u64
     }
 
     /// Bytes held.
@@ -102,7 +110,7 @@ impl PackedEntry {
     /// How it is held; `None` for bits that no compressor writes.
     #[must_use]
     pub const fn kind(self) -> Option<PageKind> {
-        match (self.0 >> 45) & 3 {
+        match (self.0 >> (32 + KIND_SHIFT)) & 3 {
             0 => Some(PageKind::SameFilled),
             1 => Some(PageKind::Lz4),
             3 => Some(PageKind::Raw),
@@ -113,6 +121,6 @@ impl PackedEntry {
     /// Whether the compressor is done with it.
     #[must_use]
     pub const fn is_placed(self) -> bool {
-        self.0 >> 62 == 3
+        self.0 >> (32 + STATE_SHIFT) == STATE_PLACED as u64
     }
 }

@@ -1,4 +1,5 @@
-//! Packing: compressed pages leave in page order, without gaps, though warps finish them in any order.
+//! Packing: compressed pages leave in page order, without gaps but for the alignment to 16 bytes, though warps finish them
+//! in any order.
 //!
 //! A page's place is the sum of the sizes before it. A warp that has compressed a page makes its size known at once,
 //! sets the page aside in scratch memory, and goes on to the next; when that one is done, the sizes before the first

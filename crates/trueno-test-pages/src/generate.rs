@@ -81,8 +81,15 @@ impl Generator {
     /// with a run past the end, a wild offset or a stray byte among them. Decoders that guess are led astray by these.
     pub fn token_soup(&mut self) -> Vec<u8> {
         let (mut block, mut room) = (Vec::new(), PAGE_SIZE);
-        for _ in 0..1 + self.below(40) {
-            let longest = if self.below(8) == 0 { 600 } else { 20 };
+        for _ in 0..self.below(12) {
+            if self.below(6) == 0 {
+                // A run that the input does not have, in four bytes, as if a match followed it.
+                let more = self.byte();
+                block.extend([0xf0, more, self.byte() & 3, self.byte() & 3]);
+                let counted = if self.below(4) == 0 { 0 } else { 15 + usize::from(more) + 4 };
+                room = room.saturating_sub(counted);
+            }
+            let longest = if self.below(8) == 0 { 200 } else { 12 };
             let (literals, extra) = (self.below(longest), self.below(longest));
             if literals + extra + 40 > room {
                 break;
@@ -91,13 +98,6 @@ impl Generator {
             let offset = if self.below(20) == 0 { self.below(5000) } else { 1 + self.below(produced.max(1)) };
             self.push_sequence(&mut block, literals, Some((offset, extra)));
             room -= literals + extra + 4;
-            if self.below(12) == 0 {
-                // A run that no input follows, as long as it likes.
-                let claimed = 1 + self.below(400);
-                push_token(&mut block, claimed, 0);
-                block.extend((0..self.below(4)).map(|_| 1));
-                room = room.saturating_sub(if self.below(2) == 0 { claimed } else { 0 });
-            }
         }
         let last = self.below(160).min(room);
         let extra = (room - last).saturating_sub(4);

@@ -1,0 +1,71 @@
+//! Arbitrary bytes and damaged blocks in the decompression kernel, run by the interpreter: it stops at any access out of
+//! bounds, race or endless loop, and judges every block as the CPU's slow decoder does.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trueno_gpu::interp::{Launch, Memory};
+use trueno_gpu::kernels::Kernel;
+use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::lz4::{Codec, decode_simple};
+use trueno_zram_fuzz::{damage, page_from};
+
+/// The longest block of a page.
+const MAX_BLOCK_BYTES: usize = PAGE_SIZE + 18;
+
+fuzz_target!(|data: &[u8]| {
+    let (first, second) = data.split_at(data.len() / 2);
+    let mut out = [0; PAGE_SIZE];
+    let mut encoder = Codec::new(Backend::detect()).expect("detected");
+    let mut blocks = vec![data.to_vec()];
+    if let Some(len_bytes) = encoder.encode(&page_from(first), &mut out) {
+        blocks.push(damage(&out[..len_bytes], second));
+    }
+    // Once more the first: by then the warp's memory holds what the others left there.
+    blocks.push(data.to_vec());
+    blocks.retain(|block| (1..=MAX_BLOCK_BYTES).contains(&block.len()));
+    judge(&blocks);
+});
+
+fn judge(blocks: &[Vec<u8>]) {
+    let (mut index, mut bytes) = (Vec::new(), Vec::new());
+    for block in blocks {
+        let len_bytes = u16::try_from(block.len()).expect("at most 4114");
+        index.extend(PackedEntry::new(bytes.len() as u64, len_bytes, PageKind::Lz4).bits().to_le_bytes());
+        bytes.extend_from_slice(block);
+        bytes.resize(bytes.len().next_multiple_of(16), 0);
+    }
+    let mut memory = Memory::new();
+    let input = memory.add("input", &bytes);
+    let index = memory.add("index", &index);
+    let output = memory.add("output", &vec![0xee; blocks.len() * PAGE_SIZE]);
+    let status = memory.add_uninit("status", blocks.len() * 4);
+    let next_page = memory.add("next_page", &[0; 4]);
+    // One warp a block: every address past the warp's own memory is out of bounds.
+    let kernel = Lz4WarpDecompressKernel::new(10).with_warps_per_block(1);
+    Launch::new(kernel.ir())
+        .grid(1)
+        .threads(1)
+        .arg(input)
+        .arg(bytes.len() as u64)
+        .arg(index)
+        .arg(output)
+        .arg(status)
+        .arg(next_page)
+        .arg(u32::try_from(blocks.len()).expect("three at most"))
+        .step_limit(4_000_000)
+        .run(&mut memory)
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    let pages = memory.bytes(output).expect("filled at the start");
+    let status = memory.bytes(status).expect("every page has a status");
+    for (i, block) in blocks.iter().enumerate() {
+        let code = u32::from_le_bytes(*status[4 * i..].first_chunk().expect("a status a page"));
+        let page = &pages[i * PAGE_SIZE..(i + 1) * PAGE_SIZE];
+        let mut expected = [0; PAGE_SIZE];
+        match decode_simple(block, &mut expected) {
+            Ok(()) => assert!(code == PageStatus::Restored as u32 && *page == expected),
+            Err(e) => assert!(code == PageStatus::BadBlock as u32 && page.iter().all(|byte| *byte == 0xee), "{e}"),
+        }
+    }
+}

@@ -5,6 +5,7 @@
 //! ended, until nothing changes. Lanes fall onto the true chain after a few sequences, so a few rounds do.
 
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
+use super::scan::scan;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
 /// A lane's sums are kept in one register: segments (literal runs and matches) above, output bytes below.
@@ -85,11 +86,7 @@ impl<'k> Input<'k> {
             );
             round.set(round + 1);
             // Long literal runs jump over whole parts, so the furthest end of all lanes before counts.
-            let furthest = k.var(*at);
-            for distance in [1u32, 2, 4, 8, 16] {
-                let (before, there_is) = furthest.shfl_up_checked(distance);
-                k.when(there_is).set(furthest, furthest.max(before));
-            }
+            let furthest = scan(k, *at, |a, b| a.max(b));
             let entry = furthest.shfl_up(1u32);
             again.set(lane.ne(0) & entry.ne(first));
             k.when(*again).set(first, entry);
@@ -101,11 +98,7 @@ impl<'k> Input<'k> {
         at.set(first);
         self.walk(Walk::Counting, at, part_end, k.value(true), sum);
         let own = (sum & OUTPUT_MASK).min(OUTPUT_CLAMP) | (sum & !OUTPUT_MASK);
-        let through = k.var(own);
-        for distance in [1u32, 2, 4, 8, 16] {
-            let (before, there_is) = through.shfl_up_checked(distance);
-            k.when(there_is).set(through, through + before);
-        }
+        let through = scan(k, own, |a, b| a + b);
         Part { first: *first, end: part_end, before: through - own, total: through.shfl(31u32) }
     }
 

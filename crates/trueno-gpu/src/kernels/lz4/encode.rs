@@ -2,7 +2,8 @@
 
 use super::find::{RECORD_BYTES, Workspace};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
-use crate::{KernelBuilder, Pred, Reg, Var};
+use super::scan::scan;
+use crate::{Pred, Reg, Var};
 
 /// Literal runs up to this many bytes are copied by their lane; longer ones by the whole warp.
 const SHORT_RUN: u32 = 16;
@@ -78,7 +79,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
                     match_ext: extension_bytes(extra),
                 };
                 let size = active.select(3 + literal_len + sequence.literal_ext + sequence.match_ext, 0u32);
-                let through = prefix_sum(k, size);
+                let through = scan(k, size, |a, b| a + b);
                 let total = through.shfl(31u32);
                 give_up.exit_if((written + total).gt(SEQUENCES_END));
                 write(ws, &sequence, staging + written + (*through - size));
@@ -116,16 +117,6 @@ fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, ro
     let differ = word_before(reachable.select(start, inside)) ^ word_before(reachable.select(source, inside));
     let equal = (differ.bfind_shiftamt() >> 3).min(4u32).min(room);
     reachable.select(equal, 0u32)
-}
-
-/// The sum of the lanes' values up to and with the own.
-fn prefix_sum<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Var<'k, u32> {
-    let sum = k.var(value);
-    for distance in [1u32, 2, 4, 8, 16] {
-        let (before, there_is) = sum.shfl_up_checked(distance);
-        k.when(there_is).set(sum, sum + before);
-    }
-    sum
 }
 
 /// Writes the lanes' sequences, each to its own place.

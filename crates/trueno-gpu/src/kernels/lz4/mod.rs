@@ -9,6 +9,7 @@ mod format;
 mod gather;
 mod index;
 mod pack;
+mod scan;
 
 pub use compress::Lz4WarpCompressKernel;
 pub use decompress::{Lz4WarpDecompressKernel, PageStatus};

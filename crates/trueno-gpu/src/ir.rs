@@ -31,14 +31,40 @@ use crate::target::Target;
 use crate::types::{MemTy, RegClass};
 
 /// A virtual register: an index into [`KernelIr::regs`].
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, RegId, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.lane_id().named("lane");
+/// let kernel = k.finish().unwrap();
+/// let Stmt::Inst { inst: Inst::Special { dst: RegId(i), .. }, .. } = kernel.body[0] else { unreachable!() };
+/// assert_eq!(kernel.regs[i as usize].name.as_deref(), Some("lane"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegId(pub u32);
 
 /// The name of a loop or scope, unique in its kernel.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{LabelId, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.block_uniform(|outer| k.block_uniform(|_| outer.exit()));
+/// let Stmt::Scope { label: LabelId(outer), body } = &k.finish().unwrap().body[0] else { unreachable!() };
+/// let Stmt::Scope { label: LabelId(inner), body } = &body[0] else { unreachable!() };
+/// assert!(outer != inner && matches!(body[0], Stmt::Break { target: LabelId(to), .. } if to == *outer));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
 /// What is known of a register.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, RegClass, ir::RegInfo};
+/// let k = KernelBuilder::new("doc");
+/// k.var(0u32).named("count");
+/// let count = RegInfo { class: RegClass::B32, name: Some("count".into()), mutable: true };
+/// assert_eq!(k.finish().unwrap().regs, [count]);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegInfo {
     /// How it is held.
@@ -50,6 +76,14 @@ pub struct RegInfo {
 }
 
 /// Whether all active lanes take a branch together.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Branch, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.if_(k.lane_id().lt(7), || k.section("some lanes"));
+/// let kernel = k.finish().unwrap();
+/// assert!(matches!(kernel.body.last(), Some(Stmt::If { branch: Branch::Divergent, .. })));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Branch {
     /// Proven by the validator; emitted as `bra.uni`.
@@ -59,9 +93,28 @@ pub enum Branch {
 }
 
 /// A sequence of statements.
+///
+/// ```
+/// use trueno_gpu::ir::{Block, Inst, Stmt};
+/// fn instructions(block: &Block) -> usize {
+///     let here = block.iter().filter(|s| matches!(s, Stmt::Inst { .. })).count();
+///     here + block.iter().flat_map(Stmt::blocks).map(instructions).sum::<usize>()
+/// }
+/// let body = vec![Stmt::Section("meet".into()), Stmt::Inst { inst: Inst::BarBlock, guard: None }];
+/// assert_eq!(instructions(&body), 1);
+/// ```
 pub type Block = Vec<Stmt>;
 
 /// A statement.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.section("wait for the others");
+/// k.sync_block();
+/// let wait = Stmt::Inst { inst: Inst::BarBlock, guard: None };
+/// assert_eq!(k.finish().unwrap().body, [Stmt::Section("wait for the others".into()), wait]);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stmt {
     /// An instruction, for the lanes where the guard holds.
@@ -139,6 +192,14 @@ pub fn loop_tail_test(label: LabelId, body: &[Stmt]) -> Option<PredUse> {
 }
 
 /// Type of a kernel parameter.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, MemTy, ir::ParamTy};
+/// let k = KernelBuilder::new("doc");
+/// let _ = (k.param_ptr::<u8>("pages"), k.param_u32("page_count"));
+/// let types: Vec<_> = k.finish().unwrap().params.iter().map(|p| p.ty).collect();
+/// assert_eq!(types, [ParamTy::Pointer(MemTy::U8), ParamTy::U32]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParamTy {
     /// A 32-bit number.
@@ -166,6 +227,14 @@ impl ParamTy {
 }
 
 /// A kernel parameter.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{ParamInfo, ParamTy}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.param_u64("total");
+/// let ParamInfo { name, ty } = &k.finish().unwrap().params[0];
+/// assert_eq!((name.as_str(), *ty), ("total", ParamTy::U64));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParamInfo {
     /// Name.
@@ -175,6 +244,14 @@ pub struct ParamInfo {
 }
 
 /// A whole kernel.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::KernelIr};
+/// let k = KernelBuilder::new("mark").with_warps_per_block(4);
+/// k.param_ptr::<u32>("flags").index(k.thread_id()).store(1u32);
+/// let KernelIr { name, warps_per_block, params, .. } = k.finish().unwrap();
+/// assert_eq!((name.as_str(), warps_per_block * 32, params.len()), ("mark", 128, 1));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelIr {
     /// Entry point's name.

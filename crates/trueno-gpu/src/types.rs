@@ -8,6 +8,14 @@ mod sealed {
 use sealed::Sealed;
 
 /// How a register is held: PTX registers are untyped bits, the instructions carry the type.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, RegClass};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.lane_id().to_u64().lt(9u64);
+/// let classes: Vec<_> = k.finish().unwrap().regs.iter().map(|r| r.class).collect();
+/// assert_eq!(classes, [RegClass::B32, RegClass::B64, RegClass::Pred]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RegClass {
     /// 32 bits: `u32`, `i32`, `f32`.
@@ -122,6 +130,14 @@ impl Word for i32 {}
 impl Word for f32 {}
 
 /// The type of one memory element, as loads, stores and atomics name it.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, MemTy, ir::{Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.param_ptr::<i16>("input").load();
+/// let Stmt::Inst { inst: Inst::Load { ty, .. }, .. } = k.finish().unwrap().body[1] else { unreachable!() };
+/// assert_eq!((ty, ty.bytes()), (MemTy::I16, 2));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MemTy {
     /// One byte, zero-extended to 32 bits by a load.
@@ -225,6 +241,14 @@ elements! {
 }
 
 /// The state space of an address, as data.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, StateSpace, ir::{Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.shared_per_block("flag", 4, 4).base::<u32>().store_conflicting(0u32);
+/// let Stmt::Inst { inst: Inst::Store { addr, .. }, .. } = k.finish().unwrap().body[1] else { unreachable!() };
+/// assert_eq!(addr.space, StateSpace::Shared);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StateSpace {
     /// Device memory; 64-bit addresses.

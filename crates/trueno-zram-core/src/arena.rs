@@ -71,12 +71,29 @@ pub struct CompressedBatch {
 
 impl CompressedBatch {
     /// An empty batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
+    /// let mut batch = CompressedBatch::new(); // made once, filled by each round
+    /// for byte in 0..3 {
+    ///     CpuBatchCompressor::default().compress_into(&[[byte; PAGE_SIZE]], &mut batch, &())?;
+    ///     assert_eq!(batch.arena(), [byte; 8]);
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Takes up a batch that was stored as an arena and an index.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedBatch, IndexEntry, PageKind};
+    /// let entry = IndexEntry { offset: 8, len_bytes: 8, kind: PageKind::SameFilled };
+    /// assert!(CompressedBatch::from_parts(vec![0; 16], vec![entry]).is_ok());
+    /// assert!(CompressedBatch::from_parts(vec![0; 15], vec![entry]).is_err());
+    /// ```
     ///
     /// # Errors
     /// [`Error::InPage`] with [`Error::OutsideArena`] or [`Error::HeldLength`] for the first entry that does not fit.
@@ -88,30 +105,71 @@ impl CompressedBatch {
     }
 
     /// Pages in the batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let mut compressor = CpuBatchCompressor::default();
+    /// let batch = compressor.compress(&[[7; PAGE_SIZE]; 3])?;
+    /// let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+    /// compressor.decompress_into(&batch, &mut pages, &())?;
+    /// assert_eq!(pages, [[7; PAGE_SIZE]; 3]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
     /// Whether the batch has no pages.
+    ///
+    /// ```
+    /// use trueno_zram_core::CpuBatchCompressor;
+    /// let batch = CpuBatchCompressor::default().compress(&[])?;
+    /// assert!(batch.is_empty(), "no pages in, none out");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
     /// The bytes of all pages.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let batch = CpuBatchCompressor::default().compress(&[[1; PAGE_SIZE], [2; PAGE_SIZE]])?;
+    /// assert_eq!(batch.arena(), [[1; 8], [2; 8]].concat()); // one word a page
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn arena(&self) -> &[u8] {
         &self.storage[..self.used]
     }
 
     /// Where each page lies.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let batch = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE]; 3])?;
+    /// assert_eq!(batch.index().iter().map(|entry| entry.offset).collect::<Vec<_>>(), [0, 8, 16]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn index(&self) -> &[IndexEntry] {
         &self.index
     }
 
     /// A page by its number.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageCodec};
+    /// let batch = CpuBatchCompressor::default().compress(&[[1; PAGE_SIZE], [2; PAGE_SIZE]])?;
+    /// let mut page = [0; PAGE_SIZE];
+    /// PageCodec::default().decompress(batch.get(1).expect("there are two"), &mut page)?; // this one alone
+    /// assert_eq!(page, [2; PAGE_SIZE]);
+    /// assert!(batch.get(2).is_none());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn get(&self, page: usize) -> Option<PageData<'_>> {
         self.index.get(page).map(|entry| self.page_of(*entry))
@@ -135,6 +193,14 @@ impl CompressedBatch {
     }
 
     /// How many pages are held in which way, and in how many bytes.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
+    /// let ramp: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i / 16) as u8);
+    /// let stats = CpuBatchCompressor::new(Algorithm::Lz4)?.compress(&[[0; PAGE_SIZE], ramp])?.stats();
+    /// assert_eq!((stats.same_filled, stats.lz4, stats.raw), (1, 1, 0));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn stats(&self) -> PageStats {
         let mut stats = PageStats::default();

@@ -106,6 +106,13 @@ pub struct PageData<'a> {
 impl<'a> PageData<'a> {
     /// Wraps bytes that are held as `kind`.
     ///
+    /// ```
+    /// use trueno_zram_core::{PageData, PageKind};
+    /// let stored = b"as read from a file";
+    /// assert!(PageData::new(PageKind::Lz4, stored).is_ok());
+    /// assert!(PageData::new(PageKind::SameFilled, stored).is_err(), "that takes 8 bytes");
+    /// ```
+    ///
     /// # Errors
     /// [`Error::HeldLength`] if a page of that kind cannot have that many bytes.
     pub fn new(kind: PageKind, bytes: &'a [u8]) -> Result<Self> {
@@ -123,18 +130,39 @@ impl<'a> PageData<'a> {
     }
 
     /// How the page is held.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PAGE_SIZE, PageCodec, PageKind};
+    /// let mut codec = PageCodec::default();
+    /// assert_eq!(codec.compress(&[0; PAGE_SIZE], &mut [0; PAGE_SIZE])?.kind(), PageKind::SameFilled);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn kind(self) -> PageKind {
         self.kind
     }
 
     /// The bytes that hold it.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PAGE_SIZE, PageCodec};
+    /// let mut file = Vec::new();
+    /// file.extend_from_slice(PageCodec::default().compress(&[5; PAGE_SIZE], &mut [0; PAGE_SIZE])?.bytes());
+    /// assert_eq!(file, [5; 8]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn bytes(self) -> &'a [u8] {
         self.bytes
     }
 
     /// [`PAGE_SIZE`] over the number of bytes held: 1 for a raw page, 512 for a same-filled one.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PageData, PageKind};
+    /// assert_eq!(PageData::new(PageKind::Lz4, &[0; 1024])?.ratio(), 4.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn ratio(self) -> f64 {
         ratio_of(self.bytes.len())
@@ -216,18 +244,39 @@ impl CompressedPage {
     }
 
     /// How the page is held.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageKind};
+    /// let pages = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE], [9; PAGE_SIZE]])?.into_pages();
+    /// assert!(pages.iter().all(|page| page.kind() == PageKind::SameFilled));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn kind(&self) -> PageKind {
         self.data().kind()
     }
 
     /// The bytes that hold it.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let pages = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE], [9; PAGE_SIZE]])?.into_pages();
+    /// assert_eq!(pages[1].bytes(), [9; 8]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.data().bytes()
     }
 
     /// [`PAGE_SIZE`] over the number of bytes held.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let pages = CpuBatchCompressor::default().compress(&[[0; PAGE_SIZE], [9; PAGE_SIZE]])?.into_pages();
+    /// assert!(pages.iter().all(|page| page.ratio() > 500.0));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn ratio(&self) -> f64 {
         self.data().ratio()

@@ -28,18 +28,38 @@ pub struct PageStats {
 
 impl PageStats {
     /// Pages in all.
+    ///
+    /// ```
+    /// use trueno_zram_core::PageStats;
+    /// let stats = PageStats { same_filled: 2, lz4: 5, raw: 1, ..PageStats::default() };
+    /// println!("{:.0} % would not shrink", 100.0 * stats.raw as f64 / stats.pages() as f64);
+    /// # assert_eq!(stats.pages(), 8);
+    /// ```
     #[must_use]
     pub fn pages(&self) -> u64 {
         self.same_filled + self.lz4 + self.zstd + self.raw
     }
 
     /// Bytes of the pages before compression.
+    ///
+    /// ```
+    /// use trueno_zram_core::PageStats;
+    /// let stats = PageStats { lz4: 2, bytes_out: 3000, ..PageStats::default() };
+    /// assert_eq!(stats.bytes_in() - stats.bytes_out, 5192, "bytes saved");
+    /// ```
     #[must_use]
     pub fn bytes_in(&self) -> u64 {
         self.pages() * PAGE_SIZE as u64
     }
 
     /// Bytes in over bytes out; 1 for no pages at all.
+    ///
+    /// ```
+    /// use trueno_zram_core::PageStats;
+    /// let stats = PageStats { lz4: 3, raw: 1, bytes_out: 8192, ..PageStats::default() };
+    /// assert_eq!(stats.ratio(), 2.0);
+    /// assert_eq!(PageStats::default().ratio(), 1.0);
+    /// ```
     #[must_use]
     pub fn ratio(&self) -> f64 {
         if self.bytes_out == 0 { 1.0 } else { self.bytes_in() as f64 / self.bytes_out as f64 }

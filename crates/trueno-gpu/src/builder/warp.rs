@@ -233,7 +233,7 @@ impl<'k> Members<'k> {
         (dst, pred)
     }
 
-    /// `v` of the given lane (modulo 32).
+    /// `v` of the given lane (modulo 32), which is always in range.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -269,7 +269,7 @@ impl<'k> Members<'k> {
         self.plain(ShflMode::Down, v, distance)
     }
 
-    /// `v` of the lane whose number differs in the bits of `mask`.
+    /// `v` of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -333,7 +333,7 @@ impl<'k> Reg<'k, bool> {
 
 /// Shuffles among all lanes.
 impl<'k, T: Word> Reg<'k, T> {
-    /// The value of the given lane (modulo 32); uniform if the lane is.
+    /// The value of the given lane (modulo 32), which is always in range; uniform if the lane is.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -397,7 +397,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().checked(ShflMode::Down, self, distance)
     }
 
-    /// The value of the lane whose number differs in the bits of `mask`.
+    /// The value of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -411,7 +411,7 @@ impl<'k, T: Word> Reg<'k, T> {
 }
 
 impl<'k> Reg<'k, u64> {
-    /// The value of the given lane: two shuffles of the halves.
+    /// The value of the given lane (modulo 32), which is always in range: two shuffles of the halves.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

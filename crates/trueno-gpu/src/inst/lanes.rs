@@ -3,10 +3,33 @@
 use crate::types::RegClass;
 
 /// A 32-bit register of a warp.
+///
+/// ```
+/// use trueno_gpu::inst::{L32, Lanes, Op};
+/// let Lanes::W1(popc) = Op::Popc32.lanes() else { unreachable!() };
+/// let below: L32 = std::array::from_fn(|lane| (1 << lane) - 1); // %lanemask_lt
+/// assert_eq!(popc(&below)[9], 9);
+/// ```
 pub type L32 = [u32; 32];
+
 /// A 64-bit register of a warp.
+///
+/// ```
+/// use trueno_gpu::inst::{L64, Lanes, Op};
+/// let Lanes::Widen2(mul) = Op::MulWideU32.lanes() else { unreachable!() };
+/// let products: L64 = mul(&[u32::MAX; 32], &[2; 32]);
+/// assert_eq!(products, [0x1_ffff_fffe; 32]);
+/// ```
 pub type L64 = [u64; 32];
+
 /// A predicate register of a warp: bit `i` is lane `i`.
+///
+/// ```
+/// use trueno_gpu::inst::{Lanes, Mask, Op};
+/// let Lanes::Cmp32(lt) = Op::SetpLtU32.lanes() else { unreachable!() };
+/// let low_half: Mask = lt(&std::array::from_fn(|lane| 1 << lane), &[1 << 16; 32]);
+/// assert_eq!(low_half, 0xffff);
+/// ```
 pub type Mask = u32;
 
 /// The meaning of a pure instruction for a whole warp; the variant says the classes of its operands.

@@ -2,7 +2,7 @@
 //!
 //! Pure instructions (lane by lane, no side effect) are rows of [`Op`]; the others are the families of
 //! [`Inst::info`]. The emitter spells from the table, the validator takes operand classes, targets and uniformity from it,
-//! and an interpreter runs `op.lanes()` over 32 lanes at a time.
+//! and the interpreter runs `op.lanes()` over 32 lanes at a time.
 
 pub(crate) mod by_type;
 mod effects;
@@ -18,6 +18,15 @@ use crate::ir::{Inst, SpecialReg};
 use crate::target::PtxVersion;
 
 /// Whether a result is the same in all lanes of the warp.
+///
+/// ```
+/// use trueno_gpu::inst::{Op, Uniformity};
+/// use trueno_gpu::ir::{Inst, Operand, PredUse, RegId};
+/// let src = PredUse { reg: RegId(0), negated: false };
+/// let ballot = Inst::Ballot { dst: RegId(1), src, mask: Operand::Imm(0xffff_ffff) };
+/// assert_eq!(ballot.info().uniformity, Uniformity::Always); // a branch may depend on it
+/// assert_eq!(Op::AddU32.info().uniformity, Uniformity::Pure);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uniformity {
     /// If all sources are.
@@ -31,6 +40,15 @@ pub enum Uniformity {
 }
 
 /// What counters count an instruction as.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, inst::CountKind, interp::{Launch, Memory}};
+/// let k = KernelBuilder::new("meet_twice");
+/// k.sync_warp();
+/// k.sync_warp();
+/// let report = Launch::new(&k.finish().unwrap()).run(&mut Memory::new()).unwrap();
+/// assert_eq!(report.total[CountKind::Barrier], 2);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CountKind {
     /// Arithmetic, logic, compares, selects.
@@ -58,6 +76,13 @@ pub enum CountKind {
 }
 
 /// What the table says of an instruction, beyond its operands.
+///
+/// ```
+/// use trueno_gpu::{PtxVersion, inst::{Info, Op}};
+/// let Info { ptx_name, min_ptx, .. } = Op::BmskClamp.info();
+/// assert_eq!(ptx_name, "bmsk.clamp.b32");
+/// assert!(min_ptx > PtxVersion(7, 0)); // an older driver does not know it
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
     /// PTX spelling up to the modifiers that the operands choose.

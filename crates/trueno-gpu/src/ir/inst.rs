@@ -7,6 +7,14 @@ use crate::inst::Op;
 use crate::types::{MemTy, RegClass, StateSpace};
 
 /// A source operand.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, Operand, RegId, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.lane_id() + 7;
+/// let Stmt::Inst { inst: Inst::Pure { args, .. }, .. } = &k.finish().unwrap().body[1] else { unreachable!() };
+/// assert_eq!(**args, [Operand::Reg(RegId(0)), Operand::Imm(7)]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
     /// A register's value.
@@ -16,6 +24,13 @@ pub enum Operand {
 }
 
 /// A predicate register, or its negation.
+///
+/// ```
+/// use trueno_gpu::ir::{PredUse, RegId};
+/// let first_lane = PredUse { reg: RegId(2), negated: false };
+/// let others = !first_lane; // no instruction: `@!p` instead of `@p`
+/// assert_eq!((others.reg, others.negated), (RegId(2), true));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PredUse {
     /// The predicate register.
@@ -25,6 +40,14 @@ pub struct PredUse {
 }
 
 /// An address: register plus constant bytes.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, StateSpace, ir::{Inst, MemAddr, RegId, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.param_ptr::<u32>("input").at(3).load();
+/// let Stmt::Inst { inst: Inst::Load { addr, .. }, .. } = k.finish().unwrap().body[1] else { unreachable!() };
+/// assert_eq!(addr, MemAddr { space: StateSpace::Global, base: RegId(0), offset: 12 });
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemAddr {
     /// Global (64-bit base register) or shared (32-bit base register).
@@ -36,6 +59,15 @@ pub struct MemAddr {
 }
 
 /// How a compare is combined with a third predicate.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{BoolOp, Combine, Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let (lane, n) = (k.lane_id(), k.param_u32("n"));
+/// k.if_(lane.gt(0) & lane.lt(n), || k.section("inside")); // two compares, no `and`
+/// let Stmt::Inst { inst: Inst::Setp { combine, .. }, .. } = k.finish().unwrap().body[3] else { unreachable!() };
+/// assert!(matches!(combine, Some(Combine { op: BoolOp::And, .. })));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Combine {
     /// The operator.
@@ -45,6 +77,14 @@ pub struct Combine {
 }
 
 /// The operator of a [`Combine`].
+///
+/// ```
+/// let k = trueno_gpu::KernelBuilder::new("doc");
+/// let lane = k.lane_id();
+/// k.if_(lane.eq(0) | lane.eq(31), || k.section("the ends"));
+/// let ptx = trueno_gpu::emit(&k.finish().unwrap()).unwrap();
+/// assert!(ptx.contains("setp.eq.or.u32")); // BoolOp::Or
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoolOp {
     /// Both.
@@ -56,6 +96,13 @@ pub enum BoolOp {
 }
 
 /// Cache hint of a load.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, emit, ir::LoadHint};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.param_ptr::<u32>("input").load_with(LoadHint::NonCoherent);
+/// assert!(emit(&k.finish().unwrap()).unwrap().contains("ld.global.nc.u32"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadHint {
     /// None.
@@ -72,6 +119,13 @@ pub enum LoadHint {
 }
 
 /// Cache hint of a store.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, emit, ir::StoreHint};
+/// let k = KernelBuilder::new("doc");
+/// k.param_ptr::<u32>("output").index(k.lane_id()).store_with(StoreHint::Streaming, 0u32);
+/// assert!(emit(&k.finish().unwrap()).unwrap().contains("st.global.cs.u32"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHint {
     /// None.
@@ -86,6 +140,15 @@ pub enum StoreHint {
 }
 
 /// Whether lanes may hit the same bytes in one store on purpose.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Conflict, Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.param_ptr::<u32>("winner").store_conflicting(k.lane_id()); // all lanes, one place
+/// let kernel = k.finish().unwrap();
+/// let Some(Stmt::Inst { inst: Inst::Store { conflict, .. }, .. }) = kernel.body.last() else { unreachable!() };
+/// assert_eq!(*conflict, Conflict::Intended);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Conflict {
     /// No two lanes of a warp store to the same byte without a barrier between: the interpreter faults otherwise.
@@ -96,6 +159,15 @@ pub enum Conflict {
 }
 
 /// Operation of an atomic.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, emit, ir::AtomOp};
+/// let k = KernelBuilder::new("doc");
+/// let next = k.param_ptr::<u32>("next");
+/// let _ = next.atomic(AtomOp::Add, 1u32); // gives the old value
+/// next.reduce(AtomOp::Max, 9u32); // gives nothing
+/// assert!(emit(&k.finish().unwrap()).unwrap().contains("red.global.max.u32"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtomOp {
     /// Wrapping sum.
@@ -117,6 +189,15 @@ pub enum AtomOp {
 }
 
 /// Which lane a shuffle reads from.
+///
+/// ```
+/// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
+/// let lane_5_reads = |mode, clamp| shfl_source(mode, 5, 4, clamp).0;
+/// assert_eq!(lane_5_reads(ShflMode::Idx, 31), 4);
+/// assert_eq!(lane_5_reads(ShflMode::Up, 0), 1);
+/// assert_eq!(lane_5_reads(ShflMode::Down, 31), 9);
+/// assert_eq!(lane_5_reads(ShflMode::Bfly, 31), 1);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ShflMode {
     /// The given lane.
@@ -130,6 +211,14 @@ pub enum ShflMode {
 }
 
 /// What a vote asks of the lanes' predicates.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt, VoteMode}};
+/// let k = KernelBuilder::new("doc");
+/// k.if_uniform(k.lane_id().lt(5).any(), || k.section("some lane is below 5"));
+/// let Stmt::Inst { inst: Inst::Vote { mode, .. }, .. } = k.finish().unwrap().body[2] else { unreachable!() };
+/// assert_eq!(mode, VoteMode::Any);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum VoteMode {
     /// True in at least one lane.
@@ -141,6 +230,14 @@ pub enum VoteMode {
 }
 
 /// A special register (blocks and grids are one-dimensional).
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, SpecialReg, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.block_id();
+/// let Stmt::Inst { inst: Inst::Special { reg, .. }, .. } = k.finish().unwrap().body[0] else { unreachable!() };
+/// assert_eq!((reg, reg.ptx_name()), (SpecialReg::CtaidX, "%ctaid.x"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SpecialReg {
     /// Thread in the block, `%tid.x`.
@@ -166,6 +263,13 @@ pub enum SpecialReg {
 }
 
 /// Who sees the memory order of a fence.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, emit, ir::FenceScope};
+/// let k = KernelBuilder::new("doc");
+/// k.fence(FenceScope::Device); // before a flag that other blocks wait for
+/// assert!(emit(&k.finish().unwrap()).unwrap().contains("membar.gl;"));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FenceScope {
     /// The block.
@@ -177,6 +281,15 @@ pub enum FenceScope {
 }
 
 /// One instruction. [`Inst::info`] gives its row in the instruction table.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// k.param_ptr::<u32>("output").index(k.lane_id()).store(k.lane_id());
+/// let kernel = k.finish().unwrap();
+/// let stores = kernel.body.iter().filter(|s| matches!(s, Stmt::Inst { inst: Inst::Store { .. }, .. }));
+/// assert_eq!(stores.count(), 1);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inst {
     /// `dst = op(args)`, lane by lane, no side effect: `op.lanes()` is the meaning. All but the compares.

@@ -13,6 +13,15 @@ use std::fmt;
 pub struct Path(pub Vec<(Part, usize)>);
 
 /// Which block of a statement a [`Path`] goes into.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ValidateError, ir::Part};
+/// let k = KernelBuilder::new("doc");
+/// let odd = (k.lane_id() & 1).ne(0);
+/// k.block(|_| k.if_uniform(odd, || k.sync_warp()));
+/// let Err(ValidateError::NotUniform { path, .. }) = k.finish() else { unreachable!() };
+/// assert_eq!(path.0.last(), Some(&(Part::Scope, 0))); // the `if` inside the scope
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     /// The kernel's body.

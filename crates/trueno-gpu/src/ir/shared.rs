@@ -8,10 +8,27 @@ pub(crate) const STATIC_LIMIT_BYTES: u32 = 48 * 1024;
 pub(crate) const GRANTED_ALIGN: u32 = 1024;
 
 /// A region: an index into [`SharedLayout::regions`].
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::{Inst, RegionId, Stmt}};
+/// let k = KernelBuilder::new("doc");
+/// let _ = k.shared_per_block("sums", 128, 4).base::<u32>();
+/// let kernel = k.finish().unwrap();
+/// let Stmt::Inst { inst: Inst::SharedBase { region: RegionId(i), .. }, .. } = kernel.body[0] else { unreachable!() };
+/// assert_eq!(kernel.shared.regions[i as usize].name, "sums");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub u32);
 
 /// Who has a region for itself.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, ir::RegionScope};
+/// let k = KernelBuilder::new("doc").with_warps_per_block(4);
+/// let _ = k.shared_per_warp("page", 4096, 16);
+/// let shared = k.finish().unwrap().shared;
+/// assert_eq!((shared.regions[0].scope, shared.bytes), (RegionScope::Warp, 4 * 4096));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionScope {
     /// Each warp of the block.
@@ -21,6 +38,13 @@ pub enum RegionScope {
 }
 
 /// A named region of shared memory.
+///
+/// ```
+/// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(2);
+/// let _ = k.shared_per_warp("bits", 100, 16);
+/// let region = &k.finish().unwrap().shared.regions[0];
+/// assert_eq!((region.bytes, region.stride), (100, 112)); // the next warp's part is aligned, too
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionInfo {
     /// Name.
@@ -41,6 +65,14 @@ pub struct RegionInfo {
 ///
 /// Up to 48 KiB it is static; beyond, it is dynamic, and the launch must ask for [`SharedLayout::launch_bytes`]. The kernel
 /// rounds the start up to alignments over 1024 itself, out of slack that [`SharedLayout::total_bytes`] counts.
+///
+/// ```
+/// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(4);
+/// let _ = (k.shared_per_warp("page", 4096, 16), k.shared_per_block("total", 4, 4));
+/// let shared = k.finish().unwrap().shared;
+/// assert_eq!(shared.total_bytes(), 4 * 4096 + 4);
+/// assert!(!shared.dynamic);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SharedLayout {
     /// Regions, by [`RegionId`].

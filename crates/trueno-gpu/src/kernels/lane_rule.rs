@@ -95,6 +95,14 @@ impl LaneRuleCounts {
     const ENOUGH_CONFLICTS: u32 = 100_000;
 
     /// What the compressor may rely on after this.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::{LaneRuleCounts, lz4::{Lz4WarpCompressKernel, TableStores}};
+    /// let too_few = LaneRuleCounts { conflicts: 12, lowest_lane_won: 12 };
+    /// assert_eq!(too_few.table_stores(), TableStores::ReadBack);
+    /// let kernel = Lz4WarpCompressKernel::new(1000).with_table_stores(too_few.table_stores());
+    /// # let _ = kernel;
+    /// ```
     #[must_use]
     pub fn table_stores(self) -> TableStores {
         if self.conflicts >= Self::ENOUGH_CONFLICTS && self.lowest_lane_won == self.conflicts {

@@ -29,12 +29,30 @@ impl Backend {
     const ALL: [Self; 2] = [Self::Scalar, Self::Avx2];
 
     /// The fastest back end of this CPU.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, PageCodec, cpu::Backend};
+    /// let codec = PageCodec::with_backend(Algorithm::Lz4, Backend::detect())?; // what `PageCodec::new` does
+    /// println!("LZ4 on {}", codec.backend());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn detect() -> Self {
         Self::available().last().copied().unwrap_or(Self::Scalar)
     }
 
     /// All back ends of this CPU, the slowest first.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, cpu::Backend};
+    /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 100) as u8);
+    /// for backend in Backend::available() {
+    ///     let mut out = [0; PAGE_SIZE];
+    ///     let compressed = PageCodec::with_backend(Algorithm::Lz4, backend)?.compress(&page, &mut out)?.bytes().len();
+    ///     println!("{backend}: {compressed} bytes"); // the same on all
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn available() -> Vec<Self> {
         Self::ALL.into_iter().filter(|backend| backend.token().is_ok()).collect()

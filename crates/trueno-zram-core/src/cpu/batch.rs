@@ -60,6 +60,14 @@ struct Chunk {
 impl CpuBatchCompressor {
     /// A compressor on all cores that this process may use, with the best back end of this CPU.
     ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+    /// let compressor = CpuBatchCompressor::new(Algorithm::Zstd { level: 3 })?;
+    /// println!("on {} threads", compressor.threads());
+    /// assert!(CpuBatchCompressor::new(Algorithm::Zstd { level: 99 }).is_err());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As [`with`](Self::with).
     pub fn new(algorithm: Algorithm) -> Result<Self> {
@@ -95,24 +103,50 @@ impl CpuBatchCompressor {
     }
 
     /// The algorithm pages are compressed with.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+    /// let first = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 })?;
+    /// let second = CpuBatchCompressor::new(first.algorithm())?; // for another thread
+    /// assert_eq!(second.algorithm(), Algorithm::Zstd { level: 1 });
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// The back end that LZ4 runs on.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, cpu::Backend};
+    /// assert_eq!(CpuBatchCompressor::default().backend(), Backend::detect());
+    /// ```
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
     /// Threads at work.
+    ///
+    /// ```
+    /// use trueno_zram_core::CpuBatchCompressor;
+    /// let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    /// assert_eq!(CpuBatchCompressor::default().threads(), cores);
+    /// ```
     #[must_use]
     pub fn threads(&self) -> usize {
         self.codecs.len()
     }
 
     /// Compresses pages into a new batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; PAGE_SIZE]; 100])?;
+    /// assert_eq!((batch.len(), batch.arena().len()), (100, 800));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ZstdFailed`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
@@ -171,6 +205,15 @@ impl CpuBatchCompressor {
     }
 
     /// Restores all pages of a batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
+    /// let entry = IndexEntry { offset: 0, len_bytes: 8, kind: PageKind::SameFilled };
+    /// let stored = CompressedBatch::from_parts(b"deadbeef".to_vec(), vec![entry; 2])?; // both pages are that word
+    /// let pages = CpuBatchCompressor::default().decompress(&stored)?;
+    /// assert!(pages.len() == 2 && pages[1].ends_with(b"deadbeef"));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`decompress_into`](Self::decompress_into).

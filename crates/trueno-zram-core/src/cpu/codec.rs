@@ -51,6 +51,13 @@ enum Engine {
 impl PageCodec {
     /// A codec for `algorithm` on the best back end of this CPU.
     ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, Error, PageCodec};
+    /// let codec = PageCodec::new(Algorithm::Zstd { level: 3 })?;
+    /// assert!(matches!(PageCodec::new(Algorithm::Zstd { level: 99 }), Err(Error::ZstdLevel { level: 99, .. })));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::ZstdLevel`] for a level that Zstandard does not have.
     pub fn new(algorithm: Algorithm) -> Result<Self> {
@@ -79,18 +86,43 @@ impl PageCodec {
     }
 
     /// The algorithm pages are compressed with. Decompression takes pages of every kind.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageData, PageKind};
+    /// let mut codec = PageCodec::new(Algorithm::None)?;
+    /// assert_eq!(codec.algorithm(), Algorithm::None);
+    /// // A block of 15 and 4072 zeros, copied from the first, and five more: LZ4 is read all the same.
+    /// let zeros = [&[0x1f, 0, 1, 0][..], &[255; 15], &[246, 0x50, 0, 0, 0, 0, 0]].concat();
+    /// codec.decompress(PageData::new(PageKind::Lz4, &zeros)?, &mut [1; PAGE_SIZE])?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
     /// The back end that LZ4 runs on.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PageCodec, cpu::Backend};
+    /// assert_eq!(PageCodec::default().backend(), Backend::detect());
+    /// ```
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.lz4.backend()
     }
 
     /// Compresses a page; the result borrows `out`, or the page itself if it would not shrink.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageKind};
+    /// let (page, mut out) = (std::array::from_fn(|i| (i / 8) as u8), [0; PAGE_SIZE]);
+    /// let mut codec = PageCodec::new(Algorithm::Zstd { level: 3 })?;
+    /// let compressed = codec.compress(&page, &mut out)?;
+    /// assert_eq!(compressed.kind(), PageKind::Zstd);
+    /// assert!(compressed.ratio() > 4.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::ZstdFailed`] if Zstandard runs out of memory. LZ4 does not fail.

@@ -106,6 +106,14 @@ pub struct Lz4Compressor {
 impl Lz4Compressor {
     /// With the device's best shape, and the faster of the two table stores where a probe allows it.
     ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let (fast, tight) = (Lz4Compressor::new(&context, Mode::Fast)?, Lz4Compressor::new(&context, Mode::Ratio)?);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the kernel cannot be loaded, or the probe not be run.
     pub fn new(context: &GpuContext, mode: Mode) -> GpuResult<Self> {
@@ -115,6 +123,15 @@ impl Lz4Compressor {
     }
 
     /// With a shape and table stores of one's own choice.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let (stores, shape) = (TableStores::ReadBack, BlockShape::EVERYWHERE); // sure to run on every device
+    /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, stores, shape)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the kernel cannot be loaded; in a shape that is too large for the device, for one.
@@ -135,18 +152,47 @@ impl Lz4Compressor {
     }
 
     /// The kernel on the device.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// println!("{} blocks at a time", compressor.loaded().resident_blocks());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
         &self.loaded
     }
 
     /// What the kernel relies on.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// if compressor.table_stores() == TableStores::ReadBack {
+    ///     println!("the probe did not see the lowest lane win each time");
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn table_stores(&self) -> TableStores {
         self.table_stores
     }
 
     /// Device memory that it works in, whatever the batch.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// println!("{} MiB beside the pages", compressor.scratch_bytes() >> 20);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
         self.workspace.scratch.len_bytes()
@@ -154,6 +200,22 @@ impl Lz4Compressor {
 
     /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all of them as they are,
     /// since that is what they may take; `index` 8 bytes a page.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
+    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
+    /// // SAFETY: three buffers, used in one stream.
+    /// unsafe { compressor.compress(&stream, &input, 1000, &output, &index) }?;
+    /// // SAFETY: as above. There is no room for one page more: refused before anything is queued.
+    /// assert!(unsafe { compressor.compress(&stream, &input, 1001, &output, &index) }.is_err());
+    /// stream.synchronize()?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GpuError::ShortBuffer`], [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`], or what the driver says.
@@ -177,6 +239,20 @@ impl Lz4Compressor {
 
     /// The first part of [`compress`](Self::compress): queues the zeroing of what must be zero.
     ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
+    /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
+    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// compressor.zero(&stream, 1000, &index)?;
+    /// // SAFETY: three buffers, used in one stream; `zero` came just before, with the same.
+    /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As of `compress`.
     pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
@@ -187,6 +263,25 @@ impl Lz4Compressor {
     }
 
     /// The second part of [`compress`](Self::compress): queues the kernel alone, so that it can be timed alone.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Lz4Compressor, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
+    /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
+    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// compressor.zero(&stream, 1000, &index)?;
+    /// stream.record(&start)?;
+    /// // SAFETY: three buffers, used in one stream; `zero` came just before, with the same.
+    /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("the kernel took {:?}", end.since(&start)?);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As of `compress`.
@@ -292,6 +387,13 @@ pub struct Lz4Decompressor {
 impl Lz4Decompressor {
     /// With the device's best shape.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let mut decompressor = Lz4Decompressor::new(&context)?; // made once: this compiles the kernel
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the kernel cannot be loaded.
     pub fn new(context: &GpuContext) -> GpuResult<Self> {
@@ -299,6 +401,13 @@ impl Lz4Decompressor {
     }
 
     /// With a shape of one's own choice.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Decompressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let decompressor = Lz4Decompressor::with_shape(&context, BlockShape::EVERYWHERE)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the kernel cannot be loaded; in a shape that is too large for the device, for one.
@@ -311,6 +420,14 @@ impl Lz4Decompressor {
     }
 
     /// The kernel on the device.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let decompressor = Lz4Decompressor::new(&context)?;
+    /// println!("{} registers a thread", decompressor.loaded().attributes()?.registers);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
         &self.loaded
@@ -318,6 +435,21 @@ impl Lz4Decompressor {
 
     /// Queues the restoring of packed pages to `output`, with a [`PageStatus`](trueno_gpu::kernels::lz4::PageStatus) each
     /// in `status`. A page that is refused keeps what was at its place in `output`.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
+    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
+    /// let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
+    /// // SAFETY: four buffers, used in one stream.
+    /// unsafe { decompressor.decompress(&stream, packed, &output, &status) }?;
+    /// let mut word = [0; 4];
+    /// stream.download(&status, 0, &mut word)?; // waits; 0 says that the page is restored
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GpuError::ShortBuffer`], [`GpuError::Misaligned`] for a packed length that is no multiple of 16,
@@ -341,6 +473,20 @@ impl Lz4Decompressor {
 
     /// The first part of [`decompress`](Self::decompress): queues the zeroing of the page counter.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
+    /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
+    /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
+    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// decompressor.zero(&stream)?;
+    /// // SAFETY: four buffers, used in one stream; `zero` came just before.
+    /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// What the driver says.
     pub fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
@@ -348,6 +494,25 @@ impl Lz4Decompressor {
     }
 
     /// The second part of [`decompress`](Self::decompress): queues the kernel alone, so that it can be timed alone.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
+    /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
+    /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
+    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// decompressor.zero(&stream)?;
+    /// stream.record(&start)?;
+    /// // SAFETY: four buffers, used in one stream; `zero` came just before.
+    /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("the kernel took {:?}", end.since(&start)?);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As of `decompress`.

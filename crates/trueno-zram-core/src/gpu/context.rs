@@ -59,6 +59,13 @@ unsafe impl Sync for Inner {}
 impl GpuContext {
     /// Opens a device.
     ///
+    /// ```
+    /// use trueno_zram_core::gpu::{GpuDeviceInfo, raw::GpuContext};
+    /// let largest = GpuDeviceInfo::all().into_iter().filter(GpuDeviceInfo::is_supported).max_by_key(|d| d.total_memory);
+    /// let context = largest.map(|device| GpuContext::new(device.index)).transpose()?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the failed call and the CUDA error's name, if
     /// there is no driver, no such device, the device is not [supported](GpuDeviceInfo::is_supported), or it was given up before.
@@ -85,18 +92,44 @@ impl GpuContext {
     }
 
     /// The device.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::GpuContext;
+    /// let context = GpuContext::new(0)?;
+    /// let info = context.info();
+    /// println!("{}: batches of {} pages", info.name, info.optimal_batch_size());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn info(&self) -> &GpuDeviceInfo {
         &self.inner.device.info
     }
 
     /// What bounds a launch on it.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::GpuContext;
+    /// let context = GpuContext::new(0)?;
+    /// let grid = context.limits().multiprocessors * 2; // two blocks on each
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn limits(&self) -> &DeviceLimits {
         &self.inner.limits
     }
 
     /// Waits until all work of the context, of every stream, is done.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// one.fill(&buffer, 0..4096, 1)?;
+    /// two.fill(&buffer, 4096..8192, 2)?;
+    /// context.synchronize()?; // both are done
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the work waited for.
@@ -106,6 +139,13 @@ impl GpuContext {
     }
 
     /// Bytes of device memory that are free now.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::GpuContext;
+    /// let context = GpuContext::new(0)?;
+    /// let pages = context.free_memory()? / 2 / 4096; // half of it for pages
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the driver call fails.
@@ -118,6 +158,14 @@ impl GpuContext {
 
     /// Runs `f` with the context current on this thread, for libraries that use what is current.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::GpuContext;
+    /// extern "C" fn foreign() { /* allocates in whatever context is current */ }
+    /// let context = GpuContext::new(0)?;
+    /// context.with_current(|| foreign())?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the context is lost, or cannot be made current.
     pub fn with_current<T>(&self, f: impl FnOnce() -> T) -> GpuResult<T> {
@@ -125,12 +173,32 @@ impl GpuContext {
     }
 
     /// Gives the context up: for a kernel that hangs, say. Nothing in it can be used again. The first reason given stays.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, GpuError};
+    /// let context = GpuContext::new(0)?;
+    /// context.abandon("a kernel hangs");
+    /// let later = DeviceBuffer::new(&context, 4096).err();
+    /// assert_eq!(later, Some(GpuError::ContextLost { reason: "a kernel hangs".into() }));
+    /// assert!(GpuContext::new(0).is_err(), "nor can it be opened again");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub fn abandon(&self, reason: &str) {
         // The first reason is the cause; later ones are its consequences.
         let _ = self.inner.lost.set(reason.to_owned());
     }
 
     /// Whether the context was given up.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::GpuContext;
+    /// let context = GpuContext::new(0)?;
+    /// let finished = context.synchronize();
+    /// if context.is_lost() {
+    ///     println!("from here on the CPU does it: {finished:?}");
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.inner.lost.get().is_some()

@@ -99,6 +99,14 @@ impl GpuDeviceInfo {
     /// Pages that fill 80 % of the L2 cache, but 6,144 at least.
     ///
     /// H100: 10,240; A100: 8,192; RTX 4090: 14,745; RTX 3090: 6,144.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::{GpuBatchConfig, GpuDeviceInfo};
+    /// for device in GpuDeviceInfo::all() {
+    ///     let batch_size = device.optimal_batch_size();
+    ///     let config = GpuBatchConfig { device_index: device.index, batch_size, ..GpuBatchConfig::default() };
+    /// }
+    /// ```
     #[must_use]
     pub fn optimal_batch_size(&self) -> usize {
         let in_cache = self.l2_cache_size / 5 * 4 + self.l2_cache_size % 5 * 4 / 5;
@@ -107,6 +115,12 @@ impl GpuDeviceInfo {
     }
 
     /// Whether pages can be compressed on it: CUDA, compute capability 7.0 or higher.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::GpuDeviceInfo;
+    /// let usable: Vec<_> = GpuDeviceInfo::all().into_iter().filter(GpuDeviceInfo::is_supported).collect();
+    /// println!("{} GPUs to share the batches", usable.len());
+    /// ```
     #[must_use]
     pub fn is_supported(&self) -> bool {
         self.backend == GpuBackend::Cuda && self.compute_capability >= Self::LEAST_CAPABILITY

@@ -39,6 +39,19 @@ impl Event {
 
     /// An event that notes the time.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// stream.record(&start)?;
+    /// // ... what is to be measured ...
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("{:?}", end.since(&start)?);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the driver call fails.
     pub fn timed(context: &GpuContext) -> GpuResult<Self> {
@@ -46,6 +59,17 @@ impl Event {
     }
 
     /// An event that only orders, which is cheaper.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// let done = Event::ordering(&context)?;
+    /// first.record(&done)?;
+    /// second.wait_for_event(&done)?;
+    /// assert!(done.since(&done).is_err(), "it notes no time");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the driver call fails.
@@ -62,6 +86,18 @@ impl Event {
 
     /// Waits until the mark is reached.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let half = Event::ordering(&context)?;
+    /// // ... the first half of the work ...
+    /// stream.record(&half)?;
+    /// // ... the second half ...
+    /// half.wait()?; // the first half is done, the second runs
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the work before the mark.
     pub fn wait(&self) -> GpuResult<()> {
@@ -70,6 +106,20 @@ impl Event {
     }
 
     /// Waits until the mark is reached, but no longer than `timeout`.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, GpuError, Stream};
+    /// # use std::time::Duration;
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let done = Event::ordering(&context)?;
+    /// // ... a launch ...
+    /// stream.record(&done)?;
+    /// if let Err(GpuError::TimedOut { .. }) = done.wait_for(Duration::from_secs(2)) {
+    ///     context.abandon("the kernel hangs"); // to free its buffers would wait for it: now they are leaked
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GpuError::TimedOut`], or those of the work before the mark.
@@ -86,6 +136,18 @@ impl Event {
 
     /// Whether the mark is reached already.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let done = Event::ordering(&context)?;
+    /// stream.record(&done)?;
+    /// while !done.is_reached()? {
+    ///     std::thread::yield_now(); // or do something of use
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the work before the mark.
     pub fn is_reached(&self) -> GpuResult<bool> {
@@ -98,6 +160,20 @@ impl Event {
     }
 
     /// The GPU's time between two [timed](Self::timed) marks, both reached; to about half a microsecond.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 1 << 30)?;
+    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// stream.record(&start)?;
+    /// stream.fill(&buffer, 0..1 << 30, 0)?;
+    /// stream.record(&end)?;
+    /// end.wait()?;
+    /// println!("{:.0} GB/s", (1u64 << 30) as f64 / end.since(&start)?.as_secs_f64() / 1e9);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If one of the two was not recorded, or not reached, or notes no time.

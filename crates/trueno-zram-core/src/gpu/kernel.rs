@@ -29,8 +29,22 @@ pub struct BlockShape {
 
 impl BlockShape {
     /// Four warps with static shared memory: runs on every supported device.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::raw::BlockShape;
+    /// assert!(BlockShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "what every device has");
+    /// ```
     pub const EVERYWHERE: Self = Self { warps_per_block: 4, target: Target::SM_70 };
     /// One block that fills a multiprocessor: the fastest on Hopper.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// // On a device without the shared memory that is an error.
+    /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, TableStores::ReadBack, BlockShape::WIDE)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
     /// Shared memory of a warp of the page kernels, at most.
     const WARP_SHARED_BYTES: u32 = 8 * 1024;
@@ -104,6 +118,14 @@ pub struct LoadedKernel {
 impl LoadedKernel {
     /// Writes a kernel's text for the device and has the driver compile it.
     ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// let context = GpuContext::new(0)?;
+    /// let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`GpuError::Kernel`] if the device lacks what the kernel needs, [`GpuError::BlockTooLarge`] if not one block fits
     /// a multiprocessor, [`GpuError::Ptx`] if the driver refuses the text.
@@ -125,42 +147,106 @@ impl LoadedKernel {
     }
 
     /// The device's context.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel, Stream};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// let stream = Stream::new(loaded.context())?; // one that can launch it
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn context(&self) -> &GpuContext {
         &self.context
     }
 
     /// What the text was written for.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// println!("compiled for sm_{}", loaded.target().sm);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn target(&self) -> Target {
         self.target
     }
 
     /// Threads a block.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// let pages_at_a_time = loaded.resident_blocks() * loaded.block_threads() / 32; // one a warp
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn block_threads(&self) -> u32 {
         self.block_threads
     }
 
     /// Dynamic shared memory a block.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// println!("{} of {} bytes", loaded.dynamic_shared_bytes(), context.limits().shared_bytes_per_block);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn dynamic_shared_bytes(&self) -> u32 {
         self.dynamic_shared_bytes
     }
 
     /// Blocks that one multiprocessor holds at a time.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// let threads = loaded.blocks_per_multiprocessor() * loaded.block_threads();
+    /// println!("occupancy {:.2}", f64::from(threads) / f64::from(context.limits().threads_per_multiprocessor));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn blocks_per_multiprocessor(&self) -> u32 {
         self.blocks_per_multiprocessor
     }
 
     /// Blocks that the device holds at a time: the grid for kernels that draw their pages.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// let grid = loaded.resident_blocks().min(1000); // blocks beyond these would only wait
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn resident_blocks(&self) -> u32 {
         self.blocks_per_multiprocessor.saturating_mul(self.context.limits().multiprocessors)
     }
 
     /// What the driver's compiler made of it.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// assert_eq!(loaded.attributes()?.local_bytes, 0, "no spills");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the driver call fails.
@@ -169,6 +255,19 @@ impl LoadedKernel {
     }
 
     /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's own declaration.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, Stream};
+    /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
+    /// let (pages, flags) = (DeviceBuffer::new(&context, 8 * 4096)?, DeviceBuffer::new(&context, 8 * 4)?);
+    /// let args = LaunchArgs::new().buffer(&pages).buffer(&flags).u32(8);
+    /// // SAFETY: the kernel reads 8 pages and writes 8 flags.
+    /// unsafe { loaded.launch(&stream, SameFillKernel::new().grid(8), &args) }?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`Launcher::launch`].

@@ -56,18 +56,41 @@ struct Slot<'a> {
 
 impl<'a> LaunchArgs<'a> {
     /// None yet.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{LaunchArgs, Launcher, Stream};
+    /// # fn run(nothing: &Launcher, stream: &Stream) -> Result<(), trueno_zram_core::Error> {
+    /// // SAFETY: the kernel has no parameters, and touches no memory.
+    /// unsafe { nothing.launch(stream, 1, 32, 0, &LaunchArgs::new()) }?;
+    /// # Ok(())
+    /// # }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn new() -> Self {
         Self { slots: [Slot { value: [0; 8], kind: ParamKind::U64, buffer: None }; MAX_PARAMS], count: 0 }
     }
 
     /// A buffer's address.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs};
+    /// # let context = GpuContext::new(0)?;
+    /// let (from, to) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4096)?);
+    /// let args = LaunchArgs::new().buffer(&from).buffer(&to); // for `kernel(from, to)`
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn buffer(self, buffer: &'a DeviceBuffer) -> Self {
         self.push(Slot { value: buffer.address().to_ne_bytes(), kind: ParamKind::Buffer, buffer: Some(buffer) })
     }
 
     /// A 32-bit number.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::raw::LaunchArgs;
+    /// let args = LaunchArgs::new().u32(1000).u32(16); // for `kernel(u32 pages, u32 rounds)`
+    /// ```
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         let [a, b, c, d] = value.to_ne_bytes();
@@ -75,6 +98,11 @@ impl<'a> LaunchArgs<'a> {
     }
 
     /// A 64-bit number.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::raw::LaunchArgs;
+    /// let args = LaunchArgs::new().u64(1 << 33).u32(1000); // for `kernel(u64 len_bytes, u32 pages)`
+    /// ```
     #[must_use]
     pub fn u64(self, value: u64) -> Self {
         self.push(Slot { value: value.to_ne_bytes(), kind: ParamKind::U64, buffer: None })
@@ -166,7 +194,18 @@ unsafe impl Send for Launcher {}
 unsafe impl Sync for Launcher {}
 
 impl Launcher {
-    /// Finds a kernel. `params` are its parameters, as its maker declares them: the driver can not be asked.
+    /// Finds a kernel. `params` are its parameters, as its maker declares them: the driver cannot be asked.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
+    /// # use std::sync::Arc;
+    /// # let context = GpuContext::new(0)?;
+    /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
+    /// let module = Arc::new(Module::from_ptx(&context, PTX)?);
+    /// let nothing = Launcher::new(&module, "nothing", &[])?;
+    /// assert!(Launcher::new(&module, "something", &[]).is_err());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `CUDA_ERROR_NOT_FOUND` if the module has no such kernel.
@@ -176,6 +215,18 @@ impl Launcher {
     }
 
     /// Allows launches with this much dynamic shared memory a block; without it, 48 KiB is the most.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
+    /// # use std::sync::Arc;
+    /// # let context = GpuContext::new(0)?;
+    /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
+    /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
+    /// let most = context.limits().shared_bytes_per_block;
+    /// nothing.allow_dynamic_shared(most)?; // from here on, launches may ask for up to `most`
+    /// assert!(nothing.allow_dynamic_shared(most + 1).is_err());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the device has not as much.
@@ -187,6 +238,17 @@ impl Launcher {
     }
 
     /// What the compiler made of it.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
+    /// # use std::sync::Arc;
+    /// # let context = GpuContext::new(0)?;
+    /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
+    /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
+    /// let made = nothing.attributes()?;
+    /// println!("{} registers, {} bytes spilled", made.registers, made.local_bytes);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the driver call fails.
@@ -211,6 +273,17 @@ impl Launcher {
 
     /// How many blocks of that shape one multiprocessor holds at a time; 0 if none fits.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
+    /// # use std::sync::Arc;
+    /// # let context = GpuContext::new(0)?;
+    /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
+    /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
+    /// let resident = nothing.blocks_per_multiprocessor(128, 0)? * context.limits().multiprocessors;
+    /// println!("a grid of {resident} blocks fills the device");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the driver call fails.
     pub fn blocks_per_multiprocessor(&self, block_threads: u32, dynamic_shared_bytes: u32) -> GpuResult<u32> {
@@ -229,6 +302,20 @@ impl Launcher {
 
     /// Queues a launch of `grid` blocks of `block_threads` threads. Number, order and width of the arguments are checked
     /// against the parameters; that the buffers are large enough for what the kernel does is the caller's word.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LaunchArgs, Launcher, Module, Stream};
+    /// # use std::sync::Arc;
+    /// # let context = GpuContext::new(0)?;
+    /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
+    /// # let stream = Stream::new(&context)?;
+    /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
+    /// // SAFETY: the kernel touches no memory.
+    /// unsafe { nothing.launch(&stream, 132, 256, 0, &LaunchArgs::new()) }?;
+    /// // SAFETY: as above. A number that the kernel does not take is refused.
+    /// assert!(unsafe { nothing.launch(&stream, 132, 256, 0, &LaunchArgs::new().u32(1)) }.is_err());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`GpuError::Arguments`] for arguments that are not the parameters, or what the driver says. An error of the kernel

@@ -35,6 +35,14 @@ pub struct DeviceBuffer {
 impl DeviceBuffer {
     /// Allocates `len_bytes` bytes, whatever they hold. The start is aligned to 256 bytes.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
+    /// # let context = GpuContext::new(0)?;
+    /// let pages = DeviceBuffer::new(&context, 1000 * 4096)?;
+    /// assert_eq!(pages.address() % 256, 0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, mostly.
     pub fn new(context: &GpuContext, len_bytes: usize) -> GpuResult<Self> {
@@ -47,12 +55,31 @@ impl DeviceBuffer {
     }
 
     /// Its length.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// stream.fill(&buffer, 0..buffer.len_bytes(), 0)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
     /// Its address on the device, for foreign libraries and for tables of pointers.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let pages = DeviceBuffer::new(&context, 3 * 4096)?;
+    /// let table: Vec<u8> = (0..3).flat_map(|page| (pages.address() + page * 4096).to_le_bytes()).collect();
+    /// stream.upload(&DeviceBuffer::new(&context, table.len())?, 0, &table)?; // a pointer to each page
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn address(&self) -> u64 {
         self.address

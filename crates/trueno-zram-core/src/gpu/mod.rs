@@ -4,6 +4,13 @@
 //! it. [`gpu_available`] says whether there is a GPU, [`GpuDeviceInfo::all`] which, [`select_backend`] whether a batch
 //! should go there.
 //!
+//! ```
+//! use trueno_zram_core::gpu::{BackendSelection, gpu_available, select_backend};
+//! if select_backend(50_000, gpu_available()) == BackendSelection::Gpu {
+//!     println!("worth the way over the bus");
+//! }
+//! ```
+//!
 //! [`raw`] is the layer over the driver that the rest is built on: contexts, buffers, streams, events, launches.
 
 mod backend;

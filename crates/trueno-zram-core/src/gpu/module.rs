@@ -32,6 +32,16 @@ const LOG_BYTES: usize = 16 * 1024;
 impl Module {
     /// Compiles a text. The driver keeps what it compiled on disk: the first time takes tens of milliseconds, later ones less.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, GpuError, Module};
+    /// # let context = GpuContext::new(0)?;
+    /// match Module::from_ptx(&context, ".version 6.4\n.target sm_70\nno PTX") {
+    ///     Err(GpuError::Ptx { log, .. }) => println!("{log}"), // says in which line
+    ///     other => panic!("{other:?}"),
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`GpuError::Ptx`] with the compiler's words if the text is wrong, or too new for the driver or the device.
     pub fn from_ptx(context: &GpuContext, ptx: &str) -> GpuResult<Self> {

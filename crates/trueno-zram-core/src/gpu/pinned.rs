@@ -84,6 +84,14 @@ unsafe impl Sync for PinnedBuffer {}
 impl PinnedBuffer {
     /// Allocates `len_bytes` zero bytes.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, HostCaching, PinnedBuffer};
+    /// # let context = GpuContext::new(0)?;
+    /// let input = PinnedBuffer::new(&context, 1000 * 4096, HostCaching::WriteCombined)?; // only ever written here
+    /// let output = PinnedBuffer::new(&context, 1000 * 4096, HostCaching::Cached)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY`, mostly: page-locked memory is scarcer than other memory.
     pub fn new(context: &GpuContext, len_bytes: usize, caching: HostCaching) -> GpuResult<Self> {
@@ -107,12 +115,34 @@ impl PinnedBuffer {
     }
 
     /// Its length.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// let all = 0..pinned.len_bytes();
+    /// stream.download_pinned(&buffer, 0, &mut pinned, all)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
     /// The bytes, once no copy writes them any more.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// stream.download_pinned(&buffer, 0, &mut pinned, 0..8192)?; // returns at once
+    /// let sum: u64 = pinned.bytes()?.iter().map(|byte| u64::from(*byte)).sum(); // waits for the copy
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the copy; the bytes are then not seen.
@@ -127,6 +157,19 @@ impl PinnedBuffer {
 
     /// The bytes to change, once no copy is in flight.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// for round in 0..3 {
+    ///     pinned.bytes_mut()?.fill(round); // waits for the copy of the round before
+    ///     stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the copy; the bytes are then not seen.
     pub fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
@@ -136,6 +179,19 @@ impl PinnedBuffer {
     }
 
     /// Waits until no copy is in flight.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
+    /// if let Err(error) = pinned.wait() {
+    ///     println!("the batch is to be done again: {error}");
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of the copy.
@@ -148,6 +204,23 @@ impl PinnedBuffer {
     }
 
     /// Takes the bytes back without waiting, to finish on the CPU what a lost context has left.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
+    /// if let Err(error) = stream.synchronize()
+    ///     && error.poisons_context()
+    /// {
+    ///     // SAFETY: the driver reported the context as broken, so it has stopped the copy.
+    ///     unsafe { pinned.assume_idle() };
+    ///     pinned.bytes_mut()?.fill(0); // for the next use, by the CPU
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Safety
     /// No copy is in flight, for whatever reason is known: the driver has reported the context as broken (it stops the
@@ -162,7 +235,7 @@ impl PinnedBuffer {
     }
 
     /// Notes that a copy follows, behind which the caller records the event. If it cannot, it must wait for the copy in
-    /// another way, or give the context up: then the event can not be waited for, and the bytes stay out of reach.
+    /// another way, or give the context up: then the event cannot be waited for, and the bytes stay out of reach.
     pub(crate) fn begin_copy(&mut self, copy: InFlight) -> (*mut u8, &Event) {
         self.in_flight = self.in_flight.max(copy);
         (self.address.as_ptr(), &self.last_copy)

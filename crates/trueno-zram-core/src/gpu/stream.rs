@@ -39,6 +39,13 @@ impl Stream {
 
     /// Makes a stream that waits for no other.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Stream};
+    /// let context = GpuContext::new(0)?;
+    /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?); // to copy one batch and compress another
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the driver call fails.
     pub fn new(context: &GpuContext) -> GpuResult<Self> {
@@ -50,33 +57,77 @@ impl Stream {
 
     /// Copies bytes of the host to a buffer, and waits.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// stream.upload(&buffer, 4096, &[7; 4096])?; // the second page
+    /// assert!(stream.upload(&buffer, 4097, &[7; 4096]).is_err(), "one byte too far");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the bytes do not fit there, or the copy or work before it in the stream fails.
     pub fn upload(&self, to: &DeviceBuffer, offset: usize, bytes: &[u8]) -> GpuResult<()> {
         let to = self.part_of(to, offset, bytes.len())?;
         self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the source is borrowed until the copy is done, below.
+            // SAFETY: both ends are as long as that, and the source is borrowed until the wait below is over. What that
+            // leaves open: if the wait fails, the borrow ends though the source may still be read. The context is then
+            // given up, so nothing follows that copy, but nothing can take it back.
             unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.handle) }?;
-            // SAFETY: the stream lives.
-            unsafe { driver.cuStreamSynchronize(self.handle) }
+            self.finish_copy(driver)
         })
     }
 
     /// Copies bytes of a buffer to the host, and waits.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// stream.fill(&buffer, 0..8192, 7)?;
+    /// let mut last = [0; 4];
+    /// stream.download(&buffer, 8188, &mut last)?; // runs after the fill
+    /// assert_eq!(last, [7; 4]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the buffer has no such bytes, or the copy or work before it in the stream fails.
     pub fn download(&self, from: &DeviceBuffer, offset: usize, bytes: &mut [u8]) -> GpuResult<()> {
         let from = self.part_of(from, offset, bytes.len())?;
         self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the destination is borrowed until the copy is done, below.
+            // SAFETY: both ends are as long as that, and the destination is borrowed until the wait below is over. What that
+            // leaves open: if the wait fails, the borrow ends though the destination may still be written. The context is then
+            // given up, so nothing follows that copy, but nothing can take it back.
             unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.handle) }?;
-            // SAFETY: the stream lives.
-            unsafe { driver.cuStreamSynchronize(self.handle) }
+            self.finish_copy(driver)
         })
     }
 
+    /// Waits for a copy of memory that is only borrowed; gives the context up if it cannot. It takes the driver, not a call
+    /// of its own, so that a context that another thread gives up in between is still waited for.
+    fn finish_copy(&self, driver: &Driver) -> Result<(), DriverError> {
+        // SAFETY: the stream lives.
+        unsafe { driver.cuStreamSynchronize(self.handle) }
+            .inspect_err(|error| self.context.abandon(&format!("a copy could not be waited for: {error}")))
+    }
+
     /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// pinned.bytes_mut()?[..4].copy_from_slice(b"page");
+    /// stream.upload_pinned(&buffer, 4096, &mut pinned, 0..4096)?; // returns at once
+    /// pinned.bytes_mut()?.fill(0); // waits for the copy
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the bytes are not there or do not fit, or a driver call fails.
@@ -95,6 +146,18 @@ impl Stream {
     }
 
     /// Queues a copy of bytes of a buffer to `part` of page-locked memory; the memory is out of reach until it is done.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
+    /// stream.fill(&buffer, 0..8192, 7)?;
+    /// stream.download_pinned(&buffer, 0, &mut pinned, 0..8192)?; // returns at once
+    /// assert_eq!(pinned.bytes()?[8191], 7); // waits for the copy
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the bytes are not there or do not fit, or a driver call fails.
@@ -138,6 +201,17 @@ impl Stream {
 
     /// Queues a copy between buffers of the device.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let (small, large) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8192)?);
+    /// stream.fill(&small, 0..4096, 1)?;
+    /// stream.copy(&large, 4096, &small, 0, 4096)?; // to the second page of `large`
+    /// stream.synchronize()?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If one of the two does not have such bytes, or the driver call fails.
     pub fn copy(
@@ -156,6 +230,16 @@ impl Stream {
 
     /// Queues setting `part` of a buffer to one byte.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// stream.fill(&buffer, 0..buffer.len_bytes(), 0)?;
+    /// stream.fill(&buffer, 0..4096, 0xff)?; // runs after the first
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the buffer has no such bytes, or the driver call fails.
     pub fn fill(&self, buffer: &DeviceBuffer, part: Range<usize>, byte: u8) -> GpuResult<()> {
@@ -167,6 +251,18 @@ impl Stream {
 
     /// Queues a mark.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let zeroed = Event::ordering(&context)?;
+    /// stream.fill(&buffer, 0..8192, 0)?;
+    /// stream.record(&zeroed)?;
+    /// zeroed.wait()?; // for the fill, and not for what may be queued behind it
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// If the driver call fails.
     pub fn record(&self, event: &Event) -> GpuResult<()> {
@@ -176,6 +272,19 @@ impl Stream {
     }
 
     /// Lets all work queued from here on wait for a mark, as it was last recorded.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// let zeroed = Event::ordering(&context)?;
+    /// first.fill(&buffer, 0..8192, 0)?;
+    /// first.record(&zeroed)?;
+    /// second.wait_for_event(&zeroed)?;
+    /// second.fill(&buffer, 0..4096, 1)?; // runs after the other stream's fill
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     ///
     /// # Errors
     /// If the driver call fails.
@@ -187,6 +296,16 @@ impl Stream {
 
     /// Waits until all work queued so far is done.
     ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// # let stream = Stream::new(&context)?;
+    /// # let buffer = DeviceBuffer::new(&context, 8192)?;
+    /// stream.fill(&buffer, 0..8192, 0)?; // returns at once
+    /// stream.synchronize()?; // now it is done, or has failed
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Those of the work.
     pub fn synchronize(&self) -> GpuResult<()> {
@@ -195,6 +314,16 @@ impl Stream {
     }
 
     /// The driver's handle, a `CUstream`, for foreign libraries.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Stream};
+    /// # let context = GpuContext::new(0)?;
+    /// extern "C" fn foreign(_stream: *mut std::ffi::c_void) { /* queues its own work there */ }
+    /// let stream = Stream::new(&context)?;
+    /// foreign(stream.as_raw());
+    /// stream.synchronize()?; // waits for that work too
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn as_raw(&self) -> *mut c_void {
         self.handle.cast()

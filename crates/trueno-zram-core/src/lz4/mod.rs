@@ -2,6 +2,15 @@
 //!
 //! [`Codec`] encodes and decodes on a chosen [back end](crate::cpu::Backend); [`decode_simple`] is the decoder's slow
 //! twin in plain code. Neither knows of same-filled or raw pages: [`PageCodec`](crate::PageCodec) does.
+//!
+//! ```
+//! use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
+//! let (page, mut block, mut back) = (std::array::from_fn(|i| (i / 99) as u8), [0; PAGE_SIZE], [0; PAGE_SIZE]);
+//! let len_bytes = lz4::Codec::new(Backend::detect())?.encode(&page, &mut block).expect("it shrinks");
+//! lz4::decode_simple(&block[..len_bytes], &mut back)?;
+//! assert_eq!(back, page);
+//! # Ok::<(), trueno_zram_core::Error>(())
+//! ```
 
 mod decode;
 mod encode;
@@ -33,6 +42,15 @@ pub struct Codec {
 impl Codec {
     /// A codec on the given back end.
     ///
+    /// ```
+    /// use trueno_zram_core::{Error, cpu::Backend, lz4};
+    /// match lz4::Codec::new(Backend::Avx2) {
+    ///     Ok(codec) => println!("{codec:?}"),
+    ///     Err(Error::BackendUnavailable(backend)) => println!("this CPU has no {backend}"),
+    ///     Err(other) => panic!("{other}"),
+    /// }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::BackendUnavailable`](crate::Error::BackendUnavailable) if this CPU cannot run it.
     pub fn new(backend: Backend) -> Result<Self> {
@@ -40,6 +58,13 @@ impl Codec {
     }
 
     /// The back end that it runs on.
+    ///
+    /// ```
+    /// use trueno_zram_core::{cpu::Backend, lz4};
+    /// let codec = lz4::Codec::new(Backend::Scalar)?;
+    /// assert_eq!(codec.backend(), Backend::Scalar);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn backend(&self) -> Backend {
         self.token.backend()
@@ -49,6 +74,17 @@ impl Codec {
     /// the block is unspecified.
     ///
     /// The same page gives the same block on every back end, and whatever the codec did before.
+    ///
+    /// ```
+    /// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
+    /// let mut codec = lz4::Codec::new(Backend::detect())?;
+    /// let (text, mut out) = (std::array::from_fn(|i| b"abcdefg"[i % 7]), [0; PAGE_SIZE]);
+    /// let block = codec.encode(&text, &mut out).map(|len_bytes| &out[..len_bytes]);
+    /// assert!(block.is_some_and(|block| block.len() < 40));
+    /// let noise = std::array::from_fn(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_pow(3) >> 56) as u8);
+    /// assert_eq!(codec.encode(&noise, &mut out), None, "it would not shrink");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
     #[must_use]
     pub fn encode(&mut self, page: &Page, out: &mut Page) -> Option<usize> {
         let block = encode::encode_page(self.token, &mut self.encoder, page)?;

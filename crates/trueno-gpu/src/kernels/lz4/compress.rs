@@ -54,6 +54,13 @@ pub struct Lz4WarpCompressKernel {
 
 impl Lz4WarpCompressKernel {
     /// A kernel for batches of up to `max_pages`: four warps a block, the fast mode, deterministic on every GPU.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpCompressKernel};
+    /// let kernel = Lz4WarpCompressKernel::new(1000);
+    /// assert_eq!((kernel.grid(1000), kernel.block()), (250, 128));
+    /// assert_eq!(kernel.dynamic_shared_bytes(), 0);
+    /// ```
     #[must_use]
     pub fn new(max_pages: u32) -> Self {
         Self {

@@ -73,6 +73,14 @@ pub enum PageStatus {
 
 impl PageStatus {
     /// The status that a kernel stored as `code`.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::PageStatus;
+    /// let stored = [0, 2, 0]; // what the kernel left in `status`
+    /// let bad = stored.iter().position(|&code| PageStatus::from_code(code) != Some(PageStatus::Restored));
+    /// assert_eq!(bad, Some(1));
+    /// assert_eq!(PageStatus::from_code(3), None);
+    /// ```
     #[must_use]
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
@@ -86,6 +94,13 @@ impl PageStatus {
 
 impl Lz4WarpDecompressKernel {
     /// A kernel for batches of up to `max_pages`: four warps a block.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpDecompressKernel};
+    /// let kernel = Lz4WarpDecompressKernel::new(1000);
+    /// assert_eq!((kernel.grid(1000), kernel.block()), (250, 128));
+    /// assert_eq!(kernel.dynamic_shared_bytes(), 0);
+    /// ```
     #[must_use]
     pub fn new(max_pages: u32) -> Self {
         Self { max_pages, warps_per_block: 4, target: Target::default(), ir: OnceLock::new() }

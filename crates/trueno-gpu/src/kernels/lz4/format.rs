@@ -1,6 +1,13 @@
 //! The numbers of the LZ4 block format, and those that follow from the page's size.
 
 /// Bytes in a page.
+///
+/// ```
+/// use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PAGE_BYTES};
+/// let pages = 1000;
+/// let output_bytes = u64::from(PAGE_BYTES) * pages; // enough for any batch: a page never grows
+/// assert!(PAGE_BYTES.is_multiple_of(PACK_ALIGN_BYTES) && output_bytes == 4_096_000);
+/// ```
 pub const PAGE_BYTES: u32 = 4096;
 
 /// The longest block of a page: one literal run with its token and 17 length bytes, as some encoders make of noise.

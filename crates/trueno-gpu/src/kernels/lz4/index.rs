@@ -66,6 +66,14 @@ impl PackedEntry {
     ///
     /// # Panics
     /// If the offset is no multiple of [`PACK_ALIGN_BYTES`] or over 64 GiB, or the length over 8191.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let raw = PackedEntry::new(0, 4096, PageKind::Raw);
+    /// let next = PackedEntry::new(raw.offset_bytes() + 4096, 8, PageKind::SameFilled);
+    /// assert!(next.is_placed());
+    /// assert_eq!(next.offset_bytes(), 4096);
+    /// ```
     #[must_use]
     pub fn new(offset_bytes: u64, len_bytes: u16, kind: PageKind) -> Self {
         let kind = match kind {
@@ -83,24 +91,52 @@ impl PackedEntry {
     }
 
     /// An entry as the device stores it; any bits will do.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let stored = 3 | 1234 << 32 | 1 << 45 | 3 << 62; // place, length, kind, state
+    /// assert_eq!(PackedEntry::from_bits(stored), PackedEntry::new(48, 1234, PageKind::Lz4));
+    /// ```
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
     /// As the device stores it.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let index = [PackedEntry::new(0, 8, PageKind::SameFilled), PackedEntry::new(16, 900, PageKind::Lz4)];
+    /// let for_the_device: Vec<u8> = index.iter().flat_map(|entry| entry.bits().to_le_bytes()).collect();
+    /// assert_eq!(for_the_device[8], 1); // in units of 16 bytes
+    /// ```
     #[must_use]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// Where the page starts.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let packed = [7; 64];
+    /// let entry = PackedEntry::new(32, 8, PageKind::SameFilled);
+    /// let start = usize::try_from(entry.offset_bytes()).unwrap();
+    /// assert_eq!(packed[start..].len(), 32);
+    /// ```
     #[must_use]
     pub const fn offset_bytes(self) -> u64 {
         (self.0 & 0xffff_ffff) * PACK_ALIGN_BYTES as u64
     }
 
     /// Bytes held.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let index = [PackedEntry::new(0, 8, PageKind::SameFilled), PackedEntry::new(16, 900, PageKind::Lz4)];
+    /// let held: u32 = index.iter().map(|entry| u32::from(entry.len_bytes())).sum();
+    /// assert_eq!(held, 908);
+    /// ```
     #[must_use]
     pub const fn len_bytes(self) -> u16 {
         let [_, _, _, _, low, high, _, _] = self.0.to_le_bytes();
@@ -108,6 +144,12 @@ impl PackedEntry {
     }
 
     /// How it is held; `None` for bits that no compressor writes.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// assert_eq!(PackedEntry::new(0, 4096, PageKind::Raw).kind(), Some(PageKind::Raw));
+    /// assert_eq!(PackedEntry::from_bits(2 << 45).kind(), None);
+    /// ```
     #[must_use]
     pub const fn kind(self) -> Option<PageKind> {
         match (self.0 >> (32 + KIND_SHIFT)) & 3 {
@@ -119,6 +161,13 @@ impl PackedEntry {
     }
 
     /// Whether the compressor is done with it.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+    /// let complete = PackedEntry::new(16, 900, PageKind::Lz4);
+    /// let only_sized = PackedEntry::from_bits(complete.bits() & !(1 << 63));
+    /// assert!(complete.is_placed() && !only_sized.is_placed());
+    /// ```
     #[must_use]
     pub const fn is_placed(self) -> bool {
         self.0 >> (32 + STATE_SHIFT) == STATE_PLACED as u64

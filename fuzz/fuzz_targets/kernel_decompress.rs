@@ -2,6 +2,8 @@
 //! bounds, race or endless loop, and judges every block as the CPU's slow decoder does.
 #![no_main]
 
+use std::sync::LazyLock;
+
 use libfuzzer_sys::fuzz_target;
 use trueno_gpu::interp::{Launch, Memory};
 use trueno_gpu::kernels::Kernel;
@@ -13,6 +15,10 @@ use trueno_zram_fuzz::{damage, page_from};
 
 /// The longest block of a page.
 const MAX_BLOCK_BYTES: usize = PAGE_SIZE + 18;
+
+/// One warp a block: every address past the warp's own memory is out of bounds.
+static KERNEL: LazyLock<Lz4WarpDecompressKernel> =
+    LazyLock::new(|| Lz4WarpDecompressKernel::new(10).with_warps_per_block(1));
 
 fuzz_target!(|data: &[u8]| {
     let (first, second) = data.split_at(data.len() / 2);
@@ -42,9 +48,7 @@ fn judge(blocks: &[Vec<u8>]) {
     let output = memory.add("output", &vec![0xee; blocks.len() * PAGE_SIZE]);
     let status = memory.add_uninit("status", blocks.len() * 4);
     let next_page = memory.add("next_page", &[0; 4]);
-    // One warp a block: every address past the warp's own memory is out of bounds.
-    let kernel = Lz4WarpDecompressKernel::new(10).with_warps_per_block(1);
-    Launch::new(kernel.ir())
+    Launch::new(KERNEL.ir())
         .grid(1)
         .threads(1)
         .arg(input)

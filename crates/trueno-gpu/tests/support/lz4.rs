@@ -61,22 +61,27 @@ pub(crate) fn compress_on(
         .step_limit(STEPS_PER_PAGE * (pages.len() as u64 + 1))
         .run(&mut memory)?;
     let index = memory.bytes(index).expect("zeroed at the start");
-    let index: Vec<_> =
-        index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits))).collect();
-    // Packed in page order, without gaps but for the alignment.
+    let (index, end) = whole_index(&index);
+    let written = memory.initialised(output);
+    assert!(
+        written[..end].iter().all(|written| *written) && !written[end..].contains(&true),
+        "exactly the packed bytes"
+    );
+    Ok(Packed { index, bytes: memory.bytes_or(output, 0)[..end].to_vec(), report })
+}
+
+/// An index as the compressor leaves it, and where the packed pages end; checks that it is whole and the pages lie in
+/// order, without gaps but for the alignment.
+pub(crate) fn whole_index(bytes: &[u8]) -> (Vec<PackedEntry>, usize) {
+    let entries = bytes.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
+    let index: Vec<_> = entries.collect();
     let mut end = 0;
     for (page, entry) in index.iter().enumerate() {
         assert!(entry.is_placed(), "page {page}");
         assert_eq!(entry.offset_bytes(), end, "page {page}");
         end += u64::from(entry.len_bytes()).next_multiple_of(16);
     }
-    let written = memory.initialised(output);
-    let end = usize::try_from(end).expect("small");
-    assert!(
-        written[..end].iter().all(|written| *written) && !written[end..].contains(&true),
-        "exactly the packed bytes"
-    );
-    Ok(Packed { index, bytes: memory.bytes_or(output, 0)[..end].to_vec(), report })
+    (index, usize::try_from(end).expect("small"))
 }
 
 /// The pages that a decompressor makes, and what became of each; and that it touched nothing else.

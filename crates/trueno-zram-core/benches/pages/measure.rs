@@ -44,8 +44,8 @@ pub(crate) fn side_by_side(corpus: &Corpus, rounds: usize) -> Result<Vec<Row>, S
             pages: corpus.pages.len(),
             same_filled: corpus.same_filled,
             ratio: corpus.len_bytes() as f64 / bytes_out as f64,
-            compress_gbps: gbps(corpus, &compress_s[i]),
-            decompress_gbps: gbps(corpus, &decompress_s[i]),
+            compress_gbps: gbps(corpus.len_bytes(), &compress_s[i]),
+            decompress_gbps: gbps(corpus.len_bytes(), &decompress_s[i]),
             memcpy_gbps: None,
             compress_vs_c_lz4: paired_ratio(&compress_s[0], &compress_s[i]),
             decompress_vs_c_lz4: paired_ratio(&decompress_s[0], &decompress_s[i]),
@@ -104,8 +104,9 @@ fn time_passes(mut pass: impl FnMut() -> usize) -> f64 {
     start.elapsed().as_secs_f64() / f64::from(passes)
 }
 
-fn gbps(corpus: &Corpus, seconds: &[f64]) -> f64 {
-    corpus.len_bytes() as f64 / median(seconds.to_vec()) / 1e9
+/// Gigabytes a second for `len_bytes`, by the median of the timings.
+pub(crate) fn gbps(len_bytes: usize, seconds: &[f64]) -> f64 {
+    len_bytes as f64 / median(seconds.to_vec()) / 1e9
 }
 
 /// How many times as fast as the bar, by the median over the rounds: each round's two timings are neighbours in time.
@@ -113,7 +114,7 @@ fn paired_ratio(bar_s: &[f64], engine_s: &[f64]) -> f64 {
     median(bar_s.iter().zip(engine_s).map(|(bar, engine)| bar / engine).collect())
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

@@ -7,7 +7,7 @@ use trueno_zram_core::cpu::Backend;
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
 
 use crate::corpora::Corpus;
-use crate::measure::median;
+use crate::measure::gbps;
 use crate::report::Row;
 
 /// Pages in the batch: enough that threads have something to share out.
@@ -32,7 +32,7 @@ pub(crate) fn measure(corpora: &[Corpus], rounds: usize) -> Result<Vec<Row>, Str
     if restored != pages {
         return Err("the batch interface does not restore its pages".into());
     }
-    let gbps = |seconds: &[f64]| (pages.len() * PAGE_SIZE) as f64 / median(seconds.to_vec()) / 1e9;
+    let gbps = |seconds: &[f64]| gbps(pages.len() * PAGE_SIZE, seconds);
     Ok(runs
         .iter()
         .map(|run| Row {

@@ -8,7 +8,7 @@ use std::time::Instant;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::corpora::Corpus;
-use crate::measure::median;
+use crate::measure::gbps;
 use crate::report::Row;
 
 const CONTROL: &str = "/sys/class/zram-control";
@@ -63,8 +63,8 @@ fn measure_one(corpus: &Corpus, algorithm: &str, bar: &Row) -> io::Result<Row> {
         }
         read_s.push(seconds);
     }
-    let gbps = |seconds: Vec<f64>| corpus.len_bytes() as f64 / median(seconds) / 1e9;
-    let (compress_gbps, decompress_gbps) = (gbps(write_s), gbps(read_s));
+    let compress_gbps = gbps(corpus.len_bytes(), &write_s);
+    let decompress_gbps = gbps(corpus.len_bytes(), &read_s);
     Ok(Row {
         corpus: corpus.name.clone(),
         engine: format!("zram-{algorithm}"),

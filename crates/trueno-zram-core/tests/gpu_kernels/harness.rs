@@ -112,16 +112,8 @@ impl Device {
         let index = self.download(&index);
         let (index, guard) = index.split_at(pages.len() * 8);
         assert!(guard.iter().all(|byte| *byte == FILL), "the index's guard is intact");
-        let index: Vec<_> =
-            index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits))).collect();
-        let mut end = 0;
-        for (page, entry) in index.iter().enumerate() {
-            assert!(entry.is_placed(), "page {page}");
-            assert_eq!(entry.offset_bytes(), end, "page {page}");
-            end += u64::from(entry.len_bytes()).next_multiple_of(16);
-        }
+        let (index, end) = crate::interpreter::whole_index(index);
         let mut bytes = self.download(&output);
-        let end = usize::try_from(end).unwrap();
         assert!(bytes[end..].iter().all(|byte| *byte == FILL), "nothing is written behind the packed pages");
         bytes.truncate(end);
         Packed { index, bytes }

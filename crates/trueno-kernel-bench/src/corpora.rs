@@ -1,9 +1,9 @@
 //! The pages to measure with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use trueno_test_pages::oracle;
-use trueno_zram_core::{PAGE_SIZE, Page, same_filled};
+use trueno_zram_core::{PAGE_SIZE, Page};
 
 /// The pages of one origin, those that are same-filled counted and left out.
 pub(crate) struct Corpus {
@@ -32,22 +32,13 @@ impl Corpus {
 }
 
 pub(crate) fn load(files: &[PathBuf]) -> Result<Vec<Corpus>, String> {
-    files.iter().map(|file| load_file(file)).collect()
-}
-
-fn load_file(file: &Path) -> Result<Corpus, String> {
-    let bytes = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    let (all, rest) = bytes.as_chunks::<PAGE_SIZE>();
-    if !rest.is_empty() {
-        return Err(format!("{}: {} bytes are no whole pages", file.display(), bytes.len()));
-    }
-    let pages: Vec<Page> = all.iter().filter(|page| same_filled(page).is_none()).copied().collect();
-    if pages.is_empty() {
-        return Err(format!("{} has no pages but same-filled ones", file.display()));
-    }
-    let c_lz4_blocks = pages.iter().map(c_lz4_block).collect();
-    let name = file.file_stem().map_or_else(|| "?".into(), |stem| stem.to_string_lossy().into_owned());
-    Ok(Corpus { name, same_filled: all.len() - pages.len(), pages, c_lz4_blocks })
+    let corpora = trueno_bench_engines::load(files, usize::MAX)?.into_iter();
+    Ok(corpora
+        .map(|corpus| {
+            let c_lz4_blocks = corpus.pages.iter().map(c_lz4_block).collect();
+            Corpus { name: corpus.name, same_filled: corpus.same_filled, pages: corpus.pages, c_lz4_blocks }
+        })
+        .collect())
 }
 
 fn c_lz4_block(page: &Page) -> Vec<u8> {

@@ -9,18 +9,17 @@ mod corpora;
 mod index;
 mod kernels;
 mod measure;
-mod nvcomp;
 mod report;
 mod resident;
 mod verify;
 
 use std::process::ExitCode;
 
+use trueno_bench_engines::nvcomp::NvComp;
 use trueno_zram_core::gpu::raw::{GpuContext, Stream};
 
 use args::{Builtin, Options, Runs};
 use kernels::Loaded;
-use nvcomp::NvComp;
 use report::{Machine, Report};
 
 fn main() -> ExitCode {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use trueno_bench_engines::nvcomp::{Batch, NvComp};
+use trueno_bench_engines::timing::median;
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::gpu::raw::{Event, GpuContext, GpuError, Stream};
 
@@ -9,7 +11,6 @@ use crate::args::{Options, Verify};
 use crate::corpora::Corpus;
 use crate::index;
 use crate::kernels::{Accepts, Blocks, COPY, Direction, Facts, Loaded};
-use crate::nvcomp::{Batch, NvComp};
 use crate::report::{NVCOMP, Row};
 use crate::resident::Resident;
 use crate::verify;
@@ -44,7 +45,7 @@ pub(crate) fn corpus(
 ) -> Result<Vec<Row>, String> {
     let input = corpus.repeated(options.pages);
     let data = Resident::new(context, stream, &input)?;
-    let rival = nvcomp.map(|nvcomp| nvcomp.batch(context, stream, &data)).transpose()?;
+    let rival = nvcomp.map(|nvcomp| nvcomp.batch(context, stream, &data.input, &data.decoded)).transpose()?;
     let mut run = Run::new(context, stream, corpus, &input, data, options);
     run.rival = rival.as_ref();
     let (compressors, decompressors) = by_direction(kernels);
@@ -157,7 +158,7 @@ impl<'a> Run<'a> {
             rival.compress()?;
             self.finish()?;
             rival_ratio = self.input.len() as f64 / rival.held_bytes()? as f64;
-            runners.push(Runner { prepare: Box::new(|| Ok(())), launch: Box::new(|| rival.compress()) });
+            runners.push(Runner { prepare: Box::new(|| Ok(())), launch: Box::new(|| Ok(rival.compress()?)) });
         }
         let times = self.time(&runners)?;
         let mut rows = Vec::new();
@@ -190,7 +191,7 @@ impl<'a> Run<'a> {
             self.finish()?;
             rival.check_statuses()?;
             self.check_decoded().map_err(|e| format!("nvCOMP on {}: {e}", self.corpus.name))?;
-            runners.push(Runner { prepare: Box::new(|| Ok(())), launch: Box::new(|| rival.decompress()) });
+            runners.push(Runner { prepare: Box::new(|| Ok(())), launch: Box::new(|| Ok(rival.decompress()?)) });
         }
         let times = self.time(&runners)?;
         let mut rows = Vec::new();
@@ -309,10 +310,4 @@ fn set_quotients(rows: &mut [Row]) {
     for row in rows {
         row.vs_nvcomp = Some(row.gbps / rival_gbps);
     }
-}
-
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }

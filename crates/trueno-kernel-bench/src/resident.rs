@@ -1,5 +1,7 @@
 //! The pages on the device, and the memory that the kernels work in.
 
+use std::sync::Arc;
+
 use trueno_gpu::kernels::lz4::PackedEntry;
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, Stream};
@@ -12,10 +14,10 @@ const SLACK_BYTES: usize = 64 * 1024;
 /// Buffers for one corpus.
 pub(crate) struct Resident {
     pub(crate) pages: u32,
-    pub(crate) input: DeviceBuffer,
+    pub(crate) input: Arc<DeviceBuffer>,
     pub(crate) packed: DeviceBuffer,
     pub(crate) index: DeviceBuffer,
-    pub(crate) decoded: DeviceBuffer,
+    pub(crate) decoded: Arc<DeviceBuffer>,
     pub(crate) status: DeviceBuffer,
     used_bytes: usize,
 }
@@ -26,10 +28,10 @@ impl Resident {
         let buffer = |len_bytes| DeviceBuffer::new(context, len_bytes).map_err(|e| e.to_string());
         let resident = Self {
             pages: u32::try_from(pages).map_err(|_| "too many pages")?,
-            input: buffer(input.len())?,
+            input: Arc::new(buffer(input.len())?),
             packed: buffer(input.len() + SLACK_BYTES)?,
             index: buffer(pages * 8)?,
-            decoded: buffer(input.len())?,
+            decoded: Arc::new(buffer(input.len())?),
             status: buffer(pages * 4)?,
             used_bytes: 0,
         };

@@ -184,12 +184,7 @@ impl CompressedBatch {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn iter(&self) -> impl ExactSizeIterator<Item = PageData<'_>> {
-        self.iter_from(0)
-    }
-
-    /// The pages from number `first` on.
-    pub(crate) fn iter_from(&self, first: usize) -> impl ExactSizeIterator<Item = PageData<'_>> {
-        self.index[first..].iter().map(|entry| self.page_of(*entry))
+        self.index.iter().map(|entry| self.page_of(*entry))
     }
 
     /// How many pages are held in which way, and in how many bytes.
@@ -244,6 +239,28 @@ impl CompressedBatch {
         self.index.clear();
     }
 
+    /// Adds a page at the end.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageCodec};
+    /// let (mut codec, mut batch, mut out) = (PageCodec::default(), CompressedBatch::new(), [0; PAGE_SIZE]);
+    /// for byte in 0..3 {
+    ///     batch.push(codec.compress(&[byte; PAGE_SIZE], &mut out)?);
+    /// }
+    /// assert_eq!(batch.arena(), [[0; 8], [1; 8], [2; 8]].concat());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn push(&mut self, page: PageData<'_>) {
+        let bytes = page.bytes();
+        let end = self.used + bytes.len();
+        if end > self.storage.len() {
+            self.grow(end.max(2 * self.storage.len()));
+        }
+        self.storage[self.used..end].copy_from_slice(bytes);
+        self.index.push(IndexEntry::new(self.used as u64, page));
+        self.used = end;
+    }
+
     /// Adds the pages of several pieces, each with an index that counts from its own start. The bytes are moved on all
     /// threads. `pages_in_all` is how many pages the batch will have in the end, to reserve for.
     pub(crate) fn append<'a>(
@@ -260,7 +277,9 @@ impl CompressedBatch {
         }
         if end > self.storage.len() {
             let pages_left = pages_in_all - self.index.len();
-            self.grow(end + end.div_ceil(self.index.len()) * pages_left);
+            // At least half more than there was, lest pages that compress ever worse move all others time and again.
+            let half_more = self.storage.len() + self.storage.len() / 2;
+            self.grow(half_more.max(end + end.div_ceil(self.index.len().max(1)) * pages_left));
         }
         let mut rest = &mut self.storage[self.used..end];
         let moves: Vec<_> = pieces
@@ -280,6 +299,16 @@ impl CompressedBatch {
         let mut larger = vec![0; len_bytes];
         larger[..self.used].copy_from_slice(&self.storage[..self.used]);
         self.storage = larger;
+    }
+
+    /// Adds all pages of another batch. The bytes are moved on all threads.
+    pub(crate) fn append_batch(&mut self, other: &Self) {
+        const PIECE_BYTES: usize = 256 * 1024;
+        let (head, tail) = other.arena().split_at(other.used.min(PIECE_BYTES));
+        // One piece has the index, which counts from its start; the bytes are cut so that all threads move some.
+        let rest = tail.chunks(PIECE_BYTES).map(|bytes| (bytes, &other.index[..0]));
+        let pages_in_all = self.len() + other.len();
+        self.append(std::iter::once((head, other.index())).chain(rest), pages_in_all);
     }
 
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {

@@ -52,6 +52,7 @@ pub mod lz4;
 
 mod algorithm;
 mod arena;
+mod batch;
 mod error;
 mod page;
 mod progress;
@@ -60,6 +61,7 @@ mod stats;
 
 pub use algorithm::Algorithm;
 pub use arena::{CompressedBatch, IndexEntry};
+pub use batch::{BatchCompressor, Choice};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
 pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};

@@ -51,7 +51,7 @@ pub enum PageKind {
 
 impl PageKind {
     /// The lengths in bytes that a page of this kind may be held in.
-    fn held_len_bytes(self) -> std::ops::RangeInclusive<usize> {
+    pub(crate) fn held_len_bytes(self) -> std::ops::RangeInclusive<usize> {
         match self {
             Self::SameFilled => FILL_WORD_BYTES..=FILL_WORD_BYTES,
             Self::Lz4 | Self::Zstd => 1..=PAGE_SIZE - 1,

@@ -2,12 +2,10 @@
 //!
 //! `cargo bench -p trueno-zram-core --bench pages -- [--json FILE] [--rounds N] [PAGES.bin ...]`
 
-mod corpora;
 mod engines;
 mod measure;
 mod report;
 mod scaling;
-mod zram;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -53,11 +51,11 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), String> {
     let options = Options::from_args()?;
-    let corpora = corpora::load(&options.files)?;
+    let corpora = trueno_bench_engines::load(&options.files, usize::MAX)?;
     let mut rows: Vec<Row> = Vec::new();
     for corpus in &corpora {
         let mut of_corpus = measure::side_by_side(corpus, options.rounds)?;
-        of_corpus.extend(zram::measure(corpus, &of_corpus[0]));
+        of_corpus.extend(measure::zram(corpus, &of_corpus[0]));
         rows.extend(of_corpus);
         report::print_corpus(corpus, &rows);
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
-
-use crate::corpora::Corpus;
+use trueno_bench_engines::Corpus;
+use trueno_bench_engines::timing::geometric_mean;
 
 /// What one engine did on one corpus. Speeds count uncompressed bytes; same-filled pages are left out.
 #[derive(Clone, Serialize)]
@@ -83,7 +83,7 @@ pub(crate) fn print_means(rows: &[Row]) {
             ..of_engine[0].clone()
         };
         let least = ratios_vs_c.iter().copied().fold(f64::INFINITY, f64::min);
-        println!("{} {least:18.3}", row_text(&row, geometric_mean(ratios_vs_c.into_iter())));
+        println!("{} {least:18.3}", row_text(&row, geometric_mean(ratios_vs_c)));
     }
 }
 
@@ -108,9 +108,4 @@ pub(crate) fn print_scaling(rows: &[Row]) {
 pub(crate) fn write_json(file: &Path, rows: &[Row]) -> Result<(), String> {
     let json = serde_json::to_string_pretty(rows).map_err(|e| e.to_string())?;
     std::fs::write(file, json + "\n").map_err(|e| format!("{}: {e}", file.display()))
-}
-
-fn geometric_mean(values: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value.ln(), count + 1.0));
-    (sum / count).exp()
 }

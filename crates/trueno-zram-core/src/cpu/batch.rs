@@ -10,7 +10,7 @@ use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry};
 use crate::cpu::{Backend, PageCodec};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, Page, PageKind};
+use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
 
 /// Pages that one thread takes at a time: long enough to hide the scheduling, short enough to share out the rest.
@@ -139,6 +139,11 @@ impl CpuBatchCompressor {
         self.codecs.len()
     }
 
+    /// Its threads, for other work on pages.
+    pub(crate) fn pool(&self) -> &rayon::ThreadPool {
+        &self.pool
+    }
+
     /// Compresses pages into a new batch.
     ///
     /// ```
@@ -177,6 +182,17 @@ impl CpuBatchCompressor {
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         batch.clear();
+        self.compress_onto(pages, batch, progress).inspect_err(|_| batch.clear())
+    }
+
+    /// Compresses pages behind those that a batch has already. After an error the batch holds some of them.
+    pub(crate) fn compress_onto(
+        &mut self,
+        pages: &[Page],
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
+        let pages_in_all = batch.len() + pages.len();
         let wave_pages = self.threads() * CHUNKS_PER_THREAD * CHUNK_PAGES;
         for (wave_number, wave) in pages.chunks(wave_pages).enumerate() {
             let chunks = wave.len().div_ceil(CHUNK_PAGES);
@@ -184,7 +200,7 @@ impl CpuBatchCompressor {
                 self.chunks.push(Chunk::new());
             }
             let (codecs, chunks) = (&self.codecs, &mut self.chunks[..chunks]);
-            let compressed = self.pool.install(|| {
+            self.pool.install(|| {
                 first_error(chunks.par_iter_mut().zip(wave.par_chunks(CHUNK_PAGES)).enumerate().map(
                     |(chunk_number, (chunk, pages))| {
                         let first_page = wave_number * wave_pages + chunk_number * CHUNK_PAGES;
@@ -193,13 +209,9 @@ impl CpuBatchCompressor {
                         Ok(())
                     },
                 ))
-            });
-            if let Err(error) = compressed {
-                batch.clear();
-                return Err(error);
-            }
+            })?;
             let pieces = chunks.iter().map(|chunk| (&chunk.bytes[..chunk.len_bytes], &chunk.index[..]));
-            self.pool.install(|| batch.append(pieces, pages.len()));
+            self.pool.install(|| batch.append(pieces, pages_in_all));
         }
         Ok(())
     }
@@ -248,14 +260,25 @@ impl CpuBatchCompressor {
         if batch.len() != pages.len() {
             return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
         }
+        self.restore(|page| batch.get(page).expect("as many as pages"), 0, pages, progress)
+    }
+
+    /// Restores pages from wherever they are held. `first_page` is the number of the first of them.
+    pub(crate) fn restore<'a>(
+        &mut self,
+        held: impl Fn(usize) -> PageData<'a> + Sync,
+        first_page: usize,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
         let codecs = &self.codecs;
         self.pool.install(|| {
             first_error(pages.par_chunks_mut(CHUNK_PAGES).enumerate().map(|(chunk_number, pages)| {
-                let first_page = chunk_number * CHUNK_PAGES;
+                let numbers = first_page + chunk_number * CHUNK_PAGES..;
                 let done = with_own_codec(codecs, |codec| {
                     let mut first_error = Ok(());
-                    for (data, (index, page)) in batch.iter_from(first_page).zip((first_page..).zip(&mut *pages)) {
-                        let restored = codec.decompress(data, page).map_err(|e| e.in_page(index));
+                    for (index, page) in numbers.zip(&mut *pages) {
+                        let restored = codec.decompress(held(index), page).map_err(|e| e.in_page(index));
                         first_error = first_error.and(restored);
                     }
                     first_error

@@ -1,6 +1,8 @@
 //! The LZ4 kernels on pages that lie in device memory.
 #![allow(unsafe_code)]
 
+use std::num::NonZeroU32;
+
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, PACK_ALIGN_BYTES, TableStores};
 
@@ -52,9 +54,10 @@ impl Workspace {
     }
 }
 
-/// The kernel's grid for a batch: as many blocks as fit the device at a time, or as have a page.
-fn grid_of(kernel: &impl Kernel, loaded: &LoadedKernel, pages: u32) -> u32 {
-    kernel.grid(pages).min(loaded.resident_blocks())
+/// The kernel's grid for a batch: as many blocks as fit the multiprocessors that it may take, or as have a page.
+fn grid_of(kernel: &impl Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
+    let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
+    kernel.grid(pages).min(loaded.resident_blocks()).min(share)
 }
 
 fn check_pages(pages: u32) -> GpuResult<()> {
@@ -101,6 +104,7 @@ pub struct Lz4Compressor {
     loaded: LoadedKernel,
     workspace: Workspace,
     table_stores: TableStores,
+    multiprocessors: Option<NonZeroU32>,
 }
 
 impl Lz4Compressor {
@@ -148,7 +152,7 @@ impl Lz4Compressor {
             .with_warps_per_block(shape.warps_per_block);
         let loaded = LoadedKernel::new(context, kernel.ir())?;
         let workspace = Workspace::new(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
-        Ok(Self { kernel, loaded, workspace, table_stores })
+        Ok(Self { kernel, loaded, workspace, table_stores, multiprocessors: None })
     }
 
     /// The kernel on the device.
@@ -181,6 +185,24 @@ impl Lz4Compressor {
     #[must_use]
     pub fn table_stores(&self) -> TableStores {
         self.table_stores
+    }
+
+    /// Takes no more than so many multiprocessors from here on, so that other kernels find room; `None` for all.
+    ///
+    /// The kernel's grid is cut to the blocks that so many hold. That is exact where a block fills a multiprocessor
+    /// ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroU32;
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let mut codec = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// codec.limit_multiprocessors(NonZeroU32::new(context.limits().multiprocessors / 4));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
+        self.multiprocessors = most;
     }
 
     /// Device memory that it works in, whatever the batch.
@@ -310,7 +332,7 @@ impl Lz4Compressor {
         // SAFETY: input, output and index have the bytes that so many pages need, and the scratch those of the largest
         // grid. The pages' places add up to at most the output, since the index was zeroed and nothing else writes it,
         // by the caller's word; no other launch works in the scratch, since `zero` waits for it.
-        unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, pages), &args) }?;
+        unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, pages), &args) }?;
         stream.record(&self.workspace.last_launch)
     }
 }
@@ -382,6 +404,7 @@ pub struct Lz4Decompressor {
     kernel: Lz4WarpDecompressKernel,
     loaded: LoadedKernel,
     workspace: Workspace,
+    multiprocessors: Option<NonZeroU32>,
 }
 
 impl Lz4Decompressor {
@@ -416,7 +439,7 @@ impl Lz4Decompressor {
             .with_target(shape.target)
             .with_warps_per_block(shape.warps_per_block);
         let loaded = LoadedKernel::new(context, kernel.ir())?;
-        Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)? })
+        Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)?, multiprocessors: None })
     }
 
     /// The kernel on the device.
@@ -431,6 +454,23 @@ impl Lz4Decompressor {
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
         &self.loaded
+    }
+
+    /// Takes no more than so many multiprocessors from here on, so that other kernels find room; `None` for all.
+    ///
+    /// The kernel's grid is cut to the blocks that so many hold. That is exact where a block fills a multiprocessor
+    /// ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroU32;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// # let context = GpuContext::new(0)?;
+    /// let mut codec = Lz4Decompressor::new(&context)?;
+    /// codec.limit_multiprocessors(NonZeroU32::new(context.limits().multiprocessors / 4));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    pub fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
+        self.multiprocessors = most;
     }
 
     /// Queues the restoring of packed pages to `output`, with a [`PageStatus`](trueno_gpu::kernels::lz4::PageStatus) each
@@ -540,7 +580,9 @@ impl Lz4Decompressor {
             .u32(packed.pages);
         // SAFETY: all buffers have the bytes that so many pages need. The kernel checks every entry against the packed
         // length and every block against the page; what it has checked does not change, by the caller's word.
-        unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, packed.pages), &args) }?;
+        unsafe {
+            self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, packed.pages), &args)
+        }?;
         stream.record(&self.workspace.last_launch)
     }
 }

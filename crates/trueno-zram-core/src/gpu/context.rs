@@ -41,7 +41,15 @@ struct Inner {
 }
 
 /// Why a device's primary context was given up, once it was.
-type Lost = OnceLock<String>;
+type Lost = OnceLock<Loss>;
+
+/// Why a context can be used no more.
+#[derive(Debug, PartialEq, Eq)]
+struct Loss {
+    reason: String,
+    /// Whether the driver has reported it: before it does, it stops what the device does for the context.
+    by_driver: bool,
+}
 
 /// The process has one primary context a device: what is lost to one user of it is lost to all.
 fn lost_of(device_index: u32) -> Arc<Lost> {
@@ -82,8 +90,8 @@ impl GpuContext {
         }
         let limits = device.limits(driver)?;
         let lost = lost_of(device_index);
-        if let Some(reason) = lost.get() {
-            return Err(GpuError::ContextLost { reason: reason.clone() });
+        if let Some(loss) = lost.get() {
+            return Err(GpuError::ContextLost { reason: loss.reason.clone() });
         }
         let mut handle = std::ptr::null_mut();
         // SAFETY: the destination is a value of ours, the device the driver's; `Inner::drop` releases it.
@@ -184,8 +192,17 @@ impl GpuContext {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn abandon(&self, reason: &str) {
+        self.lose(Loss { reason: reason.to_owned(), by_driver: false });
+    }
+
+    fn lose(&self, loss: Loss) {
         // The first reason is the cause; later ones are its consequences.
-        let _ = self.inner.lost.set(reason.to_owned());
+        let _ = self.inner.lost.set(loss);
+    }
+
+    /// Whether the driver has reported the context as broken, and so stopped all copies.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.inner.lost.get().is_some_and(|loss| loss.by_driver)
     }
 
     /// Whether the context was given up.
@@ -206,8 +223,8 @@ impl GpuContext {
 
     /// The one way to the driver: refuses a lost context, makes it current, and notices errors that poison it.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&Driver) -> Result<T, DriverError>) -> GpuResult<T> {
-        if let Some(reason) = self.inner.lost.get() {
-            return Err(GpuError::ContextLost { reason: reason.clone() });
+        if let Some(loss) = self.inner.lost.get() {
+            return Err(GpuError::ContextLost { reason: loss.reason.clone() });
         }
         let result = Current::push(&self.inner).and_then(|current| {
             let result = f(self.inner.driver);
@@ -216,7 +233,7 @@ impl GpuContext {
         });
         result.map_err(|error| {
             if error.poisons_context() {
-                self.abandon(&error.to_string());
+                self.lose(Loss { reason: error.to_string(), by_driver: true });
             }
             error.into()
         })
@@ -297,10 +314,11 @@ mod tests {
     #[test]
     fn a_loss_is_shared_by_device_and_keeps_its_first_reason() {
         // No machine has as many devices: no other test is disturbed.
+        let loss = |reason: &str| Loss { reason: reason.to_owned(), by_driver: false };
         let (one, same, other) = (lost_of(u32::MAX), lost_of(u32::MAX), lost_of(u32::MAX - 1));
-        assert_eq!(one.set("first".into()), Ok(()));
-        assert!(same.set("second".into()).is_err());
-        assert_eq!(same.get().map(String::as_str), Some("first"));
+        assert_eq!(one.set(loss("first")), Ok(()));
+        assert!(same.set(loss("second")).is_err());
+        assert_eq!(same.get(), Some(&loss("first")));
         assert_eq!(other.get(), None);
     }
 

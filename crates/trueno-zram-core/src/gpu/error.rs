@@ -190,6 +190,14 @@ pub enum GpuError {
         /// The limit.
         timeout_ms: u128,
     },
+    /// The device's index does not describe the pages that it was given.
+    #[error("the device's index entry of page {page} makes no sense: {bits:#018x}")]
+    WrongIndex {
+        /// The page, in its batch.
+        page: usize,
+        /// The entry.
+        bits: u64,
+    },
     /// A value that the driver gave, or should be given, does not fit its type.
     #[error("{what} is out of range: {value}")]
     OutOfRange {

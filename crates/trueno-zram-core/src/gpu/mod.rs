@@ -27,11 +27,21 @@ mod launch;
 mod memory;
 mod module;
 mod pinned;
+mod pinned_pages;
+pub(crate) mod resident;
+pub(crate) mod ring;
 mod stream;
 
+pub use crate::batch::{
+    BatchResult, BatchTimes, FallbackStats, GpuBatchCompressor, GpuBatchStats, GpuOptions, RestoredBatch,
+};
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
+pub use pinned_pages::PinnedPages;
+pub use resident::{DevicePages, PackedOnDevice};
+pub use ring::cuda::Cuda;
+pub use ring::interpreter::Interpreter;
 
 /// The thin layer over the CUDA driver, for those who bring their own kernels, or run ours on memory of their own.
 ///

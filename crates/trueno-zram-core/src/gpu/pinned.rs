@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
@@ -198,6 +199,15 @@ impl PinnedBuffer {
     pub fn wait(&mut self) -> GpuResult<()> {
         if self.in_flight != InFlight::Nothing {
             self.last_copy.wait()?;
+            self.in_flight = InFlight::Nothing;
+        }
+        Ok(())
+    }
+
+    /// Waits until no copy is in flight, but no longer than `timeout`.
+    pub(crate) fn wait_for(&mut self, timeout: Duration) -> GpuResult<()> {
+        if self.in_flight != InFlight::Nothing {
+            self.last_copy.wait_for(timeout)?;
             self.in_flight = InFlight::Nothing;
         }
         Ok(())

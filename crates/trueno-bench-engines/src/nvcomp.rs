@@ -1,16 +1,23 @@
 //! nvCOMP's batched LZ4, loaded at run time from a path: the rival.
 //!
+//! [`NvComp`] and [`Batch`] are the library's calls; [`Session`] and [`Resident`] time them as an engine does its batches.
+//!
 //! Declared by hand after nvCOMP's public documentation of its C interface (version 6; 5 has the same layout).
 #![allow(unsafe_code)]
 
+mod engine;
+
 use std::ffi::{OsStr, c_int, c_void};
 use std::path::Path;
+use std::sync::Arc;
 
 use libloading::Library;
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
 
-use crate::resident::Resident;
+use crate::error::{Error, Result};
+
+pub use engine::{Resident, Session};
 
 /// `nvcompBatchedLZ4CompressOpts_t` and `nvcompBatchedLZ4DecompressOpts_t`: 64 bytes each, and all zero in the defaults (data
 /// type `char`, no bit shuffling, nvCOMP's choice of back end, reserved bytes).
@@ -64,8 +71,9 @@ type Decompress = unsafe extern "C" fn(
 ) -> Status;
 
 /// The library.
-pub(crate) struct NvComp {
-    pub(crate) version: u32,
+pub struct NvComp {
+    /// Its version, such as 6000.
+    pub version: u32,
     compress_temp: TempSize,
     decompress_temp: TempSize,
     max_output: MaxOutput,
@@ -76,8 +84,12 @@ pub(crate) struct NvComp {
 }
 
 impl NvComp {
-    pub(crate) fn load(file: &Path) -> Result<Self, String> {
-        let say = |e| format!("{}: {e}", file.display());
+    /// Loads it from a file.
+    ///
+    /// # Errors
+    /// If there is no such file, or it is not nvCOMP.
+    pub fn load(file: &Path) -> Result<Self> {
+        let say = |e: libloading::Error| failed(format!("{}: {e}", file.display()));
         let name: &OsStr = file.as_os_str();
         // SAFETY: the user names the file as nvCOMP's library; its initialisers are NVIDIA's.
         let library = unsafe { Library::new(name) }.map_err(say)?;
@@ -89,9 +101,11 @@ impl NvComp {
         // SAFETY: the destination is a value of ours, of the documented layout.
         check("nvcompGetProperties", unsafe { properties(&raw mut found) })?;
         // SAFETY: in all of these, the type is the function's of that name in nvCOMP's documentation.
-        unsafe fn get<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+        unsafe fn get<F: Copy>(library: &Library, name: &str) -> Result<F> {
             // SAFETY: the caller names the function's own type.
-            unsafe { library.get::<F>(name.as_bytes()) }.map(|function| *function).map_err(|e| format!("{name}: {e}"))
+            unsafe { library.get::<F>(name.as_bytes()) }
+                .map(|function| *function)
+                .map_err(|e| failed(format!("{name}: {e}")))
         }
         Ok(Self {
             version: found.version,
@@ -109,15 +123,23 @@ impl NvComp {
         })
     }
 
-    /// Sets up one batch over the pages of `data`, a chunk a page.
-    pub(crate) fn batch<'a>(
+    /// Sets up one batch over the pages that lie in `input`, a chunk a page, to be restored into `decoded`, which has
+    /// the same length.
+    ///
+    /// # Errors
+    /// nvCOMP's or the driver's.
+    pub fn batch<'a>(
         &'a self,
         context: &'a GpuContext,
         stream: &'a Stream,
-        data: &Resident,
-    ) -> Result<Batch<'a>, String> {
-        let count = data.pages as usize;
-        let total = count * PAGE_SIZE;
+        input: &Arc<DeviceBuffer>,
+        decoded: &Arc<DeviceBuffer>,
+    ) -> Result<Batch<'a>> {
+        let total = input.len_bytes();
+        let count = total / PAGE_SIZE;
+        if decoded.len_bytes() != total {
+            return Err(failed(format!("room for {} bytes, for pages of {total}", decoded.len_bytes())));
+        }
         let raw_stream = stream.as_raw();
         let (mut max_output, mut compress_temp, mut decompress_temp) = (0usize, 0usize, 0usize);
         current(context, || {
@@ -134,12 +156,12 @@ impl NvComp {
             check("decompress temp size", status)
         })?;
         let room = max_output.next_multiple_of(16);
-        let buffer = |len_bytes| DeviceBuffer::new(context, len_bytes).map_err(|e| e.to_string());
+        let buffer = |len_bytes| DeviceBuffer::new(context, len_bytes).map_err(failed);
         let output = buffer(count * room)?;
-        let table = |start: u64, step: usize| -> Result<DeviceBuffer, String> {
+        let table = |start: u64, step: usize| -> Result<DeviceBuffer> {
             let bytes: Vec<u8> = (0..count as u64).flat_map(|i| (start + i * step as u64).to_le_bytes()).collect();
             let table = buffer(bytes.len())?;
-            stream.upload(&table, 0, &bytes).map_err(|e| e.to_string())?;
+            stream.upload(&table, 0, &bytes).map_err(failed)?;
             Ok(table)
         };
         Ok(Batch {
@@ -147,22 +169,23 @@ impl NvComp {
             context,
             stream,
             count,
-            inputs: table(data.input.address(), PAGE_SIZE)?,
+            inputs: table(input.address(), PAGE_SIZE)?,
             sizes: table(PAGE_SIZE as u64, 0)?,
             outputs: table(output.address(), room)?,
-            decoded: table(data.decoded.address(), PAGE_SIZE)?,
+            decoded: table(decoded.address(), PAGE_SIZE)?,
             output_sizes: buffer(count * 8)?,
             decoded_sizes: buffer(count * 8)?,
             statuses: buffer(count * 4)?,
             compress_temp: buffer(compress_temp)?,
             decompress_temp: buffer(decompress_temp)?,
             _output: output,
+            _pages: [Arc::clone(input), Arc::clone(decoded)],
         })
     }
 }
 
 /// nvCOMP's tables and temporary memory for one batch.
-pub(crate) struct Batch<'a> {
+pub struct Batch<'a> {
     nvcomp: &'a NvComp,
     context: &'a GpuContext,
     stream: &'a Stream,
@@ -176,17 +199,23 @@ pub(crate) struct Batch<'a> {
     statuses: DeviceBuffer,
     compress_temp: DeviceBuffer,
     decompress_temp: DeviceBuffer,
-    // The tables point into it.
+    // The tables point into these.
     _output: DeviceBuffer,
+    _pages: [Arc<DeviceBuffer>; 2],
 }
 
 impl Batch<'_> {
-    pub(crate) fn temp_bytes(&self) -> usize {
+    /// Temporary device memory for compression.
+    #[must_use]
+    pub fn temp_bytes(&self) -> usize {
         self.compress_temp.len_bytes()
     }
 
     /// Queues the compression of the batch.
-    pub(crate) fn compress(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// nvCOMP's or the driver's.
+    pub fn compress(&self) -> Result<()> {
         current(self.context, || {
             // SAFETY: the tables have an entry a page, each pointing to a page, or to room for the largest output; the
             // temporary memory has the size that nvCOMP asked for; all live until the stream has run.
@@ -210,7 +239,10 @@ impl Batch<'_> {
     }
 
     /// Queues the decompression of what `compress` made, into the decoded pages.
-    pub(crate) fn decompress(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// nvCOMP's or the driver's.
+    pub fn decompress(&self) -> Result<()> {
         current(self.context, || {
             // SAFETY: as in `compress`, the other way round.
             let status = unsafe {
@@ -232,31 +264,41 @@ impl Batch<'_> {
         })
     }
 
-    /// The bytes that the compressed pages take, where a page that does not shrink counts whole; an error if nvCOMP says
-    /// that one failed.
-    pub(crate) fn held_bytes(&self) -> Result<u64, String> {
+    /// The bytes that the compressed pages take, where a page that does not shrink counts whole.
+    ///
+    /// # Errors
+    /// The driver's, or that nvCOMP says a page failed.
+    pub fn held_bytes(&self) -> Result<u64> {
         self.check_statuses()?;
         let mut bytes = vec![0; self.output_sizes.len_bytes()];
-        self.stream.download(&self.output_sizes, 0, &mut bytes).map_err(|e| e.to_string())?;
+        self.stream.download(&self.output_sizes, 0, &mut bytes).map_err(failed)?;
         let sizes = bytes.as_chunks().0.iter().map(|size| u64::from_le_bytes(*size));
         Ok(sizes.map(|size| size.min(PAGE_SIZE as u64)).sum())
     }
 
-    pub(crate) fn check_statuses(&self) -> Result<(), String> {
+    /// Whether nvCOMP did all pages of the last call.
+    ///
+    /// # Errors
+    /// With the first page that failed, or the driver's.
+    pub fn check_statuses(&self) -> Result<()> {
         let mut bytes = vec![0; self.statuses.len_bytes()];
-        self.stream.download(&self.statuses, 0, &mut bytes).map_err(|e| e.to_string())?;
+        self.stream.download(&self.statuses, 0, &mut bytes).map_err(failed)?;
         let mut statuses = bytes.as_chunks().0.iter().map(|status| i32::from_le_bytes(*status));
         match statuses.position(|status| status != 0) {
-            Some(page) => Err(format!("nvCOMP failed on page {page}")),
+            Some(page) => Err(failed(format!("failed on page {page}"))),
             None => Ok(()),
         }
     }
 }
 
-fn current<T>(context: &GpuContext, f: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    context.with_current(f).map_err(|e| e.to_string())?
+fn current<T>(context: &GpuContext, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    context.with_current(f).map_err(failed)?
 }
 
-fn check(call: &str, status: Status) -> Result<(), String> {
-    if status == 0 { Ok(()) } else { Err(format!("nvCOMP: {call}: status {status}")) }
+fn check(call: &str, status: Status) -> Result<()> {
+    if status == 0 { Ok(()) } else { Err(failed(format!("{call}: status {status}"))) }
+}
+
+fn failed(reason: impl ToString) -> Error {
+    Error::Engine { engine: "nvCOMP", reason: reason.to_string() }
 }

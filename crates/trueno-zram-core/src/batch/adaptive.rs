@@ -1,0 +1,443 @@
+//! Batches on GPU, CPU or both at once, whichever is measured to be the fastest.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::choice::{Choice, Direction, Part, Rates};
+use super::gpu::GpuBatchCompressor;
+use super::options::GpuOptions;
+use super::stats::GpuBatchStats;
+use crate::algorithm::Algorithm;
+use crate::arena::CompressedBatch;
+use crate::cpu::{Backend, CpuBatchCompressor};
+use crate::error::{Error, Result};
+use crate::gpu::ring::cuda::Cuda;
+use crate::gpu::ring::device::Device;
+use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
+use crate::page::{PAGE_SIZE, Page};
+use crate::progress::Progress;
+
+/// Compresses and decompresses batches of pages with all that the machine has.
+///
+/// It owns a [`GpuBatchCompressor`], if there is a GPU, and a [`CpuBatchCompressor`], and measures what they reach, apart
+/// and both at once on one batch, for each direction and size of batch. A batch goes where such batches went fastest; the
+/// next best is measured again from time to time, so that a changed machine is noticed. Batches below 64 pages always
+/// go to the CPU. A GPU that was given up is not used again.
+///
+/// Which bytes a page is held in depends on who compressed it, and so on the times measured. They are a standard LZ4 block
+/// either way, and either side restores what the other compressed. Who needs the same bytes each time takes one of
+/// the two compressors.
+///
+/// ```
+/// use trueno_zram_core::{BatchCompressor, PAGE_SIZE, gpu::{GpuBatchConfig, GpuOptions}};
+///
+/// let pages: Vec<[u8; PAGE_SIZE]> = (0..500).map(|n| std::array::from_fn(|i| (i / 64 * n) as u8)).collect();
+/// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+/// println!("{compressor}");
+/// let batch = compressor.compress(&pages)?;
+/// assert_eq!(compressor.decompress(&batch)?, pages);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+pub struct BatchCompressor<D: Device = Cuda> {
+    gpu: Option<GpuBatchCompressor<D>>,
+    cpu: CpuBatchCompressor,
+    rates: Rates,
+    /// What the CPU makes of a shared batch, before it is put behind the GPU's part.
+    tail: CompressedBatch,
+    device: Option<GpuDeviceInfo>,
+    /// Why there never was a GPU.
+    why_no_gpu: Option<String>,
+    last_choice: Option<Choice>,
+}
+
+/// Where a batch is going.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    Gpu,
+    Cpu,
+    Both { head_pages: usize },
+}
+
+/// How long the GPU and the CPU took for their parts.
+type Sides = (Part, Part);
+
+impl BatchCompressor {
+    /// Opens the GPU, if there is one, and starts the threads.
+    ///
+    /// Without a usable GPU it works on the CPU alone, and [`why_no_gpu`](Self::why_no_gpu) says why. So it does for
+    /// algorithms other than LZ4.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let config = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..GpuBatchConfig::default() };
+    /// let compressor = BatchCompressor::new(config, &GpuOptions::default())?;
+    /// assert_eq!(compressor.why_no_gpu(), Some("the GPU does not support the algorithm zstd:3"));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a batch or a ring of no pages or of too many, with or without a GPU;
+    /// [`Error::ZstdLevel`] for a level that Zstandard does not have; [`Error::ThreadPool`] if the threads cannot be started.
+    pub fn new(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
+        let (algorithm, device_index) = (config.algorithm, config.device_index);
+        let cpu = match options.threads {
+            Some(threads) => CpuBatchCompressor::with(algorithm, Backend::detect(), threads)?,
+            None => CpuBatchCompressor::new(algorithm)?,
+        };
+        match GpuBatchCompressor::with_options(config, options) {
+            Ok(gpu) => {
+                let device = GpuDeviceInfo::all().into_iter().find(|device| device.index == device_index);
+                Ok(Self { device, ..Self::with_parts(Some(gpu), cpu) })
+            }
+            Err(Error::GpuNotAvailable(why)) => Ok(Self { why_no_gpu: Some(why), ..Self::with_parts(None, cpu) }),
+            Err(refusal @ Error::Unsupported { .. }) if algorithm != Algorithm::Lz4 => {
+                Ok(Self { why_no_gpu: Some(refusal.to_string()), ..Self::with_parts(None, cpu) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<D: Device> BatchCompressor<D> {
+    /// Of compressors for the same algorithm.
+    pub(crate) fn with_parts(gpu: Option<GpuBatchCompressor<D>>, cpu: CpuBatchCompressor) -> Self {
+        Self {
+            gpu,
+            cpu,
+            rates: Rates::new(),
+            tail: CompressedBatch::new(),
+            device: None,
+            why_no_gpu: None,
+            last_choice: None,
+        }
+    }
+
+    /// Why no GPU is used: there is none, or it does not do the algorithm, or it was given up. `None` if one is used.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions, gpu_available}};
+    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// if let Some(why) = compressor.why_no_gpu() {
+    ///     println!("on the CPU alone: {why}");
+    /// }
+    /// # assert!(compressor.why_no_gpu().is_some() || gpu_available());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn why_no_gpu(&self) -> Option<&str> {
+        match &self.gpu {
+            Some(gpu) => gpu.stats().fallback.device_given_up.as_deref(),
+            None => self.why_no_gpu.as_deref(),
+        }
+    }
+
+    /// Where the last batch went that was not empty.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// assert_eq!(compressor.last_choice(), None);
+    /// compressor.compress(&vec![[7; 4096]; 2000])?;
+    /// if let Some(choice) = compressor.last_choice() {
+    ///     println!("compressed on {choice}");
+    /// }
+    /// # assert!(compressor.last_choice().is_some());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn last_choice(&self) -> Option<Choice> {
+        self.last_choice
+    }
+
+    /// What the GPU has done so far, if there is or was one.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// if let Some(stats) = compressor.gpu_stats() {
+    ///     println!("{} pages fell back to the CPU: {:?}", stats.fallback.pages, stats.fallback.last_reason);
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn gpu_stats(&self) -> Option<&GpuBatchStats> {
+        self.gpu.as_ref().map(GpuBatchCompressor::stats)
+    }
+
+    /// The GPU that it was opened with, as the driver describes it.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// println!("{}", compressor.device().map_or("no GPU", |device| &device.name));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn device(&self) -> Option<&GpuDeviceInfo> {
+        self.device.as_ref()
+    }
+
+    /// The algorithm pages are compressed with.
+    ///
+    /// ```
+    /// use trueno_zram_core::{Algorithm, BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// assert_eq!(compressor.algorithm(), Algorithm::Lz4);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.cpu.algorithm()
+    }
+
+    /// Threads that compress on the CPU.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let options = GpuOptions { threads: NonZeroUsize::new(2), ..GpuOptions::default() };
+    /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &options)?;
+    /// assert_eq!(compressor.threads(), 2);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        self.cpu.threads()
+    }
+
+    /// Compresses pages into a new batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, PAGE_SIZE, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let batch = compressor.compress(&[[3; PAGE_SIZE]; 100])?;
+    /// assert_eq!((batch.len(), batch.arena().len()), (100, 800));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ZstdFailed`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
+    pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
+        let mut batch = CompressedBatch::new();
+        self.compress_into(pages, &mut batch, &())?;
+        Ok(batch)
+    }
+
+    /// Compresses pages into a batch that is used again, and reports how far it is.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicUsize, Ordering};
+    /// use trueno_zram_core::{BatchCompressor, CompressedBatch, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let (mut batch, pages_done) = (CompressedBatch::new(), AtomicUsize::new(0));
+    /// compressor.compress_into(&vec![[1; 4096]; 1000], &mut batch, &pages_done)?;
+    /// assert_eq!(pages_done.load(Ordering::Relaxed), 1000);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`compress`](Self::compress); the batch is then empty.
+    pub fn compress_into(
+        &mut self,
+        pages: &[Page],
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
+        let plan = self.plan(Direction::Compress, pages.len());
+        let (done, time) = timed(|| self.compress_as(plan, pages, batch, progress));
+        let sides = done.inspect_err(|_| batch.clear())?;
+        self.note(Direction::Compress, plan, pages.len(), time, sides);
+        Ok(())
+    }
+
+    /// Restores all pages of a batch.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, CpuBatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?; // wherever it comes from
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// assert_eq!(compressor.decompress(&batch)?, [[3; 4096]; 2]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`decompress_into`](Self::decompress_into).
+    pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
+        let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+        self.decompress_into(batch, &mut pages, &())?;
+        Ok(pages)
+    }
+
+    /// Restores all pages of a batch in place, and reports how far it is.
+    ///
+    /// ```
+    /// use trueno_zram_core::{BatchCompressor, PAGE_SIZE, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let batch = compressor.compress(&vec![[5; PAGE_SIZE]; 300])?;
+    /// let mut restored = vec![[0xff; PAGE_SIZE]; batch.len()];
+    /// compressor.decompress_into(&batch, &mut restored, &|pages| println!("{pages} more"))?;
+    /// assert!(restored.iter().all(|page| *page == [5; PAGE_SIZE]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
+    /// is corrupt, with all other pages restored.
+    pub fn decompress_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
+        if batch.len() != pages.len() {
+            return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
+        }
+        let plan = self.plan(Direction::Decompress, pages.len());
+        let (done, time) = timed(|| self.decompress_as(plan, batch, pages, progress));
+        self.note(Direction::Decompress, plan, batch.len(), time, done?);
+        Ok(())
+    }
+
+    fn plan(&mut self, direction: Direction, pages: usize) -> Plan {
+        let has_device = self.gpu.as_ref().is_some_and(GpuBatchCompressor::uses_device);
+        let choice = if has_device { self.rates.choose(direction, pages) } else { Choice::Cpu };
+        if pages > 0 {
+            self.last_choice = Some(choice);
+        }
+        match choice {
+            Choice::Gpu => Plan::Gpu,
+            Choice::Cpu => Plan::Cpu,
+            Choice::Both => Plan::Both { head_pages: self.rates.head_pages(direction, pages) },
+        }
+    }
+
+    fn note(&mut self, direction: Direction, plan: Plan, pages: usize, time: Duration, sides: Option<Sides>) {
+        let choice = match plan {
+            Plan::Gpu => Choice::Gpu,
+            Plan::Cpu => Choice::Cpu,
+            Plan::Both { .. } => Choice::Both,
+        };
+        self.rates.record(direction, choice, pages, time);
+        if let Some((gpu, cpu)) = sides {
+            self.rates.record_sides(direction, gpu, cpu);
+        }
+    }
+
+    /// After an error the batch holds some of the pages.
+    fn compress_as(
+        &mut self,
+        plan: Plan,
+        pages: &[Page],
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<Option<Sides>> {
+        let Self { gpu, cpu, tail, .. } = self;
+        match (plan, gpu) {
+            (Plan::Gpu, Some(gpu)) => gpu.compress_into(pages, batch, progress).map(|_| None),
+            (Plan::Both { head_pages }, Some(gpu)) => {
+                let (head, rest) = pages.split_at(head_pages);
+                let (head_done, tail_done) = side_by_side(
+                    || gpu.compress_into(head, batch, progress).map(drop),
+                    || cpu.compress_into(rest, tail, progress),
+                );
+                head_done.0?;
+                tail_done.0.map_err(|error| behind(error, head_pages))?;
+                cpu.pool().install(|| batch.append_batch(tail));
+                Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
+            }
+            (Plan::Cpu, _) | (_, None) => cpu.compress_into(pages, batch, progress).map(|()| None),
+        }
+    }
+
+    /// There is a place for each page of the batch.
+    fn decompress_as(
+        &mut self,
+        plan: Plan,
+        batch: &CompressedBatch,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<Option<Sides>> {
+        let Self { gpu, cpu, .. } = self;
+        match (plan, gpu) {
+            (Plan::Gpu, Some(gpu)) => gpu.decompress_into(batch, pages, progress).map(|_| None),
+            (Plan::Both { head_pages }, Some(gpu)) => {
+                let (head, rest) = pages.split_at_mut(head_pages);
+                let held = |page| batch.get(page).expect("as many as pages");
+                let (head_done, tail_done) = side_by_side(
+                    || gpu.decompress_head_into(batch, head, progress).map(drop),
+                    || cpu.restore(held, head_pages, rest, progress),
+                );
+                // Both sides have done all they can; the error of the earlier page is the one to report.
+                head_done.0.and(tail_done.0)?;
+                Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
+            }
+            (Plan::Cpu, _) | (_, None) => cpu.decompress_into(batch, pages, progress).map(|()| None),
+        }
+    }
+}
+
+impl<D: Device> fmt::Debug for BatchCompressor<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchCompressor")
+            .field("gpu", &self.gpu)
+            .field("cpu", &self.cpu)
+            .field("why_no_gpu", &self.why_no_gpu)
+            .field("last_choice", &self.last_choice)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<D: Device> fmt::Display for BatchCompressor<D> {
+    /// What it works on, and why without a GPU: `GPU 0 (NVIDIA H200) and 16 CPU threads`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let threads = self.threads();
+        match (self.why_no_gpu(), &self.gpu) {
+            (None, Some(gpu)) => {
+                write!(f, "GPU {}", gpu.config().device_index)?;
+                if let Some(device) = &self.device {
+                    write!(f, " ({})", device.name)?;
+                }
+                write!(f, " and {threads} CPU threads")
+            }
+            (why, _) => write!(f, "{threads} CPU threads; {}", why.unwrap_or("no GPU was asked for")),
+        }
+    }
+}
+
+/// What it came to, and how long it took.
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let start = Instant::now();
+    let result = work();
+    (result, start.elapsed())
+}
+
+/// Does the head on this thread and the tail on another, at the same time.
+fn side_by_side(
+    head: impl FnOnce() -> Result<()>,
+    mut tail: impl FnMut() -> Result<()> + Send,
+) -> ((Result<()>, Duration), (Result<()>, Duration)) {
+    let mut tail_done = None;
+    let head_done = thread::scope(|scope| {
+        let builder = thread::Builder::new().name("batch-tail".to_owned());
+        // Should the system start no thread more, the tail is done after the head.
+        let _started = builder.spawn_scoped(scope, || tail_done = Some(timed(&mut tail)));
+        timed(head)
+    });
+    (head_done, tail_done.unwrap_or_else(|| timed(tail)))
+}
+
+fn sides(gpu: (usize, Duration), cpu: (usize, Duration)) -> Sides {
+    (Part { pages: gpu.0, time: gpu.1 }, Part { pages: cpu.0, time: cpu.1 })
+}
+
+/// An error of a tail, told from the start of the batch.
+fn behind(error: Error, head_pages: usize) -> Error {
+    match error {
+        Error::InPage { index, error } => Error::InPage { index: head_pages + index, error },
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! Batches on the one side, on the other, and on both: the same pages, errors and counts.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use trueno_test_pages::{corpus, generate::Generator};
+
+use super::*;
+use crate::gpu::Interpreter;
+use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
+use crate::page::{PageData, PageKind};
+
+const SIZES: [usize; 5] = [0, 1, 2, 63, 65];
+
+fn options() -> GpuOptions {
+    GpuOptions { threads: NonZeroUsize::new(2), ..GpuOptions::default() }
+}
+
+/// Pieces of 16 pages: more than one of them on the GPU, and a last one that is not full.
+fn config() -> GpuBatchConfig {
+    GpuBatchConfig { batch_size: 16, ring_buffer_slots: 2, ..GpuBatchConfig::default() }
+}
+
+fn cpu() -> CpuBatchCompressor {
+    CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), NonZeroUsize::new(2).unwrap()).unwrap()
+}
+
+fn with_gpu() -> BatchCompressor<Interpreter> {
+    BatchCompressor::with_parts(Some(GpuBatchCompressor::interpreted(config(), &options()).unwrap()), cpu())
+}
+
+fn pages(count: usize) -> Vec<Page> {
+    let mut generator = Generator::new(11);
+    let corpus = corpus::all_pages().copied().cycle();
+    corpus.take(count).map(|page| if generator.below(4) == 0 { generator.page() } else { page }).collect()
+}
+
+/// One side alone, and splits at both ends and between.
+fn plans(pages: usize) -> Vec<Plan> {
+    let mut heads = vec![0, 1.min(pages), pages / 3, pages.saturating_sub(1), pages];
+    heads.dedup();
+    let shared = heads.into_iter().map(|head_pages| Plan::Both { head_pages });
+    [Plan::Gpu, Plan::Cpu].into_iter().chain(shared).collect()
+}
+
+/// A batch with blocks that are cut short in the places given.
+fn with_corrupt(pages: &[Page], corrupt: &[usize]) -> CompressedBatch {
+    let whole = cpu().compress(pages).unwrap();
+    let mut batch = CompressedBatch::new();
+    for (number, page) in whole.iter().enumerate() {
+        let cut_short = PageData::new(PageKind::Lz4, &[0x4f, 1, 2]).unwrap();
+        batch.push(if corrupt.contains(&number) { cut_short } else { page });
+    }
+    batch
+}
+
+#[test]
+fn every_plan_compresses_to_the_same_pages_and_counts_each_once() {
+    let (mut compressor, mut batch) = (with_gpu(), CompressedBatch::new());
+    for count in SIZES {
+        let pages = pages(count);
+        for plan in plans(count) {
+            let done = AtomicUsize::new(0);
+            let sides = compressor.compress_as(plan, &pages, &mut batch, &done).unwrap();
+            assert!(cpu().decompress(&batch).unwrap() == pages, "{count} pages, {plan:?}");
+            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {plan:?}");
+            let shared = sides.map(|(gpu, cpu)| (gpu.pages, cpu.pages));
+            let expected =
+                if let Plan::Both { head_pages } = plan { Some((head_pages, count - head_pages)) } else { None };
+            assert_eq!(shared, expected, "{count} pages, {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn the_head_has_the_gpus_bytes_and_the_tail_the_cpus() {
+    let (pages, head_pages) = (pages(40), 24);
+    let mut compressor = with_gpu();
+    let mut of = |plan| {
+        let mut batch = CompressedBatch::new();
+        compressor.compress_as(plan, &pages, &mut batch, &()).unwrap();
+        batch
+    };
+    let (gpu, cpu, both) = (of(Plan::Gpu), of(Plan::Cpu), of(Plan::Both { head_pages }));
+    assert_ne!(gpu, cpu, "else this shows nothing");
+    let expected: Vec<_> = gpu.iter().take(head_pages).chain(cpu.iter().skip(head_pages)).collect();
+    assert_eq!(both.iter().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn every_plan_restores_the_pages_and_counts_each_once() {
+    let mut compressor = with_gpu();
+    for count in SIZES {
+        let pages = pages(count);
+        let batch = cpu().compress(&pages).unwrap();
+        for plan in plans(count) {
+            let (mut restored, done) = (vec![[0xee; PAGE_SIZE]; count], AtomicUsize::new(0));
+            compressor.decompress_as(plan, &batch, &mut restored, &done).unwrap();
+            assert!(restored == pages, "{count} pages, {plan:?}");
+            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn corrupt_pages_are_told_by_their_place_in_the_whole_batch_and_the_others_restored() {
+    let pages = pages(65);
+    let mut compressor = with_gpu();
+    for corrupt in [&[0][..], &[20], &[21], &[64], &[3, 50], &[50, 60]] {
+        let batch = with_corrupt(&pages, corrupt);
+        for plan in plans(65) {
+            let mut restored = vec![[0xee; PAGE_SIZE]; 65];
+            let error = compressor.decompress_as(plan, &batch, &mut restored, &()).unwrap_err();
+            let Error::InPage { index, error } = error else { panic!("{plan:?}: {error}") };
+            assert_eq!(index, corrupt[0], "{plan:?}");
+            assert!(matches!(*error, Error::CorruptLz4(_)), "{plan:?}: {error}");
+            for (number, page) in pages.iter().enumerate().filter(|(number, _)| !corrupt.contains(number)) {
+                assert!(restored[number] == *page, "{plan:?}: page {number}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_tail_is_told_from_the_start_of_the_batch() {
+    let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
+    assert_eq!(behind(failed.clone().in_page(3), 40), failed.clone().in_page(43));
+    assert_eq!(behind(failed.clone(), 40), failed);
+}
+
+#[test]
+fn a_destination_of_another_size_is_refused() {
+    let batch = cpu().compress(&pages(3)).unwrap();
+    let refused = with_gpu().decompress_into(&batch, &mut [[0; PAGE_SIZE]; 2], &());
+    assert_eq!(refused, Err(Error::PageCount { batch_pages: 3, destination_pages: 2 }));
+}
+
+#[test]
+fn each_side_is_measured_in_each_direction_and_the_gpu_when_it_is_warm() {
+    use Choice::{Cpu, Gpu};
+    let mut compressor = with_gpu();
+    let pages = pages(70);
+    for expected in [Cpu, Gpu, Gpu] {
+        let batch = compressor.compress(&pages).unwrap();
+        assert_eq!(compressor.last_choice(), Some(expected));
+        assert!(compressor.decompress(&batch).unwrap() == pages);
+        assert_eq!(compressor.last_choice(), Some(expected));
+    }
+    let stats = compressor.gpu_stats().unwrap();
+    assert_eq!((stats.pages_compressed, stats.pages_decompressed), (140, 140));
+}
+
+#[test]
+fn a_shared_batch_through_the_front_door_moves_its_split() {
+    let mut compressor = with_gpu();
+    let pages = pages(70);
+    // As if both sides had been measured to be alike, and both together to be the best by far.
+    for direction in [Direction::Compress, Direction::Decompress] {
+        for (choice, time_ms) in [(Choice::Gpu, 1000), (Choice::Cpu, 1000), (Choice::Both, 1)] {
+            for _warm_up_and_measurement in 0..2 {
+                compressor.rates.record(direction, choice, 70, Duration::from_millis(time_ms));
+            }
+        }
+        assert_eq!(compressor.rates.head_pages(direction, 70), 35);
+    }
+    let batch = compressor.compress(&pages).unwrap();
+    assert_eq!(compressor.last_choice(), Some(Choice::Both));
+    assert!(compressor.decompress(&batch).unwrap() == pages);
+    assert_eq!(compressor.last_choice(), Some(Choice::Both));
+    let stats = compressor.gpu_stats().unwrap();
+    assert_eq!((stats.pages_compressed, stats.pages_decompressed), (35, 35));
+    for direction in [Direction::Compress, Direction::Decompress] {
+        // Which side is the faster is up to the clock; that they are alike to the nanosecond is not to be expected.
+        assert_ne!(compressor.rates.head_pages(direction, 70), 35, "measured");
+    }
+}
+
+#[test]
+fn a_device_that_was_given_up_is_not_chosen_again() {
+    let fake = FakeDevice::new(Schedule::Eager);
+    let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
+    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let pages = pages(1000);
+    assert_eq!(compressor.why_no_gpu(), None);
+    assert_eq!(compressor.to_string(), "GPU 0 and 2 CPU threads");
+    fake.arm([(5, Fault::DeviceLost)]);
+    let batch = compressor.compress(&pages).unwrap();
+    assert_eq!(compressor.last_choice(), Some(Choice::Gpu));
+    assert!(cpu().decompress(&batch).unwrap() == pages);
+    let why = compressor.why_no_gpu().expect("lost").to_owned();
+    assert_eq!(compressor.to_string(), format!("2 CPU threads; {why}"));
+    for _ in 0..5 {
+        assert!(cpu().decompress(&compressor.compress(&pages).unwrap()).unwrap() == pages);
+        assert_eq!(compressor.last_choice(), Some(Choice::Cpu));
+    }
+}
+
+#[test]
+fn a_device_that_fails_in_a_shared_batch_spoils_no_page() {
+    let (pages, plan) = (pages(65), Plan::Both { head_pages: 40 });
+    let packed = cpu().compress(&pages).unwrap();
+    let mut fired = 0;
+    for (at, fault) in (0..60).step_by(3).flat_map(|at| [(at, Fault::LaunchFailed), (at, Fault::OutOfMemory)]) {
+        let fake = FakeDevice::new(Schedule::Eager);
+        let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
+        let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+        fake.arm([(at, fault)]);
+        let (mut batch, mut restored, done) =
+            (CompressedBatch::new(), vec![[0xee; PAGE_SIZE]; 65], AtomicUsize::new(0));
+        compressor.compress_as(plan, &pages, &mut batch, &done).unwrap();
+        assert_eq!(batch.len(), 65, "{fault:?} at {at}");
+        assert!(cpu().decompress(&batch).unwrap() == pages, "{fault:?} at {at}");
+        compressor.decompress_as(plan, &packed, &mut restored, &done).unwrap();
+        assert!(restored == pages, "{fault:?} at {at}");
+        assert_eq!(done.load(Ordering::Relaxed), 130, "{fault:?} at {at}");
+        fired += fake.fired().len();
+    }
+    assert!(fired >= 20, "{fired} faults: else this shows little");
+}
+
+#[test]
+fn without_a_gpu_the_cpu_does_it_all() {
+    let mut compressor = BatchCompressor::<Interpreter>::with_parts(None, cpu());
+    assert!(compressor.gpu_stats().is_none() && compressor.device().is_none());
+    let mut batch = CompressedBatch::new();
+    for count in [0, 1, 63, 65, 3000] {
+        let pages = pages(count);
+        let done = AtomicUsize::new(0);
+        compressor.compress_into(&pages, &mut batch, &done).unwrap();
+        assert_eq!(batch, cpu().compress(&pages).unwrap(), "{count} pages");
+        assert_eq!(compressor.last_choice(), (count > 0).then_some(Choice::Cpu));
+        let mut restored = vec![[0xee; PAGE_SIZE]; count];
+        compressor.decompress_into(&batch, &mut restored, &done).unwrap();
+        assert!(restored == pages, "{count} pages");
+        assert_eq!(done.load(Ordering::Relaxed), 2 * count);
+    }
+    for plan in plans(30) {
+        let pages = pages(30);
+        assert_eq!(compressor.compress_as(plan, &pages, &mut batch, &()), Ok(None), "{plan:?}");
+        assert!(cpu().decompress(&batch).unwrap() == pages);
+    }
+}
+
+#[test]
+fn other_algorithms_run_on_the_cpu_and_mistakes_are_errors_with_or_without_a_gpu() {
+    for (algorithm, name) in [(Algorithm::Zstd { level: 1 }, "zstd:1"), (Algorithm::None, "none")] {
+        let mut compressor = BatchCompressor::new(GpuBatchConfig { algorithm, ..config() }, &options()).unwrap();
+        let why = compressor.why_no_gpu().unwrap();
+        assert_eq!(why, format!("the GPU does not support the algorithm {name}"));
+        assert_eq!(compressor.algorithm(), algorithm);
+        let pages = pages(100);
+        let batch = compressor.compress(&pages).unwrap();
+        assert!(compressor.decompress(&batch).unwrap() == pages);
+    }
+    let no_pages = GpuBatchConfig { batch_size: 0, ..config() };
+    assert!(matches!(BatchCompressor::new(no_pages, &options()), Err(Error::Unsupported { .. })));
+    let no_level = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 99 }, ..config() };
+    assert!(matches!(BatchCompressor::new(no_level, &options()), Err(Error::ZstdLevel { level: 99, .. })));
+}
+
+#[test]
+fn the_tail_is_done_even_if_the_head_fails() {
+    let mut tails = 0;
+    let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
+    let (head, tail) = side_by_side(
+        || Err(failed.clone()),
+        || {
+            tails += 1;
+            Ok(())
+        },
+    );
+    assert_eq!((head.0, tail.0), (Err(failed), Ok(())));
+    assert_eq!(tails, 1);
+}

@@ -1,0 +1,233 @@
+//! Where a batch goes, by the rates that GPU, CPU and both together were measured at.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::gpu::{BackendSelection, select_backend};
+
+/// Below this many pages a batch is done on the CPU before the GPU has been told of it.
+const MIN_SHARED_PAGES: usize = 64;
+/// Every so many batches of a class the runner-up is measured again.
+const RETRY_EVERY: u64 = 64;
+/// A runner-up so many times slower than the best is not measured again.
+const HOPELESS_FACTOR: u64 = 2;
+/// Both together are not tried where one side is so many times slower: what it could add is lost in the sharing.
+const UNEVEN_FACTOR: u64 = 20;
+/// Each side of a shared batch gets at least this part of it: of fewer pages no rate can be told.
+const MIN_SHARE: usize = 32;
+/// Classes of batch sizes: one a power of two.
+const CLASSES: usize = usize::BITS as usize;
+
+/// Where a batch was compressed or restored.
+///
+/// ```
+/// use trueno_zram_core::{BatchCompressor, Choice, gpu::{GpuBatchConfig, GpuOptions}};
+/// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
+/// compressor.compress(&[[7; 4096]; 10])?;
+/// assert_eq!(compressor.last_choice(), Some(Choice::Cpu), "ten pages are not worth the way to a GPU");
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Choice {
+    /// All pages on the GPU.
+    Gpu,
+    /// All pages on the CPU.
+    Cpu,
+    /// The first pages on the GPU, at the same time the others on the CPU.
+    Both,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Gpu => "GPU",
+            Self::Cpu => "CPU",
+            Self::Both => "GPU and CPU",
+        })
+    }
+}
+
+/// What is done with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Compress,
+    Decompress,
+}
+
+/// Pages in 1,000 seconds; a whole number, so that the same times always lead to the same choices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rate(u64);
+
+impl Rate {
+    /// `None` if there is nothing to tell a rate by.
+    fn of(pages: usize, time: Duration) -> Option<Self> {
+        const NANOSECONDS: u128 = 1_000_000_000_000;
+        let rate = (pages as u128 * NANOSECONDS).checked_div(time.as_nanos())?;
+        (pages > 0).then(|| Self(u64::try_from(rate).unwrap_or(u64::MAX).max(1)))
+    }
+
+    /// A new measurement counts a quarter: one that was disturbed does not turn the choice, a change does in a few batches.
+    fn follow(known: &mut Option<Self>, measured: Self) {
+        let rate = known.map_or(measured, |Self(known)| Self(known - known / 4 + measured.0 / 4));
+        *known = Some(rate);
+    }
+
+    fn is_within(self, factor: u64, of: Self) -> bool {
+        self.0.saturating_mul(factor) >= of.0
+    }
+}
+
+/// One side's part of a shared batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) pages: usize,
+    pub(crate) time: Duration,
+}
+
+/// What each choice was measured to reach, for each direction and size of batch.
+///
+/// It reads no clock: times are given to it, and the same times lead to the same choices.
+#[derive(Clone, Debug)]
+pub(crate) struct Rates {
+    compress: Measurements,
+    decompress: Measurements,
+}
+
+#[derive(Clone, Debug)]
+struct Measurements {
+    classes: [Class; CLASSES],
+    /// Whether the GPU was used before. The first use allocates page-locked memory and is no measure of the next.
+    gpu_is_warm: bool,
+}
+
+/// Batches of 2^n to 2^(n + 1) - 1 pages.
+#[derive(Clone, Copy, Debug, Default)]
+struct Class {
+    batches: u64,
+    rates: PerChoice<Option<Rate>>,
+    /// The GPU's and the CPU's rate, each while the other is at work.
+    sides: Option<(Rate, Rate)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PerChoice<T> {
+    gpu: T,
+    cpu: T,
+    both: T,
+}
+
+impl<T> PerChoice<T> {
+    fn get_mut(&mut self, choice: Choice) -> &mut T {
+        match choice {
+            Choice::Gpu => &mut self.gpu,
+            Choice::Cpu => &mut self.cpu,
+            Choice::Both => &mut self.both,
+        }
+    }
+
+    fn get(&self, choice: Choice) -> &T {
+        match choice {
+            Choice::Gpu => &self.gpu,
+            Choice::Cpu => &self.cpu,
+            Choice::Both => &self.both,
+        }
+    }
+}
+
+impl Rates {
+    /// Nothing measured.
+    pub(crate) fn new() -> Self {
+        let unknown = Measurements { classes: [Class::default(); CLASSES], gpu_is_warm: false };
+        Self { compress: unknown.clone(), decompress: unknown }
+    }
+
+    /// Where the next batch of so many pages should go, given a GPU.
+    pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Choice {
+        if pages < MIN_SHARED_PAGES {
+            return Choice::Cpu;
+        }
+        let class = self.of(direction).class(pages);
+        class.batches += 1;
+        class.choose(pages)
+    }
+
+    /// How many of the first pages of a shared batch the GPU should get, for both sides to end at the same time.
+    pub(crate) fn head_pages(&mut self, direction: Direction, pages: usize) -> usize {
+        let class = self.of(direction).class(pages);
+        let Some((gpu, cpu)) = class.sides.or(class.rates.gpu.zip(class.rates.cpu)) else {
+            return pages / 2;
+        };
+        let (gpu, cpu) = (u128::from(gpu.0), u128::from(cpu.0));
+        let head_pages = usize::try_from(pages as u128 * gpu / (gpu + cpu)).expect("a part of the pages");
+        let least = pages.div_ceil(MIN_SHARE).min(pages / 2);
+        head_pages.clamp(least, pages - least)
+    }
+
+    /// A batch of so many pages took so long.
+    pub(crate) fn record(&mut self, direction: Direction, choice: Choice, pages: usize, time: Duration) {
+        let measurements = self.of(direction);
+        let Some(rate) = Rate::of(pages, time) else { return };
+        if choice == Choice::Cpu || std::mem::replace(&mut measurements.gpu_is_warm, true) {
+            Rate::follow(measurements.class(pages).rates.get_mut(choice), rate);
+        }
+    }
+
+    /// How long the two sides of a shared batch took.
+    pub(crate) fn record_sides(&mut self, direction: Direction, gpu: Part, cpu: Part) {
+        let class = self.of(direction).class(gpu.pages + cpu.pages);
+        let (Some(gpu), Some(cpu)) = (Rate::of(gpu.pages, gpu.time), Rate::of(cpu.pages, cpu.time)) else { return };
+        let (mut known_gpu, mut known_cpu) = class.sides.unzip();
+        Rate::follow(&mut known_gpu, gpu);
+        Rate::follow(&mut known_cpu, cpu);
+        class.sides = known_gpu.zip(known_cpu);
+    }
+
+    fn of(&mut self, direction: Direction) -> &mut Measurements {
+        match direction {
+            Direction::Compress => &mut self.compress,
+            Direction::Decompress => &mut self.decompress,
+        }
+    }
+}
+
+impl Measurements {
+    fn class(&mut self, pages: usize) -> &mut Class {
+        &mut self.classes[pages.max(1).ilog2() as usize]
+    }
+}
+
+impl Class {
+    fn choose(&self, pages: usize) -> Choice {
+        let order = match select_backend(pages, true) {
+            BackendSelection::Gpu => [Choice::Gpu, Choice::Cpu, Choice::Both],
+            BackendSelection::Simd | BackendSelection::Scalar => [Choice::Cpu, Choice::Gpu, Choice::Both],
+        };
+        let rate = |choice: &Choice| *self.rates.get(*choice);
+        if let Some(untried) = order.iter().find(|choice| rate(choice).is_none() && self.may_pay(**choice)) {
+            return *untried;
+        }
+        // Of equals the earlier in the order.
+        let known = || order.iter().rev().filter(|choice| rate(choice).is_some());
+        let best = *known().max_by_key(|choice| rate(choice)).expect("all single choices are known here");
+        let runner_up = known().filter(|choice| **choice != best).max_by_key(|choice| rate(choice));
+        let is_close = |choice: &&Choice| {
+            rate(choice).zip(rate(&best)).is_some_and(|(rate, best)| rate.is_within(HOPELESS_FACTOR, best))
+        };
+        match runner_up.filter(is_close) {
+            Some(runner_up) if self.batches.is_multiple_of(RETRY_EVERY) => *runner_up,
+            _ => best,
+        }
+    }
+
+    /// Whether a choice that was never measured could be the best.
+    fn may_pay(&self, choice: Choice) -> bool {
+        match (choice, self.rates.gpu, self.rates.cpu) {
+            (Choice::Both, Some(gpu), Some(cpu)) => gpu.min(cpu).is_within(UNEVEN_FACTOR, gpu.max(cpu)),
+            (Choice::Both, ..) => false,
+            (Choice::Gpu | Choice::Cpu, ..) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,581 @@
+//! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
+
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use super::options::GpuOptions;
+use super::result::{BatchResult, BatchTimes, RestoredBatch};
+use super::stats::GpuBatchStats;
+use crate::algorithm::Algorithm;
+use crate::arena::CompressedBatch;
+use crate::cpu::{Backend, CpuBatchCompressor};
+use crate::error::{Error, Result};
+use crate::gpu::raw::{GpuContext, GpuError, MAX_BATCH_PAGES};
+use crate::gpu::ring::compress::{Arenas, IntoBatch, IntoPages};
+use crate::gpu::ring::cuda::Cuda;
+use crate::gpu::ring::decompress::{CompressedPages, Restored};
+use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
+use crate::gpu::ring::interpreter::Interpreter;
+use crate::gpu::ring::{Outcome, Ring, RingShape};
+use crate::gpu::{GpuBatchConfig, PinnedPages};
+use crate::page::{CompressedPage, PAGE_SIZE, Page};
+use crate::progress::Progress;
+
+/// Batches that fail one after the other before the device is not tried again.
+const FAILURES_IN_A_ROW: u32 = 3;
+
+/// Compresses and decompresses batches of pages on a GPU.
+///
+/// A batch may have any number of pages. It is cut into pieces of [`batch_size`](GpuBatchConfig::batch_size) pages, of which
+/// at most [`ring_buffer_slots`](GpuBatchConfig::ring_buffer_slots) are under way at a time: while one is copied to the
+/// GPU, another is compressed, a third copied back, and the CPU's cores stage a fourth. All memory for that is
+/// allocated when the compressor is made, or when a kind of call is first used.
+///
+/// Should the GPU fail, at whatever call, the CPU does what is left of the batch: the result is right, and
+/// [`stats`](Self::stats) say how many pages and why. A device that can be used no more (an illegal address, a failed
+/// launch, a kernel that hangs) is not used again.
+///
+/// ```
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, gpu_available};
+/// use trueno_zram_core::{Algorithm, PAGE_SIZE};
+///
+/// # fn main() -> Result<(), trueno_zram_core::Error> {
+/// if gpu_available() {
+///     let config = GpuBatchConfig {
+///         device_index: 0,
+///         algorithm: Algorithm::Lz4,
+///         batch_size: 1000,
+///         async_dma: true,
+///         ring_buffer_slots: 4,
+///     };
+///
+///     let mut compressor = GpuBatchCompressor::new(config)?;
+///
+///     let pages: Vec<[u8; PAGE_SIZE]> = vec![[0u8; PAGE_SIZE]; 1000];
+///     let result = compressor.compress_batch(&pages)?;
+///
+///     println!("Compression ratio: {:.2}x", result.compression_ratio());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct GpuBatchCompressor<D: Device = Cuda> {
+    config: GpuBatchConfig,
+    /// `None` once the device was given up.
+    ring: Option<Ring<D>>,
+    cpu: CpuBatchCompressor,
+    arenas: Arenas,
+    stats: GpuBatchStats,
+    failures_in_a_row: u32,
+    time_limit: Duration,
+}
+
+impl GpuBatchCompressor {
+    /// Opens the device, compiles the kernel, allocates the ring.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # use trueno_zram_core::{Algorithm, Error};
+    /// # fn main() -> Result<(), Error> {
+    /// # if !trueno_zram_core::gpu::gpu_available() {
+    /// #     assert!(matches!(GpuBatchCompressor::new(GpuBatchConfig::default()), Err(Error::GpuNotAvailable(_))));
+    /// #     return Ok(());
+    /// # }
+    ///
+    /// let config = GpuBatchConfig::default();
+    /// let mut compressor = GpuBatchCompressor::new(config)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an algorithm other than LZ4, and for a batch or a ring of no pages or of too many;
+    /// [`Error::GpuNotAvailable`], with the driver call and the CUDA error's name, if the device cannot be used.
+    pub fn new(config: GpuBatchConfig) -> Result<Self> {
+        Self::with_options(config, &GpuOptions::default())
+    }
+
+    /// As [`new`](Self::new), with more to say about it.
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroU32;
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// let options = GpuOptions { mode: Mode::Ratio, multiprocessors: NonZeroU32::new(33), ..GpuOptions::default() };
+    /// let compressor = GpuBatchCompressor::with_options(GpuBatchConfig::default(), &options)?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of `new`.
+    pub fn with_options(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
+        check(&config)?;
+        let context = GpuContext::new(config.device_index)?;
+        Self::on(Cuda::new(&context, options.mode, options.multiprocessors)?, config, options)
+    }
+}
+
+impl GpuBatchCompressor<Interpreter> {
+    /// The same on a machine without a GPU: the kernels run in the interpreter, which checks every access they make. Four
+    /// orders of magnitude slower, for checking.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// use trueno_zram_core::{PAGE_SIZE, PageCodec, PageKind};
+    ///
+    /// let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i / 64) as u8);
+    /// let result = compressor.compress_batch(&[page])?;
+    /// assert_eq!(result.pages[0].kind(), PageKind::Lz4);
+    /// let mut restored = [0; PAGE_SIZE];
+    /// PageCodec::default().decompress(result.pages[0].data(), &mut restored)?;
+    /// assert_eq!(restored, page);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], as of `new`.
+    pub fn interpreted(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
+        check(&config)?;
+        Self::on(Interpreter::new(options.mode), config, options)
+    }
+}
+
+fn check(config: &GpuBatchConfig) -> Result<()> {
+    let refused = |what: String| Err(Error::Unsupported { what, by: "the GPU" });
+    match config {
+        GpuBatchConfig { algorithm: Algorithm::Lz4, .. } => {}
+        GpuBatchConfig { algorithm, .. } => return refused(format!("the algorithm {algorithm}")),
+    }
+    if config.batch_size == 0 || config.batch_size > MAX_BATCH_PAGES as usize {
+        return refused(format!("a batch size of {} pages: 1 to {MAX_BATCH_PAGES}", config.batch_size));
+    }
+    if config.ring_buffer_slots == 0 {
+        return refused("a ring of 0 slots".to_owned());
+    }
+    Ok(())
+}
+
+impl<D: Device> GpuBatchCompressor<D> {
+    pub(crate) fn on(device: D, config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
+        let threads = options.threads.unwrap_or_else(default_threads);
+        let cpu = CpuBatchCompressor::with(config.algorithm, Backend::detect(), threads)?;
+        let shape = RingShape {
+            slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
+            slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_BATCH_PAGES"),
+            time_limit: options.time_limit,
+        };
+        Ok(Self {
+            config,
+            ring: Some(Ring::new(device, shape)?),
+            cpu,
+            arenas: Arenas::default(),
+            stats: GpuBatchStats::default(),
+            failures_in_a_row: 0,
+            time_limit: options.time_limit,
+        })
+    }
+
+    /// The configuration that it was made with.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let config = compressor.config();
+    /// println!("Batch size: {}", config.batch_size);
+    /// println!("Async DMA: {}", config.async_dma);
+    /// # assert_eq!(*config, GpuBatchConfig::default());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn config(&self) -> &GpuBatchConfig {
+        &self.config
+    }
+
+    /// What it has done so far.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// compressor.compress_batch(&[[1; 4096]; 3])?;
+    /// let stats = compressor.stats();
+    /// println!("Pages compressed: {}", stats.pages_compressed);
+    /// println!("Ratio: {:.2}x", stats.compression_ratio());
+    /// # assert_eq!((stats.pages_compressed, stats.total_bytes_in, stats.total_bytes_out), (3, 12_288, 24));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> &GpuBatchStats {
+        &self.stats
+    }
+
+    /// Whether the device is still used; [`stats`](Self::stats) say why not.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// if !compressor.uses_device() {
+    ///     println!("on the CPU alone: {:?}", compressor.stats().fallback.device_given_up);
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn uses_device(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Allocates page-locked memory for pages, all zero.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let pages = compressor.pinned_pages(1000)?; // to fill, and to compress without a copy
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
+    pub fn pinned_pages(&self, pages: usize) -> Result<PinnedPages<D::Pinned>> {
+        let device = self.device()?;
+        let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
+        let memory = device.pinned(pages.checked_mul(PAGE_SIZE).ok_or(too_many)?, HostRole::Shared)?;
+        Ok(PinnedPages::new(memory, pages))
+    }
+
+    /// Compresses pages. Those of each piece share an arena.
+    ///
+    /// ```
+    /// # use trueno_zram_core::{PAGE_SIZE, gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions}};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let pages: Vec<[u8; PAGE_SIZE]> = vec![[0u8; PAGE_SIZE]; 1000];
+    /// let result = compressor.compress_batch(&pages)?;
+    /// # assert_eq!(result.compression_ratio(), 512.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None on account of the device: then the CPU does it, and LZ4 does not fail there.
+    pub fn compress_batch(&mut self, pages: &[Page]) -> Result<BatchResult> {
+        let start = Instant::now();
+        let mut compressed = Vec::with_capacity(pages.len());
+        self.arenas.start();
+        let mut sink = IntoPages { pages: &mut compressed, arenas: &self.arenas };
+        let outcome = match &mut self.ring {
+            Some(ring) => ring.compress(self.cpu.pool(), pages, &mut sink, &()),
+            None => Outcome::default(),
+        };
+        let left = &pages[outcome.pages_done..];
+        if self.note(&outcome, left.len()) {
+            compressed.extend(self.cpu.compress(left)?.into_pages());
+        }
+        let times = BatchTimes::new(outcome.times, start.elapsed());
+        let result = BatchResult::new(compressed, times);
+        let held = result.pages.iter().map(|page| page.bytes().len() as u64).sum();
+        self.stats.add_compressed(pages.len(), held, times.total_time_ns);
+        Ok(result)
+    }
+
+    /// Compresses pages into a batch that is used again: once warm, nothing is allocated that grows with the batch.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CompressedBatch;
+    /// let mut batch = CompressedBatch::new();
+    /// for round in 0..3 {
+    ///     let times = compressor.compress_into(&vec![[round; 4096]; 1000], &mut batch, &())?;
+    ///     println!("{} bytes in {} ns", batch.arena().len(), times.total_time_ns);
+    /// }
+    /// # assert_eq!(batch.arena(), [2; 8000]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`compress_batch`](Self::compress_batch).
+    pub fn compress_into(
+        &mut self,
+        pages: &[Page],
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let start = Instant::now();
+        batch.clear();
+        let outcome = match &mut self.ring {
+            Some(ring) => {
+                let mut sink = IntoBatch { batch, pages_in_all: pages.len() };
+                ring.compress(self.cpu.pool(), pages, &mut sink, &|done| progress.pages_done(done))
+            }
+            None => Outcome::default(),
+        };
+        let left = &pages[outcome.pages_done..];
+        if self.note(&outcome, left.len()) {
+            self.cpu.compress_onto(left, batch, progress)?;
+        }
+        Ok(self.compressed(batch, &outcome, start))
+    }
+
+    /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CompressedBatch;
+    /// let mut pages = compressor.pinned_pages(2)?;
+    /// pages.pages_mut()?[1].fill(9);
+    /// let mut batch = CompressedBatch::new();
+    /// compressor.compress_pinned_into(&mut pages, &mut batch, &())?;
+    /// # assert_eq!(batch.get(1).map(|page| page.bytes().to_vec()), Some(vec![9; 8]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`compress_batch`](Self::compress_batch).
+    pub fn compress_pinned_into(
+        &mut self,
+        pages: &mut PinnedPages<D::Pinned>,
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let start = Instant::now();
+        batch.clear();
+        let len = pages.len();
+        let outcome = match &mut self.ring {
+            Some(ring) => {
+                let mut sink = IntoBatch { batch, pages_in_all: len };
+                let report = |done| progress.pages_done(done);
+                ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
+            }
+            None => Outcome::default(),
+        };
+        let left = len - outcome.pages_done;
+        if self.note(&outcome, left) {
+            // Bytes that the GPU only reads are within reach even while it hangs.
+            self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
+        }
+        Ok(self.compressed(batch, &outcome, start))
+    }
+
+    /// Restores pages.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let compressed = compressor.compress_batch(&[[1; 4096], [2; 4096]])?;
+    /// let restored = compressor.decompress_batch(&compressed.pages)?;
+    /// assert_eq!(restored.pages, [[1; 4096], [2; 4096]]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::InPage`] for the first page that is corrupt.
+    pub fn decompress_batch(&mut self, pages: &[CompressedPage]) -> Result<RestoredBatch> {
+        let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
+        let times = self.restore(CompressedPages::Pages(pages), &mut restored, &())?;
+        Ok(RestoredBatch { pages: restored, times })
+    }
+
+    /// Restores all pages of a batch in place.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CpuBatchCompressor;
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?; // wherever it comes from
+    /// let mut pages = [[0; 4096]; 2];
+    /// compressor.decompress_into(&batch, &mut pages, &())?;
+    /// assert_eq!(pages, [[3; 4096]; 2]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
+    /// is corrupt, with all other pages restored.
+    pub fn decompress_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        check_count(batch, pages.len())?;
+        self.restore(CompressedPages::Batch(batch), pages, progress)
+    }
+
+    /// Restores the first pages of a batch: as many as there are places, which the batch must have.
+    pub(crate) fn decompress_head_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        self.restore(CompressedPages::Head(batch, pages.len()), pages, progress)
+    }
+
+    /// Restores all pages of a batch to page-locked memory: the GPU puts them there.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CpuBatchCompressor;
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?;
+    /// let mut pages = compressor.pinned_pages(2)?;
+    /// compressor.decompress_pinned_into(&batch, &mut pages, &())?;
+    /// assert_eq!(pages.pages()?, [[3; 4096]; 2]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place is zeroed. [`Error::GpuNotAvailable`] if
+    /// the device was given up while a copy to the pages was under way that nothing can wait for.
+    pub fn decompress_pinned_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut PinnedPages<D::Pinned>,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        check_count(batch, pages.len())?;
+        let start = Instant::now();
+        let from = CompressedPages::Batch(batch);
+        let mut restored = match &mut self.ring {
+            Some(ring) => {
+                let report = |done| progress.pages_done(done);
+                ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
+            }
+            None => Restored::default(),
+        };
+        if let Err(error) = pages.pages_mut_of_device() {
+            // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
+            pages.memory_mut().settle(self.time_limit);
+            restored.outcome.failure.get_or_insert(error);
+            if let Err(error) = pages.pages_mut_of_device() {
+                let lost = restored.outcome.failure.clone().unwrap_or(error);
+                self.note(&restored.outcome, 0);
+                return Err(lost.into());
+            }
+        }
+        let to = pages.pages_mut()?;
+        // The device may have put there what an earlier batch left in its memory.
+        restored.left.iter().for_each(|page| to[*page].fill(0));
+        if restored.outcome.failure.is_some() {
+            to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
+        }
+        self.finish_restoring(from, to, restored, start, progress)
+    }
+
+    fn restore(
+        &mut self,
+        from: CompressedPages<'_>,
+        to: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let start = Instant::now();
+        let restored = match &mut self.ring {
+            Some(ring) => ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done)),
+            None => Restored::default(),
+        };
+        self.finish_restoring(from, to, restored, start, progress)
+    }
+
+    /// The CPU's part of a decompression: what the device did not get to, and single pages that it left.
+    fn finish_restoring(
+        &mut self,
+        from: CompressedPages<'_>,
+        to: &mut [Page],
+        restored: Restored,
+        start: Instant,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let Restored { outcome, mut left } = restored;
+        left.sort_unstable();
+        // The CPU says what is wrong with a page, and where. Should it find nothing wrong, it has restored it.
+        let mut result = Ok(());
+        for run in left.chunk_by(|page, next| page + 1 == *next) {
+            let first = run[0];
+            result = result.and(self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &()));
+        }
+        let not_done = &mut to[outcome.pages_done..];
+        if self.note(&outcome, not_done.len()) {
+            result = result.and(self.cpu.restore(|page| from.get(page), outcome.pages_done, not_done, progress));
+        }
+        let times = BatchTimes::new(outcome.times, start.elapsed());
+        self.stats.add_decompressed(from.len(), times.total_time_ns);
+        result.map(|()| times)
+    }
+
+    fn compressed(&mut self, batch: &CompressedBatch, outcome: &Outcome, start: Instant) -> BatchTimes {
+        let times = BatchTimes::new(outcome.times, start.elapsed());
+        let held = batch.index().iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        self.stats.add_compressed(batch.len(), held, times.total_time_ns);
+        times
+    }
+
+    /// The device, unless it was given up.
+    pub(super) fn device(&self) -> Result<&D> {
+        let given_up =
+            || GpuError::ContextLost { reason: self.stats.fallback.device_given_up.clone().unwrap_or_default() };
+        Ok(self.ring.as_ref().map(Ring::device).ok_or_else(given_up)?)
+    }
+
+    /// The device to work on, unless it was given up, and how long it may take.
+    pub(super) fn device_mut(&mut self) -> Result<(&mut D, Duration)> {
+        self.device()?;
+        let ring = self.ring.as_mut().expect("it has a device");
+        Ok((ring.device_mut(), self.time_limit))
+    }
+
+    pub(super) fn stats_mut(&mut self) -> &mut GpuBatchStats {
+        &mut self.stats
+    }
+
+    /// After a failure outside the ring: a device that was lost in it is not used again.
+    pub(super) fn let_go_if_lost(&mut self, reason: &str) {
+        if self.device().is_ok_and(Device::is_lost) {
+            self.stats.fallback.device_given_up = Some(reason.to_owned());
+            self.ring = None;
+        }
+    }
+
+    /// Counts a fallback, and decides whether the device is used again. Whether the CPU has anything to do.
+    fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
+        let Some(failure) = &outcome.failure else {
+            if self.ring.is_some() {
+                self.failures_in_a_row = 0;
+            } else if pages_left > 0 {
+                self.stats.fallback.batches += 1;
+                self.stats.fallback.pages += pages_left as u64;
+            }
+            return pages_left > 0;
+        };
+        let fallback = &mut self.stats.fallback;
+        fallback.batches += 1;
+        fallback.pages += pages_left as u64;
+        fallback.last_reason = Some(failure.to_string());
+        self.failures_in_a_row += 1;
+        let lost = self.ring.as_ref().is_some_and(|ring| ring.device().is_lost());
+        if lost {
+            fallback.device_given_up = Some(failure.to_string());
+        } else if self.failures_in_a_row >= FAILURES_IN_A_ROW {
+            fallback.device_given_up =
+                Some(format!("{FAILURES_IN_A_ROW} batches failed in a row; the last: {failure}"));
+        }
+        if fallback.device_given_up.is_some() {
+            self.ring = None;
+        }
+        pages_left > 0
+    }
+}
+
+/// One thread a core, but for the core of the thread that drives the ring: shared, it would keep the bus waiting.
+fn default_threads() -> NonZeroUsize {
+    const MANY_CORES: usize = 4;
+    let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    if cores.get() < MANY_CORES { cores } else { NonZeroUsize::new(cores.get() - 1).unwrap_or(cores) }
+}
+
+fn check_count(batch: &CompressedBatch, destination_pages: usize) -> Result<()> {
+    if batch.len() == destination_pages {
+        return Ok(());
+    }
+    Err(Error::PageCount { batch_pages: batch.len(), destination_pages })
+}

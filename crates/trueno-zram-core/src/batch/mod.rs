@@ -1,0 +1,18 @@
+//! Where GPU and CPU meet: batches on the one with the other behind it, and on whichever is faster.
+
+mod adaptive;
+mod choice;
+mod gpu;
+mod options;
+mod resident;
+mod result;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+pub use adaptive::BatchCompressor;
+pub use choice::Choice;
+pub use gpu::GpuBatchCompressor;
+pub use options::GpuOptions;
+pub use result::{BatchResult, BatchTimes, RestoredBatch};
+pub use stats::{FallbackStats, GpuBatchStats};

@@ -1,0 +1,126 @@
+//! Batches of pages that stay on the GPU.
+
+use std::time::{Duration, Instant};
+
+use super::gpu::GpuBatchCompressor;
+use super::result::BatchTimes;
+use crate::cpu::PageCodec;
+use crate::error::{Error, Result};
+use crate::gpu::resident;
+use crate::gpu::ring::StageTimes;
+use crate::gpu::ring::cuda::Cuda;
+use crate::gpu::{DevicePages, PackedOnDevice};
+use crate::page::{PAGE_SIZE, PageData};
+
+/// Pages that lie on the GPU, with the result left there. The CPU cannot stand in here: if the GPU fails, so does the call.
+impl GpuBatchCompressor {
+    /// Allocates device memory for pages, all zero.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let pages = compressor.device_pages(1000)?; // for a kernel to fill, or for `upload`
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
+    pub fn device_pages(&self, pages: usize) -> Result<DevicePages> {
+        DevicePages::new(self.device()?.context(), pages)
+    }
+
+    /// Allocates device memory for as many packed pages, however well they pack.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let packed = compressor.packed_on_device(1000)?;
+    /// assert_eq!(packed.capacity(), 1000);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
+    pub fn packed_on_device(&self, pages: usize) -> Result<PackedOnDevice> {
+        PackedOnDevice::new(self.device()?.context(), pages)
+    }
+
+    /// Compresses pages that lie on the GPU, and leaves them there, packed. It waits for the kernel. The bytes are those that
+    /// the other forms give.
+    ///
+    /// The pages' kernels must be done: no stream waits for another here. The stats count the packed bytes, with what
+    /// lies between the pages.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let (pages, mut packed) = (compressor.device_pages(1000)?, compressor.packed_on_device(1000)?);
+    /// let times = compressor.compress_resident(&pages, &mut packed)?;
+    /// println!("{} bytes in {} ns", packed.len_bytes(), times.kernel_time_ns);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if there is no room for as many packed pages; [`Error::GpuNotAvailable`], with the call that failed,
+    /// if the device was given up, fails, or does not finish in time. After an error there are no packed pages.
+    pub fn compress_resident(&mut self, pages: &DevicePages, packed: &mut PackedOnDevice) -> Result<BatchTimes> {
+        let start = Instant::now();
+        let kernel = self.resident(|device, time_limit| resident::compress(device, pages, packed, time_limit))?;
+        let times = kernel_times(kernel, start);
+        self.stats_mut().add_compressed(packed.len(), packed.len_bytes() as u64, times.total_time_ns);
+        Ok(times)
+    }
+
+    /// Restores packed pages that lie on the GPU to pages on the GPU. It waits for the kernel.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let (mut pages, mut packed) = (compressor.device_pages(1000)?, compressor.packed_on_device(1000)?);
+    /// compressor.compress_resident(&pages, &mut packed)?;
+    /// compressor.decompress_resident(&packed, &mut pages)?;
+    /// assert_eq!(pages.len(), packed.len());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if there is no room for as many pages; [`Error::InPage`] for the first page that is corrupt, with
+    /// all other pages restored and its own place zeroed; [`Error::GpuNotAvailable`] as of
+    /// [`compress_resident`](Self::compress_resident).
+    pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
+        let start = Instant::now();
+        let (kernel, refused) =
+            self.resident(|device, time_limit| resident::decompress(device, packed, pages, time_limit))?;
+        let restored = self.resident(|_, _| restore_refused(packed, pages, &refused));
+        let times = kernel_times(kernel, start);
+        self.stats_mut().add_decompressed(packed.len(), times.total_time_ns);
+        restored.map(|()| times)
+    }
+
+    /// Runs `work` on the device, and lets go of a device that was lost in it.
+    fn resident<T>(&mut self, work: impl FnOnce(&mut Cuda, Duration) -> Result<T>) -> Result<T> {
+        let (device, time_limit) = self.device_mut()?;
+        work(device, time_limit).inspect_err(|error: &Error| self.let_go_if_lost(&error.to_string()))
+    }
+}
+
+/// Has the CPU look at every page that the kernel refused: it says what is wrong with it, or has restored it. The first
+/// error is that of the batch.
+fn restore_refused(packed: &PackedOnDevice, pages: &mut DevicePages, refused: &[usize]) -> Result<()> {
+    let mut codec = PageCodec::default();
+    let mut result = Ok(());
+    for page in refused {
+        // A place that stays without its page is zeroed: what it held is not of this batch.
+        let mut place = [0; PAGE_SIZE];
+        let decoded = packed.page(*page).and_then(|(kind, bytes)| {
+            codec.decompress(PageData::new(kind, &bytes)?, &mut place).inspect_err(|_| place.fill(0))
+        });
+        pages.put(*page, &place)?;
+        result = result.and(decoded.map_err(|error| error.in_page(*page)));
+    }
+    result
+}
+
+fn kernel_times(kernel: Duration, start: Instant) -> BatchTimes {
+    BatchTimes::new(StageTimes { kernel, ..StageTimes::default() }, start.elapsed())
+}

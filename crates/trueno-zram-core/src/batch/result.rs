@@ -1,0 +1,154 @@
+//! What a batch came to: its pages, and where the time went.
+
+use crate::gpu::ring::StageTimes;
+use crate::page::{CompressedPage, PAGE_SIZE, Page};
+
+/// Where a batch's time went.
+///
+/// The first three come from marks on the device, added up over the slots of the ring, which overlap: their sum can be
+/// more than the total. Pages that the CPU did have no share in them.
+///
+/// ```
+/// use trueno_zram_core::gpu::BatchTimes;
+/// let times = BatchTimes { h2d_time_ns: 75_000, kernel_time_ns: 13_000, d2h_time_ns: 30_000, total_time_ns: 90_000 };
+/// assert!(times.h2d_time_ns + times.kernel_time_ns + times.d2h_time_ns > times.total_time_ns, "they overlap");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BatchTimes {
+    /// Host-to-device transfer time (ns).
+    pub h2d_time_ns: u64,
+    /// Kernel execution time (ns).
+    pub kernel_time_ns: u64,
+    /// Device-to-host transfer time (ns).
+    pub d2h_time_ns: u64,
+    /// Total wall clock time (ns).
+    pub total_time_ns: u64,
+}
+
+impl BatchTimes {
+    pub(crate) fn new(stages: StageTimes, total: std::time::Duration) -> Self {
+        Self {
+            h2d_time_ns: nanoseconds(stages.h2d),
+            kernel_time_ns: nanoseconds(stages.kernel),
+            d2h_time_ns: nanoseconds(stages.d2h),
+            total_time_ns: nanoseconds(total),
+        }
+    }
+}
+
+/// 584 years fit.
+fn nanoseconds(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Compressed pages, and where the time went.
+///
+/// ```
+/// use trueno_zram_core::gpu::{BatchResult, GpuBatchCompressor, GpuBatchConfig, gpu_available};
+/// use trueno_zram_core::PAGE_SIZE;
+///
+/// # fn main() -> Result<(), trueno_zram_core::Error> {
+/// if gpu_available() {
+///     let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+///     let pages = vec![[0u8; PAGE_SIZE]; 1000];
+///     let result = compressor.compress_batch(&pages)?;
+///
+///     // Timing components
+///     println!("H2D transfer: {} ns", result.h2d_time_ns);
+///     println!("Kernel execution: {} ns", result.kernel_time_ns);
+///     println!("D2H transfer: {} ns", result.d2h_time_ns);
+///     println!("Total time: {} ns", result.total_time_ns);
+///
+///     // Metrics
+///     let throughput = result.throughput_bytes_per_sec(pages.len() * PAGE_SIZE);
+///     println!("Throughput: {:.2} GB/s", throughput / 1e9);
+///     println!("Compression ratio: {:.2}x", result.compression_ratio());
+///     println!("PCIe 5x rule satisfied: {}", result.pcie_rule_satisfied());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchResult {
+    /// Compressed pages.
+    pub pages: Vec<CompressedPage>,
+    /// Host-to-device transfer time (ns).
+    pub h2d_time_ns: u64,
+    /// Kernel execution time (ns).
+    pub kernel_time_ns: u64,
+    /// Device-to-host transfer time (ns).
+    pub d2h_time_ns: u64,
+    /// Total wall clock time (ns).
+    pub total_time_ns: u64,
+}
+
+impl BatchResult {
+    pub(crate) fn new(pages: Vec<CompressedPage>, times: BatchTimes) -> Self {
+        let BatchTimes { h2d_time_ns, kernel_time_ns, d2h_time_ns, total_time_ns } = times;
+        Self { pages, h2d_time_ns, kernel_time_ns, d2h_time_ns, total_time_ns }
+    }
+
+    /// Throughput in bytes a second, for so many bytes of input; 0 if no time passed.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::BatchResult;
+    /// let result =
+    ///     BatchResult { pages: vec![], h2d_time_ns: 0, kernel_time_ns: 0, d2h_time_ns: 0, total_time_ns: 1_000_000 };
+    /// assert_eq!(result.throughput_bytes_per_sec(4_096_000), 4.096e9);
+    /// ```
+    #[must_use]
+    pub fn throughput_bytes_per_sec(&self, input_bytes: usize) -> f64 {
+        if self.total_time_ns == 0 { 0.0 } else { input_bytes as f64 * 1e9 / self.total_time_ns as f64 }
+    }
+
+    /// Bytes of the pages over bytes that hold them; 1 for no pages at all.
+    ///
+    /// ```
+    /// use trueno_zram_core::{CompressedPage, PageData, PageKind, gpu::BatchResult};
+    /// let page = CompressedPage::from(PageData::new(PageKind::Lz4, &[0; 1024])?);
+    /// let result = BatchResult {
+    ///     pages: vec![page; 3], h2d_time_ns: 0, kernel_time_ns: 0, d2h_time_ns: 0, total_time_ns: 0,
+    /// };
+    /// assert_eq!(result.compression_ratio(), 4.0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn compression_ratio(&self) -> f64 {
+        let held: usize = self.pages.iter().map(|page| page.bytes().len()).sum();
+        if held == 0 { 1.0 } else { (self.pages.len() * PAGE_SIZE) as f64 / held as f64 }
+    }
+
+    /// Whether the kernel took more than five times as long as both transfers together: the "PCIe 5x rule".
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::BatchResult;
+    /// let of = |kernel_time_ns| BatchResult {
+    ///     pages: vec![], h2d_time_ns: 70, kernel_time_ns, d2h_time_ns: 30, total_time_ns: 1000,
+    /// };
+    /// assert!(!of(500).pcie_rule_satisfied() && of(501).pcie_rule_satisfied());
+    /// ```
+    #[must_use]
+    pub fn pcie_rule_satisfied(&self) -> bool {
+        let transfers = u128::from(self.h2d_time_ns) + u128::from(self.d2h_time_ns);
+        u128::from(self.kernel_time_ns) > 5 * transfers
+    }
+}
+
+/// Restored pages, and where the time went.
+///
+/// ```no_run
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+/// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+/// let compressed = compressor.compress_batch(&vec![[5u8; 4096]; 1000])?;
+/// let restored = compressor.decompress_batch(&compressed.pages)?;
+/// assert_eq!(restored.pages[999], [5; 4096]);
+/// println!("{:?}", restored.times);
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoredBatch {
+    /// The pages.
+    pub pages: Vec<Page>,
+    /// Where the time went.
+    pub times: BatchTimes,
+}

@@ -1,0 +1,177 @@
+//! Every call failing in turn, in every way.
+
+use super::{Form, NO_HURRY, SOON, Shape, Trial};
+use crate::error::Error;
+use crate::gpu::ring::fake::{Call, Fault, Schedule};
+
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+
+/// The calls that a first batch makes.
+fn list_of(form: Form, shape: Shape) -> Vec<Call> {
+    let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
+    trial.fake.arm([]);
+    trial.run().unwrap();
+    trial.fake.calls()
+}
+
+/// How many there are.
+pub(super) fn calls_of(form: Form, shape: Shape) -> usize {
+    list_of(form, shape).len()
+}
+
+/// Lets call `at` of a batch fail; the batch, and one after it, come out right.
+fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) {
+    let time_limit = if fault == Fault::Hang { SOON } else { NO_HURRY };
+    let mut trial = Trial::new(form, shape, schedule, time_limit);
+    trial.fake.arm([(at, fault)]);
+    let first = run(&mut trial, fault);
+    let fired = trial.fake.fired();
+    let what = format!("{form:?}, {shape:?}, {schedule:?}: {fault:?} at call {at}, {fired:?}");
+    let [(call, _)] = fired[..] else { panic!("{what}: one fault comes to pass") };
+    let after_first = trial.compressor.stats().fallback.clone();
+    let second = run(&mut trial, fault);
+    let stats = trial.compressor.stats().fallback.clone();
+
+    match fault {
+        Fault::OutOfMemory => {
+            // The last call may be one that waits for what is done already.
+            assert!(first > 0 || call == Call::Wait && form == Form::DecompressPinned, "{what}");
+            assert_eq!(after_first.batches, 1, "{what}: {after_first:?}");
+            let reason = format!("{}: CUDA_ERROR_OUT_OF_MEMORY (2)", call.name());
+            assert_eq!(after_first.last_reason, Some(reason), "{what}");
+            assert_eq!((second, stats.batches), (0, 1), "{what}: the device is used again");
+            assert!(trial.compressor.uses_device(), "{what}");
+        }
+        Fault::WrongIndex => {
+            let is_seen = call == Call::Compress;
+            assert_eq!(after_first.batches, u64::from(is_seen), "{what}: {after_first:?}");
+            assert_eq!(after_first.last_reason.is_some_and(|why| why.contains("makes no sense")), is_seen, "{what}");
+            assert_eq!(second, 0, "{what}: the device is used again");
+        }
+        // These may strike after the last call that matters: then the second batch finds out.
+        Fault::IllegalAddressLater | Fault::Hang => assert!(second > 0, "{what}"),
+        Fault::IllegalAddress | Fault::LaunchFailed | Fault::DeviceLost => {
+            assert!(first > 0 || call == Call::Wait && form == Form::DecompressPinned, "{what}");
+            let (code, _) = fault.error().unwrap();
+            assert_eq!(after_first.last_reason.as_ref().map(|why| why.contains(code)), Some(true), "{what}");
+        }
+        Fault::IllegalAddressTold | Fault::Panic => unreachable!("not tried here"),
+    }
+    let seen = trial.fake.seen();
+    if matches!(fault, Fault::OutOfMemory | Fault::WrongIndex) {
+        assert_eq!((seen.slots, stats.device_given_up), (shape.slots, None), "{what}: no slot is lost");
+    } else {
+        let why = stats.device_given_up.unwrap_or_else(|| panic!("{what}: the stats say that the device was given up"));
+        let code = fault.error().map_or("did not finish within 5 ms", |(code, _)| code);
+        assert!(why.contains(code), "{what}: {why}");
+        assert!(!trial.compressor.uses_device() && seen.calls_after_loss == 0, "{what}: {seen:?}");
+        trial.fake.arm([]);
+        assert_eq!(run(&mut trial, fault), shape.pages, "{what}: all by the CPU");
+        assert_eq!(trial.fake.calls(), [], "{what}: a lost device is not called");
+    }
+    trial.end();
+}
+
+/// How many pages the CPU did. A hung copy to the caller's memory may keep that out of reach: then it is an error.
+fn run(trial: &mut Trial, fault: Fault) -> usize {
+    match trial.run() {
+        Ok(done) => done.by_cpu,
+        Err(Error::GpuNotAvailable(_)) if fault == Fault::Hang && trial.form == Form::DecompressPinned => {
+            assert!(!trial.compressor.uses_device(), "it was given up");
+            assert!(trial.pinned.as_ref().unwrap().pages().is_err(), "a copy may come yet: the bytes are not seen");
+            // The same pages to other memory come out right.
+            trial.form = Form::DecompressInto;
+            let done = trial.run().unwrap().by_cpu;
+            trial.form = Form::DecompressPinned;
+            done
+        }
+        Err(other) => panic!("{:?}: {other}", trial.form),
+    }
+}
+
+fn every_call(form: Form, shape: Shape, schedule: Schedule, faults: &[Fault]) {
+    for at in 0..calls_of(form, shape) {
+        faults.iter().for_each(|fault| check(form, shape, schedule, at, *fault));
+    }
+}
+
+#[test]
+fn every_call_refused_in_turn() {
+    for form in Form::ALL {
+        every_call(form, SHAPE, Schedule::Eager, &[Fault::OutOfMemory]);
+    }
+}
+
+#[test]
+fn every_kernel_lying_in_turn() {
+    // With one slot, calls come in one order.
+    let shape = Shape { slots: 1, ..SHAPE };
+    for form in Form::ALL {
+        let kernel = if form.compresses() { Call::Compress } else { Call::Decompress };
+        let calls = list_of(form, shape);
+        let kernels = calls.iter().enumerate().filter(|(_, call)| **call == kernel);
+        kernels.for_each(|(at, _)| check(form, shape, Schedule::Eager, at, Fault::WrongIndex));
+    }
+}
+
+#[test]
+fn every_call_poisoning_the_device_in_turn() {
+    const KINDS: [Fault; 3] = [Fault::IllegalAddress, Fault::LaunchFailed, Fault::DeviceLost];
+    let shape = Shape { slots: 2, ..SHAPE };
+    for form in Form::ALL {
+        for at in 0..calls_of(form, shape) {
+            check(form, shape, Schedule::Eager, at, KINDS[at % KINDS.len()]);
+        }
+    }
+}
+
+#[test]
+fn every_call_poisoning_the_device_for_the_next_one_in_turn() {
+    let shape = Shape { slots: 4, ..SHAPE };
+    for form in Form::ALL {
+        every_call(form, shape, Schedule::Eager, &[Fault::IllegalAddressLater]);
+    }
+}
+
+#[test]
+fn every_call_failing_in_turn_while_the_queues_lag() {
+    for form in Form::RINGS {
+        for (slots, schedule) in [(1, Schedule::OneByOne), (2, Schedule::LastFirst), (4, Schedule::Random(3))] {
+            let shape = Shape { pages: 7, batch_size: 2, slots };
+            every_call(form, shape, schedule, &[Fault::OutOfMemory, Fault::IllegalAddressLater]);
+        }
+    }
+}
+
+#[test]
+fn every_call_failing_in_turn_with_slots_in_pieces() {
+    let shape = Shape { pages: 300, batch_size: 300, slots: 1 };
+    for form in Form::RINGS {
+        every_call(form, shape, Schedule::OneByOne, &[Fault::OutOfMemory]);
+    }
+}
+
+#[test]
+fn every_call_followed_by_a_hang_in_turn() {
+    let shape = Shape { pages: 7, batch_size: 4, slots: 2 };
+    for form in Form::RINGS {
+        every_call(form, shape, Schedule::Eager, &[Fault::Hang]);
+    }
+}
+
+/// The device's failure shows first in memory that a worker waits for; before the worker can say so, the thread that
+/// drives the ring is told that the device is lost. The driver has stopped all copies: the pages are within reach.
+#[test]
+fn a_failure_that_a_worker_saw_first_is_the_one_that_counts() {
+    for form in Form::ALL {
+        let shape = Shape { pages: 64, ..SHAPE };
+        let mut trial = Trial::new(form, shape, Schedule::OneByOne, NO_HURRY);
+        trial.run().unwrap();
+        trial.fake.arm_always(Call::Wait, Fault::IllegalAddressTold);
+        let done = trial.run().unwrap_or_else(|error| panic!("{form:?}: {error}"));
+        assert!(done.by_cpu > 0, "{form:?}");
+        let why = trial.compressor.stats().fallback.device_given_up.clone().unwrap();
+        assert!(why.contains("CUDA_ERROR_ILLEGAL_ADDRESS (700)"), "{form:?}: {why}");
+        trial.end();
+    }
+}

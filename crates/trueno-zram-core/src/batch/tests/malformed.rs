@@ -1,0 +1,170 @@
+//! Decompression of pages that are none, and of those that the device does not know.
+
+use super::{Form, NO_HURRY, Shape, Trial};
+use crate::algorithm::Algorithm;
+use crate::arena::{CompressedBatch, IndexEntry};
+use crate::cpu::CpuBatchCompressor;
+use crate::error::Error;
+use crate::gpu::ring::fake::{Fault, Schedule};
+use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
+
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 2 };
+const FORMS: [Form; 2] = [Form::DecompressInto, Form::DecompressPinned];
+
+/// A batch of pages held in any way.
+fn batch_of<'a>(pages: impl IntoIterator<Item = (PageKind, &'a [u8])>) -> CompressedBatch {
+    let (mut arena, mut index) = (Vec::new(), Vec::new());
+    for (kind, bytes) in pages {
+        let len_bytes = u16::try_from(bytes.len()).unwrap();
+        index.push(IndexEntry { offset: arena.len() as u64, len_bytes, kind });
+        arena.extend_from_slice(bytes);
+    }
+    CompressedBatch::from_parts(arena, index).unwrap()
+}
+
+fn held_of(batch: &CompressedBatch, page: usize) -> (PageKind, &[u8]) {
+    let data: PageData<'_> = batch.get(page).unwrap();
+    (data.kind(), data.bytes())
+}
+
+/// Restores a batch to places full of 0xaa; the answer, and the places.
+fn restore(trial: &mut Trial, batch: &CompressedBatch) -> (Result<(), Error>, Vec<Page>) {
+    if let Some(pinned) = &mut trial.pinned {
+        pinned.pages_mut().unwrap().fill([0xaa; PAGE_SIZE]);
+        let result = trial.compressor.decompress_pinned_into(batch, pinned, &());
+        (result.map(drop), pinned.pages().unwrap().to_vec())
+    } else {
+        let mut places = vec![[0xaa; PAGE_SIZE]; batch.len()];
+        let result = trial.compressor.decompress_into(batch, &mut places, &());
+        (result.map(drop), places)
+    }
+}
+
+/// The trial's batch with some pages replaced by a block that stops short.
+fn with_bad_pages(trial: &Trial, bad: &[usize]) -> CompressedBatch {
+    let block: (PageKind, &[u8]) = (PageKind::Lz4, &[0x4f, 1, 2]);
+    batch_of(
+        (0..trial.pages.len()).map(|page| if bad.contains(&page) { block } else { held_of(&trial.sample.held, page) }),
+    )
+}
+
+fn is_bad_page(result: &Result<(), Error>, page: usize) -> bool {
+    matches!(result, Err(Error::InPage { index, error }) if *index == page && matches!(**error, Error::CorruptLz4(_)))
+}
+
+#[test]
+fn a_bad_page_is_an_error_by_its_index_and_all_others_are_restored() {
+    for form in FORMS {
+        for bad in [&[0][..], &[22], &[9], &[3, 4, 17], &[6, 5], &[20, 21, 22]] {
+            let mut trial = Trial::new(form, SHAPE, Schedule::Random(5), NO_HURRY);
+            trial.run().unwrap(); // so that the device's memory holds pages of another batch
+            let batch = with_bad_pages(&trial, bad);
+            let (result, places) = restore(&mut trial, &batch);
+            assert!(is_bad_page(&result, *bad.iter().min().unwrap()), "{form:?}, {bad:?}: {result:?}");
+            for (page, place) in places.iter().enumerate().filter(|(page, _)| !bad.contains(page)) {
+                assert!(*place == trial.pages[page], "{form:?}, {bad:?}: page {page}");
+            }
+            let fallback = &trial.compressor.stats().fallback;
+            assert_eq!((fallback.batches, fallback.pages), (0, 0), "bad pages are not the device's fault");
+            assert_eq!(trial.run().unwrap().by_cpu, 0, "the device is used again");
+            trial.end();
+        }
+    }
+}
+
+#[test]
+fn bad_pages_are_errors_by_their_index_when_the_device_fails_too() {
+    for form in FORMS {
+        let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+        trial.fake.arm([]);
+        trial.run().unwrap();
+        for at in 0..trial.fake.calls().len() {
+            let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+            let batch = with_bad_pages(&trial, &[2, 21]);
+            trial.fake.arm([(at, Fault::OutOfMemory)]);
+            let (result, places) = restore(&mut trial, &batch);
+            assert!(is_bad_page(&result, 2), "{form:?}, call {at}: {result:?}");
+            let wrong = (0..23).find(|page| ![2, 21].contains(page) && places[*page] != trial.pages[*page]);
+            assert_eq!(wrong, None, "{form:?}, call {at}");
+            trial.end();
+        }
+    }
+}
+
+/// Whether a place has bytes of another page: a run that is not of one byte.
+fn shows(place: &Page, pages: &[Page]) -> bool {
+    let runs = place.windows(16).filter(|run| run.iter().any(|byte| *byte != run[0]));
+    runs.into_iter().any(|run| pages.iter().any(|page| page.windows(16).any(|other| other == run)))
+}
+
+#[test]
+fn the_place_of_a_refused_page_shows_nothing_of_other_pages() {
+    for slots in 1..=3 {
+        let mut trial = Trial::new(Form::DecompressPinned, Shape { slots, ..SHAPE }, Schedule::Eager, NO_HURRY);
+        trial.run().unwrap(); // leaves its pages in the device's memory
+        let bad = [1, 2, 6, 13, 22];
+        let batch = with_bad_pages(&trial, &bad);
+        let (result, places) = restore(&mut trial, &batch);
+        assert!(is_bad_page(&result, 1), "{result:?}");
+        let leak = bad.into_iter().find(|page| shows(&places[*page], &trial.pages));
+        assert_eq!(leak, None, "with {slots} slots");
+        trial.end();
+    }
+}
+
+#[test]
+fn the_place_of_a_refused_page_shows_nothing_of_other_pages_when_the_device_fails_too() {
+    // Pages that lie in the places of pages with bytes of their own, which an earlier batch left on the device.
+    let (shape, bad) = (Shape { pages: 12, ..SHAPE }, [6, 10]);
+    let prepared = || {
+        let mut trial = Trial::new(Form::DecompressPinned, shape, Schedule::Eager, NO_HURRY);
+        trial.run().unwrap();
+        let batch = with_bad_pages(&trial, &bad);
+        (trial, batch)
+    };
+    let (mut trial, batch) = prepared();
+    trial.fake.arm([]);
+    assert!(is_bad_page(&restore(&mut trial, &batch).0, 6));
+    for at in 0..trial.fake.calls().len() {
+        let (mut trial, batch) = prepared();
+        trial.fake.arm([(at, Fault::OutOfMemory)]);
+        let (result, places) = restore(&mut trial, &batch);
+        assert!(is_bad_page(&result, 6), "call {at}: {result:?}");
+        let leak = bad.into_iter().find(|page| shows(&places[*page], &trial.pages));
+        assert_eq!(leak, None, "call {at}: {:?}", trial.fake.fired());
+        trial.end();
+    }
+}
+
+#[test]
+fn zstandard_pages_among_the_others_are_restored() {
+    for form in FORMS {
+        let mut trial = Trial::new(form, SHAPE, Schedule::OneByOne, NO_HURRY);
+        let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&trial.pages).unwrap();
+        let pages =
+            (0..23).map(|page| if page % 3 == 0 { held_of(&zstd, page) } else { held_of(&trial.sample.held, page) });
+        let batch = batch_of(pages);
+        assert!((0..23).any(|page| held_of(&batch, page).0 == PageKind::Zstd));
+        let (result, places) = restore(&mut trial, &batch);
+        assert_eq!(result, Ok(()));
+        assert!(places == trial.pages, "{form:?}");
+        assert_eq!(trial.compressor.stats().fallback.batches, 0);
+        trial.end();
+    }
+}
+
+#[test]
+fn a_destination_of_another_length_is_refused_and_left_alone() {
+    for form in FORMS {
+        let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+        trial.fake.arm([]);
+        let short = batch_of((0..22).map(|page| held_of(&trial.sample.held, page)));
+        let result = match &mut trial.pinned {
+            Some(pinned) => trial.compressor.decompress_pinned_into(&short, pinned, &()),
+            None => trial.compressor.decompress_into(&short, &mut [[0; PAGE_SIZE]; 23], &()),
+        };
+        assert_eq!(result.map(drop), Err(Error::PageCount { batch_pages: 22, destination_pages: 23 }));
+        assert_eq!(trial.fake.calls(), [], "{form:?}");
+        trial.end();
+    }
+}

@@ -1,0 +1,226 @@
+//! Batches through a fake device: whatever it does, every page comes out right, and the stats say who made it.
+
+mod allocations;
+mod fallback;
+mod faults;
+mod malformed;
+mod order;
+mod pairs;
+mod panics;
+mod pinned;
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use trueno_test_pages::generate::Generator;
+
+use super::{BatchTimes, GpuBatchCompressor, GpuOptions};
+use crate::arena::CompressedBatch;
+use crate::cpu::CpuBatchCompressor;
+use crate::error::Result;
+use crate::gpu::ring::fake::{FakeDevice, FakePinned, Schedule};
+use crate::gpu::{GpuBatchConfig, PinnedPages};
+use crate::lz4::decode_simple;
+use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
+use crate::samefill::fill_page;
+
+/// The calls of a compressor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    CompressBatch,
+    CompressInto,
+    CompressPinned,
+    DecompressBatch,
+    DecompressInto,
+    DecompressPinned,
+}
+
+impl Form {
+    const ALL: [Self; 6] = [
+        Self::CompressBatch,
+        Self::CompressInto,
+        Self::CompressPinned,
+        Self::DecompressBatch,
+        Self::DecompressInto,
+        Self::DecompressPinned,
+    ];
+
+    /// One for each way through the ring.
+    const RINGS: [Self; 4] = [Self::CompressInto, Self::CompressPinned, Self::DecompressInto, Self::DecompressPinned];
+
+    fn is_pinned(self) -> bool {
+        matches!(self, Self::CompressPinned | Self::DecompressPinned)
+    }
+
+    fn compresses(self) -> bool {
+        matches!(self, Self::CompressBatch | Self::CompressInto | Self::CompressPinned)
+    }
+}
+
+/// Batches of what size go through how many slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    pages: usize,
+    batch_size: usize,
+    slots: usize,
+}
+
+/// Long enough for any machine, however busy.
+const NO_HURRY: Duration = Duration::from_secs(30);
+/// For devices that hang: the test waits as long.
+const SOON: Duration = Duration::from_millis(5);
+
+/// Same-filled, random and compressible pages; of the four from page 16 on, none is for a device.
+fn some_pages(count: usize) -> Vec<Page> {
+    let mut generator = Generator::new(count as u64);
+    let mut page = |number: usize| match number % 64 {
+        0 | 5 | 16..20 => [u8::try_from(number % 251).unwrap(); PAGE_SIZE],
+        1 | 7 | 14 => std::array::from_fn(|_| generator.byte()),
+        _ => std::array::from_fn(|i| u8::try_from((i / 48 * (number + 3)) % 256).unwrap() ^ (generator.byte() & 1)),
+    };
+    (0..count).map(&mut page).collect()
+}
+
+fn restored(data: PageData<'_>) -> Page {
+    let mut page = [0; PAGE_SIZE];
+    match data.kind() {
+        PageKind::SameFilled => fill_page(&mut page, data.bytes().try_into().unwrap()),
+        PageKind::Raw => page.copy_from_slice(data.bytes()),
+        PageKind::Lz4 => decode_simple(data.bytes(), &mut page).unwrap(),
+        PageKind::Zstd => panic!("no one was asked for Zstandard"),
+    }
+    page
+}
+
+/// Pages, and what the CPU makes of them.
+struct Sample {
+    pages: Vec<Page>,
+    held: CompressedBatch,
+    values: Vec<CompressedPage>,
+}
+
+/// So many pages; the same each time, made once.
+fn sample(pages: usize) -> Arc<Sample> {
+    static MADE: Mutex<BTreeMap<usize, Arc<Sample>>> = Mutex::new(BTreeMap::new());
+    let made = &mut *MADE.lock().unwrap();
+    let sample = made.entry(pages).or_insert_with(|| {
+        let pages = some_pages(pages);
+        let mut cpu = CpuBatchCompressor::default();
+        let held = cpu.compress(&pages).unwrap();
+        let values = cpu.compress(&pages).unwrap().into_pages();
+        Arc::new(Sample { pages, held, values })
+    });
+    Arc::clone(sample)
+}
+
+/// A compressor on a fake device, and all that one of its calls needs, made once.
+struct Trial {
+    fake: FakeDevice,
+    compressor: GpuBatchCompressor<FakeDevice>,
+    form: Form,
+    sample: Arc<Sample>,
+    /// Those of the sample, unless the test has others.
+    pages: Vec<Page>,
+    pinned: Option<PinnedPages<FakePinned>>,
+    batch: CompressedBatch,
+}
+
+/// Who made the pages of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Done {
+    by_device: usize,
+    by_cpu: usize,
+    times: BatchTimes,
+}
+
+fn config(shape: Shape) -> GpuBatchConfig {
+    GpuBatchConfig { batch_size: shape.batch_size, ring_buffer_slots: shape.slots, ..GpuBatchConfig::default() }
+}
+
+fn options(time_limit: Duration) -> GpuOptions {
+    GpuOptions { time_limit, threads: NonZeroUsize::new(1), ..GpuOptions::default() }
+}
+
+impl Trial {
+    fn new(form: Form, shape: Shape, schedule: Schedule, time_limit: Duration) -> Self {
+        // With one thread, the one that drives the ring stages pages, too; with more, those do.
+        let threads = NonZeroUsize::new(if shape.slots.is_multiple_of(2) { 1 } else { 3 });
+        let options = GpuOptions { threads, ..options(time_limit) };
+        Self::with(form, shape.pages, FakeDevice::new(schedule), config(shape), &options)
+    }
+
+    fn with(form: Form, pages: usize, fake: FakeDevice, config: GpuBatchConfig, options: &GpuOptions) -> Self {
+        let compressor = GpuBatchCompressor::on(fake.clone(), config, options).unwrap();
+        let sample = sample(pages);
+        let pages = sample.pages.clone();
+        let mut pinned = form.is_pinned().then(|| compressor.pinned_pages(pages.len()).unwrap());
+        if form == Form::CompressPinned {
+            pinned.as_mut().unwrap().pages_mut().unwrap().copy_from_slice(&pages);
+        }
+        Self { fake, compressor, form, sample, pages, pinned, batch: CompressedBatch::new() }
+    }
+
+    /// Does a batch, and checks every page of it.
+    fn run(&mut self) -> Result<Done> {
+        let Self { compressor, sample, pages, batch, .. } = self;
+        let Sample { held, values, .. } = &**sample;
+        let fallback_before = compressor.stats().fallback.pages;
+        let (by_ring, by_cpu) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let progress = |pages: usize| {
+            // The ring reports from the thread that drives it, the CPU's codec from its pool.
+            let who = if rayon::current_thread_index().is_none() { &by_ring } else { &by_cpu };
+            who.fetch_add(pages, Ordering::Relaxed);
+        };
+        let mut places = vec![[0xaa; PAGE_SIZE]; pages.len()];
+        let times = match self.form {
+            Form::CompressBatch => {
+                let result = compressor.compress_batch(pages)?;
+                places = result.pages.iter().map(|page| restored(page.data())).collect();
+                let (h2d_time_ns, kernel_time_ns) = (result.h2d_time_ns, result.kernel_time_ns);
+                let (d2h_time_ns, total_time_ns) = (result.d2h_time_ns, result.total_time_ns);
+                BatchTimes { h2d_time_ns, kernel_time_ns, d2h_time_ns, total_time_ns }
+            }
+            Form::CompressInto => compressor.compress_into(pages, batch, &progress)?,
+            Form::CompressPinned => compressor.compress_pinned_into(self.pinned.as_mut().unwrap(), batch, &progress)?,
+            Form::DecompressBatch => {
+                let result = compressor.decompress_batch(values)?;
+                places = result.pages;
+                result.times
+            }
+            Form::DecompressInto => compressor.decompress_into(held, &mut places, &progress)?,
+            Form::DecompressPinned => {
+                let pinned = self.pinned.as_mut().unwrap();
+                if let Ok(places) = pinned.pages_mut() {
+                    places.fill([0xaa; PAGE_SIZE]);
+                }
+                let times = compressor.decompress_pinned_into(held, pinned, &progress)?;
+                places = pinned.pages()?.to_vec();
+                times
+            }
+        };
+        if matches!(self.form, Form::CompressInto | Form::CompressPinned) {
+            places = (0..batch.len()).map(|page| restored(batch.get(page).unwrap())).collect();
+        }
+        assert_eq!(places.len(), pages.len());
+        let wrong = places.iter().zip(&*pages).position(|(place, page)| place != page);
+        assert_eq!(wrong, None, "the first wrong page");
+        let fallback = usize::try_from(compressor.stats().fallback.pages - fallback_before).unwrap();
+        if !matches!(self.form, Form::CompressBatch | Form::DecompressBatch) {
+            assert_eq!(by_cpu.into_inner(), fallback, "the stats count what the CPU did");
+            assert_eq!(by_ring.into_inner() + fallback, pages.len(), "progress adds up to the batch");
+        }
+        Ok(Done { by_device: pages.len() - fallback, by_cpu: fallback, times })
+    }
+
+    /// Ends it: all memory is freed.
+    fn end(self) {
+        let Self { fake, compressor, pinned, .. } = self;
+        drop((compressor, pinned));
+        let seen = fake.seen();
+        assert_eq!((seen.slots, seen.pinned), (0, 0), "slots and page-locked buffers that leak");
+        assert_eq!(seen.misuses, Vec::<String>::new());
+    }
+}

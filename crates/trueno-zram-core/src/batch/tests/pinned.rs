@@ -1,0 +1,90 @@
+//! Page-locked pages of the caller.
+
+use super::{Form, NO_HURRY, Shape, Trial, config, options};
+use crate::arena::CompressedBatch;
+use crate::batch::GpuBatchCompressor;
+use crate::error::Error;
+use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
+use crate::page::PAGE_SIZE;
+
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+
+#[test]
+fn part_of_the_pages_can_be_used() {
+    let mut trial = Trial::new(Form::CompressPinned, SHAPE, Schedule::Random(1), NO_HURRY);
+    for len in [23, 1, 9, 0, 23] {
+        trial.pinned.as_mut().unwrap().set_len(len);
+        let mut batch = CompressedBatch::new();
+        trial.compressor.compress_pinned_into(trial.pinned.as_mut().unwrap(), &mut batch, &()).unwrap();
+        let restored: Vec<_> = (0..batch.len()).map(|page| super::restored(batch.get(page).unwrap())).collect();
+        assert!(restored == trial.pages[..len], "{len} pages");
+    }
+    trial.end();
+}
+
+#[test]
+fn pages_beyond_the_length_in_use_are_left_alone() {
+    let mut trial = Trial::new(Form::DecompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+    let mut larger = trial.compressor.pinned_pages(30).unwrap();
+    larger.pages_mut().unwrap().fill([0xbb; PAGE_SIZE]);
+    larger.set_len(23);
+    trial.compressor.decompress_pinned_into(&trial.sample.held, &mut larger, &()).unwrap();
+    assert!(larger.pages().unwrap() == trial.pages);
+    larger.set_len(30);
+    assert!(larger.pages().unwrap()[23..].iter().all(|page| *page == [0xbb; PAGE_SIZE]));
+    drop(larger);
+    trial.end();
+}
+
+#[test]
+fn pages_stay_readable_when_the_device_is_lost_while_it_reads_them() {
+    for fault in [Fault::IllegalAddress, Fault::IllegalAddressLater, Fault::LaunchFailed, Fault::DeviceLost] {
+        let mut trial = Trial::new(Form::CompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+        trial.run().unwrap();
+        trial.fake.arm([(5, fault)]);
+        assert!(trial.run().unwrap().by_cpu > 0);
+        let pinned = trial.pinned.as_mut().unwrap();
+        assert!(pinned.pages().unwrap() == trial.pages, "{fault:?}");
+        // The device has said that it is broken, so that it has stopped: they can be changed, too.
+        pinned.pages_mut().unwrap()[0] = [1; PAGE_SIZE];
+        trial.pages[0] = [1; PAGE_SIZE];
+        assert_eq!(trial.run().unwrap().by_cpu, 23, "{fault:?}");
+        trial.end();
+    }
+}
+
+#[test]
+fn pages_outlive_the_compressor() {
+    let mut trial = Trial::new(Form::DecompressPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    trial.run().unwrap();
+    let Trial { compressor, pinned, pages, fake, .. } = trial;
+    drop(compressor);
+    assert_eq!(fake.seen().slots, 0);
+    let pinned = pinned.unwrap();
+    assert!(pinned.pages().unwrap() == pages);
+    drop(pinned);
+    assert_eq!(fake.seen().pinned, 0);
+}
+
+#[test]
+fn memory_that_is_refused_is_an_error_with_the_calls_name() {
+    let fake = FakeDevice::new(Schedule::Eager);
+    let compressor = GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(NO_HURRY)).unwrap();
+    fake.arm([(0, Fault::OutOfMemory)]);
+    let Err(Error::GpuNotAvailable(why)) = compressor.pinned_pages(5) else { panic!("another answer") };
+    assert_eq!(why, "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
+    assert!(compressor.pinned_pages(usize::MAX).is_err(), "more than there are bytes");
+    assert_eq!(compressor.pinned_pages(5).unwrap().len(), 5, "the device is still there");
+}
+
+#[test]
+fn no_memory_is_to_be_had_of_a_device_that_was_given_up() {
+    let mut trial = Trial::new(Form::CompressInto, SHAPE, Schedule::Eager, NO_HURRY);
+    trial.fake.arm([(3, Fault::LaunchFailed)]);
+    trial.run().unwrap();
+    trial.fake.arm([]);
+    let Err(Error::GpuNotAvailable(why)) = trial.compressor.pinned_pages(5) else { panic!("another answer") };
+    assert!(why.contains("CUDA_ERROR_LAUNCH_FAILED (719)"), "{why}");
+    assert_eq!(trial.fake.calls(), []);
+    trial.end();
+}

@@ -1,0 +1,120 @@
+//! Page-locked pages that a caller fills itself.
+
+use super::error::GpuResult;
+use super::pinned::PinnedBuffer;
+use super::ring::device::PinnedMemory;
+use crate::error::Result;
+use crate::page::{PAGE_SIZE, Page};
+
+/// Pages in page-locked memory, which the GPU reads and writes by itself: nothing has to be copied there first.
+///
+/// Made by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages). Such memory cannot be swapped
+/// out, and is slow to allocate: make it once, and use it again.
+///
+/// ```no_run
+/// use trueno_zram_core::CompressedBatch;
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+///
+/// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+/// let mut pages = compressor.pinned_pages(100_000)?;
+/// pages.pages_mut()?[7].fill(7); // read a file into them, say
+/// let mut batch = CompressedBatch::new();
+/// compressor.compress_pinned_into(&mut pages, &mut batch, &())?;
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PinnedPages<P = PinnedBuffer> {
+    memory: P,
+    capacity: usize,
+    len: usize,
+}
+
+impl<P: PinnedMemory> PinnedPages<P> {
+    pub(crate) fn new(memory: P, pages: usize) -> Self {
+        Self { memory, capacity: pages, len: pages }
+    }
+
+    /// How many pages there are.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// assert_eq!(compressor.pinned_pages(100)?.len(), 100);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// assert!(compressor.pinned_pages(0)?.is_empty());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Uses the first `pages` of the pages that were allocated, for a batch that is smaller than the others.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let mut pages = compressor.pinned_pages(100)?;
+    /// pages.set_len(60);
+    /// pages.set_len(100); // they are all still there
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Panics
+    /// If there are not as many.
+    pub fn set_len(&mut self, pages: usize) {
+        assert!(pages <= self.capacity, "{pages} pages of {}", self.capacity);
+        self.len = pages;
+    }
+
+    /// The pages.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let pages = compressor.pinned_pages(100)?;
+    /// assert!(pages.pages()?.iter().all(|page| *page == [0; 4096]), "as allocated");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while it wrote them.
+    pub fn pages(&self) -> Result<&[Page]> {
+        Ok(&self.memory.bytes()?.as_chunks::<PAGE_SIZE>().0[..self.len])
+    }
+
+    /// The pages, to change.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let mut pages = compressor.pinned_pages(100)?;
+    /// pages.pages_mut()?[99] = [1; 4096];
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while it used them.
+    pub fn pages_mut(&mut self) -> Result<&mut [Page]> {
+        Ok(self.pages_mut_of_device()?)
+    }
+
+    pub(crate) fn pages_mut_of_device(&mut self) -> GpuResult<&mut [Page]> {
+        Ok(&mut self.memory.bytes_mut()?.as_chunks_mut::<PAGE_SIZE>().0[..self.len])
+    }
+
+    pub(crate) fn memory_mut(&mut self) -> &mut P {
+        &mut self.memory
+    }
+}

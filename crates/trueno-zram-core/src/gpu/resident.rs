@@ -1,0 +1,170 @@
+//! Kernels over pages that live on the GPU, and waiting for them.
+#![allow(unsafe_code)]
+
+mod packed;
+mod pages;
+
+use std::time::Duration;
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
+
+use super::codec::{MAX_BATCH_PAGES, PackedPages};
+use super::context::GpuContext;
+use super::error::{GpuError, GpuResult};
+use super::event::Event;
+use super::memory::DeviceBuffer;
+use super::ring::cuda::Cuda;
+use super::stream::Stream;
+use crate::error::{Error, Result};
+use crate::page::PAGE_SIZE;
+pub use packed::PackedOnDevice;
+pub use pages::DevicePages;
+
+const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
+const STATUS_BYTES: usize = size_of::<u32>();
+
+/// Queues the compression of pages on the device, and waits for it; the kernel's time.
+pub(crate) fn compress(
+    device: &mut Cuda,
+    pages: &DevicePages,
+    packed: &mut PackedOnDevice,
+    time_limit: Duration,
+) -> Result<Duration> {
+    check_room(pages.len, packed.capacity)?;
+    (packed.len, packed.len_bytes) = (0, 0);
+    let context = device.context().clone();
+    let (stream, compressor) = device.compressor();
+    let count = count_of(pages.len)?;
+    if count == 0 {
+        return Ok(Duration::ZERO);
+    }
+    let time = timed(&context, stream, time_limit, |start| {
+        compressor.zero(stream, count, &packed.index)?;
+        stream.record(start)?;
+        // SAFETY: three buffers that no one else has, the index zeroed just before in the same stream. `timed` returns when
+        // the kernel is done, or gives the context up; until then `packed` and `pages` are borrowed, and nothing safe
+        // writes them.
+        unsafe { compressor.launch_zeroed(stream, &pages.memory, count, &packed.bytes, &packed.index) }
+    })?;
+    packed.len_bytes = packed_bytes(stream, &packed.index, pages.len)?;
+    packed.len = pages.len;
+    Ok(time)
+}
+
+/// Queues the restoring of packed pages on the device, and waits for it; the kernel's time, and the pages that it refused.
+pub(crate) fn decompress(
+    device: &mut Cuda,
+    packed: &PackedOnDevice,
+    pages: &mut DevicePages,
+    time_limit: Duration,
+) -> Result<(Duration, Vec<usize>)> {
+    check_room(packed.len, pages.capacity)?;
+    pages.len = packed.len;
+    if packed.is_empty() {
+        return Ok((Duration::ZERO, Vec::new()));
+    }
+    let context = device.context().clone();
+    let (stream, decompressor) = device.decompressor()?;
+    let count = count_of(packed.len)?;
+    // Widening: `usize` has 64 bits wherever CUDA runs.
+    let from =
+        PackedPages { bytes: &packed.bytes, len_bytes: packed.len_bytes as u64, index: &packed.index, pages: count };
+    let time = timed(&context, stream, time_limit, |start| {
+        // No page counts as restored unless the kernel says so.
+        stream.fill(&pages.status, 0..packed.len * STATUS_BYTES, 0xff)?;
+        decompressor.zero(stream)?;
+        stream.record(start)?;
+        // SAFETY: four buffers, of which `packed`'s are only read by safe code while it is borrowed, and `pages`' are used
+        // by no one else; `timed` returns when the kernel is done, or gives the context up.
+        unsafe { decompressor.launch_zeroed(stream, from, &pages.memory, &pages.status) }
+    })?;
+    let mut status = vec![0; packed.len * STATUS_BYTES];
+    stream.download(&pages.status, 0, &mut status)?;
+    let restored =
+        |code: &[u8; STATUS_BYTES]| PageStatus::from_code(u32::from_le_bytes(*code)) == Some(PageStatus::Restored);
+    let refused = status.as_chunks().0.iter().enumerate().filter(|(_, code)| !restored(code)).map(|(page, _)| page);
+    Ok((time, refused.collect()))
+}
+
+/// Runs `queue`, which records its argument before the work that is to be timed, and waits for all of it. When this
+/// returns, nothing that was queued is still to run; or the context is given up.
+fn timed(
+    context: &GpuContext,
+    stream: &Stream,
+    time_limit: Duration,
+    queue: impl FnOnce(&Event) -> GpuResult<()>,
+) -> GpuResult<Duration> {
+    let (start, end) = (Event::timed(context)?, Event::timed(context)?);
+    let queued = queue(&start);
+    // Part of the work may be queued even if another part was refused.
+    let done = stream.record(&end).and_then(|()| end.wait_for(time_limit));
+    if let Err(error) = &done {
+        context.abandon(&error.to_string());
+    }
+    queued.and(done)?;
+    end.since(&start)
+}
+
+/// Reads from the kernel's index how long the packed pages are.
+fn packed_bytes(stream: &Stream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
+    let Some(last) = pages.checked_sub(1) else { return Ok(0) };
+    let mut bits = [0; INDEX_ENTRY_BYTES];
+    stream.download(index, last * INDEX_ENTRY_BYTES, &mut bits)?;
+    let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
+    let end = usize::try_from(aligned(entry.offset_bytes() + u64::from(entry.len_bytes()))).ok();
+    let wrong = GpuError::WrongIndex { page: last, bits: entry.bits() };
+    end.filter(|end| entry.is_placed() && *end <= pages * PAGE_SIZE).ok_or(wrong)
+}
+
+fn aligned(end: u64) -> u64 {
+    end.next_multiple_of(PACK_ALIGN_BYTES.into())
+}
+
+fn check_capacity(pages: usize) -> GpuResult<()> {
+    match u32::try_from(pages) {
+        Ok(count) if count <= MAX_BATCH_PAGES => Ok(()),
+        _ => Err(GpuError::OutOfRange { what: "number of pages", value: pages as i128 }),
+    }
+}
+
+fn check_room(batch_pages: usize, destination_pages: usize) -> Result<()> {
+    if batch_pages <= destination_pages {
+        return Ok(());
+    }
+    Err(Error::PageCount { batch_pages, destination_pages })
+}
+
+fn count_of(pages: usize) -> GpuResult<u32> {
+    u32::try_from(pages).map_err(|_| GpuError::OutOfRange { what: "number of pages", value: pages as i128 })
+}
+
+/// Copies bytes to the front of a buffer, if there are any.
+fn upload(stream: &Stream, to: &DeviceBuffer, bytes: &[u8]) -> GpuResult<()> {
+    if bytes.is_empty() { Ok(()) } else { stream.upload(to, 0, bytes) }
+}
+
+/// Copies bytes from the front of a buffer, if there are any.
+fn download(stream: &Stream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult<()> {
+    if bytes.is_empty() { Ok(()) } else { stream.download(from, 0, bytes) }
+}
+
+/// Device memory with zeros queued for it: no kernel reads what an earlier owner left.
+fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<DeviceBuffer> {
+    let buffer = DeviceBuffer::new(context, len_bytes)?;
+    if len_bytes > 0 {
+        stream.fill(&buffer, 0..len_bytes, 0)?;
+    }
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_and_capacity_have_limits() {
+        assert!(check_capacity(MAX_BATCH_PAGES as usize).is_ok() && check_capacity(usize::MAX).is_err());
+        assert!(check_room(3, 3).is_ok());
+        assert_eq!(check_room(4, 3), Err(Error::PageCount { batch_pages: 4, destination_pages: 3 }));
+    }
+}

@@ -1,0 +1,290 @@
+//! Packed pages and their index in device memory.
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+
+use super::{INDEX_ENTRY_BYTES, aligned, check_capacity, check_room, download, upload, zeroed};
+use crate::arena::CompressedBatch;
+use crate::error::{Error, Result};
+use crate::gpu::context::GpuContext;
+use crate::gpu::error::GpuError;
+use crate::gpu::memory::DeviceBuffer;
+use crate::gpu::ring::compress::checked_entry;
+use crate::gpu::stream::Stream;
+use crate::page::{PAGE_SIZE, PageKind};
+
+/// Packed pages and their index in device memory.
+///
+/// Made by [`GpuBatchCompressor::packed_on_device`](crate::gpu::GpuBatchCompressor::packed_on_device), and filled by a compression or by [`upload`](Self::upload).
+/// Pages lie in their order, at multiples of 16 bytes. The index has a
+/// [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) of 8 bytes for each.
+///
+/// ```no_run
+/// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+///
+/// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+/// let mut packed = compressor.packed_on_device(1000)?;
+/// let batch = trueno_zram_core::CpuBatchCompressor::default().compress(&[[7; 4096]; 1000])?;
+/// packed.upload(&batch)?;
+/// let mut pages = compressor.device_pages(1000)?;
+/// compressor.decompress_resident(&packed, &mut pages)?;
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct PackedOnDevice {
+    pub(super) bytes: DeviceBuffer,
+    pub(super) index: DeviceBuffer,
+    stream: Stream,
+    pub(super) capacity: usize,
+    pub(super) len: usize,
+    /// Of the packed pages; a multiple of 16.
+    pub(super) len_bytes: usize,
+}
+
+impl PackedOnDevice {
+    /// Allocates device memory for as many packed pages, however well they pack. There are none at first.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::{PackedOnDevice, raw::GpuContext};
+    /// let context = GpuContext::new(0)?;
+    /// assert!(PackedOnDevice::new(&context, 1000)?.is_empty());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`] if there is not as much memory, or for more than
+    /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
+    pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
+        check_capacity(pages)?;
+        let stream = Stream::new(context)?;
+        let bytes = zeroed(context, &stream, pages * PAGE_SIZE)?;
+        let index = zeroed(context, &stream, pages * INDEX_ENTRY_BYTES)?;
+        stream.synchronize()?;
+        Ok(Self { bytes, index, stream, capacity: pages, len: 0, len_bytes: 0 })
+    }
+
+    /// How many pages there is room for.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let packed = compressor.packed_on_device(100)?;
+    /// assert_eq!((packed.len(), packed.capacity()), (0, 100));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many pages there are.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let (pages, mut packed) = (compressor.device_pages(60)?, compressor.packed_on_device(100)?);
+    /// compressor.compress_resident(&pages, &mut packed)?;
+    /// assert_eq!(packed.len(), 60);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// assert!(compressor.packed_on_device(100)?.is_empty(), "nothing was packed yet");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes from the start of the first packed page to the end of the last, up to a multiple of 16.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let (pages, mut packed) = (compressor.device_pages(3)?, compressor.packed_on_device(3)?);
+    /// compressor.compress_resident(&pages, &mut packed)?;
+    /// assert_eq!(packed.len_bytes(), 48, "three words, each in 16 bytes");
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Where the packed pages lie on the device. For kernels of the user's own, to read.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let packed = compressor.packed_on_device(100)?;
+    /// println!("{} bytes at {:#x}", packed.len_bytes(), packed.address());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.bytes.address()
+    }
+
+    /// Where the index lies on the device. For kernels of the user's own, to read.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let packed = compressor.packed_on_device(100)?;
+    /// let entry_of_page_7 = packed.index_address() + 7 * 8;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn index_address(&self) -> u64 {
+        self.index.address()
+    }
+
+    /// Copies the packed pages to the host, and checks every entry of their index.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let (pages, mut packed) = (compressor.device_pages(3)?, compressor.packed_on_device(3)?);
+    /// compressor.compress_resident(&pages, &mut packed)?;
+    /// let batch = packed.download()?;
+    /// assert_eq!(batch.get(2).map(|page| page.bytes().to_vec()), Some(vec![0; 8]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`] if a copy fails, or the index does not describe packed pages.
+    pub fn download(&self) -> Result<CompressedBatch> {
+        let mut index = vec![0; self.len * INDEX_ENTRY_BYTES];
+        let mut bytes = vec![0; self.len_bytes];
+        download(&self.stream, &self.index, &mut index)?;
+        download(&self.stream, &self.bytes, &mut bytes)?;
+        let mut end = 0;
+        let mut entries = Vec::with_capacity(self.len);
+        for (page, bits) in index.as_chunks().0.iter().enumerate() {
+            let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
+            let wrong = GpuError::WrongIndex { page, bits: entry.bits() };
+            let entry = checked_entry(entry, end, bytes.len()).ok_or(wrong)?;
+            end = aligned(entry.offset + u64::from(entry.len_bytes));
+            entries.push(entry);
+        }
+        CompressedBatch::from_parts(bytes, entries)
+    }
+
+    /// Copies compressed pages of the host there, packed as the kernels want them, and waits.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::{CpuBatchCompressor, gpu::{GpuBatchCompressor, GpuBatchConfig}};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let mut packed = compressor.packed_on_device(3)?;
+    /// packed.upload(&CpuBatchCompressor::default().compress(&[[9; 4096]; 3])?)?;
+    /// assert_eq!((packed.len(), packed.len_bytes()), (3, 48));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`] if there is no room for as many; [`Error::InPage`] with [`Error::Unsupported`] for a page held
+    /// as a Zstandard frame; [`Error::GpuNotAvailable`] if a copy fails. After an error there are no pages.
+    pub fn upload(&mut self, batch: &CompressedBatch) -> Result<()> {
+        check_room(batch.len(), self.capacity)?;
+        let (bytes, index) = packed_for_device(batch)?;
+        (self.len, self.len_bytes) = (0, 0);
+        upload(&self.stream, &self.bytes, &bytes)?;
+        upload(&self.stream, &self.index, &index)?;
+        (self.len, self.len_bytes) = (batch.len(), bytes.len());
+        Ok(())
+    }
+
+    /// One page as it is held, for the CPU to look at.
+    pub(crate) fn page(&self, page: usize) -> Result<(PageKind, Vec<u8>)> {
+        let mut bits = [0; INDEX_ENTRY_BYTES];
+        self.stream.download(&self.index, page * INDEX_ENTRY_BYTES, &mut bits)?;
+        let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
+        let wrong = GpuError::WrongIndex { page, bits: entry.bits() };
+        let checked = checked_entry(entry, entry.offset_bytes(), self.len_bytes).ok_or(wrong)?;
+        let start = usize::try_from(checked.offset).expect("checked against the packed length");
+        let mut bytes = vec![0; usize::from(checked.len_bytes)];
+        self.stream.download(&self.bytes, start, &mut bytes)?;
+        Ok((checked.kind, bytes))
+    }
+}
+
+/// A batch as the kernels want it: packed pages, and their index.
+fn packed_for_device(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>)> {
+    let mut bytes = Vec::with_capacity(batch.arena().len() + batch.len() * PACK_ALIGN_BYTES as usize);
+    let mut index = Vec::with_capacity(batch.len() * INDEX_ENTRY_BYTES);
+    for (number, page) in batch.iter().enumerate() {
+        let kind = match page.kind() {
+            PageKind::SameFilled => PackedKind::SameFilled,
+            PageKind::Lz4 => PackedKind::Lz4,
+            PageKind::Raw => PackedKind::Raw,
+            PageKind::Zstd => {
+                let what = format!("a page held as {}", page.kind());
+                return Err(Error::Unsupported { what, by: "the GPU" }.in_page(number));
+            }
+        };
+        let len_bytes = u16::try_from(page.bytes().len()).expect("PageData holds at most 4096 bytes");
+        index.extend(PackedEntry::new(bytes.len() as u64, len_bytes, kind).bits().to_le_bytes());
+        bytes.extend_from_slice(page.bytes());
+        bytes.resize(bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize), 0);
+    }
+    Ok((bytes, index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::PageData;
+
+    /// A batch of pages that claim to be held so; what their bytes say is not looked at here.
+    fn held(pages: &[(PageKind, usize)]) -> CompressedBatch {
+        let mut batch = CompressedBatch::new();
+        for (number, (kind, len_bytes)) in pages.iter().enumerate() {
+            let bytes = vec![number.to_le_bytes()[0] + 1; *len_bytes];
+            batch.push(PageData::new(*kind, &bytes).unwrap());
+        }
+        batch
+    }
+
+    #[test]
+    fn a_batch_is_packed_at_multiples_of_16_and_every_entry_holds() {
+        use PageKind::{Lz4, Raw, SameFilled};
+        let pages = [(SameFilled, 8), (Lz4, 1), (Raw, 4096), (Lz4, 4095), (Lz4, 16), (Lz4, 17), (SameFilled, 8)];
+        let batch = held(&pages);
+        let (bytes, index) = packed_for_device(&batch).unwrap();
+        let mut end = 0;
+        for (number, bits) in index.as_chunks().0.iter().enumerate() {
+            let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
+            let found = checked_entry(entry, end, bytes.len()).expect("it starts where the one before ended");
+            let start = usize::try_from(found.offset).unwrap();
+            let page = batch.get(number).unwrap();
+            assert_eq!(found.kind, page.kind());
+            assert_eq!(&bytes[start..start + usize::from(found.len_bytes)], page.bytes());
+            end = aligned(found.offset + u64::from(found.len_bytes));
+        }
+        assert_eq!((index.len(), end), (pages.len() * INDEX_ENTRY_BYTES, bytes.len() as u64));
+        assert!(bytes.len() <= pages.len() * PAGE_SIZE, "as much as there is room for");
+    }
+
+    #[test]
+    fn raw_pages_alone_fill_the_room_and_no_more() {
+        let (bytes, _) = packed_for_device(&held(&[(PageKind::Raw, 4096); 3])).unwrap();
+        assert_eq!(bytes.len(), 3 * PAGE_SIZE);
+        let (bytes, _) = packed_for_device(&held(&[(PageKind::Lz4, 4095); 3])).unwrap();
+        assert_eq!(bytes.len(), 3 * PAGE_SIZE);
+    }
+
+    #[test]
+    fn a_zstandard_page_is_refused_by_its_number() {
+        let refused = packed_for_device(&held(&[(PageKind::SameFilled, 8), (PageKind::Zstd, 100)]));
+        let Err(Error::InPage { index: 1, error }) = refused else { panic!("{refused:?}") };
+        assert!(matches!(*error, Error::Unsupported { .. }), "{error}");
+    }
+}

@@ -1,0 +1,226 @@
+//! A GPU as the ring's device: three streams, and the LZ4 kernels.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroU32;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use trueno_gpu::kernels::lz4::Mode;
+
+use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use crate::gpu::codec::{Lz4Compressor, Lz4Decompressor, PackedPages};
+use crate::gpu::context::GpuContext;
+use crate::gpu::error::GpuResult;
+use crate::gpu::event::Event;
+use crate::gpu::memory::DeviceBuffer;
+use crate::gpu::pinned::{HostCaching, PinnedBuffer};
+use crate::gpu::stream::Stream;
+use crate::page::PAGE_SIZE;
+
+/// A GPU.
+#[derive(Debug)]
+pub struct Cuda {
+    context: GpuContext,
+    h2d: Stream,
+    compute: Stream,
+    d2h: Stream,
+    compressor: Lz4Compressor,
+    /// Made when it is first needed: to compile a kernel takes a tenth of a second.
+    decompressor: Option<Lz4Decompressor>,
+    multiprocessors: Option<NonZeroU32>,
+}
+
+impl Cuda {
+    /// Compiles the compression kernel for the device. The kernels take no more than so many multiprocessors.
+    pub(crate) fn new(context: &GpuContext, mode: Mode, multiprocessors: Option<NonZeroU32>) -> GpuResult<Self> {
+        let mut compressor = Lz4Compressor::new(context, mode)?;
+        compressor.limit_multiprocessors(multiprocessors);
+        Ok(Self {
+            h2d: Stream::new(context)?,
+            compute: Stream::new(context)?,
+            d2h: Stream::new(context)?,
+            compressor,
+            decompressor: None,
+            multiprocessors,
+            context: context.clone(),
+        })
+    }
+
+    pub(crate) fn context(&self) -> &GpuContext {
+        &self.context
+    }
+
+    /// What runs a compression on pages that lie on the device.
+    pub(crate) fn compressor(&mut self) -> (&Stream, &mut Lz4Compressor) {
+        (&self.compute, &mut self.compressor)
+    }
+
+    /// What runs a decompression on pages that lie on the device.
+    pub(crate) fn decompressor(&mut self) -> GpuResult<(&Stream, &mut Lz4Decompressor)> {
+        let decompressor = match self.decompressor.take() {
+            Some(ready) => ready,
+            None => {
+                let mut made = Lz4Decompressor::new(&self.context)?;
+                made.limit_multiprocessors(self.multiprocessors);
+                made
+            }
+        };
+        Ok((&self.compute, self.decompressor.insert(decompressor)))
+    }
+
+    fn stream(&self, queue: Queue) -> &Stream {
+        match queue {
+            Queue::H2d => &self.h2d,
+            Queue::Compute => &self.compute,
+            Queue::D2h => &self.d2h,
+        }
+    }
+}
+
+/// A slot's device memory and marks.
+#[derive(Debug)]
+pub struct CudaSlot {
+    pages: DeviceBuffer,
+    packed: DeviceBuffer,
+    index: DeviceBuffer,
+    status: DeviceBuffer,
+    marks: [Event; Mark::COUNT],
+}
+
+impl CudaSlot {
+    fn buffer(&self, buffer: Buffer) -> &DeviceBuffer {
+        match buffer {
+            Buffer::Pages => &self.pages,
+            Buffer::Packed => &self.packed,
+            Buffer::Index => &self.index,
+            Buffer::Status => &self.status,
+        }
+    }
+
+    fn event(&self, mark: Mark) -> &Event {
+        &self.marks[mark as usize]
+    }
+}
+
+impl Device for Cuda {
+    type Pinned = PinnedBuffer;
+    type Slot = CudaSlot;
+
+    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<PinnedBuffer> {
+        // Lines that lie written in some core's cache slow the GPU's reads to less than half.
+        let caching = match role {
+            HostRole::Staging => HostCaching::WriteCombined,
+            HostRole::Shared => HostCaching::Cached,
+        };
+        PinnedBuffer::new(&self.context, len_bytes, caching)
+    }
+
+    fn slot(&self, pages: u32) -> GpuResult<CudaSlot> {
+        // Widening: `usize` has 64 bits wherever CUDA runs.
+        let buffer = |bytes_per_page: usize| DeviceBuffer::new(&self.context, pages as usize * bytes_per_page);
+        let mark = || Event::timed(&self.context);
+        Ok(CudaSlot {
+            pages: buffer(PAGE_SIZE)?,
+            packed: buffer(PAGE_SIZE)?,
+            index: buffer(size_of::<u64>())?,
+            status: buffer(size_of::<u32>())?,
+            marks: [mark()?, mark()?, mark()?, mark()?, mark()?, mark()?, mark()?],
+        })
+    }
+
+    fn upload(
+        &self,
+        slot: &CudaSlot,
+        to: Buffer,
+        at: usize,
+        from: &mut PinnedBuffer,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        self.h2d.upload_pinned(slot.buffer(to), at, from, part)
+    }
+
+    fn download(
+        &self,
+        queue: Queue,
+        slot: &CudaSlot,
+        from: Buffer,
+        at: usize,
+        to: &mut PinnedBuffer,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        self.stream(queue).download_pinned(slot.buffer(from), at, to, part)
+    }
+
+    fn compress(&mut self, slot: &CudaSlot, pages: u32) -> GpuResult<()> {
+        let stream = &self.compute;
+        stream.wait_for_event(slot.event(Mark::H2dEnd))?;
+        self.compressor.zero(stream, pages, &slot.index)?;
+        stream.record(slot.event(Mark::KernelStart))?;
+        // SAFETY: three buffers of the slot, zeroed just before in the same stream; until its marks are reached the ring
+        // queues nothing else that touches them.
+        unsafe { self.compressor.launch_zeroed(stream, &slot.pages, pages, &slot.packed, &slot.index) }?;
+        stream.record(slot.event(Mark::KernelEnd))
+    }
+
+    fn decompress(&mut self, slot: &CudaSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
+        let (stream, decompressor) = self.decompressor()?;
+        stream.wait_for_event(slot.event(Mark::H2dEnd))?;
+        // No page counts as restored unless the kernel says so.
+        stream.fill(&slot.status, 0..pages as usize * size_of::<u32>(), 0xff)?;
+        decompressor.zero(stream)?;
+        stream.record(slot.event(Mark::KernelStart))?;
+        let (bytes, index) = (&slot.packed, &slot.index);
+        let packed = PackedPages { bytes, len_bytes: packed_bytes as u64, index, pages };
+        // SAFETY: four buffers of the slot; until its marks are reached the ring queues nothing else that touches them.
+        unsafe { decompressor.launch_zeroed(stream, packed, &slot.pages, &slot.status) }?;
+        stream.record(slot.event(Mark::KernelEnd))
+    }
+
+    fn mark(&self, slot: &CudaSlot, mark: Mark) -> GpuResult<()> {
+        self.stream(mark.queue()).record(slot.event(mark))
+    }
+
+    fn is_reached(&self, slot: &CudaSlot, mark: Mark) -> GpuResult<bool> {
+        slot.event(mark).is_reached()
+    }
+
+    fn elapsed(&self, slot: &CudaSlot, from: Mark, to: Mark) -> GpuResult<Duration> {
+        slot.event(to).since(slot.event(from))
+    }
+
+    fn drain(&self, time_limit: Duration) -> GpuResult<()> {
+        let deadline = Instant::now() + time_limit;
+        for stream in [&self.h2d, &self.compute, &self.d2h] {
+            let end = Event::ordering(&self.context)?;
+            stream.record(&end)?;
+            end.wait_for(deadline.saturating_duration_since(Instant::now()))?;
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, reason: &str) {
+        self.context.abandon(reason);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.context.is_lost()
+    }
+}
+
+impl PinnedMemory for PinnedBuffer {
+    fn bytes(&self) -> GpuResult<&[u8]> {
+        Self::bytes(self)
+    }
+
+    fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
+        Self::bytes_mut(self)
+    }
+
+    fn settle(&mut self, time_limit: Duration) {
+        // If the copies can be neither waited for nor known to have stopped, the bytes stay out of reach.
+        if self.wait_for(time_limit).is_err() && self.context().has_stopped() {
+            // SAFETY: the driver has reported the context as broken, so it has stopped the copies.
+            unsafe { self.assume_idle() };
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! What the ring asks of a device: memory, copies, launches, and marks to wait for.
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::gpu::error::GpuResult;
+
+/// A device that pages can be sent through.
+///
+/// Calls that copy or launch return at once: what they queue runs later, in the order of its [`Queue`]. A [`Mark`] says how
+/// far a queue has come. Three things stand behind it: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
+/// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
+pub trait Device: fmt::Debug + Send {
+    /// Page-locked host memory.
+    type Pinned: PinnedMemory;
+    /// Device memory and marks of one slot of the ring.
+    type Slot: fmt::Debug + Send;
+
+    /// Allocates host memory.
+    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    /// Allocates device memory for a batch of up to `pages` pages.
+    fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
+
+    /// Queues a copy of `part` of host memory to a device buffer, from byte `at` on.
+    fn upload(
+        &self,
+        slot: &Self::Slot,
+        to: Buffer,
+        at: usize,
+        from: &mut Self::Pinned,
+        part: Range<usize>,
+    ) -> GpuResult<()>;
+    /// Queues a copy from a device buffer, from byte `at` on, to `part` of host memory.
+    fn download(
+        &self,
+        queue: Queue,
+        slot: &Self::Slot,
+        from: Buffer,
+        at: usize,
+        to: &mut Self::Pinned,
+        part: Range<usize>,
+    ) -> GpuResult<()>;
+    /// Queues, behind [`Mark::H2dEnd`], the compression of `pages` pages of [`Buffer::Pages`] to [`Buffer::Packed`] and
+    /// [`Buffer::Index`], between [`Mark::KernelStart`] and [`Mark::KernelEnd`].
+    fn compress(&mut self, slot: &Self::Slot, pages: u32) -> GpuResult<()>;
+    /// Queues, behind [`Mark::H2dEnd`], the restoring of `pages` pages from `packed_bytes` of [`Buffer::Packed`] to
+    /// [`Buffer::Pages`] and [`Buffer::Status`], between the same marks.
+    fn decompress(&mut self, slot: &Self::Slot, packed_bytes: usize, pages: u32) -> GpuResult<()>;
+
+    /// Queues a mark.
+    fn mark(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<()>;
+    /// Whether a mark is reached; those never queued are.
+    fn is_reached(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<bool>;
+    /// The device's time between two marks that are reached.
+    fn elapsed(&self, slot: &Self::Slot, from: Mark, to: Mark) -> GpuResult<Duration>;
+
+    /// Waits until nothing that was queued is still to run.
+    fn drain(&self, time_limit: Duration) -> GpuResult<()>;
+    /// Never to be used again: what it still does cannot be waited for.
+    fn give_up(&self, reason: &str);
+    /// Whether it was given up.
+    fn is_lost(&self) -> bool;
+}
+
+/// Page-locked host memory, seen by the CPU when no copy is in its way.
+pub trait PinnedMemory: fmt::Debug + Send {
+    /// The bytes, once nothing writes them.
+    fn bytes(&self) -> GpuResult<&[u8]>;
+    /// The bytes, once nothing reads or writes them.
+    fn bytes_mut(&mut self) -> GpuResult<&mut [u8]>;
+    /// After a failure, before the device is given up: finds out whether copies are still under way. If not, the bytes stay
+    /// within reach.
+    fn settle(&mut self, time_limit: Duration);
+}
+
+/// What the CPU does with page-locked memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostRole {
+    /// It only ever writes it, front to back.
+    Staging,
+    /// It reads it, too.
+    Shared,
+}
+
+/// The device buffers of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// Pages as they are.
+    Pages,
+    /// Packed pages.
+    Packed,
+    /// 8 bytes a page.
+    Index,
+    /// 4 bytes a page.
+    Status,
+}
+
+/// Where work is queued. Each runs in its order, and beside the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Copies to the device.
+    H2d,
+    /// Kernels, and the copy of their index.
+    Compute,
+    /// Copies from the device.
+    D2h,
+}
+
+/// How far a slot's work has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// The copy to the device starts.
+    H2dStart,
+    /// The copy to the device is done.
+    H2dEnd,
+    /// The kernel starts.
+    KernelStart,
+    /// The kernel is done.
+    KernelEnd,
+    /// The index that the kernel wrote is on the host.
+    IndexEnd,
+    /// The copy to the host starts.
+    D2hStart,
+    /// The copy to the host is done.
+    D2hEnd,
+}
+
+impl Mark {
+    /// How many there are.
+    pub const COUNT: usize = 7;
+
+    /// The queue it is a mark of.
+    #[must_use]
+    pub fn queue(self) -> Queue {
+        match self {
+            Self::H2dStart | Self::H2dEnd => Queue::H2d,
+            Self::KernelStart | Self::KernelEnd | Self::IndexEnd => Queue::Compute,
+            Self::D2hStart | Self::D2hEnd => Queue::D2h,
+        }
+    }
+}

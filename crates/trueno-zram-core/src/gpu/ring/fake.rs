@@ -1,0 +1,303 @@
+//! A device for tests: what it is asked to do runs later, in any order that a GPU might choose, and fails at will.
+//!
+//! Work is put into three queues and runs when the device is polled, as much of it as the [`Schedule`] says. Every call
+//! is counted, and may be told to fail ([`Fault`]). The fake panics where the ring does what a GPU would punish with wrong
+//! bytes: copies that race with a kernel or with each other, kernels without fresh input, memory freed under a copy.
+
+mod faults;
+mod host;
+mod kernels;
+mod queues;
+mod schedule;
+mod tests;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::device::{Buffer, Device, HostRole, Mark, Queue};
+use crate::gpu::error::{GpuError, GpuResult};
+pub(crate) use faults::{Call, Fault};
+pub(crate) use host::FakePinned;
+use host::Host;
+use kernels::DeviceSlot;
+use queues::{Operation, Work};
+pub(crate) use schedule::Schedule;
+
+/// The device. A clone is the same device: tests keep one to look at.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeDevice {
+    state: Shared,
+}
+
+type Shared = Arc<Mutex<State>>;
+
+/// A slot of it.
+#[derive(Debug)]
+pub(crate) struct FakeSlot {
+    state: Shared,
+    id: usize,
+}
+
+/// What has been seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Slots and page-locked buffers that live.
+    pub(crate) slots: usize,
+    pub(crate) pinned: usize,
+    /// All that were ever made.
+    pub(crate) allocations: usize,
+    /// Slots that had work queued at the same time, at most.
+    pub(crate) most_in_flight: usize,
+    /// Calls made although one had said that the device is lost.
+    pub(crate) calls_after_loss: usize,
+    /// Pages compressed and restored by kernels.
+    pub(crate) pages: usize,
+    /// What the ring did wrong.
+    pub(crate) misuses: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    schedule: Schedule,
+    faults: faults::Plan,
+    queues: [std::collections::VecDeque<Operation>; 3],
+    /// Queues that run nothing any more.
+    hung: [bool; 3],
+    slots: BTreeMap<usize, DeviceSlot>,
+    hosts: BTreeMap<usize, Host>,
+    /// Counts operations queued and run: orders them, and is the clock.
+    ticks: u64,
+    next_id: usize,
+    /// Why it can be used no more.
+    lost: Option<String>,
+    /// It has said so itself, and does nothing any more.
+    stopped: bool,
+    /// A call of the device, not of page-locked memory, has said so.
+    loss_is_known: bool,
+    seen: Seen,
+}
+
+fn lock(state: &Shared) -> MutexGuard<'_, State> {
+    // A panic in here is a failed test.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FakeDevice {
+    pub(crate) fn new(schedule: Schedule) -> Self {
+        Self { state: Arc::new(Mutex::new(State { schedule, ..State::default() })) }
+    }
+
+    /// Counts calls from 0 again, and lets those of the given numbers fail.
+    pub(crate) fn arm(&self, faults: impl IntoIterator<Item = (usize, Fault)>) {
+        lock(&self.state).faults.arm(faults);
+    }
+
+    /// Lets every call of a kind fail.
+    pub(crate) fn arm_always(&self, call: Call, fault: Fault) {
+        lock(&self.state).faults.arm_always(call, fault);
+    }
+
+    /// The calls since it was armed, but for polls that found nothing new.
+    pub(crate) fn calls(&self) -> Vec<Call> {
+        lock(&self.state).faults.calls().to_vec()
+    }
+
+    /// The faults that came to pass since it was armed.
+    pub(crate) fn fired(&self) -> Vec<(Call, Fault)> {
+        lock(&self.state).faults.fired().to_vec()
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        lock(&self.state).seen.clone()
+    }
+
+    /// Operations that were queued and have not run.
+    pub(crate) fn pending(&self) -> usize {
+        lock(&self.state).queues.iter().map(std::collections::VecDeque::len).sum()
+    }
+}
+
+impl State {
+    fn new_id(&mut self) -> usize {
+        self.seen.allocations += 1;
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// The ring did what it must not. In a thread that panics already, a second panic would end the process.
+    fn misuse(&mut self, what: String) {
+        self.seen.misuses.push(what.clone());
+        assert!(std::thread::panicking(), "the ring misuses the device: {what}");
+    }
+
+    fn slot(&mut self, slot: &FakeSlot) -> &mut DeviceSlot {
+        self.slots.get_mut(&slot.id).expect("slots live as long as their handles")
+    }
+
+    /// Queues work of a slot, and checks it against everything queued elsewhere.
+    fn queue(&mut self, queue: Queue, slot: &FakeSlot, work: Work) {
+        self.ticks += 1;
+        let operation = Operation { slot: slot.id, tick: self.ticks, work };
+        if let Some(race) = self.race(queue, &operation) {
+            self.misuse(race);
+        }
+        self.queues[queue as usize].push_back(operation);
+        let mut busy: Vec<usize> = self.queues.iter().flatten().map(|operation| operation.slot).collect();
+        busy.sort_unstable();
+        busy.dedup();
+        self.seen.most_in_flight = self.seen.most_in_flight.max(busy.len());
+    }
+
+    fn queue_mark(&mut self, slot: &FakeSlot, mark: Mark) {
+        self.queue(mark.queue(), slot, Work::Mark(mark));
+        let tick = self.ticks;
+        self.slot(slot).marks[mark as usize].queued = tick;
+    }
+
+    fn queue_kernel(&mut self, slot: &FakeSlot, work: Work) {
+        if self.queues.iter().flatten().any(|operation| operation.slot == slot.id && operation.work.is_kernel()) {
+            self.misuse(format!("{work:?} while slot {} has a kernel queued", slot.id));
+        }
+        let until = self.slot(slot).marks[Mark::H2dEnd as usize].queued;
+        self.queue(Queue::Compute, slot, Work::WaitForUploads { until });
+        self.queue_mark(slot, Mark::KernelStart);
+        self.queue(Queue::Compute, slot, work);
+        self.queue_mark(slot, Mark::KernelEnd);
+    }
+}
+
+impl Device for FakeDevice {
+    type Pinned = FakePinned;
+    type Slot = FakeSlot;
+
+    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<FakePinned> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Pinned)?;
+        let id = state.new_id();
+        state.seen.pinned += 1;
+        state.hosts.insert(id, Host::new(len_bytes));
+        Ok(FakePinned::new(Arc::clone(&self.state), id))
+    }
+
+    fn slot(&self, pages: u32) -> GpuResult<FakeSlot> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Slot)?;
+        let id = state.new_id();
+        state.seen.slots += 1;
+        state.slots.insert(id, DeviceSlot::new(pages as usize));
+        Ok(FakeSlot { state: Arc::clone(&self.state), id })
+    }
+
+    fn upload(
+        &self,
+        slot: &FakeSlot,
+        to: Buffer,
+        at: usize,
+        from: &mut FakePinned,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Upload)?;
+        state.check_part(from.id(), &part, slot, to, at)?;
+        from.lend(&mut state, host::Copy::Reads);
+        state.queue(Queue::H2d, slot, Work::Upload { to, at, host: from.id(), part });
+        Ok(())
+    }
+
+    fn download(
+        &self,
+        queue: Queue,
+        slot: &FakeSlot,
+        from: Buffer,
+        at: usize,
+        to: &mut FakePinned,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Download)?;
+        state.check_part(to.id(), &part, slot, from, at)?;
+        to.lend(&mut state, host::Copy::Writes);
+        state.queue(queue, slot, Work::Download { from, at, host: to.id(), part });
+        Ok(())
+    }
+
+    fn compress(&mut self, slot: &FakeSlot, pages: u32) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        let fault = state.enter(Call::Compress)?;
+        let lie = fault.filter(|fault| *fault == Fault::WrongIndex).map(|_| state.faults.next_lie());
+        state.queue_kernel(slot, Work::Compress { pages: pages as usize, lie });
+        Ok(())
+    }
+
+    fn decompress(&mut self, slot: &FakeSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        let fault = state.enter(Call::Decompress)?;
+        let lie = fault == Some(Fault::WrongIndex);
+        state.queue_kernel(slot, Work::Decompress { packed_bytes, pages: pages as usize, lie });
+        Ok(())
+    }
+
+    fn mark(&self, slot: &FakeSlot, mark: Mark) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Mark)?;
+        state.queue_mark(slot, mark);
+        Ok(())
+    }
+
+    fn is_reached(&self, slot: &FakeSlot, mark: Mark) -> GpuResult<bool> {
+        let mut state = lock(&self.state);
+        state.poll();
+        if state.is_failing() || state.slot(slot).marks[mark as usize].is_reached() {
+            state.enter(Call::IsReached)?;
+            return Ok(true);
+        }
+        // As many of these are made as there is time for: they are not counted. Who asks again at once would keep the
+        // lock from the workers.
+        drop(state);
+        std::thread::yield_now();
+        Ok(false)
+    }
+
+    fn elapsed(&self, slot: &FakeSlot, from: Mark, to: Mark) -> GpuResult<Duration> {
+        let mut state = lock(&self.state);
+        state.enter(Call::Elapsed)?;
+        let [from, to] = [from, to].map(|mark| state.slot(slot).marks[mark as usize]);
+        if !(from.is_set() && to.is_set()) {
+            state.misuse(format!("the time between {from:?} and {to:?}"));
+        }
+        Ok(Duration::from_nanos(to.reached.saturating_sub(from.reached)))
+    }
+
+    fn drain(&self, time_limit: Duration) -> GpuResult<()> {
+        let mut state = lock(&self.state);
+        state.run_all(|state| state.queues.iter().all(std::collections::VecDeque::is_empty));
+        state.enter(Call::Drain)?;
+        if state.queues.iter().any(|queue| !queue.is_empty()) {
+            return Err(GpuError::TimedOut { timeout_ms: time_limit.as_millis() });
+        }
+        Ok(())
+    }
+
+    fn give_up(&self, reason: &str) {
+        let mut state = lock(&self.state);
+        state.lost.get_or_insert_with(|| reason.to_owned());
+        state.loss_is_known = true;
+    }
+
+    fn is_lost(&self) -> bool {
+        lock(&self.state).lost.is_some()
+    }
+}
+
+impl Drop for FakeSlot {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        state.seen.slots -= 1;
+        state.slots.remove(&self.id);
+        if state.lives() && state.queues.iter().flatten().any(|operation| operation.slot == self.id) {
+            state.misuse(format!("slot {} is freed while it has work queued", self.id));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Page-locked memory of the fake: with its owner, or lent to the copies that are queued.
+//!
+//! Bytes that a queued copy will write cannot be seen, and those that one will read cannot be changed: as with a GPU,
+//! whoever wants to waits for the copy.
+
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::faults::Call;
+use super::{Shared, State, lock};
+use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::ring::device::PinnedMemory;
+
+/// The owner's handle.
+#[derive(Debug)]
+pub(crate) struct FakePinned {
+    shared: Shared,
+    id: usize,
+    /// The bytes, while the owner looks at them.
+    seen: OnceLock<Arc<Vec<u8>>>,
+}
+
+/// What the device knows of it.
+#[derive(Debug)]
+pub(super) struct Host {
+    len_bytes: usize,
+    /// `None` while the owner has it alone.
+    data: Option<Arc<Vec<u8>>>,
+    /// The worst that copies do that were not waited for, whether they have run or not.
+    in_flight: Copy,
+}
+
+/// What a copy does to host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Copy {
+    Nothing,
+    Reads,
+    Writes,
+}
+
+impl Host {
+    pub(super) fn new(len_bytes: usize) -> Self {
+        Self { len_bytes, data: Some(Arc::new(vec![0; len_bytes])), in_flight: Copy::Nothing }
+    }
+
+    pub(super) fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    pub(super) fn data(&self) -> &[u8] {
+        self.data.as_ref().expect("lent before a copy was queued")
+    }
+
+    pub(super) fn data_mut(&mut self) -> &mut Arc<Vec<u8>> {
+        self.data.as_mut().expect("lent before a copy was queued")
+    }
+}
+
+impl FakePinned {
+    pub(super) fn new(shared: Shared, id: usize) -> Self {
+        Self { shared, id, seen: OnceLock::new() }
+    }
+
+    pub(super) fn id(&self) -> usize {
+        self.id
+    }
+
+    /// Gives the bytes to a copy.
+    pub(super) fn lend(&mut self, state: &mut State, copy: Copy) {
+        let seen = self.seen.take();
+        let host = state.host(self.id);
+        host.data = host.data.take().or(seen);
+        host.in_flight = host.in_flight.max(copy);
+    }
+}
+
+impl FakePinned {
+    /// After a failure that is to be seen by the thread that drives the ring before this one goes on. Should that thread
+    /// have nothing to ask, it is not waited for.
+    fn let_others_be_told(&self) {
+        let start = Instant::now();
+        while lock(&self.shared).is_to_be_told() && start.elapsed() < Duration::from_millis(50) {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl State {
+    fn host(&mut self, id: usize) -> &mut Host {
+        self.hosts.get_mut(&id).expect("host memory lives as long as its handle")
+    }
+
+    /// Runs the queues until the copies are done.
+    fn wait(&mut self, id: usize, call: Call) -> GpuResult<()> {
+        self.run_all(|state| !state.has_copies(id));
+        self.enter(call)?;
+        if self.has_copies(id) && self.lives() {
+            if call == Call::Settle {
+                return Err(GpuError::TimedOut { timeout_ms: 0 });
+            }
+            self.misuse(format!("host memory {id} waits for ever for a copy that never ends"));
+        }
+        Ok(())
+    }
+}
+
+impl PinnedMemory for FakePinned {
+    fn bytes(&self) -> GpuResult<&[u8]> {
+        let mut state = lock(&self.shared);
+        if state.host(self.id).in_flight == Copy::Writes {
+            let waited = state.wait(self.id, Call::Wait);
+            drop(state);
+            waited.inspect_err(|_| self.let_others_be_told())?;
+            state = lock(&self.shared);
+        }
+        let host = state.host(self.id);
+        Ok(self.seen.get_or_init(|| Arc::clone(host.data_mut())))
+    }
+
+    fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
+        let mut state = lock(&self.shared);
+        if state.host(self.id).in_flight != Copy::Nothing {
+            let waited = state.wait(self.id, Call::Wait);
+            drop(state);
+            waited.inspect_err(|_| self.let_others_be_told())?;
+            state = lock(&self.shared);
+        }
+        let host = state.host(self.id);
+        host.in_flight = Copy::Nothing;
+        let seen = self.seen.take();
+        let alone = host.data.take().or(seen).expect("the bytes are on one side or the other");
+        drop(state);
+        self.seen.set(alone).expect("taken just now");
+        Ok(Arc::get_mut(self.seen.get_mut().expect("set just now")).expect("no one else has it"))
+    }
+
+    fn settle(&mut self, _time_limit: Duration) {
+        let mut state = lock(&self.shared);
+        if state.host(self.id).in_flight == Copy::Nothing {
+            return;
+        }
+        // A device that says that it is broken has stopped, whenever it says so.
+        let is_idle = state.wait(self.id, Call::Settle).is_ok() || state.stopped;
+        if is_idle {
+            let id = self.id;
+            for queue in &mut state.queues {
+                queue.retain(|operation| operation.work.host().is_none_or(|(host, _, _)| host != id));
+            }
+            state.host(id).in_flight = Copy::Nothing;
+        }
+    }
+}
+
+impl Drop for FakePinned {
+    fn drop(&mut self) {
+        let mut state = lock(&self.shared);
+        state.seen.pinned -= 1;
+        if state.lives() && state.has_copies(self.id) {
+            let id = self.id;
+            state.misuse(format!("host memory {id} is freed while a copy of it is queued"));
+        }
+        state.hosts.remove(&self.id);
+    }
+}

@@ -1,0 +1,192 @@
+//! Device memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
+
+use std::ops::Range;
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
+
+use super::faults::Lie;
+use crate::cpu::Backend;
+use crate::gpu::ring::device::{Buffer, Mark};
+use crate::lz4::{Codec, decode_simple};
+use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
+use crate::samefill::{fill_page, same_filled};
+
+/// What device memory holds before anything was put there.
+const NEVER_WRITTEN: u8 = 0xd5;
+const ENTRY_BYTES: usize = size_of::<u64>();
+const STATUS_BYTES: usize = size_of::<u32>();
+
+/// A slot's device memory, and how far its marks are.
+#[derive(Debug)]
+pub(super) struct DeviceSlot {
+    buffers: [Vec<u8>; 4],
+    pub(super) marks: [MarkState; Mark::COUNT],
+    /// What was uploaded since the last kernel.
+    pub(super) fresh: Vec<(Buffer, Range<usize>)>,
+    /// How much of each buffer the last kernel wrote.
+    made: [Reach; 4],
+}
+
+/// How far a buffer has bytes that mean something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    Known(usize),
+    /// The kernel lied about it: who believes it may take any bytes.
+    Anything,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct MarkState {
+    /// The tick at which it was last queued.
+    pub(super) queued: u64,
+    /// The same of the newest that ran.
+    pub(super) reached_tick: u64,
+    /// When that ran.
+    pub(super) reached: u64,
+}
+
+impl MarkState {
+    pub(super) fn is_reached(self) -> bool {
+        self.reached_tick == self.queued
+    }
+
+    /// Whether it was queued at all, and reached.
+    pub(super) fn is_set(self) -> bool {
+        self.queued > 0 && self.is_reached()
+    }
+}
+
+impl DeviceSlot {
+    pub(super) fn new(pages: usize) -> Self {
+        let bytes_per_page = [PAGE_SIZE, PAGE_SIZE, ENTRY_BYTES, STATUS_BYTES];
+        Self {
+            buffers: bytes_per_page.map(|bytes| vec![NEVER_WRITTEN; pages * bytes]),
+            marks: [MarkState::default(); Mark::COUNT],
+            fresh: Vec::new(),
+            made: [Reach::Known(0); 4],
+        }
+    }
+
+    pub(super) fn buffer(&self, buffer: Buffer) -> &[u8] {
+        &self.buffers[buffer as usize]
+    }
+
+    pub(super) fn buffer_mut(&mut self, buffer: Buffer) -> &mut [u8] {
+        &mut self.buffers[buffer as usize]
+    }
+
+    pub(super) fn made(&self, buffer: Buffer) -> Reach {
+        self.made[buffer as usize]
+    }
+
+    /// Whether those bytes of a buffer were all uploaded since the last kernel.
+    fn is_fresh(&self, buffer: Buffer, bytes: Range<usize>) -> bool {
+        let mut parts: Vec<_> = self.fresh.iter().filter(|(to, _)| *to == buffer).map(|(_, part)| part).collect();
+        parts.sort_unstable_by_key(|part| part.start);
+        let reach = |end: usize, part: &&Range<usize>| if part.start <= end { end.max(part.end) } else { end };
+        parts.iter().fold(bytes.start, reach) >= bytes.end
+    }
+
+    fn page(&self, number: usize) -> &Page {
+        &self.buffer(Buffer::Pages).as_chunks().0[number]
+    }
+
+    fn entry(&mut self, number: usize) -> &mut [u8; ENTRY_BYTES] {
+        &mut self.buffer_mut(Buffer::Index).as_chunks_mut().0[number]
+    }
+
+    fn change_entry(&mut self, number: usize, change: impl FnOnce(u64) -> u64) {
+        let entry = self.entry(number);
+        *entry = change(u64::from_le_bytes(*entry)).to_le_bytes();
+    }
+}
+
+fn aligned(len_bytes: usize) -> usize {
+    len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)
+}
+
+/// Packs the pages of a slot; what is wrong with being asked to.
+pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) -> Option<String> {
+    let is_fresh = slot.is_fresh(Buffer::Pages, 0..pages * PAGE_SIZE);
+    slot.fresh.clear();
+    let mut codec = Codec::new(Backend::detect()).expect("the detected back end runs");
+    let (mut end, mut block) = (0, [0; PAGE_SIZE]);
+    for number in 0..pages {
+        let page = *slot.page(number);
+        let (kind, len_bytes) = if let Some(word) = same_filled(&page) {
+            block[..FILL_WORD_BYTES].copy_from_slice(&word);
+            (PageKind::SameFilled, FILL_WORD_BYTES)
+        } else if let Some(len_bytes) = codec.encode(&page, &mut block) {
+            (PageKind::Lz4, len_bytes)
+        } else {
+            block = page;
+            (PageKind::Raw, PAGE_SIZE)
+        };
+        slot.buffer_mut(Buffer::Packed)[end..end + len_bytes].copy_from_slice(&block[..len_bytes]);
+        let len = u16::try_from(len_bytes).expect("no longer than a page");
+        *slot.entry(number) = PackedEntry::new(end as u64, len, kind).bits().to_le_bytes();
+        end += aligned(len_bytes);
+    }
+    slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * ENTRY_BYTES), Reach::Known(0)];
+    if let Some(lie) = lie {
+        slot.made[Buffer::Packed as usize] = Reach::Anything;
+        tell(slot, pages, lie);
+    }
+    (!is_fresh || pages == 0).then(|| format!("{pages} pages are compressed that were not uploaded"))
+}
+
+fn tell(slot: &mut DeviceSlot, pages: usize, lie: Lie) {
+    let (first, last) = (0, pages - 1);
+    match lie {
+        Lie::EndsOutside => slot.change_entry(last, |bits| bits | 0xffff_ffff),
+        Lie::NotPlaced => slot.change_entry(last, |bits| bits & !(1 << 63)),
+        Lie::StartsLate => slot.change_entry(first, |bits| bits + 1),
+        Lie::NoSuchKind => slot.change_entry(first, |bits| bits & !(3 << 45) | 2 << 45),
+        // An LZ4 block of 0 bytes, a word of 0, a page of 0.
+        Lie::NoSuchLength => slot.change_entry(first, |bits| bits & !(0x1fff << 32)),
+    }
+}
+
+/// Restores the pages of a slot; what is wrong with being asked to. Places of refused pages are left alone.
+pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usize, lie: bool) -> Option<String> {
+    let mut is_fresh = slot.is_fresh(Buffer::Index, 0..pages * ENTRY_BYTES);
+    for number in 0..pages {
+        let entry = PackedEntry::from_bits(u64::from_le_bytes(*slot.entry(number)));
+        let start = usize::try_from(entry.offset_bytes()).expect("36 bits fit");
+        let end = start + usize::from(entry.len_bytes());
+        let bytes = Some(start..end).filter(|_| end <= packed_bytes && entry.is_placed());
+        // Pages may lie far apart; no one needs what is between them.
+        is_fresh &= bytes.as_ref().is_none_or(|place| slot.is_fresh(Buffer::Packed, place.clone()));
+        let bytes = bytes.map(|place| slot.buffer(Buffer::Packed)[place].to_vec());
+        let mut page = *slot.page(number);
+        let status = restore(entry.kind(), bytes, &mut page);
+        if status == PageStatus::Restored {
+            slot.buffer_mut(Buffer::Pages).as_chunks_mut().0[number] = page;
+        }
+        slot.buffer_mut(Buffer::Status).as_chunks_mut().0[number] = (status as u32).to_le_bytes();
+    }
+    slot.fresh.clear();
+    if lie {
+        slot.buffer_mut(Buffer::Status).as_chunks_mut().0[pages - 1] = 77_u32.to_le_bytes();
+    }
+    let (pages_end, status_end) = (pages * PAGE_SIZE, pages * STATUS_BYTES);
+    slot.made = [Reach::Known(pages_end), Reach::Known(0), Reach::Known(0), Reach::Known(status_end)];
+    (!is_fresh || pages == 0).then(|| format!("{pages} pages are restored from what was not uploaded"))
+}
+
+fn restore(kind: Option<PageKind>, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatus {
+    let (Some(kind), Some(bytes)) = (kind, bytes) else { return PageStatus::BadEntry };
+    match kind {
+        PageKind::SameFilled => {
+            let Ok(word) = bytes.try_into() else { return PageStatus::BadEntry };
+            fill_page(page, word);
+        }
+        PageKind::Raw => {
+            let Ok(whole) = bytes.try_into() else { return PageStatus::BadEntry };
+            *page = whole;
+        }
+        PageKind::Lz4 if decode_simple(&bytes, page).is_err() => return PageStatus::BadBlock,
+        PageKind::Lz4 => {}
+    }
+    PageStatus::Restored
+}

@@ -1,0 +1,212 @@
+//! Queued work: what it touches, what it may not race with, and how it runs.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::faults::Lie;
+use super::kernels::{self, Reach};
+use super::{FakeSlot, State};
+use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::ring::device::{Buffer, Mark, Queue};
+use crate::page::PAGE_SIZE;
+
+/// Something queued.
+#[derive(Clone, Debug)]
+pub(super) struct Operation {
+    pub(super) slot: usize,
+    /// When it was queued.
+    pub(super) tick: u64,
+    pub(super) work: Work,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    Mark(Mark),
+    /// Until the slot's uploads that were queued before that tick have run.
+    WaitForUploads {
+        until: u64,
+    },
+    Upload {
+        to: Buffer,
+        at: usize,
+        host: usize,
+        part: Range<usize>,
+    },
+    Download {
+        from: Buffer,
+        at: usize,
+        host: usize,
+        part: Range<usize>,
+    },
+    Compress {
+        pages: usize,
+        lie: Option<Lie>,
+    },
+    Decompress {
+        packed_bytes: usize,
+        pages: usize,
+        lie: bool,
+    },
+}
+
+/// Whether memory is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Read,
+    Write,
+}
+
+/// A buffer of a slot, the bytes of it, and what is done to them.
+type Touch = (Buffer, Range<usize>, Access);
+
+impl Work {
+    pub(super) fn is_kernel(&self) -> bool {
+        matches!(self, Self::Compress { .. } | Self::Decompress { .. })
+    }
+
+    /// The device memory that it touches.
+    fn touches(&self) -> Vec<Touch> {
+        use Access::{Read, Write};
+        let index = |pages: usize| 0..pages * size_of::<u64>();
+        match self {
+            Self::Mark(_) | Self::WaitForUploads { .. } => vec![],
+            Self::Upload { to, at, part, .. } => vec![(*to, *at..at + part.len(), Write)],
+            Self::Download { from, at, part, .. } => vec![(*from, *at..at + part.len(), Read)],
+            Self::Compress { pages, .. } => vec![
+                (Buffer::Pages, 0..pages * PAGE_SIZE, Read),
+                (Buffer::Packed, 0..pages * PAGE_SIZE, Write),
+                (Buffer::Index, index(*pages), Write),
+            ],
+            Self::Decompress { packed_bytes, pages, .. } => vec![
+                (Buffer::Packed, 0..*packed_bytes, Read),
+                (Buffer::Index, index(*pages), Read),
+                (Buffer::Pages, 0..pages * PAGE_SIZE, Write),
+                (Buffer::Status, 0..pages * size_of::<u32>(), Write),
+            ],
+        }
+    }
+
+    /// The host memory that it touches.
+    pub(super) fn host(&self) -> Option<(usize, &Range<usize>, Access)> {
+        match self {
+            Self::Upload { host, part, .. } => Some((*host, part, Access::Read)),
+            Self::Download { host, part, .. } => Some((*host, part, Access::Write)),
+            _ => None,
+        }
+    }
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl State {
+    /// What new work would race with, if anything.
+    pub(super) fn race(&self, queue: Queue, new: &Operation) -> Option<String> {
+        let uploads_end = self.slots.get(&new.slot)?.marks[Mark::H2dEnd as usize].queued;
+        let elsewhere = (0..self.queues.len()).filter(|other| *other != queue as usize);
+        let races = |other: usize, old: &Operation| {
+            // A kernel waits for the uploads before the newest mark.
+            let ordered = new.work.is_kernel() && other == Queue::H2d as usize && old.tick < uploads_end;
+            let writes = |a: Access, b: Access| a == Access::Write || b == Access::Write;
+            let on_device = !ordered
+                && old.slot == new.slot
+                && new.work.touches().iter().any(|(buffer, bytes, access)| {
+                    let meets = |(b, r, a): &Touch| b == buffer && overlap(r, bytes) && writes(*a, *access);
+                    old.work.touches().iter().any(meets)
+                });
+            let on_host =
+                new.work.host().zip(old.work.host()).is_some_and(|((h, r, a), (host, range, access))| {
+                    h == host && overlap(r, range) && writes(a, access)
+                });
+            on_device || on_host
+        };
+        elsewhere
+            .flat_map(|other| self.queues[other].iter().map(move |old| (other, old)))
+            .find(|(other, old)| races(*other, old))
+            .map(|(_, old)| format!("{:?} races with {:?} in slot {}", new.work, old.work, new.slot))
+    }
+
+    /// Refuses copies that leave their ends.
+    pub(super) fn check_part(
+        &self,
+        host: usize,
+        part: &Range<usize>,
+        slot: &FakeSlot,
+        buffer: Buffer,
+        at: usize,
+    ) -> GpuResult<()> {
+        let host_len = self.hosts[&host].len_bytes();
+        let device_len = self.slots[&slot.id].buffer(buffer).len();
+        for (offset, buffer_len_bytes) in [(part.start, host_len), (at, device_len)] {
+            if part.start > part.end || offset + part.len() > buffer_len_bytes {
+                return Err(GpuError::OutsideBuffer { offset, len_bytes: part.len(), buffer_len_bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the first operation of a queue. Whether there was one that could run.
+    pub(super) fn run_next(&mut self, queue: Queue) -> bool {
+        if self.is_failing() || self.hung[queue as usize] {
+            return false;
+        }
+        let Some(operation) = self.queues[queue as usize].front() else { return false };
+        if let Work::WaitForUploads { until } = operation.work
+            && self.slots[&operation.slot].marks[Mark::H2dEnd as usize].reached_tick < until
+        {
+            return false;
+        }
+        let operation = self.queues[queue as usize].pop_front().expect("there is a first");
+        self.ticks += 1;
+        if let Some(misuse) = self.execute(&operation) {
+            self.misuse(misuse);
+        }
+        true
+    }
+
+    /// Does it; what is wrong with it.
+    fn execute(&mut self, operation: &Operation) -> Option<String> {
+        let ticks = self.ticks;
+        let slot = self.slots.get_mut(&operation.slot)?;
+        let misuse = match &operation.work {
+            Work::Mark(mark) => {
+                let mark = &mut slot.marks[*mark as usize];
+                (mark.reached, mark.reached_tick) = (ticks, operation.tick);
+                None
+            }
+            Work::WaitForUploads { .. } => None,
+            Work::Upload { to, at, host, part } => {
+                let from = self.hosts[host].data();
+                slot.buffer_mut(*to)[*at..at + part.len()].copy_from_slice(&from[part.clone()]);
+                slot.fresh.push((*to, *at..at + part.len()));
+                None
+            }
+            Work::Download { from, at, host, part } => {
+                let bytes = *at..at + part.len();
+                let made = slot.made(*from);
+                let host = self.hosts.get_mut(host).expect("host memory lives while copies are queued");
+                let data = Arc::get_mut(host.data_mut()).expect("who lends it keeps no copy");
+                data[part.clone()].copy_from_slice(&slot.buffer(*from)[bytes.clone()]);
+                match made {
+                    Reach::Known(end) if bytes.end > end => Some(format!("{from:?} has {end} bytes, not {bytes:?}")),
+                    _ => None,
+                }
+            }
+            Work::Compress { pages, lie } => {
+                self.seen.pages += pages;
+                kernels::compress(slot, *pages, *lie)
+            }
+            Work::Decompress { packed_bytes, pages, lie } => {
+                self.seen.pages += pages;
+                kernels::decompress(slot, *packed_bytes, *pages, *lie)
+            }
+        };
+        misuse.map(|what| format!("{what} (slot {})", operation.slot))
+    }
+
+    /// Whether copies of that host memory have not run.
+    pub(super) fn has_copies(&self, host: usize) -> bool {
+        self.queues.iter().flatten().filter_map(|operation| operation.work.host()).any(|(id, _, _)| id == host)
+    }
+}

@@ -1,0 +1,69 @@
+//! How much of the queued work runs at a poll, and of which queue.
+
+use super::State;
+use crate::gpu::ring::device::Queue;
+
+/// How fast the queues run, and in which order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Schedule {
+    /// All that can run does, at each poll.
+    #[default]
+    Eager,
+    /// One operation a poll, of the first queue that has one.
+    OneByOne,
+    /// One operation a poll, of the last queue that has one.
+    LastFirst,
+    /// A few operations of any queues, from a seed.
+    Random(u64),
+    /// One queue runs one operation in so many polls, the others all they have.
+    Starved(Queue, u64),
+    /// One queue runs nothing until so many slots have work queued.
+    Held(Queue, usize),
+}
+
+const ALL: [Queue; 3] = [Queue::H2d, Queue::Compute, Queue::D2h];
+
+impl State {
+    /// Runs what the schedule allows.
+    pub(super) fn poll(&mut self) {
+        self.ticks += 1;
+        let tick = self.ticks;
+        match &mut self.schedule {
+            Schedule::Eager => self.run_all(|_| false),
+            Schedule::OneByOne => drop(ALL.into_iter().any(|queue| self.run_next(queue))),
+            Schedule::LastFirst => drop(ALL.into_iter().rev().any(|queue| self.run_next(queue))),
+            Schedule::Random(seed) => {
+                // A linear congruence: its high bits are random enough.
+                *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let mut bits = *seed >> 40;
+                for _ in 0..bits % 4 {
+                    bits /= 4;
+                    self.run_next(ALL[usize::try_from(bits % 3).expect("less than three")]);
+                }
+            }
+            Schedule::Starved(starved, polls) => {
+                let (starved, its_turn) = (*starved, tick.is_multiple_of(*polls));
+                self.run_queues(ALL.into_iter().filter(|queue| *queue != starved));
+                if its_turn {
+                    self.run_next(starved);
+                }
+            }
+            Schedule::Held(held, slots) => {
+                let (held, slots) = (*held, *slots);
+                if self.seen.most_in_flight >= slots {
+                    self.schedule = Schedule::Eager;
+                }
+                self.run_queues(ALL.into_iter().filter(|queue| *queue != held));
+            }
+        }
+    }
+
+    /// Runs everything that can run, unless `done` before.
+    pub(super) fn run_all(&mut self, done: impl Fn(&Self) -> bool) {
+        while !done(self) && ALL.into_iter().any(|queue| self.run_next(queue)) {}
+    }
+
+    fn run_queues(&mut self, queues: impl Iterator<Item = Queue> + Clone) {
+        while queues.clone().any(|queue| self.run_next(queue)) {}
+    }
+}

@@ -1,0 +1,161 @@
+//! That the fake notices what it is there to notice.
+
+use super::*;
+use crate::gpu::ring::device::PinnedMemory;
+use crate::page::PAGE_SIZE;
+
+const PAGES: u32 = 2;
+const BYTES: usize = 2 * PAGE_SIZE;
+
+struct Parts {
+    // Dropped in this order.
+    host: FakePinned,
+    slot: FakeSlot,
+    device: FakeDevice,
+}
+
+fn parts() -> Parts {
+    let device = FakeDevice::new(Schedule::OneByOne);
+    let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
+    host.bytes_mut().unwrap().fill(7);
+    let slot = device.slot(PAGES).unwrap();
+    Parts { host, slot, device }
+}
+
+impl Parts {
+    fn upload(&mut self) {
+        self.device.upload(&self.slot, Buffer::Pages, 0, &mut self.host, 0..BYTES).unwrap();
+    }
+
+    fn start(&mut self) {
+        self.upload();
+        self.device.mark(&self.slot, Mark::H2dEnd).unwrap();
+        self.device.compress(&self.slot, PAGES).unwrap();
+    }
+
+    fn drain(&self) {
+        self.device.drain(Duration::ZERO).unwrap();
+    }
+}
+
+#[test]
+fn work_runs_when_polled_and_one_operation_at_a_time() {
+    let mut parts = parts();
+    parts.start();
+    // Upload, mark, wait, mark, kernel, mark: each poll runs one of them, the uploads first.
+    let polls: Vec<bool> = (0..6).map(|_| parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap()).collect();
+    assert_eq!(polls, [false, false, false, false, false, true]);
+    assert_eq!((parts.device.pending(), parts.device.seen().pages), (0, 2));
+    assert_eq!(parts.host.bytes().unwrap(), [7; BYTES]);
+}
+
+#[test]
+fn a_kernel_waits_for_its_uploads() {
+    let device = FakeDevice::new(Schedule::LastFirst);
+    let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
+    let slot = device.slot(PAGES).unwrap();
+    let mut parts = Parts { host: device.pinned(BYTES, HostRole::Shared).unwrap(), slot, device };
+    parts.start();
+    for _ in 0..5 {
+        assert!(!parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap());
+    }
+    assert!(parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap());
+    // A copy that is queued has the bytes: to see them is to wait for it.
+    parts.device.download(Queue::D2h, &parts.slot, Buffer::Index, 0, &mut host, 0..16).unwrap();
+    assert_eq!(parts.device.pending(), 1);
+    assert_ne!(host.bytes().unwrap()[..16], [0; 16]);
+    assert_eq!(parts.device.pending(), 0);
+}
+
+#[test]
+#[should_panic(expected = "races with")]
+fn an_upload_under_a_queued_kernel_is_noticed() {
+    let mut parts = parts();
+    parts.start();
+    parts.upload();
+}
+
+#[test]
+#[should_panic(expected = "races with")]
+fn a_download_beside_a_queued_kernel_is_noticed() {
+    let mut parts = parts();
+    let mut out = parts.device.pinned(BYTES, HostRole::Shared).unwrap();
+    parts.start();
+    let _ = parts.device.download(Queue::D2h, &parts.slot, Buffer::Packed, 0, &mut out, 0..16);
+}
+
+#[test]
+#[should_panic(expected = "races with")]
+fn a_kernel_that_does_not_wait_for_an_upload_is_noticed() {
+    let mut parts = parts();
+    parts.device.mark(&parts.slot, Mark::H2dEnd).unwrap();
+    parts.upload();
+    let _ = parts.device.compress(&parts.slot, PAGES);
+}
+
+#[test]
+#[should_panic(expected = "has a kernel queued")]
+fn two_kernels_at_once_in_a_slot_are_noticed() {
+    let mut parts = parts();
+    parts.start();
+    let _ = parts.device.compress(&parts.slot, PAGES);
+}
+
+#[test]
+#[should_panic(expected = "were not uploaded")]
+fn a_kernel_on_stale_pages_is_noticed() {
+    let mut parts = parts();
+    parts.start();
+    parts.drain();
+    parts.device.compress(&parts.slot, PAGES).unwrap();
+    parts.drain();
+}
+
+#[test]
+#[should_panic(expected = "has 32 bytes")]
+fn a_copy_of_more_than_the_kernel_made_is_noticed() {
+    let mut parts = parts();
+    let mut out = parts.device.pinned(BYTES, HostRole::Shared).unwrap();
+    parts.start();
+    parts.drain();
+    parts.device.download(Queue::D2h, &parts.slot, Buffer::Packed, 0, &mut out, 0..48).unwrap();
+    parts.drain();
+}
+
+#[test]
+#[should_panic(expected = "is freed while a copy")]
+fn host_memory_freed_under_a_copy_is_noticed() {
+    let mut parts = parts();
+    parts.upload();
+    drop(parts.host);
+}
+
+#[test]
+#[should_panic(expected = "is freed while it has work")]
+fn a_slot_freed_under_its_work_is_noticed() {
+    let Parts { host, slot, device } = parts();
+    device.mark(&slot, Mark::H2dStart).unwrap();
+    drop(slot);
+    drop(host);
+}
+
+#[test]
+#[should_panic(expected = "waits for ever")]
+fn a_wait_for_a_copy_that_hangs_is_noticed() {
+    let mut parts = parts();
+    parts.device.arm([(0, Fault::Hang)]);
+    parts.upload();
+    let _ = parts.host.bytes_mut();
+}
+
+#[test]
+fn a_lost_device_gives_the_same_answer_to_all_and_counts_who_asks() {
+    let mut parts = parts();
+    parts.device.arm([(0, Fault::IllegalAddress)]);
+    let first = parts.device.mark(&parts.slot, Mark::H2dStart).unwrap_err();
+    assert_eq!(first.to_string(), "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+    assert!(parts.device.is_lost());
+    let second = parts.device.upload(&parts.slot, Buffer::Pages, 0, &mut parts.host, 0..8).unwrap_err();
+    assert!(matches!(second, GpuError::ContextLost { reason } if reason == first.to_string()));
+    assert_eq!(parts.device.seen().calls_after_loss, 1);
+}

@@ -1,0 +1,240 @@
+//! The interpreter as the ring's device: the same kernels, run on the CPU.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::thread::available_parallelism;
+use std::time::{Duration, Instant};
+
+use trueno_gpu::interp::{Fault, Launch, Memory};
+use trueno_gpu::kernels::Kernel;
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
+
+use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use crate::gpu::error::{GpuError, GpuResult};
+use crate::page::PAGE_SIZE;
+
+/// Blocks in the grid: two, so that pages are drawn by several at once.
+const GRID: u32 = 2;
+/// What a page may take: a runaway loop ends here.
+const STEPS_PER_PAGE: u64 = 4_000_000;
+
+/// The kernels' interpreter, which checks every access as it goes. It is four orders of magnitude slower than a GPU.
+///
+/// All it is asked to do is done at once, so that every mark is reached as soon as it is set.
+#[derive(Debug)]
+pub struct Interpreter {
+    compress: Lz4WarpCompressKernel,
+    decompress: Lz4WarpDecompressKernel,
+    threads: usize,
+}
+
+impl Interpreter {
+    pub(crate) fn new(mode: Mode) -> Self {
+        let pages = u32::MAX;
+        Self {
+            // Lane orders are for tests: the form that does not depend on them gives the same bytes.
+            compress: Lz4WarpCompressKernel::new(pages).with_mode(mode).with_table_stores(TableStores::ReadBack),
+            decompress: Lz4WarpDecompressKernel::new(pages),
+            threads: available_parallelism().map_or(1, NonZeroUsize::get),
+        }
+    }
+}
+
+/// A slot's "device" memory and the times of its marks.
+#[derive(Debug)]
+pub struct InterpreterSlot {
+    buffers: Mutex<Buffers>,
+    marks: Mutex<[Option<Instant>; Mark::COUNT]>,
+}
+
+#[derive(Debug)]
+struct Buffers {
+    pages: Vec<u8>,
+    packed: Vec<u8>,
+    index: Vec<u8>,
+    status: Vec<u8>,
+}
+
+impl Buffers {
+    fn get(&mut self, buffer: Buffer) -> &mut Vec<u8> {
+        match buffer {
+            Buffer::Pages => &mut self.pages,
+            Buffer::Packed => &mut self.packed,
+            Buffer::Index => &mut self.index,
+            Buffer::Status => &mut self.status,
+        }
+    }
+}
+
+impl InterpreterSlot {
+    fn set(&self, mark: Mark) {
+        lock(&self.marks)[mark as usize] = Some(Instant::now());
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Plain bytes and times, whole between any two operations.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn fault(kernel: &dyn Kernel, fault: &Fault) -> GpuError {
+    GpuError::Kernel { kernel: kernel.name().to_owned(), reason: fault.to_string() }
+}
+
+/// The part, if so many bytes have it.
+fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
+    if part.start <= part.end && part.end <= len_bytes {
+        return Ok(part);
+    }
+    Err(GpuError::OutsideBuffer { offset: part.start, len_bytes: part.len(), buffer_len_bytes: len_bytes })
+}
+
+impl Device for Interpreter {
+    type Pinned = Vec<u8>;
+    type Slot = InterpreterSlot;
+
+    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<Vec<u8>> {
+        Ok(vec![0; len_bytes])
+    }
+
+    fn slot(&self, pages: u32) -> GpuResult<InterpreterSlot> {
+        let buffer = |bytes_per_page: usize| vec![0; pages as usize * bytes_per_page];
+        let buffers = Buffers {
+            pages: buffer(PAGE_SIZE),
+            packed: buffer(PAGE_SIZE),
+            index: buffer(size_of::<u64>()),
+            status: buffer(size_of::<u32>()),
+        };
+        Ok(InterpreterSlot { buffers: Mutex::new(buffers), marks: Mutex::new([None; Mark::COUNT]) })
+    }
+
+    fn upload(
+        &self,
+        slot: &InterpreterSlot,
+        to: Buffer,
+        at: usize,
+        from: &mut Vec<u8>,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let from = checked(from.len(), part).map(|part| &from[part])?;
+        let mut buffers = lock(&slot.buffers);
+        let to = buffers.get(to);
+        let place = checked(to.len(), at..at.saturating_add(from.len()))?;
+        to[place].copy_from_slice(from);
+        Ok(())
+    }
+
+    fn download(
+        &self,
+        _queue: Queue,
+        slot: &InterpreterSlot,
+        from: Buffer,
+        at: usize,
+        to: &mut Vec<u8>,
+        part: Range<usize>,
+    ) -> GpuResult<()> {
+        let place = checked(to.len(), part)?;
+        let mut buffers = lock(&slot.buffers);
+        let from = buffers.get(from);
+        let part = checked(from.len(), at..at.saturating_add(place.len()))?;
+        to[place].copy_from_slice(&from[part]);
+        Ok(())
+    }
+
+    fn compress(&mut self, slot: &InterpreterSlot, pages: u32) -> GpuResult<()> {
+        slot.set(Mark::KernelStart);
+        let mut buffers = lock(&slot.buffers);
+        let count = pages as usize;
+        let mut memory = Memory::new();
+        let input = memory.add("input", &buffers.pages[..count * PAGE_SIZE]);
+        let output = memory.add_uninit("output", count * PAGE_SIZE);
+        let index = memory.add("index", &vec![0; count * size_of::<u64>()]);
+        let scratch_bytes = usize::try_from(self.compress.scratch_bytes(GRID)).expect("two blocks' scratch is small");
+        let scratch = memory.add_uninit("scratch", scratch_bytes);
+        let next_page = memory.add("next_page", &[0; 4]);
+        Launch::new(self.compress.ir())
+            .grid(GRID)
+            .arg(input)
+            .arg(output)
+            .arg(index)
+            .arg(scratch)
+            .arg(next_page)
+            .arg(pages)
+            .threads(self.threads)
+            .step_limit(STEPS_PER_PAGE * (u64::from(pages) + 1))
+            .run(&mut memory)
+            .map_err(|why| fault(&self.compress, &why))?;
+        buffers.packed[..count * PAGE_SIZE].copy_from_slice(&memory.bytes_or(output, 0));
+        buffers.index[..count * size_of::<u64>()].copy_from_slice(&memory.bytes_or(index, 0));
+        slot.set(Mark::KernelEnd);
+        Ok(())
+    }
+
+    fn decompress(&mut self, slot: &InterpreterSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
+        slot.set(Mark::KernelStart);
+        let mut buffers = lock(&slot.buffers);
+        let count = pages as usize;
+        let mut memory = Memory::new();
+        let input = memory.add("input", &buffers.packed[..packed_bytes]);
+        let index = memory.add("index", &buffers.index[..count * size_of::<u64>()]);
+        let output = memory.add("output", &buffers.pages[..count * PAGE_SIZE]);
+        let status = memory.add_uninit("status", count * size_of::<u32>());
+        let next_page = memory.add("next_page", &[0; 4]);
+        Launch::new(self.decompress.ir())
+            .grid(GRID)
+            .arg(input)
+            .arg(packed_bytes as u64)
+            .arg(index)
+            .arg(output)
+            .arg(status)
+            .arg(next_page)
+            .arg(pages)
+            .threads(self.threads)
+            .step_limit(STEPS_PER_PAGE * (u64::from(pages) + 1))
+            .run(&mut memory)
+            .map_err(|why| fault(&self.decompress, &why))?;
+        buffers.pages[..count * PAGE_SIZE].copy_from_slice(&memory.bytes_or(output, 0));
+        // No page counts as restored unless the kernel says so.
+        buffers.status[..count * size_of::<u32>()].copy_from_slice(&memory.bytes_or(status, 0xff));
+        slot.set(Mark::KernelEnd);
+        Ok(())
+    }
+
+    fn mark(&self, slot: &InterpreterSlot, mark: Mark) -> GpuResult<()> {
+        slot.set(mark);
+        Ok(())
+    }
+
+    fn is_reached(&self, _slot: &InterpreterSlot, _mark: Mark) -> GpuResult<bool> {
+        Ok(true)
+    }
+
+    fn elapsed(&self, slot: &InterpreterSlot, from: Mark, to: Mark) -> GpuResult<Duration> {
+        let marks = lock(&slot.marks);
+        let times = marks[from as usize].zip(marks[to as usize]);
+        Ok(times.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from)))
+    }
+
+    fn drain(&self, _time_limit: Duration) -> GpuResult<()> {
+        Ok(())
+    }
+
+    fn give_up(&self, _reason: &str) {}
+
+    fn is_lost(&self) -> bool {
+        false
+    }
+}
+
+impl PinnedMemory for Vec<u8> {
+    fn bytes(&self) -> GpuResult<&[u8]> {
+        Ok(self)
+    }
+
+    fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
+        Ok(self)
+    }
+
+    fn settle(&mut self, _time_limit: Duration) {}
+}

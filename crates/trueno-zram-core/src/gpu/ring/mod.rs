@@ -1,0 +1,403 @@
+//! The ring: batches of any size, cut into slots that are staged, sent, worked on and taken back at the same time.
+//!
+//! ```text
+//! slot 0: [stage][H2D][kernel][D2H][deliver]
+//! slot 1:        [stage][H2D][kernel][D2H][deliver]
+//! slot 2:               [stage][H2D][kernel][D2H][deliver]
+//! ```
+//!
+//! One thread, the caller's, drives: it queues copies and kernels and asks how far they are. Staging (pages into
+//! page-locked memory) and delivering (results out of it) are work for the cores of a pool, which pieces of slots, and
+//! slots, travel to and come back from. A core stages a piece by itself and waits for no other. Slots are delivered in the
+//! order of their pages.
+//!
+//! The ring knows nothing of the CPU's codec. When the device fails, it says how many pages were delivered, and why.
+
+pub(crate) mod compress;
+mod crew;
+pub(crate) mod cuda;
+pub(crate) mod decompress;
+pub(crate) mod device;
+#[cfg(test)]
+pub(crate) mod fake;
+pub(crate) mod interpreter;
+mod piece;
+mod slot;
+
+use std::collections::VecDeque;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use rayon::{Scope, ThreadPool};
+
+use super::error::{GpuError, GpuResult};
+use crate::progress::Progress;
+use crew::{Crew, on_duty};
+use device::{Device, Mark};
+use piece::{PIECE_PAGES, Piece};
+pub(crate) use slot::StageTimes;
+use slot::{HostMemory, IndexCopy, Slot, SlotState};
+
+/// Slots and the device that they go through.
+#[derive(Debug)]
+pub(crate) struct Ring<D: Device> {
+    device: D,
+    /// All slots, between two runs.
+    free: Vec<Slot<D>>,
+    shape: RingShape,
+}
+
+/// The ring's measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RingShape {
+    /// Slots in flight at most.
+    pub(crate) slots: usize,
+    /// Pages in a slot at most.
+    pub(crate) slot_pages: u32,
+    /// How long a slot may stay in one state before the device counts as hung.
+    pub(crate) time_limit: Duration,
+}
+
+/// How a run ended. The default is that of a run without a device: nothing done, nothing failed.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// Pages delivered, from the batch's start.
+    pub(crate) pages_done: usize,
+    /// The device's times for them.
+    pub(crate) times: StageTimes,
+    /// Why the rest was not.
+    pub(crate) failure: Option<GpuError>,
+}
+
+impl Outcome {
+    /// Nothing was done.
+    fn failed(error: GpuError) -> Self {
+        Self { failure: Some(error), ..Self::default() }
+    }
+}
+
+/// Fills a piece's host memory from the batch; on the pool.
+trait Stage<D: Device>: Sync {
+    fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()>;
+}
+
+/// For runs from the caller's own page-locked memory.
+struct NoStage;
+
+impl<D: Device> Stage<D> for NoStage {
+    fn stage(&self, _piece: &mut Piece<D>) -> GpuResult<()> {
+        Ok(())
+    }
+}
+
+/// Queues a slot's work; on the thread that drives.
+trait Submit<D: Device> {
+    /// Whether the kernel's index is copied before the rest.
+    const INDEX_COPY: IndexCopy;
+
+    /// Queues the copy to the device and the kernel.
+    fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
+    /// Queues the copy to the host, when the kernel is done.
+    fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
+    /// After a failure: finds out whether the caller's memory is still in use.
+    fn settle(&mut self, _time_limit: Duration) {}
+}
+
+/// Takes a complete slot's result; on the pool, in the order of the pages.
+trait Deliver<D: Device>: Send {
+    fn deliver(&mut self, slot: &mut Slot<D>) -> GpuResult<()>;
+}
+
+/// What comes back from the pool.
+enum Returned<'a, D: Device, K> {
+    /// A piece of the slot whose pages start there.
+    Piece { slot_start: usize, piece: Piece<D>, staged: GpuResult<()> },
+    /// A slot whose result was taken.
+    Slot { slot: Slot<D>, sink: &'a mut K, delivered: GpuResult<()> },
+    /// A task that panicked. So will the end of the pool's scope, which this leads to.
+    Panic,
+}
+
+/// A run through the ring: where the slots are.
+struct Run<'a, D: Device, K> {
+    pages: usize,
+    /// The first page that no slot has claimed.
+    next: usize,
+    /// Slots whose pieces are on the pool, in the order of their pages.
+    staging: VecDeque<Slot<D>>,
+    in_flight: VecDeque<Slot<D>>,
+    /// What takes the results, unless a task has it.
+    sink: Option<&'a mut K>,
+    outcome: Outcome,
+    from_pool: Receiver<Returned<'a, D, K>>,
+    to_driver: Sender<Returned<'a, D, K>>,
+}
+
+impl<D: Device> Ring<D> {
+    /// Allocates all slots.
+    pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
+        let free = (0..shape.slots).map(|_| Slot::new(&device, shape.slot_pages)).collect::<GpuResult<_>>()?;
+        Ok(Self { device, free, shape })
+    }
+
+    pub(crate) fn device(&self) -> &D {
+        &self.device
+    }
+
+    pub(crate) fn device_mut(&mut self) -> &mut D {
+        &mut self.device
+    }
+
+    /// Gives every slot the page-locked memory that a run will use.
+    fn ensure(&mut self, needs: &[HostMemory]) -> GpuResult<()> {
+        let (device, pages) = (&self.device, self.shape.slot_pages);
+        self.free.iter_mut().try_for_each(|slot| slot.ensure(device, pages, needs))
+    }
+
+    /// Sends `pages` pages through the slots.
+    fn drive<S: Stage<D>, Q: Submit<D>, K: Deliver<D>>(
+        &mut self,
+        pool: &ThreadPool,
+        pages: usize,
+        stage: Option<&S>,
+        submit: &mut Q,
+        sink: &mut K,
+        progress: &dyn Progress,
+    ) -> Outcome {
+        if self.device.is_lost() {
+            return Outcome::failed(GpuError::ContextLost { reason: "it was given up earlier".to_owned() });
+        }
+        if self.free.len() < self.shape.slots {
+            return Outcome::failed(GpuError::ContextLost { reason: "an earlier run ended in a panic".to_owned() });
+        }
+        let (to_driver, from_pool) = channel();
+        let mut run = Run {
+            pages,
+            next: 0,
+            staging: VecDeque::with_capacity(self.shape.slots),
+            in_flight: VecDeque::with_capacity(self.shape.slots),
+            sink: Some(sink),
+            outcome: Outcome::default(),
+            from_pool,
+            to_driver,
+        };
+        let crew = Crew::new();
+        let result = pool.in_place_scope(|scope| {
+            // However this ends, the crew is sent home: the scope waits for it.
+            let _dismissed = crew.dismissed_at_the_end();
+            if let Some(stage) = stage {
+                let threads = pool.current_num_threads().min(pages.div_ceil(PIECE_PAGES));
+                crew.hire(scope, threads, stage, &run.to_driver);
+            }
+            let mut pause = Pause::default();
+            while run.outcome.pages_done < pages {
+                let moved = self.step(scope, &mut run, &crew, stage, submit, progress)?;
+                pause.after(moved);
+            }
+            Ok(())
+        });
+        // The pool has nothing any more: what it had is in the channel or on the pile, and goes back to where it belongs.
+        crew.left().for_each(|(slot_start, piece)| run.put_piece(slot_start, piece));
+        while let Ok(returned) = run.from_pool.try_recv() {
+            // A slot that was delivered while the run failed counts like any other: its pages are with the caller. Further
+            // failures are consequences.
+            let _ = self.take_back(&mut run, returned, progress);
+        }
+        self.free.extend(run.staging.drain(..).chain(run.in_flight.drain(..)));
+        if let Err(error) = result {
+            submit.settle(self.shape.time_limit);
+            self.clear_after(&error);
+            run.outcome.failure = Some(error);
+        }
+        debug_assert_eq!(self.free.len(), self.shape.slots, "no slot is lost");
+        debug_assert!(self.free.iter().all(Slot::is_whole), "no piece is lost");
+        run.outcome
+    }
+
+    /// Moves every slot on that can move. Whether any did.
+    fn step<'scope, 'a: 'scope, S: Stage<D>, Q: Submit<D>, K: Deliver<D>>(
+        &mut self,
+        scope: &Scope<'scope>,
+        run: &mut Run<'a, D, K>,
+        crew: &Crew<D>,
+        stage: Option<&'a S>,
+        submit: &mut Q,
+        progress: &dyn Progress,
+    ) -> GpuResult<bool>
+    where
+        D: 'a,
+    {
+        let mut moved = false;
+        while let Ok(returned) = run.from_pool.try_recv() {
+            moved = true;
+            self.take_back(run, returned, progress)?;
+        }
+        while run.staging.front().is_some_and(Slot::is_whole) {
+            let mut slot = run.staging.pop_front().expect("there is a first");
+            slot.staged();
+            run.in_flight.push_back(slot);
+            self.start(run.in_flight.back_mut().expect("pushed just now"), submit)?;
+            moved = true;
+        }
+        for slot in &mut run.in_flight {
+            moved |= self.advance(slot, submit, &mut run.outcome.times)?;
+        }
+        if run.in_flight.front().is_some_and(|slot| slot.state() == SlotState::Complete)
+            && let Some(sink) = run.sink.take()
+        {
+            let mut slot = run.in_flight.pop_front().expect("there is a first");
+            let to_driver = run.to_driver.clone();
+            scope.spawn(move |_| {
+                reporting_panics(&to_driver, || {
+                    let delivered = on_duty(|| sink.deliver(&mut slot));
+                    // The receiver outlives the scope.
+                    let _ = to_driver.send(Returned::Slot { slot, sink, delivered });
+                });
+            });
+            moved = true;
+        }
+        if run.next < run.pages
+            && run.staging.len() < self.staged_at_once()
+            && let Some(mut slot) = self.free.pop()
+        {
+            let end = run.pages.min(run.next.saturating_add(self.shape.slot_pages as usize));
+            slot.claim(run.next..end);
+            run.next = end;
+            match stage {
+                Some(_) => {
+                    let slot_start = slot.range.start;
+                    crew.give(slot_start, slot.take_pieces());
+                    run.staging.push_back(slot);
+                }
+                None => {
+                    run.in_flight.push_back(slot);
+                    self.start(run.in_flight.back_mut().expect("pushed just now"), submit)?;
+                }
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// Half of the slots are staged at the same time, so that idle cores find work while the last pieces of one slot are
+    /// copied; the other half is under way.
+    fn staged_at_once(&self) -> usize {
+        self.shape.slots.div_ceil(2)
+    }
+
+    /// What the pool sends back goes to where it belongs, and counts.
+    fn take_back<'a, K>(
+        &mut self,
+        run: &mut Run<'a, D, K>,
+        returned: Returned<'a, D, K>,
+        progress: &dyn Progress,
+    ) -> GpuResult<()> {
+        match returned {
+            Returned::Piece { slot_start, piece, staged } => {
+                run.put_piece(slot_start, piece);
+                staged
+            }
+            Returned::Slot { mut slot, sink, delivered } => {
+                run.sink = Some(sink);
+                slot.enter(SlotState::Free);
+                let pages = slot.range.len();
+                self.free.push(slot);
+                delivered?;
+                run.outcome.pages_done += pages;
+                progress.pages_done(pages);
+                Ok(())
+            }
+            Returned::Panic => Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() }),
+        }
+    }
+
+    fn start<Q: Submit<D>>(&mut self, slot: &mut Slot<D>, submit: &mut Q) -> GpuResult<()> {
+        if slot.crossing == 0 {
+            // Nothing for the device: not one call.
+            return Ok(());
+        }
+        submit.start(&mut self.device, slot)
+    }
+
+    /// Moves one slot on, as far as it has come.
+    fn advance<Q: Submit<D>>(&mut self, slot: &mut Slot<D>, submit: &mut Q, times: &mut StageTimes) -> GpuResult<bool> {
+        let kernel_done = match Q::INDEX_COPY {
+            IndexCopy::Apart => Mark::IndexEnd,
+            IndexCopy::None => Mark::KernelEnd,
+        };
+        let (mark, next) = match slot.state() {
+            SlotState::H2DInProgress => (Mark::H2dEnd, SlotState::KernelInProgress),
+            SlotState::KernelInProgress => (kernel_done, SlotState::D2HInProgress),
+            SlotState::D2HInProgress => (Mark::D2hEnd, SlotState::Complete),
+            SlotState::Complete | SlotState::Free => return Ok(false),
+        };
+        if slot.crossing > 0 {
+            if !self.device.is_reached(&slot.device, mark)? {
+                let timeout_ms = self.shape.time_limit.as_millis();
+                let hangs = slot.waiting() > self.shape.time_limit;
+                return if hangs { Err(GpuError::TimedOut { timeout_ms }) } else { Ok(false) };
+            }
+            match next {
+                SlotState::D2HInProgress => submit.finish(&mut self.device, slot)?,
+                SlotState::Complete => *times += slot.times(&self.device, Q::INDEX_COPY)?,
+                _ => {}
+            }
+        }
+        slot.enter(next);
+        Ok(true)
+    }
+
+    /// Makes the slots free again after a failure, if the device lives.
+    fn clear_after(&mut self, error: &GpuError) {
+        if error.poisons_context() || matches!(error, GpuError::TimedOut { .. }) {
+            self.device.give_up(&error.to_string());
+        } else if let Err(also) = self.device.drain(self.shape.time_limit) {
+            self.device.give_up(&format!("{error}; then the queues could not be emptied: {also}"));
+        }
+        self.free.iter_mut().for_each(Slot::reset);
+    }
+}
+
+impl<D: Device, K> Run<'_, D, K> {
+    fn put_piece(&mut self, slot_start: usize, piece: Piece<D>) {
+        let slot = self.staging.iter_mut().find(|slot| slot.range.start == slot_start);
+        slot.expect("a slot waits for its pieces").put_piece(piece);
+    }
+}
+
+/// Does some work of the pool. Should it panic, the thread that drives is told.
+fn reporting_panics<D: Device, K>(to_driver: &Sender<Returned<'_, D, K>>, work: impl FnOnce()) {
+    struct Report<'s, 'a, D: Device, K>(&'s Sender<Returned<'a, D, K>>);
+    impl<D: Device, K> Drop for Report<'_, '_, D, K> {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                let _ = self.0.send(Returned::Panic);
+            }
+        }
+    }
+    let _report = Report(to_driver);
+    work();
+}
+
+/// How long to look again at once before sleeping: longer than a stage of a large slot takes.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+/// How long to sleep then.
+const SLEEP: Duration = Duration::from_micros(20);
+
+/// Waits between two looks at the slots.
+#[derive(Default)]
+struct Pause {
+    quiet_since: Option<Instant>,
+}
+
+impl Pause {
+    fn after(&mut self, moved: bool) {
+        if moved {
+            self.quiet_since = None;
+        } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < LOOK_AGAIN {
+            std::hint::spin_loop();
+        } else {
+            std::thread::sleep(SLEEP);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A slot of the ring: its state, its memory on both sides, and the pieces that the cores fill.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry};
+
+use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::piece::{PIECE_PAGES, Piece, PieceMemory};
+use crate::arena::IndexEntry;
+use crate::gpu::error::{GpuError, GpuResult};
+use crate::page::PAGE_SIZE;
+
+pub(super) const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
+pub(super) const STATUS_BYTES: usize = size_of::<u32>();
+
+/// How far the pages in a slot have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SlotState {
+    /// There are none.
+    Free,
+    /// They are being staged, or on their way to the device.
+    H2DInProgress,
+    /// The kernel has them, or will as soon as they are there.
+    KernelInProgress,
+    /// The result is on its way to the host.
+    D2HInProgress,
+    /// The result is on the host.
+    Complete,
+}
+
+impl SlotState {
+    /// The state that follows.
+    fn next(self) -> Self {
+        match self {
+            Self::Free => Self::H2DInProgress,
+            Self::H2DInProgress => Self::KernelInProgress,
+            Self::KernelInProgress => Self::D2HInProgress,
+            Self::D2HInProgress => Self::Complete,
+            Self::Complete => Self::Free,
+        }
+    }
+}
+
+/// One slot.
+#[derive(Debug)]
+pub(super) struct Slot<D: Device> {
+    state: SlotState,
+    /// When it got there.
+    since: Instant,
+    /// Pages of the batch that it has.
+    pub(super) range: Range<usize>,
+    /// How many of them are on the device; the rest need no device.
+    pub(super) crossing: usize,
+    /// The length of the packed pages, once known.
+    pub(super) packed_bytes: usize,
+    pub(super) device: D::Slot,
+    /// Where packed pages arrive; made when a run first needs it.
+    pub(super) packed_out: Option<D::Pinned>,
+    pub(super) index: D::Pinned,
+    pub(super) status: D::Pinned,
+    /// What the cores fill and empty; those in use come first, in order, once all are staged.
+    pub(super) pieces: Vec<Piece<D>>,
+    /// None in runs that stage nothing.
+    pub(super) pieces_used: usize,
+    /// How many there are, wherever they are.
+    piece_count: usize,
+    /// Where each page is held, from the start of the packed bytes. Kept to be used again.
+    pub(super) entries: Vec<IndexEntry>,
+}
+
+impl<D: Device> Slot<D> {
+    pub(super) fn new(device: &D, pages: u32) -> GpuResult<Self> {
+        // Widening: `usize` has 64 bits wherever CUDA runs.
+        let room = |bytes_per_page: usize| device.pinned(pages as usize * bytes_per_page, HostRole::Shared);
+        let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
+        Ok(Self {
+            state: SlotState::Free,
+            since: Instant::now(),
+            range: 0..0,
+            crossing: 0,
+            packed_bytes: 0,
+            device: device.slot(pages)?,
+            packed_out: None,
+            index: room(INDEX_ENTRY_BYTES)?,
+            status: room(STATUS_BYTES)?,
+            pieces: (0..piece_count).map(|_| Piece::default()).collect(),
+            pieces_used: 0,
+            piece_count,
+            entries: Vec::new(),
+        })
+    }
+
+    pub(super) fn state(&self) -> SlotState {
+        self.state
+    }
+
+    /// How long it has been in its state.
+    pub(super) fn waiting(&self) -> Duration {
+        self.since.elapsed()
+    }
+
+    /// Takes the slot for some pages, all of them for the device.
+    pub(super) fn claim(&mut self, range: Range<usize>) {
+        self.enter(SlotState::H2DInProgress);
+        (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
+        self.range = range;
+    }
+
+    /// Takes the pieces out, to be staged.
+    pub(super) fn take_pieces(&mut self) -> impl Iterator<Item = Piece<D>> + use<'_, D> {
+        let range = self.range.clone();
+        self.pieces_used = range.len().div_ceil(PIECE_PAGES);
+        self.pieces.drain(..self.pieces_used).enumerate().map(move |(number, mut piece)| {
+            let start = range.start + number * PIECE_PAGES;
+            piece.claim(number, start..range.end.min(start + PIECE_PAGES));
+            piece
+        })
+    }
+
+    /// Takes a piece back.
+    pub(super) fn put_piece(&mut self, piece: Piece<D>) {
+        self.pieces.push(piece);
+    }
+
+    /// Whether all pieces are back.
+    pub(super) fn is_whole(&self) -> bool {
+        self.pieces.len() == self.piece_count
+    }
+
+    /// The pieces in use, and the device's side of the slot.
+    pub(super) fn pieces(&mut self) -> (&mut [Piece<D>], &D::Slot) {
+        (&mut self.pieces[..self.pieces_used], &self.device)
+    }
+
+    /// All pieces are back: puts them in order, and adds up what is for the device.
+    pub(super) fn staged(&mut self) {
+        // Those in use came back behind the others, in any order.
+        self.pieces.rotate_right(self.pieces_used);
+        self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
+        self.crossing = 0;
+        for piece in &mut self.pieces[..self.pieces_used] {
+            piece.first_place = self.crossing;
+            self.crossing += piece.crossing;
+        }
+    }
+
+    /// Goes on to the next state.
+    ///
+    /// # Panics
+    /// If `state` is not the next one: slots skip nothing.
+    pub(super) fn enter(&mut self, state: SlotState) {
+        assert_eq!(self.state.next(), state, "a slot goes from one state to the next");
+        self.state = state;
+        self.since = Instant::now();
+    }
+
+    /// Gives up what the slot was doing. The device must be drained, or lost.
+    pub(super) fn reset(&mut self) {
+        self.state = SlotState::Free;
+    }
+
+    /// The pages that are on the device.
+    pub(super) fn crossing_u32(&self) -> u32 {
+        u32::try_from(self.crossing).expect("a slot is made for a u32 of pages")
+    }
+
+    /// Makes sure that there is the page-locked memory that a run needs.
+    pub(super) fn ensure(&mut self, device: &D, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
+        for need in needs {
+            match need {
+                HostMemory::PackedOut if self.packed_out.is_none() => {
+                    self.packed_out = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                }
+                HostMemory::PackedOut => {}
+                HostMemory::Pieces(which) => {
+                    // Alike, since they change places.
+                    let pages = PIECE_PAGES.min(pages as usize);
+                    self.pieces.iter_mut().try_for_each(|piece| piece.ensure(device, *which, pages))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues the copy of the kernel's index, behind the kernel.
+    pub(super) fn download_index(&mut self, device: &D) -> GpuResult<()> {
+        let part = 0..self.crossing * INDEX_ENTRY_BYTES;
+        device.download(Queue::Compute, &self.device, Buffer::Index, 0, &mut self.index, part)?;
+        device.mark(&self.device, Mark::IndexEnd)
+    }
+
+    /// Reads from the kernel's index how long the packed pages are.
+    pub(super) fn read_packed_bytes(&mut self) -> GpuResult<()> {
+        let Some(last) = self.crossing.checked_sub(1) else { return Ok(()) };
+        let bits = self.index.bytes()?[last * INDEX_ENTRY_BYTES..].first_chunk();
+        let bits = bits.expect("the index has an entry for each page of the slot");
+        let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
+        let end = entry.offset_bytes() + u64::from(entry.len_bytes());
+        let aligned = end.next_multiple_of(PACK_ALIGN_BYTES.into());
+        self.packed_bytes = usize::try_from(aligned)
+            .ok()
+            .filter(|bytes| entry.is_placed() && *bytes <= self.crossing * PAGE_SIZE)
+            .ok_or(GpuError::WrongIndex { page: self.range.end - 1, bits: entry.bits() })?;
+        Ok(())
+    }
+
+    /// The device's times for the pages in it.
+    pub(super) fn times(&self, device: &D, index: IndexCopy) -> GpuResult<StageTimes> {
+        let between = |from, to| device.elapsed(&self.device, from, to);
+        let mut d2h = between(Mark::D2hStart, Mark::D2hEnd)?;
+        if index == IndexCopy::Apart {
+            d2h += between(Mark::KernelEnd, Mark::IndexEnd)?;
+        }
+        Ok(StageTimes {
+            h2d: between(Mark::H2dStart, Mark::H2dEnd)?,
+            kernel: between(Mark::KernelStart, Mark::KernelEnd)?,
+            d2h,
+        })
+    }
+}
+
+/// Page-locked memory that a run needs in its slots. Runs to and from the caller's own page-locked memory need less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostMemory {
+    /// For packed pages to arrive.
+    PackedOut,
+    /// Of the pieces.
+    Pieces(PieceMemory),
+}
+
+/// Whether a run copies the kernel's index to the host before the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IndexCopy {
+    /// It does: the length of the rest is in it.
+    Apart,
+    /// There is none.
+    None,
+}
+
+/// What the device spent on each stage, added up over slots, which overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StageTimes {
+    pub(crate) h2d: Duration,
+    pub(crate) kernel: Duration,
+    pub(crate) d2h: Duration,
+}
+
+impl std::ops::AddAssign for StageTimes {
+    fn add_assign(&mut self, other: Self) {
+        self.h2d += other.h2d;
+        self.kernel += other.kernel;
+        self.d2h += other.d2h;
+    }
+}

@@ -1,0 +1,122 @@
+//! Pages that are none: the error is the CPU's, by the page's number, and the others come back.
+
+use trueno_gpu::kernels::lz4::Mode;
+use trueno_test_pages::generate::Generator;
+use trueno_zram_core::{
+    Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, Page, PageCodec, PageData, PageKind,
+};
+
+use crate::harness::{Form, Memory, alone, assert_no_fallback, batch, compressor, config, in_mode};
+
+/// What the CPU makes of each page, and what it says of the batch.
+fn on_the_cpu(held: &CompressedBatch) -> (Vec<Option<Page>>, Error) {
+    let mut codec = PageCodec::default();
+    let pages = held.iter().map(|data| {
+        let mut page = [0; 4096];
+        codec.decompress(data, &mut page).ok().map(|()| page)
+    });
+    let pages = pages.collect();
+    let mut restored = vec![[0; 4096]; held.len()];
+    let error = CpuBatchCompressor::default().decompress_into(held, &mut restored, &()).unwrap_err();
+    (pages, error)
+}
+
+fn assert_found(held: CompressedBatch, what: &str) {
+    let (expected, expected_error) = on_the_cpu(&held);
+    let mut compressor = compressor(config(700, 3), &in_mode(Mode::Fast));
+    let mut memory = Memory::new(&compressor, held.len());
+    memory.batch = held;
+    for form in Form::ALL {
+        let error = memory.restore(&mut compressor, form).unwrap_err();
+        assert_eq!(error, expected_error, "{what}, {form:?}");
+        if form == Form::Values {
+            continue; // It gives all pages or none.
+        }
+        for (i, (restored, expected)) in memory.restored.iter().zip(&expected).enumerate() {
+            assert!(expected.is_none_or(|expected| *restored == expected), "{what}, {form:?}: page {i}");
+        }
+    }
+    assert_no_fallback(&compressor);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn damaged_pages_are_named_and_the_others_come_back() {
+    let _alone = alone();
+    let whole = CpuBatchCompressor::default().compress(&batch(2000)).unwrap();
+    // An offset of 0 behind one literal, and literals that are not there.
+    for (bad, block) in [(0, &[0x10, 7, 0, 0][..]), (1203, &[0x4f, 1, 2]), (1999, &[0xf0, 255, 255])] {
+        let mut held = CompressedBatch::new();
+        for (i, page) in whole.iter().enumerate() {
+            held.push(if i == bad { PageData::new(PageKind::Lz4, block).unwrap() } else { page });
+        }
+        let (_, error) = on_the_cpu(&held);
+        assert!(
+            matches!(&error, Error::InPage { index, error } if *index == bad && matches!(**error, Error::CorruptLz4(_)))
+        );
+        assert_found(held, &format!("page {bad}"));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn many_damaged_pages_at_once() {
+    let _alone = alone();
+    let whole = CpuBatchCompressor::default().compress(&batch(2000)).unwrap();
+    let mut generator = Generator::new(77);
+    let mut held = CompressedBatch::new();
+    for page in whole.iter() {
+        let mut block = page.bytes().to_vec();
+        if page.kind() == PageKind::Lz4 && generator.below(3) == 0 {
+            generator.corrupt(&mut block);
+        }
+        // What has no length that a block can have is left as it was.
+        held.push(PageData::new(page.kind(), &block).unwrap_or(page));
+    }
+    assert_found(held, "a third of the blocks");
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn frames_that_the_gpu_does_not_know_are_restored_by_the_cpu() {
+    let _alone = alone();
+    let pages = batch(1000);
+    let mut zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
+    let (frames, blocks) = (zstd.compress(&pages).unwrap(), CpuBatchCompressor::default().compress(&pages).unwrap());
+    let mut compressor = compressor(config(300, 2), &in_mode(Mode::Fast));
+    let mut memory = Memory::new(&compressor, pages.len());
+    for (i, (frame, block)) in frames.iter().zip(blocks.iter()).enumerate() {
+        memory.batch.push(if i % 3 == 1 { frame } else { block });
+    }
+    for form in [Form::Values, Form::Arena, Form::Pinned] {
+        memory.restore(&mut compressor, form).unwrap();
+        assert!(memory.restored == pages, "{form:?}");
+    }
+    // The CPU does not stand in for pages on the device.
+    let first = memory.batch.iter().position(|page| page.kind() == PageKind::Zstd).unwrap();
+    let error = compressor.packed_on_device(pages.len()).unwrap().upload(&memory.batch).unwrap_err();
+    assert!(
+        matches!(&error, Error::InPage { index, error } if *index == first && matches!(**error, Error::Unsupported { .. }))
+    );
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn batches_that_do_not_fit_their_destination_are_refused() {
+    let _alone = alone();
+    let mut compressor = compressor(config(10, 1), &in_mode(Mode::Fast));
+    let held = CpuBatchCompressor::default().compress(&batch(5)).unwrap();
+    let count = |batch_pages, destination_pages| Some(Error::PageCount { batch_pages, destination_pages });
+    assert_eq!(compressor.decompress_into(&held, &mut [[0; 4096]; 4], &()).err(), count(5, 4));
+    let mut pinned = compressor.pinned_pages(6).unwrap();
+    assert_eq!(compressor.decompress_pinned_into(&held, &mut pinned, &()).err(), count(5, 6));
+    let (mut four, mut packed) = (compressor.device_pages(4).unwrap(), compressor.packed_on_device(5).unwrap());
+    packed.upload(&held).unwrap();
+    assert_eq!(compressor.decompress_resident(&packed, &mut four).err(), count(5, 4));
+    let six = compressor.device_pages(6).unwrap();
+    assert_eq!(compressor.compress_resident(&six, &mut packed).err(), count(6, 5));
+    assert_eq!((four.upload(&[[0; 4096]; 5]).err(), four.set_len(5).err()), (count(5, 4), count(5, 4)));
+    assert_eq!(four.download(&mut [[0; 4096]; 3]).err(), count(4, 3));
+    let page: Vec<CompressedPage> = held.into_pages();
+    assert_eq!(compressor.decompress_batch(&page).unwrap().pages, batch(5), "it is still of use");
+}

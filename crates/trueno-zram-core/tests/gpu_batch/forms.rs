@@ -1,0 +1,110 @@
+//! Round trips in every form, through rings of every shape, and the same bytes from all of them.
+
+use trueno_gpu::kernels::lz4::Mode;
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+use trueno_zram_core::{CompressedPage, Page};
+
+use crate::harness::{
+    Form, Memory, alone, assert_no_fallback, assert_restored, assert_same, batch, check_batch, check_values,
+    compressor, config, in_mode,
+};
+
+/// Sends pages there and back in every form; all must hold them in the bytes that `compress_batch` gives.
+fn round_trips(compressor: &mut GpuBatchCompressor, pages: &[Page], what: &str) -> Vec<CompressedPage> {
+    let mut memory = Memory::new(compressor, pages.len());
+    let result = compressor.compress_batch(pages).unwrap();
+    check_values(&result.pages, pages);
+    let restored = compressor.decompress_batch(&result.pages).unwrap();
+    assert_restored(&restored.pages, pages, what);
+    for form in Form::ALL {
+        let what = format!("{what}, {form:?}");
+        memory.compress(compressor, form, pages);
+        check_batch(&memory.batch, pages);
+        assert_same(&memory.batch, &result.pages, &what);
+        memory.restore(compressor, form).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_restored(&memory.restored, pages, &what);
+    }
+    assert_no_fallback(compressor);
+    result.pages
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn every_form_through_every_ring_gives_the_same_bytes() {
+    let _alone = alone();
+    let pages = batch(3000);
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let mut first: Option<Vec<CompressedPage>> = None;
+        // The largest first: its bytes are those that the others must give.
+        for batch_size in [4096, 1000, 3, 1] {
+            // A launch a page, or for three, is slow: fewer of them will do.
+            let pages = if batch_size < 10 { &pages[..250] } else { &pages[..] };
+            for ring_buffer_slots in 1..=4 {
+                for async_dma in [true, false] {
+                    let config = GpuBatchConfig { async_dma, ..config(batch_size, ring_buffer_slots) };
+                    let what = format!("{mode:?}, {batch_size} pages, {ring_buffer_slots} slots, async {async_dma}");
+                    let made = round_trips(&mut compressor(config, &in_mode(mode)), pages, &what);
+                    let first = first.get_or_insert_with(|| made.clone());
+                    assert!(made[..] == first[..made.len()], "{what}: other bytes than the first ring's");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn the_bytes_are_those_of_the_kernels_in_the_interpreter() {
+    let _alone = alone();
+    let pages = batch(300);
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let on_device = compressor(config(128, 2), &in_mode(mode)).compress_batch(&pages).unwrap();
+        let mut interpreted = GpuBatchCompressor::interpreted(config(128, 2), &in_mode(mode)).unwrap();
+        let expected = interpreted.compress_batch(&pages).unwrap();
+        assert_eq!(interpreted.stats().fallback.batches, 0);
+        for (i, (made, expected)) in on_device.pages.iter().zip(&expected.pages).enumerate() {
+            assert!(made == expected, "{mode:?}: page {i}");
+        }
+        assert_eq!(on_device.pages.len(), expected.pages.len());
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn no_pages_and_batches_that_end_inside_a_slot() {
+    let _alone = alone();
+    let mut compressor = compressor(config(100, 3), &in_mode(Mode::Fast));
+    for count in [0, 1, 99, 100, 101, 299, 300, 301, 1000] {
+        let pages = batch(count);
+        round_trips(&mut compressor, &pages, &format!("{count} pages"));
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn memory_for_more_pages_is_used_for_fewer() {
+    let _alone = alone();
+    let mut compressor = compressor(config(500, 2), &in_mode(Mode::Fast));
+    let mut memory = Memory::new(&compressor, 2000);
+    for count in [2000, 7, 1200, 1] {
+        let pages = batch(count);
+        for form in Form::ALL {
+            memory.compress(&mut compressor, form, &pages);
+            check_batch(&memory.batch, &pages);
+            memory.restore(&mut compressor, form).unwrap();
+            assert_restored(&memory.restored, &pages, &format!("{count} pages, {form:?}"));
+        }
+    }
+    assert_no_fallback(&compressor);
+}
+
+/// For compute-sanitizer: everything once, on few pages.
+#[test]
+#[ignore = "needs a GPU"]
+fn few_pages_through_the_ring() {
+    let _alone = alone();
+    let pages = batch(50);
+    for mode in [Mode::Fast, Mode::Ratio] {
+        round_trips(&mut compressor(config(16, 3), &in_mode(mode)), &pages, &format!("{mode:?}"));
+    }
+}

@@ -1,0 +1,182 @@
+//! Pages, compressors, every form of the two calls, and what every result must hold to.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+use trueno_gpu::kernels::lz4::Mode;
+use trueno_test_pages::oracle::c_lz4_decompress;
+use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_zram_core::gpu::{
+    DevicePages, FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PackedOnDevice, PinnedPages,
+};
+use trueno_zram_core::{CompressedBatch, CompressedPage, PAGE_SIZE, Page, PageData, PageKind, same_filled};
+
+/// Lets one test at a time use the device: some take all of its memory, and some measure.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static DEVICE: Mutex<()> = Mutex::new(());
+    // A test that failed leaves nothing behind that another would see.
+    DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn config(batch_size: usize, ring_buffer_slots: usize) -> GpuBatchConfig {
+    GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() }
+}
+
+pub(crate) fn in_mode(mode: Mode) -> GpuOptions {
+    GpuOptions { mode, ..GpuOptions::default() }
+}
+
+pub(crate) fn compressor(config: GpuBatchConfig, options: &GpuOptions) -> GpuBatchCompressor {
+    GpuBatchCompressor::with_options(config, options).expect("these tests need an NVIDIA GPU")
+}
+
+/// `count` pages: every committed one, every edge page and some generated ones, no two neighbours of one kind.
+pub(crate) fn batch(count: usize) -> Vec<Page> {
+    let mut generator = Generator::new(5);
+    let generated = (0..800).map(|_| generator.page());
+    let pages: Vec<Page> =
+        corpus::all_pages().copied().chain(edge::all().into_iter().map(|edge| *edge.page)).chain(generated).collect();
+    (0..count).map(|i| pages[i * 7919 % pages.len()]).collect()
+}
+
+/// Pages none of which is same-filled: all of them cross the bus.
+pub(crate) fn crossing(count: usize) -> Vec<Page> {
+    let pages: Vec<Page> = batch(4000).into_iter().filter(|page| same_filled(page).is_none()).collect();
+    pages.iter().copied().cycle().take(count).collect()
+}
+
+/// Has C lz4 restore a page, and compares every byte.
+fn check_page(number: usize, held: PageData<'_>, page: &Page) {
+    let fill = same_filled(page);
+    match held.kind() {
+        PageKind::SameFilled => assert_eq!(Some(held.bytes()), fill.as_ref().map(<[u8; 8]>::as_slice), "page {number}"),
+        PageKind::Raw => assert!(held.bytes() == page && fill.is_none(), "page {number}"),
+        PageKind::Lz4 => {
+            let mut decoded = [0xa5; PAGE_SIZE];
+            assert!(fill.is_none(), "page {number} is same-filled");
+            assert_eq!(c_lz4_decompress(held.bytes(), &mut decoded), Some(PAGE_SIZE), "page {number}");
+            assert!(decoded == *page, "page {number}: C lz4 makes another of it");
+        }
+        PageKind::Zstd => panic!("page {number}: the GPU makes no Zstandard frames"),
+    }
+}
+
+pub(crate) fn check_values(held: &[CompressedPage], pages: &[Page]) {
+    assert_eq!(held.len(), pages.len());
+    held.par_iter().zip(pages).enumerate().for_each(|(i, (held, page))| check_page(i, held.data(), page));
+}
+
+pub(crate) fn check_batch(held: &CompressedBatch, pages: &[Page]) {
+    assert_eq!(held.len(), pages.len());
+    pages.par_iter().enumerate().for_each(|(i, page)| check_page(i, held.get(i).unwrap(), page));
+}
+
+/// Whether a batch holds those pages in those bytes, wherever they lie in its arena.
+pub(crate) fn assert_same(batch: &CompressedBatch, pages: &[CompressedPage], what: &str) {
+    assert_eq!(batch.len(), pages.len(), "{what}");
+    for (i, (held, page)) in batch.iter().zip(pages).enumerate() {
+        assert!(held == page.data(), "{what}: page {i} has other bytes");
+    }
+}
+
+pub(crate) fn assert_restored(restored: &[Page], pages: &[Page], what: &str) {
+    assert_eq!(restored.len(), pages.len(), "{what}");
+    let wrong = restored.iter().zip(pages).position(|(restored, page)| restored != page);
+    assert_eq!(wrong, None, "{what}: the first page that differs");
+}
+
+/// The device did it all.
+pub(crate) fn assert_no_fallback(compressor: &GpuBatchCompressor) {
+    assert_eq!(compressor.stats().fallback, FallbackStats::default());
+    assert!(compressor.uses_device());
+}
+
+/// In which form a call takes or gives pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// `compress_batch`, `decompress_batch`.
+    Values,
+    /// `compress_into`, `decompress_into`.
+    Arena,
+    /// `compress_pinned_into`, `decompress_pinned_into`.
+    Pinned,
+    /// `compress_resident`, `decompress_resident`.
+    Resident,
+}
+
+impl Form {
+    pub(crate) const ALL: [Self; 4] = [Self::Values, Self::Arena, Self::Pinned, Self::Resident];
+}
+
+/// Memory for all forms, used again from batch to batch.
+pub(crate) struct Memory {
+    pub(crate) batch: CompressedBatch,
+    pub(crate) restored: Vec<Page>,
+    pinned: PinnedPages,
+    on_device: DevicePages,
+    packed: PackedOnDevice,
+}
+
+impl Memory {
+    pub(crate) fn new(compressor: &GpuBatchCompressor, pages: usize) -> Self {
+        Self {
+            batch: CompressedBatch::new(),
+            restored: Vec::with_capacity(pages),
+            pinned: compressor.pinned_pages(pages).unwrap(),
+            on_device: compressor.device_pages(pages).unwrap(),
+            packed: compressor.packed_on_device(pages).unwrap(),
+        }
+    }
+
+    /// Compresses pages in some form, to `self.batch`.
+    pub(crate) fn compress(&mut self, compressor: &mut GpuBatchCompressor, form: Form, pages: &[Page]) {
+        match form {
+            Form::Values => {
+                let result = compressor.compress_batch(pages).unwrap();
+                self.batch.clear();
+                result.pages.iter().for_each(|page| self.batch.push(page.data()));
+            }
+            Form::Arena => drop(compressor.compress_into(pages, &mut self.batch, &()).unwrap()),
+            Form::Pinned => {
+                self.pinned.set_len(pages.len());
+                self.pinned.pages_mut().unwrap().copy_from_slice(pages);
+                compressor.compress_pinned_into(&mut self.pinned, &mut self.batch, &()).unwrap();
+            }
+            Form::Resident => {
+                self.on_device.upload(pages).unwrap();
+                compressor.compress_resident(&self.on_device, &mut self.packed).unwrap();
+                self.batch = self.packed.download().unwrap();
+            }
+        }
+    }
+
+    /// Restores `self.batch` in some form, to `self.restored`. What was there before cannot be taken for a result.
+    pub(crate) fn restore(&mut self, compressor: &mut GpuBatchCompressor, form: Form) -> trueno_zram_core::Result<()> {
+        const UNTOUCHED: Page = [0xee; PAGE_SIZE];
+        let pages = self.batch.len();
+        self.restored.clear();
+        self.restored.resize(pages, UNTOUCHED);
+        match form {
+            Form::Values => {
+                let values: Vec<CompressedPage> = self.batch.clone().into_pages();
+                self.restored.copy_from_slice(&compressor.decompress_batch(&values)?.pages);
+                Ok(())
+            }
+            Form::Arena => compressor.decompress_into(&self.batch, &mut self.restored, &()).map(drop),
+            Form::Pinned => {
+                self.pinned.set_len(pages);
+                self.pinned.pages_mut()?.fill(UNTOUCHED);
+                let done = compressor.decompress_pinned_into(&self.batch, &mut self.pinned, &());
+                self.restored.copy_from_slice(self.pinned.pages()?);
+                done.map(drop)
+            }
+            Form::Resident => {
+                self.on_device.upload(&self.restored)?;
+                self.packed.upload(&self.batch)?;
+                let done = compressor.decompress_resident(&self.packed, &mut self.on_device);
+                self.on_device.download(&mut self.restored)?;
+                done.map(drop)
+            }
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The batch API end to end without a GPU: the real kernels, in the interpreter, through the ring.
+
+use trueno_gpu::kernels::lz4::Mode;
+use trueno_test_pages::generate::Generator;
+use trueno_test_pages::{Page, corpus, oracle};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
+use trueno_zram_core::{
+    Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, PAGE_SIZE, PageData, PageKind, fill_page,
+};
+
+/// Pages of every corpus, a few that are same-filled, and one that does not shrink.
+fn few_pages() -> Vec<Page> {
+    let mut generator = Generator::new(6);
+    let real = corpus::all_pages().step_by(1 + corpus::all_pages().count() / 36).copied();
+    let noise = std::array::from_fn(|_| generator.byte());
+    [[0; PAGE_SIZE]].into_iter().chain(real).chain([noise, [9; PAGE_SIZE]]).collect()
+}
+
+fn compressor(batch_size: usize, ring_buffer_slots: usize, mode: Mode) -> GpuBatchCompressor<Interpreter> {
+    let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() };
+    let options = GpuOptions { mode, ..GpuOptions::default() };
+    GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere")
+}
+
+/// Checks a compressed page with decoders that are not ours.
+fn assert_holds(data: PageData<'_>, page: &Page) {
+    match data.kind() {
+        PageKind::Lz4 => oracle::assert_decodes(data.bytes(), page),
+        PageKind::Raw => assert!(data.bytes() == page, "a raw page is the page"),
+        PageKind::SameFilled => {
+            let mut filled = [1; PAGE_SIZE];
+            fill_page(&mut filled, data.bytes().try_into().expect("a word has 8 bytes"));
+            assert!(filled == *page, "the word makes the page");
+        }
+        PageKind::Zstd => panic!("no one asked for Zstandard"),
+    }
+}
+
+fn lz4_page(block: &[u8]) -> CompressedPage {
+    PageData::new(PageKind::Lz4, block).expect("a block of 1 to 4096 bytes").into()
+}
+
+#[test]
+fn foreign_decoders_make_the_pages_of_both_modes_blocks() {
+    let pages = few_pages();
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let mut compressor = compressor(16, 3, mode);
+        let result = compressor.compress_batch(&pages).unwrap();
+        assert_eq!(result.pages.len(), pages.len());
+        result.pages.iter().zip(&pages).for_each(|(held, page)| assert_holds(held.data(), page));
+        let lz4 = result.pages.iter().filter(|page| page.kind() == PageKind::Lz4).count();
+        assert!(lz4 > 20 && result.compression_ratio() > 1.5, "{lz4} blocks, {}", result.compression_ratio());
+        let stats = compressor.stats();
+        assert_eq!(stats.pages_compressed, pages.len() as u64);
+        assert_eq!(stats.total_bytes_in, (pages.len() * PAGE_SIZE) as u64);
+        assert_eq!((stats.fallback.batches, stats.fallback.pages), (0, 0), "the CPU had no part in it");
+        assert!(result.kernel_time_ns > 0 && result.total_time_ns >= result.kernel_time_ns);
+    }
+}
+
+#[test]
+fn bytes_do_not_depend_on_the_cut_into_slots_or_on_where_pages_lie() {
+    let pages = few_pages();
+    let expected = compressor(1000, 4, Mode::Fast).compress_batch(&pages).unwrap().pages;
+    for (batch_size, slots) in [(7, 1), (16, 2), (pages.len(), 3)] {
+        let mut compressor = compressor(batch_size, slots, Mode::Fast);
+        let mut batch = CompressedBatch::new();
+        compressor.compress_into(&pages, &mut batch, &()).unwrap();
+        assert!(batch.into_pages() == expected, "{batch_size} pages in each of {slots} slots");
+    }
+    let mut compressor = compressor(9, 2, Mode::Fast);
+    let mut pinned = compressor.pinned_pages(pages.len()).unwrap();
+    pinned.pages_mut().unwrap().copy_from_slice(&pages);
+    let mut batch = CompressedBatch::new();
+    compressor.compress_pinned_into(&mut pinned, &mut batch, &()).unwrap();
+    assert!(batch.into_pages() == expected, "from page-locked memory");
+}
+
+#[test]
+fn pages_by_whomever_compressed_are_restored() {
+    let pages = few_pages();
+    let mut by_cpu = CpuBatchCompressor::default();
+    let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&pages).unwrap().into_pages();
+    let mut held: Vec<CompressedPage> = by_cpu.compress(&pages).unwrap().into_pages();
+    let mut expected = pages.clone();
+    for (page, zstd) in pages.iter().zip(zstd).step_by(5) {
+        // Blocks longer than a page are no one's way to hold a page.
+        let foreign = oracle::foreign_blocks(page).into_iter().filter(|(_, block)| block.len() < PAGE_SIZE);
+        held.extend(foreign.map(|(_, block)| lz4_page(&block)).chain([zstd]));
+        expected.resize(held.len(), *page);
+    }
+    let mut compressor = compressor(11, 3, Mode::Fast);
+    let restored = compressor.decompress_batch(&held).unwrap();
+    assert!(restored.pages == expected);
+    assert!(restored.times.kernel_time_ns > 0);
+    assert_eq!(compressor.stats().pages_decompressed, held.len() as u64);
+    assert_eq!(compressor.stats().fallback.batches, 0);
+}
+
+#[test]
+fn a_batch_goes_there_and_back_through_page_locked_memory() {
+    let pages = few_pages();
+    let mut compressor = compressor(16, 2, Mode::Fast);
+    let mut pinned = compressor.pinned_pages(pages.len()).unwrap();
+    pinned.pages_mut().unwrap().copy_from_slice(&pages);
+    let mut batch = CompressedBatch::new();
+    compressor.compress_pinned_into(&mut pinned, &mut batch, &()).unwrap();
+    pinned.pages_mut().unwrap().fill([0xee; PAGE_SIZE]);
+    compressor.decompress_pinned_into(&batch, &mut pinned, &()).unwrap();
+    assert!(pinned.pages().unwrap() == pages);
+    let mut restored = vec![[0xee; PAGE_SIZE]; pages.len()];
+    compressor.decompress_into(&batch, &mut restored, &()).unwrap();
+    assert!(restored == pages);
+}
+
+#[test]
+fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
+    let pages = few_pages();
+    let whole = CpuBatchCompressor::default().compress(&pages).unwrap().into_pages();
+    let mut generator = Generator::new(17);
+    let held: Vec<CompressedPage> = whole
+        .iter()
+        .enumerate()
+        .map(|(number, page)| {
+            let mut block = page.bytes().to_vec();
+            if number % 3 != 1 || page.kind() != PageKind::Lz4 {
+                return page.clone();
+            }
+            generator.corrupt(&mut block);
+            block.truncate(PAGE_SIZE);
+            if block.is_empty() { lz4_page(&[0]) } else { lz4_page(&block) }
+        })
+        .collect();
+    let (mut arena, mut index) = (Vec::new(), Vec::new());
+    for page in &held {
+        let len_bytes = u16::try_from(page.bytes().len()).unwrap();
+        index.push(trueno_zram_core::IndexEntry { offset: arena.len() as u64, len_bytes, kind: page.kind() });
+        arena.extend_from_slice(page.bytes());
+    }
+    let batch = CompressedBatch::from_parts(arena, index).unwrap();
+    let mut by_cpu = vec![[0; PAGE_SIZE]; held.len()];
+    let expected = CpuBatchCompressor::default().decompress_into(&batch, &mut by_cpu, &());
+    assert!(matches!(expected, Err(Error::InPage { .. })), "some are damaged: {expected:?}");
+
+    let mut compressor = compressor(8, 2, Mode::Fast);
+    assert_eq!(compressor.decompress_batch(&held).map(drop), expected);
+    let mut restored = vec![[0; PAGE_SIZE]; held.len()];
+    assert_eq!(compressor.decompress_into(&batch, &mut restored, &()).map(drop), expected);
+    let mut pinned = compressor.pinned_pages(held.len()).unwrap();
+    assert_eq!(compressor.decompress_pinned_into(&batch, &mut pinned, &()).map(drop), expected);
+    for (number, (held, whole)) in held.iter().zip(&whole).enumerate().filter(|(_, (held, whole))| held == whole) {
+        assert_eq!(held.kind(), whole.kind());
+        assert!(restored[number] == pages[number], "page {number}");
+        assert!(pinned.pages().unwrap()[number] == pages[number], "page {number} in page-locked memory");
+    }
+}
+
+#[test]
+fn what_the_gpu_does_not_do_is_refused_by_name() {
+    let refused = |config: GpuBatchConfig, word: &str| {
+        let made = GpuBatchCompressor::interpreted(config, &GpuOptions::default());
+        let Err(Error::Unsupported { what, .. }) = made else { panic!("{word} is refused") };
+        assert!(what.contains(word), "{what}");
+    };
+    let config = GpuBatchConfig::default;
+    refused(GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..config() }, "zstd");
+    refused(GpuBatchConfig { algorithm: Algorithm::None, ..config() }, "none");
+    refused(GpuBatchConfig { batch_size: 0, ..config() }, "batch size of 0");
+    refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch size");
+    refused(GpuBatchConfig { ring_buffer_slots: 0, ..config() }, "0 slots");
+}

@@ -1,0 +1,297 @@
+//! Archives as we write them: read back as a stream, by page, and by C lz4's frame library.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io::Cursor;
+
+use proptest::prelude::*;
+use support::{archive_of, mixed_content, plain_archive_of, read_good, read_pages, read_stream};
+use trueno_test_pages::{corpus, edge, frames};
+use trueno_zram_archive::{
+    ArchiveReader, ArchiveWriter, BlockKind, ContentBatch, ContentHash, Error, FrameReader, IndexVerdict, PageDecoder,
+    Piece, WriteOptions, gather,
+};
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, Error as PageError, PAGE_SIZE, Page, PageData};
+
+fn assert_reads_everywhere(content: &[u8], options: WriteOptions, batch_pages: usize) {
+    let (archive, summary) = archive_of(content, options, batch_pages);
+    assert_eq!(summary.archive_len, archive.len() as u64);
+    assert_eq!(summary.content_len, content.len() as u64);
+    let (read, read_summary) = read_good(&archive);
+    assert!(read == content, "as a stream");
+    assert_eq!(read_summary.index, IndexVerdict::Agrees);
+    assert_eq!(read_summary.pages, summary.pages);
+    assert_eq!(read_summary.input_len, archive.len() as u64);
+    let pages = content.len().div_ceil(PAGE_SIZE) as u64;
+    assert_eq!(summary.pages.total(), pages);
+    assert!(read_pages(&archive, 0..pages).unwrap().as_deref() == Some(content), "by the index");
+    let foreign = frames::decompress(&archive);
+    assert!(foreign.as_deref() == Some(content), "by C lz4");
+}
+
+#[test]
+fn every_length_around_page_boundaries() {
+    let content = mixed_content(1, 40 * PAGE_SIZE);
+    let around = |pages: usize| (pages * PAGE_SIZE).saturating_sub(20)..=pages * PAGE_SIZE + 20;
+    for len in [0, 1, 2, 3, 16, 17, 32].into_iter().flat_map(around) {
+        let options = WriteOptions { content_len: (len % 2 == 0).then_some(len as u64), ..WriteOptions::default() };
+        assert_reads_everywhere(&content[..len], options, 7);
+    }
+}
+
+#[test]
+fn all_options_and_batch_sizes() {
+    let content = mixed_content(2, 3_000_000);
+    for bits in 0..8 {
+        let options = WriteOptions {
+            content_len: (bits & 1 != 0).then_some(content.len() as u64),
+            block_checksums: bits & 2 != 0,
+            content_checksum: bits & 4 != 0,
+        };
+        for batch_pages in [1, 5, 16, 100, 100_000] {
+            assert_reads_everywhere(&content, options, batch_pages);
+        }
+    }
+}
+
+#[test]
+fn real_and_edge_pages() {
+    let mut content: Vec<u8> = corpus::all_pages().flatten().copied().collect();
+    edge::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
+    assert_reads_everywhere(&content, WriteOptions::default(), 1024);
+}
+
+#[test]
+fn holes_take_little_and_the_index_knows_them() {
+    let (before, hole, after) = (5u64, 300_000u64, 3u64);
+    let noise = mixed_content(3, 5 * PAGE_SIZE);
+    let (pages, _) = noise.as_chunks();
+    let mut compressor = CpuBatchCompressor::default();
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut hash = ContentHash::new();
+    hash.update(&noise);
+    archive.write_batch(&compressor.compress(pages).unwrap()).unwrap();
+    hash.update_zeros(hole * PAGE_SIZE as u64);
+    archive.write_zero_pages(hole).unwrap();
+    hash.update(pages[..3].as_flattened());
+    archive.write_batch(&compressor.compress(&pages[..3]).unwrap()).unwrap();
+    let (bytes, summary) = archive.finish(Some(hash)).unwrap();
+    assert!(summary.pages.zero >= hole);
+    assert!(summary.archive_len < 6_000_000, "{} bytes for 1.2 GB of zeros", summary.archive_len);
+    assert!(summary.index_len < 12_000, "{} bytes of index", summary.index_len);
+
+    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    assert_eq!(reader.page_count(), before + hole + after);
+    let places = reader.locate(100_000..100_001).unwrap();
+    assert_eq!((places.len(), places[0].kind, places[0].pages), (1, BlockKind::Zeros, 16));
+    let last = reader.page_count() - 1;
+    assert_eq!(read_pages(&bytes, last..last + 1).unwrap().unwrap(), pages[2]);
+    assert_eq!(read_pages(&bytes, 150_000..150_003).unwrap().unwrap(), vec![0; 3 * PAGE_SIZE]);
+
+    let mut stream = FrameReader::new(&bytes[..]);
+    let (mut batch, mut zeros) = (ContentBatch::new(), 0);
+    while stream.read_batch(&mut batch).unwrap() {
+        for piece in batch.pieces() {
+            if let Piece::Zeros(len) = piece {
+                zeros += len;
+            }
+        }
+    }
+    assert!(zeros >= hole * PAGE_SIZE as u64, "the hole is told of as one");
+    assert_eq!(stream.summary().index, IndexVerdict::Agrees);
+}
+
+#[test]
+fn places_are_where_the_blocks_are() {
+    let content = mixed_content(4, 5000 * PAGE_SIZE + 100);
+    let archive = plain_archive_of(&content);
+    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let places = reader.locate(0..reader.page_count()).unwrap();
+    let mut page = 0;
+    for (place, next) in places.iter().zip(places[1..].iter().map(Some).chain([None])) {
+        assert_eq!(place.first_page, page);
+        page += place.pages;
+        let at = usize::try_from(place.offset).unwrap();
+        let size = u32::from_le_bytes(archive[at..at + 4].try_into().unwrap());
+        let raw = if place.kind == BlockKind::Raw { 1 << 31 } else { 0 };
+        assert_eq!(size, place.len_bytes | raw);
+        assert!(next.is_none_or(|next| next.offset == place.offset + 8 + u64::from(place.len_bytes)));
+    }
+    assert_eq!(page, reader.page_count());
+    for (start, end) in [(0, 1), (1023, 1025), (17, 17), (4999, 5001), (2000, 3500)] {
+        let bytes = &content[start * PAGE_SIZE..(end * PAGE_SIZE).min(content.len())];
+        assert!(read_pages(&archive, start as u64..end as u64).unwrap().unwrap() == bytes, "{start}..{end}");
+    }
+    assert!(matches!(read_pages(&archive, 5000..5002), Err(Error::PageRange { pages: 5001, .. })));
+    #[expect(clippy::reversed_empty_ranges, reason = "what a caller may pass")]
+    let reversed = read_pages(&archive, 7..3);
+    assert!(matches!(reversed, Err(Error::PageRange { .. })));
+}
+
+#[test]
+fn sections_come_back() {
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let map: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
+    archive.add_section("map", &map).unwrap();
+    archive.add_section("empty", b"").unwrap();
+    let (bytes, _) = archive.finish(Some(ContentHash::new())).unwrap();
+    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    assert_eq!(reader.section_names().unwrap(), ["map", "empty"]);
+    assert_eq!(reader.section("map").unwrap().unwrap(), map);
+    assert_eq!(reader.section("other").unwrap(), None);
+    assert_eq!(read_good(&bytes).1.index, IndexVerdict::Agrees);
+}
+
+#[test]
+fn two_archives_in_one_file_are_read_in_turn_and_not_by_the_last_index() {
+    let (first, second) = (mixed_content(5, 100_000), mixed_content(6, 70_000));
+    let both = [plain_archive_of(&first), plain_archive_of(&second)].concat();
+    let (content, summary) = read_good(&both);
+    assert!(content == [first, second].concat());
+    assert_eq!((summary.frames, summary.skippable_frames, summary.index), (2, 2, IndexVerdict::Agrees));
+    assert!(matches!(ArchiveReader::open(Cursor::new(&both)), Err(Error::Index(_))));
+}
+
+#[test]
+fn an_index_of_another_frame_is_noticed() {
+    let (first, second) = (mixed_content(7, 100_000), mixed_content(8, 100_000));
+    let (first_archive, second_archive) = (plain_archive_of(&first), plain_archive_of(&second));
+    let index_of = |archive: &[u8]| {
+        let reader = ArchiveReader::open(Cursor::new(archive)).unwrap().unwrap();
+        archive.len() - usize::try_from(reader.index_len()).unwrap()
+    };
+    let (at, other_at) = (index_of(&first_archive), index_of(&second_archive));
+    let mixed = [&first_archive[..at], &second_archive[other_at..]].concat();
+    let (content, summary) = read_good(&mixed);
+    assert!(content == first, "the content stands");
+    assert!(matches!(summary.index, IndexVerdict::Disagrees(_)));
+    // By the index: an error, or if by chance a block fits, the right page.
+    for page in 0..24u64 {
+        let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+        if let Ok(Some(bytes)) = read_pages(&mixed, page..page + 1) {
+            assert!(bytes == first[start..start + PAGE_SIZE]);
+        }
+    }
+    // Without any index the frame is whole.
+    let (content, summary) = read_good(&first_archive[..at]);
+    assert!(content == first && summary.index == IndexVerdict::Absent);
+    assert!(ArchiveReader::open(Cursor::new(&first_archive[..at])).unwrap().is_none());
+}
+
+/// An engine that takes batches, as a GPU's would.
+struct Engine {
+    compressor: CpuBatchCompressor,
+    pages: usize,
+    fails: bool,
+}
+
+impl PageDecoder for Engine {
+    fn decode(&mut self, blocks: &[PageData<'_>], pages: &mut [Page]) -> trueno_zram_core::Result<()> {
+        assert!(blocks.len() == pages.len() && pages.len() <= self.lot_pages());
+        if self.fails {
+            return Err(PageError::GpuNotAvailable("it fell off the bus".to_owned()));
+        }
+        self.pages += pages.len();
+        self.compressor.decompress_into(&gather(blocks), pages, &())
+    }
+
+    fn lot_pages(&self) -> usize {
+        300
+    }
+}
+
+#[test]
+fn pages_go_to_the_engine_that_is_given() {
+    let content = mixed_content(10, 3_000_000);
+    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
+    let engine = |fails| Engine { compressor: CpuBatchCompressor::default(), pages: 0, fails };
+    let (mut working, mut read, mut batch) = (engine(false), Vec::new(), ContentBatch::new());
+    let mut archived = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let mut range = archived.read_pages(0..summary.pages.total(), &mut working).unwrap();
+    while range.read_batch(&mut batch).unwrap() {
+        support::append(&mut read, &batch);
+    }
+    assert!(read == content);
+    let decoded = summary.pages.total() - summary.pages.zero - 1;
+    assert_eq!(working.pages as u64, decoded, "all but zeros and the tail");
+
+    let mut reader = FrameReader::with_decoder(&archive[..], working);
+    read.clear();
+    while reader.read_batch(&mut batch).unwrap() {
+        support::append(&mut read, &batch);
+    }
+    assert!(read == content);
+    let failed = FrameReader::with_decoder(&archive[..], engine(true)).read_batch(&mut batch);
+    assert!(matches!(failed, Err(Error::Decoder(PageError::GpuNotAvailable(_)))));
+}
+
+#[test]
+fn misuse_is_refused() {
+    let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
+    let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| u8::try_from(i / 64).unwrap());
+    let batch = { zstd }.compress(&[page]).unwrap();
+    let new = |options| ArchiveWriter::new(Vec::new(), options).unwrap();
+    assert!(matches!(new(WriteOptions::default()).write_batch(&batch), Err(Error::Misuse(_))));
+    let announced = WriteOptions { content_len: Some(10), ..WriteOptions::default() };
+    assert!(matches!(new(announced).write_zero_pages(1), Err(Error::Misuse(_))));
+    assert!(matches!(new(announced).write_zero_pages(u64::MAX), Err(Error::Misuse(_))));
+    assert!(matches!(new(announced).finish(Some(ContentHash::new())), Err(Error::Misuse(_))));
+    assert!(matches!(new(WriteOptions::default()).finish(None), Err(Error::Misuse(_))));
+    assert!(matches!(new(WriteOptions::default()).write_tail(&[0; PAGE_SIZE]), Err(Error::Misuse(_))));
+    let mut tailed = new(WriteOptions::default());
+    tailed.write_tail(b"tail").unwrap();
+    assert!(matches!(tailed.write_zero_pages(1), Err(Error::Misuse(_))));
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    struct Full(usize);
+    impl std::io::Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let len = bytes.len().min(self.0);
+            self.0 -= len;
+            if len == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(len) }
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut archive = ArchiveWriter::new(Full(100), WriteOptions::default()).unwrap();
+    let error = archive.write_zero_pages(1000).unwrap_err();
+    assert!(matches!(error, Error::Write(source) if source.kind() == std::io::ErrorKind::StorageFull));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_content_in_any_batches(seed: u64, len in 0usize..600_000, batch_pages in 1usize..200, bits in 0u8..8) {
+        let content = mixed_content(seed, len);
+        let options = WriteOptions {
+            content_len: (bits & 1 != 0).then_some(len as u64),
+            block_checksums: bits & 2 != 0,
+            content_checksum: bits & 4 != 0,
+        };
+        assert_reads_everywhere(&content, options, batch_pages);
+    }
+
+    #[test]
+    fn any_page_range(seed: u64, a in 0u64..3000, b in 0u64..3000) {
+        let content = mixed_content(seed % 4, 3000 * PAGE_SIZE - 77);
+        let archive = plain_archive_of(&content);
+        let (start, end) = (a.min(b), a.max(b));
+        let bytes = |page: u64| (usize::try_from(page).unwrap() * PAGE_SIZE).min(content.len());
+        let read = read_pages(&archive, start..end).unwrap().unwrap();
+        prop_assert!(read == content[bytes(start)..bytes(end)]);
+    }
+
+    #[test]
+    fn any_batch_size_of_the_reader(batch_bytes in 1usize..400_000) {
+        let content = mixed_content(9, 1_000_000);
+        let archive = plain_archive_of(&content);
+        let (read, summary) = read_stream(&archive, batch_bytes);
+        prop_assert!(read == content);
+        prop_assert_eq!(summary.unwrap().index, IndexVerdict::Agrees);
+    }
+}

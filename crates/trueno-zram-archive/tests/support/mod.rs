@@ -1,0 +1,93 @@
+//! Archives to test with, and all ways to read them.
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::io::Cursor;
+
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, Error, FrameReader, Piece, ReadSummary,
+    Summary, WriteOptions,
+};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+
+/// An archive of `content`, made in batches of `batch_pages`.
+pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usize) -> (Vec<u8>, Summary) {
+    let mut compressor = CpuBatchCompressor::default();
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    let mut hash = ContentHash::new();
+    hash.update(content);
+    let (pages, tail) = content.as_chunks::<PAGE_SIZE>();
+    for pages in pages.chunks(batch_pages) {
+        archive.write_batch(&compressor.compress(pages).unwrap()).unwrap();
+    }
+    archive.write_tail(tail).unwrap();
+    archive.add_section("note", b"of a test").unwrap();
+    archive.finish(Some(hash)).unwrap()
+}
+
+/// As `archive_of`, with all defaults and the length announced.
+pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    archive_of(content, options, 1000).0
+}
+
+pub(crate) fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
+    let before = content.len() as u64;
+    for piece in batch.pieces() {
+        match piece {
+            Piece::Data(bytes) => content.extend_from_slice(bytes),
+            Piece::Zeros(len) => content.resize(content.len() + usize::try_from(len).unwrap(), 0),
+        }
+    }
+    assert_eq!(content.len() as u64 - before, batch.len_bytes());
+}
+
+/// All content of a stream, or the error and what came before it.
+pub(crate) fn read_stream(bytes: &[u8], batch_bytes: usize) -> (Vec<u8>, Result<ReadSummary, Error>) {
+    let mut reader = FrameReader::new(bytes).batch_bytes(batch_bytes);
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    loop {
+        match reader.read_batch(&mut batch) {
+            Ok(true) => append(&mut content, &batch),
+            Ok(false) => return (content, Ok(reader.summary().clone())),
+            Err(error) => return (content, Err(error)),
+        }
+    }
+}
+
+/// All content of a stream that is in order.
+pub(crate) fn read_good(bytes: &[u8]) -> (Vec<u8>, ReadSummary) {
+    let (content, summary) = read_stream(bytes, 1 << 20);
+    (content, summary.unwrap())
+}
+
+/// Pages by the index; `None` if there is none.
+pub(crate) fn read_pages(bytes: &[u8], pages: std::ops::Range<u64>) -> Result<Option<Vec<u8>>, Error> {
+    let Some(mut archive) = ArchiveReader::open(Cursor::new(bytes))? else { return Ok(None) };
+    let (mut content, mut batch, mut decoder) = (Vec::new(), ContentBatch::new(), CpuPageDecoder::new());
+    let mut reader = archive.read_pages(pages, &mut decoder)?;
+    while reader.read_batch(&mut batch)? {
+        append(&mut content, &batch);
+    }
+    Ok(Some(content))
+}
+
+/// Pages of all sorts: zeros alone and in runs, words, noise, generated ones.
+pub(crate) fn mixed_content(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = Generator::new(seed);
+    let mut content = Vec::with_capacity(len + 40 * PAGE_SIZE);
+    while content.len() < len {
+        match random.below(6) {
+            0 => content.resize(content.len() + (1 + random.below(40)) * PAGE_SIZE, 0),
+            1 => content.resize(content.len() + PAGE_SIZE, 0),
+            2 => {
+                let word = random.next_u64().to_le_bytes();
+                content.extend(word.into_iter().cycle().take(PAGE_SIZE));
+            }
+            3 => content.extend((0..PAGE_SIZE).map(|_| random.byte())),
+            _ => content.extend_from_slice(&random.page()),
+        }
+    }
+    content.truncate(len);
+    content
+}

@@ -1,0 +1,184 @@
+//! The address map of a process snapshot: which page of the archive lay where in the process.
+//!
+//! Kept in the archive's index as a section of its own ([`SECTION`]). Numbers are LEB128, texts are a length and UTF-8:
+//!
+//! ```text
+//! version (1), pid, seconds since 1970, stopped (0 or 1), command
+//! number of mappings, and for each:
+//!   pages between the end of the one before and its start, flags (1 r, 2 w, 4 x, 8 anonymous), name
+//!   number of runs, and for each: pages << 2 | state (0 untouched, 1 stored, 2 unreadable)
+//! ```
+//!
+//! The runs of a mapping cover it. Stored pages stand in the archive in this order, without gaps; untouched ones are in
+//! no archive: in anonymous mappings they are zero pages, in others they are the file's. Unreadable ones are lost.
+
+mod codec;
+mod pieces;
+
+use serde::Serialize;
+use trueno_zram_core::PAGE_SIZE;
+
+pub(crate) use pieces::Piece;
+
+/// The section's name in the archive's index.
+pub(crate) const SECTION: &str = "address-map";
+
+/// Where the pages of a snapshot lay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AddressMap {
+    pub(crate) pid: u32,
+    /// The process's short name.
+    pub(crate) command: String,
+    /// When the snapshot was begun, in seconds since 1970.
+    pub(crate) taken_unix_s: u64,
+    pub(crate) consistency: Consistency,
+    /// In order of their addresses.
+    pub(crate) mappings: Vec<Mapping>,
+}
+
+/// Whether the pages are all of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Consistency {
+    /// The process went on while it was read: pages may be of different moments.
+    Live,
+    /// The process stood still.
+    Stopped,
+}
+
+/// One range of addresses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping {
+    pub(crate) start: u64,
+    pub(crate) flags: Flags,
+    /// `[heap]`, `[stack]`, the file's name; empty for plain anonymous memory.
+    pub(crate) name: String,
+    /// Number of its first stored page in the archive.
+    pub(crate) first_page: u64,
+    /// What became of its pages, in order; neighbours differ.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// What may be done with a mapping's memory, and whether it is anonymous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags(u8);
+
+/// Neighbouring pages that fared alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) pages: u64,
+    pub(crate) state: PageState,
+}
+
+/// What became of a page of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageState {
+    /// The process never touched it: not in the archive.
+    Untouched,
+    /// In the archive.
+    Stored,
+    /// The kernel did not give it: not in the archive.
+    Unreadable,
+}
+
+impl Flags {
+    const READ: u8 = 1;
+    const WRITE: u8 = 2;
+    const EXECUTE: u8 = 4;
+    const ANONYMOUS: u8 = 8;
+
+    /// From the first three letters of a line of `/proc/PID/maps`, `rwx` or `r--`.
+    pub(crate) fn new(permissions: &str, anonymous: bool) -> Self {
+        let bit = |letter, bit| if permissions.contains(letter) { bit } else { 0 };
+        let anonymous = if anonymous { Self::ANONYMOUS } else { 0 };
+        Self(bit('r', Self::READ) | bit('w', Self::WRITE) | bit('x', Self::EXECUTE) | anonymous)
+    }
+
+    /// Whether untouched pages are zero pages, and not a file's.
+    pub(crate) fn is_anonymous(self) -> bool {
+        self.0 & Self::ANONYMOUS != 0
+    }
+
+    /// `rw-`.
+    pub(crate) fn permissions(self) -> String {
+        [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::EXECUTE, 'x')]
+            .map(|(bit, letter)| if self.0 & bit != 0 { letter } else { '-' })
+            .iter()
+            .collect()
+    }
+}
+
+impl Mapping {
+    /// Pages in one state.
+    pub(crate) fn pages(&self, state: PageState) -> u64 {
+        self.runs.iter().filter(|run| run.state == state).map(|run| run.pages).sum()
+    }
+
+    /// The first address behind it.
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.runs.iter().map(|run| run.pages).sum::<u64>() * PAGE_SIZE as u64
+    }
+
+    /// Adds pages at the end.
+    pub(crate) fn push(&mut self, pages: u64, state: PageState) {
+        match self.runs.last_mut() {
+            _ if pages == 0 => {}
+            Some(last) if last.state == state => last.pages += pages,
+            _ => self.runs.push(Run { pages, state }),
+        }
+    }
+}
+
+impl AddressMap {
+    /// Pages in one state, of all mappings.
+    pub(crate) fn pages(&self, state: PageState) -> u64 {
+        self.mappings.iter().map(|mapping| mapping.pages(state)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two mappings side by side, and one of a file with an unreadable page.
+    pub(super) fn sample() -> AddressMap {
+        let mapping = |start, permissions, anonymous, name: &str, first_page, runs: &[(u64, PageState)]| Mapping {
+            start,
+            flags: Flags::new(permissions, anonymous),
+            name: name.into(),
+            first_page,
+            runs: runs.iter().map(|&(pages, state)| Run { pages, state }).collect(),
+        };
+        use PageState::{Stored, Unreadable, Untouched};
+        AddressMap {
+            pid: 4711,
+            command: "server".into(),
+            taken_unix_s: 1_800_000_000,
+            consistency: Consistency::Stopped,
+            mappings: vec![
+                mapping(0x10000, "rw-", true, "[heap]", 0, &[(3, Stored), (2, Untouched), (1, Stored)]),
+                mapping(0x16000, "r--", true, "", 4, &[(2, Stored)]),
+                mapping(0x7000_0000, "r-x", false, "/lib/x.so", 6, &[(1, Stored), (1, Unreadable), (300, Untouched)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn runs_grow_as_pages_are_added() {
+        let mut mapping = Mapping { runs: Vec::new(), ..sample().mappings[0].clone() };
+        for (pages, state) in [(1, PageState::Stored), (0, PageState::Untouched), (2, PageState::Stored)] {
+            mapping.push(pages, state);
+        }
+        mapping.push(4, PageState::Untouched);
+        assert_eq!((mapping.runs.len(), mapping.pages(PageState::Stored)), (2, 3));
+        assert_eq!(mapping.end(), 0x10000 + 7 * 4096);
+    }
+
+    #[test]
+    fn permissions_read_as_they_were_written() {
+        for text in ["rwx", "r--", "-w-", "---"] {
+            assert_eq!(Flags::new(text, false).permissions(), text);
+        }
+        assert!(Flags::new("---", true).is_anonymous());
+    }
+}

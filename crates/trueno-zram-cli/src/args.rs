@@ -1,0 +1,75 @@
+//! The command line: what all commands take, and which commands there are.
+
+use std::num::NonZeroUsize;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::commands::{
+    bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test,
+};
+
+/// Memory images into standard .lz4 files: fast, seekable, safe.
+#[derive(Debug, Parser)]
+#[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What all commands take.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Options of all commands")]
+pub(crate) struct Global {
+    /// Say nothing but errors.
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more: the back end that was chosen and why, times, figures.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Threads at work [default: all cores].
+    #[arg(short = 'T', long, global = true, value_name = "N")]
+    pub(crate) threads: Option<NonZeroUsize>,
+    /// What compresses and decompresses the pages.
+    #[arg(long, global = true, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(crate) backend: BackendChoice,
+    /// Results as JSON on standard output, for scripts.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+/// What compresses and decompresses the pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackendChoice {
+    /// The GPU where there is one and the batch is worth it, else the CPU.
+    Auto,
+    /// The GPU; an error where there is none.
+    Gpu,
+    /// The CPU.
+    Cpu,
+    /// The GPU's kernels, run by the interpreter on the CPU: slow, for checking.
+    Interpreter,
+}
+
+/// The commands. Those without words here are described by their arguments.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Compress a file into a page archive, which is a standard .lz4 file.
+    Compress(compress::Args),
+    /// Restore a page archive, or any other .lz4 file.
+    Decompress(decompress::Args),
+    /// Verify a .lz4 file without writing anything.
+    Test(test::Args),
+    /// Restore some pages of a page archive, reading only those.
+    Extract(extract::Args),
+    Inspect(inspect::Args),
+    Info(info::Args),
+    /// Measure the back ends and their rivals side by side.
+    Bench(bench::Args),
+    Selftest(selftest::Args),
+    Snapshot(snapshot::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(man::Args),
+}

@@ -1,0 +1,125 @@
+//! Page archives: written, read as a stream and by the index, and damaged.
+
+use std::io::Cursor;
+
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, FrameReader, Piece, WriteOptions,
+};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+
+use super::samples::Set;
+use super::{Check, Proof};
+use crate::quantity;
+
+/// Pages of zeros in the middle, as a hole of an image becomes.
+const ZERO_PAGES: usize = 40;
+/// What is at the end and no whole page.
+const TAIL: &[u8] = b"the last bytes of an image that is no whole number of pages";
+
+pub(super) fn checks() -> [Check; 3] {
+    [
+        Check::new("archive: round trip", || as_stream(&Set::large().pages)),
+        Check::new("archive: by its index", || by_index(&Set::large().pages)),
+        Check::new("archive: damage", || damaged(&Set::small().pages)),
+    ]
+}
+
+fn words(error: impl ToString) -> String {
+    error.to_string()
+}
+
+/// The content of the archive that `archive_of` makes.
+fn content_of(pages: &[Page]) -> Vec<u8> {
+    let (before, after) = pages.split_at(pages.len() / 2);
+    [before.as_flattened(), &vec![0; ZERO_PAGES * PAGE_SIZE], after.as_flattened(), TAIL].concat()
+}
+
+fn archive_of(pages: &[Page]) -> Result<Vec<u8>, String> {
+    let content = content_of(pages);
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let mut writer = ArchiveWriter::new(Vec::new(), options).map_err(words)?;
+    let mut compressor = CpuBatchCompressor::new(trueno_zram_core::Algorithm::Lz4).map_err(words)?;
+    let (before, after) = pages.split_at(pages.len() / 2);
+    writer.write_batch(&compressor.compress(before).map_err(words)?).map_err(words)?;
+    writer.write_zero_pages(ZERO_PAGES as u64).map_err(words)?;
+    writer.write_batch(&compressor.compress(after).map_err(words)?).map_err(words)?;
+    writer.write_tail(TAIL).map_err(words)?;
+    let mut hash = ContentHash::new();
+    hash.update(&content);
+    writer.finish(Some(hash)).map(|(archive, _)| archive).map_err(words)
+}
+
+fn read_stream(archive: &[u8]) -> Result<Vec<u8>, String> {
+    let mut reader = FrameReader::new(archive);
+    let (mut batch, mut content) = (ContentBatch::new(), Vec::new());
+    while reader.read_batch(&mut batch).map_err(words)? {
+        append(&mut content, &batch);
+    }
+    Ok(content)
+}
+
+fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
+    for piece in batch.pieces() {
+        match piece {
+            Piece::Data(bytes) => content.extend_from_slice(bytes),
+            Piece::Zeros(len_bytes) => {
+                let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
+                content.resize(content.len().saturating_add(len_bytes), 0);
+            }
+        }
+    }
+}
+
+fn as_stream(pages: &[Page]) -> Proof {
+    let archive = archive_of(pages)?;
+    let content = content_of(pages);
+    if read_stream(&archive)? != content {
+        return Err("other bytes come back".into());
+    }
+    Ok(format!("{} in {}", quantity::bytes(content.len() as u64), quantity::bytes(archive.len() as u64)))
+}
+
+fn by_index(pages: &[Page]) -> Proof {
+    let archive = archive_of(pages)?;
+    let content = content_of(pages);
+    let mut reader = ArchiveReader::open(Cursor::new(archive)).map_err(words)?.ok_or("the index is not found")?;
+    let count = reader.page_count();
+    let mut decoder = CpuPageDecoder::new();
+    // Single pages, and ranges of odd lengths, from front to back.
+    let (mut at, mut len_pages, mut ranges) = (0, 1, 0u64);
+    while at < count {
+        let range = at..count.min(at + len_pages);
+        let mut read = reader.read_pages(range.clone(), &mut decoder).map_err(words)?;
+        let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
+        while read.read_batch(&mut batch).map_err(words)? {
+            append(&mut bytes, &batch);
+        }
+        let [start, end] = [range.start, range.end].map(|page| usize::try_from(page).unwrap_or(usize::MAX) * PAGE_SIZE);
+        if bytes != content[start..end.min(content.len())] {
+            return Err(format!("pages {} to {} come back with other bytes", range.start, range.end));
+        }
+        (at, len_pages, ranges) = (range.end, len_pages % 31 + 2, ranges + 1);
+    }
+    Ok(format!("{} in {} ranges", quantity::pages(count), quantity::count(ranges)))
+}
+
+/// Damage is found, or does not matter to the content.
+fn damaged(pages: &[Page]) -> Proof {
+    const TRIES: u64 = 500;
+    let archive = archive_of(&pages[..pages.len().min(12)])?;
+    let content = read_stream(&archive)?;
+    let mut generator = Generator::new(5);
+    let mut found = 0;
+    for _ in 0..TRIES {
+        let mut damaged = archive.clone();
+        let at = generator.below(damaged.len());
+        damaged[at] ^= 1 << generator.below(8);
+        match read_stream(&damaged) {
+            Err(_) => found += 1,
+            Ok(read) if read == content => {}
+            Ok(_) => return Err(format!("a changed byte {at} gives other content without an error")),
+        }
+    }
+    Ok(format!("{TRIES} archives, {found} refused, the rest read right"))
+}

@@ -1,0 +1,98 @@
+//! Checks that `selftest` runs: each says in a line what it proved, or what went wrong.
+
+mod archive;
+mod codec;
+mod cpu;
+mod gpu;
+mod interpreter;
+mod packed;
+mod proofs;
+mod ring;
+mod samples;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub(crate) use codec::Codec;
+
+/// What was proved, or what went wrong.
+pub(crate) type Proof = Result<String, String>;
+
+/// One check.
+pub(crate) struct Check {
+    pub(crate) name: String,
+    run: Box<dyn FnOnce() -> Proof>,
+}
+
+/// What a check came to.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) passed: bool,
+    /// What was proved, or what went wrong.
+    pub(crate) text: String,
+    pub(crate) seconds: f64,
+}
+
+impl Check {
+    pub(crate) fn new(name: impl Into<String>, run: impl FnOnce() -> Proof + 'static) -> Self {
+        Self { name: name.into(), run: Box::new(run) }
+    }
+
+    /// Runs it. A panic is a failure as any other.
+    pub(crate) fn run(self) -> Outcome {
+        let begun = Instant::now();
+        let proof = catch_unwind(AssertUnwindSafe(self.run)).unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            Err(format!("it panicked: {}", text.unwrap_or("without words")))
+        });
+        let seconds = begun.elapsed().as_secs_f64();
+        let passed = proof.is_ok();
+        Outcome { name: self.name, passed, text: proof.unwrap_or_else(|wrong| wrong), seconds }
+    }
+}
+
+impl Outcome {
+    pub(crate) fn took(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+}
+
+/// All checks of this machine. Pages and blocks are the same every time.
+pub(crate) fn all() -> Vec<Check> {
+    let mut checks = cpu::checks();
+    checks.extend(archive::checks());
+    checks.extend(interpreter::checks());
+    checks.extend(gpu::checks());
+    checks
+}
+
+/// The checks of one codec: what it makes, what it reads, what it refuses. `set` makes the pages to do it with.
+fn codec_checks<C: Codec>(
+    what: &str,
+    set: fn() -> samples::Set,
+    open: impl Fn() -> Result<C, String> + Clone + 'static,
+) -> [Check; 3] {
+    let (for_foreign, for_damaged) = (open.clone(), open.clone());
+    [
+        Check::new(format!("{what}: round trip"), move || proofs::round_trip(&mut open()?, &set().pages)),
+        Check::new(format!("{what}: reads C lz4"), move || proofs::reads_foreign(&mut for_foreign()?, &set())),
+        Check::new(format!("{what}: damage"), move || proofs::judges_damage(&mut for_damaged()?, &set())),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_fails_or_panics_says_why() {
+        let failed = Check::new("a", || Err("page 3 differs".into())).run();
+        assert!(!failed.passed && failed.text == "page 3 differs");
+        let panicked = Check::new("b", || panic!("out of {}", "bounds")).run();
+        assert!(!panicked.passed && panicked.text.ends_with("out of bounds"), "{}", panicked.text);
+        assert!(Check::new("c", || Ok("all".into())).run().passed);
+    }
+}

@@ -1,0 +1,89 @@
+//! `trueno-zram compress`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use trueno_zram_archive::WriteOptions;
+
+use crate::args::Global;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::files::{self, FileArgs};
+use crate::input::Input;
+use crate::output::{Output, OutputOptions, Target};
+use crate::pipeline;
+use crate::progress::Progress;
+use crate::report::{self, Report};
+
+/// Arguments of `compress`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Leave out the checksum of each block.
+    #[arg(long)]
+    no_block_checksums: bool,
+    /// Leave out the checksum of all content.
+    #[arg(long)]
+    no_content_checksum: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    args.files.check(global)?;
+    let mut engine = Engine::choose(global)?;
+    report::say_engine(global, &engine);
+    files::for_each(&args.files.files, |path| compress(path, args, global, &mut engine))
+}
+
+fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+    let FileArgs { force, rm, .. } = args.files;
+    let target = args.files.target(path, |input| Ok(files::compressed_name(input)))?;
+    let input = Input::open(path)?;
+    files::check_removable(rm, &input)?;
+    let source = input.metadata.clone();
+    let name = input.name.clone();
+    let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm };
+    let output = Output::create(&target, Some(&source), output_options)?;
+    let output_name = output.name.clone();
+    let options = WriteOptions {
+        content_len: input.len_bytes,
+        block_checksums: !args.no_block_checksums,
+        content_checksum: !args.no_content_checksum,
+    };
+    let progress = Progress::start(global, &name, input.len_bytes);
+    let (output, summary) = pipeline::compress(input.into_pages(), (output, &output_name), options, engine, &progress)?;
+    output.finish(Some(&source))?;
+    let time = progress.finish();
+    files::remove_source(rm, path)?;
+
+    let report = Report {
+        command: "compress",
+        file: &name,
+        output: Some(&output_name),
+        bytes_in: summary.content_len,
+        bytes_out: summary.archive_len,
+        ratio: report::ratio(summary.content_len, summary.archive_len),
+        pages: summary.pages.into(),
+        seconds: time.as_secs_f64(),
+        backend: engine.name(),
+        threads: engine.threads(),
+    };
+    if target != Target::Stdout || global.verbose > 0 {
+        let share = 100.0 / report.ratio;
+        report::say(
+            global,
+            &format!(
+                "{name}: {} bytes into {} ==> {share:.2} % (ratio {:.3}), {:.2} GB/s: {output_name}",
+                report.bytes_in,
+                report.bytes_out,
+                report.ratio,
+                report::gbps(report.bytes_in, time)
+            ),
+        );
+    }
+    if global.verbose > 0 {
+        eprintln!("pages: {}; index of {} bytes; {:.3} s", report.pages, summary.index_len, report.seconds);
+    }
+    report::print_json(global, &report)
+}

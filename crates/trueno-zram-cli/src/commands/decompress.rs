@@ -1,0 +1,68 @@
+//! `trueno-zram decompress`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use crate::args::Global;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::files::{self, FileArgs};
+use crate::input::Input;
+use crate::output::{Output, OutputOptions, Target};
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::restore;
+
+/// Arguments of `decompress`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    files: FileArgs,
+    /// Write zeros out; without this, pages of zeros in new files become holes.
+    #[arg(long)]
+    no_sparse: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    args.files.check(global)?;
+    let mut engine = Engine::choose(global)?;
+    report::say_engine(global, &engine);
+    files::for_each(&args.files.files, |path| decompress(path, args, global, &mut engine))
+}
+
+fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+    let FileArgs { force, rm, .. } = args.files;
+    let target = args.files.target(path, files::restored_name)?;
+    let input = Input::open(path)?;
+    files::check_removable(rm, &input)?;
+    let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm };
+    let mut output = Output::create(&target, Some(&input.metadata), options)?;
+    let progress = Progress::start(global, &input.name, None);
+    let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
+    let output_name = output.name.clone();
+    output.finish(Some(&input.metadata))?;
+    let time = progress.finish();
+    files::remove_source(rm, path)?;
+
+    let report = Report {
+        command: "decompress",
+        file: &input.name,
+        output: Some(&output_name),
+        bytes_in: summary.input_len,
+        bytes_out: summary.content_len,
+        ratio: report::ratio(summary.content_len, summary.input_len),
+        pages: summary.pages.into(),
+        seconds: time.as_secs_f64(),
+        backend: engine.name(),
+        threads: engine.threads(),
+    };
+    if target != Target::Stdout || global.verbose > 0 {
+        let speed = report::gbps(report.bytes_out, time);
+        report::say(
+            global,
+            &format!("{}: {} bytes restored, {speed:.2} GB/s: {output_name}", input.name, report.bytes_out),
+        );
+    }
+    report::print_json(global, &report)
+}

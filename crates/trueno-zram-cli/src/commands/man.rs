@@ -1,0 +1,94 @@
+//! `trueno-zram man`: the manual pages, made from the same text as `--help`.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_mangen::Man;
+
+use crate::args::{Cli, Global};
+use crate::failure::Failure;
+
+/// Print the manual page.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Write trueno-zram.1 and a page for each command into this directory.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+/// What the command line's own text does not say.
+const MORE: &str = r#".SH "EXIT STATUS"
+.TP
+0
+All went well. That the reader of our output went away is no error.
+.TP
+1
+Something failed: one line on standard error says what and where.
+.TP
+2
+The arguments make no sense.
+.SH FILES
+A page archive is a standard LZ4 frame with one block for each page of 4096 bytes, and an index in a skippable frame at
+its end.
+.BR lz4 (1)
+and every other reader of LZ4 frames restores it.
+.SH EXAMPLES
+.TP
+.B trueno-zram compress guest.img
+Writes guest.img.lz4 and keeps guest.img.
+.TP
+.B trueno-zram extract guest.img.lz4 \-\-pages 1000..1010 \-o ten.bin
+Restores ten pages, reading only those.
+.TP
+.B trueno-zram snapshot 4711 \-\-stop \-o process.lz4
+Saves the anonymous memory of process 4711, which stands still meanwhile.
+.TP
+.B trueno-zram inspect process.lz4
+Shows what it is made of.
+.SH "SEE ALSO"
+.BR lz4 (1),
+.BR proc (5)
+"#;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, _global: &Global) -> Result<ExitCode, Failure> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let Some(dir) = &args.dir else {
+        let page = render(&command).map_err(|e| Failure::io("the manual page", &e))?;
+        io::stdout().write_all(&page).map_err(|e| Failure::io("standard output", &e))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;
+    write_page(dir, &command)?;
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        write_page(dir, subcommand)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_page(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
+    let path = dir.join(format!("{}.1", command.get_display_name().unwrap_or(command.get_name())));
+    render(command).and_then(|page| fs::write(&path, page)).map_err(|e| Failure::io(path.display(), &e))
+}
+
+/// One page. That of the whole tool has sections more.
+fn render(command: &clap::Command) -> io::Result<Vec<u8>> {
+    let mut page = Vec::new();
+    let man = Man::new(command.clone()).manual("trueno-zram");
+    if command.has_subcommands() {
+        man.render_title(&mut page)?;
+        man.render_name_section(&mut page)?;
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_subcommands_section(&mut page)?;
+        man.render_options_section(&mut page)?;
+        page.extend_from_slice(MORE.as_bytes());
+    } else {
+        man.render(&mut page)?;
+    }
+    Ok(page)
+}

@@ -1,0 +1,13 @@
+//! The commands, one file each: its arguments and its `run`.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod compress;
+pub(crate) mod decompress;
+pub(crate) mod extract;
+pub(crate) mod info;
+pub(crate) mod inspect;
+pub(crate) mod man;
+pub(crate) mod selftest;
+pub(crate) mod snapshot;
+pub(crate) mod test;

@@ -1,0 +1,103 @@
+//! `trueno-zram selftest`: the codecs, the kernels and the archive, checked on this machine.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::args::Global;
+use crate::checks::{self, Check, Outcome};
+use crate::failure::Failure;
+use crate::machine::Gpus;
+use crate::quantity;
+
+/// Check the codecs and the kernels on this machine.
+///
+/// Every back end of the CPU, the GPU's kernels in the interpreter, and the kernels on each GPU that is there compress
+/// real, edge-case and generated pages. The plain decoder and C lz4 read what they make; they read what C lz4 makes; of
+/// damaged blocks they refuse what the plain decoder refuses. Archives are written, read and damaged.
+///
+/// Ends with PASS or FAIL, and the exit code 0 or 1.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Run only checks whose names contain this text.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let mut chosen = checks::all();
+    if let Some(only) = &args.only {
+        chosen.retain(|check| check.name.contains(only.as_str()));
+        if chosen.is_empty() {
+            return Err(Failure::usage(format!("no check has {only:?} in its name")));
+        }
+    }
+    let gpus = Gpus::look(false);
+    run_checks(chosen, gpus.reason.as_deref(), global)
+}
+
+/// Runs checks, and says what each came to as soon as it is known.
+fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Result<ExitCode, Failure> {
+    let begun = Instant::now();
+    let mut outcomes = Vec::new();
+    for check in chosen {
+        let outcome = check.run();
+        let silent = global.json || global.quiet && outcome.passed;
+        if !silent {
+            say(&line(&outcome))?;
+        }
+        outcomes.push(outcome);
+    }
+    let passed = outcomes.iter().all(|outcome| outcome.passed);
+    let took = begun.elapsed();
+    if global.json {
+        let report = json!({
+            "passed": passed,
+            "seconds": took.as_secs_f64(),
+            "gpu_left_out": no_gpu,
+            "checks": outcomes,
+        });
+        say(&report.to_string())?;
+    } else if !global.quiet || !passed {
+        if let Some(why) = no_gpu {
+            say(&format!("      {:<38} left out: {why}", "gpu"))?;
+        }
+        say(&verdict(&outcomes, took))?;
+    }
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn line(outcome: &Outcome) -> String {
+    let mark = if outcome.passed { "ok" } else { "FAIL" };
+    format!("{mark:<5} {:<38} {:>8}  {}", outcome.name, quantity::time(outcome.took()), outcome.text)
+}
+
+fn verdict(outcomes: &[Outcome], took: Duration) -> String {
+    let failed = outcomes.iter().filter(|outcome| !outcome.passed).count();
+    let took = quantity::time(took);
+    match failed {
+        0 => format!("PASS: all {} checks, in {took}", outcomes.len()),
+        failed => format!("FAIL: {failed} of {} checks, in {took}", outcomes.len()),
+    }
+}
+
+fn say(text: &str) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{text}").map_err(|e| Failure::io("standard output", &e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_failure_among_many_is_a_fail() {
+        let outcome = |passed| Outcome { name: "a".into(), passed, text: "b".into(), seconds: 0.5 };
+        let took = Duration::from_secs(1);
+        assert!(verdict(&[outcome(true), outcome(true)], took).starts_with("PASS: all 2"));
+        assert!(verdict(&[outcome(true), outcome(false)], took).starts_with("FAIL: 1 of 2"));
+        assert!(line(&outcome(false)).starts_with("FAIL"));
+    }
+}

@@ -1,0 +1,53 @@
+//! `trueno-zram test`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::args::Global;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::files;
+use crate::input::Input;
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::restore::{self, Nowhere};
+
+/// Arguments of `test`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Files to verify; `-`, or none, is standard input.
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let mut engine = Engine::choose(global)?;
+    report::say_engine(global, &engine);
+    files::for_each(&args.files, |path| test(path, global, &mut engine))
+}
+
+fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+    let input = Input::open(path)?;
+    let progress = Progress::start(global, &input.name, None);
+    let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
+    let time = progress.finish();
+    let report = Report {
+        command: "test",
+        file: &input.name,
+        output: None,
+        bytes_in: summary.input_len,
+        bytes_out: summary.content_len,
+        ratio: report::ratio(summary.content_len, summary.input_len),
+        pages: summary.pages.into(),
+        seconds: time.as_secs_f64(),
+        backend: engine.name(),
+        threads: engine.threads(),
+    };
+    let speed = report::gbps(report.bytes_out, time);
+    report::say(
+        global,
+        &format!("{}: OK, {} bytes, ratio {:.3}, {speed:.2} GB/s", input.name, report.bytes_out, report.ratio),
+    );
+    report::print_json(global, &report)
+}

@@ -1,0 +1,139 @@
+//! The files that a command names: which there are, where the output goes, one after the other.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::output::Target;
+use crate::report;
+
+/// The ending of compressed files.
+pub(crate) const SUFFIX: &str = ".lz4";
+
+/// Standard input or output.
+const DASH: &str = "-";
+
+/// The files of commands that make one of each.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct FileArgs {
+    /// Files to read; `-`, or none, is standard input.
+    #[arg(value_name = "FILE")]
+    pub(crate) files: Vec<PathBuf>,
+    /// Where to write; `-` is standard output.
+    #[arg(short, long, value_name = "OUT", conflicts_with = "stdout")]
+    pub(crate) output: Option<PathBuf>,
+    /// Write to standard output.
+    #[arg(short = 'c', long)]
+    pub(crate) stdout: bool,
+    /// Overwrite files and block devices, and write compressed data to a terminal.
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Remove each input once its output is whole and on the disk.
+    #[arg(long, overrides_with = "keep")]
+    pub(crate) rm: bool,
+    /// Keep the inputs (this is the default).
+    #[arg(short, long, overrides_with = "rm")]
+    pub(crate) keep: bool,
+}
+
+impl FileArgs {
+    /// Checks what can be known before any file is opened.
+    pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
+        let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_dash);
+        let inputs = inputs(&self.files)?;
+        if self.output.is_some() && !to_stdout && inputs.len() > 1 {
+            return Err(Failure::usage(format!("-o names one output, but there are {} inputs", inputs.len())));
+        }
+        let reads_stdin = inputs.iter().any(|input| is_dash(input));
+        let writes_stdout = to_stdout || (reads_stdin && self.output.is_none());
+        if self.rm && (writes_stdout || reads_stdin) {
+            return Err(Failure::usage("--rm is for files that become files, not for standard input or output"));
+        }
+        if global.json && writes_stdout {
+            return Err(report::json_needs_stdout());
+        }
+        Ok(())
+    }
+
+    /// Where the output of `input` goes; `derive` names it after its input.
+    pub(crate) fn target(
+        &self,
+        input: &Path,
+        derive: impl Fn(&Path) -> Result<PathBuf, Failure>,
+    ) -> Result<Target, Failure> {
+        match &self.output {
+            _ if self.stdout => Ok(Target::Stdout),
+            Some(path) if is_dash(path) => Ok(Target::Stdout),
+            Some(path) => Ok(Target::Path(path.clone())),
+            None if is_dash(input) => Ok(Target::Stdout),
+            None => derive(input).map(Target::Path),
+        }
+    }
+}
+
+/// The inputs that are named; standard input if none is and it is no terminal.
+pub(crate) fn inputs(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+    if !files.is_empty() {
+        return Ok(files.to_vec());
+    }
+    if io::stdin().is_terminal() {
+        return Err(Failure::usage("no input: name a FILE, or - for standard input"));
+    }
+    Ok(vec![PathBuf::from(DASH)])
+}
+
+/// Runs `work` on all files. One that fails is reported and the others follow; the exit code is then 1.
+pub(crate) fn for_each(
+    files: &[PathBuf],
+    mut work: impl FnMut(&Path) -> Result<(), Failure>,
+) -> Result<ExitCode, Failure> {
+    let mut code = ExitCode::SUCCESS;
+    for file in inputs(files)? {
+        match work(&file) {
+            Ok(()) => {}
+            Err(failure @ Failure::Failed(_)) => code = failure.report(),
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(code)
+}
+
+/// `--rm` removes files, nothing else.
+pub(crate) fn check_removable(rm: bool, input: &Input) -> Result<(), Failure> {
+    if rm && !input.metadata.is_file() {
+        return Err(Failure::at(&input.name, "is no regular file; --rm would not remove it"));
+    }
+    Ok(())
+}
+
+/// Removes the input of an output that is whole, if asked to.
+pub(crate) fn remove_source(rm: bool, path: &Path) -> Result<(), Failure> {
+    if rm { std::fs::remove_file(path).map_err(|error| Failure::io(path.display(), &error)) } else { Ok(()) }
+}
+
+/// Whether a path stands for standard input or output.
+pub(crate) fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == DASH
+}
+
+/// `image` becomes `image.lz4`.
+pub(crate) fn compressed_name(input: &Path) -> PathBuf {
+    let mut name = input.as_os_str().to_owned();
+    name.push(SUFFIX);
+    name.into()
+}
+
+/// `image.lz4` becomes `image`.
+pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    let name = input.as_os_str().as_bytes().strip_suffix(SUFFIX.as_bytes());
+    match name {
+        Some(name) if !name.is_empty() && !name.ends_with(b"/") => {
+            Ok(std::ffi::OsString::from_vec(name.to_vec()).into())
+        }
+        _ => Err(Failure::at(input.display(), format!("does not end in {SUFFIX}; name the output with -o"))),
+    }
+}

@@ -1,0 +1,100 @@
+//! The CPU: its name, what it can do, and the back end that follows from that.
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
+
+use serde::Serialize;
+use trueno_zram_core::cpu::Backend;
+
+/// The CPU.
+#[derive(Debug, Serialize)]
+pub(crate) struct Cpu {
+    pub(crate) model: String,
+    pub(crate) architecture: &'static str,
+    /// Hardware threads that this process may use.
+    pub(crate) threads: usize,
+    /// Instructions that matter here, and whether they are there.
+    pub(crate) features: Vec<Feature>,
+    /// The back end that would be used.
+    pub(crate) backend: String,
+    /// Those that this CPU can run.
+    pub(crate) backends: Vec<String>,
+}
+
+/// An extension of the instruction set.
+#[derive(Debug, Serialize)]
+pub(crate) struct Feature {
+    pub(crate) name: &'static str,
+    pub(crate) present: bool,
+}
+
+impl Cpu {
+    pub(crate) fn look() -> Self {
+        let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        Self {
+            model: model(&cpuinfo).unwrap_or_else(|| "unknown CPU".into()),
+            architecture: std::env::consts::ARCH,
+            threads: available_parallelism().map_or(1, NonZeroUsize::get),
+            features: features(),
+            backend: Backend::detect().to_string(),
+            backends: Backend::available().iter().map(Backend::to_string).collect(),
+        }
+    }
+
+    /// What is there and what is missing.
+    pub(crate) fn features_text(&self) -> String {
+        let named = |present: bool| {
+            let names = self.features.iter().filter(|feature| feature.present == present);
+            names.map(|feature| feature.name).collect::<Vec<_>>().join(", ")
+        };
+        match (named(true), named(false)) {
+            (present, missing) if present.is_empty() && missing.is_empty() => {
+                format!("no vector code for {}", self.architecture)
+            }
+            (present, missing) if missing.is_empty() => format!("has {present}"),
+            (present, missing) if present.is_empty() => format!("lacks {missing}"),
+            (present, missing) => format!("has {present}; lacks {missing}"),
+        }
+    }
+}
+
+/// The name of the CPU in `/proc/cpuinfo`, whose keys differ from one architecture to the next.
+fn model(cpuinfo: &str) -> Option<String> {
+    ["model name", "cpu model", "Model", "cpu"].into_iter().find_map(|key| {
+        let value = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key)?.1;
+        Some(value.split_whitespace().collect::<Vec<_>>().join(" ")).filter(|value| !value.is_empty())
+    })
+}
+
+/// Those that the AVX2 back end is made of.
+#[cfg(target_arch = "x86_64")]
+fn features() -> Vec<Feature> {
+    [
+        ("AVX2", is_x86_feature_detected!("avx2")),
+        ("BMI1", is_x86_feature_detected!("bmi1")),
+        ("BMI2", is_x86_feature_detected!("bmi2")),
+        ("LZCNT", is_x86_feature_detected!("lzcnt")),
+    ]
+    .into_iter()
+    .map(|(name, present)| Feature { name, present })
+    .collect()
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn features() -> Vec<Feature> {
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::model;
+
+    #[test]
+    fn the_model_is_found_under_any_of_its_keys() {
+        let intel = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel\t\t: 85\nmodel name\t: Xeon  @ 2.00GHz\n";
+        assert_eq!(model(intel).as_deref(), Some("Xeon @ 2.00GHz"));
+        assert_eq!(model("processor : 0\nModel : Raspberry Pi 5\n").as_deref(), Some("Raspberry Pi 5"));
+        assert_eq!(model("model name\t:\n"), None);
+    }
+}

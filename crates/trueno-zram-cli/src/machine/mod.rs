@@ -1,0 +1,69 @@
+//! What this machine has: CPU, memory, GPUs, and which back end would be chosen.
+
+mod bandwidth;
+mod choice;
+mod cpu;
+mod gpu;
+
+use std::fs;
+
+use serde::Serialize;
+
+pub(crate) use choice::Choice;
+pub(crate) use cpu::Cpu;
+pub(crate) use gpu::{Gpu, Gpus};
+
+/// This machine, as far as it matters here.
+#[derive(Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) version: &'static str,
+    pub(crate) cpu: Cpu,
+    /// None where the system does not say.
+    pub(crate) memory: Option<Memory>,
+    pub(crate) gpu: Gpus,
+    pub(crate) choices: Vec<Choice>,
+}
+
+/// Memory of the system.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Memory {
+    pub(crate) total_bytes: u64,
+    pub(crate) available_bytes: u64,
+}
+
+impl Machine {
+    /// Looks around. The bandwidth of the bus is measured only if asked for: it takes a while and much memory.
+    pub(crate) fn look(measure: bool, batch: Option<usize>) -> Self {
+        let gpu = Gpus::look(measure);
+        let choices = match batch {
+            Some(pages) => vec![Choice::of_batch(pages, &gpu)],
+            None => Choice::all(&gpu),
+        };
+        let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| Memory::parse(&text));
+        Self { version: env!("CARGO_PKG_VERSION"), cpu: Cpu::look(), memory, gpu, choices }
+    }
+}
+
+impl Memory {
+    /// From the text of `/proc/meminfo`.
+    fn parse(meminfo: &str) -> Option<Self> {
+        let kib = |name: &str| {
+            let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+        };
+        Some(Self { total_bytes: kib("MemTotal")?, available_bytes: kib("MemAvailable")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Memory;
+
+    #[test]
+    fn memory_is_read_in_kib() {
+        let text = "MemTotal:       24737380 kB\nMemFree:          100000 kB\nMemAvailable:   20000000 kB\n";
+        let memory = Memory { total_bytes: 24_737_380 * 1024, available_bytes: 20_000_000 * 1024 };
+        assert_eq!(Memory::parse(text), Some(memory));
+        assert_eq!(Memory::parse("MemTotal: many kB\n"), None);
+    }
+}

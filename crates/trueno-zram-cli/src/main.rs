@@ -1,0 +1,54 @@
+//! `trueno-zram`: memory images into standard .lz4 files.
+#![deny(unsafe_code)]
+
+mod address_map;
+mod args;
+mod checks;
+mod commands;
+mod draw;
+mod engine;
+mod failure;
+mod files;
+mod input;
+mod machine;
+mod output;
+mod pipeline;
+mod process;
+mod progress;
+mod quantity;
+mod ranges;
+mod report;
+mod restore;
+mod signals;
+mod survey;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+use commands::{bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test};
+use failure::Failure;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    run(&cli).unwrap_or_else(|failure| failure.report())
+}
+
+fn run(cli: &Cli) -> Result<ExitCode, Failure> {
+    let global = &cli.global;
+    match &cli.command {
+        Command::Compress(args) => compress::run(args, global),
+        Command::Decompress(args) => decompress::run(args, global),
+        Command::Test(args) => test::run(args, global),
+        Command::Extract(args) => extract::run(args, global),
+        Command::Inspect(args) => inspect::run(args, global),
+        Command::Info(args) => info::run(args, global),
+        Command::Bench(args) => bench::run(args, global),
+        Command::Selftest(args) => selftest::run(args, global),
+        Command::Snapshot(args) => snapshot::run(args, global),
+        Command::Completions(args) => completions::run(args, global),
+        Command::Man(args) => man::run(args, global),
+    }
+}

@@ -1,0 +1,104 @@
+//! A running process, by the files of `/proc/PID`.
+
+mod error;
+mod maps;
+mod pagemap;
+mod reader;
+mod stop;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+pub(crate) use error::ProcessError;
+pub(crate) use maps::MapsLine;
+pub(crate) use pagemap::Wanted;
+pub(crate) use reader::{Left, MemoryReader, Selection};
+pub(crate) use stop::Stopped;
+
+/// A process whose memory can be read. The files are opened together, so all are of one process even if its number goes
+/// to another.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Its short name.
+    pub(crate) command: String,
+    dir: OwnedFd,
+    maps: File,
+    pagemap: File,
+    memory: File,
+}
+
+/// Where pages come from: `/proc`, or a test.
+pub(crate) trait Source {
+    /// Fills in entries of the pagemap, from the page at `address` on; how many.
+    fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize>;
+    /// Reads memory; how many bytes, and 0 if the process is no more.
+    fn memory(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Process {
+    /// Finds a process and opens its memory.
+    pub(crate) fn open(pid: u32) -> Result<Self, ProcessError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = openat(CWD, format!("/proc/{pid}"), flags, Mode::empty()).map_err(|error| match error {
+            Errno::NOENT | Errno::SRCH => ProcessError::NotThere { pid },
+            error => ProcessError::io(pid, "", error.into()),
+        })?;
+        let status = read_text(&dir, "status").map_err(|e| ProcessError::io(pid, "status", e))?;
+        let field = |name| status.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()));
+        if field("State").is_some_and(|state| state.starts_with(['Z', 'X'])) {
+            return Err(ProcessError::Ended { pid });
+        }
+        if field("VmSize").is_none() {
+            return Err(ProcessError::NoMemory { pid });
+        }
+        let command = field("Name").unwrap_or_default().to_owned();
+        let open = |name| open_in(&dir, name).map_err(|e| ProcessError::io(pid, name, e));
+        // The one that takes most rights first: its error is the one to tell of.
+        let (memory, maps, pagemap) = (open("mem")?, open("smaps")?, open("pagemap")?);
+        Ok(Self { pid, command, dir, maps, pagemap, memory })
+    }
+
+    /// The ranges of its memory, as they are now.
+    pub(crate) fn maps(&self) -> Result<Vec<MapsLine>, ProcessError> {
+        let mut text = Vec::new();
+        (&self.maps).read_to_end(&mut text).map_err(|e| ProcessError::io(self.pid, "smaps", e))?;
+        let lines = MapsLine::parse_all(&String::from_utf8_lossy(&text)).ok_or_else(|| {
+            let error = io::Error::new(io::ErrorKind::InvalidData, "a line is not of the form it should have");
+            ProcessError::io(self.pid, "smaps", error)
+        })?;
+        if lines.is_empty() { Err(ProcessError::Gone { pid: self.pid }) } else { Ok(lines) }
+    }
+}
+
+impl Source for Process {
+    fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize> {
+        let mut bytes = vec![0; size_of_val(entries)];
+        let offset = address / trueno_zram_core::PAGE_SIZE as u64 * size_of::<u64>() as u64;
+        let read = self.pagemap.read_at(&mut bytes, offset)?;
+        let words = bytes[..read].as_chunks().0;
+        for (entry, word) in entries.iter_mut().zip(words) {
+            *entry = u64::from_ne_bytes(*word);
+        }
+        Ok(words.len())
+    }
+
+    fn memory(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
+        self.memory.read_at(bytes, address)
+    }
+}
+
+fn open_in(dir: &OwnedFd, name: &str) -> io::Result<File> {
+    Ok(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?.into())
+}
+
+fn read_text(dir: &OwnedFd, name: &str) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    open_in(dir, name)?.read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

@@ -1,0 +1,78 @@
+//! The progress bar: bytes, speed, ratio and remaining time on a terminal, and nothing anywhere else.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::args::Global;
+
+/// What is done sooner needs no bar.
+const QUIET_MS: u64 = 300;
+
+/// Time between two looks at the bar: more would be work for nobody.
+const PACE_MS: u64 = 50;
+
+/// Shows how far a file is.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    start: Instant,
+    /// When the bar is to be moved next, in milliseconds from the start.
+    next_ms: AtomicU64,
+}
+
+impl Progress {
+    /// Starts on a file of `total_bytes`, if that is known.
+    pub(crate) fn start(global: &Global, name: &str, total_bytes: Option<u64>) -> Self {
+        let bar = ProgressBar::hidden();
+        let next_ms = AtomicU64::new(QUIET_MS);
+        let progress = Self { bar, start: Instant::now(), next_ms };
+        progress.bar.set_prefix(name.to_owned());
+        progress.set_total(total_bytes);
+        if !global.quiet {
+            // Draws on a terminal alone.
+            progress.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        }
+        progress
+    }
+
+    /// Says how many bytes there will be, once that is known.
+    pub(crate) fn set_total(&self, total_bytes: Option<u64>) {
+        let template = match total_bytes {
+            Some(_) => {
+                "{prefix:.bold} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} {msg} eta {eta}"
+            }
+            None => "{prefix:.bold} {spinner} {bytes} {binary_bytes_per_sec} {msg} {elapsed}",
+        };
+        let style = ProgressStyle::with_template(template).expect("the templates are well-formed");
+        self.bar.set_style(style.progress_chars("=> "));
+        match total_bytes {
+            Some(total_bytes) => self.bar.set_length(total_bytes),
+            None => self.bar.unset_length(),
+        }
+    }
+
+    /// Says how many bytes of content are done, and how many they are compressed.
+    pub(crate) fn update(&self, content_bytes: u64, compressed_bytes: u64) {
+        let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if now_ms < self.next_ms.load(Ordering::Relaxed) {
+            return;
+        }
+        self.next_ms.store(now_ms.saturating_add(PACE_MS), Ordering::Relaxed);
+        self.bar.set_message(format!("ratio {:.2}", content_bytes as f64 / compressed_bytes.max(1) as f64));
+        self.bar.set_position(content_bytes);
+    }
+
+    /// Takes the bar away; the time since the start.
+    pub(crate) fn finish(self) -> Duration {
+        self.bar.finish_and_clear();
+        self.start.elapsed()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

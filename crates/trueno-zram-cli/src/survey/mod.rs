@@ -1,0 +1,137 @@
+//! What the pages of an image are made of: kinds, sizes, entropy, copies, and where.
+
+mod copies;
+mod entropy;
+mod findings;
+mod overview;
+mod picture;
+mod surveyor;
+
+use serde::Serialize;
+use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
+
+pub(crate) use copies::Copies;
+pub(crate) use entropy::Entropies;
+pub(crate) use findings::{Content, Findings, Format};
+pub(crate) use overview::{Cell, Overview};
+pub(crate) use surveyor::Surveyor;
+
+/// How a page is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    Zero,
+    SameFilled,
+    /// In so many bytes.
+    Lz4(u16),
+    Raw,
+}
+
+/// Compressed sizes are counted by 256 bytes.
+pub(crate) const SIZE_STEP: usize = 256;
+const SIZE_STEPS: usize = PAGE_SIZE / SIZE_STEP;
+
+/// Counts over all pages of an image.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Survey {
+    /// Bytes of the image.
+    pub(crate) bytes: u64,
+    pub(crate) pages: u64,
+    pub(crate) zero: u64,
+    pub(crate) same_filled: u64,
+    pub(crate) lz4: u64,
+    pub(crate) raw: u64,
+    /// Bytes of all pages as held: same-filled ones, zeros too, as a word of 8 bytes.
+    pub(crate) held_bytes: u64,
+    /// LZ4 pages by their size: 1 to 256 bytes, 257 to 512, and so on.
+    pub(crate) lz4_sizes: [u64; SIZE_STEPS],
+    pub(crate) overview: Overview,
+}
+
+impl Held {
+    /// Bytes a page takes.
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Zero | Self::SameFilled => FILL_WORD_BYTES as u64,
+            Self::Lz4(len_bytes) => len_bytes.into(),
+            Self::Raw => PAGE_SIZE as u64,
+        }
+    }
+}
+
+impl Survey {
+    /// Counts `pages` whole pages that are held alike.
+    pub(crate) fn add(&mut self, held: Held, pages: u64) {
+        self.add_bytes(held, pages, pages * PAGE_SIZE as u64);
+    }
+
+    /// Counts a last page that is shorter.
+    pub(crate) fn add_tail(&mut self, held: Held, len_bytes: usize) {
+        self.add_bytes(held, 1, len_bytes as u64);
+    }
+
+    fn add_bytes(&mut self, held: Held, pages: u64, bytes: u64) {
+        self.bytes += bytes;
+        self.pages += pages;
+        let held_bytes = (held.bytes() * pages).min(bytes);
+        self.held_bytes += held_bytes;
+        *match held {
+            Held::Zero => &mut self.zero,
+            Held::SameFilled => &mut self.same_filled,
+            Held::Lz4(len_bytes) => {
+                let step = usize::from(len_bytes).saturating_sub(1) / SIZE_STEP;
+                self.lz4_sizes[step.min(SIZE_STEPS - 1)] += pages;
+                &mut self.lz4
+            }
+            Held::Raw => &mut self.raw,
+        } += pages;
+        let zero_pages = if held == Held::Zero { pages } else { 0 };
+        self.overview.add(pages, held_bytes, zero_pages);
+    }
+
+    /// Bytes of the image over bytes held; 1 for an empty one.
+    pub(crate) fn ratio(&self) -> f64 {
+        ratio(self.bytes, self.held_bytes)
+    }
+
+    /// The same, for the pages that are not one repeated word.
+    pub(crate) fn ratio_of_rest(&self) -> f64 {
+        let same = self.zero + self.same_filled;
+        let rest_bytes = self.bytes.saturating_sub(same * PAGE_SIZE as u64);
+        ratio(rest_bytes, self.held_bytes.saturating_sub(same * FILL_WORD_BYTES as u64))
+    }
+}
+
+/// Bytes over bytes; 1 for nothing.
+pub(crate) fn ratio(bytes: u64, held_bytes: u64) -> f64 {
+    if held_bytes == 0 { 1.0 } else { bytes as f64 / held_bytes as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_counted_by_kind_and_size() {
+        let mut survey = Survey::default();
+        for (held, pages) in [
+            (Held::Zero, 10),
+            (Held::SameFilled, 1),
+            (Held::Lz4(1), 1),
+            (Held::Lz4(256), 1),
+            (Held::Lz4(257), 1),
+            (Held::Lz4(4095), 1),
+            (Held::Raw, 1),
+        ] {
+            survey.add(held, pages);
+        }
+        survey.add_tail(Held::Raw, 100);
+        assert_eq!((survey.zero, survey.same_filled, survey.lz4, survey.raw), (10, 1, 4, 2));
+        assert_eq!((survey.lz4_sizes[0], survey.lz4_sizes[1], survey.lz4_sizes[15]), (2, 1, 1));
+        assert_eq!(survey.bytes, 16 * 4096 + 100);
+        assert_eq!(survey.held_bytes, 11 * 8 + 1 + 256 + 257 + 4095 + 4096 + 100);
+        assert_eq!(survey.pages, 17);
+        let rest = (5 * 4096 + 100) as f64 / (survey.held_bytes - 88) as f64;
+        assert_eq!(survey.ratio_of_rest(), rest);
+        assert_eq!(Survey::default().ratio(), 1.0);
+    }
+}

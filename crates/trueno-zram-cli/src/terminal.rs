@@ -1,0 +1,84 @@
+//! What standard output can show: its width, and whether it takes block characters and colours.
+
+use std::env;
+use std::io::{self, IsTerminal};
+
+/// How pictures are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Style {
+    /// Columns there are.
+    pub(crate) width: usize,
+    /// Block characters, or ASCII alone.
+    pub(crate) unicode: bool,
+    /// ANSI colours.
+    pub(crate) colour: bool,
+}
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DrawChoice {
+    /// Block characters and colours on a terminal that takes them, else ASCII.
+    Auto,
+    /// Block characters, without colours.
+    Blocks,
+    /// ASCII characters alone.
+    Ascii,
+    /// No pictures: figures alone.
+    None,
+}
+
+/// Where nothing says how wide lines may be.
+const USUAL_WIDTH: usize = 80;
+/// Narrower than this, lines are left to wrap; wider, bars say no more.
+const WIDTHS: (usize, usize) = (40, 160);
+
+impl Style {
+    /// The style for standard output; none if there are to be no pictures.
+    pub(crate) fn choose(choice: DrawChoice) -> Option<Self> {
+        let is_terminal = io::stdout().is_terminal();
+        let (unicode, colour) = match choice {
+            DrawChoice::None => return None,
+            DrawChoice::Auto => (is_terminal && says_utf8(), is_terminal && wants_colour()),
+            DrawChoice::Blocks => (true, false),
+            DrawChoice::Ascii => (false, false),
+        };
+        Some(Self { width: width(), unicode, colour })
+    }
+}
+
+/// What the user set, else what the terminal says.
+fn width() -> usize {
+    let set = env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let of_terminal = || rustix::termios::tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let width = set.or_else(of_terminal).filter(|columns| *columns > 0).unwrap_or(USUAL_WIDTH);
+    width.clamp(WIDTHS.0, WIDTHS.1)
+}
+
+/// The first of these that is set names the character set.
+fn says_utf8() -> bool {
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(|name| env::var(name).ok());
+    let locale = locale.filter(|value| !value.is_empty()).map(|value| value.to_ascii_lowercase()).next();
+    locale.is_some_and(|value| value.contains("utf-8") || value.contains("utf8"))
+}
+
+/// As <https://no-color.org> asks.
+fn wants_colour() -> bool {
+    let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
+    !dumb && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Text from elsewhere, without the characters that would steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn text_from_elsewhere_does_not_steer_the_terminal() {
+        assert_eq!(printable("/lib/é [heap]"), "/lib/é [heap]");
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
+    }
+}

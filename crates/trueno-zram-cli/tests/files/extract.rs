@@ -1,0 +1,102 @@
+//! Some pages, and nothing else, are read.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use trueno_test_pages::{PAGE_SIZE, frames};
+
+use crate::support::{folder, image, run, run_with};
+
+#[test]
+fn ranges_of_pages_and_bytes_are_restored() {
+    let folder = folder();
+    let mut content = image(1500);
+    content.truncate(1499 * PAGE_SIZE + 77);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    let page = PAGE_SIZE;
+    let len = content.len();
+    for (option, range, bytes) in [
+        ("--pages", "0", 0..page),
+        ("--pages", "7..11", 7 * page..11 * page),
+        ("--pages", "1023..=1024", 1023 * page..1025 * page),
+        ("--pages", "1499", 1499 * page..len),
+        ("--pages", "1490..", 1490 * page..len),
+        ("--pages", "..2", 0..2 * page),
+        ("--pages", "..", 0..len),
+        ("--pages", "5..5", 0..0),
+        ("--bytes", "0", 0..1),
+        ("--bytes", "4095..4097", 4095..4097),
+        ("--bytes", "0x1000..8K", 4096..8192),
+        ("--bytes", "1M..1_100_000", 1 << 20..1_100_000),
+        ("--bytes", "6139000..", 6_139_000..len),
+    ] {
+        let out = run(folder.path(), &["extract", "image.lz4", option, range]).ok();
+        assert!(out.stdout == content[bytes], "{option} {range}: {} bytes", out.stdout.len());
+        assert!(out.stderr.is_empty(), "{}", out.stderr);
+    }
+    run(folder.path(), &["extract", "image.lz4", "--pages", "3", "-o", "page"]).ok();
+    assert!(fs::read(folder.path().join("page")).unwrap() == content[3 * page..4 * page]);
+    run(folder.path(), &["extract", "image.lz4", "--pages", "4", "-o", "page"]).fails(&["page: exists already"]);
+}
+
+#[test]
+fn ranges_beyond_the_end_are_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), &image(3)[..9000]).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    let pipe = fs::read(folder.path().join("image.lz4")).unwrap();
+    for args in [["--pages", "3"], ["--pages", "2..4"], ["--pages", "9.."], ["--bytes", "9000"], ["--bytes", "0..9001"]]
+    {
+        let refused = |input, pipe: &[u8]| {
+            run_with(folder.path(), &["extract", input, args[0], args[1], "-o", "out", "-q"], pipe)
+                .fails(&["asked for"]);
+        };
+        refused("image.lz4", &[]);
+        refused("-", &pipe);
+    }
+    assert!(!folder.path().join("out").exists());
+}
+
+#[test]
+fn without_an_index_it_decodes_from_the_start_and_says_so() {
+    let folder = folder();
+    let content = image(600);
+    for shape in frames::shapes().iter().step_by(5) {
+        fs::write(folder.path().join("x.lz4"), frames::compress(&content, shape)).unwrap();
+        let out = run(folder.path(), &["extract", "x.lz4", "--pages", "300..302"]).ok();
+        assert!(out.stdout == content[300 * PAGE_SIZE..302 * PAGE_SIZE]);
+        assert!(out.stderr.contains("no index"), "{}", out.stderr);
+    }
+    let archive = run_with(folder.path(), &["compress"], &content).ok().stdout;
+    let out = run_with(folder.path(), &["extract", "-", "--bytes", "100..5000"], &archive).ok();
+    assert!(out.stdout == content[100..5000]);
+}
+
+#[test]
+fn only_the_wanted_pages_are_decoded() {
+    let folder = folder();
+    let content = image(2000);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    // All blocks of the first half are damaged.
+    let file = fs::File::options().write(true).open(folder.path().join("image.lz4")).unwrap();
+    let half = file.metadata().unwrap().len() / 2;
+    file.write_all_at(&vec![0x5a; usize::try_from(half).unwrap() - 100], 50).unwrap();
+    let out = run(folder.path(), &["extract", "image.lz4", "--pages", "1900..1910"]).ok();
+    assert!(out.stdout == content[1900 * PAGE_SIZE..1910 * PAGE_SIZE]);
+    run(folder.path(), &["extract", "image.lz4", "--pages", "10", "-o", "page"]).fails(&["image.lz4", "byte"]);
+    assert!(!folder.path().join("page").exists());
+}
+
+#[test]
+fn frames_one_after_the_other_are_never_taken_for_one() {
+    let folder = folder();
+    let (first, second) = (image(10), image(30));
+    let archive = |content: &[u8]| run_with(folder.path(), &["compress"], content).ok().stdout;
+    fs::write(folder.path().join("both.lz4"), [archive(&first), archive(&second)].concat()).unwrap();
+    let both = [first, second].concat();
+    // The index at the end tells of the second alone: its pages have other numbers in the whole.
+    let out = run(folder.path(), &["extract", "both.lz4", "--pages", "12", "-q"]);
+    assert!(out.code == Some(1) || out.stdout == both[12 * PAGE_SIZE..13 * PAGE_SIZE], "{}", out.stderr);
+}

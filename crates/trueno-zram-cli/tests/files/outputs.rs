@@ -1,0 +1,143 @@
+//! Where outputs go, and when they are refused.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::process::Stdio;
+
+use crate::support::{command, folder, image, names, run, run_with};
+
+#[test]
+fn what_is_there_is_kept_unless_forced() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    fs::write(folder.path().join("image.lz4"), b"precious").unwrap();
+    run(folder.path(), &["compress", "image"]).fails(&["image.lz4", "exists already", "-f"]);
+    assert_eq!(fs::read(folder.path().join("image.lz4")).unwrap(), b"precious");
+    run(folder.path(), &["compress", "-f", "image"]).ok();
+    run(folder.path(), &["decompress", "image.lz4"]).fails(&["image: exists already"]);
+    run(folder.path(), &["decompress", "-f", "image.lz4"]).ok();
+    assert_eq!(names(folder.path()), ["image", "image.lz4"], "nothing is left beside");
+}
+
+#[test]
+fn a_link_stays_and_what_it_points_to_is_replaced() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    fs::create_dir(folder.path().join("elsewhere")).unwrap();
+    fs::write(folder.path().join("elsewhere/old"), b"old").unwrap();
+    symlink("elsewhere/old", folder.path().join("link")).unwrap();
+    run(folder.path(), &["compress", "image", "-f", "-o", "link"]).ok();
+    assert!(fs::symlink_metadata(folder.path().join("link")).unwrap().is_symlink());
+    assert_eq!(fs::read(folder.path().join("elsewhere/old")).unwrap()[..4], 0x184d_2204_u32.to_le_bytes());
+    assert_eq!(names(&folder.path().join("elsewhere")), ["old"]);
+}
+
+#[test]
+fn devices_and_pipes_are_written_in_place() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    run(folder.path(), &["compress", "image", "-o", "/dev/null"]).ok();
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+
+    let fifo = folder.path().join("fifo");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).unwrap()
+    });
+    run(folder.path(), &["compress", "image", "-o", "fifo"]).ok();
+    let archive = reader.join().unwrap();
+    assert!(run_with(folder.path(), &["decompress"], &archive).ok().stdout == image(3));
+    assert!(fs::metadata(&fifo).unwrap().file_type().is_fifo(), "it was not renamed over");
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_names_the_output() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3000)).unwrap();
+    run(folder.path(), &["compress", "image", "-o", "/dev/full"]).fails(&["/dev/full: No space left on device"]);
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    run(folder.path(), &["decompress", "image.lz4", "-o", "/dev/full"]).fails(&["/dev/full: No space left"]);
+    run(folder.path(), &["extract", "image.lz4", "--pages", "0..9", "-o", "/dev/full"]).fails(&["/dev/full: No space"]);
+    let full = || Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap());
+    let output = command(folder.path(), &["compress", "-c", "image"]).stdout(full()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("standard output: No space left on device"));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(5000)).unwrap();
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    for args in [
+        &["compress", "-c", "image"][..],
+        &["decompress", "-c", "image.lz4"],
+        &["extract", "image.lz4", "--pages", ".."],
+    ] {
+        let mut child = command(folder.path(), args).spawn().unwrap();
+        let mut first = [0; 4];
+        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stderr.is_empty(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn inputs_that_cannot_be_read_are_named() {
+    let folder = folder();
+    fs::create_dir(folder.path().join("folder")).unwrap();
+    for command in ["compress", "decompress", "test"] {
+        run(folder.path(), &[command, "none.lz4"]).fails(&["none.lz4: No such file or directory"]);
+    }
+    run(folder.path(), &["extract", "--pages", "1", "none.lz4"]).fails(&["none.lz4: No such file or directory"]);
+    run(folder.path(), &["compress", "folder"]).fails(&["folder: is a directory"]);
+    run(folder.path(), &["compress", "/proc/self/mem", "-o", "out"]).fails(&["/proc/self/mem", "Input/output error"]);
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    run(folder.path(), &["compress", "image", "-o", "folder"]).fails(&["folder: is a directory"]);
+    run(folder.path(), &["compress", "image", "-o", "none/out"]).fails(&["none/out: No such file or directory"]);
+    run(folder.path(), &["compress", "image", "-f", "-o", "image"]).fails(&["image: is the input"]);
+    assert_eq!(names(folder.path()), ["folder", "image"], "no part of an output is left");
+}
+
+#[test]
+fn names_without_the_ending_need_an_output() {
+    let folder = folder();
+    let archive = run_with(folder.path(), &["compress"], &image(3)).ok().stdout;
+    fs::write(folder.path().join("archive"), &archive).unwrap();
+    fs::write(folder.path().join(".lz4"), &archive).unwrap();
+    run(folder.path(), &["decompress", "archive"]).fails(&["archive: does not end in .lz4", "-o"]);
+    run(folder.path(), &["decompress", ".lz4"]).fails(&["-o"]);
+    run(folder.path(), &["decompress", "archive", "-o", "image"]).ok();
+    assert!(fs::read(folder.path().join("image")).unwrap() == image(3));
+}
+
+#[test]
+fn arguments_that_make_no_sense_together_are_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("a"), image(1)).unwrap();
+    fs::write(folder.path().join("b"), image(1)).unwrap();
+    let refused = |args: &[&str], words: &[&str]| run(folder.path(), args).refuses(words);
+    refused(&["compress", "a", "b", "-o", "c"], &["-o names one output", "2 inputs"]);
+    refused(&["compress", "-c", "-o", "c", "a"], &["cannot be used with"]);
+    refused(&["compress", "--rm", "-c", "a"], &["--rm"]);
+    refused(&["compress", "--rm"], &["--rm"]);
+    refused(&["compress", "--json", "-c", "a"], &["--json", "-o FILE"]);
+    refused(&["compress", "-q", "-v", "a"], &["cannot be used with"]);
+    refused(&["compress", "-T", "0", "a"], &["--threads", "zero"]);
+    refused(&["compress", "--backend", "abacus", "a"], &["abacus", "cpu"]);
+    refused(&["extract", "a"], &["--pages", "--bytes"]);
+    refused(&["extract", "a", "--pages", "1", "--bytes", "1"], &["cannot be used with"]);
+    refused(&["extract", "a", "--pages", "9..3"], &["ends at 3"]);
+    refused(&["frobnicate"], &["frobnicate"]);
+    assert_eq!(names(folder.path()), ["a", "b"]);
+}
+
+#[test]
+fn a_device_is_not_removed() {
+    let folder = folder();
+    run(folder.path(), &["compress", "--rm", "/dev/null", "-o", "out"]).fails(&["/dev/null", "--rm"]);
+    assert!(names(folder.path()).is_empty());
+}

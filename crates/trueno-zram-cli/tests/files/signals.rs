@@ -1,0 +1,119 @@
+//! Killed at any moment, the old file or the new one is there, never half.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use trueno_test_pages::frames;
+
+use crate::support::{command, folder, image, names, run};
+
+/// Starts a run that has written some of its output and waits for more input.
+fn start_and_stall(folder: &Path, args: &[&str], some: &[u8]) -> Child {
+    let mut child = command(folder, args).stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.as_mut().unwrap().write_all(some).unwrap();
+    // It is under way once the file beside has some bytes.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while part_bytes(folder) == 0 {
+        assert!(Instant::now() < deadline, "no output was begun");
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// Bytes of the file that is being written beside.
+fn part_bytes(folder: &Path) -> u64 {
+    let parts = names(folder).into_iter().filter(|name| name.ends_with(".part"));
+    // It may be gone by now.
+    parts.filter_map(|name| fs::metadata(folder.join(name)).ok()).map(|metadata| metadata.len()).sum()
+}
+
+fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
+    kill_process(Pid::from_child(child), signal).unwrap();
+    let status = child.wait().unwrap();
+    assert!(!status.success());
+    status.signal()
+}
+
+#[test]
+fn signals_remove_the_part_and_leave_the_old_file() {
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let folder = folder();
+        fs::write(folder.path().join("out.lz4"), b"old").unwrap();
+        let mut child = start_and_stall(folder.path(), &["compress", "-f", "-o", "out.lz4"], &image(4000));
+        assert_eq!(signalled(&mut child, signal), Some(signal.as_raw()), "it dies by the signal itself");
+        assert_eq!(names(folder.path()), ["out.lz4"], "{signal:?}");
+        assert_eq!(fs::read(folder.path().join("out.lz4")).unwrap(), b"old");
+    }
+}
+
+#[test]
+fn a_kill_leaves_the_old_file_or_none() {
+    let folder = folder();
+    fs::write(folder.path().join("old"), b"old").unwrap();
+    let mut child = start_and_stall(folder.path(), &["compress", "-f", "-o", "old"], &image(4000));
+    signalled(&mut child, Signal::KILL);
+    assert_eq!(fs::read(folder.path().join("old")).unwrap(), b"old");
+
+    let archive = {
+        fs::write(folder.path().join("image"), image(6000)).unwrap();
+        run(folder.path(), &["compress", "-c", "image"]).ok().stdout
+    };
+    let fresh = crate::support::folder();
+    let mut child = start_and_stall(fresh.path(), &["decompress", "-o", "new"], &archive[..archive.len() - 100]);
+    signalled(&mut child, Signal::KILL);
+    assert!(!names(fresh.path()).contains(&"new".to_owned()));
+}
+
+#[test]
+fn a_kill_at_any_moment_leaves_the_old_file_or_the_new_one() {
+    let folder = folder();
+    let (old, new) = (image(100), image(3000));
+    fs::write(folder.path().join("image"), &new).unwrap();
+    let old_archive = crate::support::run_with(folder.path(), &["compress"], &old).ok().stdout;
+    let start = Instant::now();
+    run(folder.path(), &["compress", "-q", "image", "-o", "timed"]).ok();
+    let usual = start.elapsed();
+    for step in 0..40 {
+        fs::write(folder.path().join("out"), &old_archive).unwrap();
+        let mut child = command(folder.path(), &["compress", "-q", "-f", "image", "-o", "out"]).spawn().unwrap();
+        // From before its first step to after its last.
+        let moment = Instant::now() + usual * step / 30;
+        while Instant::now() < moment {
+            std::thread::yield_now();
+        }
+        let _ = kill_process(Pid::from_child(&child), Signal::KILL);
+        child.wait().unwrap();
+        let there = frames::decompress(&fs::read(folder.path().join("out")).unwrap());
+        assert!(there.as_ref() == Some(&old) || there.as_ref() == Some(&new), "whole, at step {step}");
+    }
+}
+
+#[test]
+fn an_ignored_hangup_stays_ignored() {
+    let folder = folder();
+    let mut shell = std::process::Command::new("sh");
+    shell.current_dir(folder.path()).args([
+        "-c",
+        "trap '' HUP; exec \"$0\" compress -o out.lz4",
+        crate::support::BINARY,
+    ]);
+    let mut child = shell.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let content = image(4000);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&content).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while part_bytes(folder.path()) == 0 {
+        assert!(Instant::now() < deadline, "no output was begun");
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    let archive = fs::read(folder.path().join("out.lz4")).unwrap();
+    assert!(frames::decompress(&archive) == Some(content));
+}

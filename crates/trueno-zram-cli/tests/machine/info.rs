@@ -1,0 +1,50 @@
+//! `info`.
+
+use serde_json::Value;
+
+use crate::support::{folder, run};
+
+#[test]
+fn a_new_user_sees_the_machine_at_a_glance() {
+    let shown = run(folder().path(), &["info"]).ok();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    for title in ["CPU ", "Memory ", "GPU", "Choice "] {
+        assert!(text.lines().any(|line| line.starts_with(title)), "{title:?} is in\n{text}");
+    }
+    assert!(text.contains(&format!("back end {}", trueno_zram_core::cpu::Backend::detect())), "{text}");
+    assert!(text.lines().count() < 30 && text.lines().all(|line| line.chars().count() <= 120), "{text}");
+}
+
+#[test]
+fn scripts_get_the_same() {
+    let shown = run(folder().path(), &["info", "--json"]).ok();
+    let machine: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let available = trueno_zram_core::gpu::gpu_available();
+    assert_eq!(machine["gpu"]["available"], available);
+    assert_eq!(machine["gpu"]["reason"].is_string(), !available);
+    assert_eq!(machine["cpu"]["backend"], trueno_zram_core::cpu::Backend::detect().to_string());
+    assert!(machine["memory"]["total_bytes"].as_u64().unwrap() > 1 << 20);
+    assert_eq!(machine["choices"][0]["least_pages"], 1);
+}
+
+#[test]
+fn a_batch_size_is_answered() {
+    let backend_of = |pages: &str| {
+        let shown = run(folder().path(), &["info", "--json", "--batch", pages]).ok();
+        let machine: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        assert_eq!(machine["choices"].as_array().unwrap().len(), 1);
+        machine["choices"][0]["backend"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(backend_of("1"), "scalar");
+    assert_eq!(backend_of("500"), "simd");
+    assert_eq!(backend_of("50000"), if trueno_zram_core::gpu::gpu_available() { "gpu" } else { "simd" });
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn the_bandwidth_of_the_bus_is_measured() {
+    let shown = run(folder().path(), &["info", "--json", "--measure"]).ok();
+    let machine: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let bus = &machine["gpu"]["devices"][0]["bandwidth"];
+    assert!(bus["to_gpu_gbps"].as_f64().unwrap() > 1.0 && bus["from_gpu_gbps"].as_f64().unwrap() > 1.0, "{bus}");
+}

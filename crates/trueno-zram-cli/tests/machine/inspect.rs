@@ -1,0 +1,190 @@
+//! `inspect`.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use trueno_test_pages::PAGE_SIZE;
+use trueno_test_pages::generate::Generator;
+
+use crate::support::{Run, command, folder, image, run, run_with};
+
+/// 5 zero pages, 2 same-filled, 3 random, 4 of a pattern of which 2 are copies, and a tail.
+fn known_image() -> Vec<u8> {
+    let mut random = Generator::new(1);
+    let mut image = vec![0; 5 * PAGE_SIZE];
+    image.extend([0x11; 2 * PAGE_SIZE]);
+    image.extend((0..3 * PAGE_SIZE).map(|_| random.byte()));
+    for divisor in [3, 5, 3, 3] {
+        image.extend((0..PAGE_SIZE).map(|i| (i / divisor).to_le_bytes()[0]));
+    }
+    image.extend(b"the tail");
+    image
+}
+
+fn json(run: &Run) -> Value {
+    serde_json::from_slice(&run.stdout).unwrap()
+}
+
+fn check_known(report: &Value, name: &str) {
+    let of = |field: &str| report[field].as_u64().unwrap();
+    assert_eq!(of("bytes"), 14 * PAGE_SIZE as u64 + 8, "{name}");
+    assert_eq!(of("pages"), 15, "{name}");
+    assert_eq!((of("zero"), of("same_filled")), (5, 2), "{name}");
+    assert_eq!(of("lz4") + of("raw"), 8, "{name}");
+    let sizes: u64 = report["lz4_sizes"]["pages"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).sum();
+    assert_eq!(sizes, of("lz4"), "{name}");
+    let cells = report["overview"]["cells"].as_array().unwrap();
+    assert_eq!(cells.iter().map(|cell| cell["pages"].as_u64().unwrap()).sum::<u64>(), 15, "{name}");
+    assert!(cells[..5].iter().all(|cell| cell["zero_pages"] == 1), "{name}");
+}
+
+fn check_content(report: &Value, name: &str) {
+    assert_eq!(report["copies"]["pages"], 2, "{name}");
+    assert_eq!(report["copies"]["exact"], true, "{name}");
+    assert_eq!(report["entropy"]["pages"], 9, "all whole pages but zero ones: {name}");
+    let top = report["entropy"]["by_half_bit"][15].as_u64().unwrap();
+    assert_eq!(top, 7, "random pages, and patterns with all bytes: {name}");
+}
+
+fn with_image() -> tempfile::TempDir {
+    let folder = folder();
+    fs::write(folder.path().join("image"), known_image()).unwrap();
+    folder
+}
+
+#[test]
+fn an_image_is_counted_from_a_file_and_from_a_pipe() {
+    let folder = with_image();
+    for (name, shown) in [
+        ("file", run(folder.path(), &["inspect", "image", "--json"]).ok()),
+        ("pipe", run_with(folder.path(), &["inspect", "-", "--json"], &known_image()).ok()),
+    ] {
+        let report = json(&shown);
+        assert_eq!(report["format"], "image");
+        check_known(&report, name);
+        check_content(&report, name);
+    }
+}
+
+#[test]
+fn an_archive_tells_the_same_by_its_index_and_the_rest_when_decoded() {
+    let folder = with_image();
+    run(folder.path(), &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    let image = json(&run(folder.path(), &["inspect", "image", "--json"]).ok());
+    for decode in [false, true] {
+        let args: &[&str] =
+            if decode { &["inspect", "image.lz4", "--json", "--decode"] } else { &["inspect", "image.lz4", "--json"] };
+        let report = json(&run(folder.path(), args).ok());
+        assert_eq!(report["format"], "archive");
+        check_known(&report, "archive");
+        assert_eq!(report["file_bytes"], fs::metadata(folder.path().join("image.lz4")).unwrap().len());
+        for field in ["lz4", "raw", "lz4_sizes", "held_bytes", "overview"] {
+            assert_eq!(report[field], image[field], "{field}");
+        }
+        if decode {
+            check_content(&report, "archive");
+        } else {
+            assert!(report["entropy"].is_null() && report["copies"].is_null());
+        }
+    }
+}
+
+#[test]
+fn other_lz4_files_are_decoded() {
+    let folder = with_image();
+    let mut frame = foreign_frame(&known_image());
+    fs::write(folder.path().join("other.lz4"), &frame).unwrap();
+    for shown in [
+        run(folder.path(), &["inspect", "other.lz4", "--json"]).ok(),
+        run_with(folder.path(), &["inspect", "-", "--json"], &frame).ok(),
+    ] {
+        let report = json(&shown);
+        assert_eq!(report["format"], "lz4-frame");
+        assert_eq!(report["file_bytes"], frame.len());
+        check_known(&report, "frame");
+        check_content(&report, "frame");
+    }
+    let raw = json(&run(folder.path(), &["inspect", "other.lz4", "--raw", "--json"]).ok());
+    assert_eq!((&raw["format"], &raw["bytes"]), (&"image".into(), &frame.len().into()));
+    frame.truncate(frame.len() - 5);
+    fs::write(folder.path().join("short.lz4"), &frame).unwrap();
+    run(folder.path(), &["inspect", "short.lz4"]).fails(&["short.lz4"]);
+}
+
+/// A frame by C lz4, of 64 KiB blocks.
+fn foreign_frame(content: &[u8]) -> Vec<u8> {
+    let shape = trueno_test_pages::frames::shapes()[0];
+    trueno_test_pages::frames::compress(content, &shape)
+}
+
+#[test]
+fn a_damaged_index_is_noted_and_the_content_inspected() {
+    let folder = with_image();
+    run(folder.path(), &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    let path = folder.path().join("image.lz4");
+    let mut archive = fs::read(&path).unwrap();
+    // In the index, well before the footer.
+    let at = archive.len() - 60;
+    archive[at] ^= 0xff;
+    fs::write(&path, archive).unwrap();
+    let shown = run(folder.path(), &["inspect", "image.lz4", "--json"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    assert!(shown.stderr.contains("without the index"), "{}", shown.stderr);
+    let report = json(&shown);
+    assert_eq!(report["format"], "lz4-frame");
+    assert!(report["note"].is_string());
+    check_known(&report, "without its index");
+}
+
+fn drawn(folder: &Path, args: &[&str], columns: &str) -> String {
+    let child = command(folder, args).env("COLUMNS", columns).env("LC_ALL", "C.UTF-8").spawn().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn pictures_keep_to_the_width_and_to_ascii_where_there_is_no_terminal() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(500)).unwrap();
+    for columns in ["60", "80", "132"] {
+        let ascii = drawn(folder.path(), &["inspect", "image"], columns);
+        assert!(ascii.is_ascii() && ascii.contains("From front to back"), "{ascii}");
+        let blocks = drawn(folder.path(), &["inspect", "image", "--draw", "blocks"], columns);
+        assert!(blocks.contains('█') && blocks.contains('░'), "{blocks}");
+        let width = columns.parse().unwrap();
+        for line in ascii.lines().chain(blocks.lines()).filter(|line| line.contains(['|', '│', '█', '#'])) {
+            assert!(line.chars().count() <= width, "{} columns: {line}", line.chars().count());
+        }
+    }
+    let figures = drawn(folder.path(), &["inspect", "image", "--draw", "none"], "80");
+    assert!(figures.contains("ratio") && !figures.contains("From front to back"), "{figures}");
+}
+
+#[test]
+fn empty_images_are_fine_and_what_is_no_file_is_named() {
+    let folder = folder();
+    fs::write(folder.path().join("empty"), "").unwrap();
+    let report = json(&run(folder.path(), &["inspect", "empty", "--json"]).ok());
+    assert_eq!((&report["pages"], &report["ratio"]), (&0.into(), &1.0.into()));
+    run(folder.path(), &["inspect", "empty"]).ok();
+    run(folder.path(), &["inspect", "missing"]).fails(&["missing", "No such file"]);
+    run(folder.path(), &["inspect", "."]).fails(&["directory"]);
+    run(folder.path(), &["inspect"]).refuses(&["FILE"]);
+}
+
+#[test]
+fn a_sparse_image_goes_at_the_speed_of_its_data() {
+    let folder = folder();
+    let path = folder.path().join("sparse");
+    let data = image(16);
+    fs::write(&path, &data).unwrap();
+    let data_pages = data.chunks(PAGE_SIZE).filter(|page| page.iter().any(|byte| *byte != 0)).count() as u64;
+    // Read through, these would take minutes and count the same.
+    let len_bytes = 200u64 << 30;
+    fs::File::options().write(true).open(&path).unwrap().set_len(len_bytes).unwrap();
+    let report = json(&run(folder.path(), &["inspect", "sparse", "--json"]).ok());
+    assert_eq!(report["bytes"], len_bytes);
+    assert_eq!(report["zero"], len_bytes / PAGE_SIZE as u64 - data_pages);
+}

@@ -1,0 +1,12 @@
+//! The commands that look at files, machines and processes, run as users run them.
+#![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
+
+mod info;
+mod inspect;
+mod manual;
+mod selftest;
+mod snapshot;
+#[path = "../files/support.rs"]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
+mod support;
+mod victim;

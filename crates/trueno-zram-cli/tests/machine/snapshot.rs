@@ -1,0 +1,259 @@
+//! `snapshot`.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::Child;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use trueno_test_pages::PAGE_SIZE;
+use trueno_zram_archive::{ArchiveReader, ContentBatch, CpuPageDecoder, Piece};
+
+use crate::support::{command, folder, names, run};
+use crate::victim::{RESERVED_BYTES, Victim};
+
+/// More pages than the snapshot can hold on the way to a pipe that no one reads.
+const MANY_PAGES: usize = 16 << 10;
+
+fn snapshot(folder: &Path, victim: &Victim, more: &[&str]) -> Value {
+    let pid = victim.pid().to_string();
+    let args = [&["snapshot", &pid, "-o", "snapshot.lz4", "--json"], more].concat();
+    let shown = run(folder, &args).ok();
+    serde_json::from_slice(&shown.stdout).unwrap()
+}
+
+fn address_map(folder: &Path) -> Value {
+    let shown = run(folder, &["inspect", "snapshot.lz4", "--json"]).ok();
+    let report: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    report["address_map"].clone()
+}
+
+fn address_of(value: &Value) -> u64 {
+    u64::from_str_radix(value.as_str().unwrap().trim_start_matches("0x"), 16).unwrap()
+}
+
+/// The range of the map that an address is in.
+fn range_at(map: &Value, address: u64) -> Value {
+    let ranges = map["ranges"].as_array().unwrap();
+    let holds = |range: &&Value| (address_of(&range["start"])..address_of(&range["end"])).contains(&address);
+    ranges.iter().find(holds).unwrap_or_else(|| panic!("{address:#x} is in {map:#}")).clone()
+}
+
+/// The number of the page at an address in the archive; none if it is not stored.
+fn page_at(map: &Value, address: u64) -> Option<u64> {
+    let range = range_at(map, address);
+    let runs = range["runs"].as_array().unwrap().clone();
+    runs.iter().find_map(|run| {
+        let start = address_of(&run["start"]);
+        let here = (start..address_of(&run["end"])).contains(&address);
+        here.then(|| run["first_page"].as_u64().unwrap() + (address - start) / PAGE_SIZE as u64)
+    })
+}
+
+/// Pages of the archive.
+fn pages(folder: &Path, range: std::ops::Range<u64>) -> Vec<u8> {
+    let mut archive = ArchiveReader::open(File::open(folder.join("snapshot.lz4")).unwrap()).unwrap().unwrap();
+    let mut decoder = CpuPageDecoder::new();
+    let mut reader = archive.read_pages(range, &mut decoder).unwrap();
+    let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
+    while reader.read_batch(&mut batch).unwrap() {
+        for piece in batch.pieces() {
+            match piece {
+                Piece::Data(data) => bytes.extend_from_slice(data),
+                Piece::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
+            }
+        }
+    }
+    bytes
+}
+
+#[test]
+fn the_pages_are_found_at_their_addresses() {
+    let (folder, victim) = (folder(), Victim::start(100));
+    let report = snapshot(folder.path(), &victim, &[]);
+    assert_eq!((&report["pid"], &report["consistency"]), (&victim.pid().into(), &"live".into()));
+    assert_eq!((&report["unreadable_pages"], &report["stopped_seconds"]), (&0.into(), &Value::Null));
+    let map = address_map(folder.path());
+    let first = page_at(&map, victim.address).unwrap();
+    assert!(pages(folder.path(), first..first + 100) == victim.content(), "the known pages, in order");
+    let names: Vec<_> = map["ranges"].as_array().unwrap().iter().map(|range| range["name"].as_str().unwrap()).collect();
+    assert!(names.contains(&"[stack]"), "{names:?}");
+    assert!(!names.iter().any(|name| name.starts_with("[v") || name.starts_with('/')), "{names:?}");
+    let mode = fs::metadata(folder.path().join("snapshot.lz4")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "no one else may read it");
+}
+
+#[test]
+fn bytes_are_extracted_by_their_addresses() {
+    let (folder, victim) = (folder(), Victim::start(100));
+    snapshot(folder.path(), &victim, &[]);
+    let extract = |range: String| run(folder.path(), &["extract", "snapshot.lz4", "--address", &range]);
+    let (start, end) = (victim.address + 5000, victim.address + 300_000);
+    assert!(extract(format!("{start:#x}..{end}")).ok().stdout == victim.content()[5000..300_000]);
+    // One touched byte with untouched memory on both sides: zeros.
+    let touched = victim.reserved + RESERVED_BYTES as u64 / 2;
+    let around = extract(format!("{}..{}", touched - (8 << 20), touched + (8 << 20))).ok().stdout;
+    assert_eq!((around.len(), around[8 << 20]), (16 << 20, 7));
+    assert_eq!(around.iter().filter(|byte| **byte != 0).count(), 1);
+    extract("0x10..0x20".into()).fails(&["address 0x10"]);
+    extract(format!("{start}..")).refuses(&["--address"]);
+    fs::write(folder.path().join("plain"), [1; 5000]).unwrap();
+    run(folder.path(), &["compress", "-q", "plain", "-o", "plain.lz4"]).ok();
+    run(folder.path(), &["extract", "plain.lz4", "--address", "0..1"]).fails(&["no address map"]);
+}
+
+#[test]
+fn untouched_memory_is_known_and_not_stored() {
+    let (folder, victim) = (folder(), Victim::start(1));
+    let report = snapshot(folder.path(), &victim, &[]);
+    let reserved_pages = (RESERVED_BYTES / PAGE_SIZE) as u64;
+    assert!(report["pages"].as_u64().unwrap() < reserved_pages / 2, "{report}");
+    assert!(report["untouched_pages"].as_u64().unwrap() > reserved_pages / 2, "{report}");
+    let map = address_map(folder.path());
+    let touched = victim.reserved + RESERVED_BYTES as u64 / 2;
+    let page = page_at(&map, touched).expect("the one page that was written to");
+    let offset = usize::try_from(touched % PAGE_SIZE as u64).unwrap();
+    assert_eq!(pages(folder.path(), page..page + 1)[offset], 7);
+    // 64 MiB further, beyond a huge page around it.
+    assert_eq!(page_at(&map, touched + (64 << 20)), None, "in the map, and not stored");
+}
+
+#[test]
+fn the_pages_that_a_program_wrote_in_its_files_mappings_come_when_asked_for() {
+    let (folder, victim) = (folder(), Victim::start(1));
+    let without = snapshot(folder.path(), &victim, &[]);
+    let with = snapshot(folder.path(), &victim, &["--all-private", "-f"]);
+    assert!(without["file_bytes_left_out"].as_u64().unwrap() > 0 && with["file_bytes_left_out"] == 0);
+    let map = address_map(folder.path());
+    let is_file = |range: &&Value| range["name"].as_str().unwrap().starts_with('/');
+    let files: Vec<Value> = map["ranges"].as_array().unwrap().iter().filter(is_file).cloned().collect();
+    assert!(!files.is_empty() && files.iter().all(|range| range["pages"].as_u64().unwrap() > 0), "{files:#?}");
+    assert!(files.iter().all(|range| range["anonymous"] == false));
+}
+
+#[test]
+fn a_stopped_process_goes_on_afterwards() {
+    let (folder, victim) = (folder(), Victim::start(100));
+    let report = snapshot(folder.path(), &victim, &["--stop"]);
+    assert_eq!(report["consistency"], "stopped");
+    assert!(report["stopped_seconds"].as_f64().unwrap() > 0.0);
+    victim.wait_for_state(&['S', 'R']);
+    let map = address_map(folder.path());
+    let first = page_at(&map, victim.address).unwrap();
+    assert!(pages(folder.path(), first..first + 100) == victim.content());
+}
+
+#[test]
+fn a_process_that_stood_still_before_is_left_so() {
+    let (folder, victim) = (folder(), Victim::start(1));
+    victim.signal(Signal::STOP);
+    victim.wait_for_state(&['T']);
+    snapshot(folder.path(), &victim, &["--stop"]);
+    assert_eq!(victim.state(), 'T');
+    snapshot(folder.path(), &victim, &["-f"]);
+    assert_eq!(victim.state(), 'T');
+}
+
+/// A snapshot of many pages that cannot get on, since no one reads what it writes.
+fn stuck_snapshot(folder: &Path, victim: &Victim, more: &[&str]) -> Child {
+    let pid = victim.pid().to_string();
+    // Batches for a GPU may be larger than all its pages.
+    let args = [&["snapshot", &pid, "--backend", "cpu", "-o", "-"], more].concat();
+    let mut child = command(folder, &args).spawn().unwrap();
+    // The archive's first bytes are there: the process is being read.
+    child.stdout.as_mut().unwrap().read_exact(&mut [0; 4096]).unwrap();
+    child
+}
+
+#[test]
+fn a_process_that_goes_away_is_an_error() {
+    let (folder, mut victim) = (folder(), Victim::start(MANY_PAGES));
+    let snapshot = stuck_snapshot(folder.path(), &victim, &[]);
+    victim.end();
+    let output = snapshot.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("went away") && stderr.lines().count() == 1, "{stderr}");
+}
+
+#[test]
+fn a_signal_lets_the_process_go_on() {
+    let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
+    let snapshot = stuck_snapshot(folder.path(), &victim, &["--stop"]);
+    assert_eq!(victim.state(), 'T', "it stands still while it is read");
+    // Others, such as SIGINT, are ignored by those whom a script started in the background.
+    kill_process(Pid::from_child(&snapshot), Signal::TERM).unwrap();
+    let output = snapshot.wait_with_output().unwrap();
+    assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
+    victim.wait_for_state(&['S', 'R']);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error_and_the_process_goes_on() {
+    let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
+    let mut snapshot = stuck_snapshot(folder.path(), &victim, &["--stop"]);
+    drop(snapshot.stdout.take());
+    let output = snapshot.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    victim.wait_for_state(&['S', 'R']);
+}
+
+#[test]
+fn an_archive_that_cannot_be_written_is_an_error_and_the_process_goes_on() {
+    let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
+    let pid = victim.pid().to_string();
+    run(folder.path(), &["snapshot", &pid, "--stop", "-o", "/dev/full"]).fails(&["/dev/full", "No space left"]);
+    victim.wait_for_state(&['S', 'R']);
+    run(folder.path(), &["snapshot", &pid, "-o", "missing/snapshot.lz4"]).fails(&["missing/snapshot.lz4"]);
+    fs::write(folder.path().join("there"), "precious").unwrap();
+    run(folder.path(), &["snapshot", &pid, "-o", "there"]).fails(&["there", "-f"]);
+    assert_eq!(fs::read(folder.path().join("there")).unwrap(), b"precious");
+}
+
+#[test]
+fn what_is_no_process_is_named_and_nothing_is_left() {
+    let folder = folder();
+    // Numbers of processes end at 2^22.
+    let none = run(folder.path(), &["snapshot", "4194305", "-o", "snapshot.lz4"]);
+    none.fails(&["there is no process 4194305"]);
+    let mut victim = Victim::start(1);
+    victim.end_unseen();
+    let pid = victim.pid().to_string();
+    run(folder.path(), &["snapshot", &pid, "-o", "snapshot.lz4"]).fails(&[&pid, "has ended"]);
+    assert_eq!(names(folder.path()), Vec::<String>::new());
+    run(folder.path(), &["snapshot", "init", "-o", "snapshot.lz4"]).refuses(&["init"]);
+    run(folder.path(), &["snapshot", "1", "-o", "-", "--json"]).refuses(&["--json"]);
+}
+
+#[test]
+fn threads_of_the_kernel_have_no_memory() {
+    // kthreadd, where the kernel's threads are seen; not in most containers.
+    let Ok(status) = fs::read_to_string("/proc/2/status") else { return };
+    if status.contains("VmSize") || !status.contains("kthreadd") {
+        return;
+    }
+    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "thread of the kernel"]);
+}
+
+#[test]
+fn missing_rights_are_told_with_what_would_give_them() {
+    const NOBODY: u32 = 65534;
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let victim = Victim::start(1);
+    let (uid, pid) = if rustix::process::geteuid().is_root() { (Some(NOBODY), victim.pid()) } else { (None, 1) };
+    let mut command = command(folder.path(), &["snapshot", &pid.to_string(), "-o", "snapshot.lz4"]);
+    if let Some(uid) = uid {
+        command.uid(uid);
+    }
+    // The binary may lie where that user cannot read it.
+    let Ok(child) = command.spawn() else { return };
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("no right to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
+    assert_eq!(names(folder.path()), Vec::<String>::new());
+}

@@ -1,0 +1,129 @@
+//! Arbitrary bytes, frames of arbitrary blocks, and damaged archives as input of the readers: no panic, bounded memory, and
+//! what C lz4's frame library takes as well is the same content. Pages by the index are those of the stream.
+#![no_main]
+
+use std::io::Cursor;
+use std::sync::{LazyLock, Mutex};
+
+use libfuzzer_sys::fuzz_target;
+use trueno_test_pages::frames;
+use trueno_zram_archive::{
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, FrameReader, IndexVerdict, Piece,
+    WriteOptions,
+};
+use trueno_zram_core::CpuBatchCompressor;
+use trueno_zram_fuzz::{damage, page_from};
+
+/// No input of the fuzzer's length holds more: LZ4 makes at most 255 bytes of one.
+const MAX_CONTENT: usize = 64 << 20;
+
+/// Made once: it has threads of its own.
+static COMPRESSOR: LazyLock<Mutex<CpuBatchCompressor>> = LazyLock::new(Mutex::default);
+
+fuzz_target!(|data: &[u8]| {
+    let Some((mode, data)) = data.split_first() else { return };
+    match mode % 3 {
+        0 => judge(data),
+        1 => judge(&frame_of_blocks(*mode, data)),
+        _ => {
+            let (first, second) = data.split_at(data.len() / 2);
+            judge(&damage(&archive(*mode, first), second));
+        }
+    }
+});
+
+fn judge(bytes: &[u8]) {
+    let stream = read_stream(bytes);
+    if let (Some((content, _)), Some(theirs)) = (&stream, frames::decompress_up_to(bytes, MAX_CONTENT)) {
+        assert!(*content == theirs, "C lz4 reads something else");
+    }
+    let by_index = read_by_index(bytes);
+    if let (Some((content, IndexVerdict::Agrees)), Some(pages)) = (stream, by_index) {
+        assert!(content == pages, "the index leads to something else");
+    }
+}
+
+fn read_stream(bytes: &[u8]) -> Option<(Vec<u8>, IndexVerdict)> {
+    let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    while reader.read_batch(&mut batch).ok()? {
+        append(&mut content, &batch);
+    }
+    assert_eq!(reader.summary().input_len, bytes.len() as u64, "the end is the end");
+    Some((content, reader.summary().index.clone()))
+}
+
+/// All pages; `None` if there is no index, or any error.
+fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??;
+    let names = archive.section_names();
+    for name in names.unwrap_or_default() {
+        let _ = archive.section(&name);
+    }
+    let (mut content, mut batch, mut decoder) = (Vec::new(), ContentBatch::new(), CpuPageDecoder::new());
+    let pages = archive.page_count();
+    let mut reader = archive.read_pages(0..pages, &mut decoder).expect("all pages are a range");
+    while reader.read_batch(&mut batch).ok()? {
+        append(&mut content, &batch);
+    }
+    assert_eq!(content.len() as u64, archive.content_len());
+    Some(content)
+}
+
+fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
+    for piece in batch.pieces() {
+        match piece {
+            Piece::Data(bytes) => content.extend_from_slice(bytes),
+            Piece::Zeros(len) => content.resize(content.len() + usize::try_from(len).expect("small"), 0),
+        }
+    }
+    assert!(content.len() <= MAX_CONTENT, "more content than LZ4 can hold in so few bytes");
+}
+
+/// A frame with right checksums around blocks that are the fuzzer's own.
+fn frame_of_blocks(mode: u8, data: &[u8]) -> Vec<u8> {
+    let hash = |bytes: &[u8]| {
+        let mut hash = ContentHash::new();
+        hash.update(bytes);
+        hash.digest().to_le_bytes()
+    };
+    let (checksums, linked, size_id) = (mode & 4 != 0, mode & 8 != 0, 4 + (mode >> 4) % 4);
+    let flags = 0x40 | if linked { 0 } else { 0x20 } | if checksums { 0x10 } else { 0 };
+    let mut frame = 0x184d_2204_u32.to_le_bytes().to_vec();
+    frame.extend([flags, size_id << 4]);
+    frame.push(hash(&frame[4..])[1]);
+    let mut rest = data;
+    while let Some((&head, after)) = rest.split_first() {
+        let (len, raw) = (usize::from(head & 0x7f) * 3, u32::from(head >> 7) << 31);
+        let (block, after) = after.split_at(len.min(after.len()));
+        rest = after;
+        frame.extend((u32::try_from(block.len()).expect("short") | raw).to_le_bytes());
+        frame.extend_from_slice(block);
+        if checksums {
+            frame.extend(hash(block));
+        }
+    }
+    frame.extend([0; 4]);
+    frame
+}
+
+/// An archive of a few pages and a tail.
+fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
+    let options = WriteOptions { content_len: None, block_checksums: mode & 4 != 0, content_checksum: mode & 8 != 0 };
+    let (pages, tail) =
+        ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);
+    let write = || {
+        let mut archive = ArchiveWriter::new(Vec::new(), options)?;
+        let mut content = ContentHash::new();
+        content.update(pages.as_flattened());
+        content.update_zeros(40 * 4096);
+        content.update(tail);
+        let compressed = COMPRESSOR.lock().expect("one thread").compress(&pages).expect("LZ4 does not fail");
+        archive.write_batch(&compressed)?;
+        archive.write_zero_pages(40)?;
+        archive.write_tail(tail)?;
+        archive.add_section("fuzz", &data[..data.len().min(20)])?;
+        archive.finish(Some(content))
+    };
+    write().expect("a vector takes it all").0
+}

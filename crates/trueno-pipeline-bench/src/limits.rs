@@ -9,8 +9,12 @@ const COPY_BYTES: usize = 16 << 20;
 /// Page-locked memory that is copied over and over.
 const WINDOW_BYTES: usize = 1 << 30;
 
-/// Times of copying so many bytes to the device and back, one direction at a time.
-pub(crate) fn bus(context: &GpuContext, len_bytes: usize, reps: usize) -> GpuResult<(Vec<Duration>, Vec<Duration>)> {
+/// Times of copying so many bytes, rounded up to whole copies, to the device and back, one direction at a time; and how many.
+pub(crate) fn bus(
+    context: &GpuContext,
+    len_bytes: usize,
+    reps: usize,
+) -> GpuResult<(Vec<Duration>, Vec<Duration>, usize)> {
     let stream = Stream::new(context)?;
     let mut host = PinnedBuffer::new(context, WINDOW_BYTES, HostCaching::Cached)?;
     let device = DeviceBuffer::new(context, WINDOW_BYTES)?;
@@ -32,9 +36,9 @@ pub(crate) fn bus(context: &GpuContext, len_bytes: usize, reps: usize) -> GpuRes
     }
     times.0.remove(0);
     times.1.remove(0);
-    Ok(times)
+    Ok((times.0, times.1, len_bytes.next_multiple_of(COPY_BYTES)))
 }
 
 fn offsets(len_bytes: usize) -> impl Iterator<Item = usize> {
-    (0..len_bytes / COPY_BYTES).map(|copy| copy * COPY_BYTES % WINDOW_BYTES)
+    (0..len_bytes.div_ceil(COPY_BYTES)).map(|copy| copy * COPY_BYTES % WINDOW_BYTES)
 }

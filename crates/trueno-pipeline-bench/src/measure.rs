@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use trueno_bench_engines::{BatchEngine, CLz4, Corpus, Memcpy, Pooled, TruenoCpu};
 use trueno_zram_core::cpu::Backend;
 use trueno_zram_core::gpu::raw::GpuContext;
-use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PinnedPages};
+use trueno_zram_core::gpu::{BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PinnedPages};
 use trueno_zram_core::{Algorithm, BatchCompressor, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
 
 use crate::args::Options;
@@ -92,12 +92,13 @@ impl<'a> Bench<'a> {
 
     fn limits(&mut self, pages: &[Page]) -> Done {
         let bytes = pages.as_flattened().len();
-        let (h2d, d2h) = limits::bus(&self.context, bytes, self.options.reps).map_err(text)?;
+        let (h2d, d2h, copied) = limits::bus(&self.context, bytes, self.options.reps).map_err(text)?;
+        let copied_pages = copied / PAGE_SIZE;
         let timings = |times: Vec<_>| times.into_iter().map(Timing::from).collect::<Vec<_>>();
-        let h2d = Row::new("limits", "pinned to device", "", pages.len(), &timings(h2d));
+        let h2d = Row::new("limits", "pinned to device", "", copied_pages, &timings(h2d));
         self.report.h2d_gbps = Some(h2d.gbps);
         self.report.add(Direction::Compress, h2d);
-        let d2h = Row::new("limits", "device to pinned", "", pages.len(), &timings(d2h));
+        let d2h = Row::new("limits", "device to pinned", "", copied_pages, &timings(d2h));
         self.report.d2h_gbps = Some(d2h.gbps);
         self.report.add(Direction::Decompress, d2h);
         let mut memcpy = Memcpy::new(&Pooled::pool(self.threads).map_err(text)?);
@@ -158,19 +159,21 @@ impl<'a> Bench<'a> {
         let ratio = batch.stats().ratio();
         if compress {
             self.report.add(Direction::Compress, compress_row("compress, pageable to arena", &times, ratio));
+            let result = gpu.compress_batch(pages).map_err(text)?;
+            let ratio = result.compression_ratio();
+            verify_pages("compress_batch", &gpu.decompress_batch(&result.pages).map_err(text)?.pages, pages)?;
+            drop(result);
+            let times = self.timed(|| Ok(times_of(&gpu.compress_batch(pages).map_err(text)?)))?;
+            self.report.add(Direction::Compress, compress_row("compress_batch to Vec, each dropped", &times, ratio));
+            // Fresh memory for each result, as where they are to be kept.
+            let mut kept = Vec::new();
             let times = self.timed(|| {
-                let start = Instant::now();
                 let result = gpu.compress_batch(pages).map_err(text)?;
-                let mut timing = Timing::from(start.elapsed());
-                timing.stages = Some(trueno_zram_core::gpu::BatchTimes {
-                    h2d_time_ns: result.h2d_time_ns,
-                    kernel_time_ns: result.kernel_time_ns,
-                    d2h_time_ns: result.d2h_time_ns,
-                    total_time_ns: result.total_time_ns,
-                });
-                Ok(timing)
+                let times = times_of(&result);
+                kept.push(result);
+                Ok(times)
             })?;
-            self.report.add(Direction::Compress, compress_row("compress_batch, pageable to Vec", &times, ratio));
+            self.report.add(Direction::Compress, compress_row("compress_batch to Vec, each kept", &times, ratio));
         }
         if decompress {
             let times =
@@ -215,6 +218,9 @@ impl<'a> Bench<'a> {
             Ok(start.elapsed().into())
         })?;
         verify_pages("adaptive", &restored, pages)?;
+        if let Some(reason) = either.gpu_stats().and_then(|stats| stats.fallback.last_reason.as_ref()) {
+            return Err(format!("the GPU failed: {reason}"));
+        }
         let chosen = either.last_choice().map_or_else(String::new, |choice| format!(" ({choice:?} chosen)"));
         let row = Row::new("both", &format!("decompress, adaptive{chosen}"), MIX, pages.len(), &times);
         self.report.add(Direction::Decompress, row);
@@ -339,6 +345,15 @@ impl<'a> Bench<'a> {
         }
         no_fallback(&gpu)
     }
+}
+
+fn times_of(result: &BatchResult) -> Timing {
+    Timing::from(BatchTimes {
+        h2d_time_ns: result.h2d_time_ns,
+        kernel_time_ns: result.kernel_time_ns,
+        d2h_time_ns: result.d2h_time_ns,
+        total_time_ns: result.total_time_ns,
+    })
 }
 
 /// The pages over and over; the memory is first touched by all cores.

@@ -325,7 +325,8 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Misuse`] for content that is not as long as was announced, or as was hashed.
+    /// [`Error::Write`]; [`Error::Misuse`] for content that is not as long as was announced, or as was hashed, and
+    /// for sections with so much content that there can be no index.
     pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, Summary)> {
         let content_len = self.content_len;
         if let Some(announced) = self.header.content_size.filter(|announced| *announced != content_len) {
@@ -343,7 +344,12 @@ impl<W: Write> ArchiveWriter<W> {
         self.write(&end)?;
         let keeps = Keeps::Checksums;
         let index = std::mem::replace(&mut self.index, IndexBuilder::new(&self.header, 0, keeps)).finish();
-        let encoded = index.encode(content_len, self.written, &self.sections).unwrap_or_default();
+        let encoded = index.encode(content_len, self.written, &self.sections);
+        if encoded.is_none() && !self.sections.is_empty() {
+            // Pages are found without an index, sections are not.
+            return Err(Error::Misuse("the index would be longer than 4 GiB, and sections need one".to_owned()));
+        }
+        let encoded = encoded.unwrap_or_default();
         self.write(&encoded)?;
         self.out.flush().map_err(Error::Write)?;
         let summary =

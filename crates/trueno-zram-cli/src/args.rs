@@ -1,6 +1,7 @@
 //! The command line: what all commands take, and which commands there are.
 
 use std::num::NonZeroUsize;
+use std::thread::available_parallelism;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
@@ -28,15 +29,24 @@ pub(crate) struct Global {
     /// Say more: the back end that was chosen and why, times, figures.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Threads at work [default: all cores].
-    #[arg(short = 'T', long, global = true, value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
+    /// Threads at work, up to 256; 0 is one for each core.
+    #[arg(short = 'T', long, global = true, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=256))]
+    threads: u16,
     /// What compresses and decompresses the pages.
     #[arg(long, global = true, value_enum, default_value_t = BackendChoice::Auto)]
     pub(crate) backend: BackendChoice,
     /// Results as JSON on standard output, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+}
+
+impl Global {
+    /// Threads at work.
+    pub(crate) fn threads(&self) -> NonZeroUsize {
+        let asked = NonZeroUsize::new(self.threads.into());
+        asked.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
 }
 
 /// What compresses and decompresses the pages.

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::available_parallelism;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use trueno_zram_archive::{CpuPageDecoder, PageDecoder, gather};
@@ -52,8 +51,7 @@ enum Kind {
 impl Engine {
     /// The engine that the user asked for, on as many threads.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
-        let threads = global.threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
-        Ok(Self { tells_fallback: !global.quiet, ..Self::with(global.backend, threads)? })
+        Ok(Self { tells_fallback: !global.quiet, ..Self::with(global.backend, global.threads())? })
     }
 
     /// The engine for a back end and a number of threads.

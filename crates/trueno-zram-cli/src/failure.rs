@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use crate::terminal::printable;
+
 /// Why a command stopped.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -35,11 +37,11 @@ impl Failure {
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Usage(message) => {
-                eprintln!("trueno-zram: {message}");
+                eprintln!("trueno-zram: {}", printable(message));
                 ExitCode::from(2)
             }
             Self::Failed(message) => {
-                eprintln!("trueno-zram: {message}");
+                eprintln!("trueno-zram: {}", printable(message));
                 ExitCode::from(1)
             }
             Self::BrokenPipe => ExitCode::SUCCESS,

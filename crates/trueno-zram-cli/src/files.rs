@@ -1,6 +1,8 @@
 //! The files that a command names: which there are, where the output goes, one after the other.
 
+use std::fs::{self, Metadata};
 use std::io::{self, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -90,28 +92,42 @@ pub(crate) fn for_each(
     files: &[PathBuf],
     mut work: impl FnMut(&Path) -> Result<(), Failure>,
 ) -> Result<ExitCode, Failure> {
-    let mut code = ExitCode::SUCCESS;
+    let mut code = None;
     for file in inputs(files)? {
         match work(&file) {
             Ok(()) => {}
-            Err(failure @ Failure::Failed(_)) => code = failure.report(),
+            Err(failure @ Failure::Failed(_)) => code = Some(failure.report()),
+            // No more can be written; what failed before still did.
+            Err(Failure::BrokenPipe) => break,
             Err(failure) => return Err(failure),
         }
     }
-    Ok(code)
+    Ok(code.unwrap_or(ExitCode::SUCCESS))
 }
 
 /// `--rm` removes files, nothing else.
-pub(crate) fn check_removable(rm: bool, input: &Input) -> Result<(), Failure> {
+pub(crate) fn check_removable(rm: bool, path: &Path, input: &Input) -> Result<(), Failure> {
+    if rm && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        return Err(Failure::at(&input.name, "is a link; --rm would remove it and not the file"));
+    }
     if rm && !input.metadata.is_file() {
         return Err(Failure::at(&input.name, "is no regular file; --rm would not remove it"));
     }
     Ok(())
 }
 
-/// Removes the input of an output that is whole, if asked to.
-pub(crate) fn remove_source(rm: bool, path: &Path) -> Result<(), Failure> {
-    if rm { std::fs::remove_file(path).map_err(|error| Failure::io(path.display(), &error)) } else { Ok(()) }
+/// Removes the input of an output that is whole, if asked to, and if it is still the file that was opened as `source`.
+pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<(), Failure> {
+    if !rm {
+        return Ok(());
+    }
+    let failed = |error: io::Error| Failure::io(path.display(), &error);
+    let there = fs::symlink_metadata(path).map_err(failed)?;
+    let identity = |file: &Metadata| (file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec());
+    if identity(&there) != identity(source) {
+        return Err(Failure::at(path.display(), "was changed or replaced while it was read; it is not removed"));
+    }
+    fs::remove_file(path).map_err(failed)
 }
 
 /// Whether a path stands for standard input or output.

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::failure::Failure;
+use crate::standard;
 
 /// Holes shorter than this are read like data: the zeros cost less than a batch cut short.
 const MIN_HOLE_BYTES: u64 = 1 << 20;
@@ -43,6 +44,9 @@ impl Input {
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
+        if is_stdin && standard::is_closed(io::stdin()) {
+            return Err(Failure::Failed("standard input is closed".to_owned()));
+        }
         let open = || {
             let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { File::open(path)? };
             let metadata = file.metadata()?;
@@ -91,7 +95,7 @@ impl Input {
     pub(crate) fn into_pages(self) -> PageReader {
         let sparse = self.len_bytes.is_some() && self.metadata.is_file();
         let data = if sparse { 0..0 } else { 0..u64::MAX };
-        PageReader { at: 0, len_bytes: self.len_bytes, data, input: self }
+        PageReader { at: 0, len_bytes: self.len_bytes, data, has_ended: false, input: self }
     }
 }
 
@@ -104,6 +108,8 @@ pub(crate) struct PageReader {
     len_bytes: Option<u64>,
     /// The run of data that was found last.
     data: std::ops::Range<u64>,
+    /// Whether a read found the end: a terminal asked again would wait for more.
+    has_ended: bool,
 }
 
 impl PageReader {
@@ -114,6 +120,9 @@ impl PageReader {
 
     /// Reads on, into `pages` if it is data. All but the last piece are whole pages.
     pub(crate) fn next(&mut self, pages: &mut [Page]) -> io::Result<Piece> {
+        if self.has_ended {
+            return Ok(Piece::End);
+        }
         let mut room = pages.as_flattened_mut();
         if let Some(len_bytes) = self.len_bytes {
             if self.at >= len_bytes {
@@ -132,6 +141,7 @@ impl PageReader {
         }
         let filled = fill(&mut self.input.file, room)?;
         self.at += filled as u64;
+        self.has_ended = self.len_bytes.is_none() && filled < room.len();
         match self.len_bytes {
             Some(len_bytes) if filled < room.len() => Err(changed(format!(
                 "ended at byte {} of {len_bytes}: it was made shorter while it was read",

@@ -19,7 +19,9 @@ mod quantity;
 mod ranges;
 mod report;
 mod restore;
+mod rights;
 mod signals;
+mod standard;
 mod survey;
 mod terminal;
 
@@ -33,6 +35,7 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    signals::survive_file_limits();
     run(&cli).unwrap_or_else(|failure| failure.report())
 }
 

@@ -1,16 +1,18 @@
 //! Where bytes go: standard output, a device in place, or a file written beside and renamed when it is whole.
 
-use std::fs::{self, File, FileTimes, Metadata, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::failure::Failure;
+use crate::rights::Rights;
 use crate::signals::{self, ActionId};
+use crate::standard;
 
 /// Zeros, for outputs that cannot have holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -33,8 +35,10 @@ pub(crate) struct OutputOptions {
     pub(crate) binary: bool,
     /// Leave holes where there are zeros, if the output is a new file.
     pub(crate) sparse: bool,
-    /// Have the bytes on the disk before the file gets its name: what they are made from will be removed.
+    /// Have the bytes on the disk before the file gets its name, and then its name: what they are made from will be removed.
     pub(crate) durable: bool,
+    /// For nobody but its owner, whoever might read what it replaces.
+    pub(crate) private: bool,
 }
 
 /// An output that is being written. Dropped before [`Output::finish`], a new file is as if it had never been.
@@ -47,6 +51,7 @@ pub(crate) struct Output {
     /// Whether the last bytes were left out as a hole.
     ends_in_hole: bool,
     bytes: u64,
+    durable: bool,
     /// None: there is nothing to rename.
     beside: Option<Beside>,
 }
@@ -58,7 +63,8 @@ struct Beside {
     temporary: Option<TempPath>,
     place: PathBuf,
     replace: bool,
-    durable: bool,
+    /// Those it gets once it is whole; until then its owner alone has any. None: as any new file.
+    rights: Option<Rights>,
     on_signal: ActionId,
 }
 
@@ -78,18 +84,25 @@ impl Output {
                 "compressed data is not written to a terminal; give -o FILE, or -f to do it all the same",
             ));
         }
+        if standard::is_closed(io::stdout()) {
+            return Err(Failure::Failed("standard output is closed; -o /dev/null discards the data".to_owned()));
+        }
         // Not through Rust's own buffer, which looks for line ends.
         let file = io::stdout().as_fd().try_clone_to_owned().map_err(|error| Failure::io(&name, &error))?;
-        Ok(Self::in_place(file.into(), name))
+        Ok(Self::new(file.into(), name, None, OutputOptions { sparse: false, ..options }))
     }
 
-    fn in_place(file: File, name: String) -> Self {
-        Self { file, name, sparse: false, ends_in_hole: false, bytes: 0, beside: None }
+    fn new(file: File, name: String, beside: Option<Beside>, options: OutputOptions) -> Self {
+        let OutputOptions { sparse, durable, .. } = options;
+        Self { file, name, sparse, ends_in_hole: false, bytes: 0, durable, beside }
     }
 
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let failed = |error: io::Error| Failure::io(&name, &error);
+        if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) && !path.exists() {
+            return Err(Failure::at(name, "is a link to nothing that is there"));
+        }
         // What a link points to is written, not the link replaced.
         let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let there = match fs::metadata(&place) {
@@ -109,15 +122,19 @@ impl Output {
             if keeps_data && !options.force {
                 return Err(Failure::at(name, "exists already; -f overwrites it"));
             }
+            if options.durable && !keeps_data {
+                return Err(Failure::at(name, "keeps no data; --rm would remove the input and leave nothing"));
+            }
             if !there.is_file() {
                 let file = File::options().write(true).open(&place).map_err(failed)?;
-                return Ok(Self::in_place(file, name));
+                return Ok(Self::new(file, name, None, OutputOptions { sparse: false, ..options }));
             }
         }
-        let mode = source.filter(|source| source.is_file()).map_or(0o666, |source| source.mode() & 0o777 | 0o200);
-        let replace = there.is_some();
-        let (file, beside) = Beside::create(place, mode, replace, options.durable || replace).map_err(failed)?;
-        Ok(Self { file, name, sparse: options.sparse, ends_in_hole: false, bytes: 0, beside: Some(beside) })
+        let rights = source.and_then(Rights::of).or_else(|| there.as_ref().and_then(Rights::of));
+        let rights = rights.filter(|_| !options.private);
+        let mode = if rights.is_some() || options.private { 0o600 } else { 0o666 };
+        let (file, beside) = Beside::create(place, mode, there.is_some(), rights).map_err(failed)?;
+        Ok(Self::new(file, name, Some(beside), options))
     }
 
     /// Adds `bytes`; pages of zeros among them become holes where that may be.
@@ -160,14 +177,15 @@ impl Output {
         Ok(())
     }
 
-    /// Gives a whole output its name, and the times and rights of what it was made from. The bytes written.
+    /// Gives a whole output its name and its rights, and the times of `source`. The bytes written.
     pub(crate) fn finish(mut self, source: Option<&Metadata>) -> Result<u64, Failure> {
         let finish = |output: &mut Self| {
             if output.ends_in_hole {
                 output.file.set_len(output.bytes)?;
             }
             match &mut output.beside {
-                Some(beside) => beside.finish(&output.file, source),
+                Some(beside) => beside.finish(&output.file, source, output.durable),
+                None if output.durable => output.file.sync_all(),
                 None => Ok(()),
             }
         };
@@ -197,11 +215,8 @@ impl Write for Output {
 }
 
 impl Beside {
-    fn create(place: PathBuf, mode: u32, replace: bool, durable: bool) -> io::Result<(File, Self)> {
-        let folder = match place.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+    fn create(place: PathBuf, mode: u32, replace: bool, rights: Option<Rights>) -> io::Result<(File, Self)> {
+        let folder = folder(&place);
         // Said in the system's words, which tempfile keeps to itself.
         fs::metadata(folder)?;
         let mut pending = signals::hold_off();
@@ -217,18 +232,14 @@ impl Beside {
         let on_signal = pending.add(move || {
             let _ = fs::remove_file(path);
         });
-        Ok((file, Self { temporary: Some(temporary), place, replace, durable, on_signal }))
+        Ok((file, Self { temporary: Some(temporary), place, replace, rights, on_signal }))
     }
 
-    fn finish(&mut self, file: &File, source: Option<&Metadata>) -> io::Result<()> {
-        if let Some(source) = source.filter(|source| source.is_file()) {
-            // Only root may give files away; for others the file is theirs, as any file they make.
-            let _ = fchown(file, Some(source.uid()), Some(source.gid()));
-            file.set_permissions(Permissions::from_mode(source.mode() & 0o777))?;
-            let times = FileTimes::new().set_accessed(source.accessed()?).set_modified(source.modified()?);
-            file.set_times(times)?;
+    fn finish(&mut self, file: &File, source: Option<&Metadata>, durable: bool) -> io::Result<()> {
+        if let Some(rights) = self.rights {
+            rights.give(file, source)?;
         }
-        if self.durable {
+        if durable || self.replace {
             file.sync_all()?;
         }
         let mut pending = signals::hold_off();
@@ -236,7 +247,9 @@ impl Beside {
         let renamed =
             if self.replace { temporary.persist(&self.place) } else { temporary.persist_noclobber(&self.place) };
         pending.remove(&self.on_signal);
-        renamed.map_err(|error| error.error)
+        drop(pending);
+        renamed.map_err(|error| error.error)?;
+        if durable { sync_folder(folder(&self.place)) } else { Ok(()) }
     }
 }
 
@@ -245,6 +258,20 @@ impl Drop for Beside {
         let mut pending = signals::hold_off();
         drop(self.temporary.take());
         pending.remove(&self.on_signal);
+    }
+}
+
+/// The folder that a path is in.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Has the names in a folder on the disk.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder)?.sync_all() {
+        // This file system has its own ways, and no call for it.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
     }
 }
 

@@ -74,6 +74,19 @@ struct Free {
     failed: bool,
 }
 
+/// Dropped by a lane that did not come to the end, by a failure or a panic: the others stop, and do not wait for it.
+struct Unfinished<'a> {
+    free: &'a Mutex<Free>,
+    changed: &'a Condvar,
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        lock(self.free).failed = true;
+        self.changed.notify_all();
+    }
+}
+
 /// Work that is done on parcels in the order of the input, by the lane that comes when it is due.
 struct InOrder<T> {
     queue: Mutex<Queue<T>>,
@@ -186,10 +199,10 @@ pub(crate) fn archive_failure(name: &str, error: trueno_zram_archive::Error) -> 
 impl<W: Write + Send> Shared<'_, W> {
     /// Takes parcels all the way, until the input ends or something fails.
     fn run(&self, mut lane: Lane<'_>) -> Result<(), Failure> {
+        let unfinished = Unfinished { free: &self.free, changed: &self.changed };
         let done = self.run_to_the_end(&mut lane);
-        if done.is_err() {
-            lock(&self.free).failed = true;
-            self.changed.notify_all();
+        if done.is_ok() {
+            std::mem::forget(unfinished);
         }
         done
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::Global;
+use crate::terminal::printable;
 
 /// What is done sooner needs no bar.
 const QUIET_MS: u64 = 300;
@@ -28,7 +29,7 @@ impl Progress {
         let bar = ProgressBar::hidden();
         let next_ms = AtomicU64::new(QUIET_MS);
         let progress = Self { bar, start: Instant::now(), next_ms };
-        progress.bar.set_prefix(name.to_owned());
+        progress.bar.set_prefix(printable(name));
         progress.set_total(total_bytes);
         if !global.quiet {
             // Draws on a terminal alone.

@@ -9,6 +9,7 @@ use trueno_zram_archive::PageCounts;
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::terminal::printable;
 
 /// What came of one file. `ratio` is that of its content to its compressed form, whichever way it went.
 #[derive(Debug, Serialize)]
@@ -70,8 +71,13 @@ pub(crate) fn say_engine(global: &Global, engine: &Engine) {
 /// A line on standard error, unless `-q`.
 pub(crate) fn say(global: &Global, line: &str) {
     if !global.quiet {
-        eprintln!("{line}");
+        eprintln!("{}", printable(line));
     }
+}
+
+/// A warning about a file on standard error, unless `-q`.
+pub(crate) fn warn(global: &Global, name: &str, warning: &str) {
+    say(global, &format!("trueno-zram: {name}: warning: {warning}"));
 }
 
 /// `--json` and the data both want standard output.

@@ -11,6 +11,7 @@ use crate::failure::{Failure, plain};
 use crate::input::Input;
 use crate::output::Output;
 use crate::progress::Progress;
+use crate::terminal::printable;
 
 /// Batches on their way: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;
@@ -92,7 +93,8 @@ pub(crate) fn restore(
     })?;
     let summary = reader.summary().clone();
     if let IndexVerdict::Disagrees(reason) = &summary.index {
-        eprintln!("trueno-zram: {}: warning: the content is whole, but its index is not: {reason}", input.name);
+        let name = printable(&input.name);
+        eprintln!("trueno-zram: {name}: warning: the content is whole, but its index is not: {reason}");
     }
     if global.verbose > 0 {
         eprintln!("{}", description(&summary));

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+
+/// Signals that are sent to end a process, or end it unless it knows them.
+const ENDING: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU];
 
 /// What is to be done before a signal ends the process.
 static PENDING: Mutex<Pending> = Mutex::new(Pending { actions: BTreeMap::new(), next_id: 0 });
@@ -36,6 +39,12 @@ pub(crate) fn hold_off() -> MutexGuard<'static, Pending> {
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Has a write beyond the limit of file sizes (`ulimit -f`) fail as any other write, rather than end the process.
+pub(crate) fn survive_file_limits() {
+    // Nobody looks at the flag: a signal that has a handler does not end the process. Without one, it does so as before.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
+}
+
 impl Pending {
     /// Adds an action. It must not call [`hold_off`].
     pub(crate) fn add(&mut self, action: impl FnOnce() + Send + 'static) -> ActionId {
@@ -54,7 +63,7 @@ impl Pending {
 /// Sets the handlers, says so, and waits for a signal.
 fn listen(ready: &SyncSender<()>) {
     // A signal that was ignored when we started (nohup) stays ignored.
-    let wanted = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|signal| !is_ignored(*signal));
+    let wanted = ENDING.into_iter().filter(|signal| !is_ignored(*signal));
     let signals = Signals::new(wanted);
     let _ = ready.send(());
     let Some(signal) = signals.ok().and_then(|mut signals| signals.forever().next()) else { return };

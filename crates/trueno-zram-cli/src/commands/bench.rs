@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.backend == BackendChoice::Interpreter {
         return Err(Failure::usage("the interpreter checks kernels and times nothing; see selftest"));
     }
-    let threads = global.threads.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN);
+    let threads = global.threads();
     let gpu = gpu::open(global.backend, threads)?;
     let nvcomp = args.rival.iter().map(|Rival::NvComp(path)| nvcomp::Session::new(path)).collect::<Result<Vec<_>, _>>();
     let lineup = Lineup::new(gpu, nvcomp.map_err(measured)?);

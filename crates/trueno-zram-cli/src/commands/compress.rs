@@ -20,7 +20,7 @@ use crate::report::{self, Report};
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
-    /// Leave out the checksum of each block.
+    /// Leave out the checksum of each block: extract cannot notice damage then.
     #[arg(long)]
     no_block_checksums: bool,
     /// Leave out the checksum of all content.
@@ -40,10 +40,10 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
     let FileArgs { force, rm, .. } = args.files;
     let target = args.files.target(path, |input| Ok(files::compressed_name(input)))?;
     let input = Input::open(path)?;
-    files::check_removable(rm, &input)?;
+    files::check_removable(rm, path, &input)?;
     let source = input.metadata.clone();
     let name = input.name.clone();
-    let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm };
+    let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm, private: false };
     let output = Output::create(&target, Some(&source), output_options)?;
     let output_name = output.name.clone();
     let options = WriteOptions {
@@ -55,7 +55,7 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
     let (output, summary) = pipeline::compress(input.into_pages(), (output, &output_name), options, engine, &progress)?;
     output.finish(Some(&source))?;
     let time = progress.finish();
-    files::remove_source(rm, path)?;
+    files::remove_source(rm, path, &source)?;
 
     let report = Report {
         command: "compress",
@@ -70,16 +70,22 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         threads: engine.threads(),
     };
     if target != Target::Stdout || global.verbose > 0 {
-        let share = 100.0 / report.ratio;
-        report::say(
+        let Report { bytes_in, bytes_out, ratio, .. } = report;
+        let line = if bytes_in == 0 {
+            format!("{name}: empty, into {bytes_out} bytes: {output_name}")
+        } else {
+            let (share, speed) = (100.0 / ratio, report::gbps(bytes_in, time));
+            format!(
+                "{name}: {bytes_in} bytes into {bytes_out} ==> {share:.2} % (ratio {ratio:.3}), {speed:.2} GB/s: {output_name}"
+            )
+        };
+        report::say(global, &line);
+    }
+    if summary.index_len == 0 {
+        report::warn(
             global,
-            &format!(
-                "{name}: {} bytes into {} ==> {share:.2} % (ratio {:.3}), {:.2} GB/s: {output_name}",
-                report.bytes_in,
-                report.bytes_out,
-                report.ratio,
-                report::gbps(report.bytes_in, time)
-            ),
+            &output_name,
+            "its index would be longer than 4 GiB and was left out; extract will be slow",
         );
     }
     if global.verbose > 0 {

@@ -35,15 +35,15 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let FileArgs { force, rm, .. } = args.files;
     let target = args.files.target(path, files::restored_name)?;
     let input = Input::open(path)?;
-    files::check_removable(rm, &input)?;
-    let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm };
+    files::check_removable(rm, path, &input)?;
+    let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
     let output_name = output.name.clone();
     output.finish(Some(&input.metadata))?;
     let time = progress.finish();
-    files::remove_source(rm, path)?;
+    files::remove_source(rm, path, &input.metadata)?;
 
     let report = Report {
         command: "decompress",

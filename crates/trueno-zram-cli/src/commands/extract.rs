@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, FrameReader, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, FrameReader, Piece};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::address_map::{self, AddressMap};
@@ -115,15 +115,21 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let input = Input::open(&args.file)?;
-    let options = OutputOptions { force: args.force, binary: false, sparse: true, durable: false };
+    let options = OutputOptions { force: args.force, binary: false, sparse: true, durable: false, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
-    let archive = match input.seekable() {
-        Some(file) => ArchiveReader::open(file).map_err(|error| input_failure(&input.name, error))?,
-        None => None,
+    let (archive, why_none) = match input.seekable().map(ArchiveReader::open) {
+        Some(Ok(archive)) => (archive, "no index".to_owned()),
+        // The content may be whole all the same; where addresses are, the index alone knows.
+        Some(Err(error @ Error::Index(_))) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
+        Some(Err(error)) => return Err(input_failure(&input.name, error)),
+        None => (None, "no index".to_owned()),
     };
     let indexed = archive.is_some();
     match archive {
         Some(mut archive) => {
+            if !archive.has_block_checksums() {
+                report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
+            }
             for piece in args.wanted.pieces(&mut archive, &input.name)? {
                 match piece {
                     address_map::Piece::Stored(bytes) => {
@@ -137,7 +143,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         }
         None if args.wanted.address.is_some() => return Err(no_address_map(&input.name)),
         None => {
-            report::say(global, &format!("{}: no index; decoding from the start", input.name));
+            report::say(global, &format!("{}: {why_none}; decoding from the start", input.name));
             input.rewind()?;
             from_the_start(&input, &args.wanted, &mut output, &mut engine)?;
         }
@@ -145,7 +151,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let output_name = output.name.clone();
     let bytes_out = output.finish(None)?;
     if global.verbose > 0 {
-        eprintln!("{}: {bytes_out} bytes restored, {:.4} s: {output_name}", input.name, start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
+        report::say(global, &format!("{}: {bytes_out} bytes restored, {seconds:.4} s: {output_name}", input.name));
     }
     let report = Report {
         command: "extract",

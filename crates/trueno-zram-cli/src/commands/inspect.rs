@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::{self, Input};
 use crate::survey::{Findings, Format, Held, Survey, Surveyor};
-use crate::terminal::{DrawChoice, Style};
+use crate::terminal::{DrawChoice, Style, printable};
 
 /// Show what the pages of a file or an archive are made of.
 ///
@@ -46,7 +46,7 @@ const PAGES_AT_ONCE: u64 = 1 << 16;
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let findings = look(args, global)?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
-        eprintln!("trueno-zram: {}: {note}", findings.name);
+        eprintln!("trueno-zram: {}: {note}", printable(&findings.name));
     }
     let text = if global.json {
         serde_json::to_string(&findings.to_json()).map_err(|e| Failure::at("the report", e))? + "\n"

@@ -107,7 +107,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let process = Process::open(args.pid).map_err(failed)?;
     // What is in a process's memory is no one else's business.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
+    let options = OutputOptions { force: args.force, binary: true, private: true, ..OutputOptions::default() };
     let output = Output::create(&target, None, options)?;
     let name = output.name.clone();
     let (read, output, summary) = copy(args, &process, &mut engine, output)?;

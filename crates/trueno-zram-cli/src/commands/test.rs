@@ -44,10 +44,12 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
         backend: engine.name(),
         threads: engine.threads(),
     };
-    let speed = report::gbps(report.bytes_out, time);
-    report::say(
-        global,
-        &format!("{}: OK, {} bytes, ratio {:.3}, {speed:.2} GB/s", input.name, report.bytes_out, report.ratio),
-    );
+    let Report { file, bytes_out, ratio, .. } = report;
+    let line = if bytes_out == 0 {
+        format!("{file}: OK, empty")
+    } else {
+        format!("{file}: OK, {bytes_out} bytes, ratio {ratio:.3}, {:.2} GB/s", report::gbps(bytes_out, time))
+    };
+    report::say(global, &line);
     report::print_json(global, &report)
 }

@@ -22,7 +22,7 @@ use crate::progress::Progress;
 ///
 /// It owns a [`GpuBatchCompressor`], if there is a GPU, and a [`CpuBatchCompressor`], and measures what they reach, apart
 /// and both at once on one batch, for each direction and size of batch. A batch goes where such batches went fastest; the
-/// next best is measured again from time to time, so that a changed machine is noticed. Batches below 64 pages always
+/// next best, if it came near, is measured again from time to time, so that a changed machine is noticed. Batches below 64 pages always
 /// go to the CPU. A GPU that was given up is not used again.
 ///
 /// Which bytes a page is held in depends on who compressed it, and so on the times measured. They are a standard LZ4 block

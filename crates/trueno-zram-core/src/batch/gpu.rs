@@ -19,7 +19,7 @@ use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
 use crate::gpu::ring::interpreter::Interpreter;
 use crate::gpu::ring::{Outcome, Ring, RingShape};
 use crate::gpu::{GpuBatchConfig, PinnedPages};
-use crate::page::{CompressedPage, PAGE_SIZE, Page};
+use crate::page::{CompressedPage, PAGE_SIZE, Page, PageKind};
 use crate::progress::Progress;
 
 /// Batches that fail one after the other before the device is not tried again.
@@ -91,7 +91,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an algorithm other than LZ4, and for a batch or a ring of no pages or of too many;
+    /// [`Error::Unsupported`] for an algorithm other than LZ4, for slots of no pages or of too many, and for a ring of no slots;
     /// [`Error::GpuNotAvailable`], with the driver call and the CUDA error's name, if the device cannot be used.
     pub fn new(config: GpuBatchConfig) -> Result<Self> {
         Self::with_options(config, &GpuOptions::default())
@@ -426,7 +426,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place is zeroed. [`Error::GpuNotAvailable`] if
+    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages. [`Error::GpuNotAvailable`] if
     /// the device was given up while a copy to the pages was under way that nothing can wait for.
     pub fn decompress_pinned_into(
         &mut self,
@@ -446,7 +446,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         };
         if let Err(error) = pages.pages_mut_of_device() {
             // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
-            pages.memory_mut().settle(self.time_limit);
+            let _ = pages.memory_mut().settle(self.time_limit);
             restored.outcome.failure.get_or_insert(error);
             if let Err(error) = pages.pages_mut_of_device() {
                 let lost = restored.outcome.failure.clone().unwrap_or(error);
@@ -492,7 +492,11 @@ impl<D: Device> GpuBatchCompressor<D> {
         let mut result = Ok(());
         for run in left.chunk_by(|page, next| page + 1 == *next) {
             let first = run[0];
-            result = result.and(self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &()));
+            let restored = self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &());
+            if restored.is_ok() {
+                self.note_refused(run.iter().filter(|page| from.get(**page).kind() != PageKind::Zstd).count());
+            }
+            result = result.and(restored);
         }
         let not_done = &mut to[outcome.pages_done..];
         if self.note(&outcome, not_done.len()) {
@@ -529,10 +533,19 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 
     /// After a failure outside the ring: a device that was lost in it is not used again.
-    pub(super) fn let_go_if_lost(&mut self, reason: &str) {
-        if self.device().is_ok_and(Device::is_lost) {
-            self.stats.fallback.device_given_up = Some(reason.to_owned());
+    pub(super) fn let_go_if_lost(&mut self) {
+        if let Some(loss) = self.device().ok().and_then(Device::loss) {
+            self.stats.fallback.device_given_up = Some(loss);
             self.ring = None;
+        }
+    }
+
+    /// Counts pages that the device refused though nothing is wrong with them.
+    fn note_refused(&mut self, pages: usize) {
+        if pages > 0 {
+            self.stats.fallback.batches += 1;
+            self.stats.fallback.pages += pages as u64;
+            self.stats.fallback.last_reason = Some("the device refused pages that are as they should be".to_owned());
         }
     }
 
@@ -552,7 +565,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         fallback.pages += pages_left as u64;
         fallback.last_reason = Some(failure.to_string());
         self.failures_in_a_row += 1;
-        let lost = self.ring.as_ref().is_some_and(|ring| ring.device().is_lost());
+        let lost = self.ring.as_ref().is_some_and(|ring| ring.device().loss().is_some());
         if lost {
             fallback.device_given_up = Some(failure.to_string());
         } else if self.failures_in_a_row >= FAILURES_IN_A_ROW {

@@ -22,7 +22,8 @@ pub struct GpuOptions {
     pub multiprocessors: Option<NonZeroU32>,
     /// How long a batch may stay in one stage before the GPU counts as hung and is given up.
     pub time_limit: Duration,
-    /// Threads that stage pages, take results, and stand in for the GPU; `None` for one a core.
+    /// Threads that stage pages, take results, and stand in for the GPU; `None` for one a core, but for one
+    /// that is left to the thread that calls.
     pub threads: Option<NonZeroUsize>,
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::cpu::PageCodec;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::resident;
 use crate::gpu::ring::StageTimes;
 use crate::gpu::ring::cuda::Cuda;
@@ -100,7 +100,7 @@ impl GpuBatchCompressor {
     /// Runs `work` on the device, and lets go of a device that was lost in it.
     fn resident<T>(&mut self, work: impl FnOnce(&mut Cuda, Duration) -> Result<T>) -> Result<T> {
         let (device, time_limit) = self.device_mut()?;
-        work(device, time_limit).inspect_err(|error: &Error| self.let_go_if_lost(&error.to_string()))
+        work(device, time_limit).inspect_err(|_| self.let_go_if_lost())
     }
 }
 

@@ -47,7 +47,7 @@ pub struct GpuBatchStats {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FallbackStats {
-    /// Batches of which the CPU did some pages.
+    /// Batches in which the GPU failed, or was not used any more.
     pub batches: u64,
     /// Pages that the CPU did.
     pub pages: u64,

@@ -47,8 +47,8 @@ type Lost = OnceLock<Loss>;
 #[derive(Debug, PartialEq, Eq)]
 struct Loss {
     reason: String,
-    /// Whether the driver has reported it: before it does, it stops what the device does for the context.
-    by_driver: bool,
+    /// Whether it is known that the device does nothing for the context any more.
+    stopped: bool,
 }
 
 /// The process has one primary context a device: what is lost to one user of it is lost to all.
@@ -192,7 +192,7 @@ impl GpuContext {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn abandon(&self, reason: &str) {
-        self.lose(Loss { reason: reason.to_owned(), by_driver: false });
+        self.lose(Loss { reason: reason.to_owned(), stopped: false });
     }
 
     fn lose(&self, loss: Loss) {
@@ -200,9 +200,14 @@ impl GpuContext {
         let _ = self.inner.lost.set(loss);
     }
 
-    /// Whether the driver has reported the context as broken, and so stopped all copies.
+    /// Whether the context was lost in a way that has stopped all its copies.
     pub(crate) fn has_stopped(&self) -> bool {
-        self.inner.lost.get().is_some_and(|loss| loss.by_driver)
+        self.inner.lost.get().is_some_and(|loss| loss.stopped)
+    }
+
+    /// Why the context is lost, if it is.
+    pub(crate) fn loss(&self) -> Option<&str> {
+        self.inner.lost.get().map(|loss| loss.reason.as_str())
     }
 
     /// Whether the context was given up.
@@ -233,7 +238,7 @@ impl GpuContext {
         });
         result.map_err(|error| {
             if error.poisons_context() {
-                self.lose(Loss { reason: error.to_string(), by_driver: true });
+                self.lose(Loss { reason: error.to_string(), stopped: error.has_stopped_device() });
             }
             error.into()
         })
@@ -314,7 +319,7 @@ mod tests {
     #[test]
     fn a_loss_is_shared_by_device_and_keeps_its_first_reason() {
         // No machine has as many devices: no other test is disturbed.
-        let loss = |reason: &str| Loss { reason: reason.to_owned(), by_driver: false };
+        let loss = |reason: &str| Loss { reason: reason.to_owned(), stopped: false };
         let (one, same, other) = (lost_of(u32::MAX), lost_of(u32::MAX), lost_of(u32::MAX - 1));
         assert_eq!(one.set(loss("first")), Ok(()));
         assert!(same.set(loss("second")).is_err());

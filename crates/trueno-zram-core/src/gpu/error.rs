@@ -44,8 +44,17 @@ const POISONING: [u32; 17] = [
     999, // CUDA_ERROR_UNKNOWN: what a lost device gives
 ];
 
+/// Of these, the ones that a kernel causes: CUDA ends the context's work, copies among it, before it reports them. After the
+/// others nothing is known of copies under way.
+const STOPPING: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
+
 impl DriverError {
     pub(crate) const NOT_READY: u32 = 600;
+
+    /// Whether the device has stopped all work of the context.
+    pub(crate) fn has_stopped_device(&self) -> bool {
+        STOPPING.contains(&self.number)
+    }
 
     /// Whether the context can be used no more.
     ///

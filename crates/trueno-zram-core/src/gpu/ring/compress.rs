@@ -123,8 +123,8 @@ impl<D: Device> Submit<D> for FromPinned<'_, D::Pinned> {
         download_packed(device, slot)
     }
 
-    fn settle(&mut self, time_limit: Duration) {
-        self.0.settle(time_limit);
+    fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        self.0.settle(time_limit)
     }
 }
 
@@ -287,7 +287,8 @@ fn in_one_arena(arenas: &Arenas, bytes: &[u8], entries: &[IndexEntry]) -> Vec<Co
     let stored = || entries.iter().filter(|entry| entry.kind != PageKind::SameFilled).map(place);
     let start = stored().next().map_or(0, |first| first.start);
     let end = stored().next_back().map_or(0, |last| last.end);
-    let arena = arenas.hold(&bytes[start..end]);
+    // Same-filled pages alone take no arena.
+    let arena = if start == end { Arc::default() } else { arenas.hold(&bytes[start..end]) };
     let page = |entry: &IndexEntry| {
         let held = place(entry);
         let data = PageData::trusted(entry.kind, &bytes[held.clone()]);

@@ -189,11 +189,11 @@ impl Device for Cuda {
     }
 
     fn drain(&self, time_limit: Duration) -> GpuResult<()> {
-        let deadline = Instant::now() + time_limit;
+        let start = Instant::now();
         for stream in [&self.h2d, &self.compute, &self.d2h] {
             let end = Event::ordering(&self.context)?;
             stream.record(&end)?;
-            end.wait_for(deadline.saturating_duration_since(Instant::now()))?;
+            end.wait_for(time_limit.saturating_sub(start.elapsed()))?;
         }
         Ok(())
     }
@@ -202,8 +202,8 @@ impl Device for Cuda {
         self.context.abandon(reason);
     }
 
-    fn is_lost(&self) -> bool {
-        self.context.is_lost()
+    fn loss(&self) -> Option<String> {
+        self.context.loss().map(str::to_owned)
     }
 }
 
@@ -216,11 +216,13 @@ impl PinnedMemory for PinnedBuffer {
         Self::bytes_mut(self)
     }
 
-    fn settle(&mut self, time_limit: Duration) {
+    fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
         // If the copies can be neither waited for nor known to have stopped, the bytes stay out of reach.
-        if self.wait_for(time_limit).is_err() && self.context().has_stopped() {
-            // SAFETY: the driver has reported the context as broken, so it has stopped the copies.
+        let settled = self.wait_for(time_limit);
+        if settled.is_err() && self.context().has_stopped() {
+            // SAFETY: a kernel's failure was reported, and with it the driver has stopped the context's copies.
             unsafe { self.assume_idle() };
         }
+        settled
     }
 }

@@ -179,8 +179,8 @@ impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
         download_status(device, slot)
     }
 
-    fn settle(&mut self, time_limit: Duration) {
-        self.0.settle(time_limit);
+    fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        self.0.settle(time_limit)
     }
 }
 

@@ -59,8 +59,8 @@ pub trait Device: fmt::Debug + Send {
     fn drain(&self, time_limit: Duration) -> GpuResult<()>;
     /// Never to be used again: what it still does cannot be waited for.
     fn give_up(&self, reason: &str);
-    /// Whether it was given up.
-    fn is_lost(&self) -> bool;
+    /// Why it can be used no more, if it cannot.
+    fn loss(&self) -> Option<String>;
 }
 
 /// Page-locked host memory, seen by the CPU when no copy is in its way.
@@ -69,9 +69,9 @@ pub trait PinnedMemory: fmt::Debug + Send {
     fn bytes(&self) -> GpuResult<&[u8]>;
     /// The bytes, once nothing reads or writes them.
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]>;
-    /// After a failure, before the device is given up: finds out whether copies are still under way. If not, the bytes stay
-    /// within reach.
-    fn settle(&mut self, time_limit: Duration);
+    /// Finds out whether copies are still under way. If not, the bytes are within reach from here on, whatever becomes of
+    /// the device.
+    fn settle(&mut self, time_limit: Duration) -> GpuResult<()>;
 }
 
 /// What the CPU does with page-locked memory.

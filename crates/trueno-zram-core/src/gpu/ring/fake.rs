@@ -286,8 +286,8 @@ impl Device for FakeDevice {
         state.loss_is_known = true;
     }
 
-    fn is_lost(&self) -> bool {
-        lock(&self.state).lost.is_some()
+    fn loss(&self) -> Option<String> {
+        lock(&self.state).lost.clone()
     }
 }
 

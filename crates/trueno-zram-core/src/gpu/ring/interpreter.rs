@@ -222,8 +222,8 @@ impl Device for Interpreter {
 
     fn give_up(&self, _reason: &str) {}
 
-    fn is_lost(&self) -> bool {
-        false
+    fn loss(&self) -> Option<String> {
+        None
     }
 }
 
@@ -236,5 +236,7 @@ impl PinnedMemory for Vec<u8> {
         Ok(self)
     }
 
-    fn settle(&mut self, _time_limit: Duration) {}
+    fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
+        Ok(())
+    }
 }

@@ -99,8 +99,10 @@ trait Submit<D: Device> {
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
     /// Queues the copy to the host, when the kernel is done.
     fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
-    /// After a failure: finds out whether the caller's memory is still in use.
-    fn settle(&mut self, _time_limit: Duration) {}
+    /// At the end: finds out whether the caller's memory is still in use.
+    fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
+        Ok(())
+    }
 }
 
 /// Takes a complete slot's result; on the pool, in the order of the pages.
@@ -164,8 +166,11 @@ impl<D: Device> Ring<D> {
         sink: &mut K,
         progress: &dyn Progress,
     ) -> Outcome {
-        if self.device.is_lost() {
-            return Outcome::failed(GpuError::ContextLost { reason: "it was given up earlier".to_owned() });
+        if pages == 0 {
+            return Outcome::default();
+        }
+        if let Some(reason) = self.device.loss() {
+            return Outcome::failed(GpuError::ContextLost { reason });
         }
         if self.free.len() < self.shape.slots {
             return Outcome::failed(GpuError::ContextLost { reason: "an earlier run ended in a panic".to_owned() });
@@ -204,11 +209,12 @@ impl<D: Device> Ring<D> {
             let _ = self.take_back(&mut run, returned, progress);
         }
         self.free.extend(run.staging.drain(..).chain(run.in_flight.drain(..)));
-        if let Err(error) = result {
-            submit.settle(self.shape.time_limit);
-            self.clear_after(&error);
-            run.outcome.failure = Some(error);
+        // Also after a success, so that the caller's memory is its own again, whatever becomes of the device later.
+        let settled = submit.settle(self.shape.time_limit);
+        if let Err(error) = &result {
+            self.clear_after(error);
         }
+        run.outcome.failure = result.and(settled).err();
         debug_assert_eq!(self.free.len(), self.shape.slots, "no slot is lost");
         debug_assert!(self.free.iter().all(Slot::is_whole), "no piece is lost");
         run.outcome

@@ -138,6 +138,8 @@ impl<D: Device> Slot<D> {
         // Those in use came back behind the others, in any order.
         self.pieces.rotate_right(self.pieces_used);
         self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
+        // The device's time starts here: slow staging is not its fault.
+        self.since = Instant::now();
         self.crossing = 0;
         for piece in &mut self.pieces[..self.pieces_used] {
             piece.first_place = self.crossing;

@@ -195,7 +195,7 @@ impl State {
         let error = DriverError { call: call.name(), code, number };
         if error.poisons_context() {
             self.lost = Some(error.to_string());
-            self.stopped = true;
+            self.stopped = error.has_stopped_device();
             self.loss_is_known = call.is_of_device();
         }
         error.into()

@@ -134,20 +134,21 @@ impl PinnedMemory for FakePinned {
         Ok(Arc::get_mut(self.seen.get_mut().expect("set just now")).expect("no one else has it"))
     }
 
-    fn settle(&mut self, _time_limit: Duration) {
+    fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
         let mut state = lock(&self.shared);
         if state.host(self.id).in_flight == Copy::Nothing {
-            return;
+            return Ok(());
         }
-        // A device that says that it is broken has stopped, whenever it says so.
-        let is_idle = state.wait(self.id, Call::Settle).is_ok() || state.stopped;
-        if is_idle {
+        let settled = state.wait(self.id, Call::Settle);
+        // A device that a kernel has broken has stopped.
+        if settled.is_ok() || state.stopped {
             let id = self.id;
             for queue in &mut state.queues {
                 queue.retain(|operation| operation.work.host().is_none_or(|(host, _, _)| host != id));
             }
             state.host(id).in_flight = Copy::Nothing;
         }
+        settled
     }
 }
 

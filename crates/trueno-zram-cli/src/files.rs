@@ -153,3 +153,26 @@ pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
         _ => Err(Failure::at(input.display(), format!("does not end in {SUFFIX}; name the output with -o"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_is_removed_only_if_it_is_still_the_one_that_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("image"), folder.path().join("other"));
+        fs::write(&path, b"first").unwrap();
+        fs::write(&other, b"other").unwrap();
+        let source = fs::metadata(&path).unwrap();
+        remove_source(false, &path, &source).unwrap();
+        fs::rename(&other, &path).unwrap();
+        assert!(matches!(remove_source(true, &path, &source), Err(Failure::Failed(_))), "another file has its name");
+        let source = fs::metadata(&path).unwrap();
+        fs::write(&path, b"longer than before").unwrap();
+        assert!(matches!(remove_source(true, &path, &source), Err(Failure::Failed(_))), "it was written to");
+        assert_eq!(fs::read(&path).unwrap(), b"longer than before");
+        remove_source(true, &path, &fs::metadata(&path).unwrap()).unwrap();
+        assert!(!path.exists());
+    }
+}

@@ -219,3 +219,27 @@ fn fill(from: &mut impl Read, room: &mut [u8]) -> io::Result<usize> {
     }
     Ok(filled)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_stream_that_ended_is_not_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let fifo = folder.path().join("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+        let writer = std::thread::spawn({
+            let fifo = fifo.clone();
+            move || fs::write(fifo, b"some").unwrap()
+        });
+        let mut reader = Input::open(&fifo).unwrap().into_pages();
+        let mut pages = [[0; PAGE_SIZE]; 2];
+        assert_eq!(reader.next(&mut pages).unwrap(), Piece::Data(4));
+        writer.join().unwrap();
+        fs::write(&fifo, b"more").unwrap();
+        assert_eq!(reader.next(&mut pages).unwrap(), Piece::End);
+    }
+}

@@ -100,7 +100,8 @@ impl Output {
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let failed = |error: io::Error| Failure::io(&name, &error);
-        if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) && !path.exists() {
+        let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_missing && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
             return Err(Failure::at(name, "is a link to nothing that is there"));
         }
         // What a link points to is written, not the link replaced.

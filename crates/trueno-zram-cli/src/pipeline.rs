@@ -292,3 +292,43 @@ fn write_parcel<W: Write + Send>(
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::num::NonZeroUsize;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{BackendChoice, Cli};
+    use crate::input::Input;
+
+    /// Takes the frame's header, and panics on the first block.
+    struct Panics(usize);
+
+    impl Write for Panics {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += 1;
+            assert!(self.0 == 1, "this writer panics");
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "lanes do not panic")]
+    fn a_lane_that_panics_does_not_hold_up_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        // More than all parcels hold, so that lanes wait for those that the panic took.
+        std::fs::write(&path, vec![1; 4000 * PAGE_SIZE]).unwrap();
+        let input = Input::open(&path).unwrap().into_pages();
+        let mut engine = Engine::with(BackendChoice::Cpu, NonZeroUsize::new(3).unwrap()).unwrap();
+        let progress = Progress::start(&Cli::parse_from(["trueno-zram", "-q", "info"]).global, "image", None);
+        let _ = compress(input, (Panics(0), "out"), WriteOptions::default(), &mut engine, &progress);
+    }
+}

@@ -15,7 +15,6 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::thread::available_parallelism;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use trueno_bench_engines::nvcomp;

@@ -97,6 +97,23 @@ fn frames_one_after_the_other_are_never_taken_for_one() {
     fs::write(folder.path().join("both.lz4"), [archive(&first), archive(&second)].concat()).unwrap();
     let both = [first, second].concat();
     // The index at the end tells of the second alone: its pages have other numbers in the whole.
-    let out = run(folder.path(), &["extract", "both.lz4", "--pages", "12", "-q"]);
-    assert!(out.code == Some(1) || out.stdout == both[12 * PAGE_SIZE..13 * PAGE_SIZE], "{}", out.stderr);
+    for page in [2, 12, 39] {
+        let out = run(folder.path(), &["extract", "both.lz4", "--pages", &page.to_string()]);
+        assert_eq!(out.code, Some(0), "{}", out.stderr);
+        assert!(out.stdout == both[page * PAGE_SIZE..(page + 1) * PAGE_SIZE], "page {page}");
+        assert!(out.stderr.contains("bad index") && out.stderr.contains("from the start"), "{}", out.stderr);
+    }
+    run(folder.path(), &["extract", "both.lz4", "--address", "0..4096"]).fails(&["both.lz4", "bad index"]);
+}
+
+#[test]
+fn archives_without_block_checksums_come_with_a_warning() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    run(folder.path(), &["compress", "--no-block-checksums", "image"]).ok();
+    let out = run(folder.path(), &["extract", "image.lz4", "--pages", "1"]);
+    assert!(out.code == Some(0) && out.stdout == image(3)[PAGE_SIZE..2 * PAGE_SIZE]);
+    assert!(out.stderr.contains("warning") && out.stderr.contains("no block checksums"), "{}", out.stderr);
+    let out = run(folder.path(), &["extract", "-q", "image.lz4", "--pages", "1"]).ok();
+    assert!(out.stderr.is_empty(), "{}", out.stderr);
 }

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::process::Stdio;
 
-use crate::support::{command, folder, image, names, run, run_with};
+use crate::support::{BINARY, command, folder, image, names, run, run_with};
 
 #[test]
 fn what_is_there_is_kept_unless_forced() {
@@ -126,7 +126,7 @@ fn arguments_that_make_no_sense_together_are_refused() {
     refused(&["compress", "--rm"], &["--rm"]);
     refused(&["compress", "--json", "-c", "a"], &["--json", "-o FILE"]);
     refused(&["compress", "-q", "-v", "a"], &["cannot be used with"]);
-    refused(&["compress", "-T", "0", "a"], &["--threads", "zero"]);
+    refused(&["compress", "-T", "257", "a"], &["--threads", "257"]);
     refused(&["compress", "--backend", "abacus", "a"], &["abacus", "cpu"]);
     refused(&["extract", "a"], &["--pages", "--bytes"]);
     refused(&["extract", "a", "--pages", "1", "--bytes", "1"], &["cannot be used with"]);
@@ -140,4 +140,83 @@ fn a_device_is_not_removed() {
     let folder = folder();
     run(folder.path(), &["compress", "--rm", "/dev/null", "-o", "out"]).fails(&["/dev/null", "--rm"]);
     assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn an_input_is_not_removed_for_an_output_that_keeps_nothing() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    symlink("image", folder.path().join("link")).unwrap();
+    run(folder.path(), &["compress", "--rm", "image", "-o", "/dev/null"]).fails(&["/dev/null: keeps no data", "--rm"]);
+    run(folder.path(), &["compress", "--rm", "link", "-o", "out"]).fails(&["link: is a link", "--rm"]);
+    assert_eq!(names(folder.path()), ["image", "link"]);
+}
+
+#[test]
+fn closed_standard_streams_are_errors() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    let shell = |script: &str| {
+        let mut shell = std::process::Command::new("sh");
+        shell.current_dir(folder.path()).args(["-c", script, BINARY]).output().unwrap()
+    };
+    for (script, words) in [
+        ("\"$0\" compress image -c >&-", "standard output is closed"),
+        ("\"$0\" compress -o out <&-", "standard input is closed"),
+    ] {
+        let output = shell(script);
+        assert_eq!(output.status.code(), Some(1), "{script}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(words) && stderr.lines().count() == 1, "{script}: {stderr}");
+    }
+    for script in ["\"$0\" compress image -c >/dev/null", "\"$0\" compress -q -o out </dev/null"] {
+        assert!(shell(script).status.success(), "{script}");
+    }
+    assert_eq!(names(folder.path()), ["image", "out"]);
+}
+
+#[test]
+fn what_comes_from_a_pipe_has_the_rights_of_what_it_replaces() {
+    let folder = folder();
+    let out = folder.path().join("out");
+    fs::write(&out, b"secret").unwrap();
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o600)).unwrap();
+    run_with(folder.path(), &["compress", "-f", "-o", "out"], &image(3)).ok();
+    assert_eq!(fs::metadata(&out).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(fs::metadata(&out).unwrap().len() > 6);
+}
+
+#[test]
+fn a_link_to_nothing_is_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    symlink("nothing", folder.path().join("link")).unwrap();
+    for force in ["-q", "-f"] {
+        run(folder.path(), &["compress", force, "image", "-o", "link"]).fails(&["link: is a link to nothing"]);
+    }
+    assert_eq!(names(folder.path()), ["image", "link"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_hides_no_failure() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(5000)).unwrap();
+    let mut child = command(folder.path(), &["compress", "-c", "none", "image"]).spawn().unwrap();
+    let mut first = [0; 4];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("none: No such file"));
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_that_names_the_output() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3000)).unwrap();
+    let mut shell = std::process::Command::new("sh");
+    let script = "ulimit -f 8; exec \"$0\" compress image";
+    let output = shell.current_dir(folder.path()).args(["-c", script, BINARY]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("image.lz4: File too large"));
+    assert_eq!(names(folder.path()), ["image"]);
 }

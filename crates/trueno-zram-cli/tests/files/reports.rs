@@ -75,6 +75,37 @@ fn a_line_a_file_unless_quiet() {
 }
 
 #[test]
+fn an_empty_file_has_no_ratio() {
+    let folder = folder();
+    fs::write(folder.path().join("none"), b"").unwrap();
+    for args in [&["compress", "none"][..], &["test", "none.lz4"], &["decompress", "-f", "none.lz4"]] {
+        let out = run(folder.path(), args).ok();
+        assert!(!out.stderr.contains("inf") && !out.stderr.contains("ratio"), "{}", out.stderr);
+    }
+    assert_eq!(len(&folder.path().join("none")), 0);
+}
+
+#[test]
+fn names_do_not_steer_the_terminal() {
+    let folder = folder();
+    let name = "a\x1b[2J";
+    fs::write(folder.path().join(name), b"some").unwrap();
+    let out = run(folder.path(), &["compress", "--json", name]).ok();
+    assert!(!out.stderr.contains('\x1b') && out.stderr.contains("[2J"), "{}", out.stderr);
+    assert_eq!(out.json()[0]["file"], name);
+    let out = run(folder.path(), &["compress", name]).fails(&["exists already"]);
+    assert!(!out.stderr.contains('\x1b'), "{}", out.stderr);
+}
+
+#[test]
+fn zero_threads_are_all_cores() {
+    let (folder, _) = folder_with_image();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let report = &run(folder.path(), &["compress", "--json", "-T", "0", "image"]).ok().json()[0];
+    assert_eq!(report["threads"], cores);
+}
+
+#[test]
 fn pipes_are_silent_and_verbose_ones_say_the_back_end() {
     let (folder, content) = folder_with_image();
     let out = run_with(folder.path(), &["compress"], &content).ok();

@@ -41,7 +41,17 @@ fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
 
 #[test]
 fn signals_remove_the_part_and_leave_the_old_file() {
-    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+    for signal in [
+        Signal::INT,
+        Signal::TERM,
+        Signal::HUP,
+        Signal::QUIT,
+        Signal::ALARM,
+        Signal::USR1,
+        Signal::USR2,
+        Signal::VTALARM,
+        Signal::XCPU,
+    ] {
         let folder = folder();
         fs::write(folder.path().join("out.lz4"), b"old").unwrap();
         let mut child = start_and_stall(folder.path(), &["compress", "-f", "-o", "out.lz4"], &image(4000));

@@ -24,7 +24,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
     pub fn device_pages(&self, pages: usize) -> Result<DevicePages> {
         DevicePages::new(self.device()?.context(), pages)
     }
@@ -40,7 +40,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
     pub fn packed_on_device(&self, pages: usize) -> Result<PackedOnDevice> {
         PackedOnDevice::new(self.device()?.context(), pages)
     }
@@ -61,7 +61,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many packed pages; [`Error::GpuNotAvailable`], with the call that failed,
+    /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many packed pages; [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the call that failed,
     /// if the device was given up, fails, or does not finish in time. After an error there are no packed pages.
     pub fn compress_resident(&mut self, pages: &DevicePages, packed: &mut PackedOnDevice) -> Result<BatchTimes> {
         let start = Instant::now();
@@ -84,8 +84,8 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many pages; [`Error::InPage`] for the first page that is corrupt, with
-    /// all other pages restored and its own place zeroed; [`Error::GpuNotAvailable`] as of
+    /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many pages; [`Error::InPage`](crate::Error::InPage) for the first page that is corrupt, with
+    /// all other pages restored and its own place zeroed; [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) as of
     /// [`compress_resident`](Self::compress_resident).
     pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
         let start = Instant::now();

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::PageCounts;
+use trueno_zram_archive::{PageCounts, ReadSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -26,6 +26,30 @@ pub(crate) struct Report<'a> {
     pub(crate) seconds: f64,
     pub(crate) backend: &'static str,
     pub(crate) threads: usize,
+}
+
+impl<'a> Report<'a> {
+    /// Of a file that was restored, or read as if it were.
+    pub(crate) fn restored(
+        command: &'static str,
+        (file, output): (&'a str, Option<&'a str>),
+        summary: &ReadSummary,
+        time: Duration,
+        engine: &Engine,
+    ) -> Self {
+        Self {
+            command,
+            file,
+            output,
+            bytes_in: summary.input_len,
+            bytes_out: summary.content_len,
+            ratio: ratio(summary.content_len, summary.input_len),
+            pages: summary.pages.into(),
+            seconds: time.as_secs_f64(),
+            backend: engine.name(),
+            threads: engine.threads(),
+        }
+    }
 }
 
 /// Pages by how they are held.

@@ -301,14 +301,26 @@ impl CompressedBatch {
         self.storage = larger;
     }
 
-    /// Adds all pages of another batch. The bytes are moved on all threads.
+    /// Adds pages that lie in one piece, with an index that counts from its start. The piece is cut, so that all threads move
+    /// some of it.
+    pub(crate) fn append_piece(&mut self, bytes: &[u8], index: &[IndexEntry], pages_in_all: usize) {
+        const CUT_BYTES: usize = 128 * 1024;
+        let (head, tail) = bytes.split_at(bytes.len().min(CUT_BYTES));
+        let rest = tail.chunks(CUT_BYTES).map(|bytes| (bytes, &index[..0]));
+        self.append(std::iter::once((head, index)).chain(rest), pages_in_all);
+    }
+
+    /// Adds all pages of another batch.
     pub(crate) fn append_batch(&mut self, other: &Self) {
-        const PIECE_BYTES: usize = 256 * 1024;
-        let (head, tail) = other.arena().split_at(other.used.min(PIECE_BYTES));
-        // One piece has the index, which counts from its start; the bytes are cut so that all threads move some.
-        let rest = tail.chunks(PIECE_BYTES).map(|bytes| (bytes, &other.index[..0]));
-        let pages_in_all = self.len() + other.len();
-        self.append(std::iter::once((head, other.index())).chain(rest), pages_in_all);
+        self.append_piece(other.arena(), other.index(), self.len() + other.len());
+    }
+
+    /// Refuses a destination that is not for as many pages.
+    pub(crate) fn check_destination(&self, destination_pages: usize) -> Result<()> {
+        if self.len() == destination_pages {
+            return Ok(());
+        }
+        Err(Error::PageCount { batch_pages: self.len(), destination_pages })
     }
 
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {

@@ -13,6 +13,11 @@ use trueno_zram_core::gpu::raw::{
 };
 use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
 
+#[path = "support/ptx.rs"]
+mod ptx;
+
+use ptx::STORE_TO_NULL;
+
 fn device() -> (GpuContext, Stream) {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
     let stream = Stream::new(&context).expect("a stream");
@@ -247,20 +252,6 @@ fn threads_share_a_context() {
         }
     });
 }
-
-/// Stores to the first page of the address space, which nothing is ever mapped to.
-const STORE_TO_NULL: &str = "
-.version 6.4
-.target sm_70
-.address_size 64
-.visible .entry store_to_null()
-{
-    .reg .u64 %to;
-    mov.u64 %to, 16;
-    st.global.u32 [%to], 1;
-    ret;
-}
-";
 
 /// Poisons the process's context, so it runs in a process of its own.
 #[test]

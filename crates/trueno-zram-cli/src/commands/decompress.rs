@@ -45,18 +45,7 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let time = progress.finish();
     files::remove_source(rm, path, &input.metadata)?;
 
-    let report = Report {
-        command: "decompress",
-        file: &input.name,
-        output: Some(&output_name),
-        bytes_in: summary.input_len,
-        bytes_out: summary.content_len,
-        ratio: report::ratio(summary.content_len, summary.input_len),
-        pages: summary.pages.into(),
-        seconds: time.as_secs_f64(),
-        backend: engine.name(),
-        threads: engine.threads(),
-    };
+    let report = Report::restored("decompress", (&input.name, Some(&output_name)), &summary, time, engine);
     if target != Target::Stdout || global.verbose > 0 {
         let speed = report::gbps(report.bytes_out, time);
         report::say(

@@ -32,18 +32,7 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
     let time = progress.finish();
-    let report = Report {
-        command: "test",
-        file: &input.name,
-        output: None,
-        bytes_in: summary.input_len,
-        bytes_out: summary.content_len,
-        ratio: report::ratio(summary.content_len, summary.input_len),
-        pages: summary.pages.into(),
-        seconds: time.as_secs_f64(),
-        backend: engine.name(),
-        threads: engine.threads(),
-    };
+    let report = Report::restored("test", (&input.name, None), &summary, time, engine);
     let Report { file, bytes_out, ratio, .. } = report;
     let line = if bytes_out == 0 {
         format!("{file}: OK, empty")

@@ -290,9 +290,7 @@ impl<D: Device> BatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        if batch.len() != pages.len() {
-            return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
-        }
+        batch.check_destination(pages.len())?;
         let plan = self.plan(Direction::Decompress, pages.len());
         let (done, time) = timed(|| self.decompress_as(plan, batch, pages, progress));
         self.note(Direction::Decompress, plan, batch.len(), time, done?);

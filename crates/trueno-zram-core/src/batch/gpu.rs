@@ -398,7 +398,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        check_count(batch, pages.len())?;
+        batch.check_destination(pages.len())?;
         self.restore(CompressedPages::Batch(batch), pages, progress)
     }
 
@@ -434,7 +434,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut PinnedPages<D::Pinned>,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        check_count(batch, pages.len())?;
+        batch.check_destination(pages.len())?;
         let start = Instant::now();
         let from = CompressedPages::Batch(batch);
         let mut restored = match &mut self.ring {
@@ -584,11 +584,4 @@ fn default_threads() -> NonZeroUsize {
     const MANY_CORES: usize = 4;
     let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     if cores.get() < MANY_CORES { cores } else { NonZeroUsize::new(cores.get() - 1).unwrap_or(cores) }
-}
-
-fn check_count(batch: &CompressedBatch, destination_pages: usize) -> Result<()> {
-    if batch.len() == destination_pages {
-        return Ok(());
-    }
-    Err(Error::PageCount { batch_pages: batch.len(), destination_pages })
 }

@@ -257,9 +257,7 @@ impl CpuBatchCompressor {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        if batch.len() != pages.len() {
-            return Err(Error::PageCount { batch_pages: batch.len(), destination_pages: pages.len() });
-        }
+        batch.check_destination(pages.len())?;
         self.restore(|page| batch.get(page).expect("as many as pages"), 0, pages, progress)
     }
 

@@ -13,6 +13,7 @@ use trueno_zram_core::{CompressedBatch, Error, Page};
 use crate::harness::{
     alone, assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config, crossing, in_mode,
 };
+use crate::ptx::STORE_TO_NULL;
 
 /// Runs the test of that name again in a process of its own, unless this is that process. Whether it is.
 fn in_a_process_of_its_own(name: &str) -> bool {
@@ -33,20 +34,6 @@ fn in_a_process_of_its_own(name: &str) -> bool {
     assert!(printed.contains("1 passed"), "the child ran the test");
     false
 }
-
-/// Stores to the first page of the address space, which nothing is ever mapped to.
-const STORE_TO_NULL: &str = "
-.version 6.4
-.target sm_70
-.address_size 64
-.visible .entry store_to_null()
-{
-    .reg .u64 %to;
-    mov.u64 %to, 16;
-    st.global.u32 [%to], 1;
-    ret;
-}
-";
 
 /// Each block says that it has started, then keeps its multiprocessor for that long.
 const OCCUPY: &str = "

@@ -9,6 +9,8 @@ mod corrupt;
 mod faults;
 mod forms;
 mod harness;
+#[path = "../support/ptx.rs"]
+mod ptx;
 mod sharing;
 mod snippets;
 mod soak;

@@ -21,9 +21,6 @@ use crate::samefill::same_filled;
 const FILL_LEN_BYTES: u16 = 8;
 const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 
-/// Bytes that a core moves at a time when results are taken.
-const MOVE_BYTES: usize = 128 * 1024;
-
 /// Takes packed pages as they come, in order.
 pub(crate) trait PackedSink: Send {
     /// `entries` say where each page lies in `bytes`.
@@ -207,12 +204,7 @@ pub(crate) struct IntoBatch<'a> {
 
 impl PackedSink for IntoBatch<'_> {
     fn take(&mut self, bytes: &[u8], entries: &[IndexEntry]) {
-        // One piece has the index, which counts from its start; the bytes are cut so that all cores move some.
-        let first = bytes.len().min(MOVE_BYTES);
-        let (head, tail) = bytes.split_at(first);
-        let pieces =
-            std::iter::once((head, entries)).chain(tail.chunks(MOVE_BYTES).map(|bytes| (bytes, &entries[..0])));
-        self.batch.append(pieces, self.pages_in_all);
+        self.batch.append_piece(bytes, entries, self.pages_in_all);
     }
 }
 

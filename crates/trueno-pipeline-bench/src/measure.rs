@@ -154,6 +154,16 @@ impl<'a> Bench<'a> {
             let ratio = batch.stats().ratio();
             self.report.add(Direction::Compress, compress_row("compress, pinned to arena", &times, ratio));
         }
+        let mut packed = gpu.pinned_batch(pages.len()).map_err(text)?;
+        let times =
+            self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
+        if compress {
+            let copy = CompressedBatch::from_parts(packed.arena().map_err(text)?.to_vec(), packed.index().to_vec());
+            let copy = copy.map_err(text)?;
+            verify_batch(&copy, pages)?;
+            let row = compress_row("compress, pinned to pinned", &times, copy.stats().ratio());
+            self.report.add(Direction::Compress, row);
+        }
         let times = self.timed(|| gpu.compress_into(pages, &mut batch, &()).map(Timing::from).map_err(text))?;
         verify_batch(&batch, pages)?;
         let ratio = batch.stats().ratio();
@@ -180,6 +190,12 @@ impl<'a> Bench<'a> {
                 self.timed(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()).map(Timing::from).map_err(text))?;
             verify_pages("decompress to pinned", pinned.pages().map_err(text)?, pages)?;
             let row = shaped(Row::new("decompress", "decompress, arena to pinned", MIX, pages.len(), &times));
+            self.report.add(Direction::Decompress, row);
+            pinned.pages_mut().map_err(text)?.fill([0; PAGE_SIZE]);
+            let times = self
+                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            verify_pages("decompress, pinned to pinned", pinned.pages().map_err(text)?, pages)?;
+            let row = shaped(Row::new("decompress", "decompress, pinned to pinned", MIX, pages.len(), &times));
             self.report.add(Direction::Decompress, row);
             let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
             let times =
@@ -252,17 +268,22 @@ impl<'a> Bench<'a> {
             let mut batch = CompressedBatch::new();
             let mut pinned = gpu.pinned_pages(pages.len()).map_err(text)?;
             copy_to(&mut pinned, pages)?;
+            let mut packed = gpu.pinned_batch(pages.len()).map_err(text)?;
             let times =
-                self.timed(|| gpu.compress_pinned_into(&mut pinned, &mut batch, &()).map(Timing::from).map_err(text))?;
+                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
             let shaped = |row: Row| Row { batch_pages: Some(batch_size), slots: Some(slots), ..row };
-            let row = Row::new("slots", "compress, pinned", MIX, pages.len(), &times);
+            let row = Row::new("slots", "compress, pinned to pinned", MIX, pages.len(), &times);
             self.report.add(Direction::Compress, shaped(row));
             let times = self.timed(|| gpu.compress_into(pages, &mut batch, &()).map(Timing::from).map_err(text))?;
-            let row = Row::new("slots", "compress, pageable", MIX, pages.len(), &times);
+            let row = Row::new("slots", "compress, pageable to arena", MIX, pages.len(), &times);
             self.report.add(Direction::Compress, shaped(row));
             let times =
                 self.timed(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()).map(Timing::from).map_err(text))?;
-            let row = Row::new("slots", "decompress to pinned", MIX, pages.len(), &times);
+            let row = Row::new("slots", "decompress, arena to pinned", MIX, pages.len(), &times);
+            self.report.add(Direction::Decompress, shaped(row));
+            let times = self
+                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let row = Row::new("slots", "decompress, pinned to pinned", MIX, pages.len(), &times);
             self.report.add(Direction::Decompress, shaped(row));
             no_fallback(&gpu)?;
         }
@@ -271,15 +292,16 @@ impl<'a> Bench<'a> {
 
     fn share(&mut self, pages: &[Page]) -> Done {
         let all = self.context.limits().multiprocessors;
-        let mut batch = CompressedBatch::new();
-        let mut pinned =
-            GpuBatchCompressor::new(self.config()).and_then(|gpu| gpu.pinned_pages(pages.len())).map_err(text)?;
+        let gpu = GpuBatchCompressor::new(self.config()).map_err(text)?;
+        let mut pinned = gpu.pinned_pages(pages.len()).map_err(text)?;
+        let mut packed = gpu.pinned_batch(pages.len()).map_err(text)?;
+        drop(gpu);
         copy_to(&mut pinned, pages)?;
         for most in [8, 16, 24, 28, all / 4, all / 2, all] {
             let options = GpuOptions { multiprocessors: NonZeroU32::new(most), ..GpuOptions::default() };
             let mut gpu = GpuBatchCompressor::with_options(self.config(), &options).map_err(text)?;
             let times =
-                self.timed(|| gpu.compress_pinned_into(&mut pinned, &mut batch, &()).map(Timing::from).map_err(text))?;
+                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
             no_fallback(&gpu)?;
             let row = Row::new("share", &format!("compress, pinned, {most} of {all} SMs"), MIX, pages.len(), &times);
             self.report.add(Direction::Compress, Row { multiprocessors: Some(most), ..row });
@@ -326,21 +348,22 @@ impl<'a> Bench<'a> {
         let mut batch = CompressedBatch::new();
         let count = self.options.pages.div_ceil(4);
         let mut pinned = gpu.pinned_pages(count).map_err(text)?;
+        let mut packed = gpu.pinned_batch(count).map_err(text)?;
         for corpus in std::mem::take(&mut self.corpora) {
             let pages = repeated(&corpus.pages, count);
             copy_to(&mut pinned, &pages)?;
             let times =
-                self.timed(|| gpu.compress_pinned_into(&mut pinned, &mut batch, &()).map(Timing::from).map_err(text))?;
-            verify_batch(&batch, &pages)?;
+                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
             let row = Row::new("corpora", "compress, pinned", &corpus.name, count, &times);
-            self.report.add(Direction::Compress, Row { ratio: Some(batch.stats().ratio()), ..row });
-            let times = self.timed(|| gpu.compress_into(&pages, &mut batch, &()).map(Timing::from).map_err(text))?;
-            let row = Row::new("corpora", "compress, pageable", &corpus.name, count, &times);
             self.report.add(Direction::Compress, row);
-            let times =
-                self.timed(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed(|| gpu.compress_into(&pages, &mut batch, &()).map(Timing::from).map_err(text))?;
+            verify_batch(&batch, &pages)?;
+            let row = Row::new("corpora", "compress, pageable", &corpus.name, count, &times);
+            self.report.add(Direction::Compress, Row { ratio: Some(batch.stats().ratio()), ..row });
+            let times = self
+                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
             verify_pages(&corpus.name, pinned.pages().map_err(text)?, &pages)?;
-            let row = Row::new("corpora", "decompress to pinned", &corpus.name, count, &times);
+            let row = Row::new("corpora", "decompress, pinned", &corpus.name, count, &times);
             self.report.add(Direction::Decompress, row);
         }
         no_fallback(&gpu)

@@ -34,7 +34,7 @@ impl IndexEntry {
     }
 
     /// The page's bytes in `arena`.
-    fn find(self, arena: &[u8]) -> Result<PageData<'_>> {
+    pub(crate) fn find(self, arena: &[u8]) -> Result<PageData<'_>> {
         let len_bytes = usize::from(self.len_bytes);
         let start = usize::try_from(self.offset).ok();
         let end = start.and_then(|start| start.checked_add(len_bytes));
@@ -315,17 +315,17 @@ impl CompressedBatch {
         self.append_piece(other.arena(), other.index(), self.len() + other.len());
     }
 
-    /// Refuses a destination that is not for as many pages.
-    pub(crate) fn check_destination(&self, destination_pages: usize) -> Result<()> {
-        if self.len() == destination_pages {
-            return Ok(());
-        }
-        Err(Error::PageCount { batch_pages: self.len(), destination_pages })
-    }
-
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {
         entry.find(&self.storage).expect("the index was checked when it was made")
     }
+}
+
+/// Refuses a destination that is not for as many pages as there are.
+pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) -> Result<()> {
+    if batch_pages == destination_pages {
+        return Ok(());
+    }
+    Err(Error::PageCount { batch_pages, destination_pages })
 }
 
 impl Clone for CompressedBatch {

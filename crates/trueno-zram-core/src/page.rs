@@ -208,6 +208,9 @@ enum Repr {
 const _: () = assert!(size_of::<CompressedPage>() <= 24);
 
 impl CompressedPage {
+    /// A place for a page, which holds one of zeros until then.
+    pub(crate) const EMPTY: Self = Self { repr: Repr::SameFilled([0; FILL_WORD_BYTES]) };
+
     /// A page at `offset` of a shared arena.
     pub(crate) fn in_arena(arena: &Arc<Vec<u8>>, offset: usize, data: PageData<'_>) -> Self {
         debug_assert_eq!(&arena[offset..offset + data.bytes.len()], data.bytes);

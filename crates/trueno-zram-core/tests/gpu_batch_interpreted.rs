@@ -74,6 +74,11 @@ fn bytes_do_not_depend_on_the_cut_into_slots_or_on_where_pages_lie() {
     let mut batch = CompressedBatch::new();
     compressor.compress_pinned_into(&mut pinned, &mut batch, &()).unwrap();
     assert!(batch.into_pages() == expected, "from page-locked memory");
+    let mut packed = compressor.pinned_batch(pages.len()).unwrap();
+    compressor.compress_all_pinned(&mut pinned, &mut packed, &()).unwrap();
+    for (page, expected) in expected.iter().enumerate() {
+        assert_eq!(packed.get(page).unwrap(), Some(expected.data()), "page {page} to page-locked memory");
+    }
 }
 
 #[test]
@@ -111,6 +116,12 @@ fn a_batch_goes_there_and_back_through_page_locked_memory() {
     let mut restored = vec![[0xee; PAGE_SIZE]; pages.len()];
     compressor.decompress_into(&batch, &mut restored, &()).unwrap();
     assert!(restored == pages);
+    let mut packed = compressor.pinned_batch(pages.len()).unwrap();
+    compressor.compress_all_pinned(&mut pinned, &mut packed, &()).unwrap();
+    pinned.pages_mut().unwrap().fill([0xee; PAGE_SIZE]);
+    compressor.decompress_all_pinned(&mut packed, &mut pinned, &()).unwrap();
+    assert!(pinned.pages().unwrap() == pages);
+    assert_eq!(compressor.stats().fallback.batches, 0);
 }
 
 #[test]
@@ -148,6 +159,11 @@ fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
     assert_eq!(compressor.decompress_into(&batch, &mut restored, &()).map(drop), expected);
     let mut pinned = compressor.pinned_pages(held.len()).unwrap();
     assert_eq!(compressor.decompress_pinned_into(&batch, &mut pinned, &()).map(drop), expected);
+    let mut packed = compressor.pinned_batch(held.len()).unwrap();
+    batch.iter().for_each(|page| packed.push(page).unwrap());
+    let mut all_pinned = compressor.pinned_pages(held.len()).unwrap();
+    assert_eq!(compressor.decompress_all_pinned(&mut packed, &mut all_pinned, &()).map(drop), expected);
+    assert!(all_pinned.pages().unwrap() == pinned.pages().unwrap());
     for (number, (held, whole)) in held.iter().zip(&whole).enumerate().filter(|(_, (held, whole))| held == whole) {
         assert_eq!(held.kind(), whole.kind());
         assert!(restored[number] == pages[number], "page {number}");

@@ -9,7 +9,7 @@ use super::gpu::GpuBatchCompressor;
 use super::options::GpuOptions;
 use super::stats::GpuBatchStats;
 use crate::algorithm::Algorithm;
-use crate::arena::CompressedBatch;
+use crate::arena::{CompressedBatch, check_destination};
 use crate::cpu::{Backend, CpuBatchCompressor};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
@@ -290,7 +290,7 @@ impl<D: Device> BatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        batch.check_destination(pages.len())?;
+        check_destination(batch.len(), pages.len())?;
         let plan = self.plan(Direction::Decompress, pages.len());
         let (done, time) = timed(|| self.decompress_as(plan, batch, pages, progress));
         self.note(Direction::Decompress, plan, batch.len(), time, done?);

@@ -4,21 +4,25 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
+use rayon::ThreadPool;
+use rayon::prelude::*;
+
 use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
 use super::stats::GpuBatchStats;
 use crate::algorithm::Algorithm;
-use crate::arena::CompressedBatch;
+use crate::arena::{CompressedBatch, IndexEntry, check_destination};
 use crate::cpu::{Backend, CpuBatchCompressor};
 use crate::error::{Error, Result};
+use crate::gpu::GpuBatchConfig;
 use crate::gpu::raw::{GpuContext, GpuError, MAX_BATCH_PAGES};
-use crate::gpu::ring::compress::{Arenas, IntoBatch, IntoPages};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
-use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
+use crate::gpu::ring::device::Device;
 use crate::gpu::ring::interpreter::Interpreter;
+use crate::gpu::ring::into_batch::IntoBatch;
+use crate::gpu::ring::into_pages::{Arenas, IntoPages};
 use crate::gpu::ring::{Outcome, Ring, RingShape};
-use crate::gpu::{GpuBatchConfig, PinnedPages};
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageKind};
 use crate::progress::Progress;
 
@@ -64,12 +68,12 @@ const FAILURES_IN_A_ROW: u32 = 3;
 pub struct GpuBatchCompressor<D: Device = Cuda> {
     config: GpuBatchConfig,
     /// `None` once the device was given up.
-    ring: Option<Ring<D>>,
-    cpu: CpuBatchCompressor,
+    pub(super) ring: Option<Ring<D>>,
+    pub(super) cpu: CpuBatchCompressor,
     arenas: Arenas,
     stats: GpuBatchStats,
     failures_in_a_row: u32,
-    time_limit: Duration,
+    pub(super) time_limit: Duration,
 }
 
 impl GpuBatchCompressor {
@@ -226,24 +230,6 @@ impl<D: Device> GpuBatchCompressor<D> {
         self.ring.is_some()
     }
 
-    /// Allocates page-locked memory for pages, all zero.
-    ///
-    /// ```no_run
-    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
-    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
-    /// let pages = compressor.pinned_pages(1000)?; // to fill, and to compress without a copy
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::GpuNotAvailable`] if the device was given up, or there is not as much memory.
-    pub fn pinned_pages(&self, pages: usize) -> Result<PinnedPages<D::Pinned>> {
-        let device = self.device()?;
-        let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
-        let memory = device.pinned(pages.checked_mul(PAGE_SIZE).ok_or(too_many)?, HostRole::Shared)?;
-        Ok(PinnedPages::new(memory, pages))
-    }
-
     /// Compresses pages. Those of each piece share an arena.
     ///
     /// ```
@@ -259,22 +245,23 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// None on account of the device: then the CPU does it, and LZ4 does not fail there.
     pub fn compress_batch(&mut self, pages: &[Page]) -> Result<BatchResult> {
         let start = Instant::now();
-        let mut compressed = Vec::with_capacity(pages.len());
+        let mut compressed = places(pages.len(), self.cpu.pool());
         self.arenas.start();
-        let mut sink = IntoPages { pages: &mut compressed, arenas: &self.arenas };
+        let mut sink = IntoPages::new(&mut compressed, &self.arenas);
         let outcome = match &mut self.ring {
             Some(ring) => ring.compress(self.cpu.pool(), pages, &mut sink, &()),
             None => Outcome::default(),
         };
+        let mut held = sink.held_bytes;
         let left = &pages[outcome.pages_done..];
         if self.note(&outcome, left.len()) {
+            compressed.truncate(outcome.pages_done);
             compressed.extend(self.cpu.compress(left)?.into_pages());
+            held = compressed.iter().map(|page| page.bytes().len() as u64).sum();
         }
         let times = BatchTimes::new(outcome.times, start.elapsed());
-        let result = BatchResult::new(compressed, times);
-        let held = result.pages.iter().map(|page| page.bytes().len() as u64).sum();
         self.stats.add_compressed(pages.len(), held, times.total_time_ns);
-        Ok(result)
+        Ok(BatchResult::new(compressed, times))
     }
 
     /// Compresses pages into a batch that is used again: once warm, nothing is allocated that grows with the batch.
@@ -304,7 +291,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         batch.clear();
         let outcome = match &mut self.ring {
             Some(ring) => {
-                let mut sink = IntoBatch { batch, pages_in_all: pages.len() };
+                let mut sink = IntoBatch::new(batch, pages.len());
                 ring.compress(self.cpu.pool(), pages, &mut sink, &|done| progress.pages_done(done))
             }
             None => Outcome::default(),
@@ -313,48 +300,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         if self.note(&outcome, left.len()) {
             self.cpu.compress_onto(left, batch, progress)?;
         }
-        Ok(self.compressed(batch, &outcome, start))
-    }
-
-    /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.
-    ///
-    /// ```
-    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
-    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
-    /// # use trueno_zram_core::CompressedBatch;
-    /// let mut pages = compressor.pinned_pages(2)?;
-    /// pages.pages_mut()?[1].fill(9);
-    /// let mut batch = CompressedBatch::new();
-    /// compressor.compress_pinned_into(&mut pages, &mut batch, &())?;
-    /// # assert_eq!(batch.get(1).map(|page| page.bytes().to_vec()), Some(vec![9; 8]));
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As of [`compress_batch`](Self::compress_batch).
-    pub fn compress_pinned_into(
-        &mut self,
-        pages: &mut PinnedPages<D::Pinned>,
-        batch: &mut CompressedBatch,
-        progress: &(impl Progress + ?Sized),
-    ) -> Result<BatchTimes> {
-        let start = Instant::now();
-        batch.clear();
-        let len = pages.len();
-        let outcome = match &mut self.ring {
-            Some(ring) => {
-                let mut sink = IntoBatch { batch, pages_in_all: len };
-                let report = |done| progress.pages_done(done);
-                ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
-            }
-            None => Outcome::default(),
-        };
-        let left = len - outcome.pages_done;
-        if self.note(&outcome, left) {
-            // Bytes that the GPU only reads are within reach even while it hangs.
-            self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
-        }
-        Ok(self.compressed(batch, &outcome, start))
+        Ok(self.compressed(batch.index(), &outcome, start))
     }
 
     /// Restores pages.
@@ -398,7 +344,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        batch.check_destination(pages.len())?;
+        check_destination(batch.len(), pages.len())?;
         self.restore(CompressedPages::Batch(batch), pages, progress)
     }
 
@@ -410,57 +356,6 @@ impl<D: Device> GpuBatchCompressor<D> {
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
         self.restore(CompressedPages::Head(batch, pages.len()), pages, progress)
-    }
-
-    /// Restores all pages of a batch to page-locked memory: the GPU puts them there.
-    ///
-    /// ```
-    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
-    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
-    /// # use trueno_zram_core::CpuBatchCompressor;
-    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?;
-    /// let mut pages = compressor.pinned_pages(2)?;
-    /// compressor.decompress_pinned_into(&batch, &mut pages, &())?;
-    /// assert_eq!(pages.pages()?, [[3; 4096]; 2]);
-    /// # Ok::<(), trueno_zram_core::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages. [`Error::GpuNotAvailable`] if
-    /// the device was given up while a copy to the pages was under way that nothing can wait for.
-    pub fn decompress_pinned_into(
-        &mut self,
-        batch: &CompressedBatch,
-        pages: &mut PinnedPages<D::Pinned>,
-        progress: &(impl Progress + ?Sized),
-    ) -> Result<BatchTimes> {
-        batch.check_destination(pages.len())?;
-        let start = Instant::now();
-        let from = CompressedPages::Batch(batch);
-        let mut restored = match &mut self.ring {
-            Some(ring) => {
-                let report = |done| progress.pages_done(done);
-                ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
-            }
-            None => Restored::default(),
-        };
-        if let Err(error) = pages.pages_mut_of_device() {
-            // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
-            let _ = pages.memory_mut().settle(self.time_limit);
-            restored.outcome.failure.get_or_insert(error);
-            if let Err(error) = pages.pages_mut_of_device() {
-                let lost = restored.outcome.failure.clone().unwrap_or(error);
-                self.note(&restored.outcome, 0);
-                return Err(lost.into());
-            }
-        }
-        let to = pages.pages_mut()?;
-        // The device may have put there what an earlier batch left in its memory.
-        restored.left.iter().for_each(|page| to[*page].fill(0));
-        if restored.outcome.failure.is_some() {
-            to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
-        }
-        self.finish_restoring(from, to, restored, start, progress)
     }
 
     fn restore(
@@ -478,7 +373,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 
     /// The CPU's part of a decompression: what the device did not get to, and single pages that it left.
-    fn finish_restoring(
+    pub(super) fn finish_restoring(
         &mut self,
         from: CompressedPages<'_>,
         to: &mut [Page],
@@ -507,10 +402,10 @@ impl<D: Device> GpuBatchCompressor<D> {
         result.map(|()| times)
     }
 
-    fn compressed(&mut self, batch: &CompressedBatch, outcome: &Outcome, start: Instant) -> BatchTimes {
+    pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &Outcome, start: Instant) -> BatchTimes {
         let times = BatchTimes::new(outcome.times, start.elapsed());
-        let held = batch.index().iter().map(|entry| u64::from(entry.len_bytes)).sum();
-        self.stats.add_compressed(batch.len(), held, times.total_time_ns);
+        let held = index.iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        self.stats.add_compressed(index.len(), held, times.total_time_ns);
         times
     }
 
@@ -550,7 +445,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 
     /// Counts a fallback, and decides whether the device is used again. Whether the CPU has anything to do.
-    fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
+    pub(super) fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
         let Some(failure) = &outcome.failure else {
             if self.ring.is_some() {
                 self.failures_in_a_row = 0;
@@ -577,6 +472,15 @@ impl<D: Device> GpuBatchCompressor<D> {
         }
         pages_left > 0
     }
+}
+
+/// Places for pages. Those of many are first touched by all threads.
+fn places(pages: usize, pool: &ThreadPool) -> Vec<CompressedPage> {
+    const MANY_PAGES: usize = 1 << 14;
+    if pages < MANY_PAGES {
+        return vec![CompressedPage::EMPTY; pages];
+    }
+    pool.install(|| (0..pages).into_par_iter().map(|_| CompressedPage::EMPTY).collect())
 }
 
 /// One thread a core, but for the core of the thread that drives the ring: shared, it would keep the bus waiting.

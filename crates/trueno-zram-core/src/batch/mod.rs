@@ -4,6 +4,7 @@ mod adaptive;
 mod choice;
 mod gpu;
 mod options;
+mod pinned;
 mod resident;
 mod result;
 mod stats;

@@ -7,7 +7,7 @@ use std::thread::available_parallelism;
 use rayon::prelude::*;
 
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination};
 use crate::cpu::{Backend, PageCodec};
 use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
@@ -257,7 +257,7 @@ impl CpuBatchCompressor {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        batch.check_destination(pages.len())?;
+        check_destination(batch.len(), pages.len())?;
         self.restore(|page| batch.get(page).expect("as many as pages"), 0, pages, progress)
     }
 

@@ -27,6 +27,7 @@ mod launch;
 mod memory;
 mod module;
 mod pinned;
+mod pinned_batch;
 mod pinned_pages;
 pub(crate) mod resident;
 pub(crate) mod ring;
@@ -38,6 +39,7 @@ pub use crate::batch::{
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
+pub use pinned_batch::PinnedBatch;
 pub use pinned_pages::PinnedPages;
 pub use resident::{DevicePages, PackedOnDevice};
 pub use ring::cuda::Cuda;

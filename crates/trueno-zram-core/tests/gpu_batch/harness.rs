@@ -7,7 +7,8 @@ use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::oracle::c_lz4_decompress;
 use trueno_test_pages::{corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::{
-    DevicePages, FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PackedOnDevice, PinnedPages,
+    DevicePages, FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PackedOnDevice, PinnedBatch,
+    PinnedPages,
 };
 use trueno_zram_core::{CompressedBatch, CompressedPage, PAGE_SIZE, Page, PageData, PageKind, same_filled};
 
@@ -100,12 +101,14 @@ pub(crate) enum Form {
     Arena,
     /// `compress_pinned_into`, `decompress_pinned_into`.
     Pinned,
+    /// `compress_all_pinned`, `decompress_all_pinned`.
+    AllPinned,
     /// `compress_resident`, `decompress_resident`.
     Resident,
 }
 
 impl Form {
-    pub(crate) const ALL: [Self; 4] = [Self::Values, Self::Arena, Self::Pinned, Self::Resident];
+    pub(crate) const ALL: [Self; 5] = [Self::Values, Self::Arena, Self::Pinned, Self::AllPinned, Self::Resident];
 }
 
 /// Memory for all forms, used again from batch to batch.
@@ -113,6 +116,7 @@ pub(crate) struct Memory {
     pub(crate) batch: CompressedBatch,
     pub(crate) restored: Vec<Page>,
     pinned: PinnedPages,
+    packed_pinned: PinnedBatch,
     on_device: DevicePages,
     packed: PackedOnDevice,
 }
@@ -123,6 +127,7 @@ impl Memory {
             batch: CompressedBatch::new(),
             restored: Vec::with_capacity(pages),
             pinned: compressor.pinned_pages(pages).unwrap(),
+            packed_pinned: compressor.pinned_batch(pages).unwrap(),
             on_device: compressor.device_pages(pages).unwrap(),
             packed: compressor.packed_on_device(pages).unwrap(),
         }
@@ -141,6 +146,13 @@ impl Memory {
                 self.pinned.set_len(pages.len());
                 self.pinned.pages_mut().unwrap().copy_from_slice(pages);
                 compressor.compress_pinned_into(&mut self.pinned, &mut self.batch, &()).unwrap();
+            }
+            Form::AllPinned => {
+                self.pinned.set_len(pages.len());
+                self.pinned.pages_mut().unwrap().copy_from_slice(pages);
+                compressor.compress_all_pinned(&mut self.pinned, &mut self.packed_pinned, &()).unwrap();
+                let (arena, index) = (self.packed_pinned.arena().unwrap(), self.packed_pinned.index());
+                self.batch = CompressedBatch::from_parts(arena.to_vec(), index.to_vec()).unwrap();
             }
             Form::Resident => {
                 self.on_device.upload(pages).unwrap();
@@ -167,6 +179,15 @@ impl Memory {
                 self.pinned.set_len(pages);
                 self.pinned.pages_mut()?.fill(UNTOUCHED);
                 let done = compressor.decompress_pinned_into(&self.batch, &mut self.pinned, &());
+                self.restored.copy_from_slice(self.pinned.pages()?);
+                done.map(drop)
+            }
+            Form::AllPinned => {
+                self.pinned.set_len(pages);
+                self.pinned.pages_mut()?.fill(UNTOUCHED);
+                self.packed_pinned.clear();
+                self.batch.iter().try_for_each(|page| self.packed_pinned.push(page))?;
+                let done = compressor.decompress_all_pinned(&mut self.packed_pinned, &mut self.pinned, &());
                 self.restored.copy_from_slice(self.pinned.pages()?);
                 done.map(drop)
             }

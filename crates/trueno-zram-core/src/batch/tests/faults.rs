@@ -77,7 +77,7 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
 fn waits_at_the_end(call: Call, form: Form) -> bool {
     match form {
         Form::CompressPinned => call == Call::Settle,
-        Form::DecompressPinned => matches!(call, Call::Settle | Call::Wait),
+        _ if form.to_other_memory().is_some() => matches!(call, Call::Settle | Call::Wait),
         _ => false,
     }
 }
@@ -91,13 +91,18 @@ fn may_still_copy(fault: Fault) -> bool {
 fn run(trial: &mut Trial, fault: Fault) -> usize {
     match trial.run() {
         Ok(done) => done.by_cpu,
-        Err(Error::GpuNotAvailable(_)) if may_still_copy(fault) && trial.form == Form::DecompressPinned => {
+        Err(Error::GpuNotAvailable(_)) if may_still_copy(fault) && trial.form.to_other_memory().is_some() => {
             assert!(!trial.compressor.uses_device(), "it was given up");
-            assert!(trial.pinned.as_ref().unwrap().pages().is_err(), "a copy may come yet: the bytes are not seen");
+            let seen = match trial.form {
+                Form::CompressAllPinned => trial.packed.as_ref().unwrap().arena().is_ok(),
+                _ => trial.pinned.as_ref().unwrap().pages().is_ok(),
+            };
+            assert!(!seen, "a copy may come yet: the bytes are not seen");
             // The same pages to other memory come out right.
-            trial.form = Form::DecompressInto;
+            let form = trial.form;
+            trial.form = form.to_other_memory().unwrap();
             let done = trial.run().unwrap().by_cpu;
-            trial.form = Form::DecompressPinned;
+            trial.form = form;
             done
         }
         Err(other) => panic!("{:?}: {other}", trial.form),

@@ -9,7 +9,8 @@ use crate::gpu::ring::fake::{Fault, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
 const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 2 };
-const FORMS: [Form; 2] = [Form::DecompressInto, Form::DecompressPinned];
+const PINNED: [Form; 2] = [Form::DecompressPinned, Form::DecompressAllPinned];
+const FORMS: [Form; 3] = [Form::DecompressInto, Form::DecompressPinned, Form::DecompressAllPinned];
 
 /// A batch of pages held in any way.
 fn batch_of<'a>(pages: impl IntoIterator<Item = (PageKind, &'a [u8])>) -> CompressedBatch {
@@ -31,7 +32,17 @@ fn held_of(batch: &CompressedBatch, page: usize) -> (PageKind, &[u8]) {
 fn restore(trial: &mut Trial, batch: &CompressedBatch) -> (Result<(), Error>, Vec<Page>) {
     if let Some(pinned) = &mut trial.pinned {
         pinned.pages_mut().unwrap().fill([0xaa; PAGE_SIZE]);
-        let result = trial.compressor.decompress_pinned_into(batch, pinned, &());
+        let result = match &mut trial.packed {
+            Some(packed) => {
+                packed.clear();
+                batch.iter().for_each(|page| packed.push(page).unwrap());
+                let result = trial.compressor.decompress_all_pinned(packed, pinned, &());
+                packed.clear();
+                trial.sample.held.iter().for_each(|page| packed.push(page).unwrap()); // for the next batch
+                result
+            }
+            None => trial.compressor.decompress_pinned_into(batch, pinned, &()),
+        };
         (result.map(drop), pinned.pages().unwrap().to_vec())
     } else {
         let mut places = vec![[0xaa; PAGE_SIZE]; batch.len()];
@@ -99,15 +110,15 @@ fn shows(place: &Page, pages: &[Page]) -> bool {
 
 #[test]
 fn the_place_of_a_refused_page_shows_nothing_of_other_pages() {
-    for slots in 1..=3 {
-        let mut trial = Trial::new(Form::DecompressPinned, Shape { slots, ..SHAPE }, Schedule::Eager, NO_HURRY);
+    for (slots, form) in (1..=3).flat_map(|slots| PINNED.map(|form| (slots, form))) {
+        let mut trial = Trial::new(form, Shape { slots, ..SHAPE }, Schedule::Eager, NO_HURRY);
         trial.run().unwrap(); // leaves its pages in the device's memory
         let bad = [1, 2, 6, 13, 22];
         let batch = with_bad_pages(&trial, &bad);
         let (result, places) = restore(&mut trial, &batch);
         assert!(is_bad_page(&result, 1), "{result:?}");
         let leak = bad.into_iter().find(|page| shows(&places[*page], &trial.pages));
-        assert_eq!(leak, None, "with {slots} slots");
+        assert_eq!(leak, None, "{form:?} with {slots} slots");
         trial.end();
     }
 }
@@ -138,7 +149,7 @@ fn the_place_of_a_refused_page_shows_nothing_of_other_pages_when_the_device_fail
 
 #[test]
 fn zstandard_pages_among_the_others_are_restored() {
-    for form in FORMS {
+    for form in [Form::DecompressInto, Form::DecompressPinned] {
         let mut trial = Trial::new(form, SHAPE, Schedule::OneByOne, NO_HURRY);
         let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&trial.pages).unwrap();
         let pages =

@@ -22,7 +22,7 @@ use crate::arena::CompressedBatch;
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Result;
 use crate::gpu::ring::fake::{FakeDevice, FakePinned, Schedule};
-use crate::gpu::{GpuBatchConfig, PinnedPages};
+use crate::gpu::{GpuBatchConfig, PinnedBatch, PinnedPages};
 use crate::lz4::decode_simple;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::samefill::fill_page;
@@ -33,30 +33,57 @@ enum Form {
     CompressBatch,
     CompressInto,
     CompressPinned,
+    CompressAllPinned,
     DecompressBatch,
     DecompressInto,
     DecompressPinned,
+    DecompressAllPinned,
 }
 
 impl Form {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::CompressBatch,
         Self::CompressInto,
         Self::CompressPinned,
+        Self::CompressAllPinned,
         Self::DecompressBatch,
         Self::DecompressInto,
         Self::DecompressPinned,
+        Self::DecompressAllPinned,
     ];
 
     /// One for each way through the ring.
-    const RINGS: [Self; 4] = [Self::CompressInto, Self::CompressPinned, Self::DecompressInto, Self::DecompressPinned];
+    const RINGS: [Self; 7] = [
+        Self::CompressBatch,
+        Self::CompressInto,
+        Self::CompressPinned,
+        Self::CompressAllPinned,
+        Self::DecompressInto,
+        Self::DecompressPinned,
+        Self::DecompressAllPinned,
+    ];
 
+    /// Whether the pages lie in page-locked memory.
     fn is_pinned(self) -> bool {
-        matches!(self, Self::CompressPinned | Self::DecompressPinned)
+        matches!(self, Self::CompressPinned | Self::DecompressPinned) || self.is_all_pinned()
+    }
+
+    /// Whether the compressed pages do, too.
+    fn is_all_pinned(self) -> bool {
+        matches!(self, Self::CompressAllPinned | Self::DecompressAllPinned)
     }
 
     fn compresses(self) -> bool {
-        matches!(self, Self::CompressBatch | Self::CompressInto | Self::CompressPinned)
+        matches!(self, Self::CompressBatch | Self::CompressInto | Self::CompressPinned | Self::CompressAllPinned)
+    }
+
+    /// The same to memory that is not the caller's page-locked memory, if this is to such memory.
+    fn to_other_memory(self) -> Option<Self> {
+        match self {
+            Self::CompressAllPinned => Some(Self::CompressPinned),
+            Self::DecompressPinned | Self::DecompressAllPinned => Some(Self::DecompressInto),
+            _ => None,
+        }
     }
 }
 
@@ -125,6 +152,7 @@ struct Trial {
     /// Those of the sample, unless the test has others.
     pages: Vec<Page>,
     pinned: Option<PinnedPages<FakePinned>>,
+    packed: Option<PinnedBatch<FakePinned>>,
     batch: CompressedBatch,
 }
 
@@ -157,10 +185,14 @@ impl Trial {
         let sample = sample(pages);
         let pages = sample.pages.clone();
         let mut pinned = form.is_pinned().then(|| compressor.pinned_pages(pages.len()).unwrap());
-        if form == Form::CompressPinned {
-            pinned.as_mut().unwrap().pages_mut().unwrap().copy_from_slice(&pages);
+        if let Some(pinned) = pinned.as_mut().filter(|_| form.compresses()) {
+            pinned.pages_mut().unwrap().copy_from_slice(&pages);
         }
-        Self { fake, compressor, form, sample, pages, pinned, batch: CompressedBatch::new() }
+        let mut packed = form.is_all_pinned().then(|| compressor.pinned_batch(pages.len()).unwrap());
+        if let Some(packed) = packed.as_mut().filter(|_| !form.compresses()) {
+            sample.held.iter().for_each(|page| packed.push(page).unwrap());
+        }
+        Self { fake, compressor, form, sample, pages, pinned, packed, batch: CompressedBatch::new() }
     }
 
     /// Does a batch, and checks every page of it.
@@ -185,18 +217,27 @@ impl Trial {
             }
             Form::CompressInto => compressor.compress_into(pages, batch, &progress)?,
             Form::CompressPinned => compressor.compress_pinned_into(self.pinned.as_mut().unwrap(), batch, &progress)?,
+            Form::CompressAllPinned => {
+                let packed = self.packed.as_mut().unwrap();
+                let times = compressor.compress_all_pinned(self.pinned.as_mut().unwrap(), packed, &progress)?;
+                places = (0..packed.len()).map(|page| restored(packed.get(page).unwrap().unwrap())).collect();
+                times
+            }
             Form::DecompressBatch => {
                 let result = compressor.decompress_batch(values)?;
                 places = result.pages;
                 result.times
             }
             Form::DecompressInto => compressor.decompress_into(held, &mut places, &progress)?,
-            Form::DecompressPinned => {
+            Form::DecompressPinned | Form::DecompressAllPinned => {
                 let pinned = self.pinned.as_mut().unwrap();
                 if let Ok(places) = pinned.pages_mut() {
                     places.fill([0xaa; PAGE_SIZE]);
                 }
-                let times = compressor.decompress_pinned_into(held, pinned, &progress)?;
+                let times = match &mut self.packed {
+                    Some(packed) => compressor.decompress_all_pinned(packed, pinned, &progress)?,
+                    None => compressor.decompress_pinned_into(held, pinned, &progress)?,
+                };
                 places = pinned.pages()?.to_vec();
                 times
             }
@@ -221,8 +262,8 @@ impl Trial {
 
     /// Ends it: all memory is freed.
     fn end(self) {
-        let Self { fake, compressor, pinned, .. } = self;
-        drop((compressor, pinned));
+        let Self { fake, compressor, pinned, packed, .. } = self;
+        drop((compressor, pinned, packed));
         let seen = fake.seen();
         assert_eq!((seen.slots, seen.pinned), (0, 0), "slots and page-locked buffers that leak");
         assert_eq!(seen.misuses, Vec::<String>::new());

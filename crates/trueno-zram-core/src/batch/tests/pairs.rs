@@ -57,3 +57,13 @@ fn every_pair_of_calls_decompressing() {
 fn every_pair_of_calls_decompressing_to_pinned_pages() {
     every_pair(Form::DecompressPinned);
 }
+
+#[test]
+fn every_pair_of_calls_compressing_from_pinned_pages_to_a_pinned_batch() {
+    every_pair(Form::CompressAllPinned);
+}
+
+#[test]
+fn every_pair_of_calls_decompressing_from_a_pinned_batch_to_pinned_pages() {
+    every_pair(Form::DecompressAllPinned);
+}

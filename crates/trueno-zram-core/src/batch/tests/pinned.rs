@@ -5,7 +5,7 @@ use crate::arena::CompressedBatch;
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, PageData, PageKind};
 
 const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
 
@@ -92,5 +92,58 @@ fn no_memory_is_to_be_had_of_a_device_that_was_given_up() {
     let Err(Error::GpuNotAvailable(why)) = trial.compressor.pinned_pages(5) else { panic!("another answer") };
     assert!(why.contains("CUDA_ERROR_LAUNCH_FAILED (719)"), "{why}");
     assert_eq!(trial.fake.calls(), []);
+    trial.end();
+}
+
+#[test]
+fn a_batch_without_room_is_refused_before_anything_is_done() {
+    let mut trial = Trial::new(Form::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    trial.run().unwrap();
+    let mut smaller = trial.compressor.pinned_batch(22).unwrap();
+    trial.fake.arm([]);
+    let refused = trial.compressor.compress_all_pinned(trial.pinned.as_mut().unwrap(), &mut smaller, &());
+    assert_eq!(refused, Err(Error::PageCount { batch_pages: 23, destination_pages: 22 }));
+    let refused = trial.compressor.decompress_all_pinned(&mut smaller, trial.pinned.as_mut().unwrap(), &());
+    assert_eq!(refused, Err(Error::PageCount { batch_pages: 0, destination_pages: 23 }));
+    assert_eq!(trial.fake.calls(), []);
+    drop(smaller);
+    trial.end();
+}
+
+#[test]
+fn a_pinned_batch_takes_what_the_device_knows_until_it_is_full() {
+    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let packed = trial.packed.as_mut().unwrap();
+    let held = |page: usize| trial.sample.held.get(page).unwrap();
+    assert_eq!(packed.push(held(0)), Err(Error::PageCount { batch_pages: 24, destination_pages: 23 }));
+    packed.clear();
+    let frame = PageData::new(PageKind::Zstd, &[1, 2, 3]).unwrap();
+    assert!(matches!(packed.push(frame), Err(Error::Unsupported { .. })));
+    assert!(packed.is_empty(), "what is refused is not kept");
+    // In another order, as other pages.
+    for page in (0..23).rev() {
+        packed.push(held(page)).unwrap();
+    }
+    assert_eq!((packed.len(), packed.capacity()), (23, 23));
+    assert!((0..23).all(|page| packed.get(page).unwrap() == trial.sample.held.get(22 - page)));
+    trial.pages.reverse();
+    assert_eq!(trial.run().unwrap().by_cpu, 0);
+    trial.end();
+}
+
+#[test]
+fn a_corrupt_page_of_a_pinned_batch_is_an_error_with_its_number_and_harms_no_other() {
+    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+    let corrupt = PageData::new(PageKind::Lz4, &[0xff; 40]).unwrap();
+    let packed = trial.packed.as_mut().unwrap();
+    packed.clear();
+    for page in 0..23 {
+        packed.push(if page == 9 { corrupt } else { trial.sample.held.get(page).unwrap() }).unwrap();
+    }
+    let Err(Error::InPage { index: 9, .. }) = trial.run() else { panic!("page 9 is corrupt") };
+    let pages = trial.pinned.as_ref().unwrap().pages().unwrap();
+    assert!((0..23).all(|page| page == 9 || pages[page] == trial.pages[page]));
+    assert!(pages[9] != [0xaa; PAGE_SIZE], "nothing of what was there before");
+    assert_eq!(trial.compressor.stats().fallback.batches, 0, "the device did what it should");
     trial.end();
 }

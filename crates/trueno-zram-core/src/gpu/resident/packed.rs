@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::ring::compress::checked_entry;
+use crate::gpu::ring::entries::checked_entry;
 use crate::gpu::stream::Stream;
 use crate::page::{PAGE_SIZE, PageKind};
 

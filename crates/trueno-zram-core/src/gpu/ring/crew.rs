@@ -59,12 +59,12 @@ impl<D: Device> Crew<D> {
     }
 
     /// Takes so many of the pool's threads.
-    pub(super) fn hire<'scope, 'a: 'scope, S: Stage<D>, K: Send>(
+    pub(super) fn hire<'scope, 'a: 'scope, S: Stage<D>, T: Send + 'a>(
         &'scope self,
         scope: &Scope<'scope>,
         threads: usize,
         stage: &'a S,
-        to_driver: &Sender<Returned<'a, D, K>>,
+        to_driver: &Sender<Returned<D, T>>,
     ) where
         D: 'a,
     {
@@ -82,7 +82,7 @@ impl<D: Device> Crew<D> {
         self.pile().extend(pieces.map(|piece| (slot_start, piece)));
     }
 
-    fn work<S: Stage<D>, K>(&self, stage: &S, to_driver: &Sender<Returned<'_, D, K>>) {
+    fn work<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) {
         let mut pause = Pause::default();
         while !self.dismissed.load(Ordering::Acquire) {
             let staged = self.stage_next(stage, to_driver);
@@ -93,7 +93,7 @@ impl<D: Device> Crew<D> {
     }
 
     /// Stages the next piece. Whether there was one.
-    fn stage_next<S: Stage<D>, K>(&self, stage: &S, to_driver: &Sender<Returned<'_, D, K>>) -> bool {
+    fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
         let taken = self.pile().pop_front();
         let Some((slot_start, mut piece)) = taken else { return false };
         let staged = stage.stage(&mut piece);

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind, PageStatus};
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
 
 use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
+use super::pack::{Crossing, Pack, packed_kind};
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot};
-use super::{Deliver, Outcome, Ring, Stage, Submit};
-use crate::arena::CompressedBatch;
+use super::{Deliver, NoStage, Outcome, Ring, Submit};
+use crate::arena::{CompressedBatch, IndexEntry};
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
@@ -23,6 +24,11 @@ pub(crate) enum CompressedPages<'a> {
     Batch(&'a CompressedBatch),
     /// The first so many pages of a batch.
     Head(&'a CompressedBatch, usize),
+    /// Bytes and an index that fits them.
+    Parts {
+        arena: &'a [u8],
+        index: &'a [IndexEntry],
+    },
 }
 
 impl<'a> CompressedPages<'a> {
@@ -31,6 +37,7 @@ impl<'a> CompressedPages<'a> {
             Self::Pages(pages) => pages.len(),
             Self::Batch(batch) => batch.len(),
             Self::Head(_, pages) => pages,
+            Self::Parts { index, .. } => index.len(),
         }
     }
 
@@ -38,6 +45,7 @@ impl<'a> CompressedPages<'a> {
         match self {
             Self::Pages(pages) => pages[page].data(),
             Self::Batch(batch) | Self::Head(batch, _) => batch.get(page).expect("pages are numbered below the length"),
+            Self::Parts { arena, index } => index[page].find(arena).expect("the index fits the bytes"),
         }
     }
 }
@@ -48,6 +56,21 @@ pub(crate) struct Restored {
     pub(crate) outcome: Outcome,
     /// In no order.
     pub(crate) left: Vec<usize>,
+}
+
+impl Restored {
+    fn new(outcome: Outcome, mut left: Vec<usize>) -> Self {
+        // Behind those that are done, all are left.
+        left.retain(|page| *page < outcome.pages_done);
+        Self { outcome, left }
+    }
+}
+
+/// Packed pages in page-locked memory, one after the other, each at a multiple of what the kernel wants.
+pub(crate) struct PackedFrom<'a, D: Device> {
+    pub(crate) memory: &'a mut D::Pinned,
+    /// None is a Zstandard frame.
+    pub(crate) index: &'a [IndexEntry],
 }
 
 impl<D: Device> Ring<D> {
@@ -66,7 +89,7 @@ impl<D: Device> Ring<D> {
         let stage = Pack { from, which: Crossing::Blocks };
         let mut sink = ToPages { from, to, left: Vec::new() };
         let outcome = self.drive(pool, from.len(), Some(&stage), &mut ToStaging, &mut sink, progress);
-        Restored { outcome, left: sink.left }
+        Restored::new(outcome, sink.left)
     }
 
     /// Restores pages to page-locked memory, straight from the device.
@@ -81,63 +104,24 @@ impl<D: Device> Ring<D> {
             return Restored { outcome: Outcome::failed(error), left: Vec::new() };
         }
         let stage = Pack { from, which: Crossing::All };
-        let mut sink = InPlace { from, left: Vec::new() };
+        let mut sink = InPlace::default();
         let outcome = self.drive(pool, from.len(), Some(&stage), &mut ToPinned(to), &mut sink, progress);
-        Restored { outcome, left: sink.left }
+        Restored::new(outcome, sink.left)
     }
-}
 
-/// Which pages go over the bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Crossing {
-    /// LZ4 blocks alone: to copy or fill a page is less work for the CPU than to fetch it.
-    Blocks,
-    /// All, since the device puts them in their final places. A page that it does not know is sent as zeros in its stead.
-    All,
-}
-
-/// A page as the kernel takes it, if it goes to the device.
-fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PackedKind, &[u8])> {
-    match (data.kind(), which) {
-        (PageKind::Lz4, _) => Some((PackedKind::Lz4, data.bytes())),
-        (PageKind::Raw, Crossing::All) => Some((PackedKind::Raw, data.bytes())),
-        (PageKind::SameFilled, Crossing::All) => Some((PackedKind::SameFilled, data.bytes())),
-        (PageKind::Zstd, Crossing::All) => Some((PackedKind::SameFilled, &[0; 8])),
-        (_, Crossing::Blocks) => None,
-    }
-}
-
-/// Packs compressed pages into page-locked memory as the kernel wants them, and writes their index.
-struct Pack<'a> {
-    from: CompressedPages<'a>,
-    which: Crossing,
-}
-
-impl<D: Device> Stage<D> for Pack<'_> {
-    fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()> {
-        let Piece { range, places, index, .. } = piece;
-        // Each piece has its own room on the device, however little of it is used.
-        let first_offset = (piece.number * PIECE_PAGES * PAGE_SIZE) as u64;
-        let mut end = 0;
-        for page in range.clone() {
-            let place = as_packed(self.from.get(page), self.which).map(|(kind, bytes)| {
-                let len_bytes = u16::try_from(bytes.len()).expect("PageData holds at most 4096 bytes");
-                index.push(PackedEntry::new(first_offset + end as u64, len_bytes, kind).bits().to_le_bytes());
-                end += bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize);
-                u32::try_from(index.len() - 1).expect("a piece has few pages")
-            });
-            places.push(place);
-        }
-        (piece.crossing, piece.bytes_in) = (index.len(), end);
-        let range = piece.range.clone();
-        let mut rest = &mut piece.memory_in().bytes_mut()?[..end];
-        for (_, bytes) in range.filter_map(|page| as_packed(self.from.get(page), self.which)) {
-            let aligned = bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize);
-            let (to, after) = std::mem::take(&mut rest).split_at_mut(aligned);
-            to[..bytes.len()].copy_from_slice(bytes);
-            rest = after;
-        }
-        Ok(())
+    /// Restores packed pages in page-locked memory to more of it: the device fetches the ones and puts the others.
+    pub(crate) fn decompress_all_pinned(
+        &mut self,
+        pool: &ThreadPool,
+        packed: PackedFrom<'_, D>,
+        to: &mut D::Pinned,
+        progress: &dyn Progress,
+    ) -> Restored {
+        let mut sink = InPlace::default();
+        let pages = packed.index.len();
+        let outcome =
+            self.drive(pool, pages, None::<&NoStage>, &mut AllPinned { from: packed, to }, &mut sink, progress);
+        Restored::new(outcome, sink.left)
     }
 }
 
@@ -146,6 +130,12 @@ struct ToStaging;
 
 /// Queues a decompression to the caller's page-locked memory.
 struct ToPinned<'a, P>(&'a mut P);
+
+/// Queues a decompression to the caller's page-locked memory from more of it.
+struct AllPinned<'a, D: Device> {
+    from: PackedFrom<'a, D>,
+    to: &'a mut D::Pinned,
+}
 
 impl<D: Device> Submit<D> for ToStaging {
     const INDEX_COPY: IndexCopy = IndexCopy::None;
@@ -173,15 +163,49 @@ impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
     }
 
     fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
-        let part = slot.range.start * PAGE_SIZE..slot.range.end * PAGE_SIZE;
-        device.mark(&slot.device, Mark::D2hStart)?;
-        device.download(Queue::D2h, &slot.device, Buffer::Pages, 0, self.0, part)?;
-        download_status(device, slot)
+        download_pinned(device, slot, self.0)
     }
 
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
         self.0.settle(time_limit)
     }
+}
+
+impl<D: Device> Submit<D> for AllPinned<'_, D> {
+    const INDEX_COPY: IndexCopy = IndexCopy::None;
+
+    fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+        let entries = &self.from.index[slot.range.clone()];
+        let start = entries[0].offset;
+        let mut end = start;
+        let index = slot.index.bytes_mut()?.as_chunks_mut::<INDEX_ENTRY_BYTES>().0;
+        for (entry, packed) in entries.iter().zip(index) {
+            let kind = packed_kind(entry.kind).expect("page-locked batches hold what the kernel knows");
+            *packed = PackedEntry::new(entry.offset - start, entry.len_bytes, kind).bits().to_le_bytes();
+            end = (entry.offset + u64::from(entry.len_bytes)).next_multiple_of(PACK_ALIGN_BYTES.into());
+        }
+        let place = |offset| usize::try_from(offset).expect("the batch lies in memory");
+        device.mark(&slot.device, Mark::H2dStart)?;
+        device.upload(&slot.device, Buffer::Packed, 0, self.from.memory, place(start)..place(end))?;
+        slot.packed_bytes = place(end - start);
+        launch(device, slot)
+    }
+
+    fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+        download_pinned(device, slot, self.to)
+    }
+
+    fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        self.from.memory.settle(time_limit).and(self.to.settle(time_limit))
+    }
+}
+
+/// Queues the copy of the slot's pages to where all pages go.
+fn download_pinned<D: Device>(device: &mut D, slot: &mut Slot<D>, to: &mut D::Pinned) -> GpuResult<()> {
+    let part = slot.range.start * PAGE_SIZE..slot.range.end * PAGE_SIZE;
+    device.mark(&slot.device, Mark::D2hStart)?;
+    device.download(Queue::D2h, &slot.device, Buffer::Pages, 0, to, part)?;
+    download_status(device, slot)
 }
 
 fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
@@ -197,10 +221,15 @@ fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> 
         packed_bytes = at + part.end;
         device.upload(on_device, Buffer::Packed, at, piece.memory_in(), part)?;
     }
+    slot.packed_bytes = packed_bytes;
+    launch(device, slot)
+}
+
+/// Queues the copy of the index, and the kernel.
+fn launch<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.upload(&slot.device, Buffer::Index, 0, &mut slot.index, 0..slot.crossing * INDEX_ENTRY_BYTES)?;
     device.mark(&slot.device, Mark::H2dEnd)?;
-    slot.packed_bytes = packed_bytes;
-    device.decompress(&slot.device, packed_bytes, slot.crossing_u32())
+    device.decompress(&slot.device, slot.packed_bytes, slot.crossing_u32())
 }
 
 fn download_status<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
@@ -217,21 +246,32 @@ fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
 /// Takes restored pages out of page-locked memory, and makes those that did not cross the bus.
 struct ToPages<'a> {
     from: CompressedPages<'a>,
+    /// Places that no slot has.
     to: &'a mut [Page],
     left: Vec<usize>,
 }
 
 impl<D: Device> Deliver<D> for ToPages<'_> {
-    fn deliver(&mut self, slot: &mut Slot<D>) -> GpuResult<()> {
+    type Share = Self;
+
+    fn share(&mut self, slot: &Slot<D>) -> Option<Self> {
+        let to = self.to.split_off_mut(..slot.range.len())?;
+        Some(Self { from: self.from, to, left: Vec::new() })
+    }
+
+    fn deliver(share: &mut Self, slot: &mut Slot<D>) -> GpuResult<()> {
         let status = slot.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
-        let to = self.to[slot.range.clone()].par_chunks_mut(PIECE_PAGES);
-        let pieces = slot.pieces[..slot.pieces_used].par_iter_mut().zip(to);
+        let pieces = slot.pieces[..slot.pieces_used].par_iter_mut().zip(share.to.par_chunks_mut(PIECE_PAGES));
         let left: Vec<GpuResult<Vec<usize>>> =
-            pieces.map(|(piece, to)| restore_piece(self.from, piece, status, to)).collect();
+            pieces.map(|(piece, to)| restore_piece(share.from, piece, status, to)).collect();
         for left in left {
-            self.left.extend(left?);
+            share.left.extend(left?);
         }
         Ok(())
+    }
+
+    fn give_back(&mut self, share: Self) {
+        self.left.extend(share.left);
     }
 }
 
@@ -262,19 +302,31 @@ fn restore_piece<D: Device>(
 }
 
 /// Notes which pages the device did not restore; the others are in their places.
-struct InPlace<'a> {
-    from: CompressedPages<'a>,
+#[derive(Default)]
+struct InPlace {
     left: Vec<usize>,
 }
 
-impl<D: Device> Deliver<D> for InPlace<'_> {
-    fn deliver(&mut self, slot: &mut Slot<D>) -> GpuResult<()> {
+impl<D: Device> Deliver<D> for InPlace {
+    type Share = Self;
+
+    fn share(&mut self, _slot: &Slot<D>) -> Option<Self> {
+        Some(Self::default())
+    }
+
+    fn deliver(share: &mut Self, slot: &mut Slot<D>) -> GpuResult<()> {
         // All pages crossed: a page's place on the device is its place in the slot.
         let status = slot.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
-        let is_left = |(place, page): &(usize, usize)| {
-            self.from.get(*page).kind() == PageKind::Zstd || !is_restored(status, *place)
-        };
-        self.left.extend(slot.range.clone().enumerate().filter(is_left).map(|(_, page)| page));
+        let refused = slot.range.clone().enumerate().filter(|(place, _)| !is_restored(status, *place));
+        share.left.extend(refused.map(|(_, page)| page));
+        for piece in &slot.pieces[..slot.pieces_used] {
+            let unknown = piece.range.clone().zip(&piece.places).filter(|(_, place)| place.is_none());
+            share.left.extend(unknown.map(|(page, _)| page));
+        }
         Ok(())
+    }
+
+    fn give_back(&mut self, share: Self) {
+        self.left.extend(share.left);
     }
 }

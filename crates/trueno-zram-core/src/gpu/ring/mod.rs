@@ -8,8 +8,8 @@
 //!
 //! One thread, the caller's, drives: it queues copies and kernels and asks how far they are. Staging (pages into
 //! page-locked memory) and delivering (results out of it) are work for the cores of a pool, which pieces of slots, and
-//! slots, travel to and come back from. A core stages a piece by itself and waits for no other. Slots are delivered in the
-//! order of their pages.
+//! slots, travel to and come back from. A core stages a piece by itself and waits for no other. Deliveries start in the
+//! order of the pages, and where they are in no one's way, several are under way at a time.
 //!
 //! The ring knows nothing of the CPU's codec. When the device fails, it says how many pages were delivered, and why.
 
@@ -18,13 +18,21 @@ mod crew;
 pub(crate) mod cuda;
 pub(crate) mod decompress;
 pub(crate) mod device;
+pub(crate) mod entries;
 #[cfg(test)]
 pub(crate) mod fake;
 pub(crate) mod interpreter;
+pub(crate) mod into_batch;
+pub(crate) mod into_pages;
+mod into_pinned;
+mod pack;
 mod piece;
 mod slot;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -105,34 +113,49 @@ trait Submit<D: Device> {
     }
 }
 
-/// Takes a complete slot's result; on the pool, in the order of the pages.
-trait Deliver<D: Device>: Send {
-    fn deliver(&mut self, slot: &mut Slot<D>) -> GpuResult<()>;
+/// Takes the results of complete slots.
+pub(crate) trait Deliver<D: Device> {
+    /// What a delivery needs of it: a part of the destination, say.
+    type Share: Send;
+
+    /// The share for a slot, in the order of the pages; none while an earlier delivery has what is needed.
+    fn share(&mut self, slot: &Slot<D>) -> Option<Self::Share>;
+    /// Takes a slot's result; on the pool, beside other deliveries.
+    fn deliver(share: &mut Self::Share, slot: &mut Slot<D>) -> GpuResult<()>;
+    /// Takes a share back, in any order.
+    fn give_back(&mut self, share: Self::Share);
 }
 
 /// What comes back from the pool.
-enum Returned<'a, D: Device, K> {
+enum Returned<D: Device, T> {
     /// A piece of the slot whose pages start there.
     Piece { slot_start: usize, piece: Piece<D>, staged: GpuResult<()> },
-    /// A slot whose result was taken.
-    Slot { slot: Slot<D>, sink: &'a mut K, delivered: GpuResult<()> },
+    /// A slot whose result was taken, with the share that it was taken with.
+    Slot { slot: Slot<D>, share: T, delivered: GpuResult<()> },
     /// A task that panicked. So will the end of the pool's scope, which this leads to.
     Panic,
 }
 
 /// A run through the ring: where the slots are.
-struct Run<'a, D: Device, K> {
+struct Run<'a, D: Device, K: Deliver<D>> {
     pages: usize,
     /// The first page that no slot has claimed.
     next: usize,
     /// Slots whose pieces are on the pool, in the order of their pages.
     staging: VecDeque<Slot<D>>,
     in_flight: VecDeque<Slot<D>>,
-    /// What takes the results, unless a task has it.
-    sink: Option<&'a mut K>,
+    /// The pages of slots that are on the pool to be delivered, or were before those of an earlier one.
+    delivering: VecDeque<Delivery>,
+    sink: &'a mut K,
     outcome: Outcome,
-    from_pool: Receiver<Returned<'a, D, K>>,
-    to_driver: Sender<Returned<'a, D, K>>,
+    from_pool: Receiver<Returned<D, K::Share>>,
+    to_driver: Sender<Returned<D, K::Share>>,
+}
+
+/// Pages that are being delivered.
+struct Delivery {
+    pages: Range<usize>,
+    is_done: bool,
 }
 
 impl<D: Device> Ring<D> {
@@ -181,7 +204,8 @@ impl<D: Device> Ring<D> {
             next: 0,
             staging: VecDeque::with_capacity(self.shape.slots),
             in_flight: VecDeque::with_capacity(self.shape.slots),
-            sink: Some(sink),
+            delivering: VecDeque::with_capacity(self.shape.slots),
+            sink,
             outcome: Outcome::default(),
             from_pool,
             to_driver,
@@ -232,6 +256,7 @@ impl<D: Device> Ring<D> {
     ) -> GpuResult<bool>
     where
         D: 'a,
+        K::Share: 'a,
     {
         let mut moved = false;
         while let Ok(returned) = run.from_pool.try_recv() {
@@ -245,19 +270,26 @@ impl<D: Device> Ring<D> {
             self.start(run.in_flight.back_mut().expect("pushed just now"), submit)?;
             moved = true;
         }
+        let mut is_next = true;
         for slot in &mut run.in_flight {
-            moved |= self.advance(slot, submit, &mut run.outcome.times)?;
+            // Results leave in order: where one is put may depend on the lengths of those before it.
+            if is_next || slot.state() != SlotState::KernelInProgress {
+                moved |= self.advance(slot, submit, &mut run.outcome.times)?;
+            }
+            is_next = matches!(slot.state(), SlotState::D2HInProgress | SlotState::Complete);
         }
-        if run.in_flight.front().is_some_and(|slot| slot.state() == SlotState::Complete)
-            && let Some(sink) = run.sink.take()
+        if let Some(slot) = run.in_flight.front()
+            && slot.state() == SlotState::Complete
+            && let Some(mut share) = run.sink.share(slot)
         {
             let mut slot = run.in_flight.pop_front().expect("there is a first");
+            run.delivering.push_back(Delivery { pages: slot.range.clone(), is_done: false });
             let to_driver = run.to_driver.clone();
             scope.spawn(move |_| {
                 reporting_panics(&to_driver, || {
-                    let delivered = on_duty(|| sink.deliver(&mut slot));
+                    let delivered = on_duty(|| K::deliver(&mut share, &mut slot));
                     // The receiver outlives the scope.
-                    let _ = to_driver.send(Returned::Slot { slot, sink, delivered });
+                    let _ = to_driver.send(Returned::Slot { slot, share, delivered });
                 });
             });
             moved = true;
@@ -292,10 +324,10 @@ impl<D: Device> Ring<D> {
     }
 
     /// What the pool sends back goes to where it belongs, and counts.
-    fn take_back<'a, K>(
+    fn take_back<K: Deliver<D>>(
         &mut self,
-        run: &mut Run<'a, D, K>,
-        returned: Returned<'a, D, K>,
+        run: &mut Run<'_, D, K>,
+        returned: Returned<D, K::Share>,
         progress: &dyn Progress,
     ) -> GpuResult<()> {
         match returned {
@@ -303,14 +335,13 @@ impl<D: Device> Ring<D> {
                 run.put_piece(slot_start, piece);
                 staged
             }
-            Returned::Slot { mut slot, sink, delivered } => {
-                run.sink = Some(sink);
+            Returned::Slot { mut slot, share, delivered } => {
+                run.sink.give_back(share);
                 slot.enter(SlotState::Free);
-                let pages = slot.range.len();
+                let pages = slot.range.clone();
                 self.free.push(slot);
                 delivered?;
-                run.outcome.pages_done += pages;
-                progress.pages_done(pages);
+                run.delivered(&pages, progress);
                 Ok(())
             }
             Returned::Panic => Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() }),
@@ -364,17 +395,27 @@ impl<D: Device> Ring<D> {
     }
 }
 
-impl<D: Device, K> Run<'_, D, K> {
+impl<D: Device, K: Deliver<D>> Run<'_, D, K> {
     fn put_piece(&mut self, slot_start: usize, piece: Piece<D>) {
         let slot = self.staging.iter_mut().find(|slot| slot.range.start == slot_start);
         slot.expect("a slot waits for its pieces").put_piece(piece);
     }
+
+    /// Notes a delivery. Pages are done when those before them are.
+    fn delivered(&mut self, pages: &Range<usize>, progress: &dyn Progress) {
+        let delivery = self.delivering.iter_mut().find(|delivery| delivery.pages == *pages);
+        delivery.expect("what is delivered was noted before").is_done = true;
+        while let Some(done) = self.delivering.pop_front_if(|delivery| delivery.is_done) {
+            self.outcome.pages_done = done.pages.end;
+            progress.pages_done(done.pages.len());
+        }
+    }
 }
 
 /// Does some work of the pool. Should it panic, the thread that drives is told.
-fn reporting_panics<D: Device, K>(to_driver: &Sender<Returned<'_, D, K>>, work: impl FnOnce()) {
-    struct Report<'s, 'a, D: Device, K>(&'s Sender<Returned<'a, D, K>>);
-    impl<D: Device, K> Drop for Report<'_, '_, D, K> {
+fn reporting_panics<D: Device, T>(to_driver: &Sender<Returned<D, T>>, work: impl FnOnce()) {
+    struct Report<'s, D: Device, T>(&'s Sender<Returned<D, T>>);
+    impl<D: Device, T> Drop for Report<'_, D, T> {
         fn drop(&mut self) {
             if std::thread::panicking() {
                 let _ = self.0.send(Returned::Panic);

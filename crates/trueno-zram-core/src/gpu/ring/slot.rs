@@ -44,7 +44,7 @@ impl SlotState {
 
 /// One slot.
 #[derive(Debug)]
-pub(super) struct Slot<D: Device> {
+pub(crate) struct Slot<D: Device> {
     state: SlotState,
     /// When it got there.
     since: Instant,
@@ -54,6 +54,8 @@ pub(super) struct Slot<D: Device> {
     pub(super) crossing: usize,
     /// The length of the packed pages, once known.
     pub(super) packed_bytes: usize,
+    /// Where they start in the caller's page-locked memory, in runs that put them there.
+    pub(super) packed_at: usize,
     pub(super) device: D::Slot,
     /// Where packed pages arrive; made when a run first needs it.
     pub(super) packed_out: Option<D::Pinned>,
@@ -80,6 +82,7 @@ impl<D: Device> Slot<D> {
             range: 0..0,
             crossing: 0,
             packed_bytes: 0,
+            packed_at: 0,
             device: device.slot(pages)?,
             packed_out: None,
             index: room(INDEX_ENTRY_BYTES)?,

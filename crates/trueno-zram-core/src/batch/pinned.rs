@@ -1,0 +1,244 @@
+//! Batches in page-locked memory, which the GPU reads and writes by itself.
+
+use std::time::Instant;
+
+use super::gpu::GpuBatchCompressor;
+use super::result::BatchTimes;
+use crate::arena::{CompressedBatch, check_destination};
+use crate::error::Result;
+use crate::gpu::raw::GpuError;
+use crate::gpu::ring::Outcome;
+use crate::gpu::ring::decompress::{CompressedPages, Restored};
+use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
+use crate::gpu::ring::into_batch::IntoBatch;
+use crate::gpu::{PinnedBatch, PinnedPages};
+use crate::page::PAGE_SIZE;
+use crate::progress::Progress;
+
+impl<D: Device> GpuBatchCompressor<D> {
+    /// Allocates page-locked memory for pages, all zero.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let pages = compressor.pinned_pages(1000)?; // to fill, and to compress without a copy
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
+    pub fn pinned_pages(&self, pages: usize) -> Result<PinnedPages<D::Pinned>> {
+        Ok(PinnedPages::new(self.pinned_memory(pages)?, pages))
+    }
+
+    /// Allocates page-locked memory for as many compressed pages, however well they compress.
+    ///
+    /// ```no_run
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
+    /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
+    /// let batch = compressor.pinned_batch(1000)?;
+    /// assert_eq!(batch.capacity(), 1000);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`pinned_pages`](Self::pinned_pages).
+    pub fn pinned_batch(&self, pages: usize) -> Result<PinnedBatch<D::Pinned>> {
+        Ok(PinnedBatch::new(self.pinned_memory(pages)?, pages))
+    }
+
+    fn pinned_memory(&self, pages: usize) -> Result<D::Pinned> {
+        let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
+        let len_bytes = pages.checked_mul(PAGE_SIZE).ok_or(too_many)?;
+        Ok(self.device()?.pinned(len_bytes, HostRole::Shared)?)
+    }
+
+    /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CompressedBatch;
+    /// let mut pages = compressor.pinned_pages(2)?;
+    /// pages.pages_mut()?[1].fill(9);
+    /// let mut batch = CompressedBatch::new();
+    /// compressor.compress_pinned_into(&mut pages, &mut batch, &())?;
+    /// # assert_eq!(batch.get(1).map(|page| page.bytes().to_vec()), Some(vec![9; 8]));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As of [`compress_batch`](Self::compress_batch).
+    pub fn compress_pinned_into(
+        &mut self,
+        pages: &mut PinnedPages<D::Pinned>,
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let start = Instant::now();
+        batch.clear();
+        let len = pages.len();
+        let outcome = match &mut self.ring {
+            Some(ring) => {
+                let mut sink = IntoBatch::new(batch, len);
+                let report = |done| progress.pages_done(done);
+                ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
+            }
+            None => Outcome::default(),
+        };
+        let left = len - outcome.pages_done;
+        if self.note(&outcome, left) {
+            // Bytes that the GPU only reads are within reach even while it hangs.
+            self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
+        }
+        Ok(self.compressed(batch.index(), &outcome, start))
+    }
+
+    /// Compresses pages that lie in page-locked memory to page-locked memory: the GPU fetches the ones and puts the others,
+    /// and the CPU's cores have nothing to do.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let (mut pages, mut batch) = (compressor.pinned_pages(2)?, compressor.pinned_batch(2)?);
+    /// for round in 0..3 {
+    ///     pages.pages_mut()?[1].fill(round);
+    ///     compressor.compress_all_pinned(&mut pages, &mut batch, &())?;
+    ///     assert_eq!(batch.get(1)?.map(|page| page.bytes().to_vec()), Some(vec![round; 8]));
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageCount`](crate::Error::PageCount) if there is not room for as many pages;
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while a copy to the batch was
+    /// under way that nothing can wait for.
+    pub fn compress_all_pinned(
+        &mut self,
+        pages: &mut PinnedPages<D::Pinned>,
+        batch: &mut PinnedBatch<D::Pinned>,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        let len = pages.len();
+        batch.check_room(len)?;
+        batch.clear();
+        let start = Instant::now();
+        let mut outcome = match &mut self.ring {
+            Some(ring) => {
+                let report = |done| progress.pages_done(done);
+                ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
+            }
+            None => Outcome::default(),
+        };
+        self.reach(batch.memory_mut(), &mut outcome)?;
+        if self.note(&outcome, len - outcome.pages_done) {
+            // Bytes that the GPU only reads are within reach even while it hangs.
+            let mut left = CompressedBatch::new();
+            self.cpu.compress_into(&pages.pages()?[outcome.pages_done..], &mut left, progress)?;
+            left.iter().try_for_each(|page| batch.push(page))?;
+        }
+        Ok(self.compressed(batch.index(), &outcome, start))
+    }
+
+    /// Restores all pages of a batch to page-locked memory: the GPU puts them there.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::CpuBatchCompressor;
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?;
+    /// let mut pages = compressor.pinned_pages(2)?;
+    /// compressor.decompress_pinned_into(&batch, &mut pages, &())?;
+    /// assert_eq!(pages.pages()?, [[3; 4096]; 2]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while a copy to the pages was
+    /// under way that nothing can wait for.
+    pub fn decompress_pinned_into(
+        &mut self,
+        batch: &CompressedBatch,
+        pages: &mut PinnedPages<D::Pinned>,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        check_destination(batch.len(), pages.len())?;
+        let start = Instant::now();
+        let from = CompressedPages::Batch(batch);
+        let restored = match &mut self.ring {
+            Some(ring) => {
+                let report = |done| progress.pages_done(done);
+                ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
+            }
+            None => Restored::default(),
+        };
+        self.finish_restoring_pinned(from, pages, restored, start, progress)
+    }
+
+    /// Restores all pages of a batch in page-locked memory to page-locked memory: the GPU fetches the ones and puts the
+    /// others, and the CPU's cores have nothing to do.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// # use trueno_zram_core::{PageData, PageKind};
+    /// let mut batch = compressor.pinned_batch(1)?;
+    /// batch.push(PageData::new(PageKind::SameFilled, &[3; 8])?)?;
+    /// let mut pages = compressor.pinned_pages(1)?;
+    /// compressor.decompress_all_pinned(&mut batch, &mut pages, &())?;
+    /// assert_eq!(pages.pages()?, [[3; 4096]]);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`decompress_pinned_into`](Self::decompress_pinned_into).
+    pub fn decompress_all_pinned(
+        &mut self,
+        batch: &mut PinnedBatch<D::Pinned>,
+        pages: &mut PinnedPages<D::Pinned>,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        check_destination(batch.len(), pages.len())?;
+        let start = Instant::now();
+        let restored = match &mut self.ring {
+            Some(ring) => {
+                let report = |done| progress.pages_done(done);
+                ring.decompress_all_pinned(self.cpu.pool(), batch.packed_from(), pages.memory_mut(), &report)
+            }
+            None => Restored::default(),
+        };
+        self.finish_restoring_pinned(batch.compressed_pages()?, pages, restored, start, progress)
+    }
+
+    fn finish_restoring_pinned(
+        &mut self,
+        from: CompressedPages<'_>,
+        pages: &mut PinnedPages<D::Pinned>,
+        mut restored: Restored,
+        start: Instant,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
+        self.reach(pages.memory_mut(), &mut restored.outcome)?;
+        let to = pages.pages_mut()?;
+        // The device may have put there what an earlier batch left in its memory.
+        restored.left.iter().for_each(|page| to[*page].fill(0));
+        if restored.outcome.failure.is_some() {
+            to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
+        }
+        self.finish_restoring(from, to, restored, start, progress)
+    }
+
+    /// Makes sure that page-locked memory which a run wrote is within reach. If it is not, there is no going on.
+    fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut Outcome) -> Result<()> {
+        let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
+        // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
+        let _ = memory.settle(self.time_limit);
+        let lost = outcome.failure.get_or_insert(error).clone();
+        if memory.bytes_mut().is_ok() {
+            return Ok(());
+        }
+        self.note(outcome, 0);
+        Err(lost.into())
+    }
+}

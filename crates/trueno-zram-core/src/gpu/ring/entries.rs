@@ -1,0 +1,64 @@
+//! Where a slot's compressed pages lie: what the kernel wrote, checked, and the pages that never went to the device.
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+
+use super::device::{Device, PinnedMemory};
+use super::slot::Slot;
+use crate::arena::IndexEntry;
+use crate::gpu::error::{GpuError, GpuResult};
+use crate::page::{FILL_WORD_BYTES, PageKind};
+
+/// The length of a fill word, as an index has it.
+const FILL_LEN_BYTES: u16 = 8;
+const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
+
+/// The bytes that hold a slot's pages, which are in its own memory, and where each lies in them. Fill words are put behind
+/// the packed pages: each of their pages left 4096 bytes of room.
+pub(super) fn listed<D: Device>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
+    let mut memory = slot.packed_out.take().expect("a run ensures what it uses");
+    let packed_bytes = slot.packed_bytes;
+    let listed = memory.bytes_mut().and_then(|bytes| list_entries(slot, &mut bytes[packed_bytes..]));
+    let memory = slot.packed_out.insert(memory);
+    Ok((&memory.bytes()?[..listed?], &slot.entries))
+}
+
+/// Makes a slot's index entries, which count from the start of its packed pages. Fill words go to `words`, which lies behind
+/// these. The bytes that hold all of them.
+pub(super) fn list_entries<D: Device>(slot: &mut Slot<D>, words: &mut [u8]) -> GpuResult<usize> {
+    let Slot { entries, index, pieces, .. } = slot;
+    let mut words = words.as_chunks_mut::<FILL_WORD_BYTES>().0.iter_mut();
+    let mut placed = index.bytes()?.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
+    // Runs that stage nothing have no pieces: all their pages are on the device.
+    let fills = pieces[..slot.pieces_used].iter().flat_map(|piece| &piece.fills).chain(std::iter::repeat(&None));
+    let (mut end, mut used) = (0, slot.packed_bytes);
+    entries.clear();
+    for (page, fill) in slot.range.clone().zip(fills) {
+        if let Some(word) = fill {
+            *words.next().expect("a page that is not packed left room for a word") = *word;
+            entries.push(IndexEntry { offset: used as u64, len_bytes: FILL_LEN_BYTES, kind: PageKind::SameFilled });
+            used += FILL_WORD_BYTES;
+        } else {
+            let entry = placed.next().expect("the index has an entry for each page on the device");
+            let checked = checked_entry(entry, end, slot.packed_bytes);
+            let checked = checked.ok_or(GpuError::WrongIndex { page, bits: entry.bits() })?;
+            end = (checked.offset + u64::from(checked.len_bytes)).next_multiple_of(PACK_ALIGN_BYTES.into());
+            entries.push(checked);
+        }
+    }
+    Ok(used)
+}
+
+/// An entry that the kernel wrote. It must start where the one before ended: what a device says is not trusted.
+pub(crate) fn checked_entry(entry: PackedEntry, expected_offset: u64, packed_bytes: usize) -> Option<IndexEntry> {
+    let (offset, len_bytes) = (entry.offset_bytes(), entry.len_bytes());
+    let kind = match entry.kind()? {
+        PackedKind::SameFilled => PageKind::SameFilled,
+        PackedKind::Lz4 => PageKind::Lz4,
+        PackedKind::Raw => PageKind::Raw,
+    };
+    let fits = entry.is_placed()
+        && offset == expected_offset
+        && kind.held_len_bytes().contains(&usize::from(len_bytes))
+        && offset + u64::from(len_bytes) <= packed_bytes as u64;
+    fits.then_some(IndexEntry { offset, len_bytes, kind })
+}

@@ -1,0 +1,74 @@
+//! Compressed pages into page-locked memory, as the kernel wants them.
+
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+
+use super::Stage;
+use super::decompress::CompressedPages;
+use super::device::{Device, PinnedMemory};
+use super::piece::{PIECE_PAGES, Piece};
+use crate::gpu::error::GpuResult;
+use crate::page::{PAGE_SIZE, PageData, PageKind};
+
+/// Which pages go over the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Crossing {
+    /// LZ4 blocks alone: to copy or fill a page is less work for the CPU than to fetch it.
+    Blocks,
+    /// All, since the device puts them in their final places. A page that it does not know is sent as zeros in its stead.
+    All,
+}
+
+/// A page as the kernel takes it, if it goes to the device.
+fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PackedKind, &[u8])> {
+    match (packed_kind(data.kind()), which) {
+        (Some(PackedKind::Lz4), _) => Some((PackedKind::Lz4, data.bytes())),
+        (_, Crossing::Blocks) => None,
+        (Some(kind), Crossing::All) => Some((kind, data.bytes())),
+        (None, Crossing::All) => Some((PackedKind::SameFilled, &[0; 8])),
+    }
+}
+
+/// What the kernel calls a kind, if it knows it.
+pub(super) fn packed_kind(kind: PageKind) -> Option<PackedKind> {
+    match kind {
+        PageKind::SameFilled => Some(PackedKind::SameFilled),
+        PageKind::Lz4 => Some(PackedKind::Lz4),
+        PageKind::Raw => Some(PackedKind::Raw),
+        PageKind::Zstd => None,
+    }
+}
+
+/// Packs compressed pages into page-locked memory as the kernel wants them, and writes their index.
+pub(super) struct Pack<'a> {
+    pub(super) from: CompressedPages<'a>,
+    pub(super) which: Crossing,
+}
+
+impl<D: Device> Stage<D> for Pack<'_> {
+    fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()> {
+        let Piece { range, places, index, .. } = piece;
+        // Each piece has its own room on the device, however little of it is used.
+        let first_offset = (piece.number * PIECE_PAGES * PAGE_SIZE) as u64;
+        let mut end = 0;
+        for page in range.clone() {
+            let data = self.from.get(page);
+            let place = as_packed(data, self.which).map(|(kind, bytes)| {
+                let len_bytes = u16::try_from(bytes.len()).expect("PageData holds at most 4096 bytes");
+                index.push(PackedEntry::new(first_offset + end as u64, len_bytes, kind).bits().to_le_bytes());
+                end += bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize);
+                u32::try_from(index.len() - 1).expect("a piece has few pages")
+            });
+            places.push(place.filter(|_| data.kind() != PageKind::Zstd));
+        }
+        (piece.crossing, piece.bytes_in) = (index.len(), end);
+        let range = piece.range.clone();
+        let mut rest = &mut piece.memory_in().bytes_mut()?[..end];
+        for (_, bytes) in range.filter_map(|page| as_packed(self.from.get(page), self.which)) {
+            let aligned = bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize);
+            let (to, after) = std::mem::take(&mut rest).split_at_mut(aligned);
+            to[..bytes.len()].copy_from_slice(bytes);
+            rest = after;
+        }
+        Ok(())
+    }
+}

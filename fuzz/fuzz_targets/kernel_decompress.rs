@@ -5,8 +5,6 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use trueno_gpu::interp::{Launch, Memory};
-use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::cpu::Backend;
@@ -42,30 +40,12 @@ fn judge(blocks: &[Vec<u8>]) {
         bytes.extend_from_slice(block);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
     }
-    let mut memory = Memory::new();
-    let input = memory.add("input", &bytes);
-    let index = memory.add("index", &index);
-    let output = memory.add("output", &vec![0xee; blocks.len() * PAGE_SIZE]);
-    let status = memory.add_uninit("status", blocks.len() * 4);
-    let next_page = memory.add("next_page", &[0; 4]);
-    Launch::new(KERNEL.ir())
-        .grid(1)
-        .threads(1)
-        .arg(input)
-        .arg(bytes.len() as u64)
-        .arg(index)
-        .arg(output)
-        .arg(status)
-        .arg(next_page)
-        .arg(u32::try_from(blocks.len()).expect("three at most"))
-        .step_limit(4_000_000)
-        .run(&mut memory)
+    let mut pages = vec![[0xee; PAGE_SIZE]; blocks.len()];
+    let run = KERNEL
+        .interpret(&bytes, &index, &mut pages, |launch| launch.grid(1).threads(1).step_limit(4_000_000))
         .unwrap_or_else(|fault| panic!("{fault}"));
-    let pages = memory.bytes(output).expect("filled at the start");
-    let status = memory.bytes(status).expect("every page has a status");
-    for (i, block) in blocks.iter().enumerate() {
-        let code = u32::from_le_bytes(*status[4 * i..].first_chunk().expect("a status a page"));
-        let page = &pages[i * PAGE_SIZE..(i + 1) * PAGE_SIZE];
+    let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));
+    for ((block, page), code) in blocks.iter().zip(&pages).zip(codes) {
         let mut expected = [0; PAGE_SIZE];
         match decode_simple(block, &mut expected) {
             Ok(()) => assert!(code == PageStatus::Restored as u32 && *page == expected),

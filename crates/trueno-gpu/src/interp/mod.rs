@@ -242,6 +242,11 @@ impl<'k> Launch<'k> {
         self
     }
 
+    /// The grid that was asked for.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
     /// Threads a block: a multiple of 32, at most the kernel's own number.
     ///
     /// ```

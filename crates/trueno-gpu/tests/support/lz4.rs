@@ -1,18 +1,8 @@
 //! Runs the LZ4 kernels in the interpreter.
 
-use trueno_gpu::interp::{Fault, LaneOrder, Launch, Memory, Report};
-use trueno_gpu::kernels::Kernel;
+use trueno_gpu::interp::{Fault, LaneOrder, Report};
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page};
-
-/// Blocks in the grid: two, so that pages are drawn by several at once.
-const GRID: u32 = 2;
-
-/// What a page may take: a runaway loop ends here. Much, since waiting for another thread's page counts, too.
-const STEPS_PER_PAGE: u64 = 4_000_000;
-
-/// Bytes before and after each buffer that kernels must leave alone.
-pub(crate) const GUARD: [u8; 64] = [0xc3; 64];
 
 /// A packed batch.
 pub(crate) struct Packed {
@@ -41,33 +31,13 @@ pub(crate) fn compress_on(
     pages: &[Page],
     order: LaneOrder,
 ) -> Result<Packed, Fault> {
-    let mut memory = Memory::new();
-    let input = memory.add("input", pages.as_flattened());
-    let output = memory.add_uninit("output", pages.len() * PAGE_SIZE);
-    let index = memory.add("index", &vec![0; pages.len() * 8]);
-    let scratch_bytes = usize::try_from(kernel.scratch_bytes(GRID)).expect("small");
-    let scratch = memory.add_uninit("scratch", scratch_bytes);
-    let next_page = memory.add("next_page", &[0; 4]);
-    let report = Launch::new(kernel.ir())
-        .grid(GRID)
-        .arg(input)
-        .arg(output)
-        .arg(index)
-        .arg(scratch)
-        .arg(next_page)
-        .arg(u32::try_from(pages.len()).expect("small"))
-        .lane_order(order)
-        .threads(threads)
-        .step_limit(STEPS_PER_PAGE * (pages.len() as u64 + 1))
-        .run(&mut memory)?;
-    let index = memory.bytes(index).expect("zeroed at the start");
-    let (index, end) = whole_index(&index);
-    let written = memory.initialised(output);
+    let run = kernel.interpret(pages, |launch| launch.threads(threads).lane_order(order))?;
+    let (index, end) = whole_index(&run.index);
     assert!(
-        written[..end].iter().all(|written| *written) && !written[end..].contains(&true),
+        run.written[..end].iter().all(|written| *written) && !run.written[end..].contains(&true),
         "exactly the packed bytes"
     );
-    Ok(Packed { index, bytes: memory.bytes_or(output, 0)[..end].to_vec(), report })
+    Ok(Packed { index, bytes: run.packed[..end].to_vec(), report: run.report })
 }
 
 /// An index as the compressor leaves it, and where the packed pages end; checks that it is whole and the pages lie in
@@ -84,41 +54,19 @@ pub(crate) fn whole_index(bytes: &[u8]) -> (Vec<PackedEntry>, usize) {
     (index, usize::try_from(end).expect("small"))
 }
 
-/// The pages that a decompressor makes, and what became of each; and that it touched nothing else.
+/// The pages that a decompressor makes, and what became of each. Anything else that it touched would be a fault.
 pub(crate) fn decompress(
     kernel: &Lz4WarpDecompressKernel,
     index: &[PackedEntry],
     bytes: &[u8],
     order: LaneOrder,
 ) -> Result<(Vec<(PageStatus, Page)>, Report), Fault> {
-    let mut memory = Memory::new();
-    let input = memory.add("input", bytes);
-    let words: Vec<u8> = index.iter().flat_map(|entry| entry.bits().to_le_bytes()).collect();
-    let index_buffer = memory.add("index", &words);
-    let guarded = [&GUARD[..], &vec![0xee; index.len() * PAGE_SIZE], &GUARD].concat();
-    let output = memory.add("output", &guarded);
-    let status = memory.add_uninit("status", index.len() * 4);
-    let next_page = memory.add("next_page", &[0; 4]);
-    let report = Launch::new(kernel.ir())
-        .grid(GRID)
-        .arg(input)
-        .arg(bytes.len() as u64)
-        .arg(index_buffer)
-        .arg(output.at(GUARD.len() as u64))
-        .arg(status)
-        .arg(next_page)
-        .arg(u32::try_from(index.len()).expect("small"))
-        .lane_order(order)
-        .step_limit(STEPS_PER_PAGE * (index.len() as u64 + 1))
-        .run(&mut memory)?;
-    let output = memory.bytes(output).expect("filled at the start");
-    let (before, rest) = output.split_at(GUARD.len());
-    let (pages, after) = rest.split_at(index.len() * PAGE_SIZE);
-    assert!(before == GUARD && after == GUARD, "guards are intact");
-    let status = memory.bytes(status).expect("every page has a status");
+    let words: Vec<_> = index.iter().map(|entry| entry.bits().to_le_bytes()).collect();
+    let mut pages = vec![[0xee; PAGE_SIZE]; index.len()];
+    let run = kernel.interpret(bytes, words.as_flattened(), &mut pages, |launch| launch.lane_order(order))?;
     let status =
-        status.as_chunks().0.iter().map(|code| PageStatus::from_code(u32::from_le_bytes(*code)).expect("known"));
-    Ok((status.zip(pages.as_chunks().0.iter().copied()).collect(), report))
+        run.status.as_chunks().0.iter().map(|code| PageStatus::from_code(u32::from_le_bytes(*code)).expect("known"));
+    Ok((status.zip(pages).collect(), run.report))
 }
 
 /// Packs blocks as a host would.

@@ -8,6 +8,7 @@ mod find;
 mod format;
 mod gather;
 mod index;
+mod interpret;
 mod pack;
 mod scan;
 
@@ -15,6 +16,7 @@ pub use compress::Lz4WarpCompressKernel;
 pub use decompress::{Lz4WarpDecompressKernel, PageStatus};
 pub use format::PAGE_BYTES;
 pub use index::{PACK_ALIGN_BYTES, PackedEntry, PageKind};
+pub use interpret::{CompressRun, DecompressRun};
 
 /// The balance of speed and ratio. Both give standard blocks.
 ///

@@ -1,23 +1,15 @@
 //! The interpreter as the ring's device: the same kernels, run on the CPU.
 
-use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::sync::Mutex;
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::interp::{Fault, Launch, Memory};
-use trueno_gpu::kernels::Kernel;
+use trueno_gpu::interp::Fault;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
 
 use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::PAGE_SIZE;
-
-/// Blocks in the grid: two, so that pages are drawn by several at once.
-const GRID: u32 = 2;
-/// What a page may take: a runaway loop ends here.
-const STEPS_PER_PAGE: u64 = 4_000_000;
 
 /// The kernels' interpreter, which checks every access as it goes. It is four orders of magnitude slower than a GPU.
 ///
@@ -26,7 +18,6 @@ const STEPS_PER_PAGE: u64 = 4_000_000;
 pub struct Interpreter {
     compress: Lz4WarpCompressKernel,
     decompress: Lz4WarpDecompressKernel,
-    threads: usize,
 }
 
 impl Interpreter {
@@ -36,7 +27,6 @@ impl Interpreter {
             // Lane orders are for tests: the form that does not depend on them gives the same bytes.
             compress: Lz4WarpCompressKernel::new(pages).with_mode(mode).with_table_stores(TableStores::ReadBack),
             decompress: Lz4WarpDecompressKernel::new(pages),
-            threads: available_parallelism().map_or(1, NonZeroUsize::get),
         }
     }
 }
@@ -78,8 +68,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn fault(kernel: &dyn Kernel, fault: &Fault) -> GpuError {
-    GpuError::Kernel { kernel: kernel.name().to_owned(), reason: fault.to_string() }
+fn fault(fault: Fault) -> GpuError {
+    GpuError::Kernel { reason: fault.to_string(), kernel: fault.kernel }
 }
 
 /// The part, if so many bytes have it.
@@ -145,28 +135,10 @@ impl Device for Interpreter {
     fn compress(&mut self, slot: &InterpreterSlot, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
         let mut buffers = lock(&slot.buffers);
-        let count = pages as usize;
-        let mut memory = Memory::new();
-        let input = memory.add("input", &buffers.pages[..count * PAGE_SIZE]);
-        let output = memory.add_uninit("output", count * PAGE_SIZE);
-        let index = memory.add("index", &vec![0; count * size_of::<u64>()]);
-        let scratch_bytes = usize::try_from(self.compress.scratch_bytes(GRID)).expect("two blocks' scratch is small");
-        let scratch = memory.add_uninit("scratch", scratch_bytes);
-        let next_page = memory.add("next_page", &[0; 4]);
-        Launch::new(self.compress.ir())
-            .grid(GRID)
-            .arg(input)
-            .arg(output)
-            .arg(index)
-            .arg(scratch)
-            .arg(next_page)
-            .arg(pages)
-            .threads(self.threads)
-            .step_limit(STEPS_PER_PAGE * (u64::from(pages) + 1))
-            .run(&mut memory)
-            .map_err(|why| fault(&self.compress, &why))?;
-        buffers.packed[..count * PAGE_SIZE].copy_from_slice(&memory.bytes_or(output, 0));
-        buffers.index[..count * size_of::<u64>()].copy_from_slice(&memory.bytes_or(index, 0));
+        let input = &buffers.pages.as_chunks().0[..pages as usize];
+        let run = self.compress.interpret(input, |launch| launch).map_err(fault)?;
+        buffers.packed[..run.packed.len()].copy_from_slice(&run.packed);
+        buffers.index[..run.index.len()].copy_from_slice(&run.index);
         slot.set(Mark::KernelEnd);
         Ok(())
     }
@@ -174,29 +146,11 @@ impl Device for Interpreter {
     fn decompress(&mut self, slot: &InterpreterSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
         let mut buffers = lock(&slot.buffers);
-        let count = pages as usize;
-        let mut memory = Memory::new();
-        let input = memory.add("input", &buffers.packed[..packed_bytes]);
-        let index = memory.add("index", &buffers.index[..count * size_of::<u64>()]);
-        let output = memory.add("output", &buffers.pages[..count * PAGE_SIZE]);
-        let status = memory.add_uninit("status", count * size_of::<u32>());
-        let next_page = memory.add("next_page", &[0; 4]);
-        Launch::new(self.decompress.ir())
-            .grid(GRID)
-            .arg(input)
-            .arg(packed_bytes as u64)
-            .arg(index)
-            .arg(output)
-            .arg(status)
-            .arg(next_page)
-            .arg(pages)
-            .threads(self.threads)
-            .step_limit(STEPS_PER_PAGE * (u64::from(pages) + 1))
-            .run(&mut memory)
-            .map_err(|why| fault(&self.decompress, &why))?;
-        buffers.pages[..count * PAGE_SIZE].copy_from_slice(&memory.bytes_or(output, 0));
-        // No page counts as restored unless the kernel says so.
-        buffers.status[..count * size_of::<u32>()].copy_from_slice(&memory.bytes_or(status, 0xff));
+        let Buffers { pages: output, packed, index, status } = &mut *buffers;
+        let (count, input) = (pages as usize, &packed[..packed_bytes]);
+        let (index, output) = (&index[..count * size_of::<u64>()], &mut output.as_chunks_mut().0[..count]);
+        let run = self.decompress.interpret(input, index, output, |launch| launch).map_err(fault)?;
+        status[..run.status.len()].copy_from_slice(&run.status);
         slot.set(Mark::KernelEnd);
         Ok(())
     }

@@ -64,10 +64,24 @@ struct Candidate<'k> {
     bytes: [Reg<'k, u32>; CAP_WORDS],
 }
 
-/// A lane's match: `extra` bytes over the minimum, or [`CAPPED`]; -1 if there is none.
+/// What became of a lane's candidate.
 struct Match<'k> {
+    candidate: Candidate<'k>,
     valid: Pred<'k>,
+    /// Bytes over the minimum, or [`CAPPED`]; -1 if it is no match.
     extra: Reg<'k, i32>,
+}
+
+/// The matches that were chosen in a window.
+struct Choice<'k> {
+    /// Whether the lane's match was.
+    chosen: Pred<'k>,
+    /// Position in the page of the lane's match.
+    start: Reg<'k, u32>,
+    extra: Reg<'k, i32>,
+    offset: Reg<'k, u32>,
+    /// Position in the page after the last chosen match; uniform.
+    end: Reg<'k, u32>,
 }
 
 /// Finds the matches of the page; leaves them as records and returns their number.
@@ -137,13 +151,16 @@ impl<'k> Finder<'k> {
             PageEnd::Near => position.min(ws.page + MATCH_START_LIMIT),
         });
         let candidate = match mode {
-            Mode::Ratio => one_position(ws, &own, self.last_offset, self.stores),
-            Mode::Fast => two_positions(ws, &own, self.last_offset, self.stores),
+            Mode::Ratio => self.one_position(&own),
+            Mode::Fast => self.two_positions(&own),
         };
-        let found = measure(ws, &candidate, self.earlier);
+        let found = self.measure(candidate);
         let found = match end {
             PageEnd::Far => found,
-            PageEnd::Near => clip_at_page_end(ws, &candidate, &found, position + (candidate.at - own.position)),
+            PageEnd::Near => {
+                let unlimited_at = position + (found.candidate.at - own.position);
+                self.clip_at_page_end(found, unlimited_at)
+            }
         };
 
         k.section("give way to longer matches close by");
@@ -165,7 +182,7 @@ impl<'k> Finder<'k> {
                 p.set(p + passed_over + mode.window());
             },
             || {
-                let choice = choose(ws, mode, &candidate, found.extra, wanted, p, self.last_offset);
+                let choice = self.choose(&found, wanted);
                 k.section("record the chosen matches");
                 let all_chosen = choice.chosen.ballot();
                 let place = count + (all_chosen & self.later_lanes).popc();
@@ -176,6 +193,170 @@ impl<'k> Finder<'k> {
                 p.set((p + mode.window()).max(choice.end));
             },
         );
+    }
+
+    /// Looks the word up in the table and puts its own position there; returns what was there before.
+    fn swap_in(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
+        let ws = self.ws;
+        let k = ws.k;
+        let slot = (product >> (31 - HASH_BITS)).and_or(SLOT_MASK, ws.table).shared::<u16>();
+        let before = slot.load();
+        k.sync_warp();
+        let entry = k.value(POSITION_MASK).bit_select(position, product);
+        slot.store_conflicting(entry);
+        k.sync_warp();
+        if self.stores == TableStores::ReadBack {
+            // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
+            k.loop_uniform(|again| {
+                let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
+                k.sync_warp();
+                again.break_if(!loses.any());
+                k.when(loses).store_conflicting(slot, entry);
+                k.sync_warp();
+            });
+        }
+        before
+    }
+
+    /// Whether the word at the last match's offset is the same; and where it lies.
+    fn at_last_offset(&self, own: &OwnBytes<'k>, word: Reg<'k, u32>) -> (Pred<'k>, Reg<'k, u32>) {
+        let source = own.position - self.last_offset;
+        let aligned = (source & !3u32).shared::<u32>();
+        (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
+    }
+
+    /// Candidate of a lane with one position: last offset, distance 1, table.
+    fn one_position(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
+        let ws = self.ws;
+        let k = ws.k;
+        k.section("candidate: one position a lane");
+        let position = own.position;
+        let bytes = [0, 1, 2, 3].map(|i| own.word(i));
+        let product = bytes[0] * HASH_MULTIPLIER;
+        let entry = self.swap_in(position, product);
+        let by_table = tags_agree(entry, product);
+        let (word_before, in_window) = bytes[0].shfl_down_checked(1u32);
+        let (by_last_offset, repeated) = self.at_last_offset(own, bytes[0]);
+        let by_run = in_window & word_before.eq(bytes[0]);
+        let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
+        let source = by_run.select(position - 1, source);
+        let source = by_last_offset.select(repeated, source);
+        Candidate { there_is: by_table | by_run | by_last_offset, source, at: position, bytes }
+    }
+
+    /// Candidate of a lane with two positions: last offset at the first, distance 1 at the second, table at the first,
+    /// table at the second. The second look-up sees what the first has put into the table.
+    fn two_positions(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
+        let ws = self.ws;
+        let k = ws.k;
+        k.section("candidate: two positions a lane");
+        let position = own.position;
+        let words = [0, 1, 2, 3, 4].map(|i| own.word(i));
+        let second_word = words[0].funnel_shr(words[1], 8u32);
+        let first_product = words[0] * HASH_MULTIPLIER;
+        let first_entry = self.swap_in(position, first_product);
+        let first_by_table = tags_agree(first_entry, first_product);
+        let second_product = second_word * HASH_MULTIPLIER;
+        let second_entry = self.swap_in(position + 1, second_product);
+        let second_by_table = tags_agree(second_entry, second_product);
+
+        let (by_last_offset, repeated) = self.at_last_offset(own, words[0]);
+        let by_run = words[0].eq(second_word);
+        let take_first = by_last_offset | (first_by_table & !by_run);
+        let entry = first_by_table.select(first_entry, second_entry);
+        let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
+        let source = by_run.select(position, source);
+        let source = by_last_offset.select(repeated, source);
+        let shift = take_first.select(0u32, 8u32);
+        Candidate {
+            there_is: take_first | second_by_table | by_run,
+            source,
+            at: take_first.select(position, position + 1),
+            bytes: [
+                take_first.select(words[0], second_word),
+                words[1].funnel_shr(words[2], shift),
+                words[2].funnel_shr(words[3], shift),
+                words[3].funnel_shr(words[4], shift),
+            ],
+        }
+    }
+
+    /// Compares up to [`CAP`] bytes.
+    fn measure(&self, candidate: Candidate<'k>) -> Match<'k> {
+        let Self { ws: Workspace { k, .. }, earlier, .. } = *self;
+        k.section("verify and measure");
+        let source = candidate.source;
+        let aligned = (source & !3u32).shared::<u32>();
+        for (word, i) in earlier.into_iter().zip(0..) {
+            k.when(candidate.there_is).load(word, aligned.at(i));
+        }
+        let bits = source << 3;
+        let word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
+        let equal = word(0).eq(candidate.bytes[0]);
+        let valid = candidate.there_is & equal & source.lt(candidate.at);
+        // The first word that differs, and how many bytes lie before it.
+        let differences = [1, 2, 3].map(|i| candidate.bytes[i] ^ word(i));
+        let in_second = differences[1].ne(0);
+        let later = in_second.select(differences[1], differences[2]);
+        let base = in_second.select(4u32, 8u32);
+        let in_first = differences[0].ne(0);
+        let difference = in_first.select(differences[0], later);
+        let base = in_first.select(0u32, base);
+        // Equal bytes from the low end: the zeros below the lowest set bit, over 8. No bit at all gives a huge number.
+        let extra = (difference.brev().bfind_shiftamt() >> 3) + base;
+        Match { candidate, valid, extra: valid.select(extra.as_i32(), -1) }
+    }
+
+    /// No match starts past the limit, none ends past its limit. `unlimited_at` is where the match would start had the
+    /// lane's position not been limited.
+    fn clip_at_page_end(&self, found: Match<'k>, unlimited_at: Reg<'k, u32>) -> Match<'k> {
+        let page = self.ws.page;
+        let valid = found.valid & unlimited_at.le(page + MATCH_START_LIMIT);
+        let room = (page + (MATCH_END_LIMIT - MIN_MATCH)).as_i32() - found.candidate.at.as_i32();
+        let clipped = room.lt((CAP - MIN_MATCH).cast_signed()) & room.lt(found.extra);
+        Match { valid, extra: valid.select(clipped.select(room, found.extra), -1), ..found }
+    }
+
+    /// Chooses from the left, among the lanes that are `wanted`: a match, then the next that starts at or after its end.
+    fn choose(&self, found: &Match<'k>, wanted: Reg<'k, u32>) -> Choice<'k> {
+        let Self { ws, mode, p, last_offset, .. } = *self;
+        let Workspace { k, lane, page, .. } = ws;
+        let candidate = &found.candidate;
+        k.section("choose from the left");
+        let all = k.value(u32::MAX);
+        let round_up = mode.positions_per_lane() - 1;
+        // Lanes that start at or after a position of the page; a shift by 32 or more leaves none.
+        let lanes_from = |end: Reg<'k, u32>| all >> ((end - p + round_up) >> round_up);
+        let extra = k.var(found.extra);
+        let start = candidate.at - page;
+        let end = start + extra.as_u32() + MIN_MATCH;
+        let offset = candidate.at - candidate.source;
+        let after = lanes_from(end);
+
+        let mask = k.var(wanted).named("mask");
+        let chosen = k.var(false).named("chosen");
+        let leader = k.var(0u32).named("leader");
+        let last_end = k.var(0u32).named("last_end");
+        k.loop_uniform(|extending| {
+            k.do_while_uniform(|| {
+                leader.set(mask.bfind());
+                chosen.set(*chosen | lane.eq(leader));
+                mask.set(mask & after.shfl(leader));
+                mask.ne(0)
+            });
+            last_end.set(end.shfl(leader));
+            last_offset.set(offset.shfl(leader));
+            extending.break_if(last_end.lt(2 * super::PAGE_BYTES));
+
+            k.section("extend a long match, 32 bytes at a time");
+            last_end.set(last_end - (CAPPED + MIN_MATCH - CAP));
+            let more = extend(ws, last_end, last_offset);
+            k.when(lane.eq(leader)).set(extra, (more + (CAP - MIN_MATCH)).as_i32());
+            last_end.set(last_end + more);
+            mask.set(wanted & lanes_from(*last_end));
+            extending.break_if(mask.eq(0));
+        });
+        Choice { chosen: *chosen, start, extra: *extra, offset, end: *last_end }
     }
 }
 
@@ -195,202 +376,9 @@ impl<'k> OwnBytes<'k> {
     }
 }
 
-/// Looks the word up in the table and puts its own position there; returns what was there before.
-fn swap_in<'k>(ws: Workspace<'k>, position: Reg<'k, u32>, product: Reg<'k, u32>, stores: TableStores) -> Reg<'k, u32> {
-    let k = ws.k;
-    let slot = (product >> (31 - HASH_BITS)).and_or(SLOT_MASK, ws.table).shared::<u16>();
-    let before = slot.load();
-    k.sync_warp();
-    let entry = k.value(POSITION_MASK).bit_select(position, product);
-    slot.store_conflicting(entry);
-    k.sync_warp();
-    if stores == TableStores::ReadBack {
-        // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
-        k.loop_uniform(|again| {
-            let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
-            k.sync_warp();
-            again.break_if(!loses.any());
-            k.when(loses).store_conflicting(slot, entry);
-            k.sync_warp();
-        });
-    }
-    before
-}
-
 /// Whether an entry's tag is that of the product, so that it is worth a look.
 fn tags_agree<'k>(entry: Reg<'k, u32>, product: Reg<'k, u32>) -> Pred<'k> {
     entry.xor_and(product, TAG_MASK).eq(0)
-}
-
-/// Whether the word at the last match's offset is the same; and where it lies.
-fn at_last_offset<'k>(own: &OwnBytes<'k>, word: Reg<'k, u32>, last_offset: Var<'k, u32>) -> (Pred<'k>, Reg<'k, u32>) {
-    let source = own.position - last_offset;
-    let aligned = (source & !3u32).shared::<u32>();
-    (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
-}
-
-/// Candidate of a lane with one position: last offset, distance 1, table.
-fn one_position<'k>(
-    ws: Workspace<'k>,
-    own: &OwnBytes<'k>,
-    last_offset: Var<'k, u32>,
-    stores: TableStores,
-) -> Candidate<'k> {
-    let k = ws.k;
-    k.section("candidate: one position a lane");
-    let position = own.position;
-    let bytes = [0, 1, 2, 3].map(|i| own.word(i));
-    let product = bytes[0] * HASH_MULTIPLIER;
-    let entry = swap_in(ws, position, product, stores);
-    let by_table = tags_agree(entry, product);
-    let (word_before, in_window) = bytes[0].shfl_down_checked(1u32);
-    let (by_last_offset, repeated) = at_last_offset(own, bytes[0], last_offset);
-    let by_run = in_window & word_before.eq(bytes[0]);
-    let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
-    let source = by_run.select(position - 1, source);
-    let source = by_last_offset.select(repeated, source);
-    Candidate { there_is: by_table | by_run | by_last_offset, source, at: position, bytes }
-}
-
-/// Candidate of a lane with two positions: last offset at the first, distance 1 at the second, table at the first, table
-/// at the second. The second look-up sees what the first has put into the table.
-fn two_positions<'k>(
-    ws: Workspace<'k>,
-    own: &OwnBytes<'k>,
-    last_offset: Var<'k, u32>,
-    stores: TableStores,
-) -> Candidate<'k> {
-    let k = ws.k;
-    k.section("candidate: two positions a lane");
-    let position = own.position;
-    let words = [0, 1, 2, 3, 4].map(|i| own.word(i));
-    let second_word = words[0].funnel_shr(words[1], 8u32);
-    let first_product = words[0] * HASH_MULTIPLIER;
-    let first_entry = swap_in(ws, position, first_product, stores);
-    let first_by_table = tags_agree(first_entry, first_product);
-    let second_product = second_word * HASH_MULTIPLIER;
-    let second_entry = swap_in(ws, position + 1, second_product, stores);
-    let second_by_table = tags_agree(second_entry, second_product);
-
-    let (by_last_offset, repeated) = at_last_offset(own, words[0], last_offset);
-    let by_run = words[0].eq(second_word);
-    let take_first = by_last_offset | (first_by_table & !by_run);
-    let entry = first_by_table.select(first_entry, second_entry);
-    let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
-    let source = by_run.select(position, source);
-    let source = by_last_offset.select(repeated, source);
-    let shift = take_first.select(0u32, 8u32);
-    Candidate {
-        there_is: take_first | second_by_table | by_run,
-        source,
-        at: take_first.select(position, position + 1),
-        bytes: [
-            take_first.select(words[0], second_word),
-            words[1].funnel_shr(words[2], shift),
-            words[2].funnel_shr(words[3], shift),
-            words[3].funnel_shr(words[4], shift),
-        ],
-    }
-}
-
-/// Compares up to [`CAP`] bytes. `earlier` are registers for the candidate's words, kept between windows.
-fn measure<'k>(ws: Workspace<'k>, candidate: &Candidate<'k>, earlier: [Var<'k, u32>; CAP_WORDS + 1]) -> Match<'k> {
-    let k = ws.k;
-    k.section("verify and measure");
-    let source = candidate.source;
-    let aligned = (source & !3u32).shared::<u32>();
-    for (word, i) in earlier.into_iter().zip(0..) {
-        k.when(candidate.there_is).load(word, aligned.at(i));
-    }
-    let bits = source << 3;
-    let word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
-    let equal = word(0).eq(candidate.bytes[0]);
-    let valid = candidate.there_is & equal & source.lt(candidate.at);
-    // The first word that differs, and how many bytes lie before it.
-    let differences = [1, 2, 3].map(|i| candidate.bytes[i] ^ word(i));
-    let in_second = differences[1].ne(0);
-    let later = in_second.select(differences[1], differences[2]);
-    let base = in_second.select(4u32, 8u32);
-    let in_first = differences[0].ne(0);
-    let difference = in_first.select(differences[0], later);
-    let base = in_first.select(0u32, base);
-    // Equal bytes from the low end: the zeros below the lowest set bit, over 8. No bit at all gives a huge number.
-    let extra = (difference.brev().bfind_shiftamt() >> 3) + base;
-    Match { valid, extra: valid.select(extra.as_i32(), -1) }
-}
-
-/// No match starts past the limit, none ends past its limit. `unlimited_at` is where the match would start had the
-/// lane's position not been limited.
-fn clip_at_page_end<'k>(
-    ws: Workspace<'k>,
-    candidate: &Candidate<'k>,
-    found: &Match<'k>,
-    unlimited_at: Reg<'k, u32>,
-) -> Match<'k> {
-    let valid = found.valid & unlimited_at.le(ws.page + MATCH_START_LIMIT);
-    let room = (ws.page + (MATCH_END_LIMIT - MIN_MATCH)).as_i32() - candidate.at.as_i32();
-    let clipped = room.lt((CAP - MIN_MATCH).cast_signed()) & room.lt(found.extra);
-    Match { valid, extra: valid.select(clipped.select(room, found.extra), -1) }
-}
-
-/// The matches that were chosen in a window.
-struct Choice<'k> {
-    /// Whether the lane's match was.
-    chosen: Pred<'k>,
-    /// Position in the page of the lane's match.
-    start: Reg<'k, u32>,
-    extra: Reg<'k, i32>,
-    offset: Reg<'k, u32>,
-    /// Position in the page after the last chosen match; uniform.
-    end: Reg<'k, u32>,
-}
-
-/// Chooses from the left: a match, then the next that starts at or after its end.
-fn choose<'k>(
-    ws: Workspace<'k>,
-    mode: Mode,
-    candidate: &Candidate<'k>,
-    extra: Reg<'k, i32>,
-    wanted: Reg<'k, u32>,
-    p: Var<'k, u32>,
-    last_offset: Var<'k, u32>,
-) -> Choice<'k> {
-    let Workspace { k, lane, page, .. } = ws;
-    k.section("choose from the left");
-    let all = k.value(u32::MAX);
-    let round_up = mode.positions_per_lane() - 1;
-    // Lanes that start at or after a position of the page; a shift by 32 or more leaves none.
-    let lanes_from = |end: Reg<'k, u32>| all >> ((end - p + round_up) >> round_up);
-    let extra = k.var(extra);
-    let start = candidate.at - page;
-    let end = start + extra.as_u32() + MIN_MATCH;
-    let offset = candidate.at - candidate.source;
-    let after = lanes_from(end);
-
-    let mask = k.var(wanted).named("mask");
-    let chosen = k.var(false).named("chosen");
-    let leader = k.var(0u32).named("leader");
-    let last_end = k.var(0u32).named("last_end");
-    k.loop_uniform(|extending| {
-        k.do_while_uniform(|| {
-            leader.set(mask.bfind());
-            chosen.set(*chosen | lane.eq(leader));
-            mask.set(mask & after.shfl(leader));
-            mask.ne(0)
-        });
-        last_end.set(end.shfl(leader));
-        last_offset.set(offset.shfl(leader));
-        extending.break_if(last_end.lt(2 * super::PAGE_BYTES));
-
-        k.section("extend a long match, 32 bytes at a time");
-        last_end.set(last_end - (CAPPED + MIN_MATCH - CAP));
-        let more = extend(ws, last_end, last_offset);
-        k.when(lane.eq(leader)).set(extra, (more + (CAP - MIN_MATCH)).as_i32());
-        last_end.set(last_end + more);
-        mask.set(wanted & lanes_from(*last_end));
-        extending.break_if(mask.eq(0));
-    });
-    Choice { chosen: *chosen, start, extra: *extra, offset, end: *last_end }
 }
 
 /// How many bytes from `end` on equal those at the offset before, up to where matches must end; uniform.

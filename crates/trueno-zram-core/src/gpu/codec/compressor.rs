@@ -196,10 +196,10 @@ impl Lz4Compressor {
         output: &DeviceBuffer,
         index: &DeviceBuffer,
     ) -> GpuResult<()> {
-        check(input, pages, output, index)?;
-        self.zero(stream, pages, index)?;
+        let batch = Batch::checked(input, pages, output, index)?;
+        self.queue_zeroing(stream, pages, index)?;
         // SAFETY: the index was zeroed just before in the same stream; the rest is the caller's word.
-        unsafe { self.launch_zeroed(stream, input, pages, output, index) }
+        unsafe { self.queue_kernel(stream, batch) }
     }
 
     /// The first part of [`compress`](Self::compress): queues the zeroing of what must be zero.
@@ -223,8 +223,7 @@ impl Lz4Compressor {
     pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
         check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
-        self.workspace.reset(stream)?;
-        stream.fill(index, 0..pages as usize * INDEX_ENTRY_BYTES, 0)
+        self.queue_zeroing(stream, pages, index)
     }
 
     /// The second part of [`compress`](Self::compress): queues the kernel alone, so that it can be timed alone.
@@ -261,7 +260,20 @@ impl Lz4Compressor {
         output: &DeviceBuffer,
         index: &DeviceBuffer,
     ) -> GpuResult<()> {
-        check(input, pages, output, index)?;
+        let batch = Batch::checked(input, pages, output, index)?;
+        // SAFETY: the caller's word.
+        unsafe { self.queue_kernel(stream, batch) }
+    }
+
+    fn queue_zeroing(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
+        self.workspace.reset(stream)?;
+        stream.fill(index, 0..pages as usize * INDEX_ENTRY_BYTES, 0)
+    }
+
+    /// # Safety
+    /// That of [`launch_zeroed`](Self::launch_zeroed).
+    unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
+        let Batch { input, pages, output, index } = batch;
         if pages == 0 {
             return Ok(());
         }
@@ -272,17 +284,34 @@ impl Lz4Compressor {
             .buffer(&self.workspace.scratch)
             .buffer(&self.workspace.next_page)
             .u32(pages);
-        // SAFETY: input, output and index have the bytes that so many pages need, and the scratch those of the largest
-        // grid. The pages' places add up to at most the output, since the index was zeroed and nothing else writes it,
-        // by the caller's word; no other launch works in the scratch, since `zero` waits for it.
+        // SAFETY: input, output and index have the bytes that so many pages need, by `Batch::checked`, and the scratch
+        // those of the largest grid. The pages' places add up to at most the output, since the index was zeroed and
+        // nothing else writes it, by the caller's word; no other launch works in the scratch, since the zeroing waits
+        // for it.
         unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, pages), &args) }?;
         stream.record(&self.workspace.last_launch)
     }
 }
 
-fn check(input: &DeviceBuffer, pages: u32, output: &DeviceBuffer, index: &DeviceBuffer) -> GpuResult<()> {
-    check_pages(pages)?;
-    check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
-    check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-    check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)
+/// Buffers with the room that so many pages need: made by [`checked`](Self::checked) alone.
+struct Batch<'a> {
+    input: &'a DeviceBuffer,
+    pages: u32,
+    output: &'a DeviceBuffer,
+    index: &'a DeviceBuffer,
+}
+
+impl<'a> Batch<'a> {
+    fn checked(
+        input: &'a DeviceBuffer,
+        pages: u32,
+        output: &'a DeviceBuffer,
+        index: &'a DeviceBuffer,
+    ) -> GpuResult<Self> {
+        check_pages(pages)?;
+        check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
+        check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
+        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        Ok(Self { input, pages, output, index })
+    }
 }

@@ -36,20 +36,28 @@ pub struct PackedPages<'a> {
     pub pages: u32,
 }
 
-impl PackedPages<'_> {
-    fn check(&self, output: &DeviceBuffer, status: &DeviceBuffer) -> GpuResult<()> {
-        check_pages(self.pages)?;
-        if self.len_bytes > self.bytes.len_bytes() as u64 {
-            let len_bytes = self.bytes.len_bytes();
-            return Err(GpuError::ShortBuffer { what: "packed", len_bytes, needed_bytes: self.len_bytes });
+/// Buffers with the room that so many pages need: made by [`checked`](Self::checked) alone.
+struct Batch<'a> {
+    packed: PackedPages<'a>,
+    output: &'a DeviceBuffer,
+    status: &'a DeviceBuffer,
+}
+
+impl<'a> Batch<'a> {
+    fn checked(packed: PackedPages<'a>, output: &'a DeviceBuffer, status: &'a DeviceBuffer) -> GpuResult<Self> {
+        let PackedPages { bytes, len_bytes: needed_bytes, index, pages } = packed;
+        check_pages(pages)?;
+        if needed_bytes > bytes.len_bytes() as u64 {
+            return Err(GpuError::ShortBuffer { what: "packed", len_bytes: bytes.len_bytes(), needed_bytes });
         }
-        if !self.len_bytes.is_multiple_of(PACK_ALIGN_BYTES.into()) {
-            let (what, value) = ("packed length", self.len_bytes);
+        if !needed_bytes.is_multiple_of(PACK_ALIGN_BYTES.into()) {
+            let (what, value) = ("packed length", needed_bytes);
             return Err(GpuError::Misaligned { what, value, align: PACK_ALIGN_BYTES });
         }
-        check_room("index", self.index.len_bytes(), self.pages, INDEX_ENTRY_BYTES)?;
-        check_room("output", output.len_bytes(), self.pages, PAGE_SIZE)?;
-        check_room("status", status.len_bytes(), self.pages, STATUS_BYTES)
+        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
+        check_room("status", status.len_bytes(), pages, STATUS_BYTES)?;
+        Ok(Self { packed, output, status })
     }
 }
 
@@ -176,10 +184,10 @@ impl Lz4Decompressor {
         output: &DeviceBuffer,
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
-        packed.check(output, status)?;
+        let batch = Batch::checked(packed, output, status)?;
         self.zero(stream)?;
         // SAFETY: the counter was zeroed just before in the same stream; the rest is the caller's word.
-        unsafe { self.launch_zeroed(stream, packed, output, status) }
+        unsafe { self.queue_kernel(stream, batch) }
     }
 
     /// The first part of [`decompress`](Self::decompress): queues the zeroing of the page counter.
@@ -237,7 +245,15 @@ impl Lz4Decompressor {
         output: &DeviceBuffer,
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
-        packed.check(output, status)?;
+        let batch = Batch::checked(packed, output, status)?;
+        // SAFETY: the caller's word.
+        unsafe { self.queue_kernel(stream, batch) }
+    }
+
+    /// # Safety
+    /// That of [`launch_zeroed`](Self::launch_zeroed).
+    unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
+        let Batch { packed, output, status } = batch;
         if packed.pages == 0 {
             return Ok(());
         }
@@ -249,8 +265,9 @@ impl Lz4Decompressor {
             .buffer(status)
             .buffer(&self.workspace.next_page)
             .u32(packed.pages);
-        // SAFETY: all buffers have the bytes that so many pages need. The kernel checks every entry against the packed
-        // length and every block against the page; what it has checked does not change, by the caller's word.
+        // SAFETY: all buffers have the bytes that so many pages need, by `Batch::checked`. The kernel checks every entry
+        // against the packed length and every block against the page; what it has checked does not change, by the
+        // caller's word.
         unsafe {
             self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, packed.pages), &args)
         }?;

@@ -11,7 +11,7 @@ FILES are memory images; their pages are mixed and repeated. Without any, the bu
 
   --pages N         pages of a batch [1048576: 4 GiB]
   --reps N          repetitions of each measurement, of which the median counts [5]
-  --batch-pages N   pages of a slot, `batch_size` [8192]
+  --batch-pages N   pages of a slot, `batch_size` [4096]
   --slots N         slots, `ring_buffer_slots` [4]
   --device N        the GPU [0]
   --sections LIST   comma-separated, of limits,cpu,compress,decompress,both,serial,share,slots,small,corpora [all]
@@ -42,7 +42,7 @@ impl Options {
             files: Vec::new(),
             pages: 1 << 20,
             reps: 5,
-            batch_pages: 8192,
+            batch_pages: 4096,
             slots: 4,
             device: 0,
             sections: SECTIONS.map(str::to_owned).to_vec(),

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 use crate::error::{Error, Result};
 use crate::page::{CompressedPage, PageData, PageKind};
 use crate::stats::PageStats;
+use crate::storage::Storage;
 
 /// Where a compressed page lies in its arena, and how it is held.
 ///
@@ -63,7 +64,7 @@ impl IndexEntry {
 #[derive(Default)]
 pub struct CompressedBatch {
     /// Initialised storage; the batch's bytes are the first `used`, the rest is kept to be used again.
-    storage: Vec<u8>,
+    storage: Storage,
     used: usize,
     /// Every entry lies inside the first `used` bytes and has a length that fits its kind.
     index: Vec<IndexEntry>,
@@ -101,7 +102,7 @@ impl CompressedBatch {
         for (page, entry) in index.iter().enumerate() {
             entry.find(&arena).map_err(|e| e.in_page(page))?;
         }
-        Ok(Self { used: arena.len(), storage: arena, index })
+        Ok(Self { used: arena.len(), storage: arena.into(), index })
     }
 
     /// Pages in the batch.
@@ -212,11 +213,9 @@ impl CompressedBatch {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
-    pub fn into_pages(mut self) -> Vec<CompressedPage> {
+    pub fn into_pages(self) -> Vec<CompressedPage> {
         // The pages may live long: what was reserved too much is not kept with them.
-        self.storage.truncate(self.used);
-        self.storage.shrink_to_fit();
-        let arena = Arc::new(self.storage);
+        let arena = Arc::new(self.storage.cut_to(self.used));
         let in_arena = |entry: &IndexEntry| {
             let data = entry.find(&arena).expect("the index was checked when it was made");
             let offset = usize::try_from(entry.offset).expect("a found page starts at an address");
@@ -296,7 +295,7 @@ impl CompressedBatch {
     /// Makes room for `len_bytes` in all. Fresh memory comes zeroed from the system and is first touched by the
     /// threads that fill it; growing in place would touch it here, on one thread.
     fn grow(&mut self, len_bytes: usize) {
-        let mut larger = vec![0; len_bytes];
+        let mut larger = Storage::zeroed(len_bytes);
         larger[..self.used].copy_from_slice(&self.storage[..self.used]);
         self.storage = larger;
     }
@@ -331,7 +330,7 @@ pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) ->
 impl Clone for CompressedBatch {
     /// Copies the batch's bytes, not the memory kept for later.
     fn clone(&self) -> Self {
-        Self { storage: self.arena().to_vec(), used: self.used, index: self.index.clone() }
+        Self { storage: self.arena().to_vec().into(), used: self.used, index: self.index.clone() }
     }
 }
 

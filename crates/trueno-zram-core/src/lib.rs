@@ -58,6 +58,7 @@ mod page;
 mod progress;
 mod samefill;
 mod stats;
+mod storage;
 
 pub use algorithm::Algorithm;
 pub use arena::{CompressedBatch, IndexEntry};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::storage::Storage;
 
 /// Bytes in a memory page: the unit of all compression here.
 ///
@@ -198,7 +199,7 @@ enum Repr {
     /// Kept inline, so that zero pages pin no arena.
     SameFilled([u8; FILL_WORD_BYTES]),
     Stored {
-        arena: Arc<Vec<u8>>,
+        arena: Arc<Storage>,
         offset: usize,
         len_bytes: u16,
         kind: PageKind,
@@ -212,7 +213,7 @@ impl CompressedPage {
     pub(crate) const EMPTY: Self = Self { repr: Repr::SameFilled([0; FILL_WORD_BYTES]) };
 
     /// A page at `offset` of a shared arena.
-    pub(crate) fn in_arena(arena: &Arc<Vec<u8>>, offset: usize, data: PageData<'_>) -> Self {
+    pub(crate) fn in_arena(arena: &Arc<Storage>, offset: usize, data: PageData<'_>) -> Self {
         debug_assert_eq!(&arena[offset..offset + data.bytes.len()], data.bytes);
         Self::same_filled(data).unwrap_or_else(|| {
             let len_bytes = u16::try_from(data.bytes.len()).expect("PageData holds at most 4096 bytes");
@@ -304,7 +305,7 @@ impl CompressedPage {
 
 impl From<PageData<'_>> for CompressedPage {
     fn from(data: PageData<'_>) -> Self {
-        Self::same_filled(data).unwrap_or_else(|| Self::in_arena(&Arc::new(data.bytes.to_vec()), 0, data))
+        Self::same_filled(data).unwrap_or_else(|| Self::in_arena(&Arc::new(data.bytes.to_vec().into()), 0, data))
     }
 }
 

@@ -230,7 +230,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         self.ring.is_some()
     }
 
-    /// Compresses pages. Those of each piece share an arena.
+    /// Compresses pages. Those of each slot share an arena, which is used again once they are all gone.
     ///
     /// ```
     /// # use trueno_zram_core::{PAGE_SIZE, gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions}};

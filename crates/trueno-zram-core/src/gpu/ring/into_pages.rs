@@ -1,4 +1,4 @@
-//! Packed pages as values of their own, each few of them in an arena.
+//! Packed pages as values of their own, which share the arena of their slot.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,9 +8,9 @@ use super::Deliver;
 use super::device::Device;
 use super::entries::listed;
 use super::slot::Slot;
-use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
-use crate::page::{CompressedPage, PAGE_SIZE, PageData, PageKind};
+use crate::page::{CompressedPage, PageData, PageKind};
+use crate::storage::{HUGE_PAGE_BYTES, Storage};
 
 /// Fills places for pages, several slots' at a time.
 pub(crate) struct IntoPages<'a> {
@@ -27,7 +27,7 @@ impl<'a> IntoPages<'a> {
     }
 }
 
-impl<'a, D: Device> Deliver<D> for IntoPages<'a> {
+impl<D: Device> Deliver<D> for IntoPages<'_> {
     type Share = Self;
 
     fn share(&mut self, slot: &Slot<D>) -> Option<Self> {
@@ -35,11 +35,19 @@ impl<'a, D: Device> Deliver<D> for IntoPages<'a> {
     }
 
     fn deliver(share: &mut Self, slot: &mut Slot<D>) -> GpuResult<()> {
+        let packed_bytes = slot.packed_bytes;
         let (bytes, entries) = listed(slot)?;
-        let arenas = share.arenas;
-        let groups = share.places.par_chunks_mut(ARENA_PAGES).zip(entries.par_chunks(ARENA_PAGES));
-        groups.for_each(|(places, entries)| fill_one_arena(arenas, bytes, entries, places));
-        share.held_bytes = entries.iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        // Fill words, which lie behind the packed pages, need no arena.
+        let arena = share.arenas.hold(&bytes[..packed_bytes]);
+        for (place, entry) in share.places.iter_mut().zip(entries) {
+            let start = usize::try_from(entry.offset).expect("checked against the slot's length");
+            let data = PageData::trusted(entry.kind, &bytes[start..start + usize::from(entry.len_bytes)]);
+            *place = match entry.kind {
+                PageKind::SameFilled => data.into(),
+                _ => CompressedPage::in_arena(&arena, start, data),
+            };
+            share.held_bytes += u64::from(entry.len_bytes);
+        }
         Ok(())
     }
 
@@ -48,21 +56,14 @@ impl<'a, D: Device> Deliver<D> for IntoPages<'a> {
     }
 }
 
-/// Pages that share an arena: few enough that each core can make one by itself, and that a page which is kept does not
-/// keep many others.
-const ARENA_PAGES: usize = 28;
-/// Room for all of them, so that each arena fits in the place of any other; what is not used is never touched. Less than
-/// what the system's allocator maps anew each time.
-const ARENA_BYTES: usize = ARENA_PAGES * PAGE_SIZE;
-
-/// The arenas of the last batch. Those whose pages are all gone are used again: fresh memory comes from the system a page
-/// at a time, which takes longer than to fill it.
+/// The arenas of the last batch. Those whose pages are all gone are used again: fresh memory takes longer to come by than
+/// to fill.
 #[derive(Debug, Default)]
 pub(crate) struct Arenas {
     /// Of the batch before, with no page left.
-    free: Mutex<Vec<Arc<Vec<u8>>>>,
+    free: Mutex<Vec<Arc<Storage>>>,
     /// Of this batch.
-    used: Mutex<Vec<Arc<Vec<u8>>>>,
+    used: Mutex<Vec<Arc<Storage>>>,
 }
 
 impl Arenas {
@@ -74,44 +75,30 @@ impl Arenas {
         free.extend(used.drain(..).filter(|arena| Arc::strong_count(arena) == 1));
     }
 
-    /// An arena with those bytes.
-    fn hold(&self, bytes: &[u8]) -> Arc<Vec<u8>> {
-        let mut arena = lock(&self.free).pop().unwrap_or_default();
-        if Arc::get_mut(&mut arena).is_none() {
-            arena = Arc::default();
-        }
+    /// An arena that starts with those bytes, which all threads put there.
+    fn hold(&self, bytes: &[u8]) -> Arc<Storage> {
+        const CUT_BYTES: usize = 128 * 1024;
+        // A huge page comes zeroed to each thread that is among the first to touch it: one thread is to be the first.
+        let (mut arena, cut_bytes) = match self.take(bytes.len()) {
+            Some(used_before) => (used_before, CUT_BYTES),
+            None => (Arc::new(Storage::zeroed(bytes.len())), HUGE_PAGE_BYTES),
+        };
         let storage = Arc::get_mut(&mut arena).expect("shared with no one yet");
-        storage.clear();
-        storage.reserve_exact(ARENA_BYTES);
-        storage.extend_from_slice(bytes);
+        let cuts = storage[..bytes.len()].par_chunks_mut(cut_bytes).zip(bytes.par_chunks(cut_bytes));
+        cuts.for_each(|(place, bytes)| place.copy_from_slice(bytes));
         lock(&self.used).push(Arc::clone(&arena));
         arena
+    }
+
+    /// An arena for so many bytes whose pages are all gone, if there is one.
+    fn take(&self, len_bytes: usize) -> Option<Arc<Storage>> {
+        let free = &mut *lock(&self.free);
+        let fitting = free.iter().rposition(|arena| arena.len() >= len_bytes)?;
+        Some(free.swap_remove(fitting))
     }
 }
 
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     // Lists are whole between any two of their operations, whatever panicked.
     list.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Copies pages that lie one after the other to an arena of their own.
-fn fill_one_arena(arenas: &Arenas, bytes: &[u8], entries: &[IndexEntry], places: &mut [CompressedPage]) {
-    let range = |entry: &IndexEntry| {
-        let start = usize::try_from(entry.offset).expect("checked against the slot's length");
-        start..start + usize::from(entry.len_bytes)
-    };
-    // Same-filled pages need no arena; their words may lie far behind.
-    let stored = || entries.iter().filter(|entry| entry.kind != PageKind::SameFilled).map(range);
-    let start = stored().next().map_or(0, |first| first.start);
-    let end = stored().next_back().map_or(0, |last| last.end);
-    // Same-filled pages alone take no arena.
-    let arena = if start == end { Arc::default() } else { arenas.hold(&bytes[start..end]) };
-    for (place, entry) in places.iter_mut().zip(entries) {
-        let held = range(entry);
-        let data = PageData::trusted(entry.kind, &bytes[held.clone()]);
-        *place = match entry.kind {
-            PageKind::SameFilled => CompressedPage::from(data),
-            _ => CompressedPage::in_arena(&arena, held.start - start, data),
-        };
-    }
 }

@@ -1,54 +1,117 @@
-//! Panics of the caller's code and of workers: passed on, and survived by the compressor.
+//! Panics of the caller's code and of workers: passed on when no copy is under way, and survived by the compressor.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
-use super::{Form, NO_HURRY, Shape, Trial};
-use crate::arena::CompressedBatch;
+use super::faults::calls_of;
+use super::{Form, NO_HURRY, SOON, Shape, Trial};
+use crate::gpu::ring::device::{Device, Queue};
 use crate::gpu::ring::fake::{Call, Fault, Schedule};
 use crate::page::PAGE_SIZE;
 
 const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
 
-fn message(panic: &(dyn std::any::Any + Send)) -> &str {
+fn message(panic: &(dyn Any + Send)) -> &str {
     panic.downcast_ref::<String>().map_or_else(|| panic.downcast_ref().copied().unwrap_or("?"), String::as_str)
 }
 
-/// A batch after a panic: by whomever, but right, and without waiting for slots that went down with it.
-fn assert_comes_out_right(trial: &mut Trial) {
-    let done = trial.run().unwrap_or_else(|error| panic!("{:?}: {error}", trial.form));
-    assert_eq!(done.by_device + done.by_cpu, SHAPE.pages);
+/// Does a batch whose progress panics as soon as there is any.
+fn panic_of_progress(trial: &mut Trial) -> Option<Box<dyn Any + Send>> {
+    let progress = |_: usize| panic!("the caller's own");
+    let Trial { compressor, pages, sample, pinned, packed, batch, form, .. } = trial;
+    let (mut pinned, mut packed) = (pinned.as_mut(), packed.as_mut());
+    let ended = catch_unwind(AssertUnwindSafe(|| match form {
+        Form::CompressInto => compressor.compress_into(pages, batch, &progress),
+        Form::CompressPinned => compressor.compress_pinned_into(pinned.take().unwrap(), batch, &progress),
+        Form::CompressAllPinned => {
+            compressor.compress_all_pinned(pinned.take().unwrap(), packed.take().unwrap(), &progress)
+        }
+        Form::DecompressInto => compressor.decompress_into(&sample.held, &mut [[0; PAGE_SIZE]; 23], &progress),
+        Form::DecompressPinned => compressor.decompress_pinned_into(&sample.held, pinned.take().unwrap(), &progress),
+        Form::DecompressAllPinned => {
+            compressor.decompress_all_pinned(packed.take().unwrap(), pinned.take().unwrap(), &progress)
+        }
+        Form::CompressBatch | Form::DecompressBatch => panic!("{form:?} reports no progress"),
+    }));
+    ended.err()
 }
+
+/// After a panic: no copy is under way, nothing was freed under one, and the device goes on with all of its slots.
+fn assert_survived(mut trial: Trial, what: &str) {
+    let seen = trial.fake.seen();
+    assert_eq!((trial.fake.pending(), seen.slots), (0, SHAPE.slots), "{what}");
+    assert_eq!(seen.misuses, Vec::<String>::new(), "{what}");
+    let done = trial.run().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(done.by_device, SHAPE.pages, "{what}");
+    trial.end();
+}
+
+/// The forms that report their progress, one for each way through the ring.
+const REPORTING: [Form; 6] = [
+    Form::CompressInto,
+    Form::CompressPinned,
+    Form::CompressAllPinned,
+    Form::DecompressInto,
+    Form::DecompressPinned,
+    Form::DecompressAllPinned,
+];
+
+/// With these, copies of other slots are queued when the first slot is delivered.
+const LAGGING: [Schedule; 3] = [Schedule::OneByOne, Schedule::LastFirst, Schedule::Starved(Queue::H2d, 9)];
 
 #[test]
 fn a_progress_that_panics_is_passed_on() {
-    let progress = |_: usize| panic!("the caller's own");
-    for form in [Form::CompressInto, Form::DecompressInto] {
-        let mut trial = Trial::new(form, SHAPE, Schedule::OneByOne, NO_HURRY);
-        let panic = catch_unwind(AssertUnwindSafe(|| {
-            if form.compresses() {
-                trial.compressor.compress_into(&trial.pages, &mut CompressedBatch::new(), &progress)
-            } else {
-                trial.compressor.decompress_into(&trial.sample.held, &mut [[0; PAGE_SIZE]; 23], &progress)
-            }
-        }))
-        .expect_err("it panicked");
-        assert_eq!(message(&*panic), "the caller's own", "{form:?}");
-        assert_comes_out_right(&mut trial);
+    for (form, schedule) in REPORTING.into_iter().flat_map(|form| LAGGING.map(|schedule| (form, schedule))) {
+        let mut trial = Trial::new(form, SHAPE, schedule, NO_HURRY);
+        let panic = panic_of_progress(&mut trial).expect("it panicked");
+        let what = format!("{form:?}, {schedule:?}");
+        assert_eq!(message(&*panic), "the caller's own", "{what}");
+        assert_survived(trial, &what);
     }
 }
 
 #[test]
 fn a_worker_that_panics_is_passed_on() {
-    for form in Form::ALL {
-        let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
-        trial.run().unwrap();
-        trial.fake.arm([]);
-        trial.run().unwrap();
-        // Page-locked memory is waited for by workers; where it is not, there is no worker to panic.
-        let Some(wait) = trial.fake.calls().iter().rposition(|call| *call == Call::Wait) else { continue };
-        trial.fake.arm([(wait, Fault::Panic)]);
-        let panic = catch_unwind(AssertUnwindSafe(|| trial.run())).expect_err("it panicked");
-        assert_eq!(message(&*panic), "told to panic in Wait", "{form:?}");
-        assert_comes_out_right(&mut trial);
+    for (form, schedule) in Form::ALL.into_iter().flat_map(|form| LAGGING.map(|schedule| (form, schedule))) {
+        // Workers wait for page-locked memory, to stage and to deliver.
+        for earlier in 0..4 {
+            let mut trial = Trial::new(form, SHAPE, schedule, NO_HURRY);
+            trial.run().unwrap(); // so that there is memory that was used before
+            trial.fake.arm_worker(Call::Wait, earlier, Fault::Panic);
+            let panic = catch_unwind(AssertUnwindSafe(|| trial.run())).expect_err("it panicked");
+            let what = format!("{form:?}, {schedule:?}, after {earlier} calls");
+            assert_eq!(message(&*panic), "told to panic in Wait", "{what}");
+            assert_survived(trial, &what);
+        }
+    }
+}
+
+/// What is queued when the panic comes never ends: it is waited for no longer than the limit, and nothing that it may still use
+/// is freed while the device counts as alive.
+#[test]
+fn a_panic_while_the_device_hangs_ends_within_the_limit() {
+    for form in REPORTING {
+        let mut given_up_for_it = 0;
+        for at in 0..calls_of(form, SHAPE) {
+            let mut trial = Trial::new(form, SHAPE, Schedule::Eager, SOON);
+            trial.fake.arm([(at, Fault::Hang)]);
+            let start = Instant::now();
+            let panic = panic_of_progress(&mut trial);
+            let what = format!("{form:?}, hung at call {at}");
+            // Many times the limit: machines are busy.
+            assert!(start.elapsed() < SOON * 200, "{what}: {:?}", start.elapsed());
+            // A copy to the caller's memory that hangs is an error, before there is any progress.
+            if let Some(panic) = panic {
+                assert_eq!(message(&*panic), "the caller's own", "{what}");
+            } else {
+                assert!(form.to_other_memory().is_some(), "{what}");
+            }
+            let loss = trial.fake.loss();
+            assert!(trial.fake.pending() == 0 || loss.is_some(), "{what}: what still runs cannot be waited for");
+            given_up_for_it += usize::from(loss.is_some_and(|why| why.starts_with("a run ended in a panic")));
+            trial.end();
+        }
+        assert!(given_up_for_it > 0, "{form:?}: no hang came between the first delivery and the panic");
     }
 }

@@ -10,7 +10,7 @@ use rayon::{Scope, Yield};
 
 use super::device::Device;
 use super::piece::Piece;
-use super::{Pause, Returned, Stage, reporting_panics};
+use super::{Pause, Returned, Stage, handing_on_panics};
 
 /// Work for the crew, and whether the day is over.
 ///
@@ -72,7 +72,7 @@ impl<D: Device> Crew<D> {
         // Addressed to each thread: jobs for any would all be taken by the first that looks for work.
         scope.spawn_broadcast(move |_, thread| {
             if thread.index() < threads && !ON_DUTY.get() {
-                reporting_panics(&to_driver, || on_duty(|| self.work(stage, &to_driver)));
+                on_duty(|| self.work(stage, &to_driver));
             }
         });
     }
@@ -96,7 +96,7 @@ impl<D: Device> Crew<D> {
     fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
         let taken = self.pile().pop_front();
         let Some((slot_start, mut piece)) = taken else { return false };
-        let staged = stage.stage(&mut piece);
+        let staged = handing_on_panics(to_driver, || stage.stage(&mut piece));
         // The receiver outlives the crew.
         let _ = to_driver.send(Returned::Piece { slot_start, piece, staged });
         true

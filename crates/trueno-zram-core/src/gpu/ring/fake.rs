@@ -99,6 +99,11 @@ impl FakeDevice {
         lock(&self.state).faults.arm_always(call, fault);
     }
 
+    /// Lets one call of a kind fail that a worker makes, after so many earlier ones.
+    pub(crate) fn arm_worker(&self, call: Call, earlier: usize, fault: Fault) {
+        lock(&self.state).faults.arm_worker(call, earlier, fault);
+    }
+
     /// The calls since it was armed, but for polls that found nothing new.
     pub(crate) fn calls(&self) -> Vec<Call> {
         lock(&self.state).faults.calls().to_vec()

@@ -31,8 +31,10 @@ mod slot;
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -132,8 +134,8 @@ enum Returned<D: Device, T> {
     Piece { slot_start: usize, piece: Piece<D>, staged: GpuResult<()> },
     /// A slot whose result was taken, with the share that it was taken with.
     Slot { slot: Slot<D>, share: T, delivered: GpuResult<()> },
-    /// A task that panicked. So will the end of the pool's scope, which this leads to.
-    Panic,
+    /// A task has panicked; what it had follows. The thread that drives panics in its stead.
+    Panic(Box<dyn Any + Send>),
 }
 
 /// A run through the ring: where the slots are.
@@ -211,36 +213,46 @@ impl<D: Device> Ring<D> {
             to_driver,
         };
         let crew = Crew::new();
-        let result = pool.in_place_scope(|scope| {
+        // A panic, of a worker or of the caller's `progress`, is passed on when no copy is under way any more: unwinding frees
+        // memory that copies use.
+        let ended = pool.in_place_scope(|scope| {
             // However this ends, the crew is sent home: the scope waits for it.
             let _dismissed = crew.dismissed_at_the_end();
-            if let Some(stage) = stage {
-                let threads = pool.current_num_threads().min(pages.div_ceil(PIECE_PAGES));
-                crew.hire(scope, threads, stage, &run.to_driver);
-            }
-            let mut pause = Pause::default();
-            while run.outcome.pages_done < pages {
-                let moved = self.step(scope, &mut run, &crew, stage, submit, progress)?;
-                pause.after(moved);
-            }
-            Ok(())
+            catch_unwind(AssertUnwindSafe(|| {
+                if let Some(stage) = stage {
+                    let threads = pool.current_num_threads().min(pages.div_ceil(PIECE_PAGES));
+                    crew.hire(scope, threads, stage, &run.to_driver);
+                }
+                let mut pause = Pause::default();
+                while run.outcome.pages_done < pages {
+                    let moved = self.step(scope, &mut run, &crew, stage, submit, progress)?;
+                    pause.after(moved);
+                }
+                Ok(())
+            }))
         });
+        let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
         // The pool has nothing any more: what it had is in the channel or on the pile, and goes back to where it belongs.
         crew.left().for_each(|(slot_start, piece)| run.put_piece(slot_start, piece));
         while let Ok(returned) = run.from_pool.try_recv() {
             // A slot that was delivered while the run failed counts like any other: its pages are with the caller. Further
             // failures are consequences.
-            let _ = self.take_back(&mut run, returned, progress);
+            let taken = catch_unwind(AssertUnwindSafe(|| self.take_back(&mut run, returned, progress)));
+            panic = panic.or(taken.err());
         }
         self.free.extend(run.staging.drain(..).chain(run.in_flight.drain(..)));
         // Also after a success, so that the caller's memory is its own again, whatever becomes of the device later.
         let settled = submit.settle(self.shape.time_limit);
+        debug_assert_eq!(self.free.len(), self.shape.slots, "no slot is lost");
+        debug_assert!(self.free.iter().all(Slot::is_whole), "no piece is lost");
+        if let Some(panic) = panic {
+            self.clear_after_panic();
+            resume_unwind(panic);
+        }
         if let Err(error) = &result {
             self.clear_after(error);
         }
         run.outcome.failure = result.and(settled).err();
-        debug_assert_eq!(self.free.len(), self.shape.slots, "no slot is lost");
-        debug_assert!(self.free.iter().all(Slot::is_whole), "no piece is lost");
         run.outcome
     }
 
@@ -286,11 +298,9 @@ impl<D: Device> Ring<D> {
             run.delivering.push_back(Delivery { pages: slot.range.clone(), is_done: false });
             let to_driver = run.to_driver.clone();
             scope.spawn(move |_| {
-                reporting_panics(&to_driver, || {
-                    let delivered = on_duty(|| K::deliver(&mut share, &mut slot));
-                    // The receiver outlives the scope.
-                    let _ = to_driver.send(Returned::Slot { slot, share, delivered });
-                });
+                let delivered = handing_on_panics(&to_driver, || on_duty(|| K::deliver(&mut share, &mut slot)));
+                // The receiver outlives the scope.
+                let _ = to_driver.send(Returned::Slot { slot, share, delivered });
             });
             moved = true;
         }
@@ -344,7 +354,7 @@ impl<D: Device> Ring<D> {
                 run.delivered(&pages, progress);
                 Ok(())
             }
-            Returned::Panic => Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() }),
+            Returned::Panic(panic) => resume_unwind(panic),
         }
     }
 
@@ -388,10 +398,25 @@ impl<D: Device> Ring<D> {
     fn clear_after(&mut self, error: &GpuError) {
         if error.poisons_context() || matches!(error, GpuError::TimedOut { .. }) {
             self.device.give_up(&error.to_string());
-        } else if let Err(also) = self.device.drain(self.shape.time_limit) {
-            self.device.give_up(&format!("{error}; then the queues could not be emptied: {also}"));
+        } else {
+            self.empty_queues(&error.to_string());
         }
         self.free.iter_mut().for_each(Slot::reset);
+    }
+
+    /// The same after a panic, which is no fault of the device.
+    fn clear_after_panic(&mut self) {
+        if self.device.loss().is_none() {
+            self.empty_queues("a run ended in a panic");
+        }
+        self.free.iter_mut().for_each(Slot::reset);
+    }
+
+    /// Waits until the device has done what is queued. If that takes too long it is given up, and its memory leaks.
+    fn empty_queues(&mut self, why: &str) {
+        if let Err(also) = self.device.drain(self.shape.time_limit) {
+            self.device.give_up(&format!("{why}; then the queues could not be emptied: {also}"));
+        }
     }
 }
 
@@ -412,18 +437,17 @@ impl<D: Device, K: Deliver<D>> Run<'_, D, K> {
     }
 }
 
-/// Does some work of the pool. Should it panic, the thread that drives is told.
-fn reporting_panics<D: Device, T>(to_driver: &Sender<Returned<D, T>>, work: impl FnOnce()) {
-    struct Report<'s, D: Device, T>(&'s Sender<Returned<D, T>>);
-    impl<D: Device, T> Drop for Report<'_, D, T> {
-        fn drop(&mut self) {
-            if std::thread::panicking() {
-                let _ = self.0.send(Returned::Panic);
-            }
-        }
-    }
-    let _report = Report(to_driver);
-    work();
+/// Does some work of the pool. Should it panic, the thread that drives gets the panic, and the worker keeps what it was working
+/// on, to send it back: copies may be under way around it.
+fn handing_on_panics<D: Device, T>(
+    to_driver: &Sender<Returned<D, T>>,
+    work: impl FnOnce() -> GpuResult<()>,
+) -> GpuResult<()> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        // The receiver outlives the pool's work.
+        let _ = to_driver.send(Returned::Panic(panic));
+        Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() })
+    })
 }
 
 /// How long to look again at once before sleeping: longer than a stage of a large slot takes.

@@ -103,6 +103,8 @@ pub(super) enum Lie {
 pub(super) struct Plan {
     by_number: BTreeMap<usize, Fault>,
     always: Option<(Call, Fault)>,
+    /// After so many more calls of the kind by workers.
+    of_worker: Option<(Call, usize, Fault)>,
     calls: Vec<Call>,
     fired: Vec<(Call, Fault)>,
     /// To be reported by the next call.
@@ -119,6 +121,10 @@ impl Plan {
 
     pub(super) fn arm_always(&mut self, call: Call, fault: Fault) {
         self.always = Some((call, fault));
+    }
+
+    pub(super) fn arm_worker(&mut self, call: Call, earlier: usize, fault: Fault) {
+        self.of_worker = Some((call, earlier, fault));
     }
 
     pub(super) fn calls(&self) -> &[Call] {
@@ -145,9 +151,21 @@ impl Plan {
         let is_meant =
             |(kind, fault): &(Call, Fault)| *kind == call && (is_worker || *fault != Fault::IllegalAddressTold);
         let always = self.always.filter(is_meant).map(|(_, fault)| fault);
-        let fault = self.by_number.remove(&number).or(always)?;
+        let of_worker = if is_worker { self.of_worker(call) } else { None };
+        let fault = self.by_number.remove(&number).or(of_worker).or(always)?;
         self.fired.push((call, fault));
         Some(fault)
+    }
+
+    /// The fault that is meant for a worker, if this is the call.
+    fn of_worker(&mut self, call: Call) -> Option<Fault> {
+        let (_, earlier, fault) = self.of_worker.as_mut().filter(|(kind, _, _)| *kind == call)?;
+        let fault = *fault;
+        match earlier.checked_sub(1) {
+            Some(left) => *earlier = left,
+            None => self.of_worker = None,
+        }
+        self.of_worker.is_none().then_some(fault)
     }
 }
 

@@ -15,6 +15,7 @@ use crate::arena::{CompressedBatch, IndexEntry, check_destination};
 use crate::cpu::{Backend, CpuBatchCompressor};
 use crate::error::{Error, Result};
 use crate::gpu::GpuBatchConfig;
+use crate::gpu::apart::Apart;
 use crate::gpu::raw::{GpuContext, GpuError, MAX_BATCH_PAGES};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
@@ -39,6 +40,11 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// Should the GPU fail, at whatever call, the CPU does what is left of the batch: the result is right, and
 /// [`stats`](Self::stats) say how many pages and why. A device that can be used no more (an illegal address, a failed
 /// launch, a kernel that hangs) is not used again.
+///
+/// The device's primary context is shared with all of the process, and a kernel of others that runs there can be in the way.
+/// Batches wait no longer than the [time limit](GpuOptions::time_limit) in any stage. Dropping waits as long at most: what could
+/// not be freed by then is freed when nothing runs in the context any more. Allocating and compiling, in
+/// [`new`](Self::new) and when a kind of call is first used, take as long as the driver lets them.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, gpu_available};
@@ -67,8 +73,9 @@ const FAILURES_IN_A_ROW: u32 = 3;
 #[derive(Debug)]
 pub struct GpuBatchCompressor<D: Device = Cuda> {
     config: GpuBatchConfig,
-    /// `None` once the device was given up.
-    pub(super) ring: Option<Ring<D>>,
+    /// `None` once the device was given up. Between two batches nothing of ours is queued there: what dropping it may wait for
+    /// is the work of others.
+    pub(super) ring: Option<Apart<Ring<D>>>,
     pub(super) cpu: CpuBatchCompressor,
     arenas: Arenas,
     stats: GpuBatchStats,
@@ -173,7 +180,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         };
         Ok(Self {
             config,
-            ring: Some(Ring::new(device, shape)?),
+            ring: Some(Apart::new(Ring::new(device, shape)?, options.time_limit)),
             cpu,
             arenas: Arenas::default(),
             stats: GpuBatchStats::default(),
@@ -413,7 +420,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     pub(super) fn device(&self) -> Result<&D> {
         let given_up =
             || GpuError::ContextLost { reason: self.stats.fallback.device_given_up.clone().unwrap_or_default() };
-        Ok(self.ring.as_ref().map(Ring::device).ok_or_else(given_up)?)
+        Ok(self.ring.as_ref().map(|ring| ring.device()).ok_or_else(given_up)?)
     }
 
     /// The device to work on, unless it was given up, and how long it may take.

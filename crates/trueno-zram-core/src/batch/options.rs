@@ -20,7 +20,8 @@ pub struct GpuOptions {
     pub mode: Mode,
     /// The most multiprocessors that the kernels may take; `None` for all.
     pub multiprocessors: Option<NonZeroU32>,
-    /// How long a batch may stay in one stage before the GPU counts as hung and is given up.
+    /// How long a batch may stay in one stage before the GPU counts as hung and is given up; and how long dropping the
+    /// compressor, or its page-locked pages, may wait for kernels of others.
     pub time_limit: Duration,
     /// Threads that stage pages, take results, and stand in for the GPU; `None` for one a core, but for one
     /// that is left to the thread that calls.

@@ -6,6 +6,7 @@ use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::arena::{CompressedBatch, check_destination};
 use crate::error::Result;
+use crate::gpu::apart::Apart;
 use crate::gpu::raw::GpuError;
 use crate::gpu::ring::Outcome;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
@@ -47,10 +48,10 @@ impl<D: Device> GpuBatchCompressor<D> {
         Ok(PinnedBatch::new(self.pinned_memory(pages)?, pages))
     }
 
-    fn pinned_memory(&self, pages: usize) -> Result<D::Pinned> {
+    fn pinned_memory(&self, pages: usize) -> Result<Apart<D::Pinned>> {
         let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
         let len_bytes = pages.checked_mul(PAGE_SIZE).ok_or(too_many)?;
-        Ok(self.device()?.pinned(len_bytes, HostRole::Shared)?)
+        Ok(Apart::new(self.device()?.pinned(len_bytes, HostRole::Shared)?, self.time_limit))
     }
 
     /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.

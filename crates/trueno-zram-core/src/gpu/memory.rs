@@ -12,8 +12,8 @@ use super::error::{GpuError, GpuResult};
 ///
 /// The host cannot touch them but through a [`Stream`](super::stream::Stream), in the order of that stream: so a shared reference is enough
 /// to copy in either direction or to pass them to a kernel, and two streams that disagree spoil bytes, not memory
-/// safety. Dropping one waits for all work of its context, so that nothing in flight can still use it; buffers are
-/// made to be kept.
+/// safety. Dropping one waits for all work of its context, so that nothing in flight can still use it: for kernels of
+/// others, too, and without a limit, unless the context was given up. Buffers are made to be kept.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};

@@ -13,6 +13,7 @@
 //!
 //! [`raw`] is the layer over the driver that the rest is built on: contexts, buffers, streams, events, launches.
 
+pub(crate) mod apart;
 mod backend;
 mod codec;
 mod config;
@@ -52,6 +53,7 @@ pub use ring::interpreter::Interpreter;
 ///
 /// - Every object keeps its [`GpuContext`](raw::GpuContext) alive; drop them in any order, on any thread.
 /// - What is in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when touched.
+///   They wait as long as it takes, and for what others do in the context, too; the types outside this module do not.
 /// - Once an error has poisoned a context, all calls give that error, at once, and nothing is freed.
 ///
 /// ```

@@ -8,7 +8,8 @@ use super::context::GpuContext;
 use super::driver::{CUfunction, CUjit_option, CUmodule};
 use super::error::{GpuError, GpuResult};
 
-/// A PTX text, compiled for a device. The kernels in it run through a [`Launcher`](super::launch::Launcher).
+/// A PTX text, compiled for a device. The kernels in it run through a [`Launcher`](super::launch::Launcher). Dropping it
+/// waits, as dropping a [`DeviceBuffer`](super::memory::DeviceBuffer) does.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{GpuContext, Module};

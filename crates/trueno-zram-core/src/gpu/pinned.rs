@@ -42,7 +42,7 @@ impl HostCaching {
 /// Copies to and from it run while the CPU does other things. So that no one is in the way of bytes in flight, each copy
 /// leaves an event in the buffer: [`bytes_mut`](Self::bytes_mut) waits for it, and so does [`bytes`](Self::bytes) where the copy writes here. While the
 /// borrow that they give lives, no copy can start, since starting one takes `&mut`. Copies by several streams are put in
-/// order. Dropping waits too.
+/// order. Dropping waits too, without a limit; and the driver may wait then for all that runs in the context.
 ///
 /// Bytes that the GPU only reads stay readable, even after the context is lost: that is how a failed batch is done again.
 ///

@@ -2,6 +2,7 @@
 
 use trueno_gpu::kernels::lz4::PACK_ALIGN_BYTES;
 
+use super::apart::Apart;
 use super::pinned::PinnedBuffer;
 use super::ring::compress::PackedTo;
 use super::ring::decompress::{CompressedPages, PackedFrom};
@@ -15,6 +16,7 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 /// Made by [`GpuBatchCompressor::pinned_batch`](super::GpuBatchCompressor::pinned_batch). With [`PinnedPages`](super::PinnedPages) on the other side, the CPU
 /// touches no page: [`compress_all_pinned`](super::GpuBatchCompressor::compress_all_pinned) and
 /// [`decompress_all_pinned`](super::GpuBatchCompressor::decompress_all_pinned) leave its cores, and the host's memory, to others.
+/// Dropping is as of those.
 ///
 /// ```
 /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -31,16 +33,16 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct PinnedBatch<P = PinnedBuffer> {
+pub struct PinnedBatch<P: PinnedMemory = PinnedBuffer> {
     /// Room for `capacity` pages that do not shrink.
-    memory: P,
+    memory: Apart<P>,
     capacity: usize,
     /// Entries lie one after the other, each at a multiple of [`PACK_ALIGN_BYTES`]; none is a Zstandard frame.
     index: Vec<IndexEntry>,
 }
 
 impl<P: PinnedMemory> PinnedBatch<P> {
-    pub(crate) fn new(memory: P, capacity: usize) -> Self {
+    pub(crate) fn new(memory: Apart<P>, capacity: usize) -> Self {
         Self { memory, capacity, index: Vec::with_capacity(capacity) }
     }
 

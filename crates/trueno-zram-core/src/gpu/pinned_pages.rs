@@ -1,5 +1,6 @@
 //! Page-locked pages that a caller fills itself.
 
+use super::apart::Apart;
 use super::error::GpuResult;
 use super::pinned::PinnedBuffer;
 use super::ring::device::PinnedMemory;
@@ -9,7 +10,8 @@ use crate::page::{PAGE_SIZE, Page};
 /// Pages in page-locked memory, which the GPU reads and writes by itself: nothing has to be copied there first.
 ///
 /// Made by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages). Such memory cannot be swapped
-/// out, and is slow to allocate: make it once, and use it again.
+/// out, and is slow to allocate: make it once, and use it again. Dropping waits for kernels that run in the same CUDA
+/// context, but no longer than the compressor's [time limit](super::GpuOptions::time_limit); what is not freed by then is freed when they end.
 ///
 /// ```no_run
 /// use trueno_zram_core::CompressedBatch;
@@ -23,14 +25,14 @@ use crate::page::{PAGE_SIZE, Page};
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct PinnedPages<P = PinnedBuffer> {
-    memory: P,
+pub struct PinnedPages<P: PinnedMemory = PinnedBuffer> {
+    memory: Apart<P>,
     capacity: usize,
     len: usize,
 }
 
 impl<P: PinnedMemory> PinnedPages<P> {
-    pub(crate) fn new(memory: P, pages: usize) -> Self {
+    pub(crate) fn new(memory: Apart<P>, pages: usize) -> Self {
         Self { memory, capacity: pages, len: pages }
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
 
+use super::apart::Apart;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
@@ -22,6 +23,8 @@ pub use pages::DevicePages;
 
 const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
+/// How long the dropping of device memory is waited for: as long as a batch, where nothing else is said.
+const DROP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Queues the compression of pages on the device, and waits for it; the kernel's time.
 pub(crate) fn compress(
@@ -149,8 +152,8 @@ fn download(stream: &Stream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult
 }
 
 /// Device memory with zeros queued for it: no kernel reads what an earlier owner left.
-fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<DeviceBuffer> {
-    let buffer = DeviceBuffer::new(context, len_bytes)?;
+fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<Apart<DeviceBuffer>> {
+    let buffer = Apart::new(DeviceBuffer::new(context, len_bytes)?, DROP_LIMIT);
     if len_bytes > 0 {
         stream.fill(&buffer, 0..len_bytes, 0)?;
     }

@@ -338,3 +338,26 @@ fn a_ring_that_is_given_up_by_time_keeps_small_batches_right() {
     }
     assert_on_the_cpu(&mut warm, "did not finish within 500 ms");
 }
+
+#[test]
+#[ignore = "needs a GPU"]
+fn dropping_waits_for_a_hung_kernel_of_others_no_longer_than_the_limit() {
+    if !in_a_process_of_its_own("dropping_waits_for_a_hung_kernel_of_others_no_longer_than_the_limit") {
+        return;
+    }
+    let warm = warm();
+    hang(&warm);
+    let Warm { compressor: dropped, pinned, on_device, packed, context, stream, pages } = warm;
+    let start = Instant::now();
+    drop((dropped, pinned));
+    let took = start.elapsed();
+    println!("there after {took:?}");
+    assert!(took >= TIME_LIMIT && took < BOUND, "{took:?}");
+    assert!(!context.is_lost(), "a kernel of others is no reason to give the device up");
+    // It ends after all: the memory is freed, and the device as good as before.
+    stream.synchronize().unwrap();
+    drop((on_device, packed));
+    let mut next = compressor(config(1000, 3), &in_mode(Mode::Fast));
+    check_values(&next.compress_batch(&pages).unwrap().pages, &pages);
+    assert_no_fallback(&next);
+}

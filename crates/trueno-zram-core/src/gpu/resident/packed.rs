@@ -5,6 +5,7 @@ use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as Packed
 use super::{INDEX_ENTRY_BYTES, aligned, check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
 use crate::error::{Error, Result};
+use crate::gpu::apart::Apart;
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
@@ -16,7 +17,8 @@ use crate::page::{PAGE_SIZE, PageKind};
 ///
 /// Made by [`GpuBatchCompressor::packed_on_device`](crate::gpu::GpuBatchCompressor::packed_on_device), and filled by a compression or by [`upload`](Self::upload).
 /// Pages lie in their order, at multiples of 16 bytes. The index has a
-/// [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) of 8 bytes for each.
+/// [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) of 8 bytes for each. Dropping is as of
+/// [`DevicePages`](crate::gpu::DevicePages).
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -31,8 +33,8 @@ use crate::page::{PAGE_SIZE, PageKind};
 /// ```
 #[derive(Debug)]
 pub struct PackedOnDevice {
-    pub(super) bytes: DeviceBuffer,
-    pub(super) index: DeviceBuffer,
+    pub(super) bytes: Apart<DeviceBuffer>,
+    pub(super) index: Apart<DeviceBuffer>,
     stream: Stream,
     pub(super) capacity: usize,
     pub(super) len: usize,

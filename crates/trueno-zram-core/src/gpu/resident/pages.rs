@@ -2,6 +2,7 @@
 
 use super::{STATUS_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::error::{Error, Result};
+use crate::gpu::apart::Apart;
 use crate::gpu::context::GpuContext;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
@@ -11,7 +12,8 @@ use crate::page::{PAGE_SIZE, Page};
 ///
 /// Made by [`GpuBatchCompressor::device_pages`](crate::gpu::GpuBatchCompressor::device_pages); filled by [`upload`](Self::upload), or by kernels of the
 /// user's own that take [`address`](Self::address). Those must be done before a call here uses the pages: the streams of the two
-/// do not wait for each other.
+/// do not wait for each other. Dropping waits for all kernels of the context, but not for ever: what is not freed after 10
+/// seconds is freed when they end.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -26,9 +28,9 @@ use crate::page::{PAGE_SIZE, Page};
 /// ```
 #[derive(Debug)]
 pub struct DevicePages {
-    pub(super) memory: DeviceBuffer,
+    pub(super) memory: Apart<DeviceBuffer>,
     /// What became of each page when it was restored. It is here, since restoring takes `&mut` of this.
-    pub(super) status: DeviceBuffer,
+    pub(super) status: Apart<DeviceBuffer>,
     pub(super) stream: Stream,
     pub(super) capacity: usize,
     pub(super) len: usize,

@@ -11,11 +11,11 @@ use crate::gpu::error::GpuResult;
 /// Calls that copy or launch return at once: what they queue runs later, in the order of its [`Queue`]. A [`Mark`] says how
 /// far a queue has come. Three things stand behind it: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
 /// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
-pub trait Device: fmt::Debug + Send {
+pub trait Device: fmt::Debug + Send + 'static {
     /// Page-locked host memory.
     type Pinned: PinnedMemory;
     /// Device memory and marks of one slot of the ring.
-    type Slot: fmt::Debug + Send;
+    type Slot: fmt::Debug + Send + 'static;
 
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
@@ -64,7 +64,7 @@ pub trait Device: fmt::Debug + Send {
 }
 
 /// Page-locked host memory, seen by the CPU when no copy is in its way.
-pub trait PinnedMemory: fmt::Debug + Send {
+pub trait PinnedMemory: fmt::Debug + Send + 'static {
     /// The bytes, once nothing writes them.
     fn bytes(&self) -> GpuResult<&[u8]>;
     /// The bytes, once nothing reads or writes them.

@@ -13,7 +13,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::device::{Buffer, Device, HostRole, Mark, Queue};
@@ -76,7 +77,17 @@ struct State {
     stopped: bool,
     /// A call of the device, not of page-locked memory, has said so.
     loss_is_known: bool,
+    others: Option<Others>,
     seen: Seen,
+}
+
+/// A kernel of others in the same context: memory is freed when it ends.
+#[derive(Clone, Debug)]
+struct Others {
+    /// Held by the kernel.
+    kernel: Arc<RwLock<()>>,
+    /// Who must not wait for it.
+    caller: ThreadId,
 }
 
 fn lock(state: &Shared) -> MutexGuard<'_, State> {
@@ -116,6 +127,12 @@ impl FakeDevice {
 
     pub(crate) fn seen(&self) -> Seen {
         lock(&self.state).seen.clone()
+    }
+
+    /// Lets memory be freed when no one holds `kernel` any more; not by this thread, which would wait for ever.
+    pub(crate) fn share_with(&self, kernel: &Arc<RwLock<()>>) {
+        let caller = std::thread::current().id();
+        lock(&self.state).others = Some(Others { kernel: Arc::clone(kernel), caller });
     }
 
     /// Operations that were queued and have not run.
@@ -296,8 +313,22 @@ impl Device for FakeDevice {
     }
 }
 
+/// To free memory is to wait for kernels of others, unless the device was given up: then it leaks.
+fn wait_for_others(shared: &Shared) {
+    let mut state = lock(shared);
+    let Some(others) = state.others.clone().filter(|_| state.lives()) else { return };
+    if others.caller == std::thread::current().id() {
+        state.misuse("freeing waits for ever for a kernel of others".to_owned());
+        return;
+    }
+    drop(state);
+    // Should the test have failed meanwhile, so be it.
+    drop(others.kernel.read());
+}
+
 impl Drop for FakeSlot {
     fn drop(&mut self) {
+        wait_for_others(&self.state);
         let mut state = lock(&self.state);
         state.seen.slots -= 1;
         state.slots.remove(&self.id);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::faults::Call;
-use super::{Shared, State, lock};
+use super::{Shared, State, lock, wait_for_others};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::ring::device::PinnedMemory;
 
@@ -154,6 +154,7 @@ impl PinnedMemory for FakePinned {
 
 impl Drop for FakePinned {
     fn drop(&mut self) {
+        wait_for_others(&self.shared);
         let mut state = lock(&self.shared);
         state.seen.pinned -= 1;
         if state.lives() && state.has_copies(self.id) {

@@ -454,11 +454,12 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// Counts a fallback, and decides whether the device is used again. Whether the CPU has anything to do.
     pub(super) fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
         let Some(failure) = &outcome.failure else {
-            if self.ring.is_some() {
-                self.failures_in_a_row = 0;
-            } else if pages_left > 0 {
-                self.stats.fallback.batches += 1;
+            if pages_left > 0 {
+                // Without a device; or with memory that is not for it, and a batch that `adopt` has counted.
+                self.stats.fallback.batches += u64::from(self.ring.is_none());
                 self.stats.fallback.pages += pages_left as u64;
+            } else if self.ring.is_some() {
+                self.failures_in_a_row = 0;
             }
             return pages_left > 0;
         };

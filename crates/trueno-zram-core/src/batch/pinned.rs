@@ -69,7 +69,8 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// As of [`compress_batch`](Self::compress_batch).
+    /// As of [`compress_batch`](Self::compress_batch); and [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if a device
+    /// was given up that may still write the pages.
     pub fn compress_pinned_into(
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
@@ -79,7 +80,8 @@ impl<D: Device> GpuBatchCompressor<D> {
         let start = Instant::now();
         batch.clear();
         let len = pages.len();
-        let outcome = match &mut self.ring {
+        let is_usable = self.adopt([pages.memory_mut()]);
+        let outcome = match self.ring.as_mut().filter(|_| is_usable) {
             Some(ring) => {
                 let mut sink = IntoBatch::new(batch, len);
                 let report = |done| progress.pages_done(done);
@@ -112,8 +114,8 @@ impl<D: Device> GpuBatchCompressor<D> {
     ///
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is not room for as many pages;
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while a copy to the batch was
-    /// under way that nothing can wait for.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device, or the one that used the batch before, was
+    /// given up while a copy to the batch was under way that nothing can wait for.
     pub fn compress_all_pinned(
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
@@ -124,7 +126,11 @@ impl<D: Device> GpuBatchCompressor<D> {
         batch.check_room(len)?;
         batch.clear();
         let start = Instant::now();
-        let mut outcome = match &mut self.ring {
+        let is_usable = self.adopt([pages.memory_mut(), batch.memory_mut()]);
+        if !is_usable {
+            batch.memory_mut().bytes_mut()?;
+        }
+        let mut outcome = match self.ring.as_mut().filter(|_| is_usable) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
@@ -156,8 +162,8 @@ impl<D: Device> GpuBatchCompressor<D> {
     ///
     /// # Errors
     /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while a copy to the pages was
-    /// under way that nothing can wait for.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device, or the one that used the pages before, was
+    /// given up while a copy to the pages was under way that nothing can wait for.
     pub fn decompress_pinned_into(
         &mut self,
         batch: &CompressedBatch,
@@ -167,7 +173,11 @@ impl<D: Device> GpuBatchCompressor<D> {
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
         let from = CompressedPages::Batch(batch);
-        let restored = match &mut self.ring {
+        let is_usable = self.adopt([pages.memory_mut()]);
+        if !is_usable {
+            pages.memory_mut().bytes_mut()?;
+        }
+        let restored = match self.ring.as_mut().filter(|_| is_usable) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
@@ -202,7 +212,11 @@ impl<D: Device> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
-        let restored = match &mut self.ring {
+        let is_usable = self.adopt([batch.memory_mut(), pages.memory_mut()]);
+        if !is_usable {
+            pages.memory_mut().bytes_mut()?;
+        }
+        let restored = match self.ring.as_mut().filter(|_| is_usable) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.decompress_all_pinned(self.cpu.pool(), batch.packed_from(), pages.memory_mut(), &report)
@@ -228,6 +242,19 @@ impl<D: Device> GpuBatchCompressor<D> {
             to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
         }
         self.finish_restoring(from, to, restored, start, progress)
+    }
+
+    /// Makes page-locked memory usable on the device, whichever it was made on; whether it is. If not, the CPU does the batch.
+    /// That is counted, but not as a failure of this device: another one may still be at the memory.
+    fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
+        // Of a device that is lost the run says so, and it is not used again.
+        let device = self.ring.as_ref().map(|ring| ring.device()).filter(|device| device.loss().is_none());
+        let adopted = device.map(|device| memory.into_iter().try_for_each(|memory| device.adopt(memory)));
+        let Some(Err(error)) = adopted else { return true };
+        let fallback = &mut self.stats_mut().fallback;
+        fallback.batches += 1;
+        fallback.last_reason = Some(format!("page-locked memory of another device: {error}"));
+        false
     }
 
     /// Makes sure that page-locked memory which a run wrote is within reach. If it is not, there is no going on.

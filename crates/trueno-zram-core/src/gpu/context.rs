@@ -251,8 +251,12 @@ impl GpuContext {
 
     /// Refuses what belongs to another context.
     pub(crate) fn check_same(&self, other: &Self, what: &'static str) -> GpuResult<()> {
-        // Contexts opened twice on one device are the same primary context.
-        if self.inner.handle == other.inner.handle { Ok(()) } else { Err(GpuError::ForeignContext { what }) }
+        if self.is_same(other) { Ok(()) } else { Err(GpuError::ForeignContext { what }) }
+    }
+
+    /// Contexts opened twice on one device are the same primary context.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.inner.handle == other.inner.handle
     }
 }
 

@@ -59,10 +59,11 @@ impl HostCaching {
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub struct PinnedBuffer {
+    /// Where it was allocated, and is freed.
     context: GpuContext,
     address: NonNull<u8>,
     len_bytes: usize,
-    /// Recorded behind the newest copy, which runs after all earlier ones.
+    /// Recorded behind the newest copy, which runs after all earlier ones. Of the context that copies.
     last_copy: Event,
     in_flight: InFlight,
 }
@@ -251,8 +252,20 @@ impl PinnedBuffer {
         (self.address.as_ptr(), &self.last_copy)
     }
 
+    /// Lets another context copy from and to it: the memory is portable, but a stream can record no event of a context other
+    /// than its own. Refused while a copy of the context before may be under way.
+    pub(crate) fn adopt(&mut self, context: &GpuContext) -> GpuResult<()> {
+        if context.is_same(self.context()) {
+            return Ok(());
+        }
+        self.wait_for(Duration::ZERO)?;
+        self.last_copy = Event::ordering(context)?;
+        Ok(())
+    }
+
+    /// The context that copies from and to it.
     pub(crate) fn context(&self) -> &GpuContext {
-        &self.context
+        self.last_copy.context()
     }
 }
 

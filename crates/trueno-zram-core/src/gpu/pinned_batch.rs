@@ -16,7 +16,7 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 /// Made by [`GpuBatchCompressor::pinned_batch`](super::GpuBatchCompressor::pinned_batch). With [`PinnedPages`](super::PinnedPages) on the other side, the CPU
 /// touches no page: [`compress_all_pinned`](super::GpuBatchCompressor::compress_all_pinned) and
 /// [`decompress_all_pinned`](super::GpuBatchCompressor::decompress_all_pinned) leave its cores, and the host's memory, to others.
-/// Dropping is as of those.
+/// It serves every compressor of the process, and is dropped, as those.
 ///
 /// ```
 /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};

@@ -9,9 +9,11 @@ use crate::page::{PAGE_SIZE, Page};
 
 /// Pages in page-locked memory, which the GPU reads and writes by itself: nothing has to be copied there first.
 ///
-/// Made by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages). Such memory cannot be swapped
-/// out, and is slow to allocate: make it once, and use it again. Dropping waits for kernels that run in the same CUDA
-/// context, but no longer than the compressor's [time limit](super::GpuOptions::time_limit); what is not freed by then is freed when they end.
+/// Made by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages), for every compressor of the process,
+/// whichever GPU it is on. Such memory cannot be swapped out, and is slow to allocate: make it once, and use it again.
+///
+/// Dropping waits for kernels that run in the same CUDA context, but no longer than the compressor's
+/// [time limit](super::GpuOptions::time_limit); what is not freed by then is freed when they end.
 ///
 /// ```no_run
 /// use trueno_zram_core::CompressedBatch;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use trueno_test_pages::generate::Generator;
 
-use super::{BatchTimes, GpuBatchCompressor, GpuOptions};
+use super::{BatchTimes, FallbackStats, GpuBatchCompressor, GpuOptions};
 use crate::arena::CompressedBatch;
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Result;
@@ -259,6 +259,10 @@ impl Trial {
             assert!(refused || by_cpu == fallback, "the stats count what the CPU did: {by_cpu}, {fallback}");
         }
         Ok(Done { by_device: pages.len() - fallback, by_cpu: fallback, times })
+    }
+
+    fn fallback(&self) -> &FallbackStats {
+        &self.compressor.stats().fallback
     }
 
     /// Ends it: all memory is freed.

@@ -1,10 +1,12 @@
 //! Page-locked pages of the caller.
 
-use super::{Form, NO_HURRY, Shape, Trial, config, options};
+use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options};
 use crate::arena::CompressedBatch;
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
-use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
+use crate::gpu::FallbackStats;
+use crate::gpu::ring::device::Device;
+use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 
 const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
@@ -146,4 +148,98 @@ fn a_corrupt_page_of_a_pinned_batch_is_an_error_with_its_number_and_harms_no_oth
     assert!(pages[9] != [0xaa; PAGE_SIZE], "nothing of what was there before");
     assert_eq!(trial.compressor.stats().fallback.batches, 0, "the device did what it should");
     trial.end();
+}
+
+const PINNED: [Form; 4] =
+    [Form::CompressPinned, Form::CompressAllPinned, Form::DecompressPinned, Form::DecompressAllPinned];
+
+/// Each gets the page-locked memory of the other.
+fn swap_memory(one: &mut Trial, other: &mut Trial) {
+    std::mem::swap(&mut one.pinned, &mut other.pinned);
+    std::mem::swap(&mut one.packed, &mut other.packed);
+}
+
+#[test]
+fn pages_made_on_one_device_serve_another() {
+    for form in PINNED {
+        let [mut one, mut other] = [1, 2].map(|seed| Trial::new(form, SHAPE, Schedule::Random(seed), NO_HURRY));
+        for round in 0..4 {
+            // Each has the pages that the other has used just before.
+            swap_memory(&mut one, &mut other);
+            for trial in [&mut one, &mut other] {
+                assert_eq!(trial.run().unwrap().by_device, SHAPE.pages, "{form:?}, round {round}");
+            }
+        }
+        for trial in [one, other] {
+            assert_eq!(*trial.fallback(), FallbackStats::default(), "{form:?}");
+            trial.end();
+        }
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_adopted_are_left_to_the_cpu() {
+    for form in PINNED {
+        let [mut one, mut other] = [1, 2].map(|seed| Trial::new(form, SHAPE, Schedule::Random(seed), NO_HURRY));
+        swap_memory(&mut one, &mut other);
+        one.fake.arm_always(Call::Adopt, Fault::OutOfMemory);
+        for batches in 1..=4 {
+            assert_eq!(one.run().unwrap().by_cpu, SHAPE.pages, "{form:?}");
+            assert_eq!((one.fallback().batches, one.compressor.uses_device()), (batches, true), "{form:?}");
+        }
+        let why = one.fallback().last_reason.clone().unwrap();
+        assert_eq!(why, "page-locked memory of another device: cuEventCreate: CUDA_ERROR_OUT_OF_MEMORY (2)");
+        swap_memory(&mut one, &mut other);
+        assert_eq!(one.run().unwrap().by_device, SHAPE.pages, "{form:?}: its own pages are as before");
+        drop(other);
+        one.end();
+    }
+}
+
+/// A device that hangs may go on at any time. That is no fault of the device that is to use the pages next.
+#[test]
+fn pages_that_another_device_may_still_use_do_not_count_against_this_one() {
+    for (form, call) in [
+        (Form::CompressPinned, Call::Upload),
+        (Form::CompressAllPinned, Call::Upload),
+        (Form::DecompressPinned, Call::Download),
+        (Form::DecompressAllPinned, Call::Download),
+    ] {
+        let mut hung = Trial::new(form, SHAPE, Schedule::Eager, SOON);
+        hung.fake.arm_always(call, Fault::Hang);
+        let _ = hung.run();
+        assert!(!hung.compressor.uses_device(), "{form:?}");
+        let mut other = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+        swap_memory(&mut hung, &mut other);
+        for batches in 1..=4 {
+            match other.run() {
+                // Bytes that the GPU only reads are within reach.
+                Ok(done) => assert_eq!((form.compresses(), done.by_cpu), (true, SHAPE.pages), "{form:?}"),
+                Err(Error::GpuNotAvailable(why)) => {
+                    assert!(!form.compresses(), "{form:?}");
+                    assert!(why.contains("did not finish within 5 ms"), "{why}");
+                }
+                Err(error) => panic!("{form:?}: {error}"),
+            }
+            assert_eq!((other.fallback().batches, other.compressor.uses_device()), (batches, true), "{form:?}");
+            let by_cpu = if form.compresses() { batches * 23 } else { 0 };
+            assert_eq!(other.fallback().pages, by_cpu, "{form:?}");
+        }
+        swap_memory(&mut hung, &mut other);
+        assert_eq!(other.run().unwrap().by_device, SHAPE.pages, "{form:?}: its own pages are as before");
+        hung.end();
+        other.end();
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_is_let_go_whichever_pages_it_is_given() {
+    let [mut one, mut other] = [1, 2].map(|_| Trial::new(Form::CompressPinned, SHAPE, Schedule::Eager, NO_HURRY));
+    swap_memory(&mut one, &mut other);
+    one.fake.give_up("by someone else");
+    assert_eq!(one.run().unwrap().by_cpu, SHAPE.pages);
+    assert!(!one.compressor.uses_device());
+    assert_eq!((one.fallback().batches, one.fallback().pages), (1, 23));
+    drop(other);
+    one.end();
 }

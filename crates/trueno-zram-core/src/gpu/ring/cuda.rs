@@ -115,6 +115,10 @@ impl Device for Cuda {
         PinnedBuffer::new(&self.context, len_bytes, caching)
     }
 
+    fn adopt(&self, memory: &mut PinnedBuffer) -> GpuResult<()> {
+        memory.adopt(&self.context)
+    }
+
     fn slot(&self, pages: u32) -> GpuResult<CudaSlot> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let buffer = |bytes_per_page: usize| DeviceBuffer::new(&self.context, pages as usize * bytes_per_page);

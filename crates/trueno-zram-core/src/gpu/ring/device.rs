@@ -19,6 +19,9 @@ pub trait Device: fmt::Debug + Send + 'static {
 
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    /// Makes host memory usable here that another device of the kind may have allocated; refused while that one may still copy
+    /// from or to it.
+    fn adopt(&self, memory: &mut Self::Pinned) -> GpuResult<()>;
     /// Allocates device memory for a batch of up to `pages` pages.
     fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
 

@@ -203,6 +203,10 @@ impl Device for FakeDevice {
         Ok(FakePinned::new(Arc::clone(&self.state), id))
     }
 
+    fn adopt(&self, memory: &mut FakePinned) -> GpuResult<()> {
+        memory.adopt(&self.state)
+    }
+
     fn slot(&self, pages: u32) -> GpuResult<FakeSlot> {
         let mut state = lock(&self.state);
         state.enter(Call::Slot)?;
@@ -222,6 +226,7 @@ impl Device for FakeDevice {
     ) -> GpuResult<()> {
         let mut state = lock(&self.state);
         state.enter(Call::Upload)?;
+        from.check_is_of(&self.state)?;
         state.check_part(from.id(), &part, slot, to, at)?;
         from.lend(&mut state, host::Copy::Reads);
         state.queue(Queue::H2d, slot, Work::Upload { to, at, host: from.id(), part });
@@ -239,6 +244,7 @@ impl Device for FakeDevice {
     ) -> GpuResult<()> {
         let mut state = lock(&self.state);
         state.enter(Call::Download)?;
+        to.check_is_of(&self.state)?;
         state.check_part(to.id(), &part, slot, from, at)?;
         to.lend(&mut state, host::Copy::Writes);
         state.queue(queue, slot, Work::Download { from, at, host: to.id(), part });

@@ -88,6 +88,10 @@ impl Device for Interpreter {
         Ok(vec![0; len_bytes])
     }
 
+    fn adopt(&self, _memory: &mut Vec<u8>) -> GpuResult<()> {
+        Ok(())
+    }
+
     fn slot(&self, pages: u32) -> GpuResult<InterpreterSlot> {
         let buffer = |bytes_per_page: usize| vec![0; pages as usize * bytes_per_page];
         let buffers = Buffers {

@@ -9,6 +9,8 @@ use crate::gpu::error::{DriverError, GpuError, GpuResult};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Pinned,
+    /// Page-locked memory of another device is to be used.
+    Adopt,
     Slot,
     Upload,
     Download,
@@ -29,6 +31,7 @@ impl Call {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pinned => "cuMemHostAlloc",
+            Self::Adopt => "cuEventCreate",
             Self::Slot => "cuMemAlloc",
             Self::Upload => "cuMemcpyHtoDAsync",
             Self::Download => "cuMemcpyDtoHAsync",

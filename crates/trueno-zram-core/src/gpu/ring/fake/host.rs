@@ -65,6 +65,33 @@ impl FakePinned {
         self.id
     }
 
+    /// Refuses memory that this device has not adopted.
+    pub(super) fn check_is_of(&self, device: &Shared) -> GpuResult<()> {
+        let what = "the page-locked buffer";
+        if Arc::ptr_eq(&self.shared, device) { Ok(()) } else { Err(GpuError::ForeignContext { what }) }
+    }
+
+    /// Changes the device that copies from and to it, unless the one before may still do so.
+    pub(super) fn adopt(&mut self, by: &Shared) -> GpuResult<()> {
+        if Arc::ptr_eq(&self.shared, by) {
+            return Ok(());
+        }
+        let mut before = lock(&self.shared);
+        if before.host(self.id).in_flight != Copy::Nothing {
+            before.wait(self.id, Call::Settle)?;
+        }
+        let mut state = lock(by);
+        state.enter(Call::Adopt)?;
+        let host = before.hosts.remove(&self.id).expect("host memory lives as long as its handle");
+        before.seen.pinned -= 1;
+        state.seen.pinned += 1;
+        self.id = state.new_id();
+        state.hosts.insert(self.id, host);
+        drop((before, state));
+        self.shared = Arc::clone(by);
+        Ok(())
+    }
+
     /// Gives the bytes to a copy.
     pub(super) fn lend(&mut self, state: &mut State, copy: Copy) {
         let seen = self.seen.take();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::device::{Device, HostRole, PinnedMemory};
 use super::fake::{FakeDevice, Schedule};
 use super::slot::Slot;
 use super::{Deliver, Outcome, Ring, RingShape};
@@ -15,12 +16,15 @@ use crate::page::{PAGE_SIZE, Page};
 const SLOT_PAGES: usize = 2;
 const PAGES: usize = 8;
 
-/// Runs pages that all cross the bus through a ring of two slots.
+/// Runs pages that all cross the bus through a ring of two slots. Nothing is staged: the one core that did so might deliver
+/// a slot meanwhile, which waits for a slot that is to be staged.
 fn run(sink: &mut impl Deliver<FakeDevice>) -> Outcome {
     let shape = RingShape { slots: 2, slot_pages: 2, time_limit: Duration::from_secs(30) };
     let mut ring = Ring::new(FakeDevice::new(Schedule::Eager), shape).unwrap();
     let page: Page = std::array::from_fn(|i| u8::try_from(i % 251).unwrap());
-    let outcome = ring.compress(&pool(), &vec![page; PAGES], sink, &());
+    let mut pages = ring.device.pinned(PAGES * PAGE_SIZE, HostRole::Shared).unwrap();
+    pages.bytes_mut().unwrap().copy_from_slice([page; PAGES].as_flattened());
+    let outcome = ring.compress_pinned(&pool(), &mut pages, PAGES, sink, &());
     assert_eq!(ring.free.len(), 2, "no slot is lost");
     outcome
 }

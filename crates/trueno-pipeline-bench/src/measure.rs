@@ -356,6 +356,7 @@ impl<'a> Bench<'a> {
                 self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
             let row = Row::new("corpora", "compress, pinned", &corpus.name, count, &times);
             self.report.add(Direction::Compress, row);
+            pinned.pages_mut().map_err(text)?.fill([0; PAGE_SIZE]);
             let times = self.timed(|| gpu.compress_into(&pages, &mut batch, &()).map(Timing::from).map_err(text))?;
             verify_batch(&batch, &pages)?;
             let row = Row::new("corpora", "compress, pageable", &corpus.name, count, &times);

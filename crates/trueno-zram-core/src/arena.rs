@@ -66,6 +66,8 @@ pub struct CompressedBatch {
     /// Initialised storage; the batch's bytes are the first `used`, the rest is kept to be used again.
     storage: Storage,
     used: usize,
+    /// Bytes of the storage that were ever in use.
+    touched: usize,
     /// Every entry lies inside the first `used` bytes and has a length that fits its kind.
     index: Vec<IndexEntry>,
 }
@@ -102,7 +104,7 @@ impl CompressedBatch {
         for (page, entry) in index.iter().enumerate() {
             entry.find(&arena).map_err(|e| e.in_page(page))?;
         }
-        Ok(Self { used: arena.len(), storage: arena.into(), index })
+        Ok(Self { used: arena.len(), touched: arena.len(), storage: arena.into(), index })
     }
 
     /// Pages in the batch.
@@ -215,7 +217,8 @@ impl CompressedBatch {
     #[must_use]
     pub fn into_pages(self) -> Vec<CompressedPage> {
         // The pages may live long: what was reserved too much is not kept with them.
-        let arena = Arc::new(self.storage.cut_to(self.used));
+        let touched = self.touched.max(self.used);
+        let arena = Arc::new(self.storage.cut_to(self.used, touched));
         let in_arena = |entry: &IndexEntry| {
             let data = entry.find(&arena).expect("the index was checked when it was made");
             let offset = usize::try_from(entry.offset).expect("a found page starts at an address");
@@ -234,6 +237,7 @@ impl CompressedBatch {
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn clear(&mut self) {
+        self.touched = self.touched.max(self.used);
         self.used = 0;
         self.index.clear();
     }
@@ -297,7 +301,7 @@ impl CompressedBatch {
     fn grow(&mut self, len_bytes: usize) {
         let mut larger = Storage::zeroed(len_bytes);
         larger[..self.used].copy_from_slice(&self.storage[..self.used]);
-        self.storage = larger;
+        (self.storage, self.touched) = (larger, self.used);
     }
 
     /// Adds pages that lie in one piece, with an index that counts from its start. The piece is cut, so that all threads move
@@ -330,7 +334,7 @@ pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) ->
 impl Clone for CompressedBatch {
     /// Copies the batch's bytes, not the memory kept for later.
     fn clone(&self) -> Self {
-        Self { storage: self.arena().to_vec().into(), used: self.used, index: self.index.clone() }
+        Self { storage: self.arena().to_vec().into(), used: self.used, touched: self.used, index: self.index.clone() }
     }
 }
 

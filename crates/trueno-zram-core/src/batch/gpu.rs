@@ -237,7 +237,8 @@ impl<D: Device> GpuBatchCompressor<D> {
         self.ring.is_some()
     }
 
-    /// Compresses pages. Those of each slot share an arena, which is used again once they are all gone.
+    /// Compresses pages. Those of each slot share an arena, which lives as long as any of them, and until the next batch: if they
+    /// are all gone by then, it is used again. [`CompressedPage::detached`] makes a copy that keeps no others.
     ///
     /// ```
     /// # use trueno_zram_core::{PAGE_SIZE, gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions}};
@@ -468,8 +469,8 @@ impl<D: Device> GpuBatchCompressor<D> {
         fallback.pages += pages_left as u64;
         fallback.last_reason = Some(failure.to_string());
         self.failures_in_a_row += 1;
-        let lost = self.ring.as_ref().is_some_and(|ring| ring.device().loss().is_some());
-        if lost {
+        let Some(ring) = &self.ring else { return pages_left > 0 };
+        if ring.device().loss().is_some() {
             fallback.device_given_up = Some(failure.to_string());
         } else if self.failures_in_a_row >= FAILURES_IN_A_ROW {
             fallback.device_given_up =

@@ -80,8 +80,8 @@ impl<D: Device> GpuBatchCompressor<D> {
         let start = Instant::now();
         batch.clear();
         let len = pages.len();
-        let is_usable = self.adopt([pages.memory_mut()]);
-        let outcome = match self.ring.as_mut().filter(|_| is_usable) {
+        let may_use = self.adopt([pages.memory_mut()]);
+        let outcome = match self.ring.as_mut().filter(|_| may_use) {
             Some(ring) => {
                 let mut sink = IntoBatch::new(batch, len);
                 let report = |done| progress.pages_done(done);
@@ -115,7 +115,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is not room for as many pages;
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device, or the one that used the batch before, was
-    /// given up while a copy to the batch was under way that nothing can wait for.
+    /// given up while a copy to or from the batch was under way that nothing can wait for.
     pub fn compress_all_pinned(
         &mut self,
         pages: &mut PinnedPages<D::Pinned>,
@@ -124,13 +124,14 @@ impl<D: Device> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         let len = pages.len();
         batch.check_room(len)?;
-        batch.clear();
         let start = Instant::now();
-        let is_usable = self.adopt([pages.memory_mut(), batch.memory_mut()]);
-        if !is_usable {
+        let may_use = self.adopt([pages.memory_mut(), batch.memory_mut()]);
+        if !may_use || self.ring.is_none() {
+            // The CPU will write there. If it cannot, the pages that are there can still be read.
             batch.memory_mut().bytes_mut()?;
         }
-        let mut outcome = match self.ring.as_mut().filter(|_| is_usable) {
+        batch.clear();
+        let mut outcome = match self.ring.as_mut().filter(|_| may_use) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
@@ -173,11 +174,11 @@ impl<D: Device> GpuBatchCompressor<D> {
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
         let from = CompressedPages::Batch(batch);
-        let is_usable = self.adopt([pages.memory_mut()]);
-        if !is_usable {
+        let may_use = self.adopt([pages.memory_mut()]);
+        if !may_use {
             pages.memory_mut().bytes_mut()?;
         }
-        let restored = match self.ring.as_mut().filter(|_| is_usable) {
+        let restored = match self.ring.as_mut().filter(|_| may_use) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
@@ -212,11 +213,11 @@ impl<D: Device> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
-        let is_usable = self.adopt([batch.memory_mut(), pages.memory_mut()]);
-        if !is_usable {
+        let may_use = self.adopt([batch.memory_mut(), pages.memory_mut()]);
+        if !may_use {
             pages.memory_mut().bytes_mut()?;
         }
-        let restored = match self.ring.as_mut().filter(|_| is_usable) {
+        let restored = match self.ring.as_mut().filter(|_| may_use) {
             Some(ring) => {
                 let report = |done| progress.pages_done(done);
                 ring.decompress_all_pinned(self.cpu.pool(), batch.packed_from(), pages.memory_mut(), &report)
@@ -244,8 +245,8 @@ impl<D: Device> GpuBatchCompressor<D> {
         self.finish_restoring(from, to, restored, start, progress)
     }
 
-    /// Makes page-locked memory usable on the device, whichever it was made on; whether it is. If not, the CPU does the batch.
-    /// That is counted, but not as a failure of this device: another one may still be at the memory.
+    /// Makes page-locked memory usable on the device, if there is one, whichever it was made on; whether nothing speaks against it.
+    /// Else the CPU does the batch. That is counted, but not as a failure of this device: another one may still be at the memory.
     fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
         // Of a device that is lost the run says so, and it is not used again.
         let device = self.ring.as_ref().map(|ring| ring.device()).filter(|device| device.loss().is_none());

@@ -163,7 +163,12 @@ impl<P: PinnedMemory> PinnedBatch<P> {
             return Err(Error::Unsupported { what: "a Zstandard frame".to_owned(), by: "the GPU" });
         }
         let start = self.end();
-        self.memory.bytes_mut()?[start..start + page.bytes().len()].copy_from_slice(page.bytes());
+        let len_bytes = page.bytes().len();
+        let place = &mut self.memory.bytes_mut()?[start..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];
+        let (held, between) = place.split_at_mut(len_bytes);
+        held.copy_from_slice(page.bytes());
+        // What was there before is no one's business.
+        between.fill(0);
         self.index.push(IndexEntry::new(start as u64, page));
         Ok(())
     }

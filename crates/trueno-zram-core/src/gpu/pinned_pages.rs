@@ -1,7 +1,6 @@
 //! Page-locked pages that a caller fills itself.
 
 use super::apart::Apart;
-use super::error::GpuResult;
 use super::pinned::PinnedBuffer;
 use super::ring::device::PinnedMemory;
 use crate::error::Result;
@@ -111,10 +110,6 @@ impl<P: PinnedMemory> PinnedPages<P> {
     /// # Errors
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while it used them.
     pub fn pages_mut(&mut self) -> Result<&mut [Page]> {
-        Ok(self.pages_mut_of_device()?)
-    }
-
-    pub(crate) fn pages_mut_of_device(&mut self) -> GpuResult<&mut [Page]> {
         Ok(&mut self.memory.bytes_mut()?.as_chunks_mut::<PAGE_SIZE>().0[..self.len])
     }
 

@@ -23,8 +23,8 @@ pub use pages::DevicePages;
 
 const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
-/// How long the dropping of device memory is waited for: as long as a batch, where nothing else is said.
-const DROP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the dropping of one buffer is waited for. Both forms have two.
+const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Queues the compression of pages on the device, and waits for it; the kernel's time.
 pub(crate) fn compress(

@@ -243,3 +243,32 @@ fn a_device_that_is_lost_is_let_go_whichever_pages_it_is_given() {
     drop(other);
     one.end();
 }
+
+#[test]
+fn bytes_between_pages_show_nothing_of_earlier_ones() {
+    let trial = Trial::new(Form::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut batch = trial.compressor.pinned_batch(2).unwrap();
+    batch.push(PageData::new(PageKind::Raw, &[0x5e; PAGE_SIZE]).unwrap()).unwrap();
+    batch.clear();
+    batch.push(PageData::new(PageKind::SameFilled, &[1; 8]).unwrap()).unwrap();
+    batch.push(PageData::new(PageKind::Lz4, &[2; 3]).unwrap()).unwrap();
+    assert_eq!(batch.arena().unwrap(), [&[1; 8][..], &[0; 8], &[2; 3], &[0; 13]].concat());
+    drop(batch);
+    trial.end();
+}
+
+#[test]
+fn a_batch_that_cannot_be_written_any_more_keeps_its_pages() {
+    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::Eager, SOON);
+    trial.fake.arm_always(Call::Upload, Fault::Hang);
+    assert!(trial.run().unwrap().by_cpu > 0, "the CPU reads what the device may still read, too");
+    let why = trial.compressor.stats().fallback.device_given_up.clone();
+    let packed = trial.packed.as_mut().unwrap();
+    for _ in 0..4 {
+        let refused = trial.compressor.compress_all_pinned(trial.pinned.as_mut().unwrap(), packed, &());
+        assert!(matches!(refused, Err(Error::GpuNotAvailable(_))), "{refused:?}");
+        assert_eq!(packed.get(22).unwrap(), trial.sample.held.get(22));
+    }
+    assert_eq!(trial.compressor.stats().fallback.device_given_up, why, "there is one reason");
+    trial.end();
+}

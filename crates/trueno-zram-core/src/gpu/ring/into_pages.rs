@@ -10,7 +10,7 @@ use super::entries::listed;
 use super::slot::Slot;
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PageData, PageKind};
-use crate::storage::{HUGE_PAGE_BYTES, Storage};
+use crate::storage::Storage;
 
 /// Fills places for pages, several slots' at a time.
 pub(crate) struct IntoPages<'a> {
@@ -38,7 +38,7 @@ impl<D: Device> Deliver<D> for IntoPages<'_> {
         let packed_bytes = slot.packed_bytes;
         let (bytes, entries) = listed(slot)?;
         // Fill words, which lie behind the packed pages, need no arena.
-        let arena = share.arenas.hold(&bytes[..packed_bytes]);
+        let arena = if packed_bytes == 0 { Arc::default() } else { share.arenas.hold(&bytes[..packed_bytes]) };
         for (place, entry) in share.places.iter_mut().zip(entries) {
             let start = usize::try_from(entry.offset).expect("checked against the slot's length");
             let data = PageData::trusted(entry.kind, &bytes[start..start + usize::from(entry.len_bytes)]);
@@ -78,27 +78,59 @@ impl Arenas {
     /// An arena that starts with those bytes, which all threads put there.
     fn hold(&self, bytes: &[u8]) -> Arc<Storage> {
         const CUT_BYTES: usize = 128 * 1024;
-        // A huge page comes zeroed to each thread that is among the first to touch it: one thread is to be the first.
-        let (mut arena, cut_bytes) = match self.take(bytes.len()) {
-            Some(used_before) => (used_before, CUT_BYTES),
-            None => (Arc::new(Storage::zeroed(bytes.len())), HUGE_PAGE_BYTES),
-        };
+        let used_before = self.take(bytes.len());
+        let is_fresh = used_before.is_none();
+        let mut arena = used_before.unwrap_or_else(|| Arc::new(Storage::zeroed(bytes.len())));
         let storage = Arc::get_mut(&mut arena).expect("shared with no one yet");
-        let cuts = storage[..bytes.len()].par_chunks_mut(cut_bytes).zip(bytes.par_chunks(cut_bytes));
-        cuts.for_each(|(place, bytes)| place.copy_from_slice(bytes));
+        if is_fresh {
+            storage.fill_fresh(bytes);
+        } else {
+            let cuts = storage[..bytes.len()].par_chunks_mut(CUT_BYTES).zip(bytes.par_chunks(CUT_BYTES));
+            cuts.for_each(|(place, bytes)| place.copy_from_slice(bytes));
+        }
         lock(&self.used).push(Arc::clone(&arena));
         arena
     }
 
-    /// An arena for so many bytes whose pages are all gone, if there is one.
+    /// The smallest arena for so many bytes whose pages are all gone. One of more than twice as many is none: its pages
+    /// may be kept, and it with them.
     fn take(&self, len_bytes: usize) -> Option<Arc<Storage>> {
         let free = &mut *lock(&self.free);
-        let fitting = free.iter().rposition(|arena| arena.len() >= len_bytes)?;
-        Some(free.swap_remove(fitting))
+        let fitting = free.iter().enumerate().filter(|(_, arena)| (len_bytes..=2 * len_bytes).contains(&arena.len()));
+        let (smallest, _) = fitting.min_by_key(|(_, arena)| arena.len())?;
+        Some(free.swap_remove(smallest))
     }
 }
 
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
     // Lists are whole between any two of their operations, whatever panicked.
     list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Holds so many bytes as pages of a batch would, and says how many the arena has.
+    fn hold(arenas: &Arenas, len_bytes: usize) -> (Arc<Storage>, usize) {
+        let bytes: Vec<u8> = (0..len_bytes).map(|i| i.to_le_bytes()[0]).collect();
+        let arena = arenas.hold(&bytes);
+        assert!(arena[..len_bytes] == bytes);
+        let arena_len = arena.len();
+        (arena, arena_len)
+    }
+
+    #[test]
+    fn arenas_without_pages_are_used_again_unless_they_are_much_too_large() {
+        let mut arenas = Arenas::default();
+        let kept = hold(&arenas, 5000).0;
+        let gone = [hold(&arenas, 1000).0, hold(&arenas, 4000).0, hold(&arenas, 3000).0].map(|arena| arena.as_ptr());
+        arenas.start();
+        let (arena, len_bytes) = hold(&arenas, 2500);
+        assert_eq!((arena.as_ptr(), len_bytes), (gone[2], 3000), "the smallest that fits");
+        assert_eq!(hold(&arenas, 1900).1, 1900, "a page of it may be kept for long");
+        assert_eq!(hold(&arenas, 4500).1, 4500, "a page of the one for 5000 is still there");
+        assert_eq!(hold(&arenas, 3999).0.as_ptr(), gone[1]);
+        assert_eq!(kept[4999], 4999usize.to_le_bytes()[0]);
+    }
 }

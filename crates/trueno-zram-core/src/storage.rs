@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::MmapMut;
 use rayon::prelude::*;
 
 /// What a huge page has on the systems that matter. Elsewhere nothing but the gain is lost.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// What a thread copies at a time.
+const CUT_BYTES: usize = 128 * 1024;
 
 /// A fixed number of bytes.
 ///
@@ -15,14 +18,66 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// fill it: by two and a half times on a virtual machine of 16 cores, in huge pages by half.
 pub(crate) enum Storage {
     Heap(Vec<u8>),
-    Mapped(MmapMut),
+    Mapped(HugePages),
+}
+
+/// Memory in huge pages, as far as they would be full, if the system has any.
+pub(crate) struct HugePages(MmapMut);
+
+/// The system limits how many mappings a process has: 65,530, mostly. These take two each, and must leave enough to others.
+static MAPPINGS: Budget = Budget { taken: AtomicUsize::new(0), most: 8192 };
+
+/// How many of something there may be.
+struct Budget {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+impl Budget {
+    /// Takes one, if there is one left.
+    fn take(&self) -> bool {
+        let more = |taken: usize| (taken < self.most).then_some(taken + 1);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
+    }
+
+    fn give_back(&self) {
+        self.taken.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl HugePages {
+    /// None for less than a huge page, and where there are too many already.
+    fn new(len_bytes: usize) -> Option<Self> {
+        let full = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
+        if full == 0 || !MAPPINGS.take() {
+            return None;
+        }
+        // Linux, from 6.7 on, puts what has a multiple of their length where huge pages can be.
+        let rounded = len_bytes.checked_next_multiple_of(HUGE_PAGE_BYTES);
+        let Some(map) = rounded.and_then(|len_bytes| MmapMut::map_anon(len_bytes).ok()) else {
+            MAPPINGS.give_back();
+            return None;
+        };
+        #[cfg(target_os = "linux")]
+        {
+            // The last one would not be full, and takes no more room than is used. Where there are none, it is memory all the same.
+            let _ = map.advise_range(memmap2::Advice::HugePage, 0, full);
+        }
+        Some(Self(map))
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        MAPPINGS.give_back();
+    }
 }
 
 impl Storage {
     /// So many zero bytes, most of which are touched when they are first used.
     pub(crate) fn zeroed(len_bytes: usize) -> Self {
-        match huge(len_bytes) {
-            Some(map) => Self::Mapped(map),
+        match HugePages::new(len_bytes) {
+            Some(pages) => Self::Mapped(pages),
             None => Self::Heap(vec![0; len_bytes]),
         }
     }
@@ -35,40 +90,34 @@ impl Storage {
                 bytes.shrink_to_fit();
                 Self::Heap(bytes)
             }
-            Self::Mapped(map) if touched_bytes > len_bytes + len_bytes / 8 => Self::Heap(map[..len_bytes].to_vec()),
-            Self::Mapped(map) => Self::Mapped(map),
+            Self::Mapped(pages) if touched_bytes > len_bytes + len_bytes / 8 => {
+                Self::Heap(pages.0[..len_bytes].to_vec())
+            }
+            Self::Mapped(pages) => Self::Mapped(pages),
         }
     }
 
-    /// Copies bytes to the start of fresh storage, on all threads. A huge page comes zeroed to each thread that is among the first
-    /// to touch it: one alone is to be the first.
-    pub(crate) fn fill_fresh(&mut self, bytes: &[u8]) {
-        let to_boundary = self.as_ptr().align_offset(HUGE_PAGE_BYTES);
-        let (head, tail) = bytes.split_at(to_boundary.min(bytes.len()));
-        let (head_places, tail_places) = self[..bytes.len()].split_at_mut(head.len());
-        rayon::join(
-            || head_places.copy_from_slice(head),
-            || {
-                let cuts = tail_places.par_chunks_mut(HUGE_PAGE_BYTES).zip(tail.par_chunks(HUGE_PAGE_BYTES));
-                cuts.for_each(|(places, bytes)| places.copy_from_slice(bytes));
-            },
-        );
+    /// Copies bytes to the start, on all threads.
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        copy_in_cuts(&mut self[..bytes.len()], bytes, CUT_BYTES);
+    }
+
+    /// The same where nothing was touched yet. A huge page comes zeroed to each thread that is among the first to touch it:
+    /// one alone is to be the first.
+    pub(crate) fn put_fresh(&mut self, bytes: &[u8]) {
+        if matches!(self, Self::Heap(_)) {
+            return self.put(bytes);
+        }
+        let to_boundary = self.as_ptr().align_offset(HUGE_PAGE_BYTES).min(bytes.len());
+        let (head, tail) = bytes.split_at(to_boundary);
+        let (head_places, tail_places) = self[..bytes.len()].split_at_mut(to_boundary);
+        rayon::join(|| head_places.copy_from_slice(head), || copy_in_cuts(tail_places, tail, HUGE_PAGE_BYTES));
     }
 }
 
-/// Memory that is mapped in huge pages as far as they would be full, if the system will.
-fn huge(len_bytes: usize) -> Option<MmapMut> {
-    if len_bytes < HUGE_PAGE_BYTES {
-        return None;
-    }
-    let map = MmapMut::map_anon(len_bytes).ok()?;
-    #[cfg(target_os = "linux")]
-    {
-        // For all of it, so that neighbours become one mapping: their number is limited. Huge pages at the ends may then be
-        // shared. Where there are none, it is memory all the same.
-        let _ = map.advise(memmap2::Advice::HugePage);
-    }
-    Some(map)
+fn copy_in_cuts(places: &mut [u8], bytes: &[u8], cut_bytes: usize) {
+    let cuts = places.par_chunks_mut(cut_bytes).zip(bytes.par_chunks(cut_bytes));
+    cuts.for_each(|(places, bytes)| places.copy_from_slice(bytes));
 }
 
 impl Default for Storage {
@@ -89,7 +138,7 @@ impl Deref for Storage {
     fn deref(&self) -> &[u8] {
         match self {
             Self::Heap(bytes) => bytes,
-            Self::Mapped(map) => map,
+            Self::Mapped(pages) => &pages.0,
         }
     }
 }
@@ -98,7 +147,7 @@ impl DerefMut for Storage {
     fn deref_mut(&mut self) -> &mut [u8] {
         match self {
             Self::Heap(bytes) => bytes,
-            Self::Mapped(map) => map,
+            Self::Mapped(pages) => &mut pages.0,
         }
     }
 }
@@ -129,9 +178,12 @@ mod tests {
     fn what_is_cut_off_is_not_kept() {
         const LEN: usize = 3 << 20;
         // What was touched is given back; what was not takes no room.
-        for (len_bytes, cut, touched, left) in
-            [(5000, 100, 100, 100), (LEN, 100, 200, 100), (LEN, 1 << 20, LEN, 1 << 20), (LEN, 1 << 20, 1 << 20, LEN)]
-        {
+        for (len_bytes, cut, touched, left) in [
+            (5000, 100, 100, 100),
+            (LEN, 100, 200, 100),
+            (LEN, 1 << 20, LEN, 1 << 20),
+            (LEN, 1 << 20, 1 << 20, 4 << 20),
+        ] {
             let mut storage = Storage::zeroed(len_bytes);
             storage[..cut].fill(9);
             let cut_off = storage.cut_to(cut, touched);
@@ -145,19 +197,29 @@ mod tests {
         let bytes: Vec<u8> = (0..5 << 20).map(|i: usize| i.to_le_bytes()[0] ^ i.to_le_bytes()[2]).collect();
         for len_bytes in [0, 1, 4096, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1, bytes.len()] {
             let mut storage = Storage::zeroed(len_bytes + 7);
-            storage.fill_fresh(&bytes[..len_bytes]);
-            assert!(storage[..len_bytes] == bytes[..len_bytes] && storage[len_bytes..] == [0; 7], "{len_bytes} bytes");
+            storage.put_fresh(&bytes[..len_bytes]);
+            assert!(
+                storage[..len_bytes] == bytes[..len_bytes] && storage[len_bytes..].iter().all(|byte| *byte == 0),
+                "{len_bytes} bytes"
+            );
         }
     }
 
-    /// The number of mappings is limited: 65,530 by default. How many become one depends on the system.
+    #[test]
+    fn there_are_no_more_than_the_budget_has() {
+        let budget = Budget { taken: AtomicUsize::new(0), most: 2 };
+        assert_eq!([budget.take(), budget.take(), budget.take()], [true, true, false]);
+        budget.give_back();
+        assert_eq!([budget.take(), budget.take()], [true, false]);
+    }
+
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_storage_is_one_mapping_at_most() {
+    fn a_storage_is_two_mappings_at_most() {
         let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let before = mappings();
         let kept: Vec<Storage> = (0..500).map(|i| Storage::zeroed(HUGE_PAGE_BYTES + 4096 * i)).collect();
         // Other tests map memory, too.
-        assert!(mappings() <= before + kept.len() + 100, "{} mappings, {before} before", mappings());
+        assert!(mappings() <= before + 2 * kept.len() + 100, "{} mappings, {before} before", mappings());
     }
 }

@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rayon::prelude::*;
-
 use super::Deliver;
 use super::device::Device;
 use super::entries::listed;
@@ -77,17 +75,17 @@ impl Arenas {
 
     /// An arena that starts with those bytes, which all threads put there.
     fn hold(&self, bytes: &[u8]) -> Arc<Storage> {
-        const CUT_BYTES: usize = 128 * 1024;
-        let used_before = self.take(bytes.len());
-        let is_fresh = used_before.is_none();
-        let mut arena = used_before.unwrap_or_else(|| Arc::new(Storage::zeroed(bytes.len())));
-        let storage = Arc::get_mut(&mut arena).expect("shared with no one yet");
-        if is_fresh {
-            storage.fill_fresh(bytes);
-        } else {
-            let cuts = storage[..bytes.len()].par_chunks_mut(CUT_BYTES).zip(bytes.par_chunks(CUT_BYTES));
-            cuts.for_each(|(place, bytes)| place.copy_from_slice(bytes));
-        }
+        let arena = match self.take(bytes.len()) {
+            Some(mut used_before) => {
+                Arc::get_mut(&mut used_before).expect("no page has it").put(bytes);
+                used_before
+            }
+            None => {
+                let mut storage = Storage::zeroed(bytes.len());
+                storage.put_fresh(bytes);
+                Arc::new(storage)
+            }
+        };
         lock(&self.used).push(Arc::clone(&arena));
         arena
     }

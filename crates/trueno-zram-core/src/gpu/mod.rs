@@ -2,7 +2,8 @@
 //!
 //! The driver is looked for at run time: the same binary runs with and without one, and nothing here panics for want of
 //! it. [`gpu_available`] says whether there is a GPU, [`GpuDeviceInfo::all`] which, [`select_backend`] whether a batch
-//! should go there.
+//! should go there. [`GpuBatchCompressor`] does batches, with the CPU behind it: of pages that lie anywhere, in page-locked
+//! memory ([`PinnedPages`], [`PinnedBatch`]), or on the GPU ([`DevicePages`], [`PackedOnDevice`]).
 //!
 //! ```
 //! use trueno_zram_core::gpu::{BackendSelection, gpu_available, select_backend};

@@ -33,8 +33,11 @@ fn part_bytes(folder: &Path) -> u64 {
 }
 
 fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
+    // Waiting closes the input, and at its end the run might be done before the signal has its way.
+    let input = child.stdin.take();
     kill_process(Pid::from_child(child), signal).unwrap();
     let status = child.wait().unwrap();
+    drop(input);
     assert!(!status.success());
     status.signal()
 }

@@ -9,8 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rayon::{Scope, Yield};
 
 use super::device::Device;
+use super::pause::Pause;
 use super::piece::Piece;
-use super::{Pause, Returned, Stage, handing_on_panics};
+use super::stages::Stage;
+use super::{Returned, handing_on_panics};
 
 /// Work for the crew, and whether the day is over.
 ///

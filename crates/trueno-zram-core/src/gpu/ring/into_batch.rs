@@ -1,9 +1,9 @@
 //! Packed pages into a caller's batch.
 
-use super::Deliver;
 use super::device::Device;
 use super::entries::listed;
 use super::slot::Slot;
+use super::stages::Deliver;
 use crate::arena::CompressedBatch;
 use crate::gpu::error::GpuResult;
 

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Deliver;
 use super::device::Device;
 use super::entries::listed;
 use super::slot::Slot;
+use super::stages::Deliver;
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PageData, PageKind};
 use crate::storage::Storage;

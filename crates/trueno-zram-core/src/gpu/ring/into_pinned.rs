@@ -1,9 +1,9 @@
 //! Packed pages straight into the caller's page-locked memory: no core touches them.
 
-use super::Deliver;
 use super::device::Device;
 use super::entries::list_entries;
 use super::slot::Slot;
+use super::stages::Deliver;
 use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
 

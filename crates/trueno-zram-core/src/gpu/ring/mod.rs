@@ -26,8 +26,10 @@ pub(crate) mod into_batch;
 pub(crate) mod into_pages;
 mod into_pinned;
 mod pack;
+mod pause;
 mod piece;
 mod slot;
+mod stages;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +38,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rayon::{Scope, ThreadPool};
 
@@ -44,9 +46,11 @@ use super::error::{GpuError, GpuResult};
 use crate::progress::Progress;
 use crew::{Crew, on_duty};
 use device::{Device, Mark};
+use pause::Pause;
 use piece::{PIECE_PAGES, Piece};
 pub(crate) use slot::StageTimes;
 use slot::{HostMemory, IndexCopy, Slot, SlotState};
+use stages::{Deliver, Stage, Submit};
 
 /// Slots and the device that they go through.
 #[derive(Debug)]
@@ -84,48 +88,6 @@ impl Outcome {
     fn failed(error: GpuError) -> Self {
         Self { failure: Some(error), ..Self::default() }
     }
-}
-
-/// Fills a piece's host memory from the batch; on the pool.
-trait Stage<D: Device>: Sync {
-    fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()>;
-}
-
-/// For runs from the caller's own page-locked memory.
-struct NoStage;
-
-impl<D: Device> Stage<D> for NoStage {
-    fn stage(&self, _piece: &mut Piece<D>) -> GpuResult<()> {
-        Ok(())
-    }
-}
-
-/// Queues a slot's work; on the thread that drives.
-trait Submit<D: Device> {
-    /// Whether the kernel's index is copied before the rest.
-    const INDEX_COPY: IndexCopy;
-
-    /// Queues the copy to the device and the kernel.
-    fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
-    /// Queues the copy to the host, when the kernel is done.
-    fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;
-    /// At the end: finds out whether the caller's memory is still in use.
-    fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
-        Ok(())
-    }
-}
-
-/// Takes the results of complete slots.
-pub(crate) trait Deliver<D: Device> {
-    /// What a delivery needs of it: a part of the destination, say.
-    type Share: Send;
-
-    /// The share for a slot, in the order of the pages; none while an earlier delivery has what is needed.
-    fn share(&mut self, slot: &Slot<D>) -> Option<Self::Share>;
-    /// Takes a slot's result; on the pool, beside other deliveries.
-    fn deliver(share: &mut Self::Share, slot: &mut Slot<D>) -> GpuResult<()>;
-    /// Takes a share back, in any order.
-    fn give_back(&mut self, share: Self::Share);
 }
 
 /// What comes back from the pool.
@@ -448,27 +410,4 @@ fn handing_on_panics<D: Device, T>(
         let _ = to_driver.send(Returned::Panic(panic));
         Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() })
     })
-}
-
-/// How long to look again at once before sleeping: longer than a stage of a large slot takes.
-const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// How long to sleep then.
-const SLEEP: Duration = Duration::from_micros(20);
-
-/// Waits between two looks at the slots.
-#[derive(Default)]
-struct Pause {
-    quiet_since: Option<Instant>,
-}
-
-impl Pause {
-    fn after(&mut self, moved: bool) {
-        if moved {
-            self.quiet_since = None;
-        } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < LOOK_AGAIN {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(SLEEP);
-        }
-    }
 }

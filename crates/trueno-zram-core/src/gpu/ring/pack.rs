@@ -2,10 +2,10 @@
 
 use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
 
-use super::Stage;
 use super::decompress::CompressedPages;
 use super::device::{Device, PinnedMemory};
 use super::piece::{PIECE_PAGES, Piece};
+use super::stages::Stage;
 use crate::gpu::error::GpuResult;
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 

@@ -9,7 +9,8 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::device::{Device, HostRole, PinnedMemory};
 use super::fake::{FakeDevice, Schedule};
 use super::slot::Slot;
-use super::{Deliver, Outcome, Ring, RingShape};
+use super::stages::Deliver;
+use super::{Outcome, Ring, RingShape};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::{PAGE_SIZE, Page};
 

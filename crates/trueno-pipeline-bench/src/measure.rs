@@ -90,6 +90,11 @@ impl<'a> Bench<'a> {
         (0..self.options.reps).map(|_| work()).collect()
     }
 
+    /// The same for batches that say where their time went.
+    fn timed_batch(&self, mut work: impl FnMut() -> trueno_zram_core::Result<BatchTimes>) -> Done<Vec<Timing>> {
+        self.timed(|| work().map(Timing::from).map_err(text))
+    }
+
     fn limits(&mut self, pages: &[Page]) -> Done {
         let bytes = pages.as_flattened().len();
         let (h2d, d2h, copied) = limits::bus(&self.context, bytes, self.options.reps).map_err(text)?;
@@ -148,15 +153,13 @@ impl<'a> Bench<'a> {
             shaped(Row { ratio: Some(ratio), ..Row::new("compress", what, MIX, pages.len(), times) })
         };
         if compress {
-            let times =
-                self.timed(|| gpu.compress_pinned_into(&mut pinned, &mut batch, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_pinned_into(&mut pinned, &mut batch, &()))?;
             verify_batch(&batch, pages)?;
             let ratio = batch.stats().ratio();
             self.report.add(Direction::Compress, compress_row("compress, pinned to arena", &times, ratio));
         }
         let mut packed = gpu.pinned_batch(pages.len()).map_err(text)?;
-        let times =
-            self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
+        let times = self.timed_batch(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()))?;
         if compress {
             let copy = CompressedBatch::from_parts(packed.arena().map_err(text)?.to_vec(), packed.index().to_vec());
             let copy = copy.map_err(text)?;
@@ -164,7 +167,7 @@ impl<'a> Bench<'a> {
             let row = compress_row("compress, pinned to pinned", &times, copy.stats().ratio());
             self.report.add(Direction::Compress, row);
         }
-        let times = self.timed(|| gpu.compress_into(pages, &mut batch, &()).map(Timing::from).map_err(text))?;
+        let times = self.timed_batch(|| gpu.compress_into(pages, &mut batch, &()))?;
         verify_batch(&batch, pages)?;
         let ratio = batch.stats().ratio();
         if compress {
@@ -186,20 +189,17 @@ impl<'a> Bench<'a> {
             self.report.add(Direction::Compress, compress_row("compress_batch to Vec, each kept", &times, ratio));
         }
         if decompress {
-            let times =
-                self.timed(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()))?;
             verify_pages("decompress to pinned", pinned.pages().map_err(text)?, pages)?;
             let row = shaped(Row::new("decompress", "decompress, arena to pinned", MIX, pages.len(), &times));
             self.report.add(Direction::Decompress, row);
             pinned.pages_mut().map_err(text)?.fill([0; PAGE_SIZE]);
-            let times = self
-                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()))?;
             verify_pages("decompress, pinned to pinned", pinned.pages().map_err(text)?, pages)?;
             let row = shaped(Row::new("decompress", "decompress, pinned to pinned", MIX, pages.len(), &times));
             self.report.add(Direction::Decompress, row);
             let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
-            let times =
-                self.timed(|| gpu.decompress_into(&batch, &mut restored, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_into(&batch, &mut restored, &()))?;
             verify_pages("decompress to pageable", &restored, pages)?;
             let row = shaped(Row::new("decompress", "decompress, arena to pageable", MIX, pages.len(), &times));
             self.report.add(Direction::Decompress, row);
@@ -250,7 +250,7 @@ impl<'a> Bench<'a> {
             let config = GpuBatchConfig { async_dma, ring_buffer_slots: slots, ..self.config() };
             let mut gpu = GpuBatchCompressor::new(config.clone()).map_err(text)?;
             let mut batch = CompressedBatch::new();
-            let times = self.timed(|| gpu.compress_into(pages, &mut batch, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_into(pages, &mut batch, &()))?;
             no_fallback(&gpu)?;
             let row = Row::new("serial", what, MIX, pages.len(), &times);
             let row = Row { batch_pages: Some(config.batch_size), slots: Some(slots), ..row };
@@ -269,20 +269,17 @@ impl<'a> Bench<'a> {
             let mut pinned = gpu.pinned_pages(pages.len()).map_err(text)?;
             copy_to(&mut pinned, pages)?;
             let mut packed = gpu.pinned_batch(pages.len()).map_err(text)?;
-            let times =
-                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()))?;
             let shaped = |row: Row| Row { batch_pages: Some(batch_size), slots: Some(slots), ..row };
             let row = Row::new("slots", "compress, pinned to pinned", MIX, pages.len(), &times);
             self.report.add(Direction::Compress, shaped(row));
-            let times = self.timed(|| gpu.compress_into(pages, &mut batch, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_into(pages, &mut batch, &()))?;
             let row = Row::new("slots", "compress, pageable to arena", MIX, pages.len(), &times);
             self.report.add(Direction::Compress, shaped(row));
-            let times =
-                self.timed(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_pinned_into(&batch, &mut pinned, &()))?;
             let row = Row::new("slots", "decompress, arena to pinned", MIX, pages.len(), &times);
             self.report.add(Direction::Decompress, shaped(row));
-            let times = self
-                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()))?;
             let row = Row::new("slots", "decompress, pinned to pinned", MIX, pages.len(), &times);
             self.report.add(Direction::Decompress, shaped(row));
             no_fallback(&gpu)?;
@@ -300,8 +297,7 @@ impl<'a> Bench<'a> {
         for most in [8, 16, 24, 28, all / 4, all / 2, all] {
             let options = GpuOptions { multiprocessors: NonZeroU32::new(most), ..GpuOptions::default() };
             let mut gpu = GpuBatchCompressor::with_options(self.config(), &options).map_err(text)?;
-            let times =
-                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()))?;
             no_fallback(&gpu)?;
             let row = Row::new("share", &format!("compress, pinned, {most} of {all} SMs"), MIX, pages.len(), &times);
             self.report.add(Direction::Compress, Row { multiprocessors: Some(most), ..row });
@@ -352,17 +348,15 @@ impl<'a> Bench<'a> {
         for corpus in std::mem::take(&mut self.corpora) {
             let pages = repeated(&corpus.pages, count);
             copy_to(&mut pinned, &pages)?;
-            let times =
-                self.timed(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()))?;
             let row = Row::new("corpora", "compress, pinned", &corpus.name, count, &times);
             self.report.add(Direction::Compress, row);
             pinned.pages_mut().map_err(text)?.fill([0; PAGE_SIZE]);
-            let times = self.timed(|| gpu.compress_into(&pages, &mut batch, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.compress_into(&pages, &mut batch, &()))?;
             verify_batch(&batch, &pages)?;
             let row = Row::new("corpora", "compress, pageable", &corpus.name, count, &times);
             self.report.add(Direction::Compress, Row { ratio: Some(batch.stats().ratio()), ..row });
-            let times = self
-                .timed(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()).map(Timing::from).map_err(text))?;
+            let times = self.timed_batch(|| gpu.decompress_all_pinned(&mut packed, &mut pinned, &()))?;
             verify_pages(&corpus.name, pinned.pages().map_err(text)?, &pages)?;
             let row = Row::new("corpora", "decompress, pinned", &corpus.name, count, &times);
             self.report.add(Direction::Decompress, row);

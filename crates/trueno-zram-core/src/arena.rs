@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::error::{Error, Result};
 use crate::page::{CompressedPage, PageData, PageKind};
 use crate::stats::PageStats;
-use crate::storage::Storage;
+use crate::storage::{Storage, copy_in_cuts};
 
 /// Where a compressed page lies in its arena, and how it is held.
 ///
@@ -271,20 +271,7 @@ impl CompressedBatch {
         pieces: impl Iterator<Item = (&'a [u8], &'a [IndexEntry])> + Clone,
         pages_in_all: usize,
     ) {
-        let end = self.used + pieces.clone().map(|(bytes, _)| bytes.len()).sum::<usize>();
-        let mut base = self.used;
-        self.index.reserve(pages_in_all - self.index.len());
-        for (bytes, index) in pieces.clone() {
-            self.index.extend(index.iter().map(|entry| IndexEntry { offset: base as u64 + entry.offset, ..*entry }));
-            base += bytes.len();
-        }
-        if end > self.storage.len() {
-            let pages_left = pages_in_all - self.index.len();
-            // At least half more than there was, lest pages that compress ever worse move all others time and again.
-            let half_more = self.storage.len() + self.storage.len() / 2;
-            self.grow(half_more.max(end + end.div_ceil(self.index.len().max(1)) * pages_left));
-        }
-        let mut rest = &mut self.storage[self.used..end];
+        let mut rest = self.add_entries(pieces.clone(), pages_in_all);
         let moves: Vec<_> = pieces
             .map(|(bytes, _)| {
                 let (place, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
@@ -293,7 +280,30 @@ impl CompressedBatch {
             })
             .collect();
         moves.into_par_iter().for_each(|(place, bytes)| place.copy_from_slice(bytes));
+    }
+
+    /// Enters the pages of several pieces in the index; the place for their bytes.
+    fn add_entries<'a>(
+        &mut self,
+        pieces: impl Iterator<Item = (&'a [u8], &'a [IndexEntry])>,
+        pages_in_all: usize,
+    ) -> &mut [u8] {
+        let start = self.used;
+        let mut base = start;
+        self.index.reserve(pages_in_all - self.index.len());
+        for (bytes, index) in pieces {
+            self.index.extend(index.iter().map(|entry| IndexEntry { offset: base as u64 + entry.offset, ..*entry }));
+            base += bytes.len();
+        }
+        let end = base;
+        if end > self.storage.len() {
+            let pages_left = pages_in_all - self.index.len();
+            // At least half more than there was, lest pages that compress ever worse move all others time and again.
+            let half_more = self.storage.len() + self.storage.len() / 2;
+            self.grow(half_more.max(end + end.div_ceil(self.index.len().max(1)) * pages_left));
+        }
         self.used = end;
+        &mut self.storage[start..end]
     }
 
     /// Makes room for `len_bytes` in all. Fresh memory comes zeroed from the system and is first touched by the
@@ -304,13 +314,9 @@ impl CompressedBatch {
         (self.storage, self.touched) = (larger, self.used);
     }
 
-    /// Adds pages that lie in one piece, with an index that counts from its start. The piece is cut, so that all threads move
-    /// some of it.
+    /// Adds pages that lie in one piece, with an index that counts from its start. All threads move some of it.
     pub(crate) fn append_piece(&mut self, bytes: &[u8], index: &[IndexEntry], pages_in_all: usize) {
-        const CUT_BYTES: usize = 128 * 1024;
-        let (head, tail) = bytes.split_at(bytes.len().min(CUT_BYTES));
-        let rest = tail.chunks(CUT_BYTES).map(|bytes| (bytes, &index[..0]));
-        self.append(std::iter::once((head, index)).chain(rest), pages_in_all);
+        copy_in_cuts(self.add_entries(std::iter::once((bytes, index)), pages_in_all), bytes);
     }
 
     /// Adds all pages of another batch.

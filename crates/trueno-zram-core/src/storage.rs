@@ -99,7 +99,7 @@ impl Storage {
 
     /// Copies bytes to the start, on all threads.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        copy_in_cuts(&mut self[..bytes.len()], bytes, CUT_BYTES);
+        copy_in_cuts(&mut self[..bytes.len()], bytes);
     }
 
     /// The same where nothing was touched yet. A huge page comes zeroed to each thread that is among the first to touch it:
@@ -111,11 +111,16 @@ impl Storage {
         let to_boundary = self.as_ptr().align_offset(HUGE_PAGE_BYTES).min(bytes.len());
         let (head, tail) = bytes.split_at(to_boundary);
         let (head_places, tail_places) = self[..bytes.len()].split_at_mut(to_boundary);
-        rayon::join(|| head_places.copy_from_slice(head), || copy_in_cuts(tail_places, tail, HUGE_PAGE_BYTES));
+        rayon::join(|| head_places.copy_from_slice(head), || copy_in_cuts_of(HUGE_PAGE_BYTES, tail_places, tail));
     }
 }
 
-fn copy_in_cuts(places: &mut [u8], bytes: &[u8], cut_bytes: usize) {
+/// Copies bytes to as many places, on all threads.
+pub(crate) fn copy_in_cuts(places: &mut [u8], bytes: &[u8]) {
+    copy_in_cuts_of(CUT_BYTES, places, bytes);
+}
+
+fn copy_in_cuts_of(cut_bytes: usize, places: &mut [u8], bytes: &[u8]) {
     let cuts = places.par_chunks_mut(cut_bytes).zip(bytes.par_chunks(cut_bytes));
     cuts.for_each(|(places, bytes)| places.copy_from_slice(bytes));
 }

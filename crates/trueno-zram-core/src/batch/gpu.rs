@@ -326,7 +326,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// [`Error::InPage`] for the first page that is corrupt.
     pub fn decompress_batch(&mut self, pages: &[CompressedPage]) -> Result<RestoredBatch> {
         let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
-        let times = self.restore(CompressedPages::Pages(pages), &mut restored, &())?;
+        let times = self.restore(CompressedPages::Values(pages), &mut restored, &())?;
         Ok(RestoredBatch { pages: restored, times })
     }
 
@@ -353,7 +353,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
         check_destination(batch.len(), pages.len())?;
-        self.restore(CompressedPages::Batch(batch), pages, progress)
+        self.restore(batch.into(), pages, progress)
     }
 
     /// Restores the first pages of a batch: as many as there are places, which the batch must have.
@@ -363,7 +363,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        self.restore(CompressedPages::Head(batch, pages.len()), pages, progress)
+        self.restore(CompressedPages::first_of(batch, pages.len()), pages, progress)
     }
 
     fn restore(

@@ -173,7 +173,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
-        let from = CompressedPages::Batch(batch);
+        let from = CompressedPages::from(batch);
         let may_use = self.adopt([pages.memory_mut()]);
         if !may_use {
             pages.memory_mut().bytes_mut()?;

@@ -7,6 +7,7 @@ use super::pinned::PinnedBuffer;
 use super::ring::compress::PackedTo;
 use super::ring::decompress::{CompressedPages, PackedFrom};
 use super::ring::device::{Device, PinnedMemory};
+use super::ring::entries::next_place;
 use crate::arena::IndexEntry;
 use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
@@ -198,9 +199,8 @@ impl<P: PinnedMemory> PinnedBatch<P> {
 
     /// Where the next page goes.
     fn end(&self) -> usize {
-        let end = self.index.last().map_or(0, |last| last.offset + u64::from(last.len_bytes));
-        let aligned = end.next_multiple_of(PACK_ALIGN_BYTES.into());
-        usize::try_from(aligned).expect("the batch lies in memory")
+        let end = self.index.last().map_or(0, |last| next_place(*last));
+        usize::try_from(end).expect("the batch lies in memory")
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut P {

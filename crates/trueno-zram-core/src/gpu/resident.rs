@@ -6,7 +6,7 @@ mod pages;
 
 use std::time::Duration;
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
+use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
 
 use super::apart::Apart;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};
@@ -15,9 +15,9 @@ use super::error::{GpuError, GpuResult};
 use super::event::Event;
 use super::memory::DeviceBuffer;
 use super::ring::cuda::Cuda;
+use super::ring::entries;
 use super::stream::Stream;
 use crate::error::{Error, Result};
-use crate::page::PAGE_SIZE;
 pub use packed::PackedOnDevice;
 pub use pages::DevicePages;
 
@@ -114,13 +114,7 @@ fn packed_bytes(stream: &Stream, index: &DeviceBuffer, pages: usize) -> GpuResul
     let mut bits = [0; INDEX_ENTRY_BYTES];
     stream.download(index, last * INDEX_ENTRY_BYTES, &mut bits)?;
     let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
-    let end = usize::try_from(aligned(entry.offset_bytes() + u64::from(entry.len_bytes()))).ok();
-    let wrong = GpuError::WrongIndex { page: last, bits: entry.bits() };
-    end.filter(|end| entry.is_placed() && *end <= pages * PAGE_SIZE).ok_or(wrong)
-}
-
-fn aligned(end: u64) -> u64 {
-    end.next_multiple_of(PACK_ALIGN_BYTES.into())
+    entries::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
 }
 
 fn check_capacity(pages: usize) -> GpuResult<()> {

@@ -1,15 +1,15 @@
 //! Packed pages and their index in device memory.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::{INDEX_ENTRY_BYTES, aligned, check_capacity, check_room, download, upload, zeroed};
+use super::{INDEX_ENTRY_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
 use crate::error::{Error, Result};
 use crate::gpu::apart::Apart;
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::ring::entries::checked_entry;
+use crate::gpu::ring::entries::{checked_entry, next_place, packed_kind};
 use crate::gpu::stream::Stream;
 use crate::page::{PAGE_SIZE, PageKind};
 
@@ -174,7 +174,7 @@ impl PackedOnDevice {
             let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
             let wrong = GpuError::WrongIndex { page, bits: entry.bits() };
             let entry = checked_entry(entry, end, bytes.len()).ok_or(wrong)?;
-            end = aligned(entry.offset + u64::from(entry.len_bytes));
+            end = next_place(entry);
             entries.push(entry);
         }
         CompressedBatch::from_parts(bytes, entries)
@@ -223,15 +223,11 @@ fn packed_for_device(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(batch.arena().len() + batch.len() * PACK_ALIGN_BYTES as usize);
     let mut index = Vec::with_capacity(batch.len() * INDEX_ENTRY_BYTES);
     for (number, page) in batch.iter().enumerate() {
-        let kind = match page.kind() {
-            PageKind::SameFilled => PackedKind::SameFilled,
-            PageKind::Lz4 => PackedKind::Lz4,
-            PageKind::Raw => PackedKind::Raw,
-            PageKind::Zstd => {
-                let what = format!("a page held as {}", page.kind());
-                return Err(Error::Unsupported { what, by: "the GPU" }.in_page(number));
-            }
+        let unknown = || {
+            let what = format!("a page held as {}", page.kind());
+            Error::Unsupported { what, by: "the GPU" }.in_page(number)
         };
+        let kind = packed_kind(page.kind()).ok_or_else(unknown)?;
         let len_bytes = u16::try_from(page.bytes().len()).expect("PageData holds at most 4096 bytes");
         index.extend(PackedEntry::new(bytes.len() as u64, len_bytes, kind).bits().to_le_bytes());
         bytes.extend_from_slice(page.bytes());
@@ -269,7 +265,7 @@ mod tests {
             let page = batch.get(number).unwrap();
             assert_eq!(found.kind, page.kind());
             assert_eq!(&bytes[start..start + usize::from(found.len_bytes)], page.bytes());
-            end = aligned(found.offset + u64::from(found.len_bytes));
+            end = next_place(found);
         }
         assert_eq!((index.len(), end), (pages.len() * INDEX_ENTRY_BYTES, bytes.len() as u64));
         assert!(bytes.len() <= pages.len() * PAGE_SIZE, "as much as there is room for");

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
+use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
 
 use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
-use super::pack::{Crossing, Pack, packed_kind};
+use super::entries::{next_place, packed_kind};
+use super::pack::{Crossing, Pack};
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot};
 use super::stages::{Deliver, NoStage, Submit};
@@ -21,11 +22,8 @@ use crate::samefill::fill_page;
 /// Compressed pages, found by their number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CompressedPages<'a> {
-    Pages(&'a [CompressedPage]),
-    Batch(&'a CompressedBatch),
-    /// The first so many pages of a batch.
-    Head(&'a CompressedBatch, usize),
-    /// Bytes and an index that fits them.
+    Values(&'a [CompressedPage]),
+    /// Bytes, and an index that fits them.
     Parts {
         arena: &'a [u8],
         index: &'a [IndexEntry],
@@ -33,21 +31,29 @@ pub(crate) enum CompressedPages<'a> {
 }
 
 impl<'a> CompressedPages<'a> {
+    /// The first so many pages of a batch.
+    pub(crate) fn first_of(batch: &'a CompressedBatch, pages: usize) -> Self {
+        Self::Parts { arena: batch.arena(), index: &batch.index()[..pages] }
+    }
+
     pub(crate) fn len(self) -> usize {
         match self {
-            Self::Pages(pages) => pages.len(),
-            Self::Batch(batch) => batch.len(),
-            Self::Head(_, pages) => pages,
+            Self::Values(pages) => pages.len(),
             Self::Parts { index, .. } => index.len(),
         }
     }
 
     pub(crate) fn get(self, page: usize) -> PageData<'a> {
         match self {
-            Self::Pages(pages) => pages[page].data(),
-            Self::Batch(batch) | Self::Head(batch, _) => batch.get(page).expect("pages are numbered below the length"),
+            Self::Values(pages) => pages[page].data(),
             Self::Parts { arena, index } => index[page].find(arena).expect("the index fits the bytes"),
         }
+    }
+}
+
+impl<'a> From<&'a CompressedBatch> for CompressedPages<'a> {
+    fn from(batch: &'a CompressedBatch) -> Self {
+        Self::first_of(batch, batch.len())
     }
 }
 
@@ -183,7 +189,7 @@ impl<D: Device> Submit<D> for AllPinned<'_, D> {
         for (entry, packed) in entries.iter().zip(index) {
             let kind = packed_kind(entry.kind).expect("page-locked batches hold what the kernel knows");
             *packed = PackedEntry::new(entry.offset - start, entry.len_bytes, kind).bits().to_le_bytes();
-            end = (entry.offset + u64::from(entry.len_bytes)).next_multiple_of(PACK_ALIGN_BYTES.into());
+            end = next_place(*entry);
         }
         let place = |offset| usize::try_from(offset).expect("the batch lies in memory");
         device.mark(&slot.device, Mark::H2dStart)?;

@@ -6,7 +6,7 @@ use super::device::{Device, PinnedMemory};
 use super::slot::Slot;
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::{FILL_WORD_BYTES, PageKind};
+use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
 
 /// The length of a fill word, as an index has it.
 const FILL_LEN_BYTES: u16 = 8;
@@ -41,11 +41,36 @@ pub(super) fn list_entries<D: Device>(slot: &mut Slot<D>, words: &mut [u8]) -> G
             let entry = placed.next().expect("the index has an entry for each page on the device");
             let checked = checked_entry(entry, end, slot.packed_bytes);
             let checked = checked.ok_or(GpuError::WrongIndex { page, bits: entry.bits() })?;
-            end = (checked.offset + u64::from(checked.len_bytes)).next_multiple_of(PACK_ALIGN_BYTES.into());
+            end = next_place(checked);
             entries.push(checked);
         }
     }
     Ok(used)
+}
+
+/// The bytes that packed pages take, by the entry of the last of so many. What a device says is not trusted.
+pub(crate) fn packed_bytes(last: PackedEntry, pages: usize) -> Option<usize> {
+    let end = aligned(last.offset_bytes() + u64::from(last.len_bytes()));
+    usize::try_from(end).ok().filter(|bytes| last.is_placed() && *bytes <= pages * PAGE_SIZE)
+}
+
+/// Where the page behind that one starts.
+pub(crate) fn next_place(entry: IndexEntry) -> u64 {
+    aligned(entry.offset + u64::from(entry.len_bytes))
+}
+
+fn aligned(end: u64) -> u64 {
+    end.next_multiple_of(PACK_ALIGN_BYTES.into())
+}
+
+/// What the kernels call a kind, if they know it.
+pub(crate) fn packed_kind(kind: PageKind) -> Option<PackedKind> {
+    match kind {
+        PageKind::SameFilled => Some(PackedKind::SameFilled),
+        PageKind::Lz4 => Some(PackedKind::Lz4),
+        PageKind::Raw => Some(PackedKind::Raw),
+        PageKind::Zstd => None,
+    }
 }
 
 /// An entry that the kernel wrote. It must start where the one before ended: what a device says is not trusted.

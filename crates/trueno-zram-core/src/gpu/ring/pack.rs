@@ -4,6 +4,7 @@ use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as Packed
 
 use super::decompress::CompressedPages;
 use super::device::{Device, PinnedMemory};
+use super::entries::packed_kind;
 use super::piece::{PIECE_PAGES, Piece};
 use super::stages::Stage;
 use crate::gpu::error::GpuResult;
@@ -25,16 +26,6 @@ fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PackedKind, &[u8])>
         (_, Crossing::Blocks) => None,
         (Some(kind), Crossing::All) => Some((kind, data.bytes())),
         (None, Crossing::All) => Some((PackedKind::SameFilled, &[0; 8])),
-    }
-}
-
-/// What the kernel calls a kind, if it knows it.
-pub(super) fn packed_kind(kind: PageKind) -> Option<PackedKind> {
-    match kind {
-        PageKind::SameFilled => Some(PackedKind::SameFilled),
-        PageKind::Lz4 => Some(PackedKind::Lz4),
-        PageKind::Raw => Some(PackedKind::Raw),
-        PageKind::Zstd => None,
     }
 }
 

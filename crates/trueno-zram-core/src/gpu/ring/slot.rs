@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry};
+use trueno_gpu::kernels::lz4::PackedEntry;
 
 use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -201,11 +202,7 @@ impl<D: Device> Slot<D> {
         let bits = self.index.bytes()?[last * INDEX_ENTRY_BYTES..].first_chunk();
         let bits = bits.expect("the index has an entry for each page of the slot");
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
-        let end = entry.offset_bytes() + u64::from(entry.len_bytes());
-        let aligned = end.next_multiple_of(PACK_ALIGN_BYTES.into());
-        self.packed_bytes = usize::try_from(aligned)
-            .ok()
-            .filter(|bytes| entry.is_placed() && *bytes <= self.crossing * PAGE_SIZE)
+        self.packed_bytes = packed_bytes(entry, self.crossing)
             .ok_or(GpuError::WrongIndex { page: self.range.end - 1, bits: entry.bits() })?;
         Ok(())
     }

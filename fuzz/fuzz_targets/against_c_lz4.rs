@@ -4,12 +4,12 @@
 use libfuzzer_sys::fuzz_target;
 use trueno_test_pages::oracle::{assert_decodes, c_lz4_decompress, foreign_blocks};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, DecodeError};
 use trueno_zram_fuzz::{damage, page_from};
 
 fuzz_target!(|data: &[u8]| {
-    let mut codec = Codec::new(Backend::detect()).expect("detected");
+    let mut codec = Codec::new(InstructionSet::detect()).expect("detected");
     let page = page_from(data);
     let mut out = [0; PAGE_SIZE];
     if let Some(len_bytes) = codec.encode(&page, &mut out) {

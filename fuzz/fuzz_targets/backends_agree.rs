@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::Codec;
 use trueno_zram_fuzz::page_from;
 
@@ -14,8 +14,8 @@ fuzz_target!(|data: &[u8]| {
         let len_bytes = Codec::new(backend).expect("available").encode(&page, &mut out);
         len_bytes.map(|len_bytes| out[..len_bytes].to_vec())
     };
-    let expected = block_on(Backend::Scalar);
-    for backend in Backend::available() {
+    let expected = block_on(InstructionSet::Scalar);
+    for backend in InstructionSet::available() {
         assert!(block_on(backend) == expected, "{backend}");
     }
 });

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, decode_simple};
 use trueno_zram_core::{PAGE_SIZE, PageCodec, PageData, PageKind};
 use trueno_zram_fuzz::{damage, page_from};
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
     judge(data);
     let (first, second) = data.split_at(data.len() / 2);
     let mut out = [0; PAGE_SIZE];
-    let mut encoder = Codec::new(Backend::detect()).expect("detected");
+    let mut encoder = Codec::new(InstructionSet::detect()).expect("detected");
     if let Some(len_bytes) = encoder.encode(&page_from(first), &mut out) {
         judge(&damage(&out[..len_bytes], second));
     }
@@ -24,7 +24,7 @@ fuzz_target!(|data: &[u8]| {
 fn judge(block: &[u8]) {
     let mut expected = [0; PAGE_SIZE];
     let verdict = decode_simple(block, &mut expected);
-    for backend in Backend::available() {
+    for backend in InstructionSet::available() {
         let mut page = [0; PAGE_SIZE];
         assert_eq!(Codec::new(backend).expect("available").decode(block, &mut page), verdict);
         assert!(verdict.is_err() || page == expected);

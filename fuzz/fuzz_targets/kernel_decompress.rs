@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, decode_simple};
 use trueno_zram_fuzz::{damage, page_from};
 
@@ -21,7 +21,7 @@ static KERNEL: LazyLock<Lz4WarpDecompressKernel> =
 fuzz_target!(|data: &[u8]| {
     let (first, second) = data.split_at(data.len() / 2);
     let mut out = [0; PAGE_SIZE];
-    let mut encoder = Codec::new(Backend::detect()).expect("detected");
+    let mut encoder = Codec::new(InstructionSet::detect()).expect("detected");
     let mut blocks = vec![data.to_vec()];
     if let Some(len_bytes) = encoder.encode(&page_from(first), &mut out) {
         blocks.push(damage(&out[..len_bytes], second));

@@ -3,14 +3,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::Codec;
 use trueno_zram_fuzz::page_from;
 
 fuzz_target!(|data: &[u8]| {
     let (first, second) = data.split_at(data.len() / 2);
     let page = page_from(second);
-    for backend in Backend::available() {
+    for backend in InstructionSet::available() {
         let mut fresh = Codec::new(backend).expect("available");
         let mut used = Codec::new(backend).expect("available");
         let mut scratch = [0; PAGE_SIZE];

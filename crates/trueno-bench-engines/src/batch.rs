@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
 
 use crate::error::{Error, Result};
@@ -71,7 +71,8 @@ impl TruenoCpu {
     /// # Errors
     /// If the threads cannot be started.
     pub fn new(threads: NonZeroUsize) -> Result<Self> {
-        let compressor = CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), threads);
+        let compressor = trueno_zram_core::build_pool(threads)
+            .and_then(|pool| CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool));
         Ok(Self { compressor: compressor.map_err(Error::engine("trueno-cpu"))?, batch: CompressedBatch::new() })
     }
 }

@@ -1,7 +1,7 @@
 //! Codecs behind one face, a page at a time.
 
 use trueno_test_pages::oracle::{self, BLOCK_BOUND};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{PAGE_SIZE, Page, lz4};
 
 use crate::error::{Error, Result};
@@ -61,15 +61,15 @@ impl TruenoPage {
     ///
     /// # Errors
     /// If it has not.
-    pub fn new(backend: Backend) -> Result<Self> {
+    pub fn new(backend: InstructionSet) -> Result<Self> {
         lz4::Codec::new(backend).map(Self).map_err(Error::engine("trueno-cpu"))
     }
 }
 
 impl PageEngine for TruenoPage {
     fn name(&self) -> String {
-        let backend = self.0.backend();
-        if backend == Backend::detect() { "trueno-cpu".into() } else { format!("trueno-{backend}") }
+        let backend = self.0.instruction_set();
+        if backend == InstructionSet::detect() { "trueno-cpu".into() } else { format!("trueno-{backend}") }
     }
 
     fn compress(&mut self, page: &Page, out: &mut Block) -> usize {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use trueno_bench_engines::nvcomp::{Batch, NvComp};
 use trueno_bench_engines::timing::median;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::gpu::raw::{Event, GpuContext, GpuError, Stream};
+use trueno_zram_core::gpu::GpuError;
+use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
 
 use crate::args::{Options, Verify};
 use crate::corpora::Corpus;

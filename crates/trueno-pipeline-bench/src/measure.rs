@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use rayon::prelude::*;
 use trueno_bench_engines::{BatchEngine, CLz4, Corpus, Memcpy, Pooled, TruenoCpu};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PinnedPages};
 use trueno_zram_core::{Algorithm, BatchCompressor, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
@@ -221,7 +221,7 @@ impl<'a> Bench<'a> {
             Ok(start.elapsed().into())
         })?;
         verify_batch(&batch, pages)?;
-        let chosen = either.last_choice().map_or_else(String::new, |choice| format!(" ({choice:?} chosen)"));
+        let chosen = either.last_placement().map_or_else(String::new, |choice| format!(" ({choice:?} chosen)"));
         let row = Row::new("both", &format!("compress, adaptive{chosen}"), MIX, pages.len(), &times);
         self.report.add(Direction::Compress, Row { ratio: Some(batch.stats().ratio()), ..row });
         let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
@@ -237,7 +237,7 @@ impl<'a> Bench<'a> {
         if let Some(reason) = either.gpu_stats().and_then(|stats| stats.fallback.last_reason.as_ref()) {
             return Err(format!("the GPU failed: {reason}"));
         }
-        let chosen = either.last_choice().map_or_else(String::new, |choice| format!(" ({choice:?} chosen)"));
+        let chosen = either.last_placement().map_or_else(String::new, |choice| format!(" ({choice:?} chosen)"));
         let row = Row::new("both", &format!("decompress, adaptive{chosen}"), MIX, pages.len(), &times);
         self.report.add(Direction::Decompress, row);
         Ok(())
@@ -295,7 +295,7 @@ impl<'a> Bench<'a> {
         drop(gpu);
         copy_to(&mut pinned, pages)?;
         for most in [8, 16, 24, 28, all / 4, all / 2, all] {
-            let options = GpuOptions { multiprocessors: NonZeroU32::new(most), ..GpuOptions::default() };
+            let options = GpuOptions::new().multiprocessors(NonZeroU32::new(most));
             let mut gpu = GpuBatchCompressor::with_options(self.config(), &options).map_err(text)?;
             let times = self.timed_batch(|| gpu.compress_all_pinned(&mut pinned, &mut packed, &()))?;
             no_fallback(&gpu)?;
@@ -308,7 +308,9 @@ impl<'a> Bench<'a> {
     /// Small batches: how long one takes, and where the GPU starts to beat the CPU.
     fn small(&mut self, pages: &[Page]) -> Done {
         let mut gpu = GpuBatchCompressor::new(self.config()).map_err(text)?;
-        let mut cpu = CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), self.threads).map_err(text)?;
+        let mut cpu = trueno_zram_core::build_pool(self.threads)
+            .and_then(|pool| CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool))
+            .map_err(text)?;
         let mut batch = CompressedBatch::new();
         let mut crossing = None;
         for count in [1, 16, 64, 128, 256, 512, 1000, 2000, 4000, 8000, 16_000, 64_000] {

@@ -1,7 +1,7 @@
 //! Who turns blocks of pages back into pages.
 
 use rayon::prelude::*;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{CompressedBatch, Error, IndexEntry, Page, PageData, PageKind, Result, fill_page, lz4};
 
 /// Pages that one thread takes at a time, and below which no other thread is asked.
@@ -62,7 +62,7 @@ impl CpuPageDecoder {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        let codec = lz4::Codec::new(Backend::detect()).expect("a back end that was detected is there");
+        let codec = lz4::Codec::new(InstructionSet::detect()).expect("a back end that was detected is there");
         Self { codec }
     }
 
@@ -70,8 +70,8 @@ impl CpuPageDecoder {
     ///
     /// ```
     /// use trueno_zram_archive::CpuPageDecoder;
-    /// use trueno_zram_core::{cpu::Backend, lz4};
-    /// let portable = CpuPageDecoder::with_codec(lz4::Codec::new(Backend::Scalar)?);
+    /// use trueno_zram_core::{cpu::InstructionSet, lz4};
+    /// let portable = CpuPageDecoder::with_codec(lz4::Codec::new(InstructionSet::Scalar)?);
     /// # drop(portable);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```

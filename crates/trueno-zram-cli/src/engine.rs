@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use trueno_zram_archive::{CpuPageDecoder, PageDecoder, gather};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{
     Algorithm, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, PAGE_SIZE, Page, PageCodec, PageData,
+    build_pool,
 };
 
 use crate::args::{BackendChoice, Global};
@@ -120,7 +121,9 @@ impl Engine {
     pub(crate) fn lanes(&mut self) -> Result<(Vec<Lane<'_>>, usize), Failure> {
         let threads = self.threads();
         if let Kind::Cpu { compressor, .. } = &self.kind {
-            let codec = || PageCodec::with_backend(compressor.algorithm(), compressor.backend()).map(Lane::Codec);
+            let codec = || {
+                PageCodec::with_instruction_set(compressor.algorithm(), compressor.instruction_set()).map(Lane::Codec)
+            };
             let lanes = (0..threads).map(|_| codec()).collect::<Result<_, _>>();
             return Ok((lanes.map_err(|error| Failure::at("CPU back end", error))?, CPU_LANE_PAGES));
         }
@@ -163,7 +166,7 @@ impl Engine {
         let (threads, why) = (self.threads(), &self.why);
         match &self.kind {
             Kind::Cpu { compressor, .. } => {
-                format!("CPU, {} threads, {} ({why})", compressor.threads(), compressor.backend())
+                format!("CPU, {} threads, {} ({why})", compressor.threads(), compressor.instruction_set())
             }
             Kind::Either(compressor) => {
                 let device = compressor.device().map_or("GPU", |device| &device.name);
@@ -176,7 +179,8 @@ impl Engine {
 }
 
 fn cpu(threads: NonZeroUsize) -> Result<Kind, Failure> {
-    let compressor = CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), threads)
+    let compressor = build_pool(threads)
+        .and_then(|pool| CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool))
         .map_err(|error| Failure::at("CPU back end", error))?;
     Ok(Kind::Cpu { compressor, decoder: CpuPageDecoder::new() })
 }
@@ -196,7 +200,8 @@ fn config(slot_pages: usize) -> GpuBatchConfig {
 }
 
 fn options(threads: NonZeroUsize) -> GpuOptions {
-    GpuOptions { threads: Some(threads), ..GpuOptions::default() }
+    // What a number of threads out of range leads to is reported by the compressor.
+    build_pool(threads).map_or_else(|_| GpuOptions::new(), |pool| GpuOptions::new().pool(pool))
 }
 
 /// Compresses on one thread, beside others.

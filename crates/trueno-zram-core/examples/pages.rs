@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pages.len(),
         mib(stats.bytes_in()),
         compressor.threads(),
-        compressor.backend()
+        compressor.instruction_set()
     );
     println!("held       {:.1} MiB, ratio {:.3}", mib(stats.bytes_out), stats.ratio());
     println!("as         {} lz4, {} same-filled, {} raw", stats.lz4, stats.same_filled, stats.raw);

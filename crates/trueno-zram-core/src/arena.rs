@@ -6,8 +6,10 @@ use rayon::prelude::*;
 
 use crate::error::{Error, Result};
 use crate::page::{CompressedPage, PageData, PageKind};
+#[cfg(feature = "gpu")]
+use crate::parallel_copy::parallel_copy;
 use crate::stats::PageStats;
-use crate::storage::{Storage, copy_in_cuts};
+use crate::storage::Storage;
 
 /// Where a compressed page lies in its arena, and how it is held.
 ///
@@ -315,11 +317,13 @@ impl CompressedBatch {
     }
 
     /// Adds pages that lie in one piece, with an index that counts from its start. All threads move some of it.
+    #[cfg(feature = "gpu")]
     pub(crate) fn append_piece(&mut self, bytes: &[u8], index: &[IndexEntry], pages_in_all: usize) {
-        copy_in_cuts(self.add_entries(std::iter::once((bytes, index)), pages_in_all), bytes);
+        parallel_copy(self.add_entries(std::iter::once((bytes, index)), pages_in_all), bytes);
     }
 
     /// Adds all pages of another batch.
+    #[cfg(feature = "gpu")]
     pub(crate) fn append_batch(&mut self, other: &Self) {
         self.append_piece(other.arena(), other.index(), self.len() + other.len());
     }

@@ -1,6 +1,6 @@
-//! Everything that can go wrong, with the numbers that say where and why.
+//! The error type of the crate.
 
-use crate::cpu::Backend;
+use crate::cpu::InstructionSet;
 use crate::lz4::DecodeError;
 use crate::page::{PAGE_SIZE, PageKind};
 
@@ -14,7 +14,7 @@ use crate::page::{PAGE_SIZE, PageKind};
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong.
+/// The ways an operation of this crate can fail.
 ///
 /// ```
 /// use trueno_zram_core::{Error, PAGE_SIZE, PageCodec, PageData, PageKind};
@@ -26,35 +26,49 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no usable GPU; the text names the driver call and the CUDA error.
+    /// No GPU can be used. The text names the driver call and the CUDA error.
     #[error("GPU not available: {0}")]
     GpuNotAvailable(String),
-    /// A back end was asked for something that it does not do.
+    /// A GPU in use failed.
+    #[cfg(feature = "gpu")]
+    #[error("GPU failed: {0}")]
+    Gpu(#[source] crate::gpu::GpuError),
+    /// A configuration value is out of range. Nothing was allocated.
+    #[error("{field} is {value}; allowed: {allowed}")]
+    Config {
+        /// The configuration field.
+        field: &'static str,
+        /// The rejected value.
+        value: String,
+        /// The values that are accepted.
+        allowed: String,
+    },
+    /// A compressor was asked for something that it does not support.
     #[error("{by} does not support {what}")]
     Unsupported {
         /// The request.
         what: String,
-        /// The part that refuses it.
+        /// The part that rejects it.
         by: &'static str,
     },
-    /// This CPU lacks the instructions that a forced back end needs.
-    #[error("this CPU cannot run the {0} back end")]
-    BackendUnavailable(Backend),
+    /// This CPU lacks the requested instructions.
+    #[error("this CPU does not support {0}")]
+    InstructionSetUnavailable(InstructionSet),
     /// The worker threads could not be started.
     #[error("cannot start {threads} worker threads: {reason}")]
     ThreadPool {
-        /// How many were asked for.
+        /// The number of threads requested.
         threads: usize,
         /// The operating system's reason.
         reason: String,
     },
-    /// A name that is no algorithm.
+    /// The name of no known algorithm.
     #[error("unknown algorithm {name:?}: use none, lz4, zstd or zstd:LEVEL")]
     UnknownAlgorithm {
         /// The name as given.
         name: String,
     },
-    /// A level outside what Zstandard offers.
+    /// A compression level outside Zstandard's range.
     #[error("zstd level {level} is outside {min} to {max}")]
     ZstdLevel {
         /// The level as given.
@@ -64,60 +78,60 @@ pub enum Error {
         /// The highest level.
         max: i32,
     },
-    /// A stored kind that stands for nothing.
-    #[error("{value} is no kind of compressed page")]
+    /// A stored page kind with no meaning.
+    #[error("unknown page kind {value}")]
     UnknownPageKind {
         /// The number as stored.
         value: u8,
     },
-    /// A length that a page of that kind cannot have.
+    /// A compressed length that is impossible for the page kind.
     #[error("a {kind} page cannot be held in {len_bytes} bytes")]
     HeldLength {
-        /// How the page claims to be held.
+        /// The claimed kind.
         kind: PageKind,
-        /// The bytes it has.
+        /// The number of bytes given.
         len_bytes: usize,
     },
-    /// An LZ4 block that is no page.
+    /// An LZ4 block that does not decode to exactly one page.
     #[error("corrupt LZ4 block: {0}")]
     CorruptLz4(#[from] DecodeError),
-    /// A Zstandard frame that is no page.
+    /// A Zstandard frame that does not decode.
     #[error("corrupt Zstandard frame: {reason}")]
     CorruptZstd {
-        /// What the Zstandard library says.
+        /// The Zstandard library's message.
         reason: String,
     },
-    /// A Zstandard frame that is intact, but not a page.
+    /// An intact Zstandard frame of the wrong length.
     #[error("the Zstandard frame holds {len_bytes} bytes, not the {PAGE_SIZE} of a page")]
     ZstdFrameLength {
         /// The bytes it decodes to.
         len_bytes: usize,
     },
-    /// The Zstandard library failed, which only happens when it cannot get memory.
+    /// The Zstandard library failed, which only happens when it runs out of memory.
     #[error("Zstandard failed: {reason}")]
     ZstdFailed {
-        /// What the Zstandard library says.
+        /// The Zstandard library's message.
         reason: String,
     },
-    /// A page of a batch failed. Decompression restores all other pages.
+    /// A page of a batch failed. Decompression still restores all other pages.
     #[error("page {index}: {error}")]
     InPage {
-        /// Its place in the batch. Where several fail, the first.
+        /// The index of the first page that failed.
         index: usize,
-        /// What is wrong with it.
+        /// The reason.
         error: Box<Error>,
     },
     /// An index entry that points outside the arena.
     #[error("bytes {offset} to {offset} + {len_bytes} lie outside the arena of {arena_len_bytes} bytes")]
     OutsideArena {
-        /// Where the page claims to start.
+        /// The claimed start.
         offset: u64,
-        /// The bytes it claims.
+        /// The claimed length.
         len_bytes: usize,
-        /// The bytes there are.
+        /// The length of the arena.
         arena_len_bytes: usize,
     },
-    /// The place for the pages is not as large as the batch.
+    /// The destination and the batch differ in length.
     #[error("the batch has {batch_pages} pages, its destination {destination_pages}")]
     PageCount {
         /// Pages in the batch.
@@ -128,7 +142,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says in which page of a batch the error lies.
+    /// Adds the index of the page in its batch.
     pub(crate) fn in_page(self, index: usize) -> Self {
         Self::InPage { index, error: Box::new(self) }
     }

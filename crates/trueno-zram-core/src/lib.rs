@@ -47,28 +47,43 @@
 #![deny(unsafe_code)]
 
 pub mod cpu;
+#[cfg(feature = "gpu")]
+#[cfg_attr(
+    not(feature = "internals"),
+    allow(dead_code, unreachable_pub, reason = "parts of it serve the project's tools alone")
+)]
 pub mod gpu;
 pub mod lz4;
 
 mod algorithm;
 mod arena;
+#[cfg(feature = "gpu")]
 mod batch;
+mod codec;
 mod error;
 mod page;
+#[cfg(feature = "gpu")]
+mod parallel_copy;
 mod progress;
 mod samefill;
 mod stats;
 mod storage;
+mod threads;
 
 pub use algorithm::Algorithm;
 pub use arena::{CompressedBatch, IndexEntry};
-pub use batch::{BatchCompressor, Choice};
+#[cfg(feature = "gpu")]
+pub use batch::{BatchCompressor, Placement};
+pub use codec::BatchCodec;
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
 pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
 pub use progress::Progress;
 pub use samefill::{fill_page, same_filled};
 pub use stats::PageStats;
+pub use threads::{MAX_THREADS, build_pool, default_pool};
+#[cfg(feature = "gpu")]
+pub use threads::{default_gpu_pool, workers_beside_driver};
 
 /// The examples of the project's README, run as tests.
 #[cfg(doctest)]

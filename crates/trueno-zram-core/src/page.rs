@@ -210,6 +210,7 @@ const _: () = assert!(size_of::<CompressedPage>() <= 24);
 
 impl CompressedPage {
     /// A place for a page, which holds one of zeros until then.
+    #[cfg(feature = "gpu")]
     pub(crate) const EMPTY: Self = Self { repr: Repr::SameFilled([0; FILL_WORD_BYTES]) };
 
     /// A page at `offset` of a shared arena.

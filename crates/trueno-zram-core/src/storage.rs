@@ -5,12 +5,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use memmap2::MmapMut;
-use rayon::prelude::*;
+
+#[cfg(feature = "gpu")]
+use crate::parallel_copy::{parallel_copy, parallel_copy_in};
 
 /// What a huge page has on the systems that matter. Elsewhere nothing but the gain is lost.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// What a thread copies at a time.
-const CUT_BYTES: usize = 128 * 1024;
 
 /// A fixed number of bytes.
 ///
@@ -98,12 +98,14 @@ impl Storage {
     }
 
     /// Copies bytes to the start, on all threads.
+    #[cfg(feature = "gpu")]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
-        copy_in_cuts(&mut self[..bytes.len()], bytes);
+        parallel_copy(&mut self[..bytes.len()], bytes);
     }
 
     /// The same where nothing was touched yet. A huge page comes zeroed to each thread that is among the first to touch it:
     /// one alone is to be the first.
+    #[cfg(feature = "gpu")]
     pub(crate) fn put_fresh(&mut self, bytes: &[u8]) {
         if matches!(self, Self::Heap(_)) {
             return self.put(bytes);
@@ -111,18 +113,8 @@ impl Storage {
         let to_boundary = self.as_ptr().align_offset(HUGE_PAGE_BYTES).min(bytes.len());
         let (head, tail) = bytes.split_at(to_boundary);
         let (head_places, tail_places) = self[..bytes.len()].split_at_mut(to_boundary);
-        rayon::join(|| head_places.copy_from_slice(head), || copy_in_cuts_of(HUGE_PAGE_BYTES, tail_places, tail));
+        rayon::join(|| head_places.copy_from_slice(head), || parallel_copy_in(HUGE_PAGE_BYTES, tail_places, tail));
     }
-}
-
-/// Copies bytes to as many places, on all threads.
-pub(crate) fn copy_in_cuts(places: &mut [u8], bytes: &[u8]) {
-    copy_in_cuts_of(CUT_BYTES, places, bytes);
-}
-
-fn copy_in_cuts_of(cut_bytes: usize, places: &mut [u8], bytes: &[u8]) {
-    let cuts = places.par_chunks_mut(cut_bytes).zip(bytes.par_chunks(cut_bytes));
-    cuts.for_each(|(places, bytes)| places.copy_from_slice(bytes));
 }
 
 impl Default for Storage {
@@ -197,6 +189,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "gpu")]
     #[test]
     fn fresh_storage_is_filled_wherever_huge_pages_start() {
         let bytes: Vec<u8> = (0..5 << 20).map(|i: usize| i.to_le_bytes()[0] ^ i.to_le_bytes()[2]).collect();

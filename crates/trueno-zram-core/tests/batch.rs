@@ -4,15 +4,16 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trueno_test_pages::{corpus, generate::Generator};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{
     Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, IndexEntry, PAGE_SIZE, Page, PageCodec,
-    PageKind,
+    PageKind, build_pool,
 };
 
 fn compressor(threads: usize) -> CpuBatchCompressor {
     let threads = NonZeroUsize::new(threads).expect("not zero");
-    CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), threads).expect("threads can be started")
+    let pool = build_pool(threads).expect("threads can be started");
+    CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool).expect("detected")
 }
 
 /// `count` pages of the corpus and of the generator, some of them same-filled.

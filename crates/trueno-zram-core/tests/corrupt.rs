@@ -2,7 +2,7 @@
 
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
 use trueno_test_pages::{corpus, edge, generate::Generator};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{self, DecodeError, decode_simple};
 use trueno_zram_core::{Algorithm, Error, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
 
@@ -20,7 +20,7 @@ struct Decoders(Vec<lz4::Codec>);
 
 impl Decoders {
     fn all() -> Self {
-        Self(Backend::available().into_iter().map(|b| lz4::Codec::new(b).expect("available")).collect())
+        Self(InstructionSet::available().into_iter().map(|b| lz4::Codec::new(b).expect("available")).collect())
     }
 
     /// Decodes with the slow twin and every back end, into pages that held different bytes before; they must agree with
@@ -31,8 +31,8 @@ impl Decoders {
         for codec in &mut self.0 {
             for before in [0x00, 0xee] {
                 let mut page = [before; PAGE_SIZE];
-                assert_eq!(codec.decode(block, &mut page), verdict, "{} on {block:02x?}", codec.backend());
-                assert!(verdict.is_err() || page == *expected, "{} on {block:02x?}", codec.backend());
+                assert_eq!(codec.decode(block, &mut page), verdict, "{} on {block:02x?}", codec.instruction_set());
+                assert!(verdict.is_err() || page == *expected, "{} on {block:02x?}", codec.instruction_set());
             }
         }
         let mut page = [0x22; PAGE_SIZE];

@@ -18,7 +18,7 @@ fn few_pages() -> Vec<Page> {
 
 fn compressor(batch_size: usize, ring_buffer_slots: usize, mode: Mode) -> GpuBatchCompressor<Interpreter> {
     let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() };
-    let options = GpuOptions { mode, ..GpuOptions::default() };
+    let options = GpuOptions::new().mode(mode);
     GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere")
 }
 
@@ -175,13 +175,15 @@ fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
 fn what_the_gpu_does_not_do_is_refused_by_name() {
     let refused = |config: GpuBatchConfig, word: &str| {
         let made = GpuBatchCompressor::interpreted(config, &GpuOptions::default());
-        let Err(Error::Unsupported { what, .. }) = made else { panic!("{word} is refused") };
-        assert!(what.contains(word), "{what}");
+        let Err(error) = made else { panic!("{word} is refused") };
+        assert!(matches!(error, Error::Unsupported { .. } | Error::Config { .. }), "{error}");
+        assert!(error.to_string().contains(word), "{error}");
     };
     let config = GpuBatchConfig::default;
     refused(GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..config() }, "zstd");
     refused(GpuBatchConfig { algorithm: Algorithm::None, ..config() }, "none");
-    refused(GpuBatchConfig { batch_size: 0, ..config() }, "batch size of 0");
-    refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch size");
-    refused(GpuBatchConfig { ring_buffer_slots: 0, ..config() }, "0 slots");
+    refused(GpuBatchConfig { batch_size: 0, ..config() }, "batch_size is 0");
+    refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch_size is 1844");
+    refused(GpuBatchConfig { ring_buffer_slots: usize::MAX, ..config() }, "ring_buffer_slots is 1844");
+    refused(GpuBatchConfig { ring_buffer_slots: 0, ..config() }, "ring_buffer_slots is 0");
 }

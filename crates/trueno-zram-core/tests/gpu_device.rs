@@ -7,9 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use trueno_zram_core::gpu::GpuError;
 use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, Event, GpuContext, GpuError, HostCaching, LaunchArgs, Launcher, Module, ParamKind, PinnedBuffer,
-    Stream,
+    DeviceBuffer, Event, GpuContext, HostCaching, LaunchArgs, Launcher, Module, ParamKind, PinnedBuffer, Stream,
 };
 use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
 

@@ -3,7 +3,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use trueno_test_pages::oracle::{assert_decodes, c_lz4_compress};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, decode_simple};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page, PageCodec, same_filled};
 
@@ -50,7 +50,7 @@ proptest! {
     #[test]
     fn a_block_is_the_same_on_every_back_end_and_decodes_everywhere(page in page()) {
         let mut blocks = Vec::new();
-        for backend in Backend::available() {
+        for backend in InstructionSet::available() {
             let mut codec = Codec::new(backend).expect("available");
             let mut out = [0; PAGE_SIZE];
             let block = codec.encode(&page, &mut out).map(|len_bytes| out[..len_bytes].to_vec());
@@ -74,7 +74,7 @@ proptest! {
         block[at] = value;
         let mut expected = [0; PAGE_SIZE];
         let verdict = decode_simple(&block, &mut expected);
-        for backend in Backend::available() {
+        for backend in InstructionSet::available() {
             let mut back = [0; PAGE_SIZE];
             prop_assert_eq!(Codec::new(backend).expect("available").decode(&block, &mut back), verdict);
             prop_assert!(verdict.is_err() || back == expected);

@@ -2,7 +2,7 @@
 
 use trueno_test_pages::oracle::{assert_decodes, foreign_blocks};
 use trueno_test_pages::{corpus, edge, generate::Generator};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind, lz4, same_filled};
 
 /// The corpus, the edge pages and some generated ones, with a name for each.
@@ -18,7 +18,7 @@ fn pages() -> Vec<(String, Page)> {
 
 /// One codec of each back end, reused for all pages.
 fn codecs() -> Vec<lz4::Codec> {
-    Backend::available().into_iter().map(|backend| lz4::Codec::new(backend).expect("available")).collect()
+    InstructionSet::available().into_iter().map(|backend| lz4::Codec::new(backend).expect("available")).collect()
 }
 
 #[test]
@@ -27,7 +27,12 @@ fn every_back_end_makes_the_same_block_and_other_libraries_read_it() {
     for (name, page) in pages() {
         let blocks: Vec<_> = codecs.iter_mut().map(|codec| encode(codec, &page)).collect();
         for (codec, block) in codecs.iter().zip(&blocks) {
-            assert!(*block == blocks[0], "{name}: {} differs from {}", codec.backend(), codecs[0].backend());
+            assert!(
+                *block == blocks[0],
+                "{name}: {} differs from {}",
+                codec.instruction_set(),
+                codecs[0].instruction_set()
+            );
         }
         if let Some(block) = &blocks[0] {
             assert!(block.len() < PAGE_SIZE, "{name}: a block is shorter than its page");
@@ -35,8 +40,10 @@ fn every_back_end_makes_the_same_block_and_other_libraries_read_it() {
             assert_end_rules(&name, block);
             for codec in &mut codecs {
                 let mut decoded = [0x5a; PAGE_SIZE];
-                codec.decode(block, &mut decoded).unwrap_or_else(|e| panic!("{name}: {}: {e}", codec.backend()));
-                assert!(decoded == page, "{name}: {}", codec.backend());
+                codec
+                    .decode(block, &mut decoded)
+                    .unwrap_or_else(|e| panic!("{name}: {}: {e}", codec.instruction_set()));
+                assert!(decoded == page, "{name}: {}", codec.instruction_set());
             }
         }
     }
@@ -91,8 +98,8 @@ fn every_back_end_reads_the_blocks_of_other_libraries() {
             for codec in &mut codecs {
                 let mut decoded = [0x5a; PAGE_SIZE];
                 let done = codec.decode(&block, &mut decoded);
-                assert_eq!(done, Ok(()), "{name} by {maker} on {}", codec.backend());
-                assert!(decoded == page, "{name} by {maker} on {}", codec.backend());
+                assert_eq!(done, Ok(()), "{name} by {maker} on {}", codec.instruction_set());
+                assert!(decoded == page, "{name} by {maker} on {}", codec.instruction_set());
             }
         }
     }
@@ -102,7 +109,7 @@ fn every_back_end_reads_the_blocks_of_other_libraries() {
 fn every_algorithm_restores_every_page_and_never_needs_more_than_it() {
     for algorithm in [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd { level: 1 }, Algorithm::Zstd { level: -5 }] {
         let mut codec = PageCodec::new(algorithm).expect("a valid level");
-        let mut lz4_codec = lz4::Codec::new(Backend::detect()).expect("detected");
+        let mut lz4_codec = lz4::Codec::new(InstructionSet::detect()).expect("detected");
         for (name, page) in pages() {
             let (mut out, mut back) = ([0; PAGE_SIZE], [0x5a; PAGE_SIZE]);
             let data = codec.compress(&page, &mut out).expect("compression does not fail");
@@ -195,7 +202,7 @@ fn rejects_a_zstd_level_that_does_not_exist() {
 #[test]
 fn the_ratio_is_at_least_that_of_c_lz4_but_for_half_a_percent_on_every_corpus() {
     for corpus in corpus::ALL {
-        let mut codec = lz4::Codec::new(Backend::detect()).expect("detected");
+        let mut codec = lz4::Codec::new(InstructionSet::detect()).expect("detected");
         let (mut ours, mut theirs) = (0, 0);
         for page in corpus.pages.iter().filter(|page| same_filled(page).is_none()) {
             ours += encode(&mut codec, page).map_or(PAGE_SIZE, |block| block.len());

@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, GpuError, Stream};
+use trueno_zram_core::gpu::GpuError;
+use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::{Batch, NvComp, failed};

@@ -1,6 +1,6 @@
 //! The CPU's back ends: each by itself, against each other, and batches against single pages.
 
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, Error, IndexEntry, PAGE_SIZE, Page, PageCodec};
 
 use super::samples::Set;
@@ -12,8 +12,8 @@ pub(super) struct CpuCodec {
 }
 
 impl CpuCodec {
-    pub(super) fn new(backend: Backend) -> Result<Self, String> {
-        PageCodec::with_backend(Algorithm::Lz4, backend).map(|codec| Self { codec }).map_err(|e| e.to_string())
+    pub(super) fn new(backend: InstructionSet) -> Result<Self, String> {
+        PageCodec::with_instruction_set(Algorithm::Lz4, backend).map(|codec| Self { codec }).map_err(|e| e.to_string())
     }
 }
 
@@ -65,19 +65,23 @@ impl Codec for AllCores {
 
 pub(super) fn checks() -> Vec<Check> {
     let mut checks = Vec::new();
-    for backend in Backend::available() {
+    for backend in InstructionSet::available() {
         checks.extend(codec_checks(&format!("cpu {backend}"), Set::large, move || CpuCodec::new(backend)));
     }
-    for backend in Backend::available().into_iter().filter(|backend| *backend != Backend::Scalar) {
+    for backend in InstructionSet::available().into_iter().filter(|backend| *backend != InstructionSet::Scalar) {
         checks.push(Check::new(format!("cpu {backend}: same bytes as scalar"), move || {
-            proofs::same_bytes(&mut CpuCodec::new(backend)?, &mut CpuCodec::new(Backend::Scalar)?, &Set::large().pages)
+            proofs::same_bytes(
+                &mut CpuCodec::new(backend)?,
+                &mut CpuCodec::new(InstructionSet::Scalar)?,
+                &Set::large().pages,
+            )
         }));
     }
     checks.push(Check::new("cpu, all cores: round trip", || {
         proofs::round_trip(&mut AllCores::new()?, &Set::large().pages)
     }));
     checks.push(Check::new("cpu, all cores: same bytes as one", || {
-        proofs::same_bytes(&mut AllCores::new()?, &mut CpuCodec::new(Backend::detect())?, &Set::large().pages)
+        proofs::same_bytes(&mut AllCores::new()?, &mut CpuCodec::new(InstructionSet::detect())?, &Set::large().pages)
     }));
     checks
 }

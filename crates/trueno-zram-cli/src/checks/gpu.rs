@@ -2,9 +2,8 @@
 #![allow(unsafe_code)]
 
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, GpuContext, GpuError, Lz4Compressor, Lz4Decompressor, PackedPages, Stream,
-};
+use trueno_zram_core::gpu::GpuError;
+use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Lz4Decompressor, PackedPages, Stream};
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuDeviceInfo, GpuOptions};
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
 

@@ -113,7 +113,7 @@ fn check_count(given: usize, expected: usize) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use trueno_zram_core::cpu::Backend;
+    use trueno_zram_core::cpu::InstructionSet;
     use trueno_zram_core::{CompressedBatch, IndexEntry};
 
     use super::super::cpu::CpuCodec;
@@ -164,7 +164,7 @@ mod tests {
     }
 
     fn broken(fault: Fault) -> Broken {
-        Broken { sound: CpuCodec::new(Backend::detect()).unwrap(), fault }
+        Broken { sound: CpuCodec::new(InstructionSet::detect()).unwrap(), fault }
     }
 
     #[test]

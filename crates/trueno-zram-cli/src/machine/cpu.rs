@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
 
 use serde::Serialize;
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 
 /// The CPU.
 #[derive(Debug, Serialize)]
@@ -37,8 +37,8 @@ impl Cpu {
             architecture: std::env::consts::ARCH,
             threads: available_parallelism().map_or(1, NonZeroUsize::get),
             features: features(),
-            backend: Backend::detect().to_string(),
-            backends: Backend::available().iter().map(Backend::to_string).collect(),
+            backend: InstructionSet::detect().to_string(),
+            backends: InstructionSet::available().iter().map(InstructionSet::to_string).collect(),
         }
     }
 

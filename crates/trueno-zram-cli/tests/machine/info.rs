@@ -11,7 +11,7 @@ fn a_new_user_sees_the_machine_at_a_glance() {
     for title in ["CPU ", "Memory ", "GPU", "Choice "] {
         assert!(text.lines().any(|line| line.starts_with(title)), "{title:?} is in\n{text}");
     }
-    assert!(text.contains(&format!("back end {}", trueno_zram_core::cpu::Backend::detect())), "{text}");
+    assert!(text.contains(&format!("back end {}", trueno_zram_core::cpu::InstructionSet::detect())), "{text}");
     assert!(text.lines().count() < 30 && text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
 
@@ -22,7 +22,7 @@ fn scripts_get_the_same() {
     let available = trueno_zram_core::gpu::gpu_available();
     assert_eq!(machine["gpu"]["available"], available);
     assert_eq!(machine["gpu"]["reason"].is_string(), !available);
-    assert_eq!(machine["cpu"]["backend"], trueno_zram_core::cpu::Backend::detect().to_string());
+    assert_eq!(machine["cpu"]["backend"], trueno_zram_core::cpu::InstructionSet::detect().to_string());
     assert!(machine["memory"]["total_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(machine["choices"][0]["least_pages"], 1);
 }

@@ -1,22 +1,28 @@
 //! Batches on GPU, CPU or both at once, whichever is measured to be the fastest.
 
 use std::fmt;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::choice::{Choice, Direction, Part, Rates};
+use rayon::ThreadPool;
+
 use super::gpu::GpuBatchCompressor;
 use super::options::GpuOptions;
-use super::stats::GpuBatchStats;
+use super::placement::{Direction, Part, Placement, Rates};
+use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, check_destination};
-use crate::cpu::{Backend, CpuBatchCompressor};
+use crate::codec::{BatchCodec, sealed};
+use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
+use crate::gpu::ring::decompress::CompressedPages;
 use crate::gpu::ring::device::Device;
 use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
-use crate::page::{PAGE_SIZE, Page};
+use crate::page::{PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
+use crate::threads::default_pool;
 
 /// Compresses and decompresses batches of pages with all that the machine has.
 ///
@@ -48,7 +54,7 @@ pub struct BatchCompressor<D: Device = Cuda> {
     device: Option<GpuDeviceInfo>,
     /// Why there never was a GPU.
     why_no_gpu: Option<String>,
-    last_choice: Option<Choice>,
+    last_placement: Option<Placement>,
 }
 
 /// Where a batch is going.
@@ -77,25 +83,23 @@ impl BatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for a batch or a ring of no pages or of too many, with or without a GPU;
+    /// [`Error::Config`] for sizes out of range, with or without a GPU;
     /// [`Error::ZstdLevel`] for a level that Zstandard does not have; [`Error::ThreadPool`] if the threads cannot be started.
     pub fn new(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let (algorithm, device_index) = (config.algorithm, config.device_index);
-        let cpu = match options.threads {
-            Some(threads) => CpuBatchCompressor::with(algorithm, Backend::detect(), threads)?,
-            None => CpuBatchCompressor::new(algorithm)?,
-        };
-        match GpuBatchCompressor::with_options(config, options) {
+        let cpu_on = |pool| CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool);
+        let why_no_gpu = match GpuBatchCompressor::with_options(config, options) {
             Ok(gpu) => {
+                let cpu = cpu_on(Arc::clone(gpu.pool()))?;
                 let device = GpuDeviceInfo::all().into_iter().find(|device| device.index == device_index);
-                Ok(Self { device, ..Self::with_parts(Some(gpu), cpu) })
+                return Ok(Self { device, ..Self::with_parts(Some(gpu), cpu) });
             }
-            Err(Error::GpuNotAvailable(why)) => Ok(Self { why_no_gpu: Some(why), ..Self::with_parts(None, cpu) }),
-            Err(refusal @ Error::Unsupported { .. }) if algorithm != Algorithm::Lz4 => {
-                Ok(Self { why_no_gpu: Some(refusal.to_string()), ..Self::with_parts(None, cpu) })
-            }
-            Err(error) => Err(error),
-        }
+            Err(Error::GpuNotAvailable(why)) => why,
+            Err(refusal @ Error::Unsupported { .. }) if algorithm != Algorithm::Lz4 => refusal.to_string(),
+            Err(error) => return Err(error),
+        };
+        let pool = options.pool.clone().map_or_else(default_pool, Ok)?;
+        Ok(Self { why_no_gpu: Some(why_no_gpu), ..Self::with_parts(None, cpu_on(pool)?) })
     }
 }
 
@@ -109,7 +113,7 @@ impl<D: Device> BatchCompressor<D> {
             tail: CompressedBatch::new(),
             device: None,
             why_no_gpu: None,
-            last_choice: None,
+            last_placement: None,
         }
     }
 
@@ -137,17 +141,17 @@ impl<D: Device> BatchCompressor<D> {
     /// ```
     /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
     /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
-    /// assert_eq!(compressor.last_choice(), None);
+    /// assert_eq!(compressor.last_placement(), None);
     /// compressor.compress(&vec![[7; 4096]; 2000])?;
-    /// if let Some(choice) = compressor.last_choice() {
+    /// if let Some(choice) = compressor.last_placement() {
     ///     println!("compressed on {choice}");
     /// }
-    /// # assert!(compressor.last_choice().is_some());
+    /// # assert!(compressor.last_placement().is_some());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
-    pub fn last_choice(&self) -> Option<Choice> {
-        self.last_choice
+    pub fn last_placement(&self) -> Option<Placement> {
+        self.last_placement
     }
 
     /// What the GPU has done so far, if there is or was one.
@@ -195,8 +199,8 @@ impl<D: Device> BatchCompressor<D> {
     ///
     /// ```
     /// use std::num::NonZeroUsize;
-    /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
-    /// let options = GpuOptions { threads: NonZeroUsize::new(2), ..GpuOptions::default() };
+    /// use trueno_zram_core::{BatchCompressor, build_pool, gpu::{GpuBatchConfig, GpuOptions}};
+    /// let options = GpuOptions::new().pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
     /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &options)?;
     /// assert_eq!(compressor.threads(), 2);
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -291,30 +295,39 @@ impl<D: Device> BatchCompressor<D> {
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         check_destination(batch.len(), pages.len())?;
+        self.restore(CompressedPages::from(batch), pages, progress)
+    }
+
+    fn restore(
+        &mut self,
+        from: CompressedPages<'_>,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
         let plan = self.plan(Direction::Decompress, pages.len());
-        let (done, time) = timed(|| self.decompress_as(plan, batch, pages, progress));
-        self.note(Direction::Decompress, plan, batch.len(), time, done?);
+        let (done, time) = timed(|| self.decompress_as(plan, from, pages, progress));
+        self.note(Direction::Decompress, plan, from.len(), time, done?);
         Ok(())
     }
 
     fn plan(&mut self, direction: Direction, pages: usize) -> Plan {
         let has_device = self.gpu.as_ref().is_some_and(GpuBatchCompressor::uses_device);
-        let choice = if has_device { self.rates.choose(direction, pages) } else { Choice::Cpu };
+        let choice = if has_device { self.rates.choose(direction, pages) } else { Placement::Cpu };
         if pages > 0 {
-            self.last_choice = Some(choice);
+            self.last_placement = Some(choice);
         }
         match choice {
-            Choice::Gpu => Plan::Gpu,
-            Choice::Cpu => Plan::Cpu,
-            Choice::Both => Plan::Both { head_pages: self.rates.head_pages(direction, pages) },
+            Placement::Gpu => Plan::Gpu,
+            Placement::Cpu => Plan::Cpu,
+            Placement::Both => Plan::Both { head_pages: self.rates.head_pages(direction, pages) },
         }
     }
 
     fn note(&mut self, direction: Direction, plan: Plan, pages: usize, time: Duration, sides: Option<Sides>) {
         let choice = match plan {
-            Plan::Gpu => Choice::Gpu,
-            Plan::Cpu => Choice::Cpu,
-            Plan::Both { .. } => Choice::Both,
+            Plan::Gpu => Placement::Gpu,
+            Plan::Cpu => Placement::Cpu,
+            Plan::Both { .. } => Placement::Both,
         };
         self.rates.record(direction, choice, pages, time);
         if let Some((gpu, cpu)) = sides {
@@ -352,26 +365,70 @@ impl<D: Device> BatchCompressor<D> {
     fn decompress_as(
         &mut self,
         plan: Plan,
-        batch: &CompressedBatch,
+        from: CompressedPages<'_>,
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<Option<Sides>> {
         let Self { gpu, cpu, .. } = self;
+        let held = |page| from.get(page);
         match (plan, gpu) {
-            (Plan::Gpu, Some(gpu)) => gpu.decompress_into(batch, pages, progress).map(|_| None),
+            (Plan::Gpu, Some(gpu)) => gpu.restore(from, pages, progress).map(|_| None),
             (Plan::Both { head_pages }, Some(gpu)) => {
                 let (head, rest) = pages.split_at_mut(head_pages);
-                let held = |page| batch.get(page).expect("as many as pages");
                 let (head_done, tail_done) = side_by_side(
-                    || gpu.decompress_head_into(batch, head, progress).map(drop),
+                    || gpu.restore(from.first(head_pages), head, progress).map(drop),
                     || cpu.restore(held, head_pages, rest, progress),
                 );
                 // Both sides have done all they can; the error of the earlier page is the one to report.
                 head_done.0.and(tail_done.0)?;
                 Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
             }
-            (Plan::Cpu, _) | (_, None) => cpu.decompress_into(batch, pages, progress).map(|()| None),
+            (Plan::Cpu, _) | (_, None) => cpu.restore(held, 0, pages, progress).map(|()| None),
         }
+    }
+}
+
+impl<D: Device> sealed::Sealed for BatchCompressor<D> {}
+
+impl<D: Device> BatchCodec for BatchCompressor<D> {
+    fn name(&self) -> &'static str {
+        "auto"
+    }
+
+    fn describe(&self) -> String {
+        self.to_string()
+    }
+
+    fn algorithm(&self) -> Algorithm {
+        self.cpu.algorithm()
+    }
+
+    fn pool(&self) -> &Arc<ThreadPool> {
+        self.cpu.pool()
+    }
+
+    fn preferred_batch_pages(&self) -> usize {
+        match &self.gpu {
+            Some(gpu) if gpu.uses_device() => gpu.preferred_batch_pages(),
+            _ => self.cpu.preferred_batch_pages(),
+        }
+    }
+
+    fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch, progress: &dyn Progress) -> Result<()> {
+        self.compress_into(pages, batch, progress)
+    }
+
+    fn decompress_into(&mut self, batch: &CompressedBatch, pages: &mut [Page], progress: &dyn Progress) -> Result<()> {
+        self.decompress_into(batch, pages, progress)
+    }
+
+    fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
+        check_destination(compressed.len(), pages.len())?;
+        self.restore(CompressedPages::Borrowed(compressed), pages, &())
+    }
+
+    fn fallback(&self) -> Option<&FallbackStats> {
+        self.gpu.as_ref().map(|gpu| &gpu.stats().fallback)
     }
 }
 
@@ -381,7 +438,7 @@ impl<D: Device> fmt::Debug for BatchCompressor<D> {
             .field("gpu", &self.gpu)
             .field("cpu", &self.cpu)
             .field("why_no_gpu", &self.why_no_gpu)
-            .field("last_choice", &self.last_choice)
+            .field("last_placement", &self.last_placement)
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,6 @@
 //! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
 
-use std::num::NonZeroUsize;
-use std::thread::available_parallelism;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
@@ -9,14 +8,16 @@ use rayon::prelude::*;
 
 use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
-use super::stats::GpuBatchStats;
+use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry, check_destination};
-use crate::cpu::{Backend, CpuBatchCompressor};
-use crate::error::{Error, Result};
+use crate::codec::{BatchCodec, sealed};
+use crate::cpu::{CpuBatchCompressor, InstructionSet};
+use crate::error::Result;
 use crate::gpu::GpuBatchConfig;
-use crate::gpu::apart::Apart;
-use crate::gpu::raw::{GpuContext, GpuError, MAX_BATCH_PAGES};
+use crate::gpu::GpuError;
+use crate::gpu::bounded_drop::BoundedDrop;
+use crate::gpu::context::GpuContext;
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
 use crate::gpu::ring::device::Device;
@@ -24,8 +25,9 @@ use crate::gpu::ring::interpreter::Interpreter;
 use crate::gpu::ring::into_batch::IntoBatch;
 use crate::gpu::ring::into_pages::{Arenas, IntoPages};
 use crate::gpu::ring::{Outcome, Ring, RingShape};
-use crate::page::{CompressedPage, PAGE_SIZE, Page, PageKind};
+use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
+use crate::threads::default_gpu_pool;
 
 /// Batches that fail one after the other before the device is not tried again.
 const FAILURES_IN_A_ROW: u32 = 3;
@@ -75,7 +77,7 @@ pub struct GpuBatchCompressor<D: Device = Cuda> {
     config: GpuBatchConfig,
     /// `None` once the device was given up. Between two batches nothing of ours is queued there: what dropping it may wait for
     /// is the work of others.
-    pub(super) ring: Option<Apart<Ring<D>>>,
+    pub(super) ring: Option<BoundedDrop<Ring<D>>>,
     pub(super) cpu: CpuBatchCompressor,
     arenas: Arenas,
     stats: GpuBatchStats,
@@ -102,19 +104,19 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an algorithm other than LZ4, for slots of no pages or of too many, and for a ring of no slots;
-    /// [`Error::GpuNotAvailable`], with the driver call and the CUDA error's name, if the device cannot be used.
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for an algorithm other than LZ4; [`Error::Config`](crate::Error::Config) for sizes out of range;
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the driver call and the CUDA error's name, if the device cannot be used.
     pub fn new(config: GpuBatchConfig) -> Result<Self> {
         Self::with_options(config, &GpuOptions::default())
     }
 
-    /// As [`new`](Self::new), with more to say about it.
+    /// Like [`new`](Self::new), with tuning options.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
     /// use trueno_gpu::kernels::lz4::Mode;
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
-    /// let options = GpuOptions { mode: Mode::Ratio, multiprocessors: NonZeroU32::new(33), ..GpuOptions::default() };
+    /// let options = GpuOptions::new().mode(Mode::Ratio).multiprocessors(NonZeroU32::new(33));
     /// let compressor = GpuBatchCompressor::with_options(GpuBatchConfig::default(), &options)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -122,9 +124,10 @@ impl GpuBatchCompressor {
     /// # Errors
     /// Those of `new`.
     pub fn with_options(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         let context = GpuContext::new(config.device_index)?;
-        Self::on(Cuda::new(&context, options.mode, options.multiprocessors)?, config, options)
+        let device = Cuda::new(&context, options.mode, options.multiprocessors);
+        Self::on(device.map_err(GpuError::not_available)?, config, options)
     }
 }
 
@@ -147,40 +150,28 @@ impl GpuBatchCompressor<Interpreter> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`], as of `new`.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), as of `new`.
     pub fn interpreted(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        check(&config)?;
+        config.check()?;
         Self::on(Interpreter::new(options.mode), config, options)
     }
 }
 
-fn check(config: &GpuBatchConfig) -> Result<()> {
-    let refused = |what: String| Err(Error::Unsupported { what, by: "the GPU" });
-    match config {
-        GpuBatchConfig { algorithm: Algorithm::Lz4, .. } => {}
-        GpuBatchConfig { algorithm, .. } => return refused(format!("the algorithm {algorithm}")),
-    }
-    if config.batch_size == 0 || config.batch_size > MAX_BATCH_PAGES as usize {
-        return refused(format!("a batch size of {} pages: 1 to {MAX_BATCH_PAGES}", config.batch_size));
-    }
-    if config.ring_buffer_slots == 0 {
-        return refused("a ring of 0 slots".to_owned());
-    }
-    Ok(())
-}
-
 impl<D: Device> GpuBatchCompressor<D> {
     pub(crate) fn on(device: D, config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        let threads = options.threads.unwrap_or_else(default_threads);
-        let cpu = CpuBatchCompressor::with(config.algorithm, Backend::detect(), threads)?;
+        let pool = options.pool.clone().map_or_else(default_gpu_pool, Ok)?;
+        let cpu = CpuBatchCompressor::with_pool(config.algorithm, InstructionSet::detect(), pool)?;
         let shape = RingShape {
             slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
-            slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_BATCH_PAGES"),
+            slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_SLOT_PAGES"),
             time_limit: options.time_limit,
         };
         Ok(Self {
             config,
-            ring: Some(Apart::new(Ring::new(device, shape)?, options.time_limit)),
+            ring: Some(BoundedDrop::new(
+                Ring::new(device, shape).map_err(GpuError::not_available)?,
+                options.time_limit,
+            )),
             cpu,
             arenas: Arenas::default(),
             stats: GpuBatchStats::default(),
@@ -323,7 +314,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InPage`] for the first page that is corrupt.
+    /// [`Error::InPage`](crate::Error::InPage) for the first page that is corrupt.
     pub fn decompress_batch(&mut self, pages: &[CompressedPage]) -> Result<RestoredBatch> {
         let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
         let times = self.restore(CompressedPages::Values(pages), &mut restored, &())?;
@@ -344,7 +335,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
+    /// [`Error::PageCount`](crate::Error::PageCount) if the destination has another number of pages; [`Error::InPage`](crate::Error::InPage) for the first page that
     /// is corrupt, with all other pages restored.
     pub fn decompress_into(
         &mut self,
@@ -356,17 +347,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         self.restore(batch.into(), pages, progress)
     }
 
-    /// Restores the first pages of a batch: as many as there are places, which the batch must have.
-    pub(crate) fn decompress_head_into(
-        &mut self,
-        batch: &CompressedBatch,
-        pages: &mut [Page],
-        progress: &(impl Progress + ?Sized),
-    ) -> Result<BatchTimes> {
-        self.restore(CompressedPages::first_of(batch, pages.len()), pages, progress)
-    }
-
-    fn restore(
+    pub(crate) fn restore(
         &mut self,
         from: CompressedPages<'_>,
         to: &mut [Page],
@@ -436,7 +417,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 
     /// After a failure outside the ring: a device that was lost in it is not used again.
-    pub(super) fn let_go_if_lost(&mut self) {
+    pub(super) fn drop_ring_if_lost(&mut self) {
         if let Some(loss) = self.device().ok().and_then(Device::loss) {
             self.stats.fallback.device_given_up = Some(loss);
             self.ring = None;
@@ -483,6 +464,52 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 }
 
+impl<D: Device> sealed::Sealed for GpuBatchCompressor<D> {}
+
+impl<D: Device> BatchCodec for GpuBatchCompressor<D> {
+    fn name(&self) -> &'static str {
+        D::NAME
+    }
+
+    fn describe(&self) -> String {
+        let (device, threads) = (self.config.device_index, self.cpu.threads());
+        match &self.stats.fallback.device_given_up {
+            None => format!("{} {device}, {threads} threads", D::DESCRIPTION),
+            Some(reason) => format!("CPU, {threads} threads; {} {device} was abandoned: {reason}", D::DESCRIPTION),
+        }
+    }
+
+    fn algorithm(&self) -> Algorithm {
+        self.config.algorithm
+    }
+
+    fn pool(&self) -> &Arc<ThreadPool> {
+        self.cpu.pool()
+    }
+
+    fn preferred_batch_pages(&self) -> usize {
+        // Enough slots that filling and draining the ring is a small part of the call.
+        self.config.batch_size * self.config.ring_buffer_slots * 4
+    }
+
+    fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch, progress: &dyn Progress) -> Result<()> {
+        self.compress_into(pages, batch, progress).map(drop)
+    }
+
+    fn decompress_into(&mut self, batch: &CompressedBatch, pages: &mut [Page], progress: &dyn Progress) -> Result<()> {
+        self.decompress_into(batch, pages, progress).map(drop)
+    }
+
+    fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
+        check_destination(compressed.len(), pages.len())?;
+        self.restore(CompressedPages::Borrowed(compressed), pages, &()).map(drop)
+    }
+
+    fn fallback(&self) -> Option<&FallbackStats> {
+        Some(&self.stats.fallback)
+    }
+}
+
 /// Places for pages. Those of many are first touched by all threads.
 fn places(pages: usize, pool: &ThreadPool) -> Vec<CompressedPage> {
     const MANY_PAGES: usize = 1 << 14;
@@ -490,11 +517,4 @@ fn places(pages: usize, pool: &ThreadPool) -> Vec<CompressedPage> {
         return vec![CompressedPage::EMPTY; pages];
     }
     pool.install(|| (0..pages).into_par_iter().map(|_| CompressedPage::EMPTY).collect())
-}
-
-/// One thread a core, but for the core of the thread that drives the ring: shared, it would keep the bus waiting.
-fn default_threads() -> NonZeroUsize {
-    const MANY_CORES: usize = 4;
-    let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    if cores.get() < MANY_CORES { cores } else { NonZeroUsize::new(cores.get() - 1).unwrap_or(cores) }
 }

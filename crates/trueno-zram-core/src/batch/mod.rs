@@ -1,10 +1,10 @@
 //! Where GPU and CPU meet: batches on the one with the other behind it, and on whichever is faster.
 
 mod adaptive;
-mod choice;
 mod gpu;
 mod options;
 mod pinned;
+mod placement;
 mod resident;
 mod result;
 mod stats;
@@ -12,8 +12,8 @@ mod stats;
 mod tests;
 
 pub use adaptive::BatchCompressor;
-pub use choice::Choice;
 pub use gpu::GpuBatchCompressor;
 pub use options::GpuOptions;
+pub use placement::Placement;
 pub use result::{BatchResult, BatchTimes, RestoredBatch};
 pub use stats::{FallbackStats, GpuBatchStats};

@@ -1,35 +1,100 @@
-//! What can be set beside the configuration of the documents.
+//! Tuning options not covered by `GpuBatchConfig`.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use rayon::ThreadPool;
 use trueno_gpu::kernels::lz4::Mode;
 
-/// How a GPU is to be used, beside what [`GpuBatchConfig`](crate::gpu::GpuBatchConfig) says.
+/// Tuning options not covered by [`GpuBatchConfig`](crate::gpu::GpuBatchConfig).
 ///
 /// ```
 /// use std::num::NonZeroU32;
 /// use trueno_zram_core::gpu::GpuOptions;
 /// // A quarter of an H200 fills the bus: the rest stays with the user's own kernels.
-/// let options = GpuOptions { multiprocessors: NonZeroU32::new(33), ..GpuOptions::default() };
-/// assert_eq!(options.time_limit.as_secs(), 10);
+/// let options = GpuOptions::new().multiprocessors(NonZeroU32::new(33));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GpuOptions {
-    /// Speed or ratio.
+    /// Whether the kernels favour speed or ratio.
     pub mode: Mode,
-    /// The most multiprocessors that the kernels may take; `None` for all.
+    /// The most multiprocessors that the kernels may occupy, or `None` for all.
     pub multiprocessors: Option<NonZeroU32>,
-    /// How long a batch may stay in one stage before the GPU counts as hung and is given up; and how long dropping the
-    /// compressor, or its page-locked pages, may wait for kernels of others.
+    /// How long a batch may stay in one stage before the GPU counts as hung and is abandoned, and how long dropping the
+    /// compressor or its page-locked memory may wait for kernels launched by other users of the context.
     pub time_limit: Duration,
-    /// Threads that stage pages, take results, and stand in for the GPU; `None` for one a core, but for one
-    /// that is left to the thread that calls.
-    pub threads: Option<NonZeroUsize>,
+    /// The threads that stage pages, take results and replace the GPU when it fails, or `None` for the process-wide
+    /// [`default_gpu_pool`](crate::default_gpu_pool).
+    pub pool: Option<Arc<ThreadPool>>,
+}
+
+impl GpuOptions {
+    /// Returns the defaults: fast mode, all multiprocessors, a time limit of 10 seconds, the process-wide pool.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::GpuOptions;
+    /// assert_eq!(GpuOptions::new().time_limit.as_secs(), 10);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self { mode: Mode::Fast, multiprocessors: None, time_limit: Duration::from_secs(10), pool: None }
+    }
+
+    /// Sets the mode of the kernels.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_zram_core::gpu::GpuOptions;
+    /// assert_eq!(GpuOptions::new().mode(Mode::Ratio).mode, Mode::Ratio);
+    /// ```
+    #[must_use]
+    pub fn mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
+    }
+
+    /// Limits the multiprocessors that the kernels may occupy.
+    ///
+    /// ```
+    /// use std::num::NonZeroU32;
+    /// use trueno_zram_core::gpu::GpuOptions;
+    /// assert_eq!(GpuOptions::new().multiprocessors(NonZeroU32::new(8)).multiprocessors, NonZeroU32::new(8));
+    /// ```
+    #[must_use]
+    pub fn multiprocessors(self, multiprocessors: Option<NonZeroU32>) -> Self {
+        Self { multiprocessors, ..self }
+    }
+
+    /// Sets the time after which the GPU counts as hung.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use trueno_zram_core::gpu::GpuOptions;
+    /// assert_eq!(GpuOptions::new().time_limit(Duration::from_secs(1)).time_limit.as_millis(), 1000);
+    /// ```
+    #[must_use]
+    pub fn time_limit(self, time_limit: Duration) -> Self {
+        Self { time_limit, ..self }
+    }
+
+    /// Sets the worker threads, which other compressors may share.
+    ///
+    /// ```
+    /// use std::num::NonZeroUsize;
+    /// use trueno_zram_core::{build_pool, gpu::GpuOptions};
+    /// let options = GpuOptions::new().pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
+    /// # assert!(options.pool.is_some());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn pool(self, pool: Arc<ThreadPool>) -> Self {
+        Self { pool: Some(pool), ..self }
+    }
 }
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self { mode: Mode::Fast, multiprocessors: None, time_limit: Duration::from_secs(10), threads: None }
+        Self::new()
     }
 }

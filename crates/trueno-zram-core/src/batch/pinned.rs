@@ -6,8 +6,8 @@ use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::arena::{CompressedBatch, check_destination};
 use crate::error::Result;
-use crate::gpu::apart::Apart;
-use crate::gpu::raw::GpuError;
+use crate::gpu::GpuError;
+use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::ring::Outcome;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
 use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
@@ -27,7 +27,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up, or there is not as much memory.
     pub fn pinned_pages(&self, pages: usize) -> Result<PinnedPages<D::Pinned>> {
         Ok(PinnedPages::new(self.pinned_memory(pages)?, pages))
     }
@@ -48,10 +48,10 @@ impl<D: Device> GpuBatchCompressor<D> {
         Ok(PinnedBatch::new(self.pinned_memory(pages)?, pages))
     }
 
-    fn pinned_memory(&self, pages: usize) -> Result<Apart<D::Pinned>> {
+    fn pinned_memory(&self, pages: usize) -> Result<BoundedDrop<D::Pinned>> {
         let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
         let len_bytes = pages.checked_mul(PAGE_SIZE).ok_or(too_many)?;
-        Ok(Apart::new(self.device()?.pinned(len_bytes, HostRole::Shared)?, self.time_limit))
+        Ok(BoundedDrop::new(self.device()?.pinned(len_bytes, HostRole::Shared)?, self.time_limit))
     }
 
     /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.
@@ -69,7 +69,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// As of [`compress_batch`](Self::compress_batch); and [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if a device
+    /// As of [`compress_batch`](Self::compress_batch); and [`Error::Gpu`](crate::Error::Gpu) if a device
     /// was given up that may still write the pages.
     pub fn compress_pinned_into(
         &mut self,
@@ -114,7 +114,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     ///
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is not room for as many pages;
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device, or the one that used the batch before, was
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device, or the one that used the batch before, was
     /// given up while a copy to or from the batch was under way that nothing can wait for.
     pub fn compress_all_pinned(
         &mut self,
@@ -163,7 +163,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     ///
     /// # Errors
     /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device, or the one that used the pages before, was
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device, or the one that used the pages before, was
     /// given up while a copy to the pages was under way that nothing can wait for.
     pub fn decompress_pinned_into(
         &mut self,

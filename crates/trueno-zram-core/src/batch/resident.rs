@@ -24,7 +24,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up, or there is not as much memory.
     pub fn device_pages(&self, pages: usize) -> Result<DevicePages> {
         DevicePages::new(self.device()?.context(), pages)
     }
@@ -40,7 +40,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up, or there is not as much memory.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up, or there is not as much memory.
     pub fn packed_on_device(&self, pages: usize) -> Result<PackedOnDevice> {
         PackedOnDevice::new(self.device()?.context(), pages)
     }
@@ -61,7 +61,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many packed pages; [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the call that failed,
+    /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many packed pages; [`Error::Gpu`](crate::Error::Gpu), with the call that failed,
     /// if the device was given up, fails, or does not finish in time. After an error there are no packed pages.
     pub fn compress_resident(&mut self, pages: &DevicePages, packed: &mut PackedOnDevice) -> Result<BatchTimes> {
         let start = Instant::now();
@@ -85,7 +85,7 @@ impl GpuBatchCompressor {
     ///
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many pages; [`Error::InPage`](crate::Error::InPage) for the first page that is corrupt, with
-    /// all other pages restored and its own place zeroed; [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) as of
+    /// all other pages restored and its own place zeroed; [`Error::Gpu`](crate::Error::Gpu) as of
     /// [`compress_resident`](Self::compress_resident).
     pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
         let start = Instant::now();
@@ -100,7 +100,7 @@ impl GpuBatchCompressor {
     /// Runs `work` on the device, and lets go of a device that was lost in it.
     fn resident<T>(&mut self, work: impl FnOnce(&mut Cuda, Duration) -> Result<T>) -> Result<T> {
         let (device, time_limit) = self.device_mut()?;
-        work(device, time_limit).inspect_err(|_| self.let_go_if_lost())
+        work(device, time_limit).inspect_err(|_| self.drop_ring_if_lost())
     }
 }
 

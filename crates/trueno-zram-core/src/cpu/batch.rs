@@ -1,17 +1,18 @@
 //! Batches of pages on all cores, into one arena and back.
 
-use std::num::NonZeroUsize;
-use std::sync::{Mutex, PoisonError};
-use std::thread::available_parallelism;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry, check_destination};
-use crate::cpu::{Backend, PageCodec};
-use crate::error::{Error, Result};
+use crate::codec::{BatchCodec, sealed};
+use crate::cpu::{InstructionSet, PageCodec};
+use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
+use crate::threads::default_pool;
 
 /// Pages that one thread takes at a time: long enough to hide the scheduling, short enough to share out the rest.
 const CHUNK_PAGES: usize = 16;
@@ -41,13 +42,13 @@ const CHUNKS_PER_THREAD: usize = 64;
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub struct CpuBatchCompressor {
-    pool: rayon::ThreadPool,
-    /// One codec a thread of the pool, taken by its index.
+    pool: Arc<ThreadPool>,
+    /// One codec per thread of the pool, by the thread's index.
     codecs: Vec<Mutex<PageCodec>>,
     /// Where chunks are compressed to before their place in the arena is known.
     chunks: Vec<Chunk>,
     algorithm: Algorithm,
-    backend: Backend,
+    instruction_set: InstructionSet,
 }
 
 /// The compressed pages of one chunk; offsets count from the chunk's start.
@@ -58,7 +59,7 @@ struct Chunk {
 }
 
 impl CpuBatchCompressor {
-    /// A compressor on all cores that this process may use, with the best back end of this CPU.
+    /// Creates a compressor on the process-wide [`default_pool`], with the best instruction set of this CPU.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, CpuBatchCompressor};
@@ -69,40 +70,33 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// As [`with`](Self::with).
+    /// As [`with_pool`](Self::with_pool), and [`Error::ThreadPool`](crate::Error::ThreadPool) if the threads cannot be started.
     pub fn new(algorithm: Algorithm) -> Result<Self> {
-        let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
-        Self::with(algorithm, Backend::detect(), threads)
+        Self::with_pool(algorithm, InstructionSet::detect(), default_pool()?)
     }
 
-    /// A compressor on a given number of threads and a given back end.
+    /// Creates a compressor on the given threads, which other compressors may share, with the given instruction set.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
-    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, cpu::Backend};
-    /// let two = NonZeroUsize::new(2).expect("not zero");
-    /// let compressor = CpuBatchCompressor::with(Algorithm::Lz4, Backend::Scalar, two)?;
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, build_pool, cpu::InstructionSet};
+    /// let pool = build_pool(NonZeroUsize::new(2).expect("not zero"))?;
+    /// let compressor = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::Scalar, pool)?;
     /// assert_eq!(compressor.threads(), 2);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if this CPU cannot run the back end, [`Error::ZstdLevel`] for a level that
-    /// Zstandard does not have, [`Error::ThreadPool`] if the threads cannot be started.
-    pub fn with(algorithm: Algorithm, backend: Backend, threads: NonZeroUsize) -> Result<Self> {
-        let threads = threads.get();
-        let codecs = (0..threads)
-            .map(|_| PageCodec::with_backend(algorithm, backend).map(Mutex::new))
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU lacks the instruction set, [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that
+    /// Zstandard does not have.
+    pub fn with_pool(algorithm: Algorithm, instruction_set: InstructionSet, pool: Arc<ThreadPool>) -> Result<Self> {
+        let codecs = (0..pool.current_num_threads())
+            .map(|_| PageCodec::with_instruction_set(algorithm, instruction_set).map(Mutex::new))
             .collect::<Result<Vec<_>>>()?;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|n| format!("page-codec-{n}"))
-            .build()
-            .map_err(|e| Error::ThreadPool { threads, reason: e.to_string() })?;
-        Ok(Self { pool, codecs, chunks: Vec::new(), algorithm, backend })
+        Ok(Self { pool, codecs, chunks: Vec::new(), algorithm, instruction_set })
     }
 
-    /// The algorithm pages are compressed with.
+    /// Returns the algorithm that pages are compressed with.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, CpuBatchCompressor};
@@ -116,18 +110,18 @@ impl CpuBatchCompressor {
         self.algorithm
     }
 
-    /// The back end that LZ4 runs on.
+    /// Returns the instruction set that LZ4 uses.
     ///
     /// ```
-    /// use trueno_zram_core::{CpuBatchCompressor, cpu::Backend};
-    /// assert_eq!(CpuBatchCompressor::default().backend(), Backend::detect());
+    /// use trueno_zram_core::{CpuBatchCompressor, cpu::InstructionSet};
+    /// assert_eq!(CpuBatchCompressor::default().instruction_set(), InstructionSet::detect());
     /// ```
     #[must_use]
-    pub fn backend(&self) -> Backend {
-        self.backend
+    pub fn instruction_set(&self) -> InstructionSet {
+        self.instruction_set
     }
 
-    /// Threads at work.
+    /// Returns the number of worker threads.
     ///
     /// ```
     /// use trueno_zram_core::CpuBatchCompressor;
@@ -139,8 +133,16 @@ impl CpuBatchCompressor {
         self.codecs.len()
     }
 
-    /// Its threads, for other work on pages.
-    pub(crate) fn pool(&self) -> &rayon::ThreadPool {
+    /// Returns the worker threads, for other work on the same pages.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use trueno_zram_core::{CpuBatchCompressor, default_pool};
+    /// assert!(Arc::ptr_eq(CpuBatchCompressor::default().pool(), &default_pool()?));
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn pool(&self) -> &Arc<ThreadPool> {
         &self.pool
     }
 
@@ -154,7 +156,7 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdFailed`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::ZstdFailed`](crate::Error::ZstdFailed), as [`Error::InPage`](crate::Error::InPage), if Zstandard runs out of memory. LZ4 does not fail.
     pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
         let mut batch = CompressedBatch::new();
         self.compress_into(pages, &mut batch, &())?;
@@ -249,7 +251,7 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
+    /// [`Error::PageCount`](crate::Error::PageCount) if the destination has another number of pages; [`Error::InPage`](crate::Error::InPage) for the first page that
     /// is corrupt, with all other pages restored.
     pub fn decompress_into(
         &mut self,
@@ -288,6 +290,49 @@ impl CpuBatchCompressor {
     }
 }
 
+impl sealed::Sealed for CpuBatchCompressor {}
+
+impl BatchCodec for CpuBatchCompressor {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn describe(&self) -> String {
+        format!("CPU, {} threads, {}", self.threads(), self.instruction_set)
+    }
+
+    fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    fn pool(&self) -> &Arc<ThreadPool> {
+        &self.pool
+    }
+
+    /// 4 MiB: a few batches fit the last-level cache together.
+    fn preferred_batch_pages(&self) -> usize {
+        1024
+    }
+
+    fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch, progress: &dyn Progress) -> Result<()> {
+        self.compress_into(pages, batch, progress)
+    }
+
+    fn decompress_into(&mut self, batch: &CompressedBatch, pages: &mut [Page], progress: &dyn Progress) -> Result<()> {
+        self.decompress_into(batch, pages, progress)
+    }
+
+    fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
+        check_destination(compressed.len(), pages.len())?;
+        self.restore(|page| compressed[page], 0, pages, &())
+    }
+
+    #[cfg(feature = "gpu")]
+    fn fallback(&self) -> Option<&crate::gpu::FallbackStats> {
+        None
+    }
+}
+
 impl Default for CpuBatchCompressor {
     /// LZ4 on all cores.
     ///
@@ -302,7 +347,7 @@ impl std::fmt::Debug for CpuBatchCompressor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("CpuBatchCompressor")
             .field("algorithm", &self.algorithm)
-            .field("backend", &self.backend)
+            .field("instruction_set", &self.instruction_set)
             .field("threads", &self.threads())
             .finish()
     }

@@ -1,13 +1,10 @@
 //! One page at a time: a reusable context that compresses and decompresses without allocating.
 
-use zstd::bulk;
-use zstd::zstd_safe::CParameter;
-
 use crate::algorithm::Algorithm;
-use crate::cpu::Backend;
-use crate::error::{Error, Result};
+use crate::cpu::{InstructionSet, zstd};
+use crate::error::Result;
 use crate::lz4;
-use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
+use crate::page::{FILL_WORD_BYTES, Page, PageData, PageKind};
 use crate::samefill::{fill_page, same_filled};
 
 /// Compresses and decompresses single pages.
@@ -36,16 +33,16 @@ use crate::samefill::{fill_page, same_filled};
 pub struct PageCodec {
     algorithm: Algorithm,
     lz4: lz4::Codec,
-    engine: Engine,
+    encoder: Encoder,
     /// Made when the first Zstandard page comes: few users of LZ4 ever meet one.
-    zstd_decompressor: Option<bulk::Decompressor<'static>>,
+    zstd_decoder: Option<zstd::Decoder>,
 }
 
 /// What compresses, with the state that it needs beside the LZ4 codec.
-enum Engine {
+enum Encoder {
     None,
     Lz4,
-    Zstd(bulk::Compressor<'static>),
+    Zstd(zstd::Encoder),
 }
 
 impl PageCodec {
@@ -59,30 +56,30 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdLevel`] for a level that Zstandard does not have.
+    /// [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that Zstandard does not have.
     pub fn new(algorithm: Algorithm) -> Result<Self> {
-        Self::with_backend(algorithm, Backend::detect())
+        Self::with_instruction_set(algorithm, InstructionSet::detect())
     }
 
     /// A codec for `algorithm` on a back end of the caller's choice.
     ///
     /// ```
-    /// use trueno_zram_core::{Algorithm, PageCodec, cpu::Backend};
-    /// let codec = PageCodec::with_backend(Algorithm::Lz4, Backend::Scalar)?;
-    /// assert_eq!(codec.backend(), Backend::Scalar);
+    /// use trueno_zram_core::{Algorithm, PageCodec, cpu::InstructionSet};
+    /// let codec = PageCodec::with_instruction_set(Algorithm::Lz4, InstructionSet::Scalar)?;
+    /// assert_eq!(codec.instruction_set(), InstructionSet::Scalar);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`] if this CPU cannot run it, [`Error::ZstdLevel`] for a level that Zstandard does
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU cannot run it, [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that Zstandard does
     /// not have.
-    pub fn with_backend(algorithm: Algorithm, backend: Backend) -> Result<Self> {
-        let engine = match algorithm {
-            Algorithm::None => Engine::None,
-            Algorithm::Lz4 => Engine::Lz4,
-            Algorithm::Zstd { level } => Engine::Zstd(zstd_compressor(level)?),
+    pub fn with_instruction_set(algorithm: Algorithm, backend: InstructionSet) -> Result<Self> {
+        let encoder = match algorithm {
+            Algorithm::None => Encoder::None,
+            Algorithm::Lz4 => Encoder::Lz4,
+            Algorithm::Zstd { level } => Encoder::Zstd(zstd::Encoder::new(level)?),
         };
-        Ok(Self { algorithm, lz4: lz4::Codec::new(backend)?, engine, zstd_decompressor: None })
+        Ok(Self { algorithm, lz4: lz4::Codec::new(backend)?, encoder, zstd_decoder: None })
     }
 
     /// The algorithm pages are compressed with. Decompression takes pages of every kind.
@@ -104,12 +101,12 @@ impl PageCodec {
     /// The back end that LZ4 runs on.
     ///
     /// ```
-    /// use trueno_zram_core::{PageCodec, cpu::Backend};
-    /// assert_eq!(PageCodec::default().backend(), Backend::detect());
+    /// use trueno_zram_core::{PageCodec, cpu::InstructionSet};
+    /// assert_eq!(PageCodec::default().instruction_set(), InstructionSet::detect());
     /// ```
     #[must_use]
-    pub fn backend(&self) -> Backend {
-        self.lz4.backend()
+    pub fn instruction_set(&self) -> InstructionSet {
+        self.lz4.instruction_set()
     }
 
     /// Compresses a page; the result borrows `out`, or the page itself if it would not shrink.
@@ -125,17 +122,17 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdFailed`] if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::ZstdFailed`](crate::Error::ZstdFailed) if Zstandard runs out of memory. LZ4 does not fail.
     pub fn compress<'a>(&mut self, page: &'a Page, out: &'a mut Page) -> Result<PageData<'a>> {
         if let Some(word) = same_filled(page) {
             let (held, _) = out.split_at_mut(FILL_WORD_BYTES);
             held.copy_from_slice(&word);
             return Ok(PageData::trusted(PageKind::SameFilled, held));
         }
-        let (kind, len_bytes) = match &mut self.engine {
-            Engine::None => (PageKind::Raw, None),
-            Engine::Lz4 => (PageKind::Lz4, self.lz4.encode(page, out)),
-            Engine::Zstd(compressor) => (PageKind::Zstd, zstd_encode(compressor, page, out)?),
+        let (kind, len_bytes) = match &mut self.encoder {
+            Encoder::None => (PageKind::Raw, None),
+            Encoder::Lz4 => (PageKind::Lz4, self.lz4.encode(page, out)),
+            Encoder::Zstd(encoder) => (PageKind::Zstd, encoder.encode(page, out)?),
         };
         Ok(match len_bytes {
             Some(len_bytes) => PageData::trusted(kind, &out[..len_bytes]),
@@ -154,7 +151,7 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::CorruptLz4`], [`Error::CorruptZstd`] or [`Error::ZstdFrameLength`] for data that is no page; what
+    /// [`Error::CorruptLz4`](crate::Error::CorruptLz4), [`Error::CorruptZstd`](crate::Error::CorruptZstd) or [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) for data that is no page; what
     /// `page` holds afterwards is then of no use.
     pub fn decompress(&mut self, data: PageData<'_>, page: &mut Page) -> Result<()> {
         match data.kind() {
@@ -165,11 +162,11 @@ impl PageCodec {
             PageKind::Raw => page.copy_from_slice(data.bytes()),
             PageKind::Lz4 => self.lz4.decode(data.bytes(), page)?,
             PageKind::Zstd => {
-                let decompressor = match &mut self.zstd_decompressor {
-                    Some(decompressor) => decompressor,
-                    empty => empty.insert(zstd_decompressor()?),
+                let decoder = match &mut self.zstd_decoder {
+                    Some(decoder) => decoder,
+                    empty => empty.insert(zstd::Decoder::new()?),
                 };
-                zstd_decode(decompressor, data.bytes(), page)?;
+                decoder.decode(data.bytes(), page)?;
             }
         }
         Ok(())
@@ -185,47 +182,9 @@ impl Default for PageCodec {
 
 impl std::fmt::Debug for PageCodec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PageCodec").field("algorithm", &self.algorithm).field("backend", &self.backend()).finish()
+        f.debug_struct("PageCodec")
+            .field("algorithm", &self.algorithm)
+            .field("backend", &self.instruction_set())
+            .finish()
     }
-}
-
-fn zstd_compressor(level: i32) -> Result<bulk::Compressor<'static>> {
-    let levels = zstd::compression_level_range();
-    if !levels.contains(&level) {
-        return Err(Error::ZstdLevel { level, min: *levels.start(), max: *levels.end() });
-    }
-    let mut compressor = bulk::Compressor::new(level).map_err(zstd_failed)?;
-    // Every frame holds one page: its length need not be said.
-    compressor.set_parameter(CParameter::ContentSizeFlag(false)).map_err(zstd_failed)?;
-    Ok(compressor)
-}
-
-fn zstd_decompressor() -> Result<bulk::Decompressor<'static>> {
-    bulk::Decompressor::new().map_err(zstd_failed)
-}
-
-/// The frame's length, or `None` if it would not be shorter than the page.
-fn zstd_encode(compressor: &mut bulk::Compressor<'_>, page: &Page, out: &mut Page) -> Result<Option<usize>> {
-    match compressor.compress_to_buffer(page, &mut out[..PAGE_SIZE - 1]) {
-        Ok(len_bytes) => Ok(Some(len_bytes)),
-        Err(e) if is_destination_too_small(&e) => Ok(None),
-        Err(e) => Err(zstd_failed(e)),
-    }
-}
-
-fn zstd_decode(decompressor: &mut bulk::Decompressor<'_>, frame: &[u8], page: &mut Page) -> Result<()> {
-    match decompressor.decompress_to_buffer(frame, &mut page[..]) {
-        Ok(PAGE_SIZE) => Ok(()),
-        Ok(len_bytes) => Err(Error::ZstdFrameLength { len_bytes }),
-        Err(e) => Err(Error::CorruptZstd { reason: e.to_string() }),
-    }
-}
-
-fn zstd_failed(error: std::io::Error) -> Error {
-    Error::ZstdFailed { reason: error.to_string() }
-}
-
-/// The zstd crate hands its library's errors on as text alone.
-fn is_destination_too_small(error: &std::io::Error) -> bool {
-    error.to_string().contains("Destination buffer is too small")
 }

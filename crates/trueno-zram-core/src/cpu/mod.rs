@@ -4,17 +4,19 @@
 //! use trueno_zram_core::{Algorithm, PAGE_SIZE, cpu};
 //! let mut compressor = cpu::CpuBatchCompressor::new(Algorithm::Lz4)?;
 //! let batch = compressor.compress(&[[0; PAGE_SIZE]; 64])?;
-//! println!("{:.0} : 1 with {}", batch.stats().ratio(), cpu::Backend::detect());
+//! println!("{:.0} : 1 with {}", batch.stats().ratio(), cpu::InstructionSet::detect());
 //! # Ok::<(), trueno_zram_core::Error>(())
 //! ```
 
-mod backend;
 mod batch;
 mod codec;
+mod instruction_set;
+#[cfg_attr(not(feature = "zstd"), path = "zstd_absent.rs")]
+mod zstd;
 
-#[cfg(target_arch = "x86_64")]
-pub(crate) use backend::Avx2;
-pub use backend::Backend;
-pub(crate) use backend::{Scalar, Token};
 pub use batch::CpuBatchCompressor;
 pub use codec::PageCodec;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use instruction_set::Avx2;
+pub use instruction_set::InstructionSet;
+pub(crate) use instruction_set::{Scalar, Token};

@@ -78,7 +78,7 @@ impl GpuContext {
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the failed call and the CUDA error's name, if
     /// there is no driver, no such device, the device is not [supported](GpuDeviceInfo::is_supported), or it was given up before.
     pub fn new(device_index: u32) -> crate::Result<Self> {
-        Ok(Self::open(device_index)?)
+        Self::open(device_index).map_err(GpuError::not_available)
     }
 
     fn open(device_index: u32) -> GpuResult<Self> {
@@ -183,7 +183,8 @@ impl GpuContext {
     /// Gives the context up: for a kernel that hangs, say. Nothing in it can be used again. The first reason given stays.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, GpuError};
+    /// use trueno_zram_core::gpu::GpuError;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
     /// let context = GpuContext::new(0)?;
     /// context.abandon("a kernel hangs");
     /// let later = DeviceBuffer::new(&context, 4096).err();

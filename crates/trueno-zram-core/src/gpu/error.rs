@@ -3,7 +3,8 @@
 /// A call of the CUDA driver that failed.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, GpuError};
+/// use trueno_zram_core::gpu::GpuError;
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
 /// let context = GpuContext::new(0)?;
 /// match DeviceBuffer::new(&context, usize::MAX) {
 ///     Err(GpuError::Driver(error)) => assert_eq!((error.call, error.code), ("cuMemAlloc", "CUDA_ERROR_OUT_OF_MEMORY")),
@@ -59,7 +60,7 @@ impl DriverError {
     /// Whether the context can be used no more.
     ///
     /// ```
-    /// use trueno_zram_core::gpu::raw::DriverError;
+    /// use trueno_zram_core::gpu::DriverError;
     /// let error = |code, number| DriverError { call: "cuStreamSynchronize", code, number };
     /// assert!(error("CUDA_ERROR_ILLEGAL_ADDRESS", 700).poisons_context());
     /// assert!(!error("CUDA_ERROR_OUT_OF_MEMORY", 2).poisons_context());
@@ -73,7 +74,7 @@ impl DriverError {
 /// Why the GPU did not do what it was asked.
 ///
 /// ```
-/// use trueno_zram_core::gpu::raw::GpuError;
+/// use trueno_zram_core::gpu::GpuError;
 /// assert_eq!(GpuError::NoDevice { index: 1, count: 1 }.to_string(), "there is no CUDA device 1: the driver lists 1");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -231,7 +232,7 @@ impl GpuError {
     /// Whether the context that gave this error can be used no more.
     ///
     /// ```
-    /// use trueno_zram_core::gpu::raw::GpuError;
+    /// use trueno_zram_core::gpu::GpuError;
     /// assert!(GpuError::ContextLost { reason: "a kernel hung".into() }.poisons_context());
     /// assert!(!GpuError::NoDriver.poisons_context());
     /// ```
@@ -253,9 +254,22 @@ impl GpuError {
     }
 }
 
+impl GpuError {
+    /// The error of a device that cannot be opened or set up.
+    pub(crate) fn not_available(self) -> crate::Error {
+        crate::Error::GpuNotAvailable(self.to_string())
+    }
+}
+
 impl From<GpuError> for crate::Error {
     fn from(error: GpuError) -> Self {
-        Self::GpuNotAvailable(error.to_string())
+        match error {
+            GpuError::NoDriver
+            | GpuError::MissingSymbol { .. }
+            | GpuError::NoDevice { .. }
+            | GpuError::OldDevice { .. } => error.not_available(),
+            error => Self::Gpu(error),
+        }
     }
 }
 
@@ -267,8 +281,8 @@ mod tests {
     fn the_text_names_the_call_the_code_and_the_number() {
         let error = DriverError { call: "cuLaunchKernel", code: "CUDA_ERROR_LAUNCH_FAILED", number: 719 };
         assert_eq!(error.to_string(), "cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED (719)");
-        let crate::Error::GpuNotAvailable(text) = GpuError::from(error).into() else { panic!("another variant") };
-        assert_eq!(text, error.to_string());
+        assert_eq!(crate::Error::from(GpuError::from(error)), crate::Error::Gpu(GpuError::Driver(error)));
+        assert_eq!(GpuError::from(error).not_available(), crate::Error::GpuNotAvailable(error.to_string()));
     }
 
     #[test]

@@ -108,7 +108,8 @@ impl Event {
     /// Waits until the mark is reached, but no longer than `timeout`.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, GpuError, Stream};
+    /// use trueno_zram_core::gpu::GpuError;
+    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
     /// # use std::time::Duration;
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;

@@ -12,13 +12,14 @@
 //! }
 //! ```
 //!
-//! [`raw`] is the layer over the driver that the rest is built on: contexts, buffers, streams, events, launches.
+//! The feature `internals` exposes `raw`, the layer over the driver that the rest is built on: contexts, buffers, streams, events,
+//! launches. It is for the project's own tools and tests.
 
-pub(crate) mod apart;
 mod backend;
+pub(crate) mod bounded_drop;
 mod codec;
 mod config;
-mod context;
+pub(crate) mod context;
 mod device;
 mod driver;
 mod error;
@@ -41,6 +42,7 @@ pub use crate::batch::{
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
+pub use error::{DriverError, GpuError};
 pub use pinned_batch::PinnedBatch;
 pub use pinned_pages::PinnedPages;
 pub use resident::{DevicePages, PackedOnDevice};
@@ -65,11 +67,12 @@ pub use ring::interpreter::Interpreter;
 /// }
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
+#[cfg(feature = "internals")]
 pub mod raw {
     pub use super::codec::{Lz4Compressor, Lz4Decompressor, MAX_BATCH_PAGES, PackedPages};
     pub use super::context::GpuContext;
     pub use super::device::DeviceLimits;
-    pub use super::error::{DriverError, GpuError, GpuResult};
+    pub use super::error::GpuResult;
     pub use super::event::Event;
     pub use super::kernel::{BlockShape, LoadedKernel};
     pub use super::lane_rule::lane_rule;

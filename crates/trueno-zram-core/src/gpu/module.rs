@@ -34,7 +34,8 @@ impl Module {
     /// Compiles a text. The driver keeps what it compiled on disk: the first time takes tens of milliseconds, later ones less.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, GpuError, Module};
+    /// use trueno_zram_core::gpu::GpuError;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, Module};
     /// # let context = GpuContext::new(0)?;
     /// match Module::from_ptx(&context, ".version 6.4\n.target sm_70\nno PTX") {
     ///     Err(GpuError::Ptx { log, .. }) => println!("{log}"), // says in which line

@@ -2,7 +2,7 @@
 
 use trueno_gpu::kernels::lz4::PACK_ALIGN_BYTES;
 
-use super::apart::Apart;
+use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
 use super::ring::compress::PackedTo;
 use super::ring::decompress::{CompressedPages, PackedFrom};
@@ -36,14 +36,14 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 #[derive(Debug)]
 pub struct PinnedBatch<P: PinnedMemory = PinnedBuffer> {
     /// Room for `capacity` pages that do not shrink.
-    memory: Apart<P>,
+    memory: BoundedDrop<P>,
     capacity: usize,
     /// Entries lie one after the other, each at a multiple of [`PACK_ALIGN_BYTES`]; none is a Zstandard frame.
     index: Vec<IndexEntry>,
 }
 
 impl<P: PinnedMemory> PinnedBatch<P> {
-    pub(crate) fn new(memory: Apart<P>, capacity: usize) -> Self {
+    pub(crate) fn new(memory: BoundedDrop<P>, capacity: usize) -> Self {
         Self { memory, capacity, index: Vec::with_capacity(capacity) }
     }
 
@@ -116,7 +116,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if the device was given up while it wrote them.
+    /// [`Error::Gpu`] if the device was given up while it wrote them.
     pub fn arena(&self) -> Result<&[u8]> {
         Ok(&self.memory.bytes()?[..self.end()])
     }

@@ -1,6 +1,6 @@
 //! Page-locked pages that a caller fills itself.
 
-use super::apart::Apart;
+use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
 use super::ring::device::PinnedMemory;
 use crate::error::Result;
@@ -27,13 +27,13 @@ use crate::page::{PAGE_SIZE, Page};
 /// ```
 #[derive(Debug)]
 pub struct PinnedPages<P: PinnedMemory = PinnedBuffer> {
-    memory: Apart<P>,
+    memory: BoundedDrop<P>,
     capacity: usize,
     len: usize,
 }
 
 impl<P: PinnedMemory> PinnedPages<P> {
-    pub(crate) fn new(memory: Apart<P>, pages: usize) -> Self {
+    pub(crate) fn new(memory: BoundedDrop<P>, pages: usize) -> Self {
         Self { memory, capacity: pages, len: pages }
     }
 
@@ -92,7 +92,7 @@ impl<P: PinnedMemory> PinnedPages<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while it wrote them.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it wrote them.
     pub fn pages(&self) -> Result<&[Page]> {
         Ok(&self.memory.bytes()?.as_chunks::<PAGE_SIZE>().0[..self.len])
     }
@@ -108,7 +108,7 @@ impl<P: PinnedMemory> PinnedPages<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable) if the device was given up while it used them.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it used them.
     pub fn pages_mut(&mut self) -> Result<&mut [Page]> {
         Ok(&mut self.memory.bytes_mut()?.as_chunks_mut::<PAGE_SIZE>().0[..self.len])
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
 
-use super::apart::Apart;
+use super::bounded_drop::BoundedDrop;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
@@ -146,8 +146,8 @@ fn download(stream: &Stream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult
 }
 
 /// Device memory with zeros queued for it: no kernel reads what an earlier owner left.
-fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<Apart<DeviceBuffer>> {
-    let buffer = Apart::new(DeviceBuffer::new(context, len_bytes)?, DROP_LIMIT);
+fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<BoundedDrop<DeviceBuffer>> {
+    let buffer = BoundedDrop::new(DeviceBuffer::new(context, len_bytes)?, DROP_LIMIT);
     if len_bytes > 0 {
         stream.fill(&buffer, 0..len_bytes, 0)?;
     }

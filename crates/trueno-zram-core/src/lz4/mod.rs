@@ -1,12 +1,12 @@
 //! The LZ4 block format, for blocks that hold exactly one page.
 //!
-//! [`Codec`] encodes and decodes on a chosen [back end](crate::cpu::Backend); [`decode_simple`] is the decoder's slow
+//! [`Codec`] encodes and decodes on a chosen [back end](crate::cpu::InstructionSet); [`decode_simple`] is the decoder's slow
 //! twin in plain code. Neither knows of same-filled or raw pages: [`PageCodec`](crate::PageCodec) does.
 //!
 //! ```
-//! use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
+//! use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
 //! let (page, mut block, mut back) = (std::array::from_fn(|i| (i / 99) as u8), [0; PAGE_SIZE], [0; PAGE_SIZE]);
-//! let len_bytes = lz4::Codec::new(Backend::detect())?.encode(&page, &mut block).expect("it shrinks");
+//! let len_bytes = lz4::Codec::new(InstructionSet::detect())?.encode(&page, &mut block).expect("it shrinks");
 //! lz4::decode_simple(&block[..len_bytes], &mut back)?;
 //! assert_eq!(back, page);
 //! # Ok::<(), trueno_zram_core::Error>(())
@@ -18,15 +18,15 @@ mod format;
 
 pub use decode::{DecodeError, decode_simple};
 
-use crate::cpu::{Backend, Token};
+use crate::cpu::{InstructionSet, Token};
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page};
 
 /// Encodes and decodes LZ4 blocks of pages, with working memory that is used again.
 ///
 /// ```
-/// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
-/// let mut codec = lz4::Codec::new(Backend::detect())?;
+/// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
+/// let mut codec = lz4::Codec::new(InstructionSet::detect())?;
 /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 251) as u8);
 /// let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
 /// let len_bytes = codec.encode(&page, &mut out).expect("it repeats, so it shrinks");
@@ -43,31 +43,31 @@ impl Codec {
     /// A codec on the given back end.
     ///
     /// ```
-    /// use trueno_zram_core::{Error, cpu::Backend, lz4};
-    /// match lz4::Codec::new(Backend::Avx2) {
+    /// use trueno_zram_core::{Error, cpu::InstructionSet, lz4};
+    /// match lz4::Codec::new(InstructionSet::Avx2) {
     ///     Ok(codec) => println!("{codec:?}"),
-    ///     Err(Error::BackendUnavailable(backend)) => println!("this CPU has no {backend}"),
+    ///     Err(Error::InstructionSetUnavailable(backend)) => println!("this CPU has no {backend}"),
     ///     Err(other) => panic!("{other}"),
     /// }
     /// ```
     ///
     /// # Errors
-    /// [`Error::BackendUnavailable`](crate::Error::BackendUnavailable) if this CPU cannot run it.
-    pub fn new(backend: Backend) -> Result<Self> {
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU cannot run it.
+    pub fn new(backend: InstructionSet) -> Result<Self> {
         Ok(Self { token: backend.token()?, encoder: encode::Scratch::boxed() })
     }
 
     /// The back end that it runs on.
     ///
     /// ```
-    /// use trueno_zram_core::{cpu::Backend, lz4};
-    /// let codec = lz4::Codec::new(Backend::Scalar)?;
-    /// assert_eq!(codec.backend(), Backend::Scalar);
+    /// use trueno_zram_core::{cpu::InstructionSet, lz4};
+    /// let codec = lz4::Codec::new(InstructionSet::Scalar)?;
+    /// assert_eq!(codec.instruction_set(), InstructionSet::Scalar);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
-    pub fn backend(&self) -> Backend {
-        self.token.backend()
+    pub fn instruction_set(&self) -> InstructionSet {
+        self.token.instruction_set()
     }
 
     /// Encodes a page; the block's length, or `None` if it would not be shorter than the page. What `out` holds after
@@ -76,8 +76,8 @@ impl Codec {
     /// The same page gives the same block on every back end, and whatever the codec did before.
     ///
     /// ```
-    /// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
-    /// let mut codec = lz4::Codec::new(Backend::detect())?;
+    /// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
+    /// let mut codec = lz4::Codec::new(InstructionSet::detect())?;
     /// let (text, mut out) = (std::array::from_fn(|i| b"abcdefg"[i % 7]), [0; PAGE_SIZE]);
     /// let block = codec.encode(&text, &mut out).map(|len_bytes| &out[..len_bytes]);
     /// assert!(block.is_some_and(|block| block.len() < 40));
@@ -98,8 +98,8 @@ impl Codec {
     /// every back end.
     ///
     /// ```
-    /// use trueno_zram_core::{PAGE_SIZE, cpu::Backend, lz4};
-    /// let codec = lz4::Codec::new(Backend::Scalar)?;
+    /// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
+    /// let codec = lz4::Codec::new(InstructionSet::Scalar)?;
     /// let error = codec.decode(&[0x10, b'a', 0, 0], &mut [0; PAGE_SIZE]);
     /// assert_eq!(error, Err(lz4::DecodeError::OffsetZero { at: 2 }));
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -114,7 +114,7 @@ impl Codec {
 
 impl std::fmt::Debug for Codec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Codec").field("backend", &self.backend()).finish()
+        f.debug_struct("Codec").field("backend", &self.instruction_set()).finish()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_core::gpu::raw::{GpuContext, MAX_BATCH_PAGES};
-use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
+use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedBatch, Error, PAGE_SIZE};
 
 use crate::harness::{
@@ -17,12 +17,15 @@ fn a_ring_that_the_device_has_no_memory_for_is_refused_and_harms_no_one() {
     let _alone = alone();
     let pages = batch(2000);
     let mut before = compressor(config(500, 2), &in_mode(Mode::Fast));
-    // 64 GiB of pages a slot, as much again for what they are packed to: 512 GiB.
-    let largest = config(MAX_BATCH_PAGES as usize, 4);
-    let Err(Error::GpuNotAvailable(why)) = GpuBatchCompressor::new(largest) else { panic!("no device has as much") };
+    // The rest of the device's memory, but for less than a GiB.
+    let context = GpuContext::new(0).unwrap();
+    let taken: Vec<_> = std::iter::from_fn(|| DeviceBuffer::new(&context, 1 << 30).ok()).collect();
+    let large = config(1 << 19, 2);
+    let Err(Error::GpuNotAvailable(why)) = GpuBatchCompressor::new(large) else { panic!("there is no memory left") };
     assert!(why.contains("OUT_OF_MEMORY"), "{why}");
-    let Err(Error::GpuNotAvailable(_)) = before.device_pages(usize::MAX) else { panic!("no device has as much") };
-    let Err(Error::GpuNotAvailable(_)) = before.pinned_pages(usize::MAX) else { panic!("no host has as much") };
+    drop(taken);
+    let Err(Error::Gpu(_)) = before.device_pages(usize::MAX) else { panic!("no device has as much") };
+    let Err(Error::Gpu(_)) = before.pinned_pages(usize::MAX) else { panic!("no host has as much") };
     let result = before.compress_batch(&pages).unwrap();
     check_values(&result.pages, &pages);
     assert_restored(&before.decompress_batch(&result.pages).unwrap().pages, &pages, "made before");
@@ -85,7 +88,7 @@ fn a_share_of_the_multiprocessors_is_kept_to() {
     let pages = crossing(20_000);
     let shares = [NonZeroU32::new(all.div_ceil(8)), None];
     let [(few_bytes, few), (all_bytes, all)] = shares.map(|multiprocessors| {
-        let options = GpuOptions { multiprocessors, ..in_mode(Mode::Fast) };
+        let options = in_mode(Mode::Fast).multiprocessors(multiprocessors);
         let mut compressor = compressor(config(1000, 4), &options);
         let made = compressor.compress_batch(&pages).unwrap().pages;
         let (mut on_device, mut packed) =

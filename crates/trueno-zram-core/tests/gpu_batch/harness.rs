@@ -24,7 +24,7 @@ pub(crate) fn config(batch_size: usize, ring_buffer_slots: usize) -> GpuBatchCon
 }
 
 pub(crate) fn in_mode(mode: Mode) -> GpuOptions {
-    GpuOptions { mode, ..GpuOptions::default() }
+    GpuOptions::new().mode(mode)
 }
 
 pub(crate) fn compressor(config: GpuBatchConfig, options: &GpuOptions) -> GpuBatchCompressor {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::{corpus, edge, generate::Generator};
+use trueno_zram_core::build_pool;
 use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
@@ -78,11 +79,10 @@ impl Worker {
 
     fn ring(&mut self) -> GpuBatchCompressor {
         let random = &mut self.generator;
-        let options = GpuOptions {
-            mode: if random.below(2) == 0 { Mode::Fast } else { Mode::Ratio },
-            threads: [NonZeroUsize::new(1), NonZeroUsize::new(4), None][random.below(3)],
-            ..GpuOptions::default()
-        };
+        let mut options = GpuOptions::new().mode(if random.below(2) == 0 { Mode::Fast } else { Mode::Ratio });
+        if let Some(threads) = [NonZeroUsize::new(1), NonZeroUsize::new(4), None][random.below(3)] {
+            options = options.pool(build_pool(threads).unwrap());
+        }
         let (slots, async_dma) = (1 + random.below(4), random.below(4) > 0);
         let batch_size = self.log_uniform(MOST_SLOT_PAGES);
         compressor(GpuBatchConfig { async_dma, ..config(batch_size, slots) }, &options)

@@ -6,7 +6,8 @@ use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, PageKind};
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
-use trueno_zram_core::gpu::raw::{GpuError, Lz4Compressor, Stream};
+use trueno_zram_core::gpu::GpuError;
+use trueno_zram_core::gpu::raw::{Lz4Compressor, Stream};
 
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
 use crate::interpreter;

@@ -5,7 +5,8 @@ use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode, PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
-use trueno_zram_core::gpu::raw::{GpuError, Lz4Compressor, Lz4Decompressor, PackedPages};
+use trueno_zram_core::gpu::GpuError;
+use trueno_zram_core::gpu::raw::{Lz4Compressor, Lz4Decompressor, PackedPages};
 use trueno_zram_core::lz4::decode_simple;
 
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};

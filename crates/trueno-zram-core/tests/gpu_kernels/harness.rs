@@ -167,12 +167,12 @@ pub(crate) fn is_untouched(page: &Page) -> bool {
 /// Blocks of every foreign encoder and of our own on the CPU, each with its page; those that are shorter than the page.
 pub(crate) fn blocks_of(pages: &[Page]) -> Vec<(Vec<u8>, Page)> {
     use trueno_test_pages::oracle::foreign_blocks;
-    use trueno_zram_core::{cpu::Backend, lz4::Codec};
+    use trueno_zram_core::{cpu::InstructionSet, lz4::Codec};
 
     let of_page = |page: &Page| {
         let mut blocks: Vec<Vec<u8>> = foreign_blocks(page).into_iter().map(|(_, block)| block).collect();
         let mut out = [0; PAGE_SIZE];
-        let len = Codec::new(Backend::detect()).unwrap().encode(page, &mut out);
+        let len = Codec::new(InstructionSet::detect()).unwrap().encode(page, &mut out);
         blocks.extend(len.map(|len| out[..len].to_vec()));
         blocks.into_iter().map(|block| (block, *page)).collect::<Vec<_>>()
     };

@@ -71,7 +71,7 @@ struct TruenoGpu {
 impl TruenoGpu {
     fn new(device_index: u32, threads: NonZeroUsize) -> Result<Self> {
         let config = GpuBatchConfig { device_index, ..GpuBatchConfig::default() };
-        let options = GpuOptions { threads: Some(threads), ..GpuOptions::default() };
+        let options = GpuOptions::new().pool(trueno_zram_core::build_pool(threads).map_err(failed)?);
         let compressor = GpuBatchCompressor::with_options(config, &options).map_err(failed)?;
         let (batch, last) = (CompressedBatch::new(), BatchTimes::default());
         Ok(Self { compressor, batch, threads: threads.get(), last })

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use trueno_bench_engines::timing::{median, repeat};
 use trueno_bench_engines::{BatchEngine, Block, CLz4, PageEngine, Pooled, TruenoCpu, TruenoPage};
-use trueno_zram_core::cpu::Backend;
+use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{PAGE_SIZE, Page, same_filled};
 
 use super::document::{Direction, Run, Stage};
@@ -33,7 +33,7 @@ struct Subject {
 /// their place, and memory that is not in the cache.
 pub(crate) fn measure(pages: &[Page], run: Run, watch: &Watch) -> Result<Vec<Stage>, Failure> {
     let pages = &pages[..pages.len().min(MOST_PAGES)];
-    let codec = TruenoPage::new(Backend::detect()).map_err(measured)?;
+    let codec = TruenoPage::new(InstructionSet::detect()).map_err(measured)?;
     let ours = TruenoCpu::new(NonZeroUsize::MIN).map_err(measured)?;
     let pool = Pooled::pool(NonZeroUsize::MIN).map_err(measured)?;
     let theirs = Pooled::new(&pool, || Ok(CLz4::new())).map_err(measured)?;

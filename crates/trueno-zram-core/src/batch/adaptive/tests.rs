@@ -9,11 +9,12 @@ use super::*;
 use crate::gpu::Interpreter;
 use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
 use crate::page::{PageData, PageKind};
+use crate::threads::build_pool;
 
 const SIZES: [usize; 5] = [0, 1, 2, 63, 65];
 
 fn options() -> GpuOptions {
-    GpuOptions { threads: NonZeroUsize::new(2), ..GpuOptions::default() }
+    GpuOptions::new().pool(pool())
 }
 
 /// Pieces of 16 pages: more than one of them on the GPU, and a last one that is not full.
@@ -21,8 +22,12 @@ fn config() -> GpuBatchConfig {
     GpuBatchConfig { batch_size: 16, ring_buffer_slots: 2, ..GpuBatchConfig::default() }
 }
 
+fn pool() -> Arc<ThreadPool> {
+    build_pool(NonZeroUsize::new(2).unwrap()).unwrap()
+}
+
 fn cpu() -> CpuBatchCompressor {
-    CpuBatchCompressor::with(Algorithm::Lz4, Backend::detect(), NonZeroUsize::new(2).unwrap()).unwrap()
+    CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool()).unwrap()
 }
 
 fn with_gpu() -> BatchCompressor<Interpreter> {
@@ -95,7 +100,7 @@ fn every_plan_restores_the_pages_and_counts_each_once() {
         let batch = cpu().compress(&pages).unwrap();
         for plan in plans(count) {
             let (mut restored, done) = (vec![[0xee; PAGE_SIZE]; count], AtomicUsize::new(0));
-            compressor.decompress_as(plan, &batch, &mut restored, &done).unwrap();
+            compressor.decompress_as(plan, (&batch).into(), &mut restored, &done).unwrap();
             assert!(restored == pages, "{count} pages, {plan:?}");
             assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {plan:?}");
         }
@@ -110,7 +115,7 @@ fn corrupt_pages_are_told_by_their_place_in_the_whole_batch_and_the_others_resto
         let batch = with_corrupt(&pages, corrupt);
         for plan in plans(65) {
             let mut restored = vec![[0xee; PAGE_SIZE]; 65];
-            let error = compressor.decompress_as(plan, &batch, &mut restored, &()).unwrap_err();
+            let error = compressor.decompress_as(plan, (&batch).into(), &mut restored, &()).unwrap_err();
             let Error::InPage { index, error } = error else { panic!("{plan:?}: {error}") };
             assert_eq!(index, corrupt[0], "{plan:?}");
             assert!(matches!(*error, Error::CorruptLz4(_)), "{plan:?}: {error}");
@@ -137,14 +142,14 @@ fn a_destination_of_another_size_is_refused() {
 
 #[test]
 fn each_side_is_measured_in_each_direction_and_the_gpu_when_it_is_warm() {
-    use Choice::{Cpu, Gpu};
+    use Placement::{Cpu, Gpu};
     let mut compressor = with_gpu();
     let pages = pages(70);
     for expected in [Cpu, Gpu, Gpu] {
         let batch = compressor.compress(&pages).unwrap();
-        assert_eq!(compressor.last_choice(), Some(expected));
+        assert_eq!(compressor.last_placement(), Some(expected));
         assert!(compressor.decompress(&batch).unwrap() == pages);
-        assert_eq!(compressor.last_choice(), Some(expected));
+        assert_eq!(compressor.last_placement(), Some(expected));
     }
     let stats = compressor.gpu_stats().unwrap();
     assert_eq!((stats.pages_compressed, stats.pages_decompressed), (140, 140));
@@ -156,7 +161,7 @@ fn a_shared_batch_through_the_front_door_moves_its_split() {
     let pages = pages(70);
     // As if both sides had been measured to be alike, and both together to be the best by far.
     for direction in [Direction::Compress, Direction::Decompress] {
-        for (choice, time_ms) in [(Choice::Gpu, 1000), (Choice::Cpu, 1000), (Choice::Both, 1)] {
+        for (choice, time_ms) in [(Placement::Gpu, 1000), (Placement::Cpu, 1000), (Placement::Both, 1)] {
             for _warm_up_and_measurement in 0..2 {
                 compressor.rates.record(direction, choice, 70, Duration::from_millis(time_ms));
             }
@@ -164,9 +169,9 @@ fn a_shared_batch_through_the_front_door_moves_its_split() {
         assert_eq!(compressor.rates.head_pages(direction, 70), 35);
     }
     let batch = compressor.compress(&pages).unwrap();
-    assert_eq!(compressor.last_choice(), Some(Choice::Both));
+    assert_eq!(compressor.last_placement(), Some(Placement::Both));
     assert!(compressor.decompress(&batch).unwrap() == pages);
-    assert_eq!(compressor.last_choice(), Some(Choice::Both));
+    assert_eq!(compressor.last_placement(), Some(Placement::Both));
     let stats = compressor.gpu_stats().unwrap();
     assert_eq!((stats.pages_compressed, stats.pages_decompressed), (35, 35));
     for direction in [Direction::Compress, Direction::Decompress] {
@@ -185,13 +190,13 @@ fn a_device_that_was_given_up_is_not_chosen_again() {
     assert_eq!(compressor.to_string(), "GPU 0 and 2 CPU threads");
     fake.arm([(5, Fault::DeviceLost)]);
     let batch = compressor.compress(&pages).unwrap();
-    assert_eq!(compressor.last_choice(), Some(Choice::Gpu));
+    assert_eq!(compressor.last_placement(), Some(Placement::Gpu));
     assert!(cpu().decompress(&batch).unwrap() == pages);
     let why = compressor.why_no_gpu().expect("lost").to_owned();
     assert_eq!(compressor.to_string(), format!("2 CPU threads; {why}"));
     for _ in 0..5 {
         assert!(cpu().decompress(&compressor.compress(&pages).unwrap()).unwrap() == pages);
-        assert_eq!(compressor.last_choice(), Some(Choice::Cpu));
+        assert_eq!(compressor.last_placement(), Some(Placement::Cpu));
     }
 }
 
@@ -210,7 +215,7 @@ fn a_device_that_fails_in_a_shared_batch_spoils_no_page() {
         compressor.compress_as(plan, &pages, &mut batch, &done).unwrap();
         assert_eq!(batch.len(), 65, "{fault:?} at {at}");
         assert!(cpu().decompress(&batch).unwrap() == pages, "{fault:?} at {at}");
-        compressor.decompress_as(plan, &packed, &mut restored, &done).unwrap();
+        compressor.decompress_as(plan, (&packed).into(), &mut restored, &done).unwrap();
         assert!(restored == pages, "{fault:?} at {at}");
         assert_eq!(done.load(Ordering::Relaxed), 130, "{fault:?} at {at}");
         fired += fake.fired().len();
@@ -228,7 +233,7 @@ fn without_a_gpu_the_cpu_does_it_all() {
         let done = AtomicUsize::new(0);
         compressor.compress_into(&pages, &mut batch, &done).unwrap();
         assert_eq!(batch, cpu().compress(&pages).unwrap(), "{count} pages");
-        assert_eq!(compressor.last_choice(), (count > 0).then_some(Choice::Cpu));
+        assert_eq!(compressor.last_placement(), (count > 0).then_some(Placement::Cpu));
         let mut restored = vec![[0xee; PAGE_SIZE]; count];
         compressor.decompress_into(&batch, &mut restored, &done).unwrap();
         assert!(restored == pages, "{count} pages");
@@ -253,7 +258,7 @@ fn other_algorithms_run_on_the_cpu_and_mistakes_are_errors_with_or_without_a_gpu
         assert!(compressor.decompress(&batch).unwrap() == pages);
     }
     let no_pages = GpuBatchConfig { batch_size: 0, ..config() };
-    assert!(matches!(BatchCompressor::new(no_pages, &options()), Err(Error::Unsupported { .. })));
+    assert!(matches!(BatchCompressor::new(no_pages, &options()), Err(Error::Config { field: "batch_size", .. })));
     let no_level = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 99 }, ..config() };
     assert!(matches!(BatchCompressor::new(no_level, &options()), Err(Error::ZstdLevel { level: 99, .. })));
 }

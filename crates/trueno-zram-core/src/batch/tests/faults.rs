@@ -91,7 +91,7 @@ fn may_still_copy(fault: Fault) -> bool {
 fn run(trial: &mut Trial, fault: Fault) -> usize {
     match trial.run() {
         Ok(done) => done.by_cpu,
-        Err(Error::GpuNotAvailable(_)) if may_still_copy(fault) && trial.form.to_other_memory().is_some() => {
+        Err(Error::Gpu(_)) if may_still_copy(fault) && trial.form.to_other_memory().is_some() => {
             assert!(!trial.compressor.uses_device(), "it was given up");
             let seen = match trial.form {
                 Form::CompressAllPinned => trial.packed.as_ref().unwrap().arena().is_ok(),

@@ -27,6 +27,7 @@ use crate::gpu::{GpuBatchConfig, PinnedBatch, PinnedPages};
 use crate::lz4::decode_simple;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::samefill::fill_page;
+use crate::threads::build_pool;
 
 /// The calls of a compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,15 +170,19 @@ fn config(shape: Shape) -> GpuBatchConfig {
     GpuBatchConfig { batch_size: shape.batch_size, ring_buffer_slots: shape.slots, ..GpuBatchConfig::default() }
 }
 
+fn pool_of(threads: usize) -> Arc<rayon::ThreadPool> {
+    build_pool(NonZeroUsize::new(threads).unwrap()).unwrap()
+}
+
 fn options(time_limit: Duration) -> GpuOptions {
-    GpuOptions { time_limit, threads: NonZeroUsize::new(1), ..GpuOptions::default() }
+    GpuOptions::new().time_limit(time_limit).pool(pool_of(1))
 }
 
 impl Trial {
     fn new(form: Form, shape: Shape, schedule: Schedule, time_limit: Duration) -> Self {
         // With one thread, the one that drives the ring stages pages, too; with more, those do.
-        let threads = NonZeroUsize::new(if shape.slots.is_multiple_of(2) { 1 } else { 3 });
-        let options = GpuOptions { threads, ..options(time_limit) };
+        let threads = if shape.slots.is_multiple_of(2) { 1 } else { 3 };
+        let options = options(time_limit).pool(pool_of(threads));
         Self::with(form, shape.pages, FakeDevice::new(schedule), config(shape), &options)
     }
 

@@ -181,8 +181,8 @@ impl Lz4Compressor {
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::ShortBuffer`](crate::gpu::raw::GpuError::ShortBuffer),
-    /// [`GpuError::OutOfRange`](crate::gpu::raw::GpuError::OutOfRange) for more than [`MAX_BATCH_PAGES`], or what the driver
+    /// [`GpuError::ShortBuffer`](crate::gpu::GpuError::ShortBuffer),
+    /// [`GpuError::OutOfRange`](crate::gpu::GpuError::OutOfRange) for more than [`MAX_BATCH_PAGES`], or what the driver
     /// says.
     ///
     /// # Safety

@@ -5,7 +5,7 @@ use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry};
 use super::{INDEX_ENTRY_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
 use crate::error::{Error, Result};
-use crate::gpu::apart::Apart;
+use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
@@ -33,8 +33,8 @@ use crate::page::{PAGE_SIZE, PageKind};
 /// ```
 #[derive(Debug)]
 pub struct PackedOnDevice {
-    pub(super) bytes: Apart<DeviceBuffer>,
-    pub(super) index: Apart<DeviceBuffer>,
+    pub(super) bytes: BoundedDrop<DeviceBuffer>,
+    pub(super) index: BoundedDrop<DeviceBuffer>,
     stream: Stream,
     pub(super) capacity: usize,
     pub(super) len: usize,
@@ -53,7 +53,7 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if there is not as much memory, or for more than
+    /// [`Error::Gpu`] if there is not as much memory, or for more than
     /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
@@ -162,7 +162,7 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if a copy fails, or the index does not describe packed pages.
+    /// [`Error::Gpu`] if a copy fails, or the index does not describe packed pages.
     pub fn download(&self) -> Result<CompressedBatch> {
         let mut index = vec![0; self.len * INDEX_ENTRY_BYTES];
         let mut bytes = vec![0; self.len_bytes];
@@ -193,7 +193,7 @@ impl PackedOnDevice {
     ///
     /// # Errors
     /// [`Error::PageCount`] if there is no room for as many; [`Error::InPage`] with [`Error::Unsupported`] for a page held
-    /// as a Zstandard frame; [`Error::GpuNotAvailable`] if a copy fails. After an error there are no pages.
+    /// as a Zstandard frame; [`Error::Gpu`] if a copy fails. After an error there are no pages.
     pub fn upload(&mut self, batch: &CompressedBatch) -> Result<()> {
         check_room(batch.len(), self.capacity)?;
         let (bytes, index) = packed_for_device(batch)?;

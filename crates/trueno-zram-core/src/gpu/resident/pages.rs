@@ -2,7 +2,7 @@
 
 use super::{STATUS_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::error::{Error, Result};
-use crate::gpu::apart::Apart;
+use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
@@ -28,9 +28,9 @@ use crate::page::{PAGE_SIZE, Page};
 /// ```
 #[derive(Debug)]
 pub struct DevicePages {
-    pub(super) memory: Apart<DeviceBuffer>,
+    pub(super) memory: BoundedDrop<DeviceBuffer>,
     /// What became of each page when it was restored. It is here, since restoring takes `&mut` of this.
-    pub(super) status: Apart<DeviceBuffer>,
+    pub(super) status: BoundedDrop<DeviceBuffer>,
     pub(super) stream: Stream,
     pub(super) capacity: usize,
     pub(super) len: usize,
@@ -48,7 +48,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`] if there is not as much memory, or for more than
+    /// [`Error::Gpu`] if there is not as much memory, or for more than
     /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
@@ -131,7 +131,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many, [`Error::GpuNotAvailable`] if the copy fails.
+    /// [`Error::PageCount`] if there is no room for as many, [`Error::Gpu`] if the copy fails.
     pub fn upload(&mut self, pages: &[Page]) -> Result<()> {
         check_room(pages.len(), self.capacity)?;
         upload(&self.stream, &self.memory, pages.as_flattened())?;
@@ -152,7 +152,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there are not exactly as many, [`Error::GpuNotAvailable`] if the copy fails.
+    /// [`Error::PageCount`] if there are not exactly as many, [`Error::Gpu`] if the copy fails.
     pub fn download(&self, pages: &mut [Page]) -> Result<()> {
         if pages.len() != self.len {
             return Err(Error::PageCount { batch_pages: self.len, destination_pages: pages.len() });

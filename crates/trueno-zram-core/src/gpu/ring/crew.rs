@@ -95,7 +95,7 @@ impl<D: Device> Crew<D> {
     }
 
     /// Stages the next piece. Whether there was one.
-    fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
+    pub(super) fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
         let taken = self.pile().pop_front();
         let Some((slot_start, mut piece)) = taken else { return false };
         let staged = handing_on_panics(to_driver, || stage.stage(&mut piece));

@@ -103,6 +103,9 @@ impl CudaSlot {
 }
 
 impl Device for Cuda {
+    const NAME: &'static str = "gpu";
+    const DESCRIPTION: &'static str = "GPU";
+
     type Pinned = PinnedBuffer;
     type Slot = CudaSlot;
 

@@ -23,6 +23,8 @@ use crate::samefill::fill_page;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CompressedPages<'a> {
     Values(&'a [CompressedPage]),
+    /// Anywhere in memory.
+    Borrowed(&'a [PageData<'a>]),
     /// Bytes, and an index that fits them.
     Parts {
         arena: &'a [u8],
@@ -31,14 +33,19 @@ pub(crate) enum CompressedPages<'a> {
 }
 
 impl<'a> CompressedPages<'a> {
-    /// The first so many pages of a batch.
-    pub(crate) fn first_of(batch: &'a CompressedBatch, pages: usize) -> Self {
-        Self::Parts { arena: batch.arena(), index: &batch.index()[..pages] }
+    /// The first pages of these.
+    pub(crate) fn first(self, pages: usize) -> Self {
+        match self {
+            Self::Values(values) => Self::Values(&values[..pages]),
+            Self::Borrowed(borrowed) => Self::Borrowed(&borrowed[..pages]),
+            Self::Parts { arena, index } => Self::Parts { arena, index: &index[..pages] },
+        }
     }
 
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Values(pages) => pages.len(),
+            Self::Borrowed(pages) => pages.len(),
             Self::Parts { index, .. } => index.len(),
         }
     }
@@ -46,6 +53,7 @@ impl<'a> CompressedPages<'a> {
     pub(crate) fn get(self, page: usize) -> PageData<'a> {
         match self {
             Self::Values(pages) => pages[page].data(),
+            Self::Borrowed(pages) => pages[page],
             Self::Parts { arena, index } => index[page].find(arena).expect("the index fits the bytes"),
         }
     }
@@ -53,7 +61,7 @@ impl<'a> CompressedPages<'a> {
 
 impl<'a> From<&'a CompressedBatch> for CompressedPages<'a> {
     fn from(batch: &'a CompressedBatch) -> Self {
-        Self::first_of(batch, batch.len())
+        Self::Parts { arena: batch.arena(), index: batch.index() }
     }
 }
 

@@ -12,6 +12,11 @@ use crate::gpu::error::GpuResult;
 /// far a queue has come. Three things stand behind it: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
 /// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
 pub trait Device: fmt::Debug + Send + 'static {
+    /// The short name of compressors on such a device.
+    const NAME: &'static str;
+    /// What messages call such a device.
+    const DESCRIPTION: &'static str;
+
     /// Page-locked host memory.
     type Pinned: PinnedMemory;
     /// Device memory and marks of one slot of the ring.

@@ -191,6 +191,9 @@ impl State {
 }
 
 impl Device for FakeDevice {
+    const NAME: &'static str = "fake";
+    const DESCRIPTION: &'static str = "fake GPU";
+
     type Pinned = FakePinned;
     type Slot = FakeSlot;
 

@@ -81,6 +81,9 @@ fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
 }
 
 impl Device for Interpreter {
+    const NAME: &'static str = "interpreter";
+    const DESCRIPTION: &'static str = "interpreted GPU";
+
     type Pinned = Vec<u8>;
     type Slot = InterpreterSlot;
 

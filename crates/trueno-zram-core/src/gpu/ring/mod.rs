@@ -188,7 +188,9 @@ impl<D: Device> Ring<D> {
                 let mut pause = Pause::default();
                 while run.outcome.pages_done < pages {
                     let moved = self.step(scope, &mut run, &crew, stage, submit, progress)?;
-                    pause.after(moved);
+                    // The pool may be busy with other runs, of other compressors: then this thread stages by itself.
+                    let staged = !moved && stage.is_some_and(|stage| crew.stage_next(stage, &run.to_driver));
+                    pause.after(moved || staged);
                 }
                 Ok(())
             }))

@@ -1,7 +1,7 @@
 //! Tests of the page decoder that need no other codec, and so run under Miri.
 
 use super::{DecodeError, FAST_INPUT, decode_page, decode_simple};
-use crate::cpu::Backend;
+use crate::cpu::InstructionSet;
 use crate::page::{PAGE_SIZE, Page};
 
 /// Appends a sequence of `literals` bytes and a match of an offset and a length.
@@ -48,7 +48,7 @@ fn mixed_block(seed: usize) -> Vec<u8> {
 fn decode(block: &[u8]) -> Result<Page, DecodeError> {
     let mut page = [0xa5; PAGE_SIZE];
     let expected = decode_simple(block, &mut page).map(|()| page);
-    for backend in Backend::available() {
+    for backend in InstructionSet::available() {
         let mut page = [0x5a; PAGE_SIZE];
         let decoded = decode_page(backend.token().expect("available"), block, &mut page).map(|()| page);
         assert_eq!(decoded, expected, "{backend}, block {block:02x?}");

@@ -4,7 +4,7 @@ use trueno_test_pages::generate::Generator;
 
 use super::compare::{BLOCK, Compare};
 use super::{Scratch, encode_page, is_mostly_words};
-use crate::cpu::{Backend, Scalar, Token};
+use crate::cpu::{InstructionSet, Scalar, Token};
 use crate::lz4::decode_simple;
 use crate::page::{PAGE_SIZE, Page};
 
@@ -14,7 +14,7 @@ fn cases(count: usize) -> usize {
 }
 
 fn tokens() -> Vec<Token> {
-    Backend::available().into_iter().map(|backend| backend.token().expect("available")).collect()
+    InstructionSet::available().into_iter().map(|backend| backend.token().expect("available")).collect()
 }
 
 /// The block that all back ends make of the page, from fresh working memory and from used.

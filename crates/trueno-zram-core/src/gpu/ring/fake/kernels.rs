@@ -5,7 +5,7 @@ use std::ops::Range;
 use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
 
 use super::faults::Lie;
-use crate::cpu::Backend;
+use crate::cpu::InstructionSet;
 use crate::gpu::ring::device::{Buffer, Mark};
 use crate::lz4::{Codec, decode_simple};
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
@@ -109,7 +109,7 @@ fn aligned(len_bytes: usize) -> usize {
 pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) -> Option<String> {
     let is_fresh = slot.is_fresh(Buffer::Pages, 0..pages * PAGE_SIZE);
     slot.fresh.clear();
-    let mut codec = Codec::new(Backend::detect()).expect("the detected back end runs");
+    let mut codec = Codec::new(InstructionSet::detect()).expect("the detected back end runs");
     let (mut end, mut block) = (0, [0; PAGE_SIZE]);
     for number in 0..pages {
         let page = *slot.page(number);

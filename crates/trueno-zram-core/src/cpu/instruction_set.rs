@@ -8,32 +8,32 @@ use crate::error::{Error, Result};
 /// A set of vector instructions that the LZ4 codec runs on. All give the same bytes.
 ///
 /// ```
-/// use trueno_zram_core::cpu::Backend;
-/// let best = Backend::detect();
-/// assert!(Backend::available().contains(&best));
-/// assert_eq!("scalar".parse(), Ok(Backend::Scalar));
+/// use trueno_zram_core::cpu::InstructionSet;
+/// let best = InstructionSet::detect();
+/// assert!(InstructionSet::available().contains(&best));
+/// assert_eq!("scalar".parse(), Ok(InstructionSet::Scalar));
 /// ```
 ///
 /// There is no AVX-512: neither encoder nor decoder gained by wider vectors (0.99 and 0.93 to 0.97 of AVX2's speed). There is
-/// no Neon yet: what it would gain has not been measured on such a CPU, where [`Backend::Scalar`] runs.
+/// no Neon yet: what it would gain has not been measured on such a CPU, where [`InstructionSet::Scalar`] runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Backend {
+pub enum InstructionSet {
     /// Portable code, on any CPU.
     Scalar,
     /// x86-64 with AVX2, BMI1, BMI2 and LZCNT: Intel since 2013, AMD since 2015.
     Avx2,
 }
 
-impl Backend {
+impl InstructionSet {
     const ALL: [Self; 2] = [Self::Scalar, Self::Avx2];
 
     /// The fastest back end of this CPU.
     ///
     /// ```
-    /// use trueno_zram_core::{Algorithm, PageCodec, cpu::Backend};
-    /// let codec = PageCodec::with_backend(Algorithm::Lz4, Backend::detect())?; // what `PageCodec::new` does
-    /// println!("LZ4 on {}", codec.backend());
+    /// use trueno_zram_core::{Algorithm, PageCodec, cpu::InstructionSet};
+    /// let codec = PageCodec::with_instruction_set(Algorithm::Lz4, InstructionSet::detect())?; // what `PageCodec::new` does
+    /// println!("LZ4 on {}", codec.instruction_set());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -44,11 +44,11 @@ impl Backend {
     /// All back ends of this CPU, the slowest first.
     ///
     /// ```
-    /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, cpu::Backend};
+    /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, cpu::InstructionSet};
     /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 100) as u8);
-    /// for backend in Backend::available() {
+    /// for backend in InstructionSet::available() {
     ///     let mut out = [0; PAGE_SIZE];
-    ///     let compressed = PageCodec::with_backend(Algorithm::Lz4, backend)?.compress(&page, &mut out)?.bytes().len();
+    ///     let compressed = PageCodec::with_instruction_set(Algorithm::Lz4, backend)?.compress(&page, &mut out)?.bytes().len();
     ///     println!("{backend}: {compressed} bytes"); // the same on all
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -63,14 +63,14 @@ impl Backend {
         match self {
             Self::Scalar => Ok(Token::Scalar(Scalar)),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => Avx2::detect().map(Token::Avx2).ok_or(Error::BackendUnavailable(self)),
+            Self::Avx2 => Avx2::detect().map(Token::Avx2).ok_or(Error::InstructionSetUnavailable(self)),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx2 => Err(Error::BackendUnavailable(self)),
+            Self::Avx2 => Err(Error::InstructionSetUnavailable(self)),
         }
     }
 }
 
-impl fmt::Display for Backend {
+impl fmt::Display for InstructionSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Scalar => "scalar",
@@ -79,7 +79,7 @@ impl fmt::Display for Backend {
     }
 }
 
-impl FromStr for Backend {
+impl FromStr for InstructionSet {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
@@ -88,7 +88,7 @@ impl FromStr for Backend {
     }
 }
 
-/// A back end that this CPU has. Only [`Backend::token`] makes one.
+/// A back end that this CPU has. Only [`InstructionSet::token`] makes one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Token {
     Scalar(Scalar),
@@ -97,11 +97,11 @@ pub(crate) enum Token {
 }
 
 impl Token {
-    pub(crate) fn backend(self) -> Backend {
+    pub(crate) fn instruction_set(self) -> InstructionSet {
         match self {
-            Self::Scalar(_) => Backend::Scalar,
+            Self::Scalar(_) => InstructionSet::Scalar,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Backend::Avx2,
+            Self::Avx2(_) => InstructionSet::Avx2,
         }
     }
 }

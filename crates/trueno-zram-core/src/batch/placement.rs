@@ -21,14 +21,14 @@ const CLASSES: usize = usize::BITS as usize;
 /// Where a batch was compressed or restored.
 ///
 /// ```
-/// use trueno_zram_core::{BatchCompressor, Choice, gpu::{GpuBatchConfig, GpuOptions}};
+/// use trueno_zram_core::{BatchCompressor, Placement, gpu::{GpuBatchConfig, GpuOptions}};
 /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
 /// compressor.compress(&[[7; 4096]; 10])?;
-/// assert_eq!(compressor.last_choice(), Some(Choice::Cpu), "ten pages are not worth the way to a GPU");
+/// assert_eq!(compressor.last_placement(), Some(Placement::Cpu), "ten pages are not worth the way to a GPU");
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Choice {
+pub enum Placement {
     /// All pages on the GPU.
     Gpu,
     /// All pages on the CPU.
@@ -37,7 +37,7 @@ pub enum Choice {
     Both,
 }
 
-impl fmt::Display for Choice {
+impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Gpu => "GPU",
@@ -104,32 +104,32 @@ struct Measurements {
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
     batches: u64,
-    rates: PerChoice<Option<Rate>>,
+    rates: PerPlacement<Option<Rate>>,
     /// The GPU's and the CPU's rate, each while the other is at work.
     sides: Option<(Rate, Rate)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct PerChoice<T> {
+struct PerPlacement<T> {
     gpu: T,
     cpu: T,
     both: T,
 }
 
-impl<T> PerChoice<T> {
-    fn get_mut(&mut self, choice: Choice) -> &mut T {
+impl<T> PerPlacement<T> {
+    fn get_mut(&mut self, choice: Placement) -> &mut T {
         match choice {
-            Choice::Gpu => &mut self.gpu,
-            Choice::Cpu => &mut self.cpu,
-            Choice::Both => &mut self.both,
+            Placement::Gpu => &mut self.gpu,
+            Placement::Cpu => &mut self.cpu,
+            Placement::Both => &mut self.both,
         }
     }
 
-    fn get(&self, choice: Choice) -> &T {
+    fn get(&self, choice: Placement) -> &T {
         match choice {
-            Choice::Gpu => &self.gpu,
-            Choice::Cpu => &self.cpu,
-            Choice::Both => &self.both,
+            Placement::Gpu => &self.gpu,
+            Placement::Cpu => &self.cpu,
+            Placement::Both => &self.both,
         }
     }
 }
@@ -142,9 +142,9 @@ impl Rates {
     }
 
     /// Where the next batch of so many pages should go, given a GPU.
-    pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Choice {
+    pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Placement {
         if pages < MIN_SHARED_PAGES {
-            return Choice::Cpu;
+            return Placement::Cpu;
         }
         let class = self.of(direction).class(pages);
         class.batches += 1;
@@ -164,10 +164,10 @@ impl Rates {
     }
 
     /// A batch of so many pages took so long.
-    pub(crate) fn record(&mut self, direction: Direction, choice: Choice, pages: usize, time: Duration) {
+    pub(crate) fn record(&mut self, direction: Direction, choice: Placement, pages: usize, time: Duration) {
         let measurements = self.of(direction);
         let Some(rate) = Rate::of(pages, time) else { return };
-        if choice == Choice::Cpu || std::mem::replace(&mut measurements.gpu_is_warm, true) {
+        if choice == Placement::Cpu || std::mem::replace(&mut measurements.gpu_is_warm, true) {
             Rate::follow(measurements.class(pages).rates.get_mut(choice), rate);
         }
     }
@@ -197,12 +197,12 @@ impl Measurements {
 }
 
 impl Class {
-    fn choose(&self, pages: usize) -> Choice {
+    fn choose(&self, pages: usize) -> Placement {
         let order = match select_backend(pages, true) {
-            BackendSelection::Gpu => [Choice::Gpu, Choice::Cpu, Choice::Both],
-            BackendSelection::Simd | BackendSelection::Scalar => [Choice::Cpu, Choice::Gpu, Choice::Both],
+            BackendSelection::Gpu => [Placement::Gpu, Placement::Cpu, Placement::Both],
+            BackendSelection::Simd | BackendSelection::Scalar => [Placement::Cpu, Placement::Gpu, Placement::Both],
         };
-        let rate = |choice: &Choice| *self.rates.get(*choice);
+        let rate = |choice: &Placement| *self.rates.get(*choice);
         if let Some(untried) = order.iter().find(|choice| rate(choice).is_none() && self.may_pay(**choice)) {
             return *untried;
         }
@@ -210,7 +210,7 @@ impl Class {
         let known = || order.iter().rev().filter(|choice| rate(choice).is_some());
         let best = *known().max_by_key(|choice| rate(choice)).expect("all single choices are known here");
         let runner_up = known().filter(|choice| **choice != best).max_by_key(|choice| rate(choice));
-        let is_close = |choice: &&Choice| {
+        let is_close = |choice: &&Placement| {
             rate(choice).zip(rate(&best)).is_some_and(|(rate, best)| rate.is_within(HOPELESS_FACTOR, best))
         };
         match runner_up.filter(is_close) {
@@ -220,11 +220,11 @@ impl Class {
     }
 
     /// Whether a choice that was never measured could be the best.
-    fn may_pay(&self, choice: Choice) -> bool {
+    fn may_pay(&self, choice: Placement) -> bool {
         match (choice, self.rates.gpu, self.rates.cpu) {
-            (Choice::Both, Some(gpu), Some(cpu)) => gpu.min(cpu).is_within(UNEVEN_FACTOR, gpu.max(cpu)),
-            (Choice::Both, ..) => false,
-            (Choice::Gpu | Choice::Cpu, ..) => true,
+            (Placement::Both, Some(gpu), Some(cpu)) => gpu.min(cpu).is_within(UNEVEN_FACTOR, gpu.max(cpu)),
+            (Placement::Both, ..) => false,
+            (Placement::Gpu | Placement::Cpu, ..) => true,
         }
     }
 }

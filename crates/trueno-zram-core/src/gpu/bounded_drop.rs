@@ -15,19 +15,19 @@ use std::time::Duration;
 /// if one is too long, the thread goes on by itself, and the memory is freed when the kernels end, or never. The context
 /// is not given up for it: a long kernel is not a hung one, and nothing of ours runs.
 #[derive(Debug)]
-pub(crate) struct Apart<T: Send + 'static> {
+pub(crate) struct BoundedDrop<T: Send + 'static> {
     /// There until it is dropped.
     value: Option<T>,
     time_limit: Duration,
 }
 
-impl<T: Send + 'static> Apart<T> {
+impl<T: Send + 'static> BoundedDrop<T> {
     pub(crate) fn new(value: T, time_limit: Duration) -> Self {
         Self { value: Some(value), time_limit }
     }
 }
 
-impl<T: Send + 'static> Deref for Apart<T> {
+impl<T: Send + 'static> Deref for BoundedDrop<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -35,13 +35,13 @@ impl<T: Send + 'static> Deref for Apart<T> {
     }
 }
 
-impl<T: Send + 'static> DerefMut for Apart<T> {
+impl<T: Send + 'static> DerefMut for BoundedDrop<T> {
     fn deref_mut(&mut self) -> &mut T {
         self.value.as_mut().expect("there until it is dropped")
     }
 }
 
-impl<T: Send + 'static> Drop for Apart<T> {
+impl<T: Send + 'static> Drop for BoundedDrop<T> {
     fn drop(&mut self) {
         let Some(value) = self.value.take() else { return };
         // If there is no thread to be had, it leaks: dropped here, it might never return.
@@ -87,7 +87,7 @@ mod tests {
     fn what_takes_too_long_is_dropped_later() {
         let ((go, gate), (done, ended)) = (channel(), channel());
         let start = Instant::now();
-        drop(Apart::new(Slow(gate, done), Duration::from_millis(5)));
+        drop(BoundedDrop::new(Slow(gate, done), Duration::from_millis(5)));
         assert!(start.elapsed() >= Duration::from_millis(5));
         assert!(ended.try_recv().is_err(), "it is not done yet");
         go.send(()).unwrap();
@@ -98,7 +98,7 @@ mod tests {
     fn what_is_dropped_soon_is_waited_for() {
         let ((go, gate), (done, ended)) = (channel(), channel());
         go.send(()).unwrap();
-        drop(Apart::new(Slow(gate, done), Duration::from_secs(30)));
+        drop(BoundedDrop::new(Slow(gate, done), Duration::from_secs(30)));
         assert_eq!(ended.try_recv(), Ok(()), "it is done already");
     }
 
@@ -110,7 +110,7 @@ mod tests {
                 panic!("in drop");
             }
         }
-        let value = Apart::new(Panics, Duration::from_secs(30));
+        let value = BoundedDrop::new(Panics, Duration::from_secs(30));
         let panic = catch_unwind(AssertUnwindSafe(|| drop(value))).unwrap_err();
         assert_eq!(panic.downcast_ref(), Some(&"in drop"));
     }

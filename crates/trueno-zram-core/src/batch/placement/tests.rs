@@ -14,22 +14,22 @@ struct Machine {
 const SERVER: Machine = Machine { gpu: (200, 100), cpu: (10, 600), both: (260, 90) };
 
 impl Machine {
-    fn time(self, choice: Choice, pages: usize) -> Duration {
+    fn time(self, choice: Placement, pages: usize) -> Duration {
         let (fixed_us, page_ns) = match choice {
-            Choice::Gpu => self.gpu,
-            Choice::Cpu => self.cpu,
-            Choice::Both => self.both,
+            Placement::Gpu => self.gpu,
+            Placement::Cpu => self.cpu,
+            Placement::Both => self.both,
         };
         Duration::from_micros(fixed_us) + Duration::from_nanos(page_ns * pages as u64)
     }
 
-    fn fastest(self, pages: usize) -> Choice {
-        let choices = [Choice::Gpu, Choice::Cpu, Choice::Both];
+    fn fastest(self, pages: usize) -> Placement {
+        let choices = [Placement::Gpu, Placement::Cpu, Placement::Both];
         choices.into_iter().min_by_key(|choice| self.time(*choice, pages)).expect("three")
     }
 
     /// What is chosen for so many batches.
-    fn run(self, rates: &mut Rates, direction: Direction, pages: usize, batches: usize) -> Vec<Choice> {
+    fn run(self, rates: &mut Rates, direction: Direction, pages: usize, batches: usize) -> Vec<Placement> {
         let one = |_| {
             let choice = rates.choose(direction, pages);
             rates.record(direction, choice, pages, self.time(choice, pages));
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-fn count(choices: &[Choice], of: Choice) -> usize {
+fn count(choices: &[Placement], of: Placement) -> usize {
     choices.iter().filter(|choice| **choice == of).count()
 }
 
@@ -55,13 +55,13 @@ fn each_class_comes_to_its_fastest_choice_and_keeps_to_it() {
     }
     // 190 us / 500 ns: the GPU beats the CPU from 380 pages on; both beat the GPU from 60 us / 10 ns = 6,000 pages on.
     assert_eq!([256, 512, 4096, 8192].map(|pages| SERVER.fastest(pages)), {
-        [Choice::Cpu, Choice::Gpu, Choice::Gpu, Choice::Both]
+        [Placement::Cpu, Placement::Gpu, Placement::Gpu, Placement::Both]
     });
 }
 
 #[test]
 fn unknown_choices_are_tried_once_in_the_order_that_suits_the_size_and_a_cold_gpu_twice() {
-    use Choice::{Both, Cpu, Gpu};
+    use Placement::{Both, Cpu, Gpu};
     let mut rates = Rates::new();
     let all_new = SERVER.run(&mut rates, Direction::Compress, 1000, 5);
     assert_eq!(all_new, [Gpu, Gpu, Cpu, Both, Gpu]);
@@ -77,8 +77,8 @@ fn the_first_use_of_the_gpu_is_no_measure_of_it() {
     let mut rates = Rates::new();
     let pages = 10_000;
     let allocating = Duration::from_secs(2);
-    assert_eq!(rates.choose(Direction::Decompress, pages), Choice::Gpu);
-    rates.record(Direction::Decompress, Choice::Gpu, pages, allocating);
+    assert_eq!(rates.choose(Direction::Decompress, pages), Placement::Gpu);
+    rates.record(Direction::Decompress, Placement::Gpu, pages, allocating);
     let choices = SERVER.run(&mut rates, Direction::Decompress, pages, 50);
     assert_eq!(choices[49], SERVER.fastest(pages), "{choices:?}");
 }
@@ -89,9 +89,9 @@ fn small_batches_never_leave_the_cpu() {
     let mut rates = Rates::new();
     for pages in [0, 1, 2, 32, 63] {
         let choices = gpu_is_magic.run(&mut rates, Direction::Compress, pages, 200);
-        assert_eq!(count(&choices, Choice::Cpu), 200, "{pages} pages");
+        assert_eq!(count(&choices, Placement::Cpu), 200, "{pages} pages");
     }
-    assert_eq!(gpu_is_magic.run(&mut rates, Direction::Compress, 64, 20)[19], Choice::Gpu);
+    assert_eq!(gpu_is_magic.run(&mut rates, Direction::Compress, 64, 20)[19], Placement::Gpu);
 }
 
 #[test]
@@ -100,8 +100,8 @@ fn the_runner_up_is_tried_every_64th_batch_and_no_other() {
     let pages = 100_000;
     SERVER.run(&mut rates, Direction::Compress, pages, 63);
     let choices = SERVER.run(&mut rates, Direction::Compress, pages, 640);
-    assert_eq!((count(&choices, Choice::Gpu), count(&choices, Choice::Cpu)), (10, 0));
-    assert!(choices.iter().step_by(64).all(|choice| *choice == Choice::Gpu), "{choices:?}");
+    assert_eq!((count(&choices, Placement::Gpu), count(&choices, Placement::Cpu)), (10, 0));
+    assert!(choices.iter().step_by(64).all(|choice| *choice == Placement::Gpu), "{choices:?}");
 }
 
 #[test]
@@ -110,9 +110,13 @@ fn hopeless_choices_are_measured_once_and_left() {
     let no_gpu = Machine { gpu: (1000, 1_000_000), cpu: (10, 600), both: (1000, 900_000) };
     let mut rates = Rates::new();
     let choices = no_gpu.run(&mut rates, Direction::Compress, 2000, 2000);
-    assert_eq!((count(&choices, Choice::Gpu), count(&choices, Choice::Both)), (2, 0), "a warm-up and a measurement");
+    assert_eq!(
+        (count(&choices, Placement::Gpu), count(&choices, Placement::Both)),
+        (2, 0),
+        "a warm-up and a measurement"
+    );
     let choices = no_gpu.run(&mut rates, Direction::Compress, 200, 2000);
-    assert_eq!((count(&choices, Choice::Gpu), count(&choices, Choice::Both)), (1, 0));
+    assert_eq!((count(&choices, Placement::Gpu), count(&choices, Placement::Both)), (1, 0));
 }
 
 #[test]
@@ -123,8 +127,8 @@ fn a_best_choice_that_slows_down_is_left_within_some_batches() {
     // Somebody else fills the bus.
     let busy = Machine { gpu: (200, 2000), both: (260, 2000), ..SERVER };
     let choices = busy.run(&mut rates, Direction::Compress, pages, 40);
-    assert_eq!(choices[0], Choice::Gpu);
-    assert!(choices[30..].iter().all(|choice| *choice == Choice::Cpu), "{choices:?}");
+    assert_eq!(choices[0], Placement::Gpu);
+    assert!(choices[30..].iter().all(|choice| *choice == Placement::Cpu), "{choices:?}");
 }
 
 #[test]
@@ -132,10 +136,10 @@ fn a_runner_up_that_gets_faster_is_found() {
     let mut rates = Rates::new();
     let pages = 4096;
     let choices = SERVER.run(&mut rates, Direction::Compress, pages, 50);
-    assert_eq!(choices[49], Choice::Gpu);
+    assert_eq!(choices[49], Placement::Gpu);
     let more_cores = Machine { both: (100, 60), ..SERVER };
     let choices = more_cores.run(&mut rates, Direction::Compress, pages, 300);
-    assert_eq!(choices[299], Choice::Both, "{choices:?}");
+    assert_eq!(choices[299], Placement::Both, "{choices:?}");
 }
 
 #[test]
@@ -146,8 +150,8 @@ fn one_disturbed_batch_does_not_turn_the_choice() {
     let machine = Machine { both: (400, 100), ..SERVER };
     machine.run(&mut rates, Direction::Compress, pages, 20);
     // Half as fast, once: an eighth off the average.
-    rates.record(Direction::Compress, Choice::Gpu, pages, 2 * machine.time(Choice::Gpu, pages));
-    assert_eq!(rates.choose(Direction::Compress, pages), Choice::Gpu);
+    rates.record(Direction::Compress, Placement::Gpu, pages, 2 * machine.time(Placement::Gpu, pages));
+    assert_eq!(rates.choose(Direction::Compress, pages), Placement::Gpu);
 }
 
 #[test]
@@ -155,7 +159,7 @@ fn the_split_starts_from_the_single_rates_and_then_follows_the_sides() {
     let (direction, pages) = (Direction::Compress, 10_000);
     let mut rates = Rates::new();
     assert_eq!(rates.head_pages(direction, pages), 5000, "nothing is known");
-    for (choice, time_ms) in [(Choice::Gpu, 10), (Choice::Cpu, 30)] {
+    for (choice, time_ms) in [(Placement::Gpu, 10), (Placement::Cpu, 30)] {
         for _warm_up_and_measurement in 0..2 {
             rates.record(direction, choice, pages, Duration::from_millis(time_ms));
         }
@@ -191,9 +195,9 @@ fn each_side_gets_enough_to_tell_its_rate_by() {
 fn no_pages_and_no_time_tell_no_rate() {
     let mut rates = Rates::new();
     for _ in 0..5 {
-        assert_eq!(rates.choose(Direction::Compress, 5000), Choice::Gpu, "still unknown");
-        rates.record(Direction::Compress, Choice::Gpu, 5000, Duration::ZERO);
-        rates.record(Direction::Compress, Choice::Gpu, 0, Duration::from_secs(1));
+        assert_eq!(rates.choose(Direction::Compress, 5000), Placement::Gpu, "still unknown");
+        rates.record(Direction::Compress, Placement::Gpu, 5000, Duration::ZERO);
+        rates.record(Direction::Compress, Placement::Gpu, 0, Duration::from_secs(1));
     }
     assert_eq!(Rate::of(1, Duration::MAX), Some(Rate(1)), "not 0, which no share could be told by");
     assert_eq!(Rate::of(usize::MAX, Duration::from_nanos(1)), Some(Rate(u64::MAX)));

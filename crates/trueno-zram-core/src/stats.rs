@@ -1,33 +1,35 @@
-//! Counts of pages and bytes, by how the pages are held.
+//! Counts of pages and bytes by page kind.
 
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 
-/// What a batch of pages came to.
+/// The number of pages of each kind, and the bytes that hold them.
 ///
 /// ```
 /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
 /// let batch = CpuBatchCompressor::default().compress(&vec![[0; PAGE_SIZE]; 100])?;
 /// let stats = batch.stats();
-/// assert_eq!((stats.pages(), stats.same_filled), (100, 100));
+/// assert_eq!((stats.pages(), stats.same_filled, stats.zero), (100, 100, 100));
 /// assert_eq!((stats.bytes_in(), stats.bytes_out), (409_600, 800));
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageStats {
-    /// Pages held as one word.
+    /// Pages held as one repeated word, zero pages included.
     pub same_filled: u64,
+    /// The part of `same_filled` whose word is zero.
+    pub zero: u64,
     /// Pages held as LZ4 blocks.
     pub lz4: u64,
     /// Pages held as Zstandard frames.
     pub zstd: u64,
-    /// Pages held as they are.
+    /// Pages held uncompressed.
     pub raw: u64,
-    /// Bytes held in all.
+    /// The total compressed length.
     pub bytes_out: u64,
 }
 
 impl PageStats {
-    /// Pages in all.
+    /// Returns the total number of pages.
     ///
     /// ```
     /// use trueno_zram_core::PageStats;
@@ -40,7 +42,7 @@ impl PageStats {
         self.same_filled + self.lz4 + self.zstd + self.raw
     }
 
-    /// Bytes of the pages before compression.
+    /// Returns the length of the pages before compression.
     ///
     /// ```
     /// use trueno_zram_core::PageStats;
@@ -52,7 +54,7 @@ impl PageStats {
         self.pages() * PAGE_SIZE as u64
     }
 
-    /// Bytes in over bytes out; 1 for no pages at all.
+    /// Returns the compression ratio, bytes in over bytes out, or 1 if there are no pages.
     ///
     /// ```
     /// use trueno_zram_core::PageStats;
@@ -65,7 +67,7 @@ impl PageStats {
         if self.bytes_out == 0 { 1.0 } else { self.bytes_in() as f64 / self.bytes_out as f64 }
     }
 
-    /// Counts one page more.
+    /// Counts a page.
     ///
     /// ```
     /// use trueno_zram_core::{PageData, PageKind, PageStats};
@@ -81,6 +83,24 @@ impl PageStats {
             PageKind::Zstd => &mut self.zstd,
             PageKind::Raw => &mut self.raw,
         } += 1;
+        self.zero += u64::from(page.kind() == PageKind::SameFilled && page.bytes().iter().all(|byte| *byte == 0));
         self.bytes_out += page.bytes().len() as u64;
+    }
+
+    /// Adds the counts of other pages.
+    ///
+    /// ```
+    /// use trueno_zram_core::PageStats;
+    /// let mut all = PageStats { raw: 1, bytes_out: 4096, ..PageStats::default() };
+    /// all.merge(PageStats { raw: 2, bytes_out: 8192, ..PageStats::default() });
+    /// assert_eq!((all.raw, all.bytes_out), (3, 12288));
+    /// ```
+    pub fn merge(&mut self, other: Self) {
+        self.same_filled += other.same_filled;
+        self.zero += other.zero;
+        self.lz4 += other.lz4;
+        self.zstd += other.zstd;
+        self.raw += other.raw;
+        self.bytes_out += other.bytes_out;
     }
 }

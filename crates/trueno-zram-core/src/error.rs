@@ -127,6 +127,12 @@ pub enum Error {
     },
 }
 
+impl From<trueno_page::UnknownPageKind> for Error {
+    fn from(error: trueno_page::UnknownPageKind) -> Self {
+        Self::UnknownPageKind { value: error.value }
+    }
+}
+
 impl Error {
     /// Says in which page of a batch the error lies.
     pub(crate) fn in_page(self, index: usize) -> Self {

@@ -56,7 +56,6 @@ mod batch;
 mod error;
 mod page;
 mod progress;
-mod samefill;
 mod stats;
 mod storage;
 
@@ -65,9 +64,8 @@ pub use arena::{CompressedBatch, IndexEntry};
 pub use batch::{BatchCompressor, Choice};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
-pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
+pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, same_filled};
 pub use progress::Progress;
-pub use samefill::{fill_page, same_filled};
 pub use stats::PageStats;
 
 /// The examples of the project's README, run as tests.

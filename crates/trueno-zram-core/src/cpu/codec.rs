@@ -8,7 +8,7 @@ use crate::cpu::Backend;
 use crate::error::{Error, Result};
 use crate::lz4;
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
-use crate::samefill::{fill_page, same_filled};
+use crate::{fill_page, same_filled};
 
 /// Compresses and decompresses single pages.
 ///

@@ -26,7 +26,7 @@ use crate::gpu::ring::fake::{FakeDevice, FakePinned, Schedule};
 use crate::gpu::{GpuBatchConfig, PinnedBatch, PinnedPages};
 use crate::lz4::decode_simple;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
-use crate::samefill::fill_page;
+use crate::fill_page;
 
 /// The calls of a compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

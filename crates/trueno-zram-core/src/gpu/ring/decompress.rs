@@ -17,7 +17,7 @@ use crate::arena::{CompressedBatch, IndexEntry};
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
-use crate::samefill::fill_page;
+use crate::fill_page;
 
 /// Compressed pages, found by their number.
 #[derive(Clone, Copy, Debug)]

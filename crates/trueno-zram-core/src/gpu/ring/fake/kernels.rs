@@ -9,7 +9,7 @@ use crate::cpu::Backend;
 use crate::gpu::ring::device::{Buffer, Mark};
 use crate::lz4::{Codec, decode_simple};
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
-use crate::samefill::{fill_page, same_filled};
+use crate::{fill_page, same_filled};
 
 /// What device memory holds before anything was put there.
 const NEVER_WRITTEN: u8 = 0xd5;

@@ -14,7 +14,7 @@ use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
 use crate::page::{PAGE_SIZE, Page};
 use crate::progress::Progress;
-use crate::samefill::same_filled;
+use crate::same_filled;
 
 impl<D: Device> Ring<D> {
     /// Compresses pages that lie anywhere: all cores copy them to page-locked memory first.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
+use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
 
 use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
 use super::entries::{next_place, packed_kind};
@@ -14,10 +14,10 @@ use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot};
 use super::stages::{Deliver, NoStage, Submit};
 use super::{Outcome, Ring};
 use crate::arena::{CompressedBatch, IndexEntry};
+use crate::fill_page;
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
-use crate::samefill::fill_page;
 
 /// Compressed pages, found by their number.
 #[derive(Clone, Copy, Debug)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::lz4::PackedEntry;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
 use super::entries::packed_bytes;

@@ -15,10 +15,10 @@ const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 /// The bytes that hold a slot's pages, which are in its own memory, and where each lies in them. Fill words are put behind
 /// the packed pages: each of their pages left 4096 bytes of room.
 pub(super) fn listed<D: Device>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
-    let mut memory = slot.packed_out.take().expect("a run ensures what it uses");
+    let mut memory = slot.output.take().expect("a call ensures what it uses");
     let packed_bytes = slot.packed_bytes;
     let listed = memory.bytes_mut().and_then(|bytes| list_entries(slot, &mut bytes[packed_bytes..]));
-    let memory = slot.packed_out.insert(memory);
+    let memory = slot.output.insert(memory);
     Ok((&memory.bytes()?[..listed?], &slot.entries))
 }
 

@@ -1,4 +1,5 @@
-//! Chores of the gate. `cargo run -p xtask -- ptxas-gate` assembles every kernel with NVIDIA's ptxas.
+//! Tasks of the CI gate. `cargo run -p xtask -- ptxas-gate` assembles every kernel with NVIDIA's ptxas.
+#![forbid(unsafe_code)]
 
 mod ptxas_gate;
 

@@ -17,7 +17,7 @@ use crate::output::{Output, OutputOptions, Target};
 use crate::report::say;
 use interrupt::Watch;
 
-/// Arguments of `bench`.
+/// Measure our engines and their rivals side by side.
 ///
 /// Every engine does the same job: it compresses a batch of pages into blocks, packed one after the other, and restores
 /// them. Same-filled pages are counted and left out for all engines. In each round, all engines take turns. Figures are

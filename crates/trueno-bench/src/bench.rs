@@ -59,7 +59,11 @@ impl<'a> Bench<'a> {
                 if threads == run.threads {
                     engines.extend(lineup.on_gpu(pages.len(), &cpu::pool(workers_beside_driver(threads))?)?);
                 }
-                document.add_rows(&corpus.name, corpus.same_filled, &measure(engines, &pages, run.rounds, observer)?)?;
+                document.add_rows(
+                    &corpus.name,
+                    corpus.same_filled,
+                    &measure(engines, &pages, run.rounds, observer)?,
+                )?;
             }
         }
         document.finish_rows();

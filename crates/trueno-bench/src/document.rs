@@ -305,9 +305,15 @@ impl Point {
 pub(crate) fn means(rows: &[Row], quotients: &[Quotient], bars: &[&'static str]) -> Vec<Mean> {
     let mut keys: Vec<(&str, usize)> = rows.iter().map(|row| (row.engine.as_str(), row.threads)).collect();
     let mut seen = Vec::new();
-    keys.retain(|key| !seen.contains(key) && { seen.push(*key); true });
+    keys.retain(|key| {
+        !seen.contains(key) && {
+            seen.push(*key);
+            true
+        }
+    });
     let mean = |(engine, threads): (&str, usize)| {
-        let of_engine: Vec<&Row> = rows.iter().filter(|row| (row.engine.as_str(), row.threads) == (engine, threads)).collect();
+        let of_engine: Vec<&Row> =
+            rows.iter().filter(|row| (row.engine.as_str(), row.threads) == (engine, threads)).collect();
         let mean_of = |value: fn(&Row) -> f64| geometric_mean(of_engine.iter().map(|row| value(row)));
         let against = |bar: &&'static str| {
             let against: Vec<&Quotient> = quotients

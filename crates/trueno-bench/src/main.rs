@@ -111,7 +111,8 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
                     eprintln!("removed {device}, which an earlier run had left");
                 }
             }
-            let (rivals, run) = (Rivals { nvcomp: None, zram }, Run { rounds: rounds.get(), pages: pages.get(), threads });
+            let (rivals, run) =
+                (Rivals { nvcomp: None, zram }, Run { rounds: rounds.get(), pages: pages.get(), threads });
             let document = codecs::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
             (common, document)
         }

@@ -9,10 +9,10 @@ use trueno_zram_core::workers_beside_driver;
 
 use crate::corpora::{Corpus, mix};
 use crate::document::{Document, Run};
+use crate::engine::Engine;
 use crate::engines::bus::Bus;
 use crate::engines::codec::C_LZ4;
 use crate::engines::cpu::{self, Memcpy, Pool, Trueno};
-use crate::engine::Engine;
 use crate::engines::gpu::{Memory, SharedPinned, TruenoGpu};
 use crate::engines::pooled::Pooled;
 use crate::engines::{BAR, Engines, TRUENO_GPU};
@@ -109,8 +109,7 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
             let gpu = pipeline.gpu(TRUENO_GPU, Memory::Pageable, &SharedPinned::default())?;
             Ok(vec![gpu, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
         };
-        (document.scaling, document.stages) =
-            series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
+        (document.scaling, document.stages) = series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
         document.crossing = series::crossing(&document.scaling);
     }
     Ok(document)

@@ -93,13 +93,20 @@ fn line(row: &Row, quotients: &[Option<&Quotient>], width: usize) -> String {
 /// The series by batch size and by threads, with each point's share of the last, or multiple of the first.
 fn series(document: &Document) -> String {
     let mut out = String::new();
-    for (along, title) in [(Along::Batch, "by pages per call, and share of the largest call's speed"), (Along::Threads, "by threads, and multiple of one thread's speed")] {
+    for (along, title) in [
+        (Along::Batch, "by pages per call, and share of the largest call's speed"),
+        (Along::Threads, "by threads, and multiple of one thread's speed"),
+    ] {
         let points = document.scaling.iter().filter(|point| point.along == along).collect::<Vec<_>>();
         if points.is_empty() {
             continue;
         }
         let _ = writeln!(out, "{title}; all corpora mixed");
-        let _ = writeln!(out, "{:<11} {:>9} {:>7} {:>15} {:>7} {:>17} {:>7}", "engine", "pages", "threads", "compress GB/s", "", "decompress GB/s", "");
+        let _ = writeln!(
+            out,
+            "{:<11} {:>9} {:>7} {:>15} {:>7} {:>17} {:>7}",
+            "engine", "pages", "threads", "compress GB/s", "", "decompress GB/s", ""
+        );
         let mut engines: Vec<&str> = points.iter().map(|point| point.engine.as_str()).collect();
         engines.sort_unstable();
         engines.dedup();
@@ -137,9 +144,11 @@ fn notes(document: &Document) -> String {
     for left_out in &document.left_out {
         let _ = writeln!(out, "{} is left out: {}", left_out.engine, left_out.why);
     }
-    for (what, pages) in document.crossing.into_iter().flat_map(|crossing| {
-        [("compress", crossing.compress_pages), ("decompress", crossing.decompress_pages)]
-    }) {
+    for (what, pages) in document
+        .crossing
+        .into_iter()
+        .flat_map(|crossing| [("compress", crossing.compress_pages), ("decompress", crossing.decompress_pages)])
+    {
         let text = pages.map_or("never in these batches".into(), |pages| format!("from {}", quantity::pages(pages)));
         let _ = writeln!(out, "the GPU overtakes the CPU to {what}: {text}");
     }
@@ -185,7 +194,10 @@ mod tests {
         let facts = |line: &&str| !line.contains("left out:") && !line.contains("same-filled left out");
         let widest = drawn.lines().filter(facts).max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= 80, "{widest}");
-        assert!(drawn.lines().last().is_some_and(|last| last.starts_with("ratio ") && last.contains("GB/s (")), "{drawn}");
+        assert!(
+            drawn.lines().last().is_some_and(|last| last.starts_with("ratio ") && last.contains("GB/s (")),
+            "{drawn}"
+        );
     }
 
     #[test]

@@ -108,7 +108,18 @@ fn rows_are_what_an_independent_count_gives() {
 #[test]
 fn the_rest_stands_beside_the_rows() {
     let (_, json, _) = run();
-    for part in ["machine", "command", "command_line", "corpora", "quotients", "means", "scaling", "stages", "crossing", "left_out"] {
+    for part in [
+        "machine",
+        "command",
+        "command_line",
+        "corpora",
+        "quotients",
+        "means",
+        "scaling",
+        "stages",
+        "crossing",
+        "left_out",
+    ] {
         assert!(json.get(part).is_some(), "{part}");
     }
     assert!(json["machine"]["cpu"]["threads"].as_u64().is_some_and(|threads| threads > 0));
@@ -277,7 +288,16 @@ fn what_cannot_be_done_is_said_in_one_line() {
 fn the_released_tool_links_neither_rivals_nor_test_pages() {
     let tree = |features: &[&str]| {
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["tree", "--offline", "--edges", "normal,build", "--prefix", "none", "--package", "trueno-zram-cli"]);
+        cargo.args([
+            "tree",
+            "--offline",
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--package",
+            "trueno-zram-cli",
+        ]);
         let output = cargo.args(features).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         text(&output.stdout).to_owned()

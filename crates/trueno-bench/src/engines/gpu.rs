@@ -5,10 +5,10 @@ use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{
     BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuOptions, PinnedBatch, PinnedPages,
 };
-use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
 
 use super::TRUENO_GPU;
@@ -202,9 +202,7 @@ impl Engine for TruenoGpu {
             (Memory::Pinned, Some(memory)) => {
                 compressor.decompress_all_pinned(&mut memory.packed, &mut memory.restored, &())
             }
-            (Memory::PinnedPages, Some(memory)) => {
-                compressor.decompress_pinned_into(batch, &mut memory.restored, &())
-            }
+            (Memory::PinnedPages, Some(memory)) => compressor.decompress_pinned_into(batch, &mut memory.restored, &()),
             (Memory::Values | Memory::KeptValues, _) => {
                 let last = values.last().map_or(&[][..], |result| &result.pages);
                 let start = Instant::now();

@@ -52,7 +52,8 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
     let best = BlockShape::best_for(session.context.info().compute_capability, session.context.limits());
     let mut engines: Engines<'_> = Vec::new();
     for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
-        let mut variants = vec![(best, own_stores), (best, TableStores::ReadBack), (BlockShape::EVERYWHERE, own_stores)];
+        let mut variants =
+            vec![(best, own_stores), (best, TableStores::ReadBack), (BlockShape::EVERYWHERE, own_stores)];
         variants.dedup();
         for (shape, stores) in variants {
             let mut name = mode_name.to_owned();
@@ -106,9 +107,11 @@ impl<'a> KernelEngine<'a> {
         let (mut entries, mut end, mut held) = (Vec::new(), 0, 0);
         for (page, bits) in index.as_chunks().0.iter().enumerate() {
             let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
-            let kind = entry.kind().filter(|_| entry.is_placed());
-            let kind = kind.ok_or_else(|| Error::engine(&self.name)(format!("page {page} has no index entry")))?;
-            entries.push(IndexEntry { offset: entry.offset_bytes(), len_bytes: entry.len_bytes(), kind });
+            if !entry.is_placed() {
+                return Err(Error::engine(&self.name)(format!("page {page} has no index entry")));
+            }
+            let (offset, len_bytes, kind) = (entry.offset_bytes(), entry.len_bytes(), entry.kind());
+            entries.push(IndexEntry { offset, len_bytes, kind });
             held += u64::from(entry.len_bytes());
             end = end.max(entry.offset_bytes() + padded(entry.len_bytes()));
         }

@@ -50,7 +50,8 @@ impl Zram {
         marker[0].0[0][..MARKER.len()].copy_from_slice(MARKER);
         file.write_all_at(&marker[0].0[0], (pages * PAGE_SIZE) as u64).map_err(Error::io(device.path()))?;
         let (name, pool) = (format!("zram-{algorithm}"), Pool::clone(pool));
-        let mut zram = Self { name, pool, file, device, input: Vec::new(), output: Vec::new(), pages: 0, empty_bytes: 0 };
+        let mut zram =
+            Self { name, pool, file, device, input: Vec::new(), output: Vec::new(), pages: 0, empty_bytes: 0 };
         zram.empty_bytes = zram.stored_bytes()?;
         Ok(zram)
     }
@@ -163,7 +164,9 @@ impl Device {
     /// Returns whether this is a device of an earlier run: set up, and with our marker on its last page.
     fn is_ours(&self) -> bool {
         let number = |name: &str| fs::read_to_string(self.attribute(name)).ok()?.trim().parse::<u64>().ok();
-        let Some(len_bytes) = number("disksize").filter(|len_bytes| *len_bytes >= PAGE_SIZE as u64) else { return false };
+        let Some(len_bytes) = number("disksize").filter(|len_bytes| *len_bytes >= PAGE_SIZE as u64) else {
+            return false;
+        };
         if number("initstate") != Some(1) {
             return false;
         }

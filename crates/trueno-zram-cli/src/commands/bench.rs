@@ -91,7 +91,10 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     let corpora = load(&args.files, args.pages.get()).map_err(measured)?;
     for corpus in corpora.iter().filter(|corpus| corpus.tail_bytes > 0) {
-        say(global, &format!("{}: the last {} bytes are not a whole page and are left out", corpus.name, corpus.tail_bytes));
+        say(
+            global,
+            &format!("{}: the last {} bytes are not a whole page and are left out", corpus.name, corpus.tail_bytes),
+        );
     }
     let run = Run { rounds: args.rounds.get(), pages: args.pages.get(), threads: global.threads() };
     let bench = Bench::new(gpu, &rivals, &corpora, run).map_err(measured)?;

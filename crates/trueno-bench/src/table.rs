@@ -3,9 +3,15 @@
 use std::fmt::Write;
 
 use crate::document::{Along, Direction, Document, Quotient, Row};
-use crate::engines::BAR;
 use crate::engines::cpu::TRUENO_CPU;
+use crate::engines::{BAR, NVCOMP};
+use crate::kernels::C_LZ4_BLOCKS;
 use crate::quantity::{self, counted, figure};
+
+/// Blocks that were made on the CPU are a bar for ratios alone.
+fn compares_speed(bar: &str) -> bool {
+    bar != C_LZ4_BLOCKS
+}
 
 /// Draws everything of a run.
 #[must_use]
@@ -24,7 +30,7 @@ pub fn draw(document: &Document) -> String {
             }
             last_threads = row.threads;
             let quotients = document.bars.iter().map(|bar| document.quotient(row, bar)).collect::<Vec<_>>();
-            let _ = writeln!(out, "{}", line(row, &quotients, width));
+            let _ = writeln!(out, "{}", line(row, &document.bars, &quotients, width));
         }
         out.push('\n');
     }
@@ -33,7 +39,7 @@ pub fn draw(document: &Document) -> String {
         let _ = writeln!(out, "{}", head(document, width));
         for mean in &document.means {
             let quotients = document.bars.iter().map(|bar| mean.quotient(bar)).collect::<Vec<_>>();
-            let _ = writeln!(out, "{}", line(&mean.as_row(), &quotients, width));
+            let _ = writeln!(out, "{}", line(&mean.as_row(), &document.bars, &quotients, width));
         }
         out.push('\n');
     }
@@ -52,8 +58,8 @@ fn title(document: &Document, name: &str) -> String {
 
 fn bar_name(bar: &str) -> &str {
     match bar {
-        BAR | crate::kernels::C_LZ4_BLOCKS => "vs C",
-        crate::engines::NVCOMP => "vs nv",
+        BAR | C_LZ4_BLOCKS => "vs C",
+        NVCOMP => "vs nv",
         _ => "bus",
     }
 }
@@ -65,48 +71,46 @@ fn head(document: &Document, width: usize) -> String {
     }
     for (name, room) in [("compress GB/s", 15), ("decompress GB/s", 17)] {
         head += &format!(" {name:>room$}");
-        for bar in &document.bars {
+        for bar in document.bars.iter().filter(|bar| compares_speed(bar)) {
             head += &format!(" {:>5}", bar_name(bar));
         }
     }
     head
 }
 
-fn line(row: &Row, quotients: &[Option<&Quotient>], width: usize) -> String {
+fn line(row: &Row, bars: &[&str], quotients: &[Option<&Quotient>], width: usize) -> String {
     let or_dash = |value: Option<f64>| value.map_or("-".to_owned(), figure);
     let mut line = format!("{:<width$} {:>7} {:>7.3}", row.engine, row.threads, row.ratio);
     if let Some(first) = quotients.first() {
         line += &format!(" {:>5}", or_dash(first.map(|quotient| quotient.ratio)));
     }
     for (direction, room) in [(Direction::Compress, 15), (Direction::Decompress, 17)] {
-        // An engine that does not do this has no time.
-        let gbps = Some(row.gbps(direction)).filter(|gbps| *gbps < 1e5);
-        line += &format!(" {:>room$}", or_dash(gbps));
-        for quotient in quotients {
-            let speed = quotient.map(|quotient| quotient.speed(direction)).filter(|_| gbps.is_some());
-            line += &format!(" {:>5}", or_dash(speed.filter(|speed| *speed < 1e5)));
+        line += &format!(" {:>room$}", figure(row.gbps(direction)));
+        for (_, quotient) in bars.iter().zip(quotients).filter(|(bar, _)| compares_speed(bar)) {
+            line += &format!(" {:>5}", or_dash(quotient.map(|quotient| quotient.speed(direction))));
         }
     }
     line
 }
 
-/// The series by batch size and by threads, with each point's share of the last, or multiple of the first.
+/// The series by batch size and by threads: each point's share of the largest batch, or its multiple of one thread.
 fn series(document: &Document) -> String {
     let mut out = String::new();
-    for (along, title) in [
-        (Along::Batch, "by pages per call, and share of the largest call's speed"),
-        (Along::Threads, "by threads, and multiple of one thread's speed"),
+    for (along, title, share) in [
+        (Along::Batch, "by pages per call, and share of the largest call's speed", "share"),
+        (Along::Threads, "by threads, and multiple of one thread's speed", "times"),
     ] {
         let points = document.scaling.iter().filter(|point| point.along == along).collect::<Vec<_>>();
         if points.is_empty() {
             continue;
         }
         let _ = writeln!(out, "{title}; all corpora mixed");
-        let _ = writeln!(
-            out,
-            "{:<11} {:>9} {:>7} {:>15} {:>7} {:>17} {:>7}",
-            "engine", "pages", "threads", "compress GB/s", "", "decompress GB/s", ""
-        );
+        let line = |[engine, pages, threads, compress, compress_share, decompress, decompress_share]: [&str; 7]| {
+            format!(
+                "{engine:<11} {pages:>9} {threads:>7} {compress:>14} {compress_share:>5} {decompress:>16} {decompress_share:>5}\n"
+            )
+        };
+        out += &line(["engine", "pages", "threads", "compress GB/s", share, "decompress GB/s", share]);
         let mut engines: Vec<&str> = points.iter().map(|point| point.engine.as_str()).collect();
         engines.sort_unstable();
         engines.dedup();
@@ -115,16 +119,15 @@ fn series(document: &Document) -> String {
             let base = if along == Along::Batch { of_engine[of_engine.len() - 1] } else { of_engine[0] };
             for point in &of_engine {
                 let share = |direction| figure(point.gbps(direction) / base.gbps(direction));
-                let _ = writeln!(
-                    out,
-                    "{engine:<11} {:>9} {:>7} {:>15} {:>7} {:>17} {:>7}",
-                    quantity::count(point.pages),
-                    point.threads,
-                    figure(point.compress_gbps),
-                    share(Direction::Compress),
-                    figure(point.decompress_gbps),
-                    share(Direction::Decompress)
-                );
+                out += &line([
+                    engine,
+                    &quantity::count(point.pages),
+                    &point.threads.to_string(),
+                    &figure(point.compress_gbps),
+                    &share(Direction::Compress),
+                    &figure(point.decompress_gbps),
+                    &share(Direction::Decompress),
+                ]);
             }
         }
         out.push('\n');

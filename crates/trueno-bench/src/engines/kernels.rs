@@ -1,7 +1,7 @@
 //! Our own kernels on pages in device memory.
 #![allow(unsafe_code)]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
@@ -23,7 +23,7 @@ const SLACK_BYTES: usize = 64 * 1024;
 enum Encoder {
     /// A kernel.
     Kernel(Lz4Compressor),
-    /// A codec on the CPU, for its blocks alone.
+    /// A codec on one CPU thread, for its blocks.
     Cpu(Box<dyn BlockCodec>),
 }
 
@@ -41,6 +41,8 @@ pub(crate) struct KernelEngine<'a> {
     index: DeviceBuffer,
     decoded: DeviceBuffer,
     status: DeviceBuffer,
+    /// The time of the codec on the CPU.
+    encode: Duration,
     last: Duration,
 }
 
@@ -95,6 +97,7 @@ impl<'a> KernelEngine<'a> {
                 index: session.buffer(pages * PackedEntry::BYTES)?,
                 decoded: session.buffer(pages * PAGE_SIZE)?,
                 status: session.buffer(pages * size_of::<u32>())?,
+                encode: Duration::ZERO,
                 last: Duration::ZERO,
             })
         };
@@ -150,7 +153,9 @@ impl Engine for KernelEngine<'_> {
             stream.fill(buffer, 0..buffer.len_bytes(), 0xee).map_err(device_failed)?;
         }
         if let Encoder::Cpu(codec) = &mut self.encoder {
+            let start = Instant::now();
             let (packed, index) = pack(codec.as_mut(), pages);
+            self.encode = start.elapsed();
             stream.upload(&self.packed, 0, &packed).map_err(device_failed)?;
             stream.upload(&self.index, 0, &index).map_err(device_failed)?;
         } else {
@@ -161,7 +166,7 @@ impl Engine for KernelEngine<'_> {
 
     fn compress(&mut self, _: &[Page]) -> Result<Duration> {
         let Self { session, encoder, pages, input, packed, index, .. } = self;
-        let Encoder::Kernel(compressor) = encoder else { return Ok(Duration::ZERO) };
+        let Encoder::Kernel(compressor) = encoder else { return Ok(self.encode) };
         compressor.zero(&session.stream, *pages, index).map_err(device_failed)?;
         self.last = session.time(|| {
             // SAFETY: the index and the counters were just zeroed, the buffers have room for these pages, and one stream

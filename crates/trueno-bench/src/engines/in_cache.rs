@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::codec::{Block, BlockCodec};
+use super::codec::{BLOCK_BOUND, Block, BlockCodec};
 use crate::engine::Engine;
 use crate::error::Result;
 
@@ -51,7 +51,7 @@ impl Engine for InCache {
     }
 
     fn load(&mut self, pages: &[Page]) -> Result<()> {
-        let mut out: Block = [0; _];
+        let mut out: Block = [0; BLOCK_BOUND];
         self.blocks.clear();
         for page in pages {
             let len_bytes = self.encoder.encode_or_copy(page, &mut out);
@@ -61,7 +61,7 @@ impl Engine for InCache {
     }
 
     fn compress(&mut self, pages: &[Page]) -> Result<Duration> {
-        let mut out: Block = [0; _];
+        let mut out: Block = [0; BLOCK_BOUND];
         let start = Instant::now();
         black_box(pages.iter().map(|page| self.encoder.encode(page, &mut out)).sum::<usize>());
         Ok(start.elapsed())

@@ -10,7 +10,7 @@ use trueno_zram_core::gpu::raw::{
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
-use super::codec::{Block, BlockCodec, MakeCodec};
+use super::codec::{BLOCK_BOUND, Block, BlockCodec, MakeCodec};
 use super::resident::{Session, device_failed};
 use super::{Engines, codec};
 use crate::engine::Engine;
@@ -22,7 +22,7 @@ const SLACK_BYTES: usize = 64 * 1024;
 /// Where the compressed pages come from.
 enum Encoder {
     /// A kernel.
-    Kernel(Lz4Compressor),
+    Kernel(Box<Lz4Compressor>),
     /// A codec on one CPU thread, for its blocks.
     Cpu(Box<dyn BlockCodec>),
 }
@@ -66,7 +66,13 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
                 name += "/read-back";
             }
             let compressor = Lz4Compressor::with_shape(&session.context, mode, stores, shape).map_err(device_failed)?;
-            engines.push(Box::new(KernelEngine::new(session, name, Encoder::Kernel(compressor), shape, pages)?));
+            engines.push(Box::new(KernelEngine::new(
+                session,
+                name,
+                Encoder::Kernel(Box::new(compressor)),
+                shape,
+                pages,
+            )?));
         }
     }
     if let Some(c_lz4) = codec::C_LZ4 {
@@ -220,7 +226,7 @@ impl Engine for KernelEngine<'_> {
 /// Packs the blocks that a codec makes of the pages, and their index.
 fn pack(codec: &mut dyn BlockCodec, pages: &[Page]) -> (Vec<u8>, Vec<u8>) {
     let (mut packed, mut index) = (Vec::new(), Vec::new());
-    let mut out: Block = [0; _];
+    let mut out: Block = [0; BLOCK_BOUND];
     for page in pages {
         let len_bytes = codec.encode_or_copy(page, &mut out);
         let kind = if len_bytes < PAGE_SIZE { PageKind::Lz4 } else { PageKind::Raw };

@@ -67,7 +67,7 @@ impl<'a> Bench<'a> {
             }
         }
         document.finish_rows();
-        let mixed = mix(corpora, run.pages);
+        let mixed = mix(corpora, run.pages)?;
         observer.begin("batch sizes");
         let pool = cpu::pool(workers_beside_driver(run.threads))?;
         let (points, gpu_stages) =

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use trueno_zram_core::{PAGE_SIZE, Page, same_filled};
+use trueno_zram_core::{PAGE_SIZE, Page, default_pool, same_filled};
 
 use crate::error::{Error, Result};
 
@@ -131,15 +131,20 @@ pub fn load(files: &[PathBuf], at_most: usize) -> Result<Vec<Corpus>> {
 }
 
 /// Returns `count` pages of all corpora in turn, repeated, so that every part of them is a mixture.
-#[must_use]
-pub fn mix(corpora: &[Corpus], count: usize) -> Vec<Page> {
+///
+/// # Errors
+/// The threads that copy them cannot be started.
+pub fn mix(corpora: &[Corpus], count: usize) -> Result<Vec<Page>> {
     let longest = corpora.iter().map(|corpus| corpus.pages.len()).max().unwrap_or(0);
     let in_turn = (0..longest).flat_map(|i| corpora.iter().map(move |corpus| &corpus.pages[i % corpus.pages.len()]));
     let in_turn: Vec<&Page> = in_turn.collect();
     // Large mixtures are first touched by all cores.
     let mut pages = vec![[0; PAGE_SIZE]; count];
-    pages.par_iter_mut().enumerate().with_min_len(256).for_each(|(i, page)| *page = *in_turn[i % in_turn.len()]);
-    pages
+    let pool = default_pool().map_err(Error::engine("worker threads"))?;
+    pool.install(|| {
+        pages.par_iter_mut().enumerate().with_min_len(256).for_each(|(i, page)| *page = *in_turn[i % in_turn.len()]);
+    });
+    Ok(pages)
 }
 
 /// Returns `at_most` numbers below `count`, evenly spread, or all of them.
@@ -207,7 +212,7 @@ mod tests {
     #[test]
     fn mixtures_take_from_all_corpora_in_turn() {
         let corpora = load(&[], usize::MAX).unwrap();
-        let mixed = mix(&corpora, 1000);
+        let mixed = mix(&corpora, 1000).unwrap();
         assert_eq!(mixed.len(), 1000);
         assert!(corpora.iter().zip(&mixed).all(|(corpus, page)| corpus.pages[0] == *page));
     }

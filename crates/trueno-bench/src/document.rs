@@ -14,7 +14,7 @@ use crate::timing::{bytes_of, gbps, geometric_mean, paired_quotient};
 /// The findings of a run. Speeds count uncompressed bytes, in 10^9 per second.
 #[derive(Debug, Serialize)]
 pub struct Document {
-    /// `bench`, `codecs`, `kernels` or `pipeline`.
+    /// `bench`, `pages`, `kernels` or `pipeline`.
     pub(crate) command: &'static str,
     pub(crate) command_line: String,
     pub(crate) machine: Machine,

@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use crate::corpora::Corpus;
+use crate::corpora::{Corpus, mix};
 use crate::document::{Document, Run};
+use crate::engine::verify;
 use crate::engines::resident::{NvCompEngine, Session};
 use crate::engines::{NVCOMP, kernels};
 use crate::error::Result;
 use crate::measure::{Observer, measure};
-use trueno_zram_core::Page;
 
 /// Our decompressor on blocks that C lz4 made on the CPU. Their ratio is the bar.
 pub(crate) const C_LZ4_BLOCKS: &str = "c-lz4 blocks";
@@ -28,7 +28,7 @@ pub fn run(
     let mut document = Document::new("kernels", run, &[C_LZ4_BLOCKS, NVCOMP], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);
-        let pages: Vec<Page> = corpus.pages.iter().copied().cycle().take(run.pages).collect();
+        let pages = mix(std::slice::from_ref(corpus), run.pages)?;
         let mut engines = kernels::all(&session, pages.len())?;
         if session.nvcomp.is_some() {
             engines.push(Box::new(NvCompEngine::new(&session, pages.len())?));
@@ -37,4 +37,20 @@ pub fn run(
     }
     document.finish_rows();
     Ok(document)
+}
+
+/// Launches every kernel a few times on every corpus and checks the results, without timing.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(corpora: &[Corpus], device_index: u32, run: Run, observer: &dyn Observer) -> Result<()> {
+    let session = Session::new(device_index, None)?;
+    for corpus in corpora {
+        let pages = mix(std::slice::from_ref(corpus), run.pages)?;
+        for mut engine in kernels::all(&session, pages.len())? {
+            observer.begin(&format!("{} on {}", engine.name(), corpus.name));
+            verify(engine.as_mut(), &pages)?;
+        }
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@
 //! - [`Corpus`]: real pages; same-filled ones are counted and left out.
 //! - [`Engine`]: anything measured. It compresses a batch of pages, keeps the result and restores it.
 //! - [`bench`]: CPU engines and the GPU side by side, from one thread to all.
-//! - [`codecs`]: codecs alone, one page at a time in the cache.
+//! - [`pages`]: codecs alone, one page at a time in the cache.
 //! - [`kernels`]: GPU kernels on pages in device memory, beside nvCOMP.
 //! - [`pipeline`]: batches from host memory through the GPU and back, beside the bus and C lz4.
 //! - [`Document`]: what a run found, as JSON, as text ([`table`]) and as an HTML page ([`html`]).
@@ -15,7 +15,6 @@
 #![deny(unsafe_code)]
 
 pub mod bench;
-pub mod codecs;
 mod corpora;
 mod document;
 mod engine;
@@ -25,6 +24,7 @@ pub mod html;
 pub mod kernels;
 mod machine;
 mod measure;
+pub mod pages;
 pub mod pipeline;
 mod quantity;
 mod series;

@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 
 use clap::{Parser, ValueEnum};
 use trueno_bench::pipeline::Section;
-use trueno_bench::{Document, Observer, Rivals, Run, codecs, kernels, load, pipeline, table};
+use trueno_bench::{Document, Observer, Rivals, Run, kernels, load, pages, pipeline, table};
 use trueno_zram_core::gpu::GpuBatchConfig;
 
 /// Measure codecs, GPU kernels and pipelines beside their rivals.
@@ -18,7 +18,7 @@ use trueno_zram_core::gpu::GpuBatchConfig;
 #[command(version)]
 enum Command {
     /// Codecs alone, one page at a time in the cache of one thread; and our batches from one thread to all.
-    Codecs {
+    Pages {
         #[command(flatten)]
         common: Common,
         /// Add the kernel's zram. It needs root, and adds a temporary zram device.
@@ -47,6 +47,9 @@ enum Command {
         /// Pages on the device; each corpus is repeated.
         #[arg(long, default_value = "65536")]
         pages: NonZeroU32,
+        /// Check each kernel without timing it, for profilers.
+        #[arg(long)]
+        once: bool,
     },
     /// Batches from host memory through the GPU and back.
     Pipeline {
@@ -105,7 +108,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
     let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let (common, document) = match command {
-        Command::Codecs { common, zram, rounds, pages } => {
+        Command::Pages { common, zram, rounds, pages } => {
             if zram {
                 for device in trueno_bench::remove_leftovers() {
                     eprintln!("removed {device}, which an earlier run had left");
@@ -113,12 +116,16 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
             }
             let (rivals, run) =
                 (Rivals { nvcomp: None, zram }, Run { rounds: rounds.get(), pages: pages.get(), threads });
-            let document = codecs::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
+            let document = pages::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
             (common, document)
         }
-        Command::Kernels { common, nvcomp, device, rounds, pages } => {
+        Command::Kernels { common, nvcomp, device, rounds, pages, once } => {
             let run = Run { rounds: rounds.get(), pages: pages.get() as usize, threads };
-            let document = kernels::run(&load(&common.files, usize::MAX)?, device, nvcomp.as_ref(), run, &Lines)?;
+            let corpora = load(&common.files, usize::MAX)?;
+            if once {
+                return Ok(kernels::check(&corpora, device, run, &Lines)?);
+            }
+            let document = kernels::run(&corpora, device, nvcomp.as_ref(), run, &Lines)?;
             (common, document)
         }
         Command::Pipeline { common, device, rounds, pages, slot_pages, slots, mut sections } => {

@@ -74,7 +74,7 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
         context,
         pool: cpu::pool(run.threads)?,
         gpu_pool: cpu::pool(workers_beside_driver(run.threads))?,
-        pages: mix(corpora, run.pages),
+        pages: mix(corpora, run.pages)?,
     };
     let mut document = Document::new("pipeline", run, &[BAR, Bus::NAME], corpora);
     let has = |section| options.sections.contains(&section);
@@ -91,7 +91,7 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
     if has(Section::Corpora) {
         for corpus in corpora {
             observer.begin(&corpus.name);
-            let pages = mix(std::slice::from_ref(corpus), run.pages.div_ceil(4));
+            let pages = mix(std::slice::from_ref(corpus), run.pages.div_ceil(4))?;
             let timed = measure(pipeline.of_corpus(pages.len())?, &pages, run.rounds, observer)?;
             document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
         }

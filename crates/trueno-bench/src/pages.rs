@@ -19,7 +19,7 @@ use crate::measure::{Observer, measure};
 /// # Errors
 /// That of the first engine that fails or restores other pages.
 pub fn run(corpora: &[Corpus], rivals: &Rivals, run: Run, observer: &dyn Observer) -> Result<Document> {
-    let mut document = Document::new("codecs", run, &[BAR], corpora);
+    let mut document = Document::new("pages", run, &[BAR], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);
         let timed = measure(engines(rivals, corpus.pages.len())?, &corpus.pages, run.rounds, observer)?;
@@ -28,7 +28,7 @@ pub fn run(corpora: &[Corpus], rivals: &Rivals, run: Run, observer: &dyn Observe
     document.corpora.iter_mut().for_each(|corpus| corpus.copies = 1);
     document.finish_rows();
     observer.begin("threads");
-    document.scaling = thread_series(&mix(corpora, run.pages), run, observer)?;
+    document.scaling = thread_series(&mix(corpora, run.pages)?, run, observer)?;
     Ok(document)
 }
 

@@ -80,6 +80,5 @@ pub(crate) enum Command {
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),
     Completions(completions::Args),
-    #[command(hide = true)]
     Man(man::Args),
 }

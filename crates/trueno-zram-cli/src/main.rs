@@ -10,6 +10,7 @@ mod engine;
 mod failure;
 mod files;
 mod input;
+mod json;
 mod machine;
 mod output;
 mod pipeline;

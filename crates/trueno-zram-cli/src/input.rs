@@ -43,7 +43,7 @@ impl Input {
     /// Opens a file, or standard input for `-`.
     pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
         let is_stdin = path.as_os_str() == "-";
-        let name = name_of(path);
+        let name = if is_stdin { "standard input".to_owned() } else { path.display().to_string() };
         if is_stdin && standard::is_closed(io::stdin()) {
             return Err(Failure::Failed("standard input is closed".to_owned()));
         }
@@ -198,11 +198,6 @@ impl PageReader {
 
 fn changed(message: String) -> io::Error {
     io::Error::other(message)
-}
-
-/// What messages call the input at `path`.
-pub(crate) fn name_of(path: &Path) -> String {
-    if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 /// The first `wanted` bytes of the room, if there are so many.

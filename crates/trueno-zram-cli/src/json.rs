@@ -10,7 +10,6 @@ use trueno_zram_archive::PageCounts;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::input;
 
 /// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
@@ -108,9 +107,14 @@ pub(crate) fn tracked<T>(
 ) -> Result<T, Failure> {
     if let Err(failure) = &result {
         // If standard output fails as well, the first failure is the one to report.
-        let _ = print_failure(global, command, Some(&input::name_of(file)), failure);
+        let _ = print_failure(global, command, Some(&name_of(file)), failure);
     }
     result
+}
+
+/// What messages call the input at `path`.
+fn name_of(path: &Path) -> String {
+    if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
 }
 
 /// Writes one object and a line break.

@@ -25,6 +25,7 @@ mod signals;
 mod standard;
 mod survey;
 mod terminal;
+mod version;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,9 @@ use commands::{bench, completions, compress, decompress, extract, info, inspect,
 use failure::Failure;
 
 fn main() -> ExitCode {
+    if version::is_asked_for(&std::env::args_os().collect::<Vec<_>>()) {
+        return version::print();
+    }
     let cli = Cli::parse();
     signals::survive_file_limits();
     run(&cli).unwrap_or_else(|failure| failure.report())

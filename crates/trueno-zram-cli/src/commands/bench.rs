@@ -21,7 +21,7 @@ use trueno_bench_engines::nvcomp;
 
 use crate::args::{BackendChoice, Global};
 use crate::failure::Failure;
-use crate::machine::Machine;
+use crate::machine::{Machine, Measure};
 use crate::output::{Output, OutputOptions, Target};
 use document::{CorpusFacts, Document, Run};
 use interrupt::Watch;
@@ -111,7 +111,7 @@ fn measure_all(
     watch: &Watch,
 ) -> Result<Document, Failure> {
     let mut document = Document {
-        machine: Machine::look(false, None),
+        machine: Machine::look(Measure::Nothing, None),
         command: command_line(),
         date: SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -1,4 +1,4 @@
-//! `trueno-zram man`: the manual pages, generated from the same text as `--help`.
+//! `trueno-zram man`: the manual pages, made from the same text as `--help`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -11,43 +11,43 @@ use clap_mangen::Man;
 use crate::args::{Cli, Global};
 use crate::failure::Failure;
 
-/// Print the manual page, or write the pages of all commands.
+/// Print the manual page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Write trueno-zram.1 and one page per command into this directory.
+    /// Write trueno-zram.1 and a page for each command into this directory.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }
 
-/// Sections that the help text does not have.
+/// What the command line's own text does not say.
 const MORE: &str = r#".SH "EXIT STATUS"
 .TP
 0
-Success.
+All went well. That the reader of our output went away is no error.
 .TP
 1
-Something failed. A line on standard error says what failed, and where.
+Something failed: one line on standard error says what and where.
 .TP
 2
-The arguments are wrong.
+The arguments make no sense.
 .SH FILES
-A page archive is a standard LZ4 frame with one block per page of 4096 bytes, followed by an index in a skippable
-frame.
+A page archive is a standard LZ4 frame with one block for each page of 4096 bytes, and an index in a skippable frame at
+its end.
 .BR lz4 (1)
-and every other reader of LZ4 frames can restore it.
+and every other reader of LZ4 frames restores it.
 .SH EXAMPLES
 .TP
 .B trueno-zram compress guest.img
 Writes guest.img.lz4 and keeps guest.img.
 .TP
 .B trueno-zram extract guest.img.lz4 \-\-pages 1000..1010 \-o ten.bin
-Restores ten pages and reads only those.
+Restores ten pages, reading only those.
 .TP
 .B trueno-zram snapshot 4711 \-\-stop \-o process.lz4
-Saves the anonymous memory of process 4711, which is stopped meanwhile.
+Saves the anonymous memory of process 4711, which stands still meanwhile.
 .TP
 .B trueno-zram inspect process.lz4
-Shows what the snapshot is made of.
+Shows what it is made of.
 .SH "SEE ALSO"
 .BR lz4 (1),
 .BR proc (5)
@@ -75,7 +75,7 @@ fn write_page(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
     render(command).and_then(|page| fs::write(&path, page)).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Renders one page. The page of the tool itself has more sections.
+/// One page. That of the whole tool has sections more.
 fn render(command: &clap::Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let man = Man::new(command.clone()).manual("trueno-zram");

@@ -15,6 +15,7 @@ use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{Left, MemoryReader, Process, ProcessError, Selection, Stopped};
 use crate::quantity;
@@ -59,7 +60,7 @@ const BUFFERS: usize = 3;
 #[derive(Debug, Serialize)]
 struct Report {
     pid: u32,
-    command: String,
+    process: String,
     output: String,
     consistency: Consistency,
     mappings: usize,
@@ -210,7 +211,7 @@ impl Report {
         let PageCounts { zero, same_filled, lz4, raw } = summary.pages;
         Self {
             pid: map.pid,
-            command: map.command.clone(),
+            process: map.command.clone(),
             output,
             consistency: map.consistency,
             mappings: map.mappings.len(),
@@ -241,7 +242,7 @@ impl Report {
             eprintln!("trueno-zram: {unreadable} of process {} could not be read and are not in it", self.pid);
         }
         if global.json {
-            return report::print_json(global, self);
+            return json::print(global, "snapshot", self);
         }
         if global.quiet {
             return Ok(());
@@ -249,7 +250,7 @@ impl Report {
         let (bytes_in, bytes_out) = (quantity::bytes(self.bytes_in), quantity::bytes(self.bytes_out));
         eprintln!(
             "{} ({}): {} in {} ranges, {bytes_in} into {bytes_out}, ratio {:.3}, {:.2} s",
-            printable(&self.command),
+            printable(&self.process),
             self.pid,
             quantity::pages(self.pages),
             self.mappings,

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use crate::gpu::{BackendSelection, select_backend};
 
-/// Below this many pages a batch is done on the CPU before the GPU has been told of it.
-const MIN_SHARED_PAGES: usize = 64;
 /// Every so many batches of a class the runner-up is measured again.
 const RETRY_EVERY: u64 = 64;
 /// A runner-up so many times slower than the best is not measured again.
@@ -35,6 +33,15 @@ pub enum Placement {
     Cpu,
     /// The first pages on the GPU, at the same time the others on the CPU.
     Both,
+}
+
+impl Placement {
+    /// Smaller batches always go to the CPU: it is done with them before a GPU has received them.
+    ///
+    /// ```
+    /// assert!(trueno_zram_core::Placement::MIN_GPU_PAGES > 1);
+    /// ```
+    pub const MIN_GPU_PAGES: usize = 64;
 }
 
 impl fmt::Display for Placement {
@@ -143,7 +150,7 @@ impl Rates {
 
     /// Where the next batch of so many pages should go, given a GPU.
     pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Placement {
-        if pages < MIN_SHARED_PAGES {
+        if pages < Placement::MIN_GPU_PAGES {
             return Placement::Cpu;
         }
         let class = self.of(direction).class(pages);

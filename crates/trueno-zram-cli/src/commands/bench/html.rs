@@ -72,7 +72,12 @@ fn header(document: &Document) -> String {
     let facts = [
         (
             "Processor",
-            format!("{}, {}, {}{memory}", machine.cpu.model, threads(machine.cpu.threads), machine.cpu.backend),
+            format!(
+                "{}, {}, {}{memory}",
+                machine.cpu.model,
+                threads(machine.cpu.hardware_threads),
+                machine.cpu.instruction_set
+            ),
         ),
         ("GPU", gpu),
         ("Corpora", document.corpora.iter().map(|corpus| corpus.name.as_str()).collect::<Vec<_>>().join(", ")),

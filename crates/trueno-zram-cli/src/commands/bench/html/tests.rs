@@ -75,7 +75,7 @@ fn document(threads: usize) -> Document {
         copies: 64,
     });
     Document {
-        machine: Machine::look(false, None),
+        machine: Machine::look(crate::machine::Measure::Nothing, None),
         command: format!("trueno-zram bench '{HARM}'"),
         date: "2026-01-31".into(),
         run: Run { rounds: 7, pages: 8192, threads: NonZeroUsize::new(threads).unwrap() },

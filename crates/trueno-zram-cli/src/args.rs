@@ -82,3 +82,22 @@ pub(crate) enum Command {
     Completions(completions::Args),
     Man(man::Args),
 }
+
+impl Command {
+    /// Returns the name of the command, as `--json` prints it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Compress(_) => "compress",
+            Self::Decompress(_) => "decompress",
+            Self::Test(_) => "test",
+            Self::Extract(_) => "extract",
+            Self::Inspect(_) => "inspect",
+            Self::Info(_) => "info",
+            Self::Bench(_) => "bench",
+            Self::Selftest(_) => "selftest",
+            Self::Snapshot(_) => "snapshot",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
+}

@@ -83,22 +83,19 @@ pub(crate) fn print_with(
         .map_err(|error| Failure::io("standard output", &error))
 }
 
-/// Prints that `command` failed on `file`, or as a whole, if `--json` asks for it.
-///
-/// Wrong usage prints nothing: no work was begun.
-pub(crate) fn print_failure(
-    global: &Global,
-    command: &'static str,
-    file: Option<&str>,
-    failure: &Failure,
-) -> Result<(), Failure> {
-    match failure {
-        Failure::Failed(error) => print_with(global, command, Status::Failed, &FailedResult { file, error }),
-        Failure::Usage(_) | Failure::BrokenPipe => Ok(()),
+/// Prints that `command` failed as a whole, if `--json` asks for it. Wrong usage prints nothing: no work was begun.
+pub(crate) fn print_failed_run(global: &Global, command: &'static str, failure: &Failure) {
+    print_failure(global, command, None, failure);
+}
+
+fn print_failure(global: &Global, command: &'static str, file: Option<&str>, failure: &Failure) {
+    if let Failure::Failed(error) = failure {
+        // If standard output fails as well, the first failure is the one to report.
+        let _ = print_with(global, command, Status::Failed, &FailedResult { file, error });
     }
 }
 
-/// Passes on the result of `command` for one file, after printing it if it is a failure.
+/// Returns the result of `command` for one file, after printing it if it is a failure and `--json` asks for it.
 pub(crate) fn tracked<T>(
     global: &Global,
     command: &'static str,
@@ -106,8 +103,7 @@ pub(crate) fn tracked<T>(
     result: Result<T, Failure>,
 ) -> Result<T, Failure> {
     if let Err(failure) = &result {
-        // If standard output fails as well, the first failure is the one to report.
-        let _ = print_failure(global, command, Some(&name_of(file)), failure);
+        print_failure(global, command, Some(&name_of(file)), failure);
     }
     result
 }

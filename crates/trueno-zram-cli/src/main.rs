@@ -41,7 +41,10 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     signals::survive_file_limits();
-    run(&cli).unwrap_or_else(|failure| failure.report())
+    run(&cli).unwrap_or_else(|failure| {
+        json::print_failed_run(&cli.global, cli.command.name(), &failure);
+        failure.report()
+    })
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Failure> {

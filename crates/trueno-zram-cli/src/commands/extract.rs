@@ -126,8 +126,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         _ if global.json => return Err(report::json_needs_stdout()),
         _ => Target::Stdout,
     };
-    json::tracked(global, COMMAND, &args.file, extract(args, global, &target))?;
-    Ok(ExitCode::SUCCESS)
+    files::for_each(std::slice::from_ref(&args.file), |path| {
+        json::tracked(global, COMMAND, path, extract(args, global, &target))
+    })
 }
 
 fn extract(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {

@@ -4,9 +4,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::json;
+use crate::json::{self, Status};
 use crate::machine::{Gpu, Machine, Measure};
 use crate::quantity;
 
@@ -21,19 +23,33 @@ pub(crate) struct Args {
     batch: Option<usize>,
 }
 
+/// The result, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    machine: &'a Machine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let measure = if args.measure { Measure::Bandwidth } else { Measure::Nothing };
     let machine = Machine::look(measure, args.batch);
+    // A measurement that was requested and failed is a failure. A machine without a GPU is not.
+    let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
+    let failure = failed.map(|error| Failure::at("measuring the bandwidth", error));
     if global.json {
-        json::print(global, "info", &machine)?;
+        let (status, error) = match &failure {
+            Some(Failure::Failed(error)) => (Status::Failed, Some(error.as_str())),
+            _ => (Status::Ok, None),
+        };
+        json::print_with(global, "info", status, &Report { machine: &machine, error })?;
     } else {
         let text = describe(&machine);
         std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
     }
-    // A measurement that was requested and failed is a failure. A machine without a GPU is not.
-    let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
-    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(Failure::at("measuring the bandwidth", error)))
+    Ok(failure.map_or(ExitCode::SUCCESS, |failure| failure.report()))
 }
 
 /// A few lines for people to read.

@@ -31,6 +31,8 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     passed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     seconds: f64,
     gpu_left_out: Option<&'a str>,
     checks: &'a [Outcome],
@@ -64,7 +66,13 @@ fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Resu
     let passed = outcomes.iter().all(|outcome| outcome.passed);
     let took = begun.elapsed();
     if global.json {
-        let report = Report { passed, seconds: took.as_secs_f64(), gpu_left_out: no_gpu, checks: &outcomes };
+        let report = Report {
+            passed,
+            error: (!passed).then(|| verdict(&outcomes, took)),
+            seconds: took.as_secs_f64(),
+            gpu_left_out: no_gpu,
+            checks: &outcomes,
+        };
         let status = if passed { Status::Ok } else { Status::Failed };
         json::print_with(global, "selftest", status, &report)?;
     } else if !global.quiet || !passed {

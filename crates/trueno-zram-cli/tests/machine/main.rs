@@ -5,6 +5,7 @@ mod hostile;
 mod info;
 mod inspect;
 mod manual;
+mod schema;
 mod selftest;
 mod snapshot;
 #[path = "../files/support.rs"]

@@ -35,7 +35,9 @@ pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
     }
     let changelog = read(&root.join("CHANGELOG.md"))?;
     let (version, date) = latest_release(&changelog).ok_or("CHANGELOG.md has no dated release")?;
-    write(&dist.join("changelog"), debian_changelog(version, date)?.as_bytes())?;
+    write(&dist.join("changelog.Debian"), debian_changelog(version, date)?.as_bytes())?;
+    let packed = output(Command::new("gzip").args(["-9", "-n", "-c", "CHANGELOG.md"]).current_dir(root))?;
+    write(&dist.join("changelog.gz"), &packed)?;
     let about = output(Command::new(&binary).args(["--version", "--verbose"]))?;
     let about = String::from_utf8(about).map_err(|error| error.to_string())?;
     let archive = archive(root, &dist, &binary, &about)?;
@@ -75,13 +77,13 @@ fn latest_release(changelog: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// A changelog as Debian wants it. The real one is shipped beside it.
+/// The changelog of the Debian package. That of the project is shipped with it.
 fn debian_changelog(version: &str, date: &str) -> Result<String, String> {
     let date = output(Command::new("date").args(["-u", "-R", "-d", date]))?;
     let date = String::from_utf8(date).map_err(|error| error.to_string())?;
     let date = date.trim();
     Ok(format!(
-        "trueno-zram ({version}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- {MAINTAINER}  {date}\n"
+        "trueno-zram ({version}) unstable; urgency=medium\n\n  * See changelog.gz.\n\n -- {MAINTAINER}  {date}\n"
     ))
 }
 

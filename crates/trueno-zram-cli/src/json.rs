@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use trueno_zram_archive::PageCounts;
+use trueno_zram_core::PageStats;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -54,6 +55,14 @@ impl From<PageCounts> for PageKinds {
     fn from(counts: PageCounts) -> Self {
         let PageCounts { zero, same_filled, lz4, raw } = counts;
         Self { pages: counts.total(), zero, same_filled, lz4, raw }
+    }
+}
+
+/// `PageStats` counts zero pages as same-filled ones too. Zstandard pages are not in archives.
+impl From<PageStats> for PageKinds {
+    fn from(stats: PageStats) -> Self {
+        let PageStats { same_filled, zero, lz4, raw, .. } = stats;
+        Self { pages: stats.pages(), zero, same_filled: same_filled - zero, lz4, raw }
     }
 }
 

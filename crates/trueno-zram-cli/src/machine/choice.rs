@@ -33,7 +33,7 @@ impl Choice {
         let (placement, why) = match pages {
             _ if !gpus.available => (AutoPlacement::Cpu, "there is no usable GPU"),
             pages if pages < Placement::MIN_GPU_PAGES => (AutoPlacement::Cpu, "too small to be worth the transfers"),
-            _ => (AutoPlacement::Measured, "the fastest so far for that size; each is tried first"),
+            _ => (AutoPlacement::Measured, "whichever was fastest so far for that size, once each was tried"),
         };
         Self { batch, least_pages: pages, placement, why }
     }

@@ -1,5 +1,7 @@
-//! `trueno-zram`: memory images into standard .lz4 files.
+//! `trueno-zram`: compresses memory images into standard .lz4 files.
 #![deny(unsafe_code)]
+// A line that cannot be written must not panic: see `messages`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod address_map;
 mod args;
@@ -9,22 +11,22 @@ mod draw;
 mod engine;
 mod failure;
 mod files;
+mod habits;
 mod input;
 mod machine;
+mod messages;
 mod output;
-mod pipeline;
 mod process;
 mod progress;
 mod quantity;
 mod ranges;
 mod report;
 mod restore;
-mod rights;
 mod signals;
-mod standard;
 mod survey;
 mod terminal;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,9 +36,13 @@ use commands::{bench, completions, compress, decompress, extract, info, inspect,
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    signals::survive_file_limits();
-    run(&cli).unwrap_or_else(|failure| failure.report())
+    let run = || {
+        let cli = Cli::parse_from(habits::with_command(env::args_os().collect())?);
+        signals::survive_file_limits();
+        signals::listen();
+        run(&cli)
+    };
+    run().unwrap_or_else(|failure| failure.report())
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Failure> {

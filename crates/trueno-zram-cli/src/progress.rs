@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trueno_zram_io::Observer;
 
 use crate::args::Global;
 use crate::terminal::printable;
@@ -39,7 +40,7 @@ impl Progress {
     }
 
     /// Says how many bytes there will be, once that is known.
-    pub(crate) fn set_total(&self, total_bytes: Option<u64>) {
+    fn set_total(&self, total_bytes: Option<u64>) {
         let template = match total_bytes {
             Some(_) => {
                 "{prefix:.bold} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} {msg} eta {eta}"
@@ -54,8 +55,8 @@ impl Progress {
         }
     }
 
-    /// Says how many bytes of content are done, and how many they are compressed.
-    pub(crate) fn update(&self, content_bytes: u64, compressed_bytes: u64) {
+    /// Shows how many bytes of content are done, and how many bytes hold them.
+    fn update(&self, content_bytes: u64, compressed_bytes: u64) {
         let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now_ms < self.next_ms.load(Ordering::Relaxed) {
             return;
@@ -69,6 +70,16 @@ impl Progress {
     pub(crate) fn finish(self) -> Duration {
         self.bar.finish_and_clear();
         self.start.elapsed()
+    }
+}
+
+impl Observer for Progress {
+    fn total(&self, content_bytes: Option<u64>) {
+        self.set_total(content_bytes);
+    }
+
+    fn progress(&self, content_bytes: u64, archive_bytes: u64) {
+        self.update(content_bytes, archive_bytes);
     }
 }
 

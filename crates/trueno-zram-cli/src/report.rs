@@ -9,7 +9,7 @@ use trueno_zram_archive::{PageCounts, ReadSummary};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::terminal::printable;
+use crate::messages;
 
 /// What came of one file. `ratio` is that of its content to its compressed form, whichever way it went.
 #[derive(Debug, Serialize)]
@@ -88,14 +88,14 @@ pub(crate) fn gbps(bytes: u64, time: Duration) -> f64 {
 /// Says which back end is at work, with `-v`.
 pub(crate) fn say_engine(global: &Global, engine: &Engine) {
     if global.verbose > 0 {
-        eprintln!("back end: {}", engine.describe());
+        messages::line(format_args!("back end: {}", engine.describe()));
     }
 }
 
 /// A line on standard error, unless `-q`.
 pub(crate) fn say(global: &Global, line: &str) {
     if !global.quiet {
-        eprintln!("{}", printable(line));
+        messages::line(line);
     }
 }
 

@@ -13,8 +13,9 @@ use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::{self, Input};
+use crate::messages;
 use crate::survey::{Findings, Format, Held, Survey, Surveyor};
-use crate::terminal::{DrawChoice, Style, printable};
+use crate::terminal::{DrawChoice, Style};
 
 /// Show what the pages of a file or an archive are made of.
 ///
@@ -46,7 +47,7 @@ const PAGES_AT_ONCE: u64 = 1 << 16;
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let findings = look(args, global)?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
-        eprintln!("trueno-zram: {}: {note}", printable(&findings.name));
+        messages::problem(format_args!("{}: {note}", findings.name));
     }
     let text = if global.json {
         serde_json::to_string(&findings.to_json()).map_err(|e| Failure::at("the report", e))? + "\n"
@@ -191,9 +192,9 @@ fn of_image(input: Input, engine: &mut Engine) -> Result<Findings, Failure> {
     let mut reader = input.into_pages();
     loop {
         let taken = match reader.next(&mut pages).map_err(|e| Failure::io(&name, &e))? {
-            input::Piece::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
-            input::Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
-            input::Piece::End => break,
+            input::InputSpan::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
+            input::InputSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+            input::InputSpan::End => break,
         };
         taken.map_err(|e| Failure::at(&name, e))?;
     }

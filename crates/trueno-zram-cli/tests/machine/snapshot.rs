@@ -235,7 +235,7 @@ fn threads_of_the_kernel_have_no_memory() {
     if status.contains("VmSize") || !status.contains("kthreadd") {
         return;
     }
-    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "thread of the kernel"]);
+    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "kernel thread"]);
 }
 
 #[test]
@@ -254,6 +254,6 @@ fn missing_rights_are_told_with_what_would_give_them() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("no right to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
+    assert!(stderr.contains("no permission to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }

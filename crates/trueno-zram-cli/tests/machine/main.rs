@@ -5,6 +5,9 @@ mod info;
 mod inspect;
 mod manual;
 mod selftest;
+#[path = "../files/shim.rs"]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
+mod shim;
 mod snapshot;
 #[path = "../files/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other commands")]

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::json;
 pub(crate) use crate::json::PageKinds as Pages;
-use crate::terminal::printable;
+use crate::messages;
 
 /// The result of one file. `ratio` is the size of its content divided by that of its compressed form, in both directions.
 #[derive(Debug, Serialize)]
@@ -68,14 +68,14 @@ pub(crate) fn gbps(bytes: u64, time: Duration) -> f64 {
 /// Prints the back end in use, with `-v`.
 pub(crate) fn say_engine(global: &Global, engine: &Engine) {
     if global.verbose > 0 {
-        eprintln!("back end: {}", engine.describe());
+        messages::line(format_args!("back end: {}", engine.describe()));
     }
 }
 
 /// Prints a line on standard error, unless `-q`.
 pub(crate) fn say(global: &Global, line: &str) {
     if !global.quiet {
-        eprintln!("{}", printable(line));
+        messages::line(line);
     }
 }
 

@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use trueno_bench_engines::nvcomp;
 
-use crate::args::{BackendChoice, Global};
+use crate::args::{Backend, Global};
 use crate::failure::Failure;
 use crate::machine::{Machine, Measure};
 use crate::output::{Output, OutputOptions, Target};
@@ -71,7 +71,7 @@ impl FromStr for Rival {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    if global.backend == BackendChoice::Interpreter {
+    if global.backend == Backend::Interpreter {
         return Err(Failure::usage("the interpreter checks kernels and times nothing; see selftest"));
     }
     let threads = global.threads();
@@ -144,13 +144,14 @@ fn measure_all(
 
 fn open_report(path: &std::path::Path) -> Result<Output, Failure> {
     let options = OutputOptions { force: true, ..OutputOptions::default() };
-    Output::create(&Target::Path(path.to_owned()), None, options)
+    Ok(Output::create(&Target::Path(path.to_owned()), None, options)?)
 }
 
 fn write_report(mut report: Output, document: &Document) -> Result<(), Failure> {
     let written = report.write_all(html::page(document).as_bytes());
     written.map_err(|e| Failure::io(&report.name, &e))?;
-    report.finish(None).map(|_| ())
+    report.finish(None)?;
+    Ok(())
 }
 
 /// The command as it was given, for the report.

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::{self, Input};
 use crate::json;
-use crate::report;
+use crate::messages;
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Held, Ranges, Survey, Surveyor};
 use crate::terminal::{DrawChoice, Style};
 
@@ -62,8 +62,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_first: bool) -> Result<(), Failure> {
     let findings = look(path, args, engine)?;
-    if let Some(note) = &findings.note {
-        report::say(global, &format!("trueno-zram: {}: {note}", findings.name));
+    if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
+        messages::problem(format_args!("{}: {note}", findings.name));
     }
     if global.json {
         return json::print(global, COMMAND, &findings.to_json());
@@ -229,9 +229,9 @@ fn of_image(input: Input, engine: &mut Engine) -> Result<Findings, Failure> {
     let mut reader = input.into_pages();
     loop {
         let taken = match reader.next(&mut pages).map_err(|e| Failure::io(&name, &e))? {
-            input::Piece::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
-            input::Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
-            input::Piece::End => break,
+            input::InputSpan::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
+            input::InputSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+            input::InputSpan::End => break,
         };
         taken.map_err(|e| Failure::at(&name, e))?;
     }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use trueno_zram_io::Nowhere;
+
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
@@ -11,12 +13,12 @@ use crate::input::Input;
 use crate::json;
 use crate::progress::Progress;
 use crate::report::{self, Report};
-use crate::restore::{self, Nowhere};
+use crate::restore;
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Files to verify; `-`, or none, is standard input.
+    /// Files to verify. Standard input if there are none, and for `-`.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 }

@@ -156,10 +156,10 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::args::BackendChoice;
+    use crate::args::Backend;
 
     fn engine() -> Engine {
-        Engine::with(BackendChoice::Cpu, NonZeroUsize::MIN).expect("the CPU is always there")
+        Engine::with(Backend::Cpu, NonZeroUsize::MIN).expect("the CPU is always there")
     }
 
     fn survey_of(pieces: &[(&[u8], u64)]) -> (Survey, u64, u64) {

@@ -7,6 +7,9 @@ mod inspect;
 mod manual;
 mod schema;
 mod selftest;
+#[path = "../files/shim.rs"]
+#[allow(dead_code, reason = "shared with the tests of the other commands")]
+mod shim;
 mod snapshot;
 #[path = "../files/support.rs"]
 #[allow(dead_code, reason = "shared with the tests of the other commands")]

@@ -8,7 +8,7 @@ use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuOptions};
 use trueno_zram_core::{CompressedBatch, Page};
 
-use crate::args::BackendChoice;
+use crate::args::Backend;
 use crate::failure::Failure;
 
 /// The name in all rows.
@@ -29,15 +29,15 @@ pub(crate) enum Gpu {
 }
 
 /// Looks for the GPU. An error if it was asked for and is not there.
-pub(crate) fn open(choice: BackendChoice, threads: NonZeroUsize) -> std::result::Result<Gpu, Failure> {
+pub(crate) fn open(choice: Backend, threads: NonZeroUsize) -> std::result::Result<Gpu, Failure> {
     let device = GpuDeviceInfo::all().into_iter().find(GpuDeviceInfo::is_supported);
     match (choice, device) {
-        (BackendChoice::Cpu, _) => Ok(Gpu::Absent("--backend cpu".into())),
+        (Backend::Cpu, _) => Ok(Gpu::Absent("--backend cpu".into())),
         (_, Some(device)) => Ok(Gpu::Present { device_index: device.index, threads }),
         (_, None) => {
             let why =
                 GpuContext::new(0).err().map_or_else(|| "no device is supported".into(), |error| error.to_string());
-            if choice == BackendChoice::Gpu { Err(Failure::at("--backend gpu", why)) } else { Ok(Gpu::Absent(why)) }
+            if choice == Backend::Gpu { Err(Failure::at("--backend gpu", why)) } else { Ok(Gpu::Absent(why)) }
         }
     }
 }

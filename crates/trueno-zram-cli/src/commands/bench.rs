@@ -11,7 +11,7 @@ use std::str::FromStr;
 use trueno_bench::bench::Bench;
 use trueno_bench::{Document, Gpu, Rivals, Run, html, load, table};
 
-use crate::args::{BackendChoice, Global};
+use crate::args::{Backend, Global};
 use crate::failure::Failure;
 use crate::output::{Output, OutputOptions, Target};
 use crate::report::say;
@@ -70,11 +70,11 @@ impl FromStr for Rival {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let gpu = match (global.backend, Gpu::find()) {
-        (BackendChoice::Interpreter, _) => {
+        (Backend::Interpreter, _) => {
             return Err(Failure::usage("the interpreter checks kernels and times nothing; see selftest"));
         }
-        (BackendChoice::Cpu, _) => Gpu::Absent("--backend cpu".into()),
-        (BackendChoice::Gpu, Gpu::Absent(why)) => return Err(Failure::at("--backend gpu", why)),
+        (Backend::Cpu, _) => Gpu::Absent("--backend cpu".into()),
+        (Backend::Gpu, Gpu::Absent(why)) => return Err(Failure::at("--backend gpu", why)),
         (_, gpu) => gpu,
     };
     let mut rivals = Rivals::default();
@@ -115,13 +115,14 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn open_report(path: &Path) -> Result<Output, Failure> {
     let options = OutputOptions { force: true, ..OutputOptions::default() };
-    Output::create(&Target::Path(path.to_owned()), None, options)
+    Ok(Output::create(&Target::Path(path.to_owned()), None, options)?)
 }
 
 fn write_report(mut report: Output, document: &Document) -> Result<(), Failure> {
     let written = report.write_all(html::page(document).as_bytes());
     written.map_err(|e| Failure::io(&report.name, &e))?;
-    report.finish(None).map(|_| ())
+    report.finish(None)?;
+    Ok(())
 }
 
 /// Errors of the measuring name what failed and where.

@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use trueno_zram_io::Warning;
+
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
+use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::report::{self, Report};
@@ -18,7 +21,7 @@ use crate::restore;
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
-    /// Write zeros out; without this, pages of zeros in new files become holes.
+    /// Write zeros instead of leaving holes where pages of new files are all zeros.
     #[arg(long)]
     no_sparse: bool,
 }
@@ -28,20 +31,25 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files.files, |path| decompress(path, args, global, &mut engine))
+    files::for_each(&args.files.files, |path| {
+        json::tracked(global, "decompress", path, decompress(path, args, global, &mut engine))
+    })
 }
 
 fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
-    let target = args.files.target(path, files::restored_name)?;
     let input = Input::open(path)?;
+    // Of a file that is not LZ4 at all, its name is not the problem.
+    let target = args.files.target(path, files::restored_name);
+    let target = target.map_err(|failure| restore::not_lz4(&input).unwrap_or(failure))?;
     files::check_removable(rm, path, &input)?;
     let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
     let output_name = output.name.clone();
-    output.finish(Some(&input.metadata))?;
+    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    output.finish_with(Some(&input.metadata), warn)?;
     let time = progress.finish();
     files::remove_source(rm, path, &input.metadata)?;
 

@@ -4,12 +4,13 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde::Serialize;
 
 use crate::args::Global;
 use crate::checks::{self, Check, Outcome};
 use crate::failure::Failure;
-use crate::machine::Gpus;
+use crate::json::{self, Status};
+use crate::machine::{Gpus, Measure};
 use crate::quantity;
 
 /// Check the codecs and the kernels on this machine.
@@ -26,6 +27,17 @@ pub(crate) struct Args {
     only: Option<String>,
 }
 
+/// The result, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    passed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    seconds: f64,
+    gpu_left_out: Option<&'a str>,
+    checks: &'a [Outcome],
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut chosen = checks::all();
@@ -35,7 +47,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             return Err(Failure::usage(format!("no check has {only:?} in its name")));
         }
     }
-    let gpus = Gpus::look(false);
+    let gpus = Gpus::look(Measure::Nothing);
     run_checks(chosen, gpus.reason.as_deref(), global)
 }
 
@@ -54,13 +66,15 @@ fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Resu
     let passed = outcomes.iter().all(|outcome| outcome.passed);
     let took = begun.elapsed();
     if global.json {
-        let report = json!({
-            "passed": passed,
-            "seconds": took.as_secs_f64(),
-            "gpu_left_out": no_gpu,
-            "checks": outcomes,
-        });
-        say(&report.to_string())?;
+        let report = Report {
+            passed,
+            error: (!passed).then(|| verdict(&outcomes, took)),
+            seconds: took.as_secs_f64(),
+            gpu_left_out: no_gpu,
+            checks: &outcomes,
+        };
+        let status = if passed { Status::Ok } else { Status::Failed };
+        json::print_with(global, "selftest", status, &report)?;
     } else if !global.quiet || !passed {
         if let Some(why) = no_gpu {
             say(&format!("      {:<38} left out: {why}", "gpu"))?;

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use crate::gpu::{BackendSelection, select_backend};
 
-/// The CPU finishes a batch of fewer pages than this before the GPU could start.
-const MIN_SHARED_PAGES: usize = 64;
 /// The runner-up is measured again once every this many batches of a class.
 const RETRY_EVERY: u64 = 64;
 /// A runner-up that is slower than the best by more than this factor is not measured again.
@@ -35,6 +33,15 @@ pub enum Placement {
     Cpu,
     /// The first pages on the GPU and the others on the CPU, at the same time.
     Both,
+}
+
+impl Placement {
+    /// Smaller batches always go to the CPU: it is done with them before a GPU has received them.
+    ///
+    /// ```
+    /// assert!(trueno_zram_core::Placement::MIN_GPU_PAGES > 1);
+    /// ```
+    pub const MIN_GPU_PAGES: usize = 64;
 }
 
 impl fmt::Display for Placement {
@@ -144,7 +151,7 @@ impl Rates {
 
     /// Returns where the next batch of `pages` pages should go, given a GPU.
     pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Placement {
-        if pages < MIN_SHARED_PAGES {
+        if pages < Placement::MIN_GPU_PAGES {
             return Placement::Cpu;
         }
         let class = self.of(direction).class(pages);

@@ -1,4 +1,4 @@
-//! Standard input and output as whoever started us left them: open or closed.
+//! Standard streams as the process found them: open or closed.
 
 use std::os::fd::AsFd;
 
@@ -9,9 +9,9 @@ const NULL_DEVICE: (u32, u32) = (1, 3);
 
 /// Whether a standard stream was closed when the process started.
 ///
-/// Rust's runtime fills descriptors 0 to 2 that are closed with `/dev/null`, for reading and writing: data would be lost, or
-/// an empty input found, without a word. A shell's redirection to or from `/dev/null` opens it one way alone.
-pub(crate) fn is_closed(stream: impl AsFd) -> bool {
+/// Rust's runtime opens `/dev/null` for reading and writing in place of descriptors 0 to 2 that are closed. Data would
+/// be lost, or an empty input found, without a word. A shell's redirection opens it for one of the two.
+pub fn is_closed(stream: impl AsFd) -> bool {
     let is_null = |stat: &rustix::fs::Stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE

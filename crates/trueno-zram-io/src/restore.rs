@@ -1,0 +1,98 @@
+//! An archive, or any other .lz4 file, back into its content: one stage reads and decodes, one writes.
+
+use std::sync::mpsc::channel;
+use std::thread;
+
+use rayon::ThreadPool;
+use trueno_zram_archive::{ContentBatch, FrameReader, PageDecoder, Piece, ReadSummary};
+
+use crate::Observer;
+use crate::error::{Error, Operation, Result};
+use crate::input::Input;
+use crate::output::Output;
+
+/// Batches on their way: one that is decoded, one that is written, one that waits.
+const BATCHES: usize = 3;
+
+/// Takes the content, in order.
+pub trait Sink: Send {
+    /// Takes the next batch.
+    ///
+    /// # Errors
+    /// Any that ends the restoring.
+    fn take(&mut self, batch: &ContentBatch) -> Result<()>;
+}
+
+impl Sink for Output {
+    fn take(&mut self, batch: &ContentBatch) -> Result<()> {
+        for span in batch.pieces() {
+            let written = match span {
+                Piece::Data(bytes) => self.write_data(bytes),
+                Piece::Zeros(len_bytes) => self.write_zeros(len_bytes),
+            };
+            written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks the content, and keeps nothing.
+#[derive(Debug)]
+pub struct Nowhere;
+
+impl Sink for Nowhere {
+    fn take(&mut self, _batch: &ContentBatch) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Decodes all of `input` into `sink`, on the workers of `pool`. One thread more writes.
+///
+/// # Errors
+/// [`Error::Archive`] for the input, those of the sink, [`Error::Thread`].
+pub fn restore(
+    input: &Input,
+    sink: &mut impl Sink,
+    decoder: impl PageDecoder,
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<ReadSummary> {
+    let mut reader = FrameReader::with_decoder(input.file(), decoder);
+    let (free, to_fill) = channel();
+    for _ in 0..BATCHES {
+        free.send(ContentBatch::new()).expect("the receiver exists");
+    }
+    let (filled, to_write) = channel();
+    thread::scope(|scope| {
+        let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || -> Result<()> {
+            for batch in to_write {
+                sink.take(&batch)?;
+                // The reader may have ended; then no batch is filled again.
+                let _ = free.send(batch);
+            }
+            Ok(())
+        });
+        let writer = writer.map_err(Error::Thread)?;
+        let decoded = pool.install(|| -> Result<()> {
+            let mut total_known = false;
+            for mut batch in to_fill {
+                let more = reader.read_batch(&mut batch).map_err(|error| Error::archive(&input.name, error))?;
+                let summary = reader.summary();
+                if !total_known && reader.announced_len().is_some() {
+                    observer.total(reader.announced_len());
+                    total_known = true;
+                }
+                observer.progress(summary.content_len, summary.input_len);
+                if !more || filled.send(batch).is_err() {
+                    break;
+                }
+            }
+            Ok(())
+        });
+        drop(filled);
+        let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // A failed write stops the reading, so it comes first.
+        written.and(decoded)
+    })?;
+    Ok(reader.summary().clone())
+}

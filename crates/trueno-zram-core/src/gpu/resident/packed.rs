@@ -53,8 +53,7 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device does not have enough memory, or for more than
-    /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
+    /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
         let stream = Stream::new(context)?;

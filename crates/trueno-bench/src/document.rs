@@ -14,9 +14,11 @@ use crate::timing::{bytes_of, gbps, geometric_mean, paired_quotient};
 /// The findings of a run. Speeds count uncompressed bytes, in 10^9 per second.
 #[derive(Debug, Serialize)]
 pub struct Document {
-    /// `bench`, `pages`, `kernels` or `pipeline`.
+    /// `bench`, `pages`, `kernels` or `pipeline`. The tool writes this and the machine in the form of all its commands.
+    #[serde(skip)]
     pub(crate) command: &'static str,
     pub(crate) command_line: String,
+    #[serde(skip)]
     pub(crate) machine: Machine,
     /// The day in UTC: `2026-01-31`.
     pub(crate) date: String,
@@ -194,6 +196,21 @@ impl Document {
             crossing: None,
             left_out: Vec::new(),
         }
+    }
+
+    /// Returns the document with its command and machine as JSON.
+    ///
+    /// # Errors
+    /// None in practice: there is nothing in it that JSON cannot express.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Whole<'a> {
+            command: &'static str,
+            machine: &'a Machine,
+            #[serde(flatten)]
+            document: &'a Document,
+        }
+        serde_json::to_string_pretty(&Whole { command: self.command, machine: &self.machine, document: self })
     }
 
     /// Adds the rows of engines that were measured together, and their quotients by the bars among them.

@@ -70,7 +70,12 @@ fn header(document: &Document) -> String {
     let facts = [
         (
             "Processor",
-            format!("{}, {}, {}", machine.cpu.model, threads(machine.cpu.threads), machine.cpu.instruction_set),
+            format!(
+                "{}, {}, {}",
+                machine.cpu.model,
+                threads(machine.cpu.hardware_threads),
+                machine.cpu.instruction_set
+            ),
         ),
         ("GPU", gpu),
         ("Corpora", document.corpora.iter().map(|corpus| corpus.name.as_str()).collect::<Vec<_>>().join(", ")),

@@ -20,7 +20,7 @@ pub(crate) struct Machine {
 #[derive(Debug, Serialize)]
 pub(crate) struct Cpu {
     pub(crate) model: String,
-    pub(crate) threads: usize,
+    pub(crate) hardware_threads: usize,
     pub(crate) instruction_set: String,
 }
 
@@ -31,7 +31,7 @@ impl Machine {
         let model = lines.find(|(key, _)| ["model name", "cpu model", "Model"].contains(&key.trim()));
         let cpu = Cpu {
             model: model.map_or("unknown CPU".into(), |(_, model)| model.trim().to_owned()),
-            threads: available_parallelism().map_or(1, NonZeroUsize::get),
+            hardware_threads: available_parallelism().map_or(1, NonZeroUsize::get),
             instruction_set: InstructionSet::detect().to_string(),
         };
         let gpus = GpuDeviceInfo::all().into_iter().map(|gpu| gpu.name).collect();

@@ -149,6 +149,6 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn write_json(file: &Path, document: &Document) -> Result<(), Box<dyn std::error::Error>> {
-    let json = serde_json::to_string_pretty(document)? + "\n";
+    let json = document.to_json()? + "\n";
     Ok(std::fs::write(file, json).map_err(|error| format!("{}: {error}", file.display()))?)
 }

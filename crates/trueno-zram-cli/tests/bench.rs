@@ -122,7 +122,8 @@ fn the_rest_stands_beside_the_rows() {
     ] {
         assert!(json.get(part).is_some(), "{part}");
     }
-    assert!(json["machine"]["cpu"]["threads"].as_u64().is_some_and(|threads| threads > 0));
+    assert_eq!((&json["schema"], &json["command"], &json["status"]), (&1.into(), &"bench".into(), &"ok".into()));
+    assert!(json["machine"]["cpu"]["hardware_threads"].as_u64().is_some_and(|threads| threads > 0));
     let ran: BTreeSet<&str> =
         json["rows"].as_array().unwrap().iter().map(|row| row["engine"].as_str().unwrap()).collect();
     let left_out = json["left_out"].as_array().unwrap();

@@ -8,11 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
+use serde::Serialize;
 use trueno_bench::bench::Bench;
 use trueno_bench::{Document, Gpu, Rivals, Run, html, load, table};
 
 use crate::args::{Backend, Global};
 use crate::failure::Failure;
+use crate::json;
+use crate::machine::{Machine, Measure};
 use crate::output::{Output, OutputOptions, Target};
 use crate::report::say;
 use interrupt::Watch;
@@ -67,6 +70,14 @@ impl FromStr for Rival {
     }
 }
 
+/// The result, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    machine: Machine,
+    #[serde(flatten)]
+    document: &'a Document,
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let gpu = match (global.backend, Gpu::find()) {
@@ -104,12 +115,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(report) = report {
         write_report(report, &document)?;
     }
-    let text = if global.json {
-        serde_json::to_string_pretty(&document).map_err(|e| Failure::at("bench", e))? + "\n"
+    if global.json {
+        json::print(global, "bench", &Report { machine: Machine::look(Measure::Nothing, None), document: &document })?;
     } else {
-        table::draw(&document)
-    };
-    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
+        let written = std::io::stdout().write_all(table::draw(&document).as_bytes());
+        written.map_err(|e| Failure::io("standard output", &e))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

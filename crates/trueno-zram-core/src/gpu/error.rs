@@ -116,6 +116,12 @@ pub enum GpuError {
         /// The first failure.
         reason: String,
     },
+    /// A compressor was used in a child of the process that made it.
+    #[error("the compressor belongs to process {owner}; a forked child needs one of its own")]
+    OtherProcess {
+        /// The process that made it.
+        owner: u32,
+    },
     /// The driver did not accept a kernel's text.
     #[error("the driver refuses the PTX: {error}\n{log}")]
     Ptx {

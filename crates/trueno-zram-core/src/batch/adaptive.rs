@@ -18,7 +18,7 @@ use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::CompressedPages;
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
 use crate::page::{PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
@@ -45,7 +45,7 @@ use crate::threads::default_pool;
 /// assert_eq!(compressor.decompress(&batch)?, pages);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-pub struct BatchCompressor<D: Device = Cuda> {
+pub struct BatchCompressor<D: RingDevice = Cuda> {
     gpu: Option<GpuBatchCompressor<D>>,
     cpu: CpuBatchCompressor,
     rates: Rates,
@@ -103,7 +103,7 @@ impl BatchCompressor {
     }
 }
 
-impl<D: Device> BatchCompressor<D> {
+impl<D: RingDevice> BatchCompressor<D> {
     /// Creates a compressor from parts, which must use the same algorithm.
     pub(crate) fn with_parts(gpu: Option<GpuBatchCompressor<D>>, cpu: CpuBatchCompressor) -> Self {
         Self {
@@ -389,9 +389,9 @@ impl<D: Device> BatchCompressor<D> {
     }
 }
 
-impl<D: Device> sealed::Sealed for BatchCompressor<D> {}
+impl<D: RingDevice> sealed::Sealed for BatchCompressor<D> {}
 
-impl<D: Device> BatchCodec for BatchCompressor<D> {
+impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     fn name(&self) -> &'static str {
         "auto"
     }
@@ -433,7 +433,7 @@ impl<D: Device> BatchCodec for BatchCompressor<D> {
     }
 }
 
-impl<D: Device> fmt::Debug for BatchCompressor<D> {
+impl<D: RingDevice> fmt::Debug for BatchCompressor<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchCompressor")
             .field("gpu", &self.gpu)
@@ -444,7 +444,7 @@ impl<D: Device> fmt::Debug for BatchCompressor<D> {
     }
 }
 
-impl<D: Device> fmt::Display for BatchCompressor<D> {
+impl<D: RingDevice> fmt::Display for BatchCompressor<D> {
     /// Writes what the compressor uses, such as `GPU 0 (NVIDIA H200) and 16 CPU threads`, or why it uses no GPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = self.threads();

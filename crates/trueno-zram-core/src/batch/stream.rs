@@ -5,7 +5,7 @@ mod decompress;
 
 use std::collections::VecDeque;
 use std::panic::resume_unwind;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 pub use compress::{CompressStream, CompressedSlot, PageSlot};
@@ -14,7 +14,9 @@ pub use decompress::{DecompressStream, PackedSlot, RestoredSlot};
 use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::arena::IndexEntry;
-use crate::gpu::ring::device::Device;
+use crate::error::Result;
+use crate::gpu::GpuError;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::pause::Pause;
 use crate::gpu::ring::session::{Cause, Direction, Failed, Filled, Finished, Session};
 use crate::gpu::ring::{Lease, Outcome, StageTimes};
@@ -23,13 +25,15 @@ use crate::gpu::ring::{Lease, Outcome, StageTimes};
 ///
 /// There is no thread behind it. Every thread that waits takes the lock for a moment, moves the slots on, and looks again.
 #[derive(Debug)]
-struct Stream<'a, D: Device> {
+struct Stream<'a, D: RingDevice> {
     state: Mutex<State<'a, D>>,
     slot_pages: usize,
+    /// The process that started it.
+    process: u32,
 }
 
 #[derive(Debug)]
-struct State<'a, D: Device> {
+struct State<'a, D: RingDevice> {
     compressor: &'a mut GpuBatchCompressor<D>,
     session: Session<D>,
     /// Slots that were submitted and not taken, in order.
@@ -41,7 +45,7 @@ struct State<'a, D: Device> {
 
 /// Where a submitted slot is.
 #[derive(Debug)]
-enum Submitted<D: Device> {
+enum Submitted<D: RingDevice> {
     /// In the session's flight, which has the same order.
     InFlight,
     /// Here, to be done by the CPU.
@@ -49,21 +53,29 @@ enum Submitted<D: Device> {
 }
 
 /// A result, or pages that the CPU is to do.
-enum Next<D: Device> {
+enum Next<D: RingDevice> {
     ByDevice(Finished<D>),
     ForCpu(Filled<D>),
 }
 
-impl<'a, D: Device> Stream<'a, D> {
+impl<'a, D: RingDevice> Stream<'a, D> {
     fn new(compressor: &'a mut GpuBatchCompressor<D>, direction: Direction) -> Self {
-        let shape = compressor.ring_shape();
+        let (shape, process) = (compressor.ring_shape(), compressor.process);
         let session = match &compressor.ring {
             Some(ring) => Session::new(ring, direction),
             None => Session::without_device(shape, direction),
         };
         let (submitted, is_closed, last_done) = (VecDeque::new(), false, None);
         let state = Mutex::new(State { compressor, session, submitted, is_closed, last_done });
-        Self { state, slot_pages: shape.slot_pages as usize }
+        Self { state, slot_pages: shape.slot_pages as usize, process }
+    }
+
+    /// Refuses to work in a forked child. Another thread may have held the lock when the process forked, so this comes first.
+    fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        Err(GpuError::OtherProcess { owner: self.process }.into())
     }
 
     fn lock(&self) -> MutexGuard<'_, State<'a, D>> {
@@ -71,12 +83,15 @@ impl<'a, D: Device> Stream<'a, D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks again and again until `look` has an answer.
+    /// Looks again and again until `look` has an answer. While another thread has the lock, that one moves the slots on.
     fn wait_for<T>(&self, mut look: impl FnMut(&mut State<'a, D>) -> Option<T>) -> T {
         let mut pause = Pause::default();
         loop {
-            // The lock is held for the look alone.
-            let answer = look(&mut self.lock());
+            let answer = match self.state.try_lock() {
+                Ok(mut state) => look(&mut state),
+                Err(TryLockError::Poisoned(state)) => look(&mut state.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
             if let Some(answer) = answer {
                 return answer;
             }
@@ -84,16 +99,20 @@ impl<'a, D: Device> Stream<'a, D> {
         }
     }
 
-    fn slot(&self) -> Lease<D> {
-        self.wait_for(State::slot)
+    fn slot(&self) -> Result<Lease<D>> {
+        self.check_process()?;
+        Ok(self.wait_for(State::slot))
     }
 
-    fn try_slot(&self) -> Option<Lease<D>> {
-        self.lock().slot()
+    fn try_slot(&self) -> Result<Option<Lease<D>>> {
+        self.check_process()?;
+        Ok(self.lock().slot())
     }
 
-    fn submit(&self, lease: Lease<D>, pages: usize, entries: Vec<IndexEntry>) {
+    fn submit(&self, lease: Lease<D>, pages: usize, entries: Vec<IndexEntry>) -> Result<()> {
+        self.check_process()?;
         self.lock().submit(Filled { lease, pages, entries, submitted: Instant::now() });
+        Ok(())
     }
 
     fn close(&self) {
@@ -105,22 +124,24 @@ impl<'a, D: Device> Stream<'a, D> {
     }
 
     /// The next result, as `finish` makes it, if it is ready.
-    fn try_next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> T) -> Option<T> {
+    fn try_next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> Result<T>) -> Result<Option<T>> {
+        self.check_process()?;
         let state = &mut *self.lock();
-        state.poll().map(|next| finish(state, next))
+        state.poll().map(|next| finish(state, next)).transpose()
     }
 
     /// Waits for the next result. `None` if the stream is closed and nothing is left.
-    fn next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> T) -> Option<T> {
+    fn next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> Result<T>) -> Result<Option<T>> {
+        self.check_process()?;
         self.wait_for(|state| match state.poll() {
-            Some(next) => Some(Some(finish(state, next))),
-            None if state.is_closed && state.submitted.is_empty() => Some(None),
+            Some(next) => Some(finish(state, next).map(Some)),
+            None if state.is_closed && state.submitted.is_empty() => Some(Ok(None)),
             None => None,
         })
     }
 }
 
-impl<D: Device> State<'_, D> {
+impl<D: RingDevice> State<'_, D> {
     /// A slot to fill. If there is none, slots in flight are moved on.
     fn slot(&mut self) -> Option<Lease<D>> {
         loop {
@@ -140,15 +161,10 @@ impl<D: Device> State<'_, D> {
 
     fn submit(&mut self, filled: Filled<D>) {
         let pages = filled.pages;
+        self.submitted.push_back(Submitted::InFlight);
         let left = match &mut self.compressor.ring {
-            Some(ring) => {
-                self.submitted.push_back(Submitted::InFlight);
-                self.session.submit(ring, filled)
-            }
-            None => {
-                self.submitted.push_back(Submitted::InFlight);
-                Ok(Some(filled))
-            }
+            Some(ring) => self.session.submit(ring, filled),
+            None => Ok(Some(filled)),
         };
         match left {
             Ok(None) => {}
@@ -206,9 +222,12 @@ impl<D: Device> State<'_, D> {
     }
 }
 
-impl<D: Device> Drop for Stream<'_, D> {
+impl<D: RingDevice> Drop for Stream<'_, D> {
     /// Waits for slots in flight, no longer than the time limit. Their results are lost.
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(ring) = &state.compressor.ring {
             state.session.end(ring);

@@ -127,6 +127,12 @@ pub enum GpuError {
         /// The first failure.
         reason: String,
     },
+    /// A compressor was used in a child of the process that created it.
+    #[error("the compressor belongs to process {owner}; a forked child must create its own")]
+    OtherProcess {
+        /// The process that created it.
+        owner: u32,
+    },
     /// The driver rejected a kernel's PTX.
     #[error("the driver rejected the PTX: {error}\n{log}")]
     Ptx {

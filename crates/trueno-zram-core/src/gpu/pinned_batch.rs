@@ -6,7 +6,7 @@ use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
 use super::ring::compress::PackedTo;
 use super::ring::decompress::{CompressedPages, PackedFrom};
-use super::ring::device::{Device, PinnedMemory};
+use super::ring::device::{PinnedMemory, RingDevice};
 use super::ring::entries::next_place;
 use crate::arena::IndexEntry;
 use crate::error::{Error, Result};
@@ -209,12 +209,12 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     }
 
     /// Returns the batch as a destination, to be filled from its start.
-    pub(crate) fn packed_to<D: Device<Pinned = P>>(&mut self) -> PackedTo<'_, D> {
+    pub(crate) fn packed_to<D: RingDevice<Pinned = P>>(&mut self) -> PackedTo<'_, D> {
         self.index.clear();
         PackedTo { memory: &mut self.memory, index: &mut self.index }
     }
 
-    pub(crate) fn packed_from<D: Device<Pinned = P>>(&mut self) -> PackedFrom<'_, D> {
+    pub(crate) fn packed_from<D: RingDevice<Pinned = P>>(&mut self) -> PackedFrom<'_, D> {
         PackedFrom { memory: &mut self.memory, index: &self.index }
     }
 

@@ -10,7 +10,10 @@ use super::driver::{CUstream, Driver};
 use super::error::{DriverError, GpuResult};
 use super::event::Event;
 use super::memory::{DeviceBuffer, check_part};
-use super::pinned::{InFlight, PinnedBuffer};
+use super::pinned::{HostCaching, InFlight, PinnedBuffer};
+
+/// What [`Stream::upload`] and [`Stream::download`] copy at a time.
+const STAGING_BYTES: usize = 4 << 20;
 
 /// A queue of work for a device. Two streams run side by side, unless an [`Event`] orders them.
 ///
@@ -70,14 +73,16 @@ impl Stream {
     /// # Errors
     /// If the bytes do not fit there, or the copy or work before it in the stream fails.
     pub fn upload(&self, to: &DeviceBuffer, offset: usize, bytes: &[u8]) -> GpuResult<()> {
-        let to = self.part_of(to, offset, bytes.len())?;
-        self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the source is borrowed until the wait below is over. What that
-            // leaves open: if the wait fails, the borrow ends though the source may still be read. The context is then
-            // given up, so nothing follows that copy, but nothing can take it back.
-            unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.handle) }?;
-            self.finish_copy(driver)
-        })
+        self.part_of(to, offset, bytes.len())?;
+        if bytes.is_empty() {
+            return self.synchronize();
+        }
+        let mut staging = self.staging(bytes.len())?;
+        for (number, part) in bytes.chunks(STAGING_BYTES).enumerate() {
+            staging.bytes_mut()?[..part.len()].copy_from_slice(part);
+            self.upload_pinned(to, offset + number * STAGING_BYTES, &mut staging, 0..part.len())?;
+        }
+        staging.wait()
     }
 
     /// Copies bytes of a buffer to the host, and waits.
@@ -97,22 +102,22 @@ impl Stream {
     /// # Errors
     /// If the buffer has no such bytes, or the copy or work before it in the stream fails.
     pub fn download(&self, from: &DeviceBuffer, offset: usize, bytes: &mut [u8]) -> GpuResult<()> {
-        let from = self.part_of(from, offset, bytes.len())?;
-        self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the destination is borrowed until the wait below is over. What that
-            // leaves open: if the wait fails, the borrow ends though the destination may still be written. The context is then
-            // given up, so nothing follows that copy, but nothing can take it back.
-            unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.handle) }?;
-            self.finish_copy(driver)
-        })
+        self.part_of(from, offset, bytes.len())?;
+        if bytes.is_empty() {
+            return self.synchronize();
+        }
+        let mut staging = self.staging(bytes.len())?;
+        for (number, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
+            self.download_pinned(from, offset + number * STAGING_BYTES, &mut staging, 0..part.len())?;
+            part.copy_from_slice(&staging.bytes()?[..part.len()]);
+        }
+        Ok(())
     }
 
-    /// Waits for a copy of memory that is only borrowed; gives the context up if it cannot. It takes the driver, not a call
-    /// of its own, so that a context that another thread gives up in between is still waited for.
-    fn finish_copy(&self, driver: &Driver) -> Result<(), DriverError> {
-        // SAFETY: the stream lives.
-        unsafe { driver.cuStreamSynchronize(self.handle) }
-            .inspect_err(|error| self.context.abandon(&format!("a copy could not be waited for: {error}")))
+    /// Memory for copies from and to the caller's. The device never touches what is only borrowed: if a copy cannot be waited
+    /// for, this memory leaks, and the borrow can end.
+    fn staging(&self, len_bytes: usize) -> GpuResult<PinnedBuffer> {
+        PinnedBuffer::new(&self.context, len_bytes.min(STAGING_BYTES), HostCaching::Cached)
     }
 
     /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.

@@ -6,12 +6,12 @@ use crate::batch::gpu::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
 use crate::error::Result;
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::session::{Direction, Finished};
 use crate::gpu::ring::{Lease, StageTimes};
 use crate::page::{Page, PageData};
 
-impl<D: Device> GpuBatchCompressor<D> {
+impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Starts a stream of pages to compress.
     ///
     /// Pages are written straight into page-locked memory, slot by slot, and compressed pages are read from page-locked
@@ -50,8 +50,9 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// None on account of the device: if it fails, the CPU compresses the pages of the slots.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. If the device fails, the CPU compresses the pages of the slots.
     pub fn compress_stream(&mut self) -> Result<CompressStream<'_, D>> {
+        self.check_process()?;
         Ok(CompressStream { stream: Stream::new(self, Direction::Compress) })
     }
 }
@@ -63,11 +64,11 @@ impl<D: Device> GpuBatchCompressor<D> {
 /// counts them as the calls do; no page is lost. Dropping the stream waits for slots in flight, no longer than the time
 /// limit, and drops their results. [`PageSlot`]s and [`CompressedSlot`]s may outlive it.
 #[derive(Debug)]
-pub struct CompressStream<'a, D: Device = Cuda> {
+pub struct CompressStream<'a, D: RingDevice = Cuda> {
     stream: Stream<'a, D>,
 }
 
-impl<D: Device> CompressStream<'_, D> {
+impl<D: RingDevice> CompressStream<'_, D> {
     /// Returns a slot to fill, and waits until one is free.
     ///
     /// A slot is free when its [`CompressedSlot`] is dropped. A single thread that fills all slots and takes no result would
@@ -82,9 +83,9 @@ impl<D: Device> CompressStream<'_, D> {
     /// ```
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn slot(&self) -> Result<PageSlot<D>> {
-        Ok(PageSlot::new(self.stream.slot()))
+        self.stream.slot().map(PageSlot::new)
     }
 
     /// Returns a slot to fill, or `None` if all are in use.
@@ -108,35 +109,34 @@ impl<D: Device> CompressStream<'_, D> {
     /// ```
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn try_slot(&self) -> Result<Option<PageSlot<D>>> {
-        Ok(self.stream.try_slot().map(PageSlot::new))
+        Ok(self.stream.try_slot()?.map(PageSlot::new))
     }
 
     /// Submits the pages of a slot.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn submit(&self, slot: PageSlot<D>) -> Result<()> {
-        self.stream.submit(slot.lease, slot.len, Vec::new());
-        Ok(())
+        self.stream.submit(slot.lease, slot.len, Vec::new())
     }
 
     /// Returns the result of the oldest slot that was submitted and not taken, and waits for it. Returns `None` when the
     /// stream is [closed](Self::close) and nothing is left.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn next(&self) -> Result<Option<CompressedSlot<D>>> {
-        self.stream.next(State::compressed).transpose()
+        self.stream.next(State::compressed)
     }
 
     /// Returns the result of the oldest slot that was submitted and not taken, or `None` if it is not ready.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn try_next(&self) -> Result<Option<CompressedSlot<D>>> {
-        self.stream.try_next(State::compressed).transpose()
+        self.stream.try_next(State::compressed)
     }
 
     /// The number of slots that were submitted and not taken.
@@ -161,12 +161,12 @@ impl<D: Device> CompressStream<'_, D> {
 ///
 /// Its pages hold whatever was there before. They are ordinary memory once the GPU is not used any more.
 #[derive(Debug)]
-pub struct PageSlot<D: Device = Cuda> {
+pub struct PageSlot<D: RingDevice = Cuda> {
     lease: Lease<D>,
     len: usize,
 }
 
-impl<D: Device> PageSlot<D> {
+impl<D: RingDevice> PageSlot<D> {
     fn new(lease: Lease<D>) -> Self {
         Self { len: lease.capacity(), lease }
     }
@@ -206,7 +206,7 @@ impl<D: Device> PageSlot<D> {
 
 /// Compressed pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
 #[derive(Debug)]
-pub struct CompressedSlot<D: Device = Cuda> {
+pub struct CompressedSlot<D: RingDevice = Cuda> {
     pages: usize,
     held: Held<D>,
     times: BatchTimes,
@@ -214,12 +214,12 @@ pub struct CompressedSlot<D: Device = Cuda> {
 
 /// Where the compressed pages are.
 #[derive(Debug)]
-enum Held<D: Device> {
+enum Held<D: RingDevice> {
     ByDevice(Finished<D>),
     ByCpu { lease: Lease<D>, batch: CompressedBatch },
 }
 
-impl<D: Device> CompressedSlot<D> {
+impl<D: RingDevice> CompressedSlot<D> {
     /// The number of pages.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -280,7 +280,7 @@ impl<D: Device> CompressedSlot<D> {
     }
 }
 
-impl<D: Device> State<'_, D> {
+impl<D: RingDevice> State<'_, D> {
     fn compressed(&mut self, next: Next<D>) -> Result<CompressedSlot<D>> {
         let (pages, held, stages, submitted) = match next {
             Next::ByDevice(finished) => {

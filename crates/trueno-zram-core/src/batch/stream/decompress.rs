@@ -10,13 +10,13 @@ use crate::cpu::PageCodec;
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::CompressedPages;
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::entries::next_place;
 use crate::gpu::ring::session::{Direction, Filled, Finished};
 use crate::gpu::ring::{Lease, StageTimes};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
-impl<D: Device> GpuBatchCompressor<D> {
+impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Starts a stream of compressed pages to restore. It is the counterpart of
     /// [`compress_stream`](Self::compress_stream), with the same rules.
     ///
@@ -39,8 +39,9 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// None on account of the device: if it fails, the CPU restores the pages of the slots.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. If the device fails, the CPU restores the pages of the slots.
     pub fn decompress_stream(&mut self) -> Result<DecompressStream<'_, D>> {
+        self.check_process()?;
         Ok(DecompressStream { stream: Stream::new(self, Direction::Decompress) })
     }
 }
@@ -50,43 +51,42 @@ impl<D: Device> GpuBatchCompressor<D> {
 ///
 /// The rules are those of [`CompressStream`](super::CompressStream).
 #[derive(Debug)]
-pub struct DecompressStream<'a, D: Device = Cuda> {
+pub struct DecompressStream<'a, D: RingDevice = Cuda> {
     stream: Stream<'a, D>,
 }
 
-impl<D: Device> DecompressStream<'_, D> {
+impl<D: RingDevice> DecompressStream<'_, D> {
     /// Returns an empty slot to fill, and waits until one is free: until a [`RestoredSlot`] is dropped, that is.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn slot(&self) -> Result<PackedSlot<D>> {
-        Ok(PackedSlot::new(self.stream.slot()))
+        self.stream.slot().map(PackedSlot::new)
     }
 
     /// Returns an empty slot to fill, or `None` if all are in use.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn try_slot(&self) -> Result<Option<PackedSlot<D>>> {
-        Ok(self.stream.try_slot().map(PackedSlot::new))
+        Ok(self.stream.try_slot()?.map(PackedSlot::new))
     }
 
     /// Submits the compressed pages of a slot.
     ///
     /// # Errors
-    /// None on account of the device.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
     pub fn submit(&self, slot: PackedSlot<D>) -> Result<()> {
-        self.stream.submit(slot.lease, slot.index.len(), slot.index);
-        Ok(())
+        self.stream.submit(slot.lease, slot.index.len(), slot.index)
     }
 
     /// Returns the result of the oldest slot that was submitted and not taken, and waits for it. Returns `None` when the
     /// stream is [closed](Self::close) and nothing is left.
     ///
     /// # Errors
-    /// None on account of the device. Corrupt pages are errors of the [slot](RestoredSlot::check).
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error. Corrupt pages are errors of the [slot](RestoredSlot::check).
     pub fn next(&self) -> Result<Option<RestoredSlot<D>>> {
-        Ok(self.stream.next(State::restored))
+        self.stream.next(State::restored)
     }
 
     /// Returns the result of the oldest slot that was submitted and not taken, or `None` if it is not ready.
@@ -94,7 +94,7 @@ impl<D: Device> DecompressStream<'_, D> {
     /// # Errors
     /// Those of [`next`](Self::next).
     pub fn try_next(&self) -> Result<Option<RestoredSlot<D>>> {
-        Ok(self.stream.try_next(State::restored))
+        self.stream.try_next(State::restored)
     }
 
     /// The number of slots that were submitted and not taken.
@@ -117,13 +117,13 @@ impl<D: Device> DecompressStream<'_, D> {
 
 /// Page-locked memory to fill with compressed pages, for [`DecompressStream::submit`]. Dropped, it goes back unused.
 #[derive(Debug)]
-pub struct PackedSlot<D: Device = Cuda> {
+pub struct PackedSlot<D: RingDevice = Cuda> {
     lease: Lease<D>,
     /// Entries lie one after the other, each at a multiple of [`PACK_ALIGN_BYTES`].
     index: Vec<IndexEntry>,
 }
 
-impl<D: Device> PackedSlot<D> {
+impl<D: RingDevice> PackedSlot<D> {
     fn new(lease: Lease<D>) -> Self {
         Self { lease, index: Vec::new() }
     }
@@ -174,7 +174,7 @@ impl<D: Device> PackedSlot<D> {
 
 /// Restored pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
 #[derive(Debug)]
-pub struct RestoredSlot<D: Device = Cuda> {
+pub struct RestoredSlot<D: RingDevice = Cuda> {
     held: Held<D>,
     errors: Vec<Error>,
     times: BatchTimes,
@@ -182,7 +182,7 @@ pub struct RestoredSlot<D: Device = Cuda> {
 
 /// Where the restored pages are.
 #[derive(Debug)]
-enum Held<D: Device> {
+enum Held<D: RingDevice> {
     ByDevice(Finished<D>),
     /// The lease keeps the number of slots in use bounded.
     ByCpu {
@@ -191,7 +191,7 @@ enum Held<D: Device> {
     },
 }
 
-impl<D: Device> RestoredSlot<D> {
+impl<D: RingDevice> RestoredSlot<D> {
     /// The pages. Those that are corrupt are zero.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
@@ -234,8 +234,8 @@ impl<D: Device> RestoredSlot<D> {
     }
 }
 
-impl<D: Device> State<'_, D> {
-    fn restored(&mut self, next: Next<D>) -> RestoredSlot<D> {
+impl<D: RingDevice> State<'_, D> {
+    fn restored(&mut self, next: Next<D>) -> Result<RestoredSlot<D>> {
         let (held, errors, stages, submitted) = match next {
             Next::ByDevice(mut finished) => {
                 let errors = self.restore_refused(&mut finished);
@@ -250,7 +250,7 @@ impl<D: Device> State<'_, D> {
         let times = self.times(stages, submitted);
         let slot = RestoredSlot { held, errors, times };
         self.compressor.stats_mut().add_decompressed(slot.len(), times.total_time_ns);
-        slot
+        Ok(slot)
     }
 
     /// Has the CPU look at every page that the device did not restore: it restores it, or says what is wrong with it.

@@ -9,7 +9,7 @@ use crate::batch::tests::Shape;
 use crate::batch::{GpuBatchCompressor, PackedSlot, PageSlot};
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Error;
-use crate::gpu::ring::device::{Device, Queue};
+use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{FakeDevice, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
@@ -141,7 +141,7 @@ fn streams_and_calls_take_turns_and_allocate_once() {
         let fake = FakeDevice::new(Schedule::Random(3));
         let mut compressor = compressor(&fake, SHAPE);
         let sample = sample(70);
-        let mut round = |compressor: &mut Compressor| {
+        let round = |compressor: &mut Compressor| {
             assert_eq!(run(compressor, way, &sample), 0);
             let result = compressor.compress_batch(&sample.pages).unwrap();
             assert!(result.pages.iter().zip(&sample.pages).all(|(held, page)| restored(held.data()) == *page));
@@ -380,17 +380,17 @@ fn corrupt_pages_are_errors_of_their_slot_and_harm_no_other() {
     let mut slot = stream.slot().unwrap();
     push_all(&mut slot, [held(3)]);
     stream.submit(slot).unwrap();
-    let restored = stream.next().unwrap().unwrap();
-    assert_eq!(restored.pages(), [sample.pages[0], [0; PAGE_SIZE], sample.pages[2], [0; PAGE_SIZE]]);
+    let with_errors = stream.next().unwrap().unwrap();
+    assert_eq!(with_errors.pages(), [sample.pages[0], [0; PAGE_SIZE], sample.pages[2], [0; PAGE_SIZE]]);
     let index = |error: &Error| match error {
         Error::InPage { index, error } if matches!(**error, Error::CorruptLz4(_)) => *index,
         other => panic!("{other}"),
     };
-    assert_eq!(restored.errors().iter().map(index).collect::<Vec<_>>(), [1, 3]);
-    assert_eq!(restored.check().as_ref(), Err(&restored.errors()[0]));
+    assert_eq!(with_errors.errors().iter().map(index).collect::<Vec<_>>(), [1, 3]);
+    assert_eq!(with_errors.check().as_ref(), Err(&with_errors.errors()[0]));
     let restored = stream.next().unwrap().unwrap();
     assert!(restored.check().is_ok() && restored.pages() == [sample.pages[3]]);
-    drop((restored, stream));
+    drop((restored, with_errors, stream));
     assert_eq!(compressor.stats().fallback.batches, 0, "corrupt pages are not the device's fault");
     end(compressor, &fake);
 }

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::stream::{Compressor, SHAPE, Way, end, fill, run};
 use super::{NO_HURRY, SOON, Shape, assert_freed, config, options, restored, sample};
 use crate::batch::GpuBatchCompressor;
-use crate::gpu::ring::device::{Device, Queue};
+use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 use crate::page::Page;
 
@@ -83,7 +83,9 @@ fn every_call(schedule: Schedule, faults: &[Fault]) {
 
 #[test]
 fn every_call_refused_in_turn() {
-    [Schedule::Eager, Schedule::OneByOne].map(|schedule| every_call(schedule, &[Fault::OutOfMemory]));
+    for schedule in [Schedule::Eager, Schedule::OneByOne] {
+        every_call(schedule, &[Fault::OutOfMemory]);
+    }
 }
 
 #[test]
@@ -207,7 +209,7 @@ fn a_device_lost_to_one_compressor_is_lost_to_both_and_no_page_is() {
     fake.arm([(60, Fault::LaunchFailed)]);
     std::thread::scope(|scope| {
         for (compressor, way) in both.iter_mut().zip(Way::BOTH) {
-            scope.spawn(move || (0..3).for_each(|_| drop(run(compressor, way, &sample(70)))));
+            scope.spawn(move || (0..3).map(|_| run(compressor, way, &sample(70))).sum::<usize>());
         }
     });
     for compressor in both {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::device::{Device, Mark};
+use super::device::{Mark, RingDevice};
 use super::slot::{IndexCopy, Slot, SlotState};
 use super::stages::Submit;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -13,12 +13,12 @@ use crate::gpu::error::{GpuError, GpuResult};
 /// This is the part of the state machine that touches the device. It never waits: [`submit`](Self::submit) queues a slot's
 /// copy and kernel, [`poll`](Self::poll) asks for marks and queues the copies back. Calls and streams both drive it.
 #[derive(Debug)]
-pub(super) struct Flight<D: Device> {
+pub(super) struct Flight<D: RingDevice> {
     slots: VecDeque<Slot<D>>,
     time_limit: Duration,
 }
 
-impl<D: Device> Flight<D> {
+impl<D: RingDevice> Flight<D> {
     pub(super) fn new(time_limit: Duration) -> Self {
         Self { slots: VecDeque::new(), time_limit }
     }
@@ -71,14 +71,14 @@ impl<D: Device> Flight<D> {
 }
 
 /// Moves one slot on by one state, if it has come that far.
-fn advance<D: Device, Q: Submit<D>>(
+fn advance<D: RingDevice, Q: Submit<D>>(
     device: &mut D,
     slot: &mut Slot<D>,
     path: &mut Q,
     time_limit: Duration,
 ) -> GpuResult<bool> {
     let kernel_done = match path.index_copy() {
-        IndexCopy::Apart => Mark::IndexEnd,
+        IndexCopy::First => Mark::IndexEnd,
         IndexCopy::None => Mark::KernelEnd,
     };
     let (mark, next) = match slot.state() {

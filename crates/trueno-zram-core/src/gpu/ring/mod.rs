@@ -56,7 +56,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::error::{GpuError, GpuResult};
-use device::Device;
+use device::RingDevice;
 pub(crate) use rooms::Lease;
 use rooms::Rooms;
 pub(crate) use slot::StageTimes;
@@ -64,7 +64,7 @@ use slot::{HostMemory, Slot};
 
 /// A device and its slots.
 #[derive(Debug)]
-pub(crate) struct Ring<D: Device> {
+pub(crate) struct Ring<D: RingDevice> {
     device: D,
     /// The slots of calls. All are here between two calls.
     free: Vec<Slot<D>>,
@@ -102,11 +102,10 @@ impl Outcome {
     }
 }
 
-impl<D: Device> Ring<D> {
+impl<D: RingDevice> Ring<D> {
     /// Allocates the slots of calls.
     pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
-        let free =
-            (0..shape.slots).map(|number| Slot::new(&device, shape.slot_pages, number)).collect::<GpuResult<_>>()?;
+        let free = (0..shape.slots).map(|_| Slot::new(&device, shape.slot_pages)).collect::<GpuResult<_>>()?;
         Ok(Self { device, free, rooms: shape.rooms(), shape })
     }
 

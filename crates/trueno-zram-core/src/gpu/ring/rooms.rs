@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::device::{Device, PinnedMemory};
+use super::device::{PinnedMemory, RingDevice};
 use super::slot::Slot;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::page::PAGE_SIZE;
 
 /// Memory for one slot of a stream.
 #[derive(Debug)]
-pub(super) enum Room<D: Device> {
+pub(super) enum Room<D: RingDevice> {
     /// Page-locked memory, and memory on the device. No copy is in progress.
     Slot(Box<Slot<D>>),
     /// Ordinary memory, once there is no device.
@@ -19,14 +19,14 @@ pub(super) enum Room<D: Device> {
 
 /// The rooms of a ring's streams. It outlives them: slots that a caller still has when its stream ends serve the next one.
 #[derive(Debug)]
-pub(crate) struct Rooms<D: Device> {
+pub(crate) struct Rooms<D: RingDevice> {
     state: Mutex<State<D>>,
     slot_pages: usize,
     time_limit: Duration,
 }
 
 #[derive(Debug)]
-struct State<D: Device> {
+struct State<D: RingDevice> {
     free: Vec<Room<D>>,
     /// Rooms that exist, wherever they are.
     made: usize,
@@ -43,7 +43,7 @@ pub(super) enum Wanted {
     Heap,
 }
 
-impl<D: Device> Rooms<D> {
+impl<D: RingDevice> Rooms<D> {
     pub(super) fn new(most: usize, slot_pages: u32, time_limit: Duration) -> Arc<Self> {
         let state = State { free: Vec::new(), made: 0, most, has_device: true };
         // Widening: `usize` has 64 bits wherever CUDA runs.
@@ -115,13 +115,13 @@ impl<D: Device> Rooms<D> {
 
 /// A room in use. It goes back when dropped.
 #[derive(Debug)]
-pub(crate) struct Lease<D: Device> {
+pub(crate) struct Lease<D: RingDevice> {
     /// `None` only while it is dropped or taken apart.
     room: Option<Room<D>>,
     rooms: Arc<Rooms<D>>,
 }
 
-impl<D: Device> Lease<D> {
+impl<D: RingDevice> Lease<D> {
     fn room(&self) -> &Room<D> {
         self.room.as_ref().expect("a lease has a room until it is dropped")
     }
@@ -176,7 +176,7 @@ impl<D: Device> Lease<D> {
     }
 }
 
-impl<D: Device> Drop for Lease<D> {
+impl<D: RingDevice> Drop for Lease<D> {
     fn drop(&mut self) {
         if let Some(room) = self.room.take() {
             self.rooms.put(room);

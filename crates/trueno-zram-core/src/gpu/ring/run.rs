@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rayon::{Scope, ThreadPool};
 
 use super::cuts::next_slot_pages;
-use super::device::Device;
+use super::device::RingDevice;
 use super::flight::Flight;
 use super::pause::Pause;
 use super::piece::{PIECE_PAGES, Piece};
@@ -25,7 +25,7 @@ use crate::progress::Progress;
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// What the pool sends back to the driving thread.
-pub(super) enum Returned<D: Device, T> {
+pub(super) enum Returned<D: RingDevice, T> {
     /// A piece of the slot whose first page is `slot_start`.
     Piece { slot_start: usize, piece: Piece<D>, staged: GpuResult<()> },
     /// A slot whose result was delivered, with the share used for it.
@@ -35,12 +35,10 @@ pub(super) enum Returned<D: Device, T> {
 }
 
 /// The state of a call: where its slots are.
-struct Run<'a, D: Device, K: Deliver<D>> {
+struct Run<'a, D: RingDevice, K: Deliver<D>> {
     pages: usize,
     /// The first page that is in no slot yet.
     next: usize,
-    /// How many slots have been claimed. They are used in turn.
-    claimed: usize,
     /// Slots whose pieces are with the pool, in page order.
     staging: VecDeque<Slot<D>>,
     flight: Flight<D>,
@@ -58,7 +56,7 @@ struct Delivery {
     is_done: bool,
 }
 
-impl<D: Device> Ring<D> {
+impl<D: RingDevice> Ring<D> {
     /// Sends `pages` pages through the slots and waits for them.
     pub(super) fn drive<S: Stage<D>, Q: Submit<D>, K: Deliver<D>>(
         &mut self,
@@ -82,7 +80,6 @@ impl<D: Device> Ring<D> {
         let mut run = Run {
             pages,
             next: 0,
-            claimed: 0,
             staging: VecDeque::with_capacity(self.shape.slots),
             flight: Flight::new(self.shape.time_limit),
             delivering: VecDeque::with_capacity(self.shape.slots),
@@ -193,18 +190,18 @@ impl<D: Device> Ring<D> {
         is_staged: bool,
         submit: &mut Q,
     ) -> GpuResult<bool> {
-        // Half of the slots are staged at the same time, so that idle workers find pieces while the last ones of a slot are
-        // copied; the other half is in flight.
-        if run.next == run.pages || run.staging.len() >= self.shape.slots.div_ceil(2) {
+        // Half of the ring's pages are staged at the same time, so that idle workers find pieces while the last ones of a slot
+        // are copied; the other half is in flight.
+        let slot_pages = self.shape.slot_pages as usize;
+        let staged_pages: usize = run.staging.iter().map(|slot| slot.range.len()).sum();
+        if run.next == run.pages || staged_pages >= self.shape.slots.div_ceil(2) * slot_pages {
             return Ok(false);
         }
-        // Slots are used in turn: which one has which pages does not depend on timing.
-        let turn = run.claimed % self.shape.slots;
-        let Some(free) = self.free.iter().position(|slot| slot.number == turn) else { return Ok(false) };
-        let mut slot = self.free.swap_remove(free);
-        let pages = next_slot_pages(run.next, run.pages - run.next, self.shape.slot_pages as usize);
+        // The slot that was freed last: more of its memory is in the caches. In turn, 8 slots were a fifth slower (H200).
+        let Some(mut slot) = self.free.pop() else { return Ok(false) };
+        let pages = next_slot_pages(run.next, run.pages - run.next, slot_pages);
         slot.claim(run.next..run.next + pages);
-        (run.next, run.claimed) = (slot.range.end, run.claimed + 1);
+        run.next = slot.range.end;
         if is_staged {
             workers.give(slot.range.start, slot.take_pieces());
             run.staging.push_back(slot);
@@ -239,7 +236,7 @@ impl<D: Device> Ring<D> {
     }
 }
 
-impl<D: Device, K: Deliver<D>> Run<'_, D, K> {
+impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
     fn put_piece(&mut self, slot_start: usize, piece: Piece<D>) {
         let slot = self.staging.iter_mut().find(|slot| slot.range.start == slot_start);
         slot.expect("a slot waits for its pieces").put_piece(piece);
@@ -259,7 +256,7 @@ impl<D: Device, K: Deliver<D>> Run<'_, D, K> {
 
 /// Does some work of the pool. If it panics, the driving thread gets the panic, and the worker keeps what it was working on, to
 /// send it back: copies may be in progress around it.
-pub(super) fn handing_on_panics<D: Device, T>(
+pub(super) fn handing_on_panics<D: RingDevice, T>(
     to_driver: &Sender<Returned<D, T>>,
     work: impl FnOnce() -> GpuResult<()>,
 ) -> GpuResult<()> {

@@ -9,11 +9,11 @@ use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::compress::{self, download_packed};
 use super::decompress::{download_status, is_restored, launch};
-use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::{list_entries, next_place, packed_kind};
 use super::flight::Flight;
 use super::rooms::{Lease, Room, Rooms, Wanted};
-use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot, SlotState};
+use super::slot::{HostMemory, IndexCopy, STATUS_BYTES, Slot, SlotState};
 use super::stages::Submit;
 use super::{Ring, RingShape, StageTimes};
 use crate::arena::IndexEntry;
@@ -29,7 +29,7 @@ pub(crate) enum Direction {
 
 /// A slot that was submitted, or is about to be.
 #[derive(Debug)]
-pub(crate) struct Filled<D: Device> {
+pub(crate) struct Filled<D: RingDevice> {
     pub(crate) lease: Lease<D>,
     pub(crate) pages: usize,
     /// Where compressed pages lie in the input, for a decompression.
@@ -44,14 +44,14 @@ pub(crate) enum Cause {
 }
 
 /// A failure, and the slots that were in flight, in order. Nothing is queued on the device any more, or it was given up.
-pub(crate) struct Failed<D: Device> {
+pub(crate) struct Failed<D: RingDevice> {
     pub(crate) cause: Cause,
     pub(crate) slots: Vec<Filled<D>>,
 }
 
 /// The device's part of a stream.
 #[derive(Debug)]
-pub(crate) struct Session<D: Device> {
+pub(crate) struct Session<D: RingDevice> {
     flight: Flight<D>,
     rooms: Arc<Rooms<D>>,
     direction: Direction,
@@ -63,26 +63,26 @@ impl RingShape {
         self.slots.saturating_mul(3)
     }
 
-    pub(super) fn rooms<D: Device>(&self) -> Arc<Rooms<D>> {
+    pub(super) fn rooms<D: RingDevice>(&self) -> Arc<Rooms<D>> {
         Rooms::new(self.stream_slots(), self.slot_pages, self.time_limit)
     }
 }
 
-impl<D: Device> Ring<D> {
+impl<D: RingDevice> Ring<D> {
     fn stream_slot(&self) -> GpuResult<Room<D>> {
-        let mut slot = Slot::new(&self.device, self.shape.slot_pages, 0)?;
+        let mut slot = Slot::new(&self.device, self.shape.slot_pages)?;
         slot.ensure(&self.device, self.shape.slot_pages, &[HostMemory::Input, HostMemory::Output])?;
         Ok(Room::Slot(Box::new(slot)))
     }
 }
 
-impl<D: Device> Drop for Ring<D> {
+impl<D: RingDevice> Drop for Ring<D> {
     fn drop(&mut self) {
         drop(self.rooms.close());
     }
 }
 
-impl<D: Device> Session<D> {
+impl<D: RingDevice> Session<D> {
     pub(crate) fn new(ring: &Ring<D>, direction: Direction) -> Self {
         Self { flight: Flight::new(ring.shape.time_limit), rooms: Arc::clone(&ring.rooms), direction }
     }
@@ -211,11 +211,11 @@ impl<D: Device> Session<D> {
 
 /// A slot that the device has done.
 #[derive(Debug)]
-pub(crate) struct Finished<D: Device> {
+pub(crate) struct Finished<D: RingDevice> {
     lease: Lease<D>,
 }
 
-impl<D: Device> Finished<D> {
+impl<D: RingDevice> Finished<D> {
     fn slot(&self) -> &Slot<D> {
         self.lease.slot().expect("a finished lease has a slot")
     }
@@ -263,10 +263,10 @@ impl<D: Device> Finished<D> {
     }
 }
 
-impl<D: Device> Submit<D> for Direction {
+impl<D: RingDevice> Submit<D> for Direction {
     fn index_copy(&self) -> IndexCopy {
         match self {
-            Self::Compress => IndexCopy::Apart,
+            Self::Compress => IndexCopy::First,
             Self::Decompress => IndexCopy::None,
         }
     }
@@ -280,7 +280,7 @@ impl<D: Device> Submit<D> for Direction {
             }
             Self::Decompress => {
                 let Slot { entries, index, .. } = slot;
-                let packed = index.bytes_mut()?.as_chunks_mut::<INDEX_ENTRY_BYTES>().0;
+                let packed = index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
                 packed.iter_mut().zip(entries).for_each(|(packed, entry)| *packed = for_kernel(*entry));
                 let end = slot.entries.last().map_or(0, |last| next_place(*last));
                 slot.packed_bytes = usize::try_from(end).expect("the slot's input lies in memory");
@@ -307,7 +307,7 @@ impl<D: Device> Submit<D> for Direction {
 
 impl Direction {
     /// Reads what the device says about a complete slot.
-    fn check<D: Device>(self, slot: &mut Slot<D>) -> GpuResult<()> {
+    fn check<D: RingDevice>(self, slot: &mut Slot<D>) -> GpuResult<()> {
         match self {
             // All pages are on the device: there are no fill words.
             Self::Compress => list_entries(slot, &mut []).map(drop),
@@ -324,7 +324,7 @@ impl Direction {
 }
 
 /// An entry as the kernel reads it. In place of a page that the kernel does not know it restores the first word of it.
-fn for_kernel(entry: IndexEntry) -> [u8; INDEX_ENTRY_BYTES] {
+fn for_kernel(entry: IndexEntry) -> [u8; PackedEntry::BYTES] {
     let (len_bytes, kind) = match packed_kind(entry.kind) {
         Some(kind) => (entry.len_bytes, kind),
         None => (8, PageKind::SameFilled),

@@ -1,30 +1,29 @@
-//! A slot of the ring: its state, its memory on both sides, and the pieces that the cores fill.
+//! A slot of the ring: its state, its memory on host and device, and the pieces that workers fill.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::{PAGE_SIZE, Page};
 
-pub(super) const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 pub(super) const STATUS_BYTES: usize = size_of::<u32>();
 
 /// How far the pages in a slot have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// There are none.
+    /// The slot has no pages.
     Free,
-    /// They are being staged, or on their way to the device.
+    /// The pages are being staged or copied to the device.
     H2DInProgress,
-    /// The kernel has them, or will as soon as they are there.
+    /// The kernel is queued or running.
     KernelInProgress,
-    /// The result is on its way to the host.
+    /// The result is being copied to the host.
     D2HInProgress,
     /// The result is on the host.
     Complete,
@@ -45,19 +44,17 @@ impl SlotState {
 
 /// One slot.
 #[derive(Debug)]
-pub(crate) struct Slot<D: Device> {
+pub(crate) struct Slot<D: RingDevice> {
     state: SlotState,
-    /// When it got there.
+    /// When it entered its state.
     since: Instant,
-    /// Its place in the ring.
-    pub(super) number: usize,
     /// Pages of the batch that it has.
     pub(super) range: Range<usize>,
-    /// How many of them are on the device; the rest need no device.
+    /// The number of its pages that go to the device. The others need no device.
     pub(super) crossing: usize,
     /// The length of the packed pages, once known.
     pub(super) packed_bytes: usize,
-    /// Where they start in the caller's page-locked memory, in runs that put them there.
+    /// Their offset in the caller's page-locked memory, in calls that put them there.
     pub(super) packed_at: usize,
     /// The device's times for the pages, once complete.
     pub(super) times: StageTimes,
@@ -68,11 +65,11 @@ pub(crate) struct Slot<D: Device> {
     pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
-    /// What the cores fill and empty; those in use come first, in order, once all are staged.
+    /// What workers fill and empty. Those in use come first, in order, once all are staged.
     pub(super) pieces: Vec<Piece<D>>,
-    /// None in runs that stage nothing.
+    /// The number of pieces in use; 0 in calls that stage nothing.
     pub(super) pieces_used: usize,
-    /// How many there are, wherever they are.
+    /// The number of pieces, wherever they are.
     piece_count: usize,
     /// Where each page is held, from the start of the packed bytes. Kept to be used again.
     pub(super) entries: Vec<IndexEntry>,
@@ -84,15 +81,14 @@ pub(crate) struct Slot<D: Device> {
     is_retired: bool,
 }
 
-impl<D: Device> Slot<D> {
-    pub(super) fn new(device: &D, pages: u32, number: usize) -> GpuResult<Self> {
+impl<D: RingDevice> Slot<D> {
+    pub(super) fn new(device: &D, pages: u32) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let room = |bytes_per_page: usize| device.pinned(pages as usize * bytes_per_page, HostRole::Shared);
         let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
         Ok(Self {
             state: SlotState::Free,
             since: Instant::now(),
-            number,
             range: 0..0,
             crossing: 0,
             packed_bytes: 0,
@@ -101,7 +97,7 @@ impl<D: Device> Slot<D> {
             device: device.slot(pages)?,
             input: None,
             output: None,
-            index: room(INDEX_ENTRY_BYTES)?,
+            index: room(PackedEntry::BYTES)?,
             status: room(STATUS_BYTES)?,
             pieces: (0..piece_count).map(|_| Piece::default()).collect(),
             pieces_used: 0,
@@ -122,7 +118,7 @@ impl<D: Device> Slot<D> {
         self.since.elapsed()
     }
 
-    /// Takes the slot for some pages, all of them for the device.
+    /// Assigns pages to the slot. All of them go to the device, unless staging finds otherwise.
     pub(super) fn claim(&mut self, range: Range<usize>) {
         self.enter(SlotState::H2DInProgress);
         (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
@@ -156,12 +152,12 @@ impl<D: Device> Slot<D> {
         (&mut self.pieces[..self.pieces_used], &self.device)
     }
 
-    /// All pieces are back: puts them in order, and adds up what is for the device.
+    /// Puts the pieces in order once all are back, and counts the pages that go to the device.
     pub(super) fn staged(&mut self) {
-        // Those in use came back behind the others, in any order.
+        // Those in use were put back behind the others, in any order.
         self.pieces.rotate_right(self.pieces_used);
         self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
-        // The device's time starts here: slow staging is not its fault.
+        // The time limit of the device starts here: slow staging is not its fault.
         self.since = Instant::now();
         self.crossing = 0;
         for piece in &mut self.pieces[..self.pieces_used] {
@@ -180,7 +176,7 @@ impl<D: Device> Slot<D> {
         self.since = Instant::now();
     }
 
-    /// Gives up what the slot was doing. The device must be drained, or lost.
+    /// Frees the slot, whatever its state. The device must be drained or lost.
     pub(super) fn reset(&mut self) {
         self.state = SlotState::Free;
     }
@@ -225,12 +221,12 @@ impl<D: Device> Slot<D> {
         !self.is_retired
     }
 
-    /// The pages that are on the device.
+    /// The number of pages that go to the device.
     pub(super) fn crossing_u32(&self) -> u32 {
         u32::try_from(self.crossing).expect("a slot is made for a u32 of pages")
     }
 
-    /// Makes sure that there is the page-locked memory that a run needs.
+    /// Allocates page-locked memory that is needed and not there yet.
     pub(super) fn ensure(&mut self, device: &D, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
         for need in needs {
             match need {
@@ -253,7 +249,7 @@ impl<D: Device> Slot<D> {
 
     /// Queues the copy of the kernel's index, behind the kernel.
     pub(super) fn download_index(&mut self, device: &D) -> GpuResult<()> {
-        let part = 0..self.crossing * INDEX_ENTRY_BYTES;
+        let part = 0..self.crossing * PackedEntry::BYTES;
         device.download(Queue::Compute, &self.device, Buffer::Index, 0, &mut self.index, part)?;
         device.mark(&self.device, Mark::IndexEnd)
     }
@@ -261,7 +257,7 @@ impl<D: Device> Slot<D> {
     /// Reads from the kernel's index how long the packed pages are.
     pub(super) fn read_packed_bytes(&mut self) -> GpuResult<()> {
         let Some(last) = self.crossing.checked_sub(1) else { return Ok(()) };
-        let bits = self.index.bytes()?[last * INDEX_ENTRY_BYTES..].first_chunk();
+        let bits = self.index.bytes()?[last * PackedEntry::BYTES..].first_chunk();
         let bits = bits.expect("the index has an entry for each page of the slot");
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
         self.packed_bytes = packed_bytes(entry, self.crossing)
@@ -273,7 +269,7 @@ impl<D: Device> Slot<D> {
     pub(super) fn read_times(&mut self, device: &D, index: IndexCopy) -> GpuResult<()> {
         let between = |from, to| device.elapsed(&self.device, from, to);
         let mut d2h = between(Mark::D2hStart, Mark::D2hEnd)?;
-        if index == IndexCopy::Apart {
+        if index == IndexCopy::First {
             d2h += between(Mark::KernelEnd, Mark::IndexEnd)?;
         }
         self.times = StageTimes {
@@ -285,7 +281,7 @@ impl<D: Device> Slot<D> {
     }
 }
 
-/// Page-locked memory that a run needs in its slots. Runs to and from the caller's own page-locked memory need less.
+/// Page-locked memory of a slot. Calls to and from the caller's own page-locked memory need less of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostMemory {
     /// What the caller of a stream fills.
@@ -296,16 +292,16 @@ pub(super) enum HostMemory {
     Pieces(PieceMemory),
 }
 
-/// Whether a run copies the kernel's index to the host before the rest.
+/// Whether the kernel's index is copied to the host before the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexCopy {
-    /// It does: the length of the rest is in it.
-    Apart,
-    /// There is none.
+    /// It is: the length of the rest is in it.
+    First,
+    /// There is no index to copy.
     None,
 }
 
-/// What the device spent on each stage, added up over slots, which overlap.
+/// The device's time for each stage, summed over slots, which overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StageTimes {
     pub(crate) h2d: Duration,

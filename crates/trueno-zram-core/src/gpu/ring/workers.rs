@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::{Scope, Yield};
 
-use super::device::Device;
+use super::device::RingDevice;
 use super::pause::Pause;
 use super::piece::Piece;
 use super::run::{Returned, handing_on_panics};
@@ -19,7 +19,7 @@ use super::stages::Stage;
 /// Waking a sleeping thread costs more than staging a piece: tens of microseconds on a virtual machine, on the driving thread.
 /// So the workers look for work by themselves: for pieces in this queue, and for parts of a delivery in the pool's own
 /// queues. Whichever of the two there is, all threads share it.
-pub(super) struct StagingWorkers<D: Device> {
+pub(super) struct StagingWorkers<D: RingDevice> {
     pieces: Mutex<VecDeque<(usize, Piece<D>)>>,
     stopped: AtomicBool,
     has_worker: AtomicBool,
@@ -52,7 +52,7 @@ pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-impl<D: Device> StagingWorkers<D> {
+impl<D: RingDevice> StagingWorkers<D> {
     pub(super) fn new() -> Self {
         Self {
             pieces: Mutex::new(VecDeque::new()),

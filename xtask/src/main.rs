@@ -1,5 +1,6 @@
 //! Tasks of the project. `cargo run -p xtask -- ptxas-gate` assembles every kernel with NVIDIA's ptxas;
 //! `cargo run -p xtask -- dist [TARGET]` builds what is shipped.
+#![forbid(unsafe_code)]
 
 mod dist;
 mod ptxas_gate;

@@ -82,7 +82,6 @@ pub(crate) enum Command {
     Extract(extract::Args),
     Inspect(inspect::Args),
     Info(info::Args),
-    /// Measure the back ends and their rivals side by side.
     Bench(bench::Args),
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),

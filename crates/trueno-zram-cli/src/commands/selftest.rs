@@ -1,4 +1,4 @@
-//! `trueno-zram selftest`: the codecs, the kernels and the archive, checked on this machine.
+//! `trueno-zram selftest`: checks the codecs, the kernels and the archive on this machine.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -15,9 +15,9 @@ use crate::quantity;
 
 /// Check the codecs and the kernels on this machine.
 ///
-/// Every back end of the CPU, the GPU's kernels in the interpreter, and the kernels on each GPU that is there compress
-/// real, edge-case and generated pages. The plain decoder and C lz4 read what they make; they read what C lz4 makes; of
-/// damaged blocks they refuse what the plain decoder refuses. Archives are written, read and damaged.
+/// The CPU with each instruction set, the GPU kernels in the interpreter, and the kernels on each GPU compress real, edge-case
+/// and generated pages. The plain decoder and lz4_flex read the results; the codecs read the blocks of lz4_flex, and refuse
+/// the damaged blocks that the plain decoder refuses. Archives are written, read and damaged.
 ///
 /// Ends with PASS or FAIL, and the exit code 0 or 1.
 #[derive(Debug, clap::Args)]
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     run_checks(chosen, gpus.reason.as_deref(), global)
 }
 
-/// Runs checks, and says what each came to as soon as it is known.
+/// Runs checks, and prints the result of each as soon as it is known.
 fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
     let mut outcomes = Vec::new();

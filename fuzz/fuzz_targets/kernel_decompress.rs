@@ -5,7 +5,8 @@
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::lz4::Lz4WarpDecompressKernel;
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, decode_simple};

@@ -10,7 +10,7 @@ use crate::ir::{Stmt, StoreHint};
 use crate::ir::{VoteMode, loop_tail_test};
 use crate::target::Target;
 use crate::types::{MemTy, RegClass, StateSpace};
-use crate::validate::{ValidateError, validate_for};
+use crate::validate::{ValidKernel, ValidateError};
 use names::Names;
 use std::fmt::Write as _;
 
@@ -20,25 +20,23 @@ const SHARED_SYMBOL: &str = "shared_memory";
 /// A register that takes the unused half of an unpacked number (`_` is newer than the default PTX version).
 const LOW_HALF_SINK: &str = "%low";
 
-/// The kernel as PTX text for its own target.
-///
-/// # Errors
-/// If the kernel is not valid; one from [`crate::KernelBuilder::finish`] is.
+/// Writes the kernel as PTX text for its own target.
 ///
 /// ```
 /// let kernel = trueno_gpu::KernelBuilder::new("nothing").finish()?;
-/// let ptx = trueno_gpu::emit(&kernel)?;
+/// let ptx = trueno_gpu::emit(&kernel);
 /// assert!(ptx.starts_with(".version 6.4\n.target sm_70\n"));
 /// # Ok::<(), trueno_gpu::ValidateError>(())
 /// ```
-pub fn emit(kernel: &KernelIr) -> Result<String, ValidateError> {
-    emit_for(kernel, kernel.target)
+#[must_use]
+pub fn emit(kernel: &ValidKernel) -> String {
+    Emitter::new(kernel).module(kernel.target)
 }
 
-/// The kernel as PTX text for a target.
+/// Writes the kernel as PTX text for a target.
 ///
 /// # Errors
-/// If the kernel is not valid for the target.
+/// If the target lacks an instruction or the shared memory that the kernel needs.
 ///
 /// ```
 /// use trueno_gpu::{emit_for, KernelBuilder, Target};
@@ -46,12 +44,9 @@ pub fn emit(kernel: &KernelIr) -> Result<String, ValidateError> {
 /// assert!(emit_for(&kernel, Target::SM_90)?.contains(".target sm_90"));
 /// # Ok::<(), trueno_gpu::ValidateError>(())
 /// ```
-pub fn emit_for(kernel: &KernelIr, target: Target) -> Result<String, ValidateError> {
-    validate_for(kernel, target)?;
-    let mut emitter =
-        Emitter { kernel, names: Names::of(kernel), text: String::new(), depth: 1, used: Vec::new(), ifs: 0 };
-    emitter.module(target);
-    Ok(emitter.text)
+pub fn emit_for(kernel: &ValidKernel, target: Target) -> Result<String, ValidateError> {
+    kernel.check_target(target)?;
+    Ok(Emitter::new(kernel).module(target))
 }
 
 struct Emitter<'a> {
@@ -71,8 +66,12 @@ macro_rules! put {
     };
 }
 
-impl Emitter<'_> {
-    fn module(&mut self, target: Target) {
+impl<'a> Emitter<'a> {
+    fn new(kernel: &'a ValidKernel) -> Self {
+        Self { kernel, names: Names::of(kernel), text: String::new(), depth: 1, used: Vec::new(), ifs: 0 }
+    }
+
+    fn module(mut self, target: Target) -> String {
         let kernel = self.kernel;
         put!(self.text, ".version {}\n.target sm_{}\n.address_size 64\n\n", target.ptx, target.sm);
         if kernel.shared.dynamic {
@@ -100,6 +99,7 @@ impl Emitter<'_> {
         self.text.push('\n');
         self.block(&kernel.body);
         self.text += "    ret;\n}\n";
+        self.text
     }
 
     fn shared(&mut self) {

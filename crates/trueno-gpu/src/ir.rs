@@ -249,7 +249,7 @@ pub struct ParamInfo {
 /// use trueno_gpu::{KernelBuilder, ir::KernelIr};
 /// let k = KernelBuilder::new("mark").with_warps_per_block(4);
 /// k.param_ptr::<u32>("flags").index(k.thread_id()).store(1u32);
-/// let KernelIr { name, warps_per_block, params, .. } = k.finish().unwrap();
+/// let KernelIr { name, warps_per_block, params, .. } = k.finish().unwrap().into_ir();
 /// assert_eq!((name.as_str(), warps_per_block * 32, params.len()), ("mark", 128, 1));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]

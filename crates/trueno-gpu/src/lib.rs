@@ -38,7 +38,7 @@
 //! });
 //!
 //! let kernel = k.finish()?;
-//! let ptx = emit(&kernel)?;
+//! let ptx = emit(&kernel);
 //! assert!(ptx.contains("@%p1 add.u32 %zeros, %zeros, 1;"));
 //! assert!(ptx.contains("bra.uni"));
 //! # Ok::<(), trueno_gpu::ValidateError>(())
@@ -75,5 +75,5 @@ pub use emit::{emit, emit_for};
 pub use target::{PtxVersion, Target};
 pub use types::{AtomicElement, Element, Global, Integer, Logic, Scalar, Shared, Space, Value, Word};
 pub use types::{MemTy, RegClass, StateSpace};
-pub use validate::ValidateError;
+pub use validate::{ValidKernel, ValidateError};
 pub use value::{Operand, Pred, Reg, Var};

@@ -74,7 +74,7 @@ impl<'k, T: Value> Reg<'k, T> {
     /// let k = trueno_gpu::KernelBuilder::new("doc");
     /// let hash = (k.lane_id() * 2654435761).named("hash");
     /// # let _ = hash;
-    /// assert!(trueno_gpu::emit(&k.finish()?)?.contains("%hash"));
+    /// assert!(trueno_gpu::emit(&k.finish()?).contains("%hash"));
     /// # Ok::<(), trueno_gpu::ValidateError>(())
     /// ```
     #[must_use]

@@ -14,7 +14,7 @@ fn every_op(constant: bool) -> KernelIr {
     let (word, wide) = (k.lane_id(), k.param_u64("wide"));
     let flag = word.lt(3u32);
     let _ = (out, word, wide, flag);
-    let mut kernel = k.finish().expect("a few values");
+    let mut kernel = k.finish().expect("a few values").into_ir();
     let ids = [(RegClass::B32, 1), (RegClass::B64, 2), (RegClass::Pred, 3)];
     let reg_of = |class| RegId(ids.iter().find(|(c, _)| *c == class).expect("all classes").1);
     let out = RegId(0);
@@ -68,8 +68,7 @@ fn every_op(constant: bool) -> KernelIr {
 #[test]
 fn pure_instructions() {
     for constant in [false, true] {
-        let kernel = every_op(constant);
-        trueno_gpu::validate::validate(&kernel).expect("well formed");
+        let kernel = trueno_gpu::validate::validate(every_op(constant)).expect("well formed");
         assemble(&kernel);
     }
 }

@@ -4,7 +4,6 @@ mod support;
 
 use support::assemble;
 use trueno_gpu::interp::{LaneOrder, Launch, Memory, suite};
-use trueno_gpu::validate::validate;
 
 #[test]
 fn every_case_gives_what_the_isa_says() {
@@ -38,11 +37,8 @@ fn names_are_unique_and_inputs_are_used() {
 }
 
 #[test]
-fn every_case_is_a_valid_kernel_that_assembles() {
+fn every_case_assembles() {
     for case in suite::cases() {
-        if let Err(error) = validate(&case.kernel) {
-            panic!("{}: {error}", case.name);
-        }
         assemble(&case.kernel);
     }
 }

@@ -6,7 +6,8 @@ mod support;
 
 use support::compress;
 use trueno_gpu::interp::LaneOrder;
-use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, PageKind, TableStores};
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, TableStores};
+use trueno_gpu::kernels::packed::PageKind;
 use trueno_test_pages::oracle::{assert_decodes, c_lz4_compress};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
@@ -27,6 +28,7 @@ fn compress_and_check(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: Lan
                 assert!(block.len() < PAGE_SIZE && !is_same_filled(page), "page {i}");
                 assert_decodes(block, page);
             }
+            (PageKind::Zstd, _) => panic!("page {i}: an LZ4 kernel wrote a Zstandard page"),
         }
     }
     packed

@@ -6,9 +6,8 @@ mod support;
 
 use support::{compress, decompress, pack};
 use trueno_gpu::interp::LaneOrder;
-use trueno_gpu::kernels::lz4::{
-    Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, PackedEntry, PageKind, PageStatus,
-};
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode};
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 

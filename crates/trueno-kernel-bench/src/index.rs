@@ -1,6 +1,6 @@
 //! The index of packed pages, as it lies in memory.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageKind};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Entries as they lie in memory.
@@ -46,7 +46,7 @@ mod tests {
             entries.iter().map(|e| (e.offset_bytes(), e.len_bytes())).collect::<Vec<_>>(),
             [(0, 5), (16, 4096), (4112, 5)]
         );
-        assert_eq!(entries[1].kind(), Some(PageKind::Raw));
+        assert_eq!(entries[1].kind(), PageKind::Raw);
         assert_eq!(end_bytes(entries[2]), packed.len() as u64);
     }
 }

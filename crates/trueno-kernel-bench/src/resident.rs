@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use trueno_gpu::kernels::lz4::PackedEntry;
+use trueno_gpu::kernels::packed::PackedEntry;
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, Stream};
 

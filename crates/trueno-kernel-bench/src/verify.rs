@@ -1,9 +1,9 @@
 //! Checks what the kernels made, on the CPU, with C lz4.
 
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{PackedEntry, PageKind};
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind};
 use trueno_test_pages::oracle;
-use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, Page, fill_page};
+use trueno_zram_core::{PAGE_SIZE, Page, fill_page};
 
 /// What packed pages came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,15 +38,11 @@ pub(crate) fn packed(entries: &[PackedEntry], bytes: &[u8], input: &[u8], decode
 }
 
 fn find(entry: PackedEntry, bytes: &[u8]) -> Result<(PageKind, &[u8]), String> {
-    let kind = entry.kind().filter(|_| entry.is_placed());
-    let kind = kind.ok_or_else(|| format!("its entry {:#018x} is not complete", entry.bits()))?;
-    let len_bytes = usize::from(entry.len_bytes());
-    let fits = match kind {
-        PageKind::SameFilled => len_bytes == FILL_WORD_BYTES,
-        PageKind::Raw => len_bytes == PAGE_SIZE,
-        PageKind::Lz4 => (1..PAGE_SIZE).contains(&len_bytes),
-    };
-    if !fits {
+    if !entry.is_placed() {
+        return Err(format!("its entry {:#018x} is not complete", entry.bits()));
+    }
+    let (kind, len_bytes) = (entry.kind(), usize::from(entry.len_bytes()));
+    if kind == PageKind::Zstd || !kind.held_len_bytes().contains(&len_bytes) {
         return Err(format!("a {kind:?} page of {len_bytes} bytes"));
     }
     let start = usize::try_from(entry.offset_bytes()).map_err(|e| e.to_string())?;
@@ -64,6 +60,7 @@ fn decodes(kind: PageKind, block: &[u8], page: &Page) -> bool {
             decoded == *page
         }
         PageKind::Lz4 => oracle::c_lz4_decompress(block, &mut decoded) == Some(PAGE_SIZE) && decoded == *page,
+        PageKind::Zstd => false,
     }
 }
 

@@ -141,6 +141,12 @@ pub enum Error {
     },
 }
 
+impl From<trueno_page::UnknownPageKind> for Error {
+    fn from(error: trueno_page::UnknownPageKind) -> Self {
+        Self::UnknownPageKind { value: error.value }
+    }
+}
+
 impl Error {
     /// Adds the index of the page in its batch.
     pub(crate) fn in_page(self, index: usize) -> Self {

@@ -65,7 +65,6 @@ mod page;
 #[cfg(feature = "gpu")]
 mod parallel_copy;
 mod progress;
-mod samefill;
 mod stats;
 mod storage;
 mod threads;
@@ -77,9 +76,8 @@ pub use batch::{BatchCompressor, Placement};
 pub use codec::BatchCodec;
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
-pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
+pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, same_filled};
 pub use progress::Progress;
-pub use samefill::{fill_page, same_filled};
 pub use stats::PageStats;
 pub use threads::{MAX_THREADS, build_pool, default_pool};
 #[cfg(feature = "gpu")]

@@ -21,7 +21,7 @@ use crate::ir::{
 use crate::ir::{SharedLayout, SpecialReg, Stmt};
 use crate::target::Target;
 use crate::types::{Element, Global, Scalar, Value};
-use crate::validate::{self, ValidateError};
+use crate::validate::{ValidKernel, ValidateError, validate};
 use crate::value::{Operand, Reg, Var, mov_op};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -37,7 +37,7 @@ use std::marker::PhantomData;
 /// let inside = i.lt(n);
 /// let value = k.when(inside).load_or(own, 0u32);
 /// k.when(inside).store(own, value * 2);
-/// let ptx = trueno_gpu::emit(&k.finish()?)?;
+/// let ptx = trueno_gpu::emit(&k.finish()?);
 /// assert!(ptx.contains(".visible .entry double("));
 /// # Ok::<(), trueno_gpu::ValidateError>(())
 /// ```
@@ -126,7 +126,7 @@ impl KernelBuilder {
         self
     }
 
-    /// Closes the kernel, simplifies it and validates it.
+    /// Closes the kernel, validates it and simplifies it.
     ///
     /// # Errors
     /// The first rule broken, with the statement's path.
@@ -137,16 +137,13 @@ impl KernelBuilder {
     /// k.if_uniform(k.lane_id().lt(7), || k.sync_warp());
     /// assert!(matches!(k.finish(), Err(ValidateError::NotUniform { .. })));
     /// ```
-    pub fn finish(self) -> Result<KernelIr, ValidateError> {
-        // Validated as written, so that paths and registers in an error are the author's, and then as simplified.
-        let mut kernel = self.close()?;
-        fold::simplify(&mut kernel);
-        validate::validate(&kernel)?;
-        Ok(kernel)
+    pub fn finish(self) -> Result<ValidKernel, ValidateError> {
+        // Validated as written, so that paths and registers in an error are the author's.
+        Ok(self.close()?.rewritten(fold::simplify))
     }
 
     /// The kernel as it was written, validated.
-    fn close(self) -> Result<KernelIr, ValidateError> {
+    fn close(self) -> Result<ValidKernel, ValidateError> {
         let mut state = self.state.into_inner();
         if let Some(misuse) = state.misuse {
             return Err(misuse);
@@ -163,8 +160,7 @@ impl KernelBuilder {
             shared,
             body,
         };
-        validate::validate(&kernel)?;
-        Ok(kernel)
+        validate(kernel)
     }
 
     /// Declares a pointer parameter to elements `E` in global memory.
@@ -262,7 +258,7 @@ impl KernelBuilder {
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
     /// k.section("find matches");
-    /// assert!(trueno_gpu::emit(&k.finish()?)?.contains("// find matches"));
+    /// assert!(trueno_gpu::emit(&k.finish()?).contains("// find matches"));
     /// # Ok::<(), trueno_gpu::ValidateError>(())
     /// ```
     pub fn section(&self, title: &str) {

@@ -87,6 +87,7 @@ mod order;
 mod program;
 mod report;
 mod shared;
+#[cfg(any(test, feature = "internals"))]
 pub mod suite;
 mod traffic;
 mod warp;
@@ -100,7 +101,8 @@ pub use memory::{BufferId, Memory, Unwritten};
 pub use order::LaneOrder;
 pub use report::{Counts, Report, SectionReport, WarpReport};
 
-use crate::ir::{KernelIr, ParamTy};
+use crate::ir::ParamTy;
+use crate::validate::ValidKernel;
 use lower::Shape;
 
 /// A kernel argument.
@@ -199,7 +201,7 @@ const DEFAULT_STEP_LIMIT: u32 = 100_000_000;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Launch<'k> {
-    kernel: &'k KernelIr,
+    kernel: &'k ValidKernel,
     blocks: u32,
     threads_per_block: u32,
     args: Vec<Arg>,
@@ -217,7 +219,7 @@ impl<'k> Launch<'k> {
     /// let launch = trueno_gpu::interp::Launch::new(kernel);
     /// ```
     #[must_use]
-    pub fn new(kernel: &'k KernelIr) -> Self {
+    pub fn new(kernel: &'k ValidKernel) -> Self {
         Self {
             kernel,
             blocks: 1,

@@ -82,7 +82,7 @@ pub struct Combine {
 /// let k = trueno_gpu::KernelBuilder::new("doc");
 /// let lane = k.lane_id();
 /// k.if_(lane.eq(0) | lane.eq(31), || k.section("the ends"));
-/// let ptx = trueno_gpu::emit(&k.finish().unwrap()).unwrap();
+/// let ptx = trueno_gpu::emit(&k.finish().unwrap());
 /// assert!(ptx.contains("setp.eq.or.u32")); // BoolOp::Or
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,7 +101,7 @@ pub enum BoolOp {
 /// use trueno_gpu::{KernelBuilder, emit, ir::LoadHint};
 /// let k = KernelBuilder::new("doc");
 /// let _ = k.param_ptr::<u32>("input").load_with(LoadHint::NonCoherent);
-/// assert!(emit(&k.finish().unwrap()).unwrap().contains("ld.global.nc.u32"));
+/// assert!(emit(&k.finish().unwrap()).contains("ld.global.nc.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadHint {
@@ -124,7 +124,7 @@ pub enum LoadHint {
 /// use trueno_gpu::{KernelBuilder, emit, ir::StoreHint};
 /// let k = KernelBuilder::new("doc");
 /// k.param_ptr::<u32>("output").index(k.lane_id()).store_with(StoreHint::Streaming, 0u32);
-/// assert!(emit(&k.finish().unwrap()).unwrap().contains("st.global.cs.u32"));
+/// assert!(emit(&k.finish().unwrap()).contains("st.global.cs.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHint {
@@ -166,7 +166,7 @@ pub enum Conflict {
 /// let next = k.param_ptr::<u32>("next");
 /// let _ = next.atomic(AtomOp::Add, 1u32); // gives the old value
 /// next.reduce(AtomOp::Max, 9u32); // gives nothing
-/// assert!(emit(&k.finish().unwrap()).unwrap().contains("red.global.max.u32"));
+/// assert!(emit(&k.finish().unwrap()).contains("red.global.max.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AtomOp {
@@ -268,7 +268,7 @@ pub enum SpecialReg {
 /// use trueno_gpu::{KernelBuilder, emit, ir::FenceScope};
 /// let k = KernelBuilder::new("doc");
 /// k.fence(FenceScope::Device); // before a flag that other blocks wait for
-/// assert!(emit(&k.finish().unwrap()).unwrap().contains("membar.gl;"));
+/// assert!(emit(&k.finish().unwrap()).contains("membar.gl;"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FenceScope {

@@ -26,7 +26,7 @@ pub struct RegionId(pub u32);
 /// use trueno_gpu::{KernelBuilder, ir::RegionScope};
 /// let k = KernelBuilder::new("doc").with_warps_per_block(4);
 /// let _ = k.shared_per_warp("page", 4096, 16);
-/// let shared = k.finish().unwrap().shared;
+/// let shared = k.finish().unwrap().into_ir().shared;
 /// assert_eq!((shared.regions[0].scope, shared.bytes), (RegionScope::Warp, 4 * 4096));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub struct RegionInfo {
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(4);
 /// let _ = (k.shared_per_warp("page", 4096, 16), k.shared_per_block("total", 4, 4));
-/// let shared = k.finish().unwrap().shared;
+/// let shared = k.finish().unwrap().into_ir().shared;
 /// assert_eq!(shared.total_bytes(), 4 * 4096 + 4);
 /// assert!(!shared.dynamic);
 /// ```

@@ -4,8 +4,9 @@ use super::lz4::TableStores;
 use super::{Budget, Kernel};
 use crate::addr::Addr;
 use crate::builder::KernelBuilder;
-use crate::ir::{AtomOp, KernelIr};
+use crate::ir::AtomOp;
 use crate::types::{Global, Shared};
+use crate::validate::ValidKernel;
 use crate::value::{Pred, Reg, Var};
 
 const WARPS_PER_BLOCK: u32 = 4;
@@ -70,7 +71,7 @@ const PATTERNS: [Pattern; 12] = [
 /// ```
 #[derive(Debug, Clone)]
 pub struct LaneRuleKernel {
-    ir: KernelIr,
+    ir: ValidKernel,
 }
 
 /// What the probe saw.
@@ -223,7 +224,7 @@ impl Default for LaneRuleKernel {
 }
 
 impl Kernel for LaneRuleKernel {
-    fn ir(&self) -> &KernelIr {
+    fn ir(&self) -> &ValidKernel {
         &self.ir
     }
 

@@ -2,15 +2,16 @@
 
 mod lane_rule;
 pub mod lz4;
-mod samefill;
+pub mod packed;
+mod same_fill;
+mod scan;
 
 pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
-pub use samefill::SameFillKernel;
+pub use same_fill::SameFillKernel;
 
 use crate::emit::{emit, emit_for};
-use crate::ir::KernelIr;
 use crate::target::Target;
-use crate::validate::ValidateError;
+use crate::validate::{ValidKernel, ValidateError};
 
 /// A kernel that works on batches of 4 KiB pages, one warp a page.
 ///
@@ -22,8 +23,8 @@ use crate::validate::ValidateError;
 /// assert!(kernel.emit_ptx().contains(kernel.name()));
 /// ```
 pub trait Kernel {
-    /// The kernel as data, valid for its own target.
-    fn ir(&self) -> &KernelIr;
+    /// Returns the kernel as data, valid for its own target.
+    fn ir(&self) -> &ValidKernel;
 
     /// What the kernel may cost on any target.
     fn budget(&self) -> Budget;
@@ -35,7 +36,7 @@ pub trait Kernel {
 
     /// PTX text for the kernel's own target, the widest that serves.
     fn emit_ptx(&self) -> String {
-        emit(self.ir()).expect("a kernel's IR is validated when it is built")
+        emit(self.ir())
     }
 
     /// PTX text for a device's target ([`Target::for_capability`]).

@@ -4,46 +4,29 @@ mod assign;
 mod error;
 mod memory;
 mod uniform;
+mod valid_kernel;
 
 pub use error::ValidateError;
+pub use valid_kernel::ValidKernel;
 
 use crate::ir::{Inst, KernelIr, Part, Path, Stmt};
 use crate::target::Target;
 
-/// Checks a kernel for its own target.
+/// Validates a kernel for its own target.
 ///
 /// # Errors
 /// The first rule broken, with the statement's path.
 ///
 /// ```
-/// use trueno_gpu::{validate::validate, KernelBuilder};
-/// let kernel = KernelBuilder::new("fine").finish()?;
-/// assert!(validate(&kernel).is_ok());
-/// # Ok::<(), trueno_gpu::ValidateError>(())
+/// use trueno_gpu::{KernelBuilder, ValidateError, validate::validate};
+/// let mut ir = KernelBuilder::new("fine").finish()?.into_ir();
+/// assert!(validate(ir.clone()).is_ok());
+/// ir.warps_per_block = 33;
+/// assert!(matches!(validate(ir), Err(ValidateError::BlockSize { warps: 33 })));
+/// # Ok::<(), ValidateError>(())
 /// ```
-pub fn validate(kernel: &KernelIr) -> Result<(), ValidateError> {
-    validate_for(kernel, kernel.target)
-}
-
-/// Checks a kernel for a target.
-///
-/// # Errors
-/// The first rule broken, with the statement's path.
-///
-/// ```
-/// use trueno_gpu::{validate::validate_for, KernelBuilder, Target, ValidateError};
-/// let k = KernelBuilder::new("big").with_target(Target::SM_90);
-/// let _ = k.shared_per_block("buffer", 200 * 1024, 16);
-/// let kernel = k.finish()?;
-/// assert!(matches!(validate_for(&kernel, Target::SM_75), Err(ValidateError::SharedLimit { .. })));
-/// # Ok::<(), trueno_gpu::ValidateError>(())
-/// ```
-pub fn validate_for(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
-    check_frame(kernel, target)?;
-    assign::check(kernel)?;
-    each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| check_target(inst, path, target))?;
-    memory::check(kernel)?;
-    uniform::check(kernel)
+pub fn validate(kernel: KernelIr) -> Result<ValidKernel, ValidateError> {
+    ValidKernel::new(kernel)
 }
 
 fn is_identifier(name: &str) -> bool {
@@ -52,8 +35,8 @@ fn is_identifier(name: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// What does not depend on the statements: names, block size, shared memory.
-fn check_frame(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
+/// Checks the names and the block size.
+fn check_frame(kernel: &KernelIr) -> Result<(), ValidateError> {
     let names = std::iter::once(&kernel.name).chain(kernel.params.iter().map(|p| &p.name));
     for (i, name) in names.clone().enumerate() {
         if !is_identifier(name) || names.clone().take(i).any(|earlier| earlier == name) {
@@ -63,6 +46,11 @@ fn check_frame(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
     if !(1..=32).contains(&kernel.warps_per_block) {
         return Err(ValidateError::BlockSize { warps: kernel.warps_per_block });
     }
+    Ok(())
+}
+
+/// Checks that the target has enough shared memory.
+fn check_shared(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
     let (bytes, limit) = (kernel.shared.total_bytes(), target.max_shared_bytes());
     if bytes > limit {
         return Err(ValidateError::SharedLimit { bytes, limit, target });
@@ -70,13 +58,16 @@ fn check_frame(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
     Ok(())
 }
 
-fn check_target(inst: &Inst, path: &Path, target: Target) -> Result<(), ValidateError> {
-    let info = inst.info();
-    if info.min_ptx > target.ptx || info.min_sm > target.sm {
-        let (inst, needs_ptx, needs_sm) = (info.ptx_name, info.min_ptx, info.min_sm);
-        return Err(ValidateError::TargetTooOld { path: path.clone(), inst, needs_ptx, needs_sm, target });
-    }
-    Ok(())
+/// Checks that the target has all instructions.
+fn check_instructions(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
+    each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| {
+        let info = inst.info();
+        if info.min_ptx > target.ptx || info.min_sm > target.sm {
+            let (inst, needs_ptx, needs_sm) = (info.ptx_name, info.min_ptx, info.min_sm);
+            return Err(ValidateError::TargetTooOld { path: path.clone(), inst, needs_ptx, needs_sm, target });
+        }
+        Ok(())
+    })
 }
 
 /// Visits every instruction with its path.

@@ -12,9 +12,9 @@ fn refused(k: KernelBuilder) -> ValidateError {
 
 /// Changes a valid kernel into one that the builder would not make, and validates it.
 fn broken(k: KernelBuilder, change: impl FnOnce(&mut KernelIr)) -> ValidateError {
-    let mut kernel = k.finish().expect("valid before the change");
+    let mut kernel = k.finish().expect("valid before the change").into_ir();
     change(&mut kernel);
-    validate(&kernel).expect_err("the change breaks a rule")
+    validate(kernel).expect_err("the change breaks a rule")
 }
 
 fn inst(kernel: &mut KernelIr, i: usize) -> &mut Inst {

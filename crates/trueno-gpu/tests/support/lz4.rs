@@ -1,7 +1,8 @@
 //! Runs the LZ4 kernels in the interpreter.
 
 use trueno_gpu::interp::{Fault, LaneOrder, Report};
-use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page};
 
 /// A packed batch.
@@ -16,7 +17,7 @@ impl Packed {
     pub(crate) fn page(&self, page: usize) -> (PageKind, &[u8]) {
         let entry = self.index[page];
         let start = usize::try_from(entry.offset_bytes()).expect("small");
-        (entry.kind().expect("a kind"), &self.bytes[start..start + usize::from(entry.len_bytes())])
+        (entry.kind(), &self.bytes[start..start + usize::from(entry.len_bytes())])
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
-use trueno_gpu::ir::KernelIr;
-use trueno_gpu::{Target, emit_for};
+use trueno_gpu::{Target, ValidKernel, emit_for};
 
 /// The targets the product promises.
 pub(crate) const TARGETS: [Target; 8] = [
@@ -18,7 +17,7 @@ pub(crate) const TARGETS: [Target; 8] = [
 ];
 
 /// Assembles the kernel for all targets from its own up that have the shared memory. Without `TRUENO_PTXAS` (the assembler's path) only the text is made.
-pub(crate) fn assemble(kernel: &KernelIr) {
+pub(crate) fn assemble(kernel: &ValidKernel) {
     for target in
         TARGETS.into_iter().filter(|t| t.sm >= kernel.target.sm && t.max_shared_bytes() >= kernel.shared.total_bytes())
     {

@@ -1,6 +1,6 @@
 //! Between batches and the packed form that the kernels read and write.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as KernelKind, PageStatus};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageStatus};
 use trueno_zram_core::{CompressedBatch, IndexEntry, Page, PageKind};
 
 /// The batch that a compression kernel left, if its index is whole and the pages lie in order, without gaps.
@@ -9,12 +9,10 @@ pub(super) fn unpack(index: &[u8], bytes: &[u8]) -> Result<CompressedBatch, Stri
     let mut end = 0u64;
     for (page, word) in index.as_chunks().0.iter().enumerate() {
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*word));
-        let kind = match entry.kind() {
-            Some(KernelKind::SameFilled) => PageKind::SameFilled,
-            Some(KernelKind::Lz4) => PageKind::Lz4,
-            Some(KernelKind::Raw) => PageKind::Raw,
-            None => return Err(format!("page {page}: its index entry has no kind")),
-        };
+        let kind = entry.kind();
+        if kind == PageKind::Zstd {
+            return Err(format!("page {page}: an LZ4 kernel wrote a Zstandard page"));
+        }
         if !entry.is_placed() || entry.offset_bytes() != end {
             return Err(format!("page {page} is not at its place in the packed batch"));
         }
@@ -30,13 +28,10 @@ pub(super) fn unpack(index: &[u8], bytes: &[u8]) -> Result<CompressedBatch, Stri
 pub(super) fn pack(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>), String> {
     let (mut index, mut bytes) = (Vec::new(), Vec::new());
     for (entry, data) in batch.index().iter().zip(batch.iter()) {
-        let kind = match entry.kind {
-            PageKind::SameFilled => KernelKind::SameFilled,
-            PageKind::Lz4 => KernelKind::Lz4,
-            PageKind::Raw => KernelKind::Raw,
-            PageKind::Zstd => return Err("kernels read no Zstandard frames".into()),
-        };
-        let entry = PackedEntry::new(bytes.len() as u64, entry.len_bytes, kind);
+        if entry.kind == PageKind::Zstd {
+            return Err("the LZ4 kernels do not read Zstandard frames".into());
+        }
+        let entry = PackedEntry::new(bytes.len() as u64, entry.len_bytes, entry.kind);
         index.extend(entry.bits().to_le_bytes());
         bytes.extend_from_slice(data.bytes());
         let aligned = bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize);

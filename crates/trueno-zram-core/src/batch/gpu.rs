@@ -161,11 +161,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     pub(crate) fn on(device: D, config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let pool = options.pool.clone().map_or_else(default_gpu_pool, Ok)?;
         let cpu = CpuBatchCompressor::with_pool(config.algorithm, InstructionSet::detect(), pool)?;
-        let shape = RingShape {
-            slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
-            slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_SLOT_PAGES"),
-            time_limit: options.time_limit,
-        };
+        let shape = ring_shape(&config, options.time_limit);
         Ok(Self {
             config,
             ring: Some(BoundedDrop::new(
@@ -424,8 +420,21 @@ impl<D: Device> GpuBatchCompressor<D> {
         }
     }
 
+    pub(super) fn ring_shape(&self) -> RingShape {
+        ring_shape(&self.config, self.time_limit)
+    }
+
+    /// Counts pages that are left to the CPU after a panic, which is not the device's fault.
+    pub(super) fn note_panic(&mut self, pages: usize) {
+        let fallback = &mut self.stats.fallback;
+        fallback.batches += 1;
+        fallback.pages += pages as u64;
+        fallback.last_reason = Some("a panic in the middle of a stream".to_owned());
+        self.drop_ring_if_lost();
+    }
+
     /// Counts pages that the device refused though nothing is wrong with them.
-    fn note_refused(&mut self, pages: usize) {
+    pub(super) fn note_refused(&mut self, pages: usize) {
         if pages > 0 {
             self.stats.fallback.batches += 1;
             self.stats.fallback.pages += pages as u64;
@@ -507,6 +516,14 @@ impl<D: Device> BatchCodec for GpuBatchCompressor<D> {
 
     fn fallback(&self) -> Option<&FallbackStats> {
         Some(&self.stats.fallback)
+    }
+}
+
+fn ring_shape(config: &GpuBatchConfig, time_limit: Duration) -> RingShape {
+    RingShape {
+        slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
+        slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_SLOT_PAGES"),
+        time_limit,
     }
 }
 

@@ -5,7 +5,7 @@ use crate::cpu::{InstructionSet, zstd};
 use crate::error::Result;
 use crate::lz4;
 use crate::page::{FILL_WORD_BYTES, Page, PageData, PageKind};
-use crate::samefill::{fill_page, same_filled};
+use crate::{fill_page, same_filled};
 
 /// Compresses and decompresses single pages.
 ///

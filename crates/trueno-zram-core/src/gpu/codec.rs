@@ -78,7 +78,7 @@ fn check_room(what: &'static str, len_bytes: usize, pages: u32, bytes_per_page: 
 
 #[cfg(test)]
 mod tests {
-    use trueno_gpu::kernels::lz4::PACK_ALIGN_BYTES;
+    use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
     use super::*;
     use crate::page::PAGE_SIZE;

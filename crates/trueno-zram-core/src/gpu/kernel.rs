@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use trueno_gpu::ir::{KernelIr, ParamTy};
-use trueno_gpu::{Target, emit_for};
+use trueno_gpu::ir::ParamTy;
+use trueno_gpu::{Target, ValidKernel, emit_for};
 
 use super::context::GpuContext;
 use super::device::DeviceLimits;
@@ -129,7 +129,7 @@ impl LoadedKernel {
     /// # Errors
     /// [`GpuError::Kernel`] if the device lacks what the kernel needs, [`GpuError::BlockTooLarge`] if not one block fits
     /// a multiprocessor, [`GpuError::Ptx`] if the driver refuses the text.
-    pub fn new(context: &GpuContext, kernel: &KernelIr) -> GpuResult<Self> {
+    pub fn new(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<Self> {
         let (module, target) = compile(context, kernel)?;
         let launcher = Launcher::new(&Arc::new(module), &kernel.name, &param_kinds(kernel))?;
         let block_threads = kernel.warps_per_block * 32;
@@ -281,7 +281,7 @@ impl LoadedKernel {
 }
 
 /// Compiles the kernel for the device's generation. A driver too old for that PTX version gets an older one.
-fn compile(context: &GpuContext, kernel: &KernelIr) -> GpuResult<(Module, Target)> {
+fn compile(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<(Module, Target)> {
     let (major, minor) = context.info().compute_capability;
     let mut refused = None;
     for target in targets_for(major, minor).map(|target| target.with_ptx(kernel.target.ptx)) {
@@ -306,7 +306,7 @@ fn targets_for(major: u32, minor: u32) -> impl Iterator<Item = Target> {
 }
 
 /// What the kernel declares to take.
-fn param_kinds(kernel: &KernelIr) -> Vec<ParamKind> {
+fn param_kinds(kernel: &ValidKernel) -> Vec<ParamKind> {
     let kind = |ty| match ty {
         ParamTy::U32 => ParamKind::U32,
         ParamTy::U64 => ParamKind::U64,

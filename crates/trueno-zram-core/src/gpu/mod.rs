@@ -37,7 +37,8 @@ pub(crate) mod ring;
 mod stream;
 
 pub use crate::batch::{
-    BatchResult, BatchTimes, FallbackStats, GpuBatchCompressor, GpuBatchStats, GpuOptions, RestoredBatch,
+    BatchResult, BatchTimes, CompressStream, CompressedSlot, DecompressStream, FallbackStats, GpuBatchCompressor,
+    GpuBatchStats, GpuOptions, PackedSlot, PageSlot, RestoredBatch, RestoredSlot,
 };
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;

@@ -1,6 +1,6 @@
 //! Compressed pages in page-locked memory.
 
-use trueno_gpu::kernels::lz4::PACK_ALIGN_BYTES;
+use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
 use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;

@@ -6,7 +6,7 @@ mod pages;
 
 use std::time::Duration;
 
-use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
+use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
 
 use super::bounded_drop::BoundedDrop;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};

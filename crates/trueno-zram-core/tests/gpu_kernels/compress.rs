@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::Kernel;
-use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, PageKind};
+use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode};
+use trueno_gpu::kernels::packed::PageKind;
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::GpuError;
@@ -22,6 +23,7 @@ fn check(packed: &Packed, pages: &[Page]) {
             assert!(block.len() < PAGE_SIZE && !is_same_filled(page), "page {i}");
             assert_decodes(block, page);
         }
+        (PageKind::Zstd, _) => panic!("page {i}: an LZ4 kernel wrote a Zstandard page"),
     });
 }
 

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::Kernel;
-use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode, PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode};
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::GpuError;
 use trueno_zram_core::gpu::raw::{Lz4Compressor, Lz4Decompressor, PackedPages};
@@ -220,9 +221,9 @@ fn expected_of(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
     let block = &held.filter(|_| entry.is_placed()).ok_or(PageStatus::BadEntry)?[..len];
     let mut page = [0; PAGE_SIZE];
     match (entry.kind(), len) {
-        (Some(PageKind::SameFilled), 8) => page.as_chunks_mut::<8>().0.fill(*block.first_chunk().unwrap()),
-        (Some(PageKind::Raw), PAGE_SIZE) => page.copy_from_slice(block),
-        (Some(PageKind::Lz4), 1..=MAX_BLOCK_BYTES) => {
+        (PageKind::SameFilled, 8) => page.as_chunks_mut::<8>().0.fill(*block.first_chunk().unwrap()),
+        (PageKind::Raw, PAGE_SIZE) => page.copy_from_slice(block),
+        (PageKind::Lz4, 1..=MAX_BLOCK_BYTES) => {
             decode_simple(block, &mut page).map_err(|_| PageStatus::BadBlock)?;
         }
         _ => return Err(PageStatus::BadEntry),

@@ -1,7 +1,8 @@
 //! Pages, the device, and one run of a kernel over a batch.
 
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{Mode, PackedEntry, PageKind, PageStatus, TableStores};
+use trueno_gpu::kernels::lz4::{Mode, TableStores};
+use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
     BlockShape, DeviceBuffer, GpuContext, Lz4Compressor, Lz4Decompressor, PackedPages, Stream, lane_rule,
@@ -28,7 +29,7 @@ impl Packed {
     pub(crate) fn page(&self, page: usize) -> (PageKind, &[u8]) {
         let entry = self.index[page];
         let start = usize::try_from(entry.offset_bytes()).unwrap();
-        (entry.kind().expect("a kind"), &self.bytes[start..start + usize::from(entry.len_bytes())])
+        (entry.kind(), &self.bytes[start..start + usize::from(entry.len_bytes())])
     }
 }
 

@@ -4,8 +4,8 @@ use super::simplify;
 use crate::addr::Addr;
 use crate::builder::KernelBuilder;
 use crate::interp::{Launch, Memory};
-use crate::ir::KernelIr;
 use crate::types::Global;
+use crate::validate::{ValidKernel, validate};
 use crate::value::{Pred, Reg, Var};
 use proptest::prelude::*;
 
@@ -136,7 +136,7 @@ impl<'k> Author<'k> {
     }
 }
 
-fn program(seed: u64) -> KernelIr {
+fn program(seed: u64) -> ValidKernel {
     let k = KernelBuilder::new("random");
     let (input, out) = (k.param_ptr::<u32>("input"), k.param_ptr::<u32>("out"));
     let lane = k.lane_id();
@@ -155,7 +155,7 @@ fn program(seed: u64) -> KernelIr {
     k.close().expect("the author breaks no rule")
 }
 
-fn run(kernel: &KernelIr) -> (Vec<u8>, u64) {
+fn run(kernel: &ValidKernel) -> (Vec<u8>, u64) {
     let mut memory = Memory::new();
     let words: Vec<u8> = (0..64u32).flat_map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes()).collect();
     let (input, out) = (memory.add("input", &words), memory.add("out", &[0; 1024]));
@@ -169,9 +169,8 @@ proptest! {
     #[test]
     fn simplified_programs_give_the_same_bytes(seed: u64) {
         let written = program(seed);
-        let mut simplified = written.clone();
-        simplify(&mut simplified);
-        crate::validate::validate(&simplified).expect("still valid");
+        let simplified = written.clone().rewritten(simplify);
+        validate(simplified.clone().into_ir()).expect("still valid");
         let (expected, before) = run(&written);
         let (bytes, after) = run(&simplified);
         prop_assert_eq!(bytes, expected);

@@ -26,7 +26,7 @@ mod pure;
 pub(crate) mod sketch;
 mod warp;
 
-use crate::ir::KernelIr;
+use crate::validate::ValidKernel;
 
 /// A kernel with one input buffer and one output buffer, and what it must write.
 ///
@@ -39,7 +39,7 @@ pub struct SuiteCase {
     /// The instruction, and what about it.
     pub name: String,
     /// The kernel: its parameters are the input and the output pointer.
-    pub kernel: KernelIr,
+    pub kernel: ValidKernel,
     /// Bytes of the input buffer.
     pub input: Vec<u8>,
     /// Blocks to launch, of the kernel's own size.

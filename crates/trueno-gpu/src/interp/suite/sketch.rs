@@ -7,6 +7,7 @@ use crate::ir::{
 };
 use crate::target::Target;
 use crate::types::{MemTy, RegClass, StateSpace};
+use crate::validate::{ValidKernel, validate};
 
 /// A kernel in the making, with an `input` and an `output` pointer.
 pub(crate) struct Sketch {
@@ -66,7 +67,18 @@ impl Sketch {
         sketch
     }
 
-    pub(crate) fn finish(mut self) -> KernelIr {
+    /// Closes and validates the kernel.
+    pub(crate) fn finish(self) -> ValidKernel {
+        validate(self.close()).unwrap_or_else(|error| panic!("the suite's kernels are valid: {error}"))
+    }
+
+    /// Closes the kernel without validating it.
+    #[cfg(test)]
+    pub(crate) fn finish_unchecked(self) -> ValidKernel {
+        ValidKernel::unchecked(self.close())
+    }
+
+    fn close(mut self) -> KernelIr {
         let warps = self.ir.warps_per_block;
         self.ir.shared = SharedLayout::of(self.regions, warps).expect("regions of the suite are small");
         self.ir.body = self.blocks.pop().expect("the body is open");

@@ -278,7 +278,7 @@ fn endless_loop() {
 fn step_limit_is_exact() {
     let mut k = sketch();
     k.result(k.index, 0);
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     // One step a statement, and the end.
     let steps = kernel.body.len() as u64 + 1;
     for (limit, ok) in [(steps, true), (steps - 1, false)] {
@@ -316,7 +316,7 @@ fn a_fault_names_statement_and_section() {
 
 #[test]
 fn launches_that_do_not_fit() {
-    let kernel = sketch().finish();
+    let kernel = sketch().finish_unchecked();
     let mut memory = Memory::new();
     let buffer = memory.add("buffer", &[0]);
     let launches = [

@@ -3,11 +3,12 @@
 use super::super::suite::sketch::{Sketch, global, imm, is, reg, shared};
 use super::super::{FaultKind, LaneSet, Launch, Memory, Report};
 use crate::inst::{CountKind, Op};
-use crate::ir::{AtomOp, Branch, Inst, KernelIr, ShflMode, SpecialReg, Stmt};
+use crate::ir::{AtomOp, Branch, Inst, ShflMode, SpecialReg, Stmt};
 use crate::types::{MemTy, RegClass};
+use crate::validate::ValidKernel;
 
 /// Warps draw numbers from a counter and square them, until none is left: the shape of the page kernels.
-fn drawing(count: u32) -> KernelIr {
+fn drawing(count: u32) -> ValidKernel {
     let mut k = Sketch::new("drawing", 4);
     let lane = k.special(SpecialReg::LaneId);
     let first = is(k.op(Op::SetpEqU32, &[reg(lane), imm(0)]));
@@ -31,7 +32,7 @@ fn drawing(count: u32) -> KernelIr {
         let to = k.element(k.output, item, 4);
         k.when(first, Sketch::store_inst(MemTy::U32, global(to, 0), &[reg(square)]));
     });
-    k.finish()
+    k.finish_unchecked()
 }
 
 fn draw(count: u32, blocks: u32, threads: Option<usize>) -> (Vec<u8>, Report) {
@@ -76,7 +77,7 @@ fn neighbouring_bytes_from_different_blocks_are_kept() {
     let at = k.op(Op::MadLoU32, &[reg(lane), reg(blocks), reg(block)]);
     let to = k.element(k.output, at, 1);
     k.store(MemTy::U8, global(to, 0), reg(block));
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     for _ in 0..20 {
         let mut memory = Memory::new();
         let input = memory.add("input", &[]);
@@ -92,7 +93,7 @@ fn the_fault_of_the_lowest_block_is_reported() {
     let block = k.special(SpecialReg::CtaidX);
     let late = is(k.op(Op::SetpGeU32, &[reg(block), imm(11)]));
     k.if_else(late, Branch::Uniform, |k| _ = k.load(MemTy::U8, global(k.output, 0)), |_| {});
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     for _ in 0..20 {
         let mut memory = Memory::new();
         let (input, output) = (memory.add("input", &[]), memory.add_uninit("output", 4));
@@ -106,7 +107,7 @@ fn every_warp_must_reach_a_block_barrier() {
     let mut k = Sketch::new("missing", 3);
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(64)]));
     k.if_else(low, Branch::Uniform, |k| k.inst(Inst::BarBlock), |_| {});
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut memory).unwrap_err();
@@ -119,7 +120,7 @@ fn every_lane_must_reach_a_block_barrier() {
     let mut k = Sketch::new("missing", 1);
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(5)]));
     k.when(low, Inst::BarBlock);
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut memory).unwrap_err();
@@ -142,7 +143,7 @@ fn shared_memory_starts_unwritten_in_each_block() {
             k.load(MemTy::U32, shared(back, 0));
         },
     );
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).grid(2).arg(buffer).arg(buffer).threads(1).run(&mut memory).unwrap_err();

@@ -3,10 +3,11 @@
 use super::super::suite::sketch::{Sketch, global, imm, reg, shared};
 use super::super::{LaneOrder, Launch, Memory};
 use crate::inst::Op;
-use crate::ir::{AtomOp, Conflict, Inst, KernelIr, StoreHint};
+use crate::ir::{AtomOp, Conflict, Inst, StoreHint};
 use crate::types::{MemTy, RegClass};
+use crate::validate::ValidKernel;
 
-fn words(kernel: &KernelIr, order: LaneOrder) -> Vec<u32> {
+fn words(kernel: &ValidKernel, order: LaneOrder) -> Vec<u32> {
     let mut memory = Memory::new();
     let input = memory.add("input", &[0; 4]);
     let output = memory.add("output", &[0; 128]);
@@ -16,7 +17,7 @@ fn words(kernel: &KernelIr, order: LaneOrder) -> Vec<u32> {
 }
 
 /// All lanes store their number to one shared word, on purpose.
-fn contest() -> KernelIr {
+fn contest() -> ValidKernel {
     let mut k = Sketch::new("contest", 1);
     let region = k.region("data", 4);
     let (src, ty, hint, conflict) = ([reg(k.index)].into(), MemTy::U16, StoreHint::Default, Conflict::Intended);
@@ -24,7 +25,7 @@ fn contest() -> KernelIr {
     k.warp_barrier();
     let winner = k.load(MemTy::U16, shared(region, 0));
     k.result(winner, 0);
-    k.finish()
+    k.finish_unchecked()
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn the_order_decides_a_conflicting_global_store() {
     let mut k = Sketch::new("contest", 1);
     let (src, ty, hint, conflict) = ([reg(k.index)].into(), MemTy::U32, StoreHint::Default, Conflict::Intended);
     k.inst(Inst::Store { src, ty, addr: global(k.output, 0), hint, conflict });
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     assert_eq!(words(&kernel, LaneOrder::Ascending)[0], 31);
     assert_eq!(words(&kernel, LaneOrder::Descending)[0], 0);
 }
@@ -57,7 +58,7 @@ fn atomics_take_turns_in_order() {
     let to = k.element(k.output, at, 4);
     let later = k.op(Op::SetpGtU32, &[reg(k.index), imm(0)]);
     k.when(super::super::suite::sketch::is(later), Sketch::store_inst(MemTy::U32, global(to, 0), &[reg(ticket)]));
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     let ascending: Vec<u32> = std::iter::once(32).chain(1..32).collect();
     assert_eq!(words(&kernel, LaneOrder::Ascending), ascending);
     let descending: Vec<u32> = std::iter::once(32).chain((0..31).rev()).collect();
@@ -74,6 +75,6 @@ fn arbitrary_values_differ_between_orders() {
     let mut k = Sketch::new("noise", 1);
     let noise = k.def(RegClass::B32, |dst| Inst::Arbitrary { dst });
     k.result(noise, 0);
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     assert_ne!(words(&kernel, LaneOrder::Ascending), words(&kernel, LaneOrder::Descending));
 }

@@ -48,7 +48,7 @@ fn races_can_be_ignored() {
     let (mut k, own, next) = sketch();
     k.store(MemTy::U32, own, imm(1));
     k.load(MemTy::U32, next);
-    let kernel = k.finish();
+    let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let buffer = memory.add("buffer", &[0; 4]);
     let launch = Launch::new(&kernel).arg(buffer).arg(buffer);

@@ -4,11 +4,12 @@
 use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
 use super::super::{Launch, Memory, Races};
 use crate::inst::Op;
-use crate::ir::{Branch, Conflict, Inst, KernelIr, ShflMode, Stmt, StoreHint};
+use crate::ir::{Branch, Conflict, Inst, ShflMode, Stmt, StoreHint};
 use crate::types::{MemTy, RegClass};
+use crate::validate::ValidKernel;
 
 /// Four windows' worth of words, hash, table look-up and insert, verify, vote, choose; `rounds` times.
-fn kernel(rounds: u32) -> KernelIr {
+fn kernel(rounds: u32) -> ValidKernel {
     let mut k = Sketch::new("speed", 1);
     let lane = k.index;
     let page = k.region("page", 4096);
@@ -79,7 +80,7 @@ fn kernel(rounds: u32) -> KernelIr {
         k.stmt(Stmt::Break { target: label, cond: Some(is(done)), branch: Branch::Uniform });
     });
     k.result(p, 0);
-    k.finish()
+    k.finish_unchecked()
 }
 
 #[test]

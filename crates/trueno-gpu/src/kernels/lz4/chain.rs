@@ -5,7 +5,7 @@
 //! ended, until nothing changes. Lanes fall onto the true chain after a few sequences, so a few rounds do.
 
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
-use super::scan::scan;
+use crate::kernels::scan::scan;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
 /// A lane's sums are kept in one register: segments (literal runs and matches) above, output bytes below.

@@ -2,7 +2,7 @@
 
 use super::find::{RECORD_BYTES, Workspace};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
-use super::scan::scan;
+use crate::kernels::scan::scan;
 use crate::{Pred, Reg, Var};
 
 /// Literal runs up to this many bytes are copied by their lane; longer ones by the whole warp.

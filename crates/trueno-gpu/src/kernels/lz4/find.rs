@@ -5,7 +5,7 @@
 //! one place, which nothing promises (see [`TableStores`]), so that the highest position stays in the table, the best one
 //! to find later.
 
-use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
+use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES};
 use super::{Mode, TableStores};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
@@ -346,7 +346,7 @@ impl<'k> Finder<'k> {
             });
             last_end.set(end.shfl(leader));
             last_offset.set(offset.shfl(leader));
-            extending.break_if(last_end.lt(2 * super::PAGE_BYTES));
+            extending.break_if(last_end.lt(2 * PAGE_BYTES));
 
             k.section("extend a long match, 32 bytes at a time");
             last_end.set(last_end - (CAPPED + MIN_MATCH - CAP));

@@ -1,14 +1,6 @@
 //! The numbers of the LZ4 block format, and those that follow from the page's size.
 
-/// Bytes in a page.
-///
-/// ```
-/// use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PAGE_BYTES};
-/// let pages = 1000;
-/// let output_bytes = u64::from(PAGE_BYTES) * pages; // enough for any batch: a page never grows
-/// assert!(PAGE_BYTES.is_multiple_of(PACK_ALIGN_BYTES) && output_bytes == 4_096_000);
-/// ```
-pub const PAGE_BYTES: u32 = 4096;
+pub(super) use crate::kernels::packed::PAGE_BYTES;
 
 /// The longest block of a page: one literal run with its token and 17 length bytes, as some encoders make of noise.
 pub(super) const MAX_BLOCK_BYTES: u32 = PAGE_BYTES + 18;
@@ -27,6 +19,3 @@ pub(super) const MATCH_END_LIMIT: u32 = PAGE_BYTES - LAST_LITERALS;
 
 /// The value of a length's nibble that says that more bytes follow.
 pub(super) const RUN_MASK: u32 = 15;
-
-/// Bytes of the word that a same-filled page repeats.
-pub(super) const FILL_WORD_BYTES: u32 = 8;

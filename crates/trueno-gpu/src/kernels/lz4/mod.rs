@@ -7,16 +7,10 @@ mod encode;
 mod find;
 mod format;
 mod gather;
-mod index;
 mod interpret;
-mod pack;
-mod scan;
 
 pub use compress::Lz4WarpCompressKernel;
-pub use decompress::{Lz4WarpDecompressKernel, PageStatus};
-pub use format::PAGE_BYTES;
-pub use index::{PACK_ALIGN_BYTES, PackedEntry, PageKind};
-pub use interpret::{CompressRun, DecompressRun};
+pub use decompress::Lz4WarpDecompressKernel;
 
 /// The balance of speed and ratio. Both give standard blocks.
 ///

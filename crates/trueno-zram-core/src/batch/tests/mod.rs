@@ -9,6 +9,8 @@ mod order;
 mod pairs;
 mod panics;
 mod pinned;
+mod stream;
+mod stream_faults;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -22,11 +24,11 @@ use super::{BatchTimes, FallbackStats, GpuBatchCompressor, GpuOptions};
 use crate::arena::CompressedBatch;
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Result;
+use crate::fill_page;
 use crate::gpu::ring::fake::{FakeDevice, FakePinned, Schedule};
 use crate::gpu::{GpuBatchConfig, PinnedBatch, PinnedPages};
 use crate::lz4::decode_simple;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
-use crate::samefill::fill_page;
 use crate::threads::build_pool;
 
 /// The calls of a compressor.

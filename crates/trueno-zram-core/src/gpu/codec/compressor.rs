@@ -19,11 +19,12 @@ use crate::page::PAGE_SIZE;
 /// Compresses pages in device memory into packed pages and an index in device memory.
 ///
 /// Each page becomes an LZ4 block, its word if it is same-filled, or itself; they lie in the pages' order at multiples of
-/// 16 bytes. The index has a [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) for each. Bytes and index depend on
+/// 16 bytes. The index has a [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) for each. Bytes and index depend on
 /// the pages alone.
 ///
 /// ```no_run
-/// use trueno_gpu::kernels::lz4::{Mode, PackedEntry};
+/// use trueno_gpu::kernels::lz4::Mode;
+/// use trueno_gpu::kernels::packed::PackedEntry;
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
 /// let context = GpuContext::new(0)?;
 /// let stream = Stream::new(&context)?;

@@ -4,7 +4,8 @@
 use std::num::NonZeroU32;
 
 use trueno_gpu::kernels::Kernel;
-use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, PACK_ALIGN_BYTES};
+use trueno_gpu::kernels::lz4::Lz4WarpDecompressKernel;
+use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
 use super::{INDEX_ENTRY_BYTES, MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
@@ -30,7 +31,7 @@ pub struct PackedPages<'a> {
     pub bytes: &'a DeviceBuffer,
     /// How many of the bytes are packed pages: a multiple of 16.
     pub len_bytes: u64,
-    /// A [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) a page.
+    /// A [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) a page.
     pub index: &'a DeviceBuffer,
     /// How many pages.
     pub pages: u32,
@@ -152,7 +153,7 @@ impl Lz4Decompressor {
         self.multiprocessors = most;
     }
 
-    /// Queues the restoring of packed pages to `output`, with a [`PageStatus`](trueno_gpu::kernels::lz4::PageStatus) each
+    /// Queues the restoring of packed pages to `output`, with a [`PageStatus`](trueno_gpu::kernels::packed::PageStatus) each
     /// in `status`. A page that is refused keeps what was at its place in `output`.
     ///
     /// ```no_run

@@ -1,6 +1,6 @@
 //! Packed pages and their index in device memory.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::{INDEX_ENTRY_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
@@ -17,7 +17,7 @@ use crate::page::{PAGE_SIZE, PageKind};
 ///
 /// Made by [`GpuBatchCompressor::packed_on_device`](crate::gpu::GpuBatchCompressor::packed_on_device), and filled by a compression or by [`upload`](Self::upload).
 /// Pages lie in their order, at multiples of 16 bytes. The index has a
-/// [`PackedEntry`](trueno_gpu::kernels::lz4::PackedEntry) of 8 bytes for each. Dropping is as of
+/// [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) of 8 bytes for each. Dropping is as of
 /// [`DevicePages`](crate::gpu::DevicePages).
 ///
 /// ```no_run

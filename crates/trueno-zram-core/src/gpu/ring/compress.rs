@@ -14,7 +14,7 @@ use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
 use crate::page::{PAGE_SIZE, Page};
 use crate::progress::Progress;
-use crate::samefill::same_filled;
+use crate::same_filled;
 
 impl<D: Device> Ring<D> {
     /// Compresses pages that lie anywhere: all cores copy them to page-locked memory first.
@@ -25,7 +25,7 @@ impl<D: Device> Ring<D> {
         sink: &mut impl Deliver<D>,
         progress: &dyn Progress,
     ) -> Outcome {
-        if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In), HostMemory::PackedOut]) {
+        if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In), HostMemory::Output]) {
             return Outcome::failed(error);
         }
         self.drive(pool, pages.len(), Some(&StagePages(pages)), &mut Staged, sink, progress)
@@ -40,7 +40,7 @@ impl<D: Device> Ring<D> {
         sink: &mut impl Deliver<D>,
         progress: &dyn Progress,
     ) -> Outcome {
-        if let Err(error) = self.ensure(&[HostMemory::PackedOut]) {
+        if let Err(error) = self.ensure(&[HostMemory::Output]) {
             return Outcome::failed(error);
         }
         self.drive(pool, len, None::<&NoStage>, &mut FromPinned(pages), sink, progress)
@@ -107,7 +107,9 @@ struct AllPinned<'a, P> {
 }
 
 impl<D: Device> Submit<D> for Staged {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::Apart
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         device.mark(&slot.device, Mark::H2dStart)?;
@@ -125,7 +127,9 @@ impl<D: Device> Submit<D> for Staged {
 }
 
 impl<D: Device> Submit<D> for FromPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::Apart
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         upload_pinned(device, slot, self.0)?;
@@ -142,7 +146,9 @@ impl<D: Device> Submit<D> for FromPinned<'_, D::Pinned> {
 }
 
 impl<D: Device> Submit<D> for AllPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::Apart
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         upload_pinned(device, slot, self.from)?;
@@ -171,17 +177,17 @@ fn upload_pinned<D: Device>(device: &mut D, slot: &mut Slot<D>, from: &mut D::Pi
     device.upload(&slot.device, Buffer::Pages, 0, from, part)
 }
 
-fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.mark(&slot.device, Mark::H2dEnd)?;
     device.compress(&slot.device, slot.crossing_u32())?;
     slot.download_index(device)
 }
 
-fn download_packed<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn download_packed<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     slot.read_packed_bytes()?;
     let part = 0..slot.packed_bytes;
     device.mark(&slot.device, Mark::D2hStart)?;
-    let to = slot.packed_out.as_mut().expect("a run ensures what it uses");
+    let to = slot.output.as_mut().expect("a call ensures what it uses");
     device.download(Queue::D2h, &slot.device, Buffer::Packed, 0, to, part)?;
     device.mark(&slot.device, Mark::D2hEnd)
 }

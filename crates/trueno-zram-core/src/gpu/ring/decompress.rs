@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
-use trueno_gpu::kernels::lz4::{PackedEntry, PageStatus};
+use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
 
 use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
 use super::entries::{next_place, packed_kind};
@@ -14,10 +14,10 @@ use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot};
 use super::stages::{Deliver, NoStage, Submit};
 use super::{Outcome, Ring};
 use crate::arena::{CompressedBatch, IndexEntry};
+use crate::fill_page;
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
-use crate::samefill::fill_page;
 
 /// Compressed pages, found by their number.
 #[derive(Clone, Copy, Debug)]
@@ -153,7 +153,9 @@ struct AllPinned<'a, D: Device> {
 }
 
 impl<D: Device> Submit<D> for ToStaging {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         start_kernel(device, slot)
@@ -171,7 +173,9 @@ impl<D: Device> Submit<D> for ToStaging {
 }
 
 impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         start_kernel(device, slot)
@@ -187,7 +191,9 @@ impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
 }
 
 impl<D: Device> Submit<D> for AllPinned<'_, D> {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         let entries = &self.from.index[slot.range.clone()];
@@ -223,7 +229,7 @@ fn download_pinned<D: Device>(device: &mut D, slot: &mut Slot<D>, to: &mut D::Pi
     download_status(device, slot)
 }
 
-fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     let index = slot.index.bytes_mut()?.as_chunks_mut::<INDEX_ENTRY_BYTES>().0;
     for piece in &slot.pieces[..slot.pieces_used] {
         index[piece.first_place..][..piece.crossing].copy_from_slice(&piece.index);
@@ -241,20 +247,20 @@ fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> 
 }
 
 /// Queues the copy of the index, and the kernel.
-fn launch<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn launch<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.upload(&slot.device, Buffer::Index, 0, &mut slot.index, 0..slot.crossing * INDEX_ENTRY_BYTES)?;
     device.mark(&slot.device, Mark::H2dEnd)?;
     device.decompress(&slot.device, slot.packed_bytes, slot.crossing_u32())
 }
 
-fn download_status<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn download_status<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     let part = 0..slot.crossing * STATUS_BYTES;
     device.download(Queue::D2h, &slot.device, Buffer::Status, 0, &mut slot.status, part)?;
     device.mark(&slot.device, Mark::D2hEnd)
 }
 
 /// Whether the device restored the page at that place.
-fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
+pub(super) fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
     PageStatus::from_code(u32::from_le_bytes(status[place])) == Some(PageStatus::Restored)
 }
 

@@ -1,6 +1,6 @@
 //! Where a slot's compressed pages lie: what the kernel wrote, checked, and the pages that never went to the device.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::device::{Device, PinnedMemory};
 use super::slot::Slot;
@@ -15,10 +15,10 @@ const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 /// The bytes that hold a slot's pages, which are in its own memory, and where each lies in them. Fill words are put behind
 /// the packed pages: each of their pages left 4096 bytes of room.
 pub(super) fn listed<D: Device>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
-    let mut memory = slot.packed_out.take().expect("a run ensures what it uses");
+    let mut memory = slot.output.take().expect("a call ensures what it uses");
     let packed_bytes = slot.packed_bytes;
     let listed = memory.bytes_mut().and_then(|bytes| list_entries(slot, &mut bytes[packed_bytes..]));
-    let memory = slot.packed_out.insert(memory);
+    let memory = slot.output.insert(memory);
     Ok((&memory.bytes()?[..listed?], &slot.entries))
 }
 
@@ -63,24 +63,15 @@ fn aligned(end: u64) -> u64 {
     end.next_multiple_of(PACK_ALIGN_BYTES.into())
 }
 
-/// What the kernels call a kind, if they know it.
-pub(crate) fn packed_kind(kind: PageKind) -> Option<PackedKind> {
-    match kind {
-        PageKind::SameFilled => Some(PackedKind::SameFilled),
-        PageKind::Lz4 => Some(PackedKind::Lz4),
-        PageKind::Raw => Some(PackedKind::Raw),
-        PageKind::Zstd => None,
-    }
+/// Returns the kind if the LZ4 kernels know it.
+pub(crate) fn packed_kind(kind: PageKind) -> Option<PageKind> {
+    (kind != PageKind::Zstd).then_some(kind)
 }
 
 /// An entry that the kernel wrote. It must start where the one before ended: what a device says is not trusted.
 pub(crate) fn checked_entry(entry: PackedEntry, expected_offset: u64, packed_bytes: usize) -> Option<IndexEntry> {
     let (offset, len_bytes) = (entry.offset_bytes(), entry.len_bytes());
-    let kind = match entry.kind()? {
-        PackedKind::SameFilled => PageKind::SameFilled,
-        PackedKind::Lz4 => PageKind::Lz4,
-        PackedKind::Raw => PageKind::Raw,
-    };
+    let kind = packed_kind(entry.kind())?;
     let fits = entry.is_placed()
         && offset == expected_offset
         && kind.held_len_bytes().contains(&usize::from(len_bytes))

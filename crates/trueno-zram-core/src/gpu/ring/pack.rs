@@ -1,6 +1,6 @@
 //! Compressed pages into page-locked memory, as the kernel wants them.
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind as PackedKind};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::decompress::CompressedPages;
 use super::device::{Device, PinnedMemory};
@@ -20,12 +20,12 @@ pub(super) enum Crossing {
 }
 
 /// A page as the kernel takes it, if it goes to the device.
-fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PackedKind, &[u8])> {
+fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PageKind, &[u8])> {
     match (packed_kind(data.kind()), which) {
-        (Some(PackedKind::Lz4), _) => Some((PackedKind::Lz4, data.bytes())),
+        (Some(PageKind::Lz4), _) => Some((PageKind::Lz4, data.bytes())),
         (_, Crossing::Blocks) => None,
         (Some(kind), Crossing::All) => Some((kind, data.bytes())),
-        (None, Crossing::All) => Some((PackedKind::SameFilled, &[0; 8])),
+        (None, Crossing::All) => Some((PageKind::SameFilled, &[0; 8])),
     }
 }
 

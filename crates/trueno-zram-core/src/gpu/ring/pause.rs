@@ -9,12 +9,12 @@ const SLEEP: Duration = Duration::from_micros(20);
 
 /// Waits between two looks at the slots.
 #[derive(Default)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     quiet_since: Option<Instant>,
 }
 
 impl Pause {
-    pub(super) fn after(&mut self, moved: bool) {
+    pub(crate) fn after(&mut self, moved: bool) {
         if moved {
             self.quiet_since = None;
         } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < LOOK_AGAIN {

@@ -3,14 +3,14 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::lz4::PackedEntry;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, Page};
 
 pub(super) const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 pub(super) const STATUS_BYTES: usize = size_of::<u32>();
@@ -49,6 +49,8 @@ pub(crate) struct Slot<D: Device> {
     state: SlotState,
     /// When it got there.
     since: Instant,
+    /// Its place in the ring.
+    pub(super) number: usize,
     /// Pages of the batch that it has.
     pub(super) range: Range<usize>,
     /// How many of them are on the device; the rest need no device.
@@ -57,9 +59,13 @@ pub(crate) struct Slot<D: Device> {
     pub(super) packed_bytes: usize,
     /// Where they start in the caller's page-locked memory, in runs that put them there.
     pub(super) packed_at: usize,
+    /// The device's times for the pages, once complete.
+    pub(super) times: StageTimes,
     pub(super) device: D::Slot,
-    /// Where packed pages arrive; made when a run first needs it.
-    pub(super) packed_out: Option<D::Pinned>,
+    /// What the caller of a stream fills: pages, or packed ones. Made when a stream first needs it.
+    input: Option<D::Pinned>,
+    /// Where packed pages of calls and all results of streams arrive. Made when it is first needed.
+    pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
     /// What the cores fill and empty; those in use come first, in order, once all are staged.
@@ -70,28 +76,40 @@ pub(crate) struct Slot<D: Device> {
     piece_count: usize,
     /// Where each page is held, from the start of the packed bytes. Kept to be used again.
     pub(super) entries: Vec<IndexEntry>,
+    /// In streams: the pages that the device did not restore, in order.
+    pub(super) refused: Vec<usize>,
+    /// In streams: when the caller submitted it.
+    pub(super) submitted: Instant,
+    /// Whether a copy may still use its memory, with nothing to wait for it by.
+    is_retired: bool,
 }
 
 impl<D: Device> Slot<D> {
-    pub(super) fn new(device: &D, pages: u32) -> GpuResult<Self> {
+    pub(super) fn new(device: &D, pages: u32, number: usize) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let room = |bytes_per_page: usize| device.pinned(pages as usize * bytes_per_page, HostRole::Shared);
         let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
         Ok(Self {
             state: SlotState::Free,
             since: Instant::now(),
+            number,
             range: 0..0,
             crossing: 0,
             packed_bytes: 0,
             packed_at: 0,
+            times: StageTimes::default(),
             device: device.slot(pages)?,
-            packed_out: None,
+            input: None,
+            output: None,
             index: room(INDEX_ENTRY_BYTES)?,
             status: room(STATUS_BYTES)?,
             pieces: (0..piece_count).map(|_| Piece::default()).collect(),
             pieces_used: 0,
             piece_count,
             entries: Vec::new(),
+            refused: Vec::new(),
+            submitted: Instant::now(),
+            is_retired: false,
         })
     }
 
@@ -108,6 +126,7 @@ impl<D: Device> Slot<D> {
     pub(super) fn claim(&mut self, range: Range<usize>) {
         self.enter(SlotState::H2DInProgress);
         (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
+        self.times = StageTimes::default();
         self.range = range;
     }
 
@@ -166,6 +185,46 @@ impl<D: Device> Slot<D> {
         self.state = SlotState::Free;
     }
 
+    /// What the caller of a stream fills.
+    pub(super) fn input(&self) -> &D::Pinned {
+        self.input.as_ref().expect("slots of streams have it")
+    }
+
+    pub(super) fn input_mut(&mut self) -> &mut D::Pinned {
+        self.input.as_mut().expect("slots of streams have it")
+    }
+
+    /// Queues the copy of the first bytes of the input to the start of a device buffer.
+    pub(super) fn upload_input(&mut self, device: &D, to: Buffer, len_bytes: usize) -> GpuResult<()> {
+        let input = self.input.as_mut().expect("slots of streams have it");
+        device.upload(&self.device, to, 0, input, 0..len_bytes)
+    }
+
+    /// The compressed pages of a stream's slot, where they lie, which of them are left, and the restored pages.
+    pub(super) fn restored_parts(&mut self) -> (&[u8], &[IndexEntry], &[usize], &mut [Page]) {
+        let input = self.input.as_ref().expect("slots of streams have it").bytes();
+        let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
+        let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
+        let input = input.expect("a device only reads a slot's input");
+        (input, &self.entries, &self.refused, &mut pages[..self.range.len()])
+    }
+
+    /// Waits until no copy uses the slot's memory, which is within reach from then on, whatever happens to the device. A
+    /// slot for which that fails is not used again.
+    pub(super) fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        let Self { input, output, index, status, .. } = self;
+        let memory = input.iter_mut().chain(output).chain([index, status]);
+        // Each of them, also after one has failed.
+        let settled = memory.map(|memory| memory.settle(time_limit)).fold(Ok(()), Result::and);
+        self.is_retired |= settled.is_err();
+        settled
+    }
+
+    /// Whether its memory can be filled again.
+    pub(super) fn is_reusable(&self) -> bool {
+        !self.is_retired
+    }
+
     /// The pages that are on the device.
     pub(super) fn crossing_u32(&self) -> u32 {
         u32::try_from(self.crossing).expect("a slot is made for a u32 of pages")
@@ -175,10 +234,13 @@ impl<D: Device> Slot<D> {
     pub(super) fn ensure(&mut self, device: &D, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
         for need in needs {
             match need {
-                HostMemory::PackedOut if self.packed_out.is_none() => {
-                    self.packed_out = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                HostMemory::Input if self.input.is_none() => {
+                    self.input = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
                 }
-                HostMemory::PackedOut => {}
+                HostMemory::Output if self.output.is_none() => {
+                    self.output = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                }
+                HostMemory::Input | HostMemory::Output => {}
                 HostMemory::Pieces(which) => {
                     // Alike, since they change places.
                     let pages = PIECE_PAGES.min(pages as usize);
@@ -207,26 +269,29 @@ impl<D: Device> Slot<D> {
         Ok(())
     }
 
-    /// The device's times for the pages in it.
-    pub(super) fn times(&self, device: &D, index: IndexCopy) -> GpuResult<StageTimes> {
+    /// Reads the device's times for the pages.
+    pub(super) fn read_times(&mut self, device: &D, index: IndexCopy) -> GpuResult<()> {
         let between = |from, to| device.elapsed(&self.device, from, to);
         let mut d2h = between(Mark::D2hStart, Mark::D2hEnd)?;
         if index == IndexCopy::Apart {
             d2h += between(Mark::KernelEnd, Mark::IndexEnd)?;
         }
-        Ok(StageTimes {
+        self.times = StageTimes {
             h2d: between(Mark::H2dStart, Mark::H2dEnd)?,
             kernel: between(Mark::KernelStart, Mark::KernelEnd)?,
             d2h,
-        })
+        };
+        Ok(())
     }
 }
 
 /// Page-locked memory that a run needs in its slots. Runs to and from the caller's own page-locked memory need less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostMemory {
-    /// For packed pages to arrive.
-    PackedOut,
+    /// What the caller of a stream fills.
+    Input,
+    /// Where results arrive.
+    Output,
     /// Of the pieces.
     Pieces(PieceMemory),
 }

@@ -24,7 +24,7 @@ impl<D: Device> Stage<D> for NoStage {
 /// Queues a slot's work; on the thread that drives.
 pub(super) trait Submit<D: Device> {
     /// Whether the kernel's index is copied before the rest.
-    const INDEX_COPY: IndexCopy;
+    fn index_copy(&self) -> IndexCopy;
 
     /// Queues the copy to the device and the kernel.
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()>;

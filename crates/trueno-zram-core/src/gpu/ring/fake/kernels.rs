@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use trueno_gpu::kernels::lz4::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
 
 use super::faults::Lie;
 use crate::cpu::InstructionSet;
 use crate::gpu::ring::device::{Buffer, Mark};
 use crate::lz4::{Codec, decode_simple};
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
-use crate::samefill::{fill_page, same_filled};
+use crate::{fill_page, same_filled};
 
 /// What device memory holds before anything was put there.
 const NEVER_WRITTEN: u8 = 0xd5;
@@ -174,8 +174,8 @@ pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usiz
     (!is_fresh || pages == 0).then(|| format!("{pages} pages are restored from what was not uploaded"))
 }
 
-fn restore(kind: Option<PageKind>, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatus {
-    let (Some(kind), Some(bytes)) = (kind, bytes) else { return PageStatus::BadEntry };
+fn restore(kind: PageKind, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatus {
+    let Some(bytes) = bytes else { return PageStatus::BadEntry };
     match kind {
         PageKind::SameFilled => {
             let Ok(word) = bytes.try_into() else { return PageStatus::BadEntry };
@@ -187,6 +187,7 @@ fn restore(kind: Option<PageKind>, bytes: Option<Vec<u8>>, page: &mut Page) -> P
         }
         PageKind::Lz4 if decode_simple(&bytes, page).is_err() => return PageStatus::BadBlock,
         PageKind::Lz4 => {}
+        PageKind::Zstd => return PageStatus::BadEntry,
     }
     PageStatus::Restored
 }

@@ -2,7 +2,7 @@
 
 use crate::{KernelBuilder, Reg, Var};
 
-/// In each lane the combination of the values of all lanes up to and with the own: two instructions for each of five steps.
+/// Combines, in each lane, the values of all lanes up to and including its own. Takes five steps of two instructions.
 pub(super) fn scan<'k>(
     k: &'k KernelBuilder,
     value: Reg<'k, u32>,

@@ -1,11 +1,11 @@
-//! Pages made of one repeated 8-byte word: zero pages above all.
+//! Pages filled with one repeated 8-byte word, most often zero.
 
-use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
+use crate::{FILL_WORD_BYTES, PAGE_SIZE, Page};
 
-/// The repeated word, in memory order, if the whole page is nothing else.
+/// Returns the 8-byte word, in memory order, that fills the whole page, or `None` if no word does.
 ///
 /// ```
-/// use trueno_zram_core::{PAGE_SIZE, same_filled};
+/// use trueno_page::{PAGE_SIZE, same_filled};
 /// let mut page = [0u8; PAGE_SIZE];
 /// assert_eq!(same_filled(&page), Some([0; 8]));
 /// page[4095] = 1;
@@ -15,18 +15,18 @@ use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
 #[inline]
 pub fn same_filled(page: &Page) -> Option<[u8; FILL_WORD_BYTES]> {
     let (word, _) = page.split_first_chunk().expect("a page is longer than a word");
-    // Most pages differ in their first words: ask there before the wide comparison is set up.
+    // Most pages differ in their first two words. Compare those before setting up the wide comparison.
     if page[FILL_WORD_BYTES..2 * FILL_WORD_BYTES] != *word {
         return None;
     }
-    // A page equals itself shifted by a word exactly if every word equals the one before. This is one `memcmp`.
+    // A page equals itself shifted by one word exactly if all words are equal. This is one `memcmp`.
     (page[..PAGE_SIZE - FILL_WORD_BYTES] == page[FILL_WORD_BYTES..]).then_some(*word)
 }
 
-/// Makes the page that [`same_filled`] recognises.
+/// Fills the page with a word, so that [`same_filled`] finds it.
 ///
 /// ```
-/// use trueno_zram_core::{PAGE_SIZE, fill_page, same_filled};
+/// use trueno_page::{PAGE_SIZE, fill_page, same_filled};
 /// let mut page = [0u8; PAGE_SIZE];
 /// fill_page(&mut page, *b"deadbeef");
 /// assert_eq!(same_filled(&page), Some(*b"deadbeef"));

@@ -7,13 +7,11 @@
 //! entries at a time, to the nearest page whose place is known, and adds up the sizes from there. Since pages are
 //! drawn in order by warps that run, the earliest page without a place never waits, so none waits for ever.
 
-use super::index::{KIND_SHIFT, LEN_MASK, STATE_PLACED, STATE_SHIFT, STATE_SIZED};
+use super::STEP_BYTES;
+use super::entry::{KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_SHIFT, STATE_SIZED};
 use crate::ir::{LoadHint, StoreHint};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
-
-/// Bytes that the lanes of a warp move in one step.
-const STEP_BYTES: u32 = 512;
 
 /// The warp's end of the packing.
 pub(super) struct Packer<'k> {
@@ -57,7 +55,7 @@ impl<'k> Packer<'k> {
             let place = self.look_back();
             self.announce(*self.page, place, *self.entry, STATE_PLACED);
             k.section("move the page to its place");
-            let to = self.output.step(place, super::PACK_ALIGN_BYTES);
+            let to = self.output.step(place, PACK_ALIGN_BYTES);
             self.move_bytes(*self.entry & LEN_MASK, |at, inside| {
                 let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
                 k.when(inside).load_vec(words, self.aside.byte_add(at.to_u64()));
@@ -102,7 +100,7 @@ impl<'k> Packer<'k> {
             let nearest = placed.brev().bfind_shiftamt();
             let nearer = (1u32 << nearest) - 1;
             searching.continue_if((sized & nearer).ne(nearer));
-            let size = ((entry_high & LEN_MASK) + (super::PACK_ALIGN_BYTES - 1)) >> 4;
+            let size = ((entry_high & LEN_MASK) + (PACK_ALIGN_BYTES - 1)) >> 4;
             let is_nearest = self.lane.eq(nearest);
             let part = k.var(0u32);
             k.when(self.lane.lt(nearest)).set(part, size);

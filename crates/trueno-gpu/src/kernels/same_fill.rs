@@ -1,17 +1,19 @@
-//! Flags the pages that are one 32-bit word repeated.
+//! A small example: flags the pages that are filled with one 8-byte word.
 
+use super::packed::PAGE_BYTES;
 use super::{Budget, Kernel};
 use crate::builder::KernelBuilder;
-use crate::ir::{KernelIr, LoadHint};
+use crate::ir::LoadHint;
+use crate::validate::ValidKernel;
 use crate::value::{Pred, Reg};
 
-/// Bytes of a page.
-const PAGE_BYTES: u32 = 4096;
-/// Bytes the warp reads at once: 16 a lane.
+/// Bytes that the warp reads at once, 16 per lane.
 const ROW_BYTES: u32 = 32 * 16;
 const WARPS_PER_BLOCK: u32 = 4;
 
-/// For each page of `pages`, writes to `flags` 1 if all its 32-bit words are equal, else 0.
+/// Writes, for each page of `pages`, 1 to `flags` if one 8-byte word fills the page, and 0 if not.
+///
+/// This is what [`trueno_page::same_filled`] computes on the CPU.
 ///
 /// Parameters: `pages` (device pointer, 16-byte aligned), `flags` (device pointer to `u32`), `page_count` (`u32`).
 ///
@@ -21,7 +23,7 @@ const WARPS_PER_BLOCK: u32 = 4;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SameFillKernel {
-    ir: KernelIr,
+    ir: ValidKernel,
 }
 
 impl SameFillKernel {
@@ -44,7 +46,7 @@ impl SameFillKernel {
         let page = k.block_id().mad(WARPS_PER_BLOCK, k.warp_id()).named("page");
         k.block_uniform(|b| {
             b.exit_if(page.ge(page_count));
-            k.section("load 16 bytes a lane and row");
+            k.section("load 16 bytes per lane and row");
             let lane = k.lane_id().named("lane");
             let own = pages.step(page, PAGE_BYTES).step(lane, 16);
             let rows: Vec<[Reg<'_, u32>; 4]> = (0..PAGE_BYTES / ROW_BYTES)
@@ -52,18 +54,18 @@ impl SameFillKernel {
                 .collect();
 
             k.section("compare with the first word");
-            let same = all_equal(&rows);
+            let same = is_same_filled(&rows);
             k.when(lane.eq(0)).store(flags.index(page), same.to_u32());
         });
         Self { ir: k.finish().expect("the same kernel each time, covered by tests") }
     }
 }
 
-/// Whether all words of all lanes equal lane 0's first.
-fn all_equal<'k>(rows: &[[Reg<'k, u32>; 4]]) -> Pred<'k> {
-    let first = rows[0][0].shfl(0).named("first");
-    let words = rows.as_flattened();
-    let difference = words[1..].iter().fold(words[0] ^ first, |sum, word| word.xor_or(first, sum));
+/// Whether all 8-byte words of all lanes equal lane 0's first.
+fn is_same_filled<'k>(rows: &[[Reg<'k, u32>; 4]]) -> Pred<'k> {
+    let first = [rows[0][0].shfl(0).named("first_low"), rows[0][1].shfl(0).named("first_high")];
+    let words = rows.as_flattened().iter().zip(first.into_iter().cycle());
+    let difference = words.skip(1).fold(rows[0][0] ^ first[0], |sum, (word, first)| word.xor_or(first, sum));
     difference.eq(0).all()
 }
 
@@ -74,7 +76,7 @@ impl Default for SameFillKernel {
 }
 
 impl Kernel for SameFillKernel {
-    fn ir(&self) -> &KernelIr {
+    fn ir(&self) -> &ValidKernel {
         &self.ir
     }
 

@@ -1,0 +1,134 @@
+//! Compresses a batch into packed pages, with any algorithm that compresses one page per warp.
+
+use super::entry::kind_code;
+use super::look_back::Packer;
+use super::{FILL_WORD_BYTES, PACK_ALIGN_BYTES, PAGE_BYTES, PAGE_STEPS, STEP_BYTES, for_each_page};
+use crate::ir::LoadHint;
+use crate::types::Global;
+use crate::{Addr, KernelBuilder, Pred, Reg, Var};
+use trueno_page::PageKind;
+
+/// Scratch memory that each warp needs besides its algorithm's own: one page set aside until its place is known.
+pub(in crate::kernels) const SET_ASIDE_BYTES: u32 = PAGE_BYTES;
+
+/// The parameters of a compression kernel, and the warp's place in the grid.
+pub(in crate::kernels) struct CompressBatch<'k> {
+    k: &'k KernelBuilder,
+    input: Addr<'k, Global, u32>,
+    output: Addr<'k, Global, u32>,
+    index: Addr<'k, Global, u64>,
+    scratch: Addr<'k, Global, u32>,
+    next_page: Addr<'k, Global, u32>,
+    pages: Reg<'k, u32>,
+    pub(in crate::kernels) lane: Reg<'k, u32>,
+    pub(in crate::kernels) warp: Reg<'k, u32>,
+}
+
+/// The memory in which a warp compresses a page.
+pub(in crate::kernels) struct Buffers<'k> {
+    /// Shared address of the page.
+    pub(in crate::kernels) page: Reg<'k, u32>,
+    /// Shared address of the compressed bytes.
+    pub(in crate::kernels) staging: Reg<'k, u32>,
+    /// Global memory of [`SET_ASIDE_BYTES`].
+    pub(in crate::kernels) aside: Addr<'k, Global, u32>,
+}
+
+impl<'k> CompressBatch<'k> {
+    /// Declares the parameters.
+    pub(in crate::kernels) fn declare(k: &'k KernelBuilder) -> Self {
+        Self {
+            k,
+            input: k.param_ptr("input"),
+            output: k.param_ptr("output"),
+            index: k.param_ptr("index"),
+            scratch: k.param_ptr("scratch"),
+            next_page: k.param_ptr("next_page"),
+            pages: k.param_u32("pages"),
+            lane: k.lane_id().named("lane"),
+            // Not the uniform `warp_id`: with addresses in uniform registers, each LZ4 window copies three of them.
+            warp: (k.thread_id() >> 5).named("warp"),
+        }
+    }
+
+    /// Returns the warp's own part of the scratch memory, of `bytes_per_warp`.
+    pub(in crate::kernels) fn warp_scratch(&self, bytes_per_warp: u32) -> Addr<'k, Global, u32> {
+        let k = self.k;
+        let warps_per_block = k.block_threads() >> 5;
+        self.scratch.step(k.block_id().mad(warps_per_block, self.warp), bytes_per_warp)
+    }
+
+    /// Compresses every page of the batch.
+    ///
+    /// `encode` gets each page that is not same-filled. It stores the page at `buffers.page`, compresses it to
+    /// `buffers.staging`, and returns the length in bytes, or [`PAGE_BYTES`] if the page does not shrink. Pages that
+    /// shrink get the kind `kind`.
+    pub(in crate::kernels) fn compress_pages(
+        &self,
+        kind: PageKind,
+        buffers: &Buffers<'k>,
+        encode: impl FnOnce(&LoadedPage<'k>) -> Var<'k, u32>,
+    ) {
+        let Self { k, lane, .. } = *self;
+        let packer = Packer {
+            k,
+            lane,
+            index: self.index,
+            output: self.output.step(lane, PACK_ALIGN_BYTES),
+            aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
+            page: k.var(0u32).named("aside_page"),
+            entry: k.var(0u32).named("aside_entry"),
+        };
+        let lane_input = self.input.step(lane, PACK_ALIGN_BYTES);
+        for_each_page(k, lane, self.next_page, self.pages, |number| {
+            let loaded = LoadedPage::load(lane_input.step(number, PAGE_BYTES));
+            let len = k.var(FILL_WORD_BYTES);
+            let held_as = k.var(kind_code(PageKind::SameFilled));
+            let bytes = k.var(buffers.staging);
+            k.if_else_uniform(
+                loaded.is_same_filled(k),
+                || k.when(lane.eq(0)).store_vec(buffers.staging.shared::<u32>(), loaded.pieces[0]),
+                || {
+                    len.set(encode(&loaded));
+                    let raw = len.eq(PAGE_BYTES);
+                    held_as.set(raw.select(kind_code(PageKind::Raw), kind_code(kind)));
+                    bytes.set(raw.select(buffers.page, buffers.staging));
+                },
+            );
+            k.sync_warp();
+            packer.hand_over(number, *len, *held_as, *bytes);
+            // The next page overwrites what the lanes have just read.
+            k.sync_warp();
+        });
+        packer.settle();
+    }
+}
+
+/// A page in the registers of a warp: each lane holds 16 bytes of every 512.
+pub(in crate::kernels) struct LoadedPage<'k> {
+    pub(in crate::kernels) pieces: Vec<[Reg<'k, u32>; 4]>,
+}
+
+impl<'k> LoadedPage<'k> {
+    fn load(from: Addr<'k, Global, u32>) -> Self {
+        let step = STEP_BYTES.cast_signed();
+        let piece = |i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent);
+        Self { pieces: (0..PAGE_STEPS).map(piece).collect() }
+    }
+
+    /// Whether all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
+    fn is_same_filled(&self, k: &'k KernelBuilder) -> Pred<'k> {
+        let word = [self.pieces[0][0].shfl(0u32), self.pieces[0][1].shfl(0u32)];
+        let differ = |piece: &[Reg<'k, u32>; 4]| {
+            let low = (piece[0] ^ word[0]) | (piece[2] ^ word[0]);
+            let high = (piece[1] ^ word[1]) | (piece[3] ^ word[1]);
+            low | high
+        };
+        let differs = k.var(differ(&self.pieces[0]).ne(0).any());
+        k.if_uniform(!*differs, || {
+            let rest = self.pieces[1..].iter().map(differ).reduce(|a, b| a | b).expect("a page has several pieces");
+            differs.set(rest.ne(0).any());
+        });
+        !*differs
+    }
+}

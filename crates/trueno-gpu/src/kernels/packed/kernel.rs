@@ -1,0 +1,56 @@
+//! The launch shape of a kernel over batches, and its tree once built.
+
+use std::sync::OnceLock;
+
+use crate::{KernelBuilder, Target, ValidKernel};
+
+/// The launch shape of a kernel that works on batches of pages, and its tree once built.
+#[derive(Clone, Debug)]
+pub(in crate::kernels) struct BatchKernel {
+    max_pages: u32,
+    warps_per_block: u32,
+    target: Target,
+    /// Built on first use, since options are set one after the other.
+    ir: OnceLock<ValidKernel>,
+}
+
+impl BatchKernel {
+    /// A shape of four warps per block, for batches of up to `max_pages`.
+    pub(in crate::kernels) fn new(max_pages: u32) -> Self {
+        Self { max_pages, warps_per_block: 4, target: Target::default(), ir: OnceLock::new() }
+    }
+
+    /// The same shape without the built tree, for a kernel whose own options change.
+    pub(in crate::kernels) fn unbuilt(self) -> Self {
+        Self { ir: OnceLock::new(), ..self }
+    }
+
+    pub(in crate::kernels) fn with_warps_per_block(self, warps_per_block: u32) -> Self {
+        Self { warps_per_block, ..self.unbuilt() }
+    }
+
+    pub(in crate::kernels) fn with_target(self, target: Target) -> Self {
+        Self { target, ..self.unbuilt() }
+    }
+
+    pub(in crate::kernels) fn warps_per_block(&self) -> u32 {
+        self.warps_per_block
+    }
+
+    /// The number of blocks that can each have pages to work on.
+    pub(in crate::kernels) fn grid(&self, pages: u32) -> u32 {
+        pages.min(self.max_pages).div_ceil(self.warps_per_block)
+    }
+
+    /// Returns the tree, which `build` makes on first use.
+    ///
+    /// # Panics
+    /// If the target lacks the shared memory for that many warps.
+    pub(in crate::kernels) fn ir(&self, name: &str, build: impl FnOnce(&KernelBuilder)) -> &ValidKernel {
+        self.ir.get_or_init(|| {
+            let k = KernelBuilder::new(name).with_target(self.target).with_warps_per_block(self.warps_per_block);
+            build(&k);
+            k.finish().expect("the target has the shared memory for that many warps")
+        })
+    }
+}

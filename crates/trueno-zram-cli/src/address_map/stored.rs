@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek};
 
-use trueno_zram_archive::ArchiveReader;
+use trueno_zram_archive::{ArchiveReader, Error};
 use trueno_zram_core::PAGE_SIZE;
 
 use super::codec::{AddressMapError, Cursor, MAX_BYTES, VERSION, state_of};
@@ -61,7 +61,7 @@ pub(crate) struct MappedRun {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadMapError {
     #[error(transparent)]
-    Archive(#[from] trueno_zram_archive::Error),
+    Archive(Error),
     #[error(transparent)]
     Map(#[from] AddressMapError),
 }
@@ -69,7 +69,10 @@ pub(crate) enum ReadMapError {
 impl StoredMap {
     /// Reads the map of an archive; `None` if the archive is not a snapshot of a process.
     pub(crate) fn read<F: Read + Seek>(archive: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
-        let bytes = archive.section(SECTION, MAX_BYTES as u64)?;
+        let bytes = archive.section(SECTION, MAX_BYTES as u64).map_err(|error| match error {
+            Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
+            error => ReadMapError::Archive(error),
+        })?;
         Ok(bytes.map(Self::from_bytes).transpose()?)
     }
 

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Serialize;
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
@@ -71,6 +72,14 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     report::print_json(global, &report)
 }
 
+/// The result of a salvage that found no damage.
+#[derive(Debug, Serialize)]
+struct Salvaged<'a> {
+    file: &'a str,
+    output: &'a str,
+    bytes_out: u64,
+}
+
 /// Restores a damaged file as far as possible. The output stays, whatever is missing in it.
 fn salvage(
     input: &Input,
@@ -86,7 +95,11 @@ fn salvage(
     progress.finish();
     if damage.is_empty() {
         report::say(global, &format!("{}: no damage, {content_len} bytes restored: {output_name}", input.name));
-        return Ok(());
+        return json::print(
+            global,
+            "decompress",
+            &Salvaged { file: &input.name, output: &output_name, bytes_out: content_len },
+        );
     }
     let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
     let what = format!(

@@ -18,13 +18,12 @@ pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram-cli"]).current_dir(root);
-    let binary = match target {
-        Some(target) => {
-            build.args(["--target", target]);
-            root.join("target").join(target).join("dist/trueno-zram")
-        }
-        None => root.join("target/dist/trueno-zram"),
-    };
+    let mut binary = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |built| root.join(built));
+    if let Some(target) = target {
+        build.args(["--target", target]);
+        binary.push(target);
+    }
+    binary.push("dist/trueno-zram");
     succeed(&mut build)?;
     let dist = root.join(DIST);
     let man = empty_folder(dist.join("man"))?;

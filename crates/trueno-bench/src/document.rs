@@ -54,10 +54,12 @@ pub(crate) struct CorpusFacts {
     pub(crate) name: String,
     /// Whole pages of the file.
     pub(crate) pages_in_all: usize,
+    #[serde(rename = "same_filled_left_out")]
     pub(crate) same_filled: usize,
     /// Different pages that are measured: all that are not same-filled, or a sample of them.
     pub(crate) distinct_pages: usize,
     /// How often they are repeated in a batch.
+    #[serde(rename = "repeats")]
     pub(crate) copies: usize,
 }
 
@@ -70,6 +72,7 @@ pub(crate) struct Row {
     /// Pages in the timed batch.
     pub(crate) pages: usize,
     /// Same-filled pages of the corpus, which were left out.
+    #[serde(rename = "same_filled_left_out")]
     pub(crate) same_filled: usize,
     pub(crate) ratio: f64,
     pub(crate) compress_gbps: f64,

@@ -1,7 +1,7 @@
 //! Restoring an input, with what there is to say about it.
 
-use trueno_zram_archive::{Error, IndexVerdict, ReadSummary};
-use trueno_zram_io::Sink;
+use trueno_zram_archive::{Damage, Error, IndexVerdict, ReadSummary};
+use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -19,7 +19,8 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
     let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, &mut *engine, &pool, progress)?;
+    let summary = trueno_zram_io::restore(input, sink, engine.codec(), &pool, progress)?;
+    engine.warn_of_fallback();
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         let name = &input.name;
         messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
@@ -28,6 +29,20 @@ pub(crate) fn restore(
         messages::line(description(&summary));
     }
     Ok(summary)
+}
+
+/// Restores what is left of a damaged input, and lists what is not. Returns the bytes of content.
+pub(crate) fn salvage(
+    input: &Input,
+    sink: &mut impl Sink,
+    engine: &Engine,
+    progress: &Progress,
+) -> Result<(u64, Vec<Damage>), Failure> {
+    let Salvaged { content_len, damage } = trueno_zram_io::salvage(input, sink, &engine.pool(), progress)?;
+    for part in &damage {
+        messages::problem(format_args!("{}: {part}", input.name));
+    }
+    Ok((content_len, damage))
 }
 
 /// What the input was made of, for `-v`.

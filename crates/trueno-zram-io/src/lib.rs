@@ -3,7 +3,8 @@
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
 //! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it, so that
 //!   all workers read, compress and hash side by side. Results are written in the order of the input.
-//! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes.
+//! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
+//!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
 //!
 //! Threads belong to the caller: both pipelines run on the rayon pool they are given. In addition `compress` starts
@@ -44,7 +45,7 @@ pub use compress::{Compressed, Compressors, compress};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use input::Input;
 pub use output::{Output, OutputOptions, Target};
-pub use restore::{Nowhere, Sink, restore};
+pub use restore::{Nowhere, Salvaged, Sink, restore, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
 pub use spool::Spool;

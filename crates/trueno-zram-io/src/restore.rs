@@ -4,7 +4,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ContentBatch, FrameReader, PageDecoder, Piece, ReadSummary};
+use trueno_zram_archive::{ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
+use trueno_zram_core::BatchCodec;
 
 use crate::Observer;
 use crate::error::{Error, Operation, Result};
@@ -25,10 +26,10 @@ pub trait Sink: Send {
 
 impl Sink for Output {
     fn take(&mut self, batch: &ContentBatch) -> Result<()> {
-        for span in batch.pieces() {
+        for span in batch.spans() {
             let written = match span {
-                Piece::Data(bytes) => self.write_data(bytes),
-                Piece::Zeros(len_bytes) => self.write_zeros(len_bytes),
+                ContentSpan::Data(bytes) => self.write_data(bytes),
+                ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
             };
             written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
         }
@@ -46,18 +47,86 @@ impl Sink for Nowhere {
     }
 }
 
-/// Decodes all of `input` into `sink`, on the workers of `pool`. One thread more writes.
+/// What [`salvage`] returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Salvaged {
+    /// Bytes of content, the zeros in place of what is lost included.
+    pub content_len: u64,
+    /// What is lost, in order of the content.
+    pub damage: Vec<Damage>,
+}
+
+/// Decodes all of `input` into `sink`: pages by `codec`, or on the workers of `pool` if there is none. One more thread
+/// writes.
 ///
 /// # Errors
 /// [`Error::Archive`] for the input, those of the sink, [`Error::Thread`].
 pub fn restore(
     input: &Input,
     sink: &mut impl Sink,
-    decoder: impl PageDecoder,
+    codec: Option<&mut dyn BatchCodec>,
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<ReadSummary> {
-    let mut reader = FrameReader::with_decoder(input.file(), decoder);
+    let mut reader = match codec {
+        Some(codec) => FrameReader::with_codec(input.file(), codec),
+        None => FrameReader::new(input.file()),
+    };
+    let mut total_known = false;
+    decode_and_write(sink, pool, |batch| {
+        let more = reader.read_batch(batch).map_err(|error| Error::archive(&input.name, error))?;
+        let summary = reader.summary();
+        if !total_known && reader.announced_len().is_some() {
+            observer.total(reader.announced_len());
+            total_known = true;
+        }
+        observer.progress(summary.content_len, summary.input_len);
+        Ok(more)
+    })?;
+    Ok(reader.summary().clone())
+}
+
+/// Restores what is left of a damaged input into `sink`. What is lost becomes zeros, and is listed. Pages are found by the
+/// index, if the input has one and can be read at any position.
+///
+/// # Errors
+/// [`Error::Archive`] for an input that cannot be read or is not a .lz4 file, those of the sink, [`Error::Thread`].
+pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer: &dyn Observer) -> Result<Salvaged> {
+    let failed = |error| Error::archive(&input.name, error);
+    let mut content_len = 0;
+    let mut count = |batch: &ContentBatch| {
+        content_len += batch.len_bytes();
+        observer.progress(content_len, content_len);
+    };
+    let damage = match input.seekable() {
+        Some(file) => {
+            let mut reader = SalvageReader::open(file).map_err(failed)?;
+            decode_and_write(sink, pool, |batch| {
+                let more = reader.read_batch(batch).map_err(failed)?;
+                count(batch);
+                Ok(more)
+            })?;
+            reader.damage().to_vec()
+        }
+        None => {
+            let mut reader = FrameReader::new(input.file()).salvaging();
+            decode_and_write(sink, pool, |batch| {
+                let more = reader.read_batch(batch).map_err(failed)?;
+                count(batch);
+                Ok(more)
+            })?;
+            reader.damage().to_vec()
+        }
+    };
+    Ok(Salvaged { content_len, damage })
+}
+
+/// Decodes batches on the pool until `next` returns `false`, and writes them on another thread.
+fn decode_and_write(
+    sink: &mut impl Sink,
+    pool: &ThreadPool,
+    mut next: impl FnMut(&mut ContentBatch) -> Result<bool> + Send,
+) -> Result<()> {
     let (free, to_fill) = channel();
     for _ in 0..BATCHES {
         free.send(ContentBatch::new()).expect("the receiver exists");
@@ -74,16 +143,8 @@ pub fn restore(
         });
         let writer = writer.map_err(Error::Thread)?;
         let decoded = pool.install(|| -> Result<()> {
-            let mut total_known = false;
             for mut batch in to_fill {
-                let more = reader.read_batch(&mut batch).map_err(|error| Error::archive(&input.name, error))?;
-                let summary = reader.summary();
-                if !total_known && reader.announced_len().is_some() {
-                    observer.total(reader.announced_len());
-                    total_known = true;
-                }
-                observer.progress(summary.content_len, summary.input_len);
-                if !more || filled.send(batch).is_err() {
+                if !next(&mut batch)? || filled.send(batch).is_err() {
                     break;
                 }
             }
@@ -93,6 +154,5 @@ pub fn restore(
         let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // A failed write stops the reading, so it comes first.
         written.and(decoded)
-    })?;
-    Ok(reader.summary().clone())
+    })
 }

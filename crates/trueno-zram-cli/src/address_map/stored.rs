@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek};
 
-use trueno_zram_archive::ArchiveReader;
+use trueno_zram_archive::{ArchiveReader, Error};
 use trueno_zram_core::PAGE_SIZE;
 
 use super::codec::{AddressMapError, Cursor, MAX_BYTES, VERSION, state_of};
@@ -61,7 +61,7 @@ pub(crate) struct MappedRun {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadMapError {
     #[error(transparent)]
-    Archive(#[from] trueno_zram_archive::Error),
+    Archive(Error),
     #[error(transparent)]
     Map(#[from] AddressMapError),
 }
@@ -69,11 +69,10 @@ pub(crate) enum ReadMapError {
 impl StoredMap {
     /// Reads the map of an archive; `None` if the archive is not a snapshot of a process.
     pub(crate) fn read<F: Read + Seek>(archive: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
-        let least = least_sections_len(archive);
-        if least > MAX_BYTES as u64 {
-            return Err(AddressMapError::TooLarge(least).into());
-        }
-        let bytes = archive.section(SECTION)?;
+        let bytes = archive.section(SECTION, MAX_BYTES as u64).map_err(|error| match error {
+            Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
+            error => ReadMapError::Archive(error),
+        })?;
         Ok(bytes.map(Self::from_bytes).transpose()?)
     }
 
@@ -188,17 +187,6 @@ impl MappedRun {
     pub(crate) fn end(&self) -> u64 {
         self.start + self.pages * PAGE_SIZE as u64
     }
-}
-
-/// Returns the fewest bytes that the sections of an archive can have: the rest of its index is entries and tables.
-fn least_sections_len<F: Read + Seek>(archive: &ArchiveReader<F>) -> u64 {
-    const ENTRY_BYTES: u64 = 2;
-    const GROUP_PAGES: u64 = 1024;
-    const GROUP_BYTES: u64 = 64;
-    const FRAME_BYTES: u64 = 4096;
-    let pages = archive.page_count();
-    let others = FRAME_BYTES + pages * ENTRY_BYTES + pages.div_ceil(GROUP_PAGES) * GROUP_BYTES;
-    archive.index_len().saturating_sub(others)
 }
 
 #[cfg(test)]

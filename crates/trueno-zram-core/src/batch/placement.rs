@@ -36,7 +36,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Smaller batches always go to the CPU: it is done with them before a GPU has received them.
+    /// Smaller batches always go to the CPU, which finishes them before a GPU could start.
     ///
     /// ```
     /// assert!(trueno_zram_core::Placement::MIN_GPU_PAGES > 1);

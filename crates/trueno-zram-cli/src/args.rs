@@ -82,10 +82,28 @@ pub(crate) enum Command {
     Extract(extract::Args),
     Inspect(inspect::Args),
     Info(info::Args),
-    /// Measure the back ends and their rivals side by side.
     Bench(bench::Args),
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),
     Completions(completions::Args),
     Man(man::Args),
+}
+
+impl Command {
+    /// Returns the name of the command, as `--json` prints it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Compress(_) => "compress",
+            Self::Decompress(_) => "decompress",
+            Self::Test(_) => "test",
+            Self::Extract(_) => "extract",
+            Self::Inspect(_) => "inspect",
+            Self::Info(_) => "info",
+            Self::Bench(_) => "bench",
+            Self::Selftest(_) => "selftest",
+            Self::Snapshot(_) => "snapshot",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
 }

@@ -63,9 +63,7 @@ impl From<trueno_zram_io::Error> for Failure {
             Error::Io { name, source, .. } if source.kind() == io::ErrorKind::BrokenPipe && name == STANDARD_OUTPUT => {
                 Self::BrokenPipe
             }
-            Error::Closed { name: STANDARD_OUTPUT } => {
-                Self::Failed(format!("{error}; -o /dev/null discards the data"))
-            }
+            Error::Closed { name: STANDARD_OUTPUT } => Self::Failed(format!("{error}; -o /dev/null discards the data")),
             Error::Refused { refusal, .. } => match refusal {
                 Refusal::Terminal => Self::usage(
                     "compressed data is not written to a terminal; give -o FILE, or -f to do it all the same",

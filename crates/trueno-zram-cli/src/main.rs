@@ -13,6 +13,7 @@ mod failure;
 mod files;
 mod habits;
 mod input;
+mod json;
 mod machine;
 mod messages;
 mod output;
@@ -25,6 +26,7 @@ mod restore;
 mod signals;
 mod survey;
 mod terminal;
+mod version;
 
 use std::env;
 use std::process::ExitCode;
@@ -36,13 +38,20 @@ use commands::{bench, completions, compress, decompress, extract, info, inspect,
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let run = || {
-        let cli = Cli::parse_from(habits::with_command(env::args_os().collect())?);
-        signals::survive_file_limits();
-        signals::listen();
-        run(&cli)
+    let args: Vec<_> = env::args_os().collect();
+    if version::is_asked_for(&args) {
+        return version::print();
+    }
+    let cli = match habits::with_command(args) {
+        Ok(args) => Cli::parse_from(args),
+        Err(failure) => return failure.report(),
     };
-    run().unwrap_or_else(|failure| failure.report())
+    signals::survive_file_limits();
+    signals::listen();
+    run(&cli).unwrap_or_else(|failure| {
+        json::print_failed_run(&cli.global, cli.command.name(), &failure);
+        failure.report()
+    })
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Failure> {

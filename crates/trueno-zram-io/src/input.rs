@@ -110,7 +110,8 @@ fn is_generated(file: &File) -> bool {
         0xde5e_81e4,
         0x6165_676c,
     ];
-    rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| GENERATED.contains(&kind)))
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| GENERATED.contains(&kind)))
 }
 
 fn measure(mut file: &File) -> io::Result<(u64, u64)> {

@@ -215,7 +215,8 @@ fn rename_to_new(from: &Path, to: &Path) -> Result<(), CommitError> {
 
 /// Whether the answer of a file system means that it has no such call, not that the call failed.
 fn is_unsupported(errno: Errno) -> bool {
-    [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT].contains(&errno)
+    [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
+        .contains(&errno)
 }
 
 fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {

@@ -1,4 +1,4 @@
-//! Which registers an instruction reads and writes.
+//! The registers that instructions read and write.
 
 use super::{Inst, Operand, PredUse, RegId, Stmt};
 use crate::types::{RegClass, StateSpace};
@@ -10,7 +10,7 @@ const fn address_class(space: StateSpace) -> RegClass {
     }
 }
 
-/// The registers written: once for reading the tree, once for changing it.
+/// Visits the registers written, by reference or by mutable reference.
 macro_rules! visit_defs {
     ($inst:expr, $f:expr, $iter:ident) => {
         match $inst {
@@ -35,7 +35,7 @@ macro_rules! visit_defs {
     };
 }
 
-/// The registers read, likewise; `$operand` takes operands, `$reg` registers.
+/// Visits the registers read, likewise. `$operand` takes operands, `$reg` registers.
 macro_rules! visit_uses {
     ($inst:expr, $operand:ident, $reg:ident, $iter:ident) => {
         match $inst {
@@ -92,7 +92,7 @@ macro_rules! visit_uses {
 }
 
 impl Inst {
-    /// Calls `f` with each register the instruction writes.
+    /// Calls `f` with each register that the instruction writes.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, RegId};
@@ -105,12 +105,13 @@ impl Inst {
         visit_defs!(self, &mut f, iter);
     }
 
-    /// Calls `f` with each register the instruction writes, for changing.
+    /// Calls `f` with each register that the instruction writes, to change it.
     pub(crate) fn for_each_def_mut(&mut self, mut f: impl FnMut(&mut RegId)) {
         visit_defs!(self, &mut f, iter_mut);
     }
 
-    /// Calls `f` with each register the instruction reads (the guard is the statement's) and the class it is read as.
+    /// Calls `f` with each register that the instruction reads and the class it is read as. The guard belongs to the
+    /// statement.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, Operand, RegId};
@@ -135,7 +136,7 @@ impl Inst {
         visit_uses!(self, operand, reg, iter);
     }
 
-    /// Calls `f` with each register the instruction reads, for changing.
+    /// Calls `f` with each register that the instruction reads, to change it.
     pub(crate) fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut RegId, RegClass)) {
         macro_rules! reg {
             ($reg:expr, $class:expr) => {
@@ -152,7 +153,7 @@ impl Inst {
         visit_uses!(self, operand, reg, iter_mut);
     }
 
-    /// The member mask of a warp operation or warp barrier.
+    /// Returns the member mask of a warp operation or warp barrier.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, Operand};
@@ -173,7 +174,7 @@ impl Inst {
 }
 
 impl Stmt {
-    /// The predicate the statement itself reads: a guard or a branch's condition.
+    /// Returns the predicate that the statement itself reads: a guard, or the condition of a branch.
     ///
     /// ```
     /// use trueno_gpu::ir::Stmt;
@@ -198,7 +199,7 @@ impl Stmt {
         }
     }
 
-    /// The statement's blocks.
+    /// Returns the blocks of the statement.
     ///
     /// ```
     /// use trueno_gpu::ir::{LabelId, Stmt};

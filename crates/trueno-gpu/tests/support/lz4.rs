@@ -13,7 +13,7 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// The bytes of a page.
+    /// Returns the kind and bytes of a page.
     pub(crate) fn page(&self, page: usize) -> (PageKind, &[u8]) {
         let entry = self.index[page];
         let start = usize::try_from(entry.offset_bytes()).expect("small");
@@ -25,7 +25,7 @@ pub(crate) fn compress(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: La
     compress_on(2, kernel, pages, order)
 }
 
-/// On a number of threads: with one, no warp ever waits for another, and counts repeat.
+/// Compresses on a number of threads. With one, no warp waits for another, and counts are reproducible.
 pub(crate) fn compress_on(
     threads: usize,
     kernel: &Lz4WarpCompressKernel,
@@ -36,13 +36,13 @@ pub(crate) fn compress_on(
     let (index, end) = whole_index(&run.index);
     assert!(
         run.written[..end].iter().all(|written| *written) && !run.written[end..].contains(&true),
-        "exactly the packed bytes"
+        "exactly the packed bytes are written"
     );
     Ok(Packed { index, bytes: run.packed[..end].to_vec(), report: run.report })
 }
 
-/// An index as the compressor leaves it, and where the packed pages end; checks that it is whole and the pages lie in
-/// order, without gaps but for the alignment.
+/// Returns the index that the compressor wrote and the end of the packed pages. Checks that the index is complete and
+/// the pages lie in order, without gaps except for alignment.
 pub(crate) fn whole_index(bytes: &[u8]) -> (Vec<PackedEntry>, usize) {
     let entries = bytes.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
     let index: Vec<_> = entries.collect();
@@ -55,7 +55,7 @@ pub(crate) fn whole_index(bytes: &[u8]) -> (Vec<PackedEntry>, usize) {
     (index, usize::try_from(end).expect("small"))
 }
 
-/// The pages that a decompressor makes, and what became of each. Anything else that it touched would be a fault.
+/// Returns the status and content of each page that a decompressor restored. Any stray access would be a fault.
 pub(crate) fn decompress(
     kernel: &Lz4WarpDecompressKernel,
     index: &[PackedEntry],
@@ -70,12 +70,12 @@ pub(crate) fn decompress(
     Ok((status.zip(pages).collect(), run.report))
 }
 
-/// Packs blocks as a host would.
+/// Packs blocks like the host does.
 pub(crate) fn pack(blocks: &[(PageKind, Vec<u8>)]) -> (Vec<PackedEntry>, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut index = Vec::new();
     for (kind, block) in blocks {
-        let len_bytes = u16::try_from(block.len()).expect("blocks are short");
+        let len_bytes = u16::try_from(block.len()).expect("blocks are shorter than 64 KiB");
         index.push(PackedEntry::new(bytes.len() as u64, len_bytes, *kind));
         bytes.extend_from_slice(block);
         bytes.resize(bytes.len().next_multiple_of(16), 0xdb);

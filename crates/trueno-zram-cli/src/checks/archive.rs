@@ -2,19 +2,18 @@
 
 use std::io::Cursor;
 
-use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
     ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
-use super::samples::Set;
+use super::samples::{Random, Set};
 use super::{Check, Proof};
 use crate::quantity;
 
-/// Pages of zeros in the middle, as a hole of an image becomes.
+/// Zero pages in the middle, which a hole of an image becomes.
 const ZERO_PAGES: usize = 40;
-/// What is at the end and no whole page.
+/// Bytes after the last whole page.
 const TAIL: &[u8] = b"the last bytes of an image that is no whole number of pages";
 
 pub(super) fn checks() -> [Check; 3] {
@@ -75,7 +74,7 @@ fn as_stream(pages: &[Page]) -> Proof {
     let archive = archive_of(pages)?;
     let content = content_of(pages);
     if read_stream(&archive)? != content {
-        return Err("other bytes come back".into());
+        return Err("other bytes are restored".into());
     }
     Ok(format!("{} in {}", quantity::bytes(content.len() as u64), quantity::bytes(archive.len() as u64)))
 }
@@ -96,29 +95,29 @@ fn by_index(pages: &[Page]) -> Proof {
         }
         let [start, end] = [range.start, range.end].map(|page| usize::try_from(page).unwrap_or(usize::MAX) * PAGE_SIZE);
         if bytes != content[start..end.min(content.len())] {
-            return Err(format!("pages {} to {} come back with other bytes", range.start, range.end));
+            return Err(format!("pages {} to {} are restored to other bytes", range.start, range.end));
         }
         (at, len_pages, ranges) = (range.end, len_pages % 31 + 2, ranges + 1);
     }
     Ok(format!("{} in {} ranges", quantity::pages(count), quantity::count(ranges)))
 }
 
-/// Damage is found, or does not matter to the content.
+/// Damage is found, or does not change the content.
 fn damaged(pages: &[Page]) -> Proof {
     const TRIES: u64 = 500;
     let archive = archive_of(&pages[..pages.len().min(12)])?;
     let content = read_stream(&archive)?;
-    let mut generator = Generator::new(5);
+    let mut random = Random::new(5);
     let mut found = 0;
     for _ in 0..TRIES {
         let mut damaged = archive.clone();
-        let at = generator.below(damaged.len());
-        damaged[at] ^= 1 << generator.below(8);
+        let at = random.below(damaged.len());
+        damaged[at] ^= 1 << random.below(8);
         match read_stream(&damaged) {
             Err(_) => found += 1,
             Ok(read) if read == content => {}
-            Ok(_) => return Err(format!("a changed byte {at} gives other content without an error")),
+            Ok(_) => return Err(format!("changing byte {at} gives other content without an error")),
         }
     }
-    Ok(format!("{TRIES} archives, {found} refused, the rest read right"))
+    Ok(format!("{TRIES} archives, {found} refused, the others read correctly"))
 }

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
+use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::quantity;
@@ -34,7 +35,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files.files, |path| decompress(path, args, global, &mut engine))
+    files::for_each(&args.files.files, |path| {
+        json::tracked(global, "decompress", path, decompress(path, args, global, &mut engine))
+    })
 }
 
 fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {

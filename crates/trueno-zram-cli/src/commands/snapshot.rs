@@ -14,6 +14,7 @@ use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
@@ -56,7 +57,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     pid: u32,
-    command: String,
+    process: String,
     output: String,
     consistency: Consistency,
     mappings: usize,
@@ -175,7 +176,7 @@ impl Report {
         let PageStats { zero, same_filled, lz4, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
-            command: map.command.clone(),
+            process: map.command.clone(),
             output,
             consistency: map.consistency,
             mappings: map.mappings.len(),
@@ -206,7 +207,7 @@ impl Report {
             messages::problem(format_args!("{}: {unreadable} of process {} could not be read", self.output, self.pid));
         }
         if global.json {
-            return report::print_json(global, self);
+            return json::print(global, "snapshot", self);
         }
         if global.quiet {
             return Ok(());
@@ -214,7 +215,7 @@ impl Report {
         let (bytes_in, bytes_out) = (quantity::bytes(self.bytes_in), quantity::bytes(self.bytes_out));
         messages::line(format_args!(
             "{} ({}): {} in {} ranges, {bytes_in} into {bytes_out}, ratio {:.3}, {:.2} s",
-            self.command,
+            self.process,
             self.pid,
             quantity::pages(self.pages),
             self.mappings,
@@ -222,10 +223,9 @@ impl Report {
             self.seconds,
         ));
         match self.stopped_seconds {
-            Some(seconds) => messages::line(format_args!(
-                "stopped for {:.0} ms: all pages are of the same moment",
-                seconds * 1e3
-            )),
+            Some(seconds) => {
+                messages::line(format_args!("stopped for {:.0} ms: all pages are of the same moment", seconds * 1e3))
+            }
             None => messages::line("read while running: pages may be of different moments (--stop prevents that)"),
         }
         if global.verbose > 0 {

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
+use crate::json;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::restore;
@@ -26,7 +27,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files, |path| test(path, global, &mut engine))
+    files::for_each(&args.files, |path| json::tracked(global, "test", path, test(path, global, &mut engine)))
 }
 
 fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure> {

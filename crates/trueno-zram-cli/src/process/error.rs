@@ -50,7 +50,9 @@ fn hint(ptrace_scope: Option<&str>) -> String {
     match ptrace_scope {
         None | Some("0") => "run as its user, or with CAP_SYS_PTRACE (as root)".into(),
         Some("3") => "kernel.yama.ptrace_scope is 3, which forbids it to everyone until the next boot".into(),
-        Some(scope) => format!("run with CAP_SYS_PTRACE (as root), or set kernel.yama.ptrace_scope, which is {scope}, to 0"),
+        Some(scope) => {
+            format!("run with CAP_SYS_PTRACE (as root), or set kernel.yama.ptrace_scope, which is {scope}, to 0")
+        }
     }
 }
 

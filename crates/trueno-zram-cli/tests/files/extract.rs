@@ -117,3 +117,34 @@ fn archives_without_block_checksums_come_with_a_warning() {
     let out = run(folder.path(), &["extract", "-q", "image.lz4", "--pages", "1"]).ok();
     assert!(out.stderr.is_empty(), "{}", out.stderr);
 }
+
+#[test]
+fn lists_of_ranges_come_in_the_order_asked_for() {
+    let folder = folder();
+    let content = image(100);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    let pages = |numbers: &[usize]| -> Vec<u8> {
+        numbers.iter().flat_map(|n| &content[n * PAGE_SIZE..(n + 1) * PAGE_SIZE]).copied().collect()
+    };
+    for (list, numbers) in [
+        ("1,3,5..9", &[1, 3, 5, 6, 7, 8][..]),
+        ("1,3,98..", &[1, 3, 98, 99]),
+        ("3..5,5..=6", &[3, 4, 5, 6]),
+        ("90,3,90", &[90, 3, 90]),
+    ] {
+        let out = run(folder.path(), &["extract", "image.lz4", "--pages", list]).ok();
+        assert!(out.stdout == pages(numbers), "{list}");
+    }
+    let out = run(folder.path(), &["extract", "image.lz4", "--bytes", "0..5,4K..4100"]).ok();
+    assert!(out.stdout == [&content[..5], &content[4096..4100]].concat());
+    // No page is written if one of them is not there.
+    let out = run(folder.path(), &["extract", "image.lz4", "--pages", "1,100"]).fails(&["pages 100..101", "are 100"]);
+    assert!(out.stdout.is_empty());
+
+    let archive = fs::read(folder.path().join("image.lz4")).unwrap();
+    let from_pipe = |list: &str| run_with(folder.path(), &["extract", "-", "-q", "--pages", list], &archive);
+    assert!(from_pipe("1,3,5..9").ok().stdout == pages(&[1, 3, 5, 6, 7, 8]));
+    from_pipe("90,3").fails(&["ascending order"]);
+    from_pipe("1,100").fails(&["pages 100..101", "are 100"]);
+}

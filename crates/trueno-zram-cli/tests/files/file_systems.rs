@@ -67,7 +67,8 @@ fn too_many_open_files_are_named_as_such() {
     run.fails(&["image: Too many open files"]);
     let mut shell = std::process::Command::new("sh");
     // Enough to start and to open the input.
-    let script = "ulimit -n 10; exec 4</dev/null 5</dev/null 6</dev/null 7</dev/null; exec \"$0\" compress -q -o out image";
+    let script =
+        "ulimit -n 10; exec 4</dev/null 5</dev/null 6</dev/null 7</dev/null; exec \"$0\" compress -q -o out image";
     let output = shell.current_dir(folder.path()).args(["-c", script, crate::support::BINARY]).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success() || stderr.contains("Too many open files"), "{stderr}");

@@ -69,8 +69,7 @@ fn many_files_lose_no_descriptors_and_no_threads() {
     // xargs, since the names may be more than one command line takes; the limit shows a loss early.
     let script = "ulimit -n 40; exec xargs -n 50000 \"$0\" compress -q --rm -T 2 < names";
     let mut shell = std::process::Command::new("sh");
-    let mut child =
-        shell.current_dir(folder.path()).args(["-c", script, crate::support::BINARY]).spawn().unwrap();
+    let mut child = shell.current_dir(folder.path()).args(["-c", script, crate::support::BINARY]).spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(60 + count as u64 / 50);
     let mut most = 0;
     let status = loop {

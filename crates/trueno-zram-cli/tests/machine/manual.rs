@@ -38,3 +38,23 @@ fn a_folder_that_cannot_be_made_is_named() {
     fs::write(folder.path().join("file"), "").unwrap();
     run(folder.path(), &["man", "--dir", "file/pages"]).fails(&["file/pages"]);
 }
+
+#[test]
+fn the_help_lists_every_command() {
+    let help = String::from_utf8(run(folder().path(), &["--help"]).ok().stdout).unwrap();
+    for command in [
+        "compress",
+        "decompress",
+        "test",
+        "extract",
+        "inspect",
+        "info",
+        "bench",
+        "selftest",
+        "snapshot",
+        "completions",
+        "man",
+    ] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command} in {help}");
+    }
+}

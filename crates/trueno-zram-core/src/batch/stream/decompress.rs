@@ -185,7 +185,10 @@ pub struct RestoredSlot<D: Device = Cuda> {
 enum Held<D: Device> {
     ByDevice(Finished<D>),
     /// The lease keeps the number of slots in use bounded.
-    ByCpu { _lease: Lease<D>, pages: Vec<Page> },
+    ByCpu {
+        _lease: Lease<D>,
+        pages: Vec<Page>,
+    },
 }
 
 impl<D: Device> RestoredSlot<D> {
@@ -280,11 +283,7 @@ fn is_of(error: &Error, page: usize) -> bool {
 }
 
 /// Restores single pages. Returns what is wrong with those that are corrupt, and zeroes them.
-fn restore_each(
-    from: CompressedPages<'_>,
-    numbers: impl Iterator<Item = usize>,
-    pages: &mut [Page],
-) -> Vec<Error> {
+fn restore_each(from: CompressedPages<'_>, numbers: impl Iterator<Item = usize>, pages: &mut [Page]) -> Vec<Error> {
     let mut codec = PageCodec::default();
     let restore = |page: usize| {
         let restored = codec.decompress(from.get(page), &mut pages[page]);

@@ -105,7 +105,8 @@ impl Outcome {
 impl<D: Device> Ring<D> {
     /// Allocates the slots of calls.
     pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
-        let free = (0..shape.slots).map(|number| Slot::new(&device, shape.slot_pages, number)).collect::<GpuResult<_>>()?;
+        let free =
+            (0..shape.slots).map(|number| Slot::new(&device, shape.slot_pages, number)).collect::<GpuResult<_>>()?;
         Ok(Self { device, free, rooms: shape.rooms(), shape })
     }
 

@@ -54,7 +54,11 @@ pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> T {
 
 impl<D: Device> StagingWorkers<D> {
     pub(super) fn new() -> Self {
-        Self { pieces: Mutex::new(VecDeque::new()), stopped: AtomicBool::new(false), has_worker: AtomicBool::new(false) }
+        Self {
+            pieces: Mutex::new(VecDeque::new()),
+            stopped: AtomicBool::new(false),
+            has_worker: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn stopped_on_drop(&self) -> StopOnDrop<'_> {

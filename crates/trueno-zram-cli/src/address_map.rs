@@ -23,6 +23,9 @@ pub(crate) use pieces::Piece;
 /// The section's name in the archive's index.
 pub(crate) const SECTION: &str = "address-map";
 
+/// The most bytes of the section that are read.
+pub(crate) const MAX_BYTES: u64 = 64 << 20;
+
 /// Where the pages of a snapshot lay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AddressMap {

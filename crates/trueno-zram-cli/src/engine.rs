@@ -4,11 +4,10 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use trueno_zram_archive::{CpuPageDecoder, PageDecoder, gather};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{
-    Algorithm, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, PAGE_SIZE, Page, PageCodec, PageData,
+    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, PAGE_SIZE, Page, PageCodec,
     build_pool,
 };
 
@@ -39,10 +38,7 @@ pub(crate) struct Engine {
 
 #[derive(Debug)]
 enum Kind {
-    Cpu {
-        compressor: CpuBatchCompressor,
-        decoder: CpuPageDecoder,
-    },
+    Cpu(CpuBatchCompressor),
     /// GPU, CPU or both, by what they are measured to do.
     Either(Box<BatchCompressor>),
     Gpu(Box<GpuBatchCompressor>),
@@ -78,7 +74,7 @@ impl Engine {
     /// Compresses `pages` into `batch`, which is emptied first.
     pub(crate) fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch) -> Result<(), Error> {
         let compressed = match &mut self.kind {
-            Kind::Cpu { compressor, .. } => compressor.compress_into(pages, batch, &()),
+            Kind::Cpu(compressor) => compressor.compress_into(pages, batch, &()),
             Kind::Either(compressor) => compressor.compress_into(pages, batch, &()),
             Kind::Gpu(compressor) => compressor.compress_into(pages, batch, &()).map(drop),
             Kind::Interpreter(compressor) => compressor.compress_into(pages, batch, &()).map(drop),
@@ -87,22 +83,20 @@ impl Engine {
         compressed
     }
 
-    /// Restores all pages of `batch`.
-    fn decompress_into(&mut self, batch: &CompressedBatch, pages: &mut [Page]) -> Result<(), Error> {
-        let restored = match &mut self.kind {
-            Kind::Cpu { compressor, .. } => compressor.decompress_into(batch, pages, &()),
-            Kind::Either(compressor) => compressor.decompress_into(batch, pages, &()),
-            Kind::Gpu(compressor) => compressor.decompress_into(batch, pages, &()).map(drop),
-            Kind::Interpreter(compressor) => compressor.decompress_into(batch, pages, &()).map(drop),
-        };
-        self.tell_fallback();
-        restored
+    /// Returns the codec that decodes pages, or `None` if the readers decode them on the CPU themselves.
+    pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
+        match &mut self.kind {
+            Kind::Cpu(_) => None,
+            Kind::Either(compressor) => Some(&mut **compressor),
+            Kind::Gpu(compressor) => Some(&mut **compressor),
+            Kind::Interpreter(compressor) => Some(&mut **compressor),
+        }
     }
 
     /// Says, once, that the CPU had to stand in for a GPU, and why: the result is right, the speed is not what was asked for.
-    fn tell_fallback(&mut self) {
+    pub(crate) fn tell_fallback(&mut self) {
         let stats = match &self.kind {
-            Kind::Cpu { .. } => None,
+            Kind::Cpu(_) => None,
             Kind::Either(compressor) => compressor.gpu_stats(),
             Kind::Gpu(compressor) => Some(compressor.stats()),
             Kind::Interpreter(compressor) => Some(compressor.stats()),
@@ -120,7 +114,7 @@ impl Engine {
     /// for others at the end of a batch. An engine that is one for all is passed around.
     pub(crate) fn lanes(&mut self) -> Result<(Vec<Lane<'_>>, usize), Failure> {
         let threads = self.threads();
-        if let Kind::Cpu { compressor, .. } = &self.kind {
+        if let Kind::Cpu(compressor) = &self.kind {
             let codec = || {
                 PageCodec::with_instruction_set(compressor.algorithm(), compressor.instruction_set()).map(Lane::Codec)
             };
@@ -140,7 +134,7 @@ impl Engine {
     /// The back end's name, as in `--json`.
     pub(crate) fn name(&self) -> &'static str {
         match self.kind {
-            Kind::Cpu { .. } => "cpu",
+            Kind::Cpu(_) => "cpu",
             Kind::Either(_) => "auto",
             Kind::Gpu(_) => "gpu",
             Kind::Interpreter(_) => "interpreter",
@@ -155,7 +149,7 @@ impl Engine {
     /// Pages to pass in one batch for full speed.
     pub(crate) fn batch_pages(&self) -> usize {
         match self.kind {
-            Kind::Cpu { .. } => CPU_BATCH_PAGES,
+            Kind::Cpu(_) => CPU_BATCH_PAGES,
             Kind::Either(_) | Kind::Gpu(_) => GPU_BATCH_PAGES,
             Kind::Interpreter(_) => INTERPRETER_BATCH_PAGES,
         }
@@ -165,7 +159,7 @@ impl Engine {
     pub(crate) fn describe(&self) -> String {
         let (threads, why) = (self.threads(), &self.why);
         match &self.kind {
-            Kind::Cpu { compressor, .. } => {
+            Kind::Cpu(compressor) => {
                 format!("CPU, {} threads, {} ({why})", compressor.threads(), compressor.instruction_set())
             }
             Kind::Either(compressor) => {
@@ -182,7 +176,7 @@ fn cpu(threads: NonZeroUsize) -> Result<Kind, Failure> {
     let compressor = build_pool(threads)
         .and_then(|pool| CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool))
         .map_err(|error| Failure::at("CPU back end", error))?;
-    Ok(Kind::Cpu { compressor, decoder: CpuPageDecoder::new() })
+    Ok(Kind::Cpu(compressor))
 }
 
 /// GPU and CPU where there is a GPU, else the CPU; and why.
@@ -226,23 +220,6 @@ impl Lane<'_> {
             }
             // An engine starts every batch anew, whatever happened to the one before.
             Lane::Shared(engine) => engine.lock().unwrap_or_else(PoisonError::into_inner).compress_into(pages, batch),
-        }
-    }
-}
-
-/// Restores pages from blocks that lie where they were read.
-impl PageDecoder for &mut Engine {
-    fn decode(&mut self, blocks: &[PageData<'_>], pages: &mut [Page]) -> trueno_zram_core::Result<()> {
-        match &mut self.kind {
-            Kind::Cpu { decoder, .. } => decoder.decode(blocks, pages),
-            _ => self.decompress_into(&gather(blocks), pages),
-        }
-    }
-
-    fn lot_pages(&self) -> usize {
-        match &self.kind {
-            Kind::Cpu { decoder, .. } => decoder.lot_pages(),
-            _ => self.batch_pages(),
         }
     }
 }

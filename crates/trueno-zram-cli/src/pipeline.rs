@@ -261,7 +261,7 @@ impl<W: Write + Send> Shared<'_, W> {
     fn write(&self, archive: &mut ArchiveWriter<W>, parcel: Parcel) -> Result<(), Failure> {
         let written = write_parcel(archive, &parcel, self.pool);
         written.map_err(|error| archive_failure(self.out_name, error))?;
-        self.progress.update(archive.pages().total() * PAGE_SIZE as u64, archive.written());
+        self.progress.update(archive.pages().pages() * PAGE_SIZE as u64, archive.written());
         self.give_back(parcel);
         Ok(())
     }

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{PageCounts, ReadSummary};
+use trueno_zram_archive::ReadSummary;
+use trueno_zram_core::PageStats;
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -61,10 +62,10 @@ pub(crate) struct Pages {
     pub(crate) raw: u64,
 }
 
-impl From<PageCounts> for Pages {
-    fn from(counts: PageCounts) -> Self {
-        let PageCounts { zero, same_filled, lz4, raw } = counts;
-        Self { zero, same_filled, lz4, raw }
+impl From<PageStats> for Pages {
+    fn from(counts: PageStats) -> Self {
+        let PageStats { zero, same_filled, lz4, raw, .. } = counts;
+        Self { zero, same_filled: same_filled - zero, lz4, raw }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 
-use trueno_zram_archive::{ContentBatch, Error, FrameReader, IndexVerdict, Piece, ReadSummary};
+use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, IndexVerdict, ReadSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -24,10 +24,10 @@ pub(crate) trait Sink: Send {
 
 impl Sink for Output {
     fn take(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
-        for piece in batch.pieces() {
-            let written = match piece {
-                Piece::Data(bytes) => self.write_data(bytes),
-                Piece::Zeros(len_bytes) => self.write_zeros(len_bytes),
+        for span in batch.spans() {
+            let written = match span {
+                ContentSpan::Data(bytes) => self.write_data(bytes),
+                ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
             };
             written.map_err(|error| Failure::io(&self.name, &error))?;
         }
@@ -54,7 +54,10 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
     let pool = engine.pool();
-    let mut reader = FrameReader::with_decoder(input.file(), engine);
+    let mut reader = match engine.codec() {
+        Some(codec) => FrameReader::with_codec(input.file(), codec),
+        None => FrameReader::new(input.file()),
+    };
     let (free, to_fill) = channel();
     for _ in 0..BATCHES {
         free.send(ContentBatch::new()).expect("the receiver is at hand");
@@ -92,6 +95,7 @@ pub(crate) fn restore(
         written.and(decoded)
     })?;
     let summary = reader.summary().clone();
+    engine.tell_fallback();
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         let name = printable(&input.name);
         eprintln!("trueno-zram: {name}: warning: the content is whole, but its index is not: {reason}");

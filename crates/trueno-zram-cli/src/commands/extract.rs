@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, FrameReader, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::address_map::{self, AddressMap};
@@ -72,7 +72,9 @@ impl Wanted {
             return Ok(vec![address_map::Piece::Stored(self.within(name, archive.content_len())?)]);
         };
         let end = addresses.end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
-        let section = archive.section(address_map::SECTION).map_err(|error| input_failure(name, error))?;
+        let section = archive
+            .section(address_map::SECTION, address_map::MAX_BYTES)
+            .map_err(|error| input_failure(name, error))?;
         let map = AddressMap::from_bytes(&section.ok_or_else(|| no_address_map(name))?);
         let map = map.map_err(|error| Failure::at(name, error))?;
         map.pieces(addresses.start..end).map_err(|error| Failure::at(name, error))
@@ -174,7 +176,7 @@ fn by_index(
     bytes: Range<u64>,
     name: &str,
     output: &mut Output,
-    mut engine: &mut Engine,
+    engine: &mut Engine,
 ) -> Result<(), Failure> {
     if bytes.is_empty() {
         return Ok(());
@@ -184,7 +186,11 @@ fn by_index(
     let mut window = Window { at: pages.start * page, bytes };
     let pool = engine.pool();
     pool.install(|| {
-        let mut reader = archive.read_pages(pages, &mut engine).map_err(|error| input_failure(name, error))?;
+        let reader = match engine.codec() {
+            Some(codec) => archive.read_pages_with(pages, codec),
+            None => archive.read_pages(pages),
+        };
+        let mut reader = reader.map_err(|error| input_failure(name, error))?;
         let mut batch = ContentBatch::new();
         while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
             window.write(&batch, output)?;
@@ -203,7 +209,10 @@ fn from_the_start(input: &Input, wanted: &Wanted, output: &mut Output, engine: &
     let (range, _) = wanted.bytes();
     let mut window = Window { at: 0, bytes: range.start..range.end.unwrap_or(u64::MAX) };
     pool.install(|| {
-        let mut reader = FrameReader::with_decoder(input.file(), engine);
+        let mut reader = match engine.codec() {
+            Some(codec) => FrameReader::with_codec(input.file(), codec),
+            None => FrameReader::new(input.file()),
+        };
         let mut batch = ContentBatch::new();
         while window.at < window.bytes.end {
             if !reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))? {
@@ -225,16 +234,16 @@ struct Window {
 
 impl Window {
     fn write(&mut self, batch: &ContentBatch, output: &mut Output) -> Result<(), Failure> {
-        for piece in batch.pieces() {
-            let len_bytes = match piece {
-                Piece::Data(bytes) => bytes.len() as u64,
-                Piece::Zeros(len_bytes) => len_bytes,
+        for span in batch.spans() {
+            let len_bytes = match span {
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
             };
             let inside = |position: u64| position.saturating_sub(self.at).min(len_bytes);
             let (start, end) = (inside(self.bytes.start), inside(self.bytes.end));
-            let written = match piece {
-                Piece::Data(bytes) => output.write_data(&bytes[index(start)..index(end)]),
-                Piece::Zeros(_) => output.write_zeros(end - start),
+            let written = match span {
+                ContentSpan::Data(bytes) => output.write_data(&bytes[index(start)..index(end)]),
+                ContentSpan::Zeros(_) => output.write_zeros(end - start),
             };
             written.map_err(|error| Failure::io(&output.name, &error))?;
             self.at += len_bytes;

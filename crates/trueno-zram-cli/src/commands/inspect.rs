@@ -5,8 +5,8 @@ use std::io::{self, Cursor, Read, Seek, SeekFrom, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use trueno_zram_archive::{ArchiveReader, BlockKind, BlockPlace, ContentBatch, CpuPageDecoder, FrameReader, Piece};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader};
+use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::{self, AddressMap};
 use crate::args::Global;
@@ -38,9 +38,6 @@ pub(crate) struct Args {
     #[arg(long)]
     ranges: bool,
 }
-
-/// Pages of an archive whose blocks are looked up at once.
-const PAGES_AT_ONCE: u64 = 1 << 16;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
@@ -113,24 +110,17 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     let failed = |error| archive_failed(name, error);
     let mut survey = Survey::default();
     let (pages, content_len) = (archive.page_count(), archive.content_len());
-    let mut at = 0;
-    while at < pages {
-        for block in archive.locate(at..pages.min(at + PAGES_AT_ONCE)).map_err(failed)? {
-            // A run of zeros may begin before these pages, or end behind them.
-            let end = block.first_page + block.pages;
-            add_block(&mut survey, &BlockPlace { first_page: at, pages: end - at, ..block }, content_len);
-            at = end;
-        }
+    for block in archive.blocks(0..pages).map_err(failed)? {
+        add_block(&mut survey, &block.map_err(failed)?, content_len);
     }
-    let bytes = archive.section(address_map::SECTION).map_err(failed)?;
+    let bytes = archive.section(address_map::SECTION, address_map::MAX_BYTES).map_err(failed)?;
     let map = bytes.map(|bytes| AddressMap::from_bytes(&bytes)).transpose().map_err(|e| Failure::at(name, e))?;
     let mut findings = Findings::new(name, Format::Archive, survey);
     findings.file_bytes = Some(archive.archive_len());
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        let mut decoder = CpuPageDecoder::new();
-        let mut reader = archive.read_pages(0..pages, &mut decoder).map_err(failed)?;
+        let mut reader = archive.read_pages(0..pages).map_err(failed)?;
         let mut batch = ContentBatch::new();
         while reader.read_batch(&mut batch).map_err(failed)? {
             take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
@@ -143,10 +133,10 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
 
 fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     let held = match block.kind {
-        BlockKind::Zeros => Held::Zero,
-        BlockKind::SameFilled => Held::SameFilled,
-        BlockKind::Lz4 => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
-        BlockKind::Raw => Held::Raw,
+        PageKind::SameFilled if block.zero => Held::Zero,
+        PageKind::SameFilled => Held::SameFilled,
+        PageKind::Lz4 | PageKind::Zstd => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Raw => Held::Raw,
     };
     let left = content_len.saturating_sub(block.first_page * PAGE_SIZE as u64);
     match usize::try_from(left) {
@@ -177,9 +167,9 @@ fn of_stream(
 }
 
 fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<(), trueno_zram_core::Error> {
-    batch.pieces().try_for_each(|piece| match piece {
-        Piece::Data(bytes) => surveyor.bytes(bytes),
-        Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+    batch.spans().try_for_each(|span| match span {
+        ContentSpan::Data(bytes) => surveyor.bytes(bytes),
+        ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
     })
 }
 

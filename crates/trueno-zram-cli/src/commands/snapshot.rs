@@ -8,8 +8,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveWriter, ContentHash, PageCounts, Summary, WriteOptions};
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
+use trueno_zram_archive::{ArchiveWriter, ContentHash, Summary, WriteOptions};
+use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageStats};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::Global;
@@ -207,7 +207,7 @@ fn failed(error: ProcessError) -> Failure {
 impl Report {
     fn new(read: &ReadOut, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
         let map = &read.map;
-        let PageCounts { zero, same_filled, lz4, raw } = summary.pages;
+        let PageStats { zero, same_filled, lz4, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
             command: map.command.clone(),
@@ -216,7 +216,7 @@ impl Report {
             mappings: map.mappings.len(),
             pages: map.pages(PageState::Stored),
             zero,
-            same_filled,
+            same_filled: same_filled - zero,
             lz4,
             raw,
             untouched_pages: map.pages(PageState::Untouched),

@@ -91,12 +91,7 @@ pub fn restore(
 ///
 /// # Errors
 /// [`Error::Archive`] for an input that cannot be read or is not a .lz4 file, those of the sink, [`Error::Thread`].
-pub fn salvage(
-    input: &Input,
-    sink: &mut impl Sink,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
-) -> Result<Salvaged> {
+pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer: &dyn Observer) -> Result<Salvaged> {
     let failed = |error| Error::archive(&input.name, error);
     let mut content_len = 0;
     let mut count = |batch: &ContentBatch| {

@@ -89,6 +89,9 @@ fn salvage(
         return Ok(());
     }
     let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
-    let what = format!("{} damaged and replaced by zeros, {content_len} bytes restored: {output_name}", quantity::pages(pages));
+    let what = format!(
+        "{} damaged and replaced by zeros, {content_len} bytes restored: {output_name}",
+        quantity::pages(pages)
+    );
     Err(Failure::at(&input.name, what))
 }

@@ -5,9 +5,7 @@ use std::io::{self, BufWriter, Cursor, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trueno_zram_archive::{
-    ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict,
-};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict};
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
@@ -46,9 +44,6 @@ pub(crate) struct Args {
 }
 
 const COMMAND: &str = "inspect";
-
-/// How many pages of an archive are looked up in its index at a time.
-const LOOKUP_PAGES: u64 = 1 << 16;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
@@ -168,7 +163,7 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     Ok(findings)
 }
 
-/// Counts the blocks of an archive by its index, a bounded number at a time.
+/// Counts the blocks of an archive by its index.
 fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), trueno_zram_archive::Error> {
     let (pages, content_len) = (archive.page_count(), archive.content_len());
     for block in archive.blocks(0..pages)? {

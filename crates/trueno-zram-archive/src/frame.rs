@@ -96,8 +96,8 @@ impl Frame {
     /// Returns the number of the next page to decode, if the frame is made of pages so far.
     pub(crate) fn next_page(&self) -> Option<u64> {
         let page = PAGE_SIZE as u64;
-        (self.index.is_some() && self.content_start.is_multiple_of(page) && self.content_len.is_multiple_of(page))
-            .then(|| (self.content_start + self.content_len) / page)
+        let aligned = self.content_start.is_multiple_of(page) && self.content_len.is_multiple_of(page);
+        (self.index.is_some() && aligned).then(|| (self.content_start + self.content_len) / page)
     }
 
     /// Adds a decoded block to the index that the frame should have.

@@ -47,8 +47,8 @@ pub struct SalvageReader<F: Read + Seek> {
 }
 
 enum Source<F: Read + Seek> {
-    Index(ByIndex<F>),
-    Stream(FrameReader<'static, F>),
+    Index(Box<ByIndex<F>>),
+    Stream(Box<FrameReader<'static, F>>),
 }
 
 struct ByIndex<F: Read + Seek> {
@@ -77,11 +77,11 @@ impl<F: Read + Seek> SalvageReader<F> {
         };
         let source = match indexed {
             true => ArchiveReader::open(file)?
-                .map(|archive| Source::Index(ByIndex { archive, next_group: 0, window: Vec::new() }))
+                .map(|archive| Source::Index(Box::new(ByIndex { archive, next_group: 0, window: Vec::new() })))
                 .ok_or_else(|| Error::index("it vanished while the file was read"))?,
             false => {
                 file.seek(SeekFrom::Start(0)).map_err(|source| Error::Read { at: 0, source })?;
-                Source::Stream(FrameReader::new(file).salvaging())
+                Source::Stream(Box::new(FrameReader::new(file).salvaging()))
             }
         };
         Ok(Self { source, damage: Vec::new() })

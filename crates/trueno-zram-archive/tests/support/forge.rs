@@ -140,7 +140,7 @@ impl Forged {
             1 => self.change_entry(pick),
             2 => self.shift_pages(pick),
             3 => self.move_group(pick),
-            4 => self.move_boundary(pick),
+            4 => drop(self.move_boundary(pick)),
             5 => self.toggle_zeros(pick),
             6 => self.change_footer(pick),
             7 => self.enter_raw_block(pick),
@@ -213,28 +213,33 @@ impl Forged {
         }
     }
 
-    /// Lets a group start a block later, with its entries and those of the group before made to fit.
-    fn move_boundary(&mut self, pick: Pick<'_>) {
-        if self.groups.len() < 2
-            || self.entries.len() <= GROUP
-            || self.groups[..2].iter().any(|group| group & ZEROS != 0)
-        {
-            return;
+    /// Lets every group but the first start a block late, with the entries of the first and the last group made to fit.
+    /// The groups between are in order, for all that can be seen in them. Returns whether it can.
+    pub(crate) fn move_boundary(&mut self, pick: Pick<'_>) -> bool {
+        let own = |entry: u16| matches!(entry >> 13, 3 | 4);
+        let last_group = self.groups.len().saturating_sub(1) * GROUP;
+        let stored = last_group > 0 && self.groups.iter().all(|group| group & ZEROS == 0);
+        if !stored || self.entries.len() <= last_group + 1 {
+            return false;
         }
+        let steps: Vec<u16> = (0..self.groups.len()).map(|group| self.entries[group * GROUP]).collect();
         let (last, first) = (self.entries[GROUP - 1], self.entries[GROUP]);
-        let step = (first & LEN) + self.overhead();
-        if !(matches!(first >> 13, 3 | 4) && matches!(last >> 13, 3 | 4)) || (last & LEN) + step > 4096 {
-            return;
+        let joined = (last & LEN) + (first & LEN) + self.overhead();
+        if !own(last) || !steps[1..].iter().all(|step| own(*step)) || joined > 4096 {
+            return false;
         }
-        self.groups[1] += u64::from(step);
-        self.entries[GROUP - 1] = RAW | ((last & LEN) + step);
+        for (group, step) in self.groups.iter_mut().zip(&steps).skip(1) {
+            *group += u64::from((step & LEN) + if self.header[4] & 16 != 0 { 8 } else { 4 });
+        }
+        self.entries[GROUP - 1] = RAW | joined;
         self.entries.remove(GROUP);
-        let split = GROUP + pick(self.entries.len() - GROUP);
+        let split = last_group + pick(self.entries.len() - last_group);
         let len = self.entries[split] & LEN;
-        if matches!(self.entries[split] >> 13, 3 | 4) && len > self.overhead() + 2 {
+        if own(self.entries[split]) && len > self.overhead() + 2 {
             self.entries[split] = LZ4 | (len - self.overhead() - 1);
             self.entries.insert(split, LZ4 | 1);
         }
+        true
     }
 
     fn toggle_zeros(&mut self, pick: Pick<'_>) {
@@ -252,7 +257,7 @@ impl Forged {
     }
 
     fn change_footer(&mut self, pick: Pick<'_>) {
-        let by = [1, 16, 4096, 65536][pick(4)] as u64;
+        let by = [1u64, 16, 4096, 65_536][pick(4)];
         match pick(4) {
             0 => self.content_len = self.content_len.wrapping_add(by),
             1 => self.content_len = self.content_len.wrapping_sub(by),

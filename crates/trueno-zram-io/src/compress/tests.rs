@@ -19,7 +19,7 @@ fn codecs(lanes: usize) -> Vec<PageCodec> {
 fn image() -> (tempfile::TempDir, crate::source::FileSource) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
-    let bytes: Vec<u8> = (0..4000 * PAGE_SIZE / 4).flat_map(|i| (i as u32 / 37).to_le_bytes()).collect();
+    let bytes: Vec<u8> = (0..4000 * 1024_u32).flat_map(|i| (i / 37).to_le_bytes()).collect();
     std::fs::write(&path, bytes).unwrap();
     let source = Input::open(&path).unwrap().into_pages();
     (folder, source)

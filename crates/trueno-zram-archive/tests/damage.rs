@@ -8,7 +8,7 @@ use std::io::Cursor;
 use support::{archive_of, mixed_content, plain_archive_of, read_pages, read_stream};
 use trueno_test_pages::frames;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, ContentHash, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentHash, IndexVerdict, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Some 5 KB with blocks of every kind: zeros, a word, LZ4, raw and a tail.
@@ -29,9 +29,10 @@ fn small_content() -> Vec<u8> {
 fn assert_damage_shows(content: &[u8], options: WriteOptions) {
     let (archive, summary) = archive_of(content, options, 100);
     let index_at = archive.len() - usize::try_from(summary.index_len).unwrap();
-    let pages = summary.pages.total();
-    let places = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap().locate(0..pages).unwrap();
-    let raw_bits: Vec<_> = places.iter().map(|place| usize::try_from(place.offset).unwrap() + 3).collect();
+    let pages = summary.pages.pages();
+    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let offset = |place: trueno_zram_archive::Result<BlockPlace>| usize::try_from(place.unwrap().offset).unwrap();
+    let raw_bits: Vec<_> = reader.blocks(0..pages).unwrap().map(|place| offset(place) + 3).collect();
     for at in 0..archive.len() {
         for change in [0x01, 0x80, 0xff, 0x10] {
             let raw_bit = raw_bits.contains(&at) && change == 0x80;
@@ -78,7 +79,7 @@ fn every_byte_damaged_without_checksums() {
             damaged[at] ^= change;
             let (read, _) = read_stream(&damaged, 1 << 20);
             assert!(read.len() <= content.len() + (1 << 20));
-            let _ = read_pages(&damaged, 0..summary.pages.total());
+            let _ = read_pages(&damaged, 0..summary.pages.pages());
         }
     }
 }

@@ -6,12 +6,11 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{PageDecoder, WriteOptions};
+use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, gpu_available};
 use trueno_zram_core::{
-    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, PageData,
-    build_pool,
+    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
 };
 use trueno_zram_io::{Compressed, Compressors, Observer, PageSource};
 
@@ -25,8 +24,6 @@ const GPU_SLOT_PAGES: usize = 1024;
 const GPU_BATCH_PAGES: usize = 4096;
 /// Pages per batch for the interpreter, which takes a millisecond or more for each.
 const INTERPRETER_BATCH_PAGES: usize = 64;
-/// Pages that the CPU decodes at a time: 1 MiB is still in the cache when it is hashed.
-const CPU_LOT_PAGES: usize = 256;
 
 /// Compresses and decompresses batches of pages.
 #[derive(Debug)]
@@ -120,7 +117,7 @@ impl Engine {
     }
 
     /// Warns, once, that the GPU failed. The result is right; the speed is not what was asked for.
-    fn warn_of_fallback(&mut self) {
+    pub(crate) fn warn_of_fallback(&mut self) {
         let reason = self.codec.fallback().and_then(|fallback| fallback.last_reason.as_deref());
         if let Some(reason) = reason
             && std::mem::take(&mut self.warns_of_fallback)
@@ -149,6 +146,11 @@ impl Engine {
         self.batch_pages
     }
 
+    /// Returns the codec that decodes pages, or `None` if the readers decode them on the CPU themselves.
+    pub(crate) fn decoder(&mut self) -> Option<&mut dyn BatchCodec> {
+        if self.lanes.is_empty() { Some(&mut *self.codec) } else { None }
+    }
+
     /// The back end, for `-v`.
     pub(crate) fn describe(&self) -> String {
         let codec = self.codec.describe();
@@ -165,18 +167,5 @@ fn default_threads(backend: Backend) -> NonZeroUsize {
     match backend {
         Backend::Auto | Backend::Gpu if gpu_available() => NonZeroUsize::new(cores.get() - 1).unwrap_or(cores),
         _ => cores,
-    }
-}
-
-/// Restores pages from blocks that lie where they were read.
-impl PageDecoder for &mut Engine {
-    fn decode(&mut self, blocks: &[PageData<'_>], pages: &mut [Page]) -> trueno_zram_core::Result<()> {
-        let decoded = self.codec.decompress_pages(blocks, pages);
-        self.warn_of_fallback();
-        decoded
-    }
-
-    fn lot_pages(&self) -> usize {
-        if self.lanes.is_empty() { self.batch_pages } else { CPU_LOT_PAGES }
     }
 }

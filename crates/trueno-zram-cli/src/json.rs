@@ -6,7 +6,6 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use serde::Serialize;
-use trueno_zram_archive::PageCounts;
 use trueno_zram_core::PageStats;
 
 use crate::args::Global;
@@ -49,13 +48,6 @@ pub(crate) struct PageKinds {
     pub(crate) same_filled: u64,
     pub(crate) lz4: u64,
     pub(crate) raw: u64,
-}
-
-impl From<PageCounts> for PageKinds {
-    fn from(counts: PageCounts) -> Self {
-        let PageCounts { zero, same_filled, lz4, raw } = counts;
-        Self { pages: counts.total(), zero, same_filled, lz4, raw }
-    }
 }
 
 /// `PageStats` counts zero pages as same-filled ones too. Zstandard pages are not in archives.
@@ -141,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_object_starts_with_the_same_keys_and_is_one_line() {
-        let counts = PageCounts { zero: 1, same_filled: 2, lz4: 3, raw: 4 };
+        let counts = PageStats { zero: 1, same_filled: 3, lz4: 3, raw: 4, ..PageStats::default() };
         assert_eq!(
             written(Status::Ok, &PageKinds::from(counts)),
             "{\"schema\":1,\"command\":\"test\",\"status\":\"ok\",\

@@ -19,7 +19,9 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
     let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, &mut *engine, &pool, progress)?;
+    let summary = trueno_zram_io::restore(input, sink, engine.decoder(), &pool, progress);
+    engine.warn_of_fallback();
+    let summary = summary?;
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         let name = &input.name;
         messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));

@@ -335,7 +335,7 @@ impl<S: PageSource, W: Write + Send> Shared<'_, S, W> {
 
     fn write(&self, archive: &mut ArchiveWriter<W>, parcel: Parcel) -> Result<(), S::Error> {
         parcel.write_to(archive, self.pool).map_err(|error| Error::archive(self.out_name, error))?;
-        self.observer.progress(archive.pages().total() * PAGE_SIZE as u64, archive.written());
+        self.observer.progress(archive.pages().pages() * PAGE_SIZE as u64, archive.written());
         self.give_back(parcel);
         Ok(())
     }

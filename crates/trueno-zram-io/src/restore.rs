@@ -4,7 +4,8 @@ use std::sync::mpsc::channel;
 use std::thread;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ContentBatch, FrameReader, PageDecoder, Piece, ReadSummary};
+use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader, ReadSummary};
+use trueno_zram_core::BatchCodec;
 
 use crate::Observer;
 use crate::error::{Error, Operation, Result};
@@ -25,10 +26,10 @@ pub trait Sink: Send {
 
 impl Sink for Output {
     fn take(&mut self, batch: &ContentBatch) -> Result<()> {
-        for span in batch.pieces() {
+        for span in batch.spans() {
             let written = match span {
-                Piece::Data(bytes) => self.write_data(bytes),
-                Piece::Zeros(len_bytes) => self.write_zeros(len_bytes),
+                ContentSpan::Data(bytes) => self.write_data(bytes),
+                ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
             };
             written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
         }
@@ -46,18 +47,22 @@ impl Sink for Nowhere {
     }
 }
 
-/// Decodes all of `input` into `sink`, on the workers of `pool`. One thread more writes.
+/// Decodes all of `input` into `sink`, on the workers of `pool`. One thread more writes. Pages are decoded by `codec`, or
+/// on the CPU without one.
 ///
 /// # Errors
 /// [`Error::Archive`] for the input, those of the sink, [`Error::Thread`].
 pub fn restore(
     input: &Input,
     sink: &mut impl Sink,
-    decoder: impl PageDecoder,
+    codec: Option<&mut dyn BatchCodec>,
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<ReadSummary> {
-    let mut reader = FrameReader::with_decoder(input.file(), decoder);
+    let mut reader = match codec {
+        Some(codec) => FrameReader::with_codec(input.file(), codec),
+        None => FrameReader::new(input.file()),
+    };
     let (free, to_fill) = channel();
     for _ in 0..BATCHES {
         free.send(ContentBatch::new()).expect("the receiver exists");

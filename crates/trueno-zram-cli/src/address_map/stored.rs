@@ -73,7 +73,7 @@ impl StoredMap {
         if least > MAX_BYTES as u64 {
             return Err(AddressMapError::TooLarge(least).into());
         }
-        let bytes = archive.section(SECTION)?;
+        let bytes = archive.section(SECTION, MAX_BYTES as u64)?;
         Ok(bytes.map(Self::from_bytes).transpose()?)
     }
 

@@ -3,7 +3,7 @@
 use std::io::Cursor;
 
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, FrameReader, Piece, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
@@ -59,10 +59,10 @@ fn read_stream(archive: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
-    for piece in batch.pieces() {
-        match piece {
-            Piece::Data(bytes) => content.extend_from_slice(bytes),
-            Piece::Zeros(len_bytes) => {
+    for span in batch.spans() {
+        match span {
+            ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+            ContentSpan::Zeros(len_bytes) => {
                 let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
                 content.resize(content.len().saturating_add(len_bytes), 0);
             }
@@ -84,12 +84,11 @@ fn by_index(pages: &[Page]) -> Proof {
     let content = content_of(pages);
     let mut reader = ArchiveReader::open(Cursor::new(archive)).map_err(words)?.ok_or("the index is not found")?;
     let count = reader.page_count();
-    let mut decoder = CpuPageDecoder::new();
     // Single pages, and ranges of odd lengths, from front to back.
     let (mut at, mut len_pages, mut ranges) = (0, 1, 0u64);
     while at < count {
         let range = at..count.min(at + len_pages);
-        let mut read = reader.read_pages(range.clone(), &mut decoder).map_err(words)?;
+        let mut read = reader.read_pages(range.clone()).map_err(words)?;
         let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
         while read.read_batch(&mut batch).map_err(words)? {
             append(&mut bytes, &batch);

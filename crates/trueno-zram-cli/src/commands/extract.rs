@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, FrameReader, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::address_map::{AddressSpan, StoredMap};
@@ -218,7 +218,7 @@ impl Source<'_> {
     fn copy_range(
         &mut self,
         bytes: Range<u64>,
-        sink: impl FnMut(Piece<'_>) -> Result<(), Failure> + Send,
+        sink: impl FnMut(ContentSpan<'_>) -> Result<(), Failure> + Send,
     ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
@@ -228,15 +228,21 @@ impl Source<'_> {
         let pages = bytes.start / page..bytes.end.div_ceil(page);
         let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink };
         let pool = self.engine.pool();
-        let mut engine = &mut *self.engine;
-        pool.install(|| {
-            let mut reader = archive.read_pages(pages, &mut engine).map_err(|error| input_failure(name, error))?;
+        let codec = self.engine.decoder();
+        let copied = pool.install(|| {
+            let reader = match codec {
+                Some(codec) => archive.read_pages_with(pages, codec),
+                None => archive.read_pages(pages),
+            };
+            let mut reader = reader.map_err(|error| input_failure(name, error))?;
             let mut batch = ContentBatch::new();
             while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
                 window.push(&batch)?;
             }
             Ok(())
-        })
+        });
+        self.engine.warn_of_fallback();
+        copied
     }
 }
 
@@ -253,10 +259,14 @@ fn from_the_start(
 ) -> Result<(), Failure> {
     let pool = engine.pool();
     let ranges = wanted.open().into_iter().map(|range| range.start..range.end.unwrap_or(u64::MAX)).collect();
-    let mut window = Window { at: 0, ranges, sink: |span: Piece<'_>| write(span, output) };
+    let mut window = Window { at: 0, ranges, sink: |span: ContentSpan<'_>| write(span, output) };
     let end = window.ranges.last().map_or(0, |range| range.end);
-    pool.install(|| {
-        let mut reader = FrameReader::with_decoder(input.file(), engine);
+    let codec = engine.decoder();
+    let copied = pool.install(|| {
+        let mut reader = match codec {
+            Some(codec) => FrameReader::with_codec(input.file(), codec),
+            None => FrameReader::new(input.file()),
+        };
         let mut batch = ContentBatch::new();
         while window.at < end {
             if !reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))? {
@@ -266,7 +276,9 @@ fn from_the_start(
             window.push(&batch)?;
         }
         Ok(())
-    })
+    });
+    engine.warn_of_fallback();
+    copied
 }
 
 /// Passes on the bytes of ascending ranges.
@@ -277,20 +289,20 @@ struct Window<F> {
     sink: F,
 }
 
-impl<F: FnMut(Piece<'_>) -> Result<(), Failure>> Window<F> {
+impl<F: FnMut(ContentSpan<'_>) -> Result<(), Failure>> Window<F> {
     fn push(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
-        for span in batch.pieces() {
+        for span in batch.spans() {
             let len_bytes = match span {
-                Piece::Data(bytes) => bytes.len() as u64,
-                Piece::Zeros(len_bytes) => len_bytes,
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
             };
             let (span_start, span_end) = (self.at, self.at + len_bytes);
             let from = self.ranges.partition_point(|range| range.end <= span_start);
             for range in self.ranges[from..].iter().take_while(|range| range.start < span_end) {
                 let (start, end) = (range.start.max(span_start) - span_start, range.end.min(span_end) - span_start);
                 (self.sink)(match span {
-                    Piece::Data(bytes) => Piece::Data(&bytes[index(start)..index(end)]),
-                    Piece::Zeros(_) => Piece::Zeros(end - start),
+                    ContentSpan::Data(bytes) => ContentSpan::Data(&bytes[index(start)..index(end)]),
+                    ContentSpan::Zeros(_) => ContentSpan::Zeros(end - start),
                 })?;
             }
             self.at = span_end;
@@ -308,11 +320,11 @@ struct Merge<I> {
 
 impl<I: Iterator<Item = AddressSpan>> Merge<I> {
     /// Takes the next stored bytes.
-    fn push(&mut self, mut stored: Piece<'_>, output: &mut Output) -> Result<(), Failure> {
+    fn push(&mut self, mut stored: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
         loop {
             let len_bytes = match stored {
-                Piece::Data(bytes) => bytes.len() as u64,
-                Piece::Zeros(len_bytes) => len_bytes,
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
             };
             if len_bytes == 0 {
                 return Ok(());
@@ -325,14 +337,14 @@ impl<I: Iterator<Item = AddressSpan>> Merge<I> {
             }
             self.stored_bytes -= now;
             stored = match stored {
-                Piece::Data(bytes) => {
+                ContentSpan::Data(bytes) => {
                     let (now, rest) = bytes.split_at(index(now));
-                    write(Piece::Data(now), output)?;
-                    Piece::Data(rest)
+                    write(ContentSpan::Data(now), output)?;
+                    ContentSpan::Data(rest)
                 }
-                Piece::Zeros(len_bytes) => {
-                    write(Piece::Zeros(now), output)?;
-                    Piece::Zeros(len_bytes - now)
+                ContentSpan::Zeros(len_bytes) => {
+                    write(ContentSpan::Zeros(now), output)?;
+                    ContentSpan::Zeros(len_bytes - now)
                 }
             };
         }
@@ -343,7 +355,7 @@ impl<I: Iterator<Item = AddressSpan>> Merge<I> {
         while self.stored_bytes == 0 {
             match self.spans.next() {
                 Some(AddressSpan::Stored(len_bytes)) => self.stored_bytes = len_bytes,
-                Some(AddressSpan::Zeros(len_bytes)) => write(Piece::Zeros(len_bytes), output)?,
+                Some(AddressSpan::Zeros(len_bytes)) => write(ContentSpan::Zeros(len_bytes), output)?,
                 None => break,
             }
         }
@@ -355,10 +367,10 @@ impl<I: Iterator<Item = AddressSpan>> Merge<I> {
     }
 }
 
-fn write(span: Piece<'_>, output: &mut Output) -> Result<(), Failure> {
+fn write(span: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
     let written = match span {
-        Piece::Data(bytes) => output.write_data(bytes),
-        Piece::Zeros(len_bytes) => output.write_zeros(len_bytes),
+        ContentSpan::Data(bytes) => output.write_data(bytes),
+        ContentSpan::Zeros(len_bytes) => output.write_zeros(len_bytes),
     };
     written.map_err(|error| Failure::io(&output.name, &error))
 }

@@ -5,10 +5,8 @@ use std::io::{self, BufWriter, Cursor, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trueno_zram_archive::{
-    ArchiveReader, BlockKind, BlockPlace, ContentBatch, CpuPageDecoder, FrameReader, IndexVerdict, Piece,
-};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict};
+use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
 use crate::args::Global;
@@ -46,9 +44,6 @@ pub(crate) struct Args {
 }
 
 const COMMAND: &str = "inspect";
-
-/// How many pages of an archive are looked up in its index at a time.
-const LOOKUP_PAGES: u64 = 1 << 16;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
@@ -157,8 +152,7 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        let mut decoder = CpuPageDecoder::new();
-        let mut reader = archive.read_pages(0..pages, &mut decoder).map_err(failed)?;
+        let mut reader = archive.read_pages(0..pages).map_err(failed)?;
         let mut batch = ContentBatch::new();
         while reader.read_batch(&mut batch).map_err(failed)? {
             take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
@@ -169,27 +163,21 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     Ok(findings)
 }
 
-/// Counts the blocks of an archive by its index, a bounded number at a time.
+/// Counts the blocks of an archive by its index, one group in memory at a time.
 fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), trueno_zram_archive::Error> {
     let (pages, content_len) = (archive.page_count(), archive.content_len());
-    let mut at = 0;
-    while at < pages {
-        for block in archive.locate(at..pages.min(at + LOOKUP_PAGES))? {
-            // A run of zeros may start before these pages, or end after them.
-            let end = block.first_page + block.pages;
-            add_block(survey, &BlockPlace { first_page: at, pages: end - at, ..block }, content_len);
-            at = end;
-        }
+    for block in archive.blocks(0..pages)? {
+        add_block(survey, &block?, content_len);
     }
     Ok(())
 }
 
 fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     let held = match block.kind {
-        BlockKind::Zeros => Held::Zero,
-        BlockKind::SameFilled => Held::SameFilled,
-        BlockKind::Lz4 => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
-        BlockKind::Raw => Held::Raw,
+        PageKind::SameFilled if block.zero => Held::Zero,
+        PageKind::SameFilled => Held::SameFilled,
+        PageKind::Lz4 | PageKind::Zstd => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Raw => Held::Raw,
     };
     let left = content_len.saturating_sub(block.first_page * PAGE_SIZE as u64);
     match usize::try_from(left) {
@@ -215,9 +203,9 @@ fn of_stream(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result
 }
 
 fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<(), trueno_zram_core::Error> {
-    batch.pieces().try_for_each(|piece| match piece {
-        Piece::Data(bytes) => surveyor.bytes(bytes),
-        Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+    batch.spans().try_for_each(|span| match span {
+        ContentSpan::Data(bytes) => surveyor.bytes(bytes),
+        ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
     })
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
-use trueno_zram_archive::{PageCounts, Summary, WriteOptions};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{Summary, WriteOptions};
+use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
 use trueno_zram_io::{Claim, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
@@ -173,7 +173,7 @@ fn failed(error: ProcessError) -> Failure {
 impl Report {
     fn new(source: &ProcessSource<'_>, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
         let (map, reader) = (&source.map, &source.reader);
-        let PageCounts { zero, same_filled, lz4, raw } = summary.pages;
+        let PageStats { zero, same_filled, lz4, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
             process: map.command.clone(),
@@ -182,7 +182,7 @@ impl Report {
             mappings: map.mappings.len(),
             pages: map.pages(PageState::Stored),
             zero,
-            same_filled,
+            same_filled: same_filled - zero,
             lz4,
             raw,
             untouched_pages: map.pages(PageState::Untouched),

@@ -10,7 +10,7 @@ use std::process::Child;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trueno_test_pages::PAGE_SIZE;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, CpuPageDecoder, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan};
 
 use crate::support::{command, folder, names, run};
 use crate::victim::{RESERVED_BYTES, Victim};
@@ -56,14 +56,13 @@ fn page_at(map: &Value, address: u64) -> Option<u64> {
 /// Pages of the archive.
 fn pages(folder: &Path, range: std::ops::Range<u64>) -> Vec<u8> {
     let mut archive = ArchiveReader::open(File::open(folder.join("snapshot.lz4")).unwrap()).unwrap().unwrap();
-    let mut decoder = CpuPageDecoder::new();
-    let mut reader = archive.read_pages(range, &mut decoder).unwrap();
+    let mut reader = archive.read_pages(range).unwrap();
     let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
     while reader.read_batch(&mut batch).unwrap() {
-        for piece in batch.pieces() {
-            match piece {
-                Piece::Data(data) => bytes.extend_from_slice(data),
-                Piece::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
+        for span in batch.spans() {
+            match span {
+                ContentSpan::Data(data) => bytes.extend_from_slice(data),
+                ContentSpan::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
             }
         }
     }

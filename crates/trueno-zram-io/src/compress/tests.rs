@@ -138,5 +138,5 @@ fn any_source_becomes_the_same_archive_on_any_number_of_lanes() {
     assert!(one == archive(2) && one == archive(5));
     let mut reader = trueno_zram_archive::ArchiveReader::open(io::Cursor::new(one)).unwrap().unwrap();
     assert_eq!(reader.page_count(), 200);
-    assert_eq!(reader.section("note").unwrap().as_deref(), Some(&b"two hundred pages"[..]));
+    assert_eq!(reader.section("note", 1 << 20).unwrap().as_deref(), Some(&b"two hundred pages"[..]));
 }

@@ -224,7 +224,7 @@ impl Report {
         ));
         match self.stopped_seconds {
             Some(seconds) => {
-                messages::line(format_args!("stopped for {:.0} ms: all pages are of the same moment", seconds * 1e3))
+                messages::line(format_args!("stopped for {:.0} ms: all pages are of the same moment", seconds * 1e3));
             }
             None => messages::line("read while running: pages may be of different moments (--stop prevents that)"),
         }

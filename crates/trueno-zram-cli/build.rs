@@ -35,9 +35,8 @@ fn commit_of_repository(package: &Path) -> Option<String> {
     }
     // Both change with every commit and checkout. In a worktree they are not below the package's own `.git`.
     for name in ["HEAD", "logs/HEAD"] {
-        if let Some(path) = git(package, &["rev-parse", "--git-path", name]).map(|path| package.join(path))
-            && path.exists()
-        {
+        let path = git(package, &["rev-parse", "--git-path", name]).map(|path| package.join(path));
+        if let Some(path) = path.filter(|path| path.exists()) {
             println!("cargo::rerun-if-changed={}", path.display());
         }
     }

@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::GpuContext;
 use super::driver::{CUstream, Driver};
@@ -13,7 +14,7 @@ use super::memory::{DeviceBuffer, check_part};
 use super::pinned::{HostCaching, InFlight, PinnedBuffer};
 
 /// What [`Stream::upload`] and [`Stream::download`] copy at a time.
-const STAGING_BYTES: usize = 4 << 20;
+const STAGING_BYTES: usize = 1 << 20;
 
 /// A queue of work for a device. Two streams run side by side, unless an [`Event`] orders them.
 ///
@@ -29,6 +30,9 @@ const STAGING_BYTES: usize = 4 << 20;
 pub struct Stream {
     context: GpuContext,
     handle: CUstream,
+    /// Page-locked memory of `upload` and `download`, allocated by the first of them and freed with the stream: freeing
+    /// page-locked memory waits for every kernel in the context.
+    staging: Mutex<Option<PinnedBuffer>>,
 }
 
 // SAFETY: the handle is a token of the driver, which may be used from any thread.
@@ -55,7 +59,7 @@ impl Stream {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the destination is a value of ours; `drop` destroys the stream.
         context.call(|driver| unsafe { driver.cuStreamCreate(&raw mut handle, Self::NON_BLOCKING) })?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { context: context.clone(), handle, staging: Mutex::new(None) })
     }
 
     /// Copies bytes of the host to a buffer, and waits.
@@ -77,10 +81,11 @@ impl Stream {
         if bytes.is_empty() {
             return self.synchronize();
         }
-        let mut staging = self.staging(bytes.len())?;
+        let mut staging = self.staging();
+        let staging = staging_of(&self.context, &mut staging)?;
         for (number, part) in bytes.chunks(STAGING_BYTES).enumerate() {
             staging.bytes_mut()?[..part.len()].copy_from_slice(part);
-            self.upload_pinned(to, offset + number * STAGING_BYTES, &mut staging, 0..part.len())?;
+            self.upload_pinned(to, offset + number * STAGING_BYTES, staging, 0..part.len())?;
         }
         staging.wait()
     }
@@ -106,18 +111,18 @@ impl Stream {
         if bytes.is_empty() {
             return self.synchronize();
         }
-        let mut staging = self.staging(bytes.len())?;
+        let mut staging = self.staging();
+        let staging = staging_of(&self.context, &mut staging)?;
         for (number, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
-            self.download_pinned(from, offset + number * STAGING_BYTES, &mut staging, 0..part.len())?;
+            self.download_pinned(from, offset + number * STAGING_BYTES, staging, 0..part.len())?;
             part.copy_from_slice(&staging.bytes()?[..part.len()]);
         }
         Ok(())
     }
 
-    /// Memory for copies from and to the caller's. The device never touches what is only borrowed: if a copy cannot be waited
-    /// for, this memory leaks, and the borrow can end.
-    fn staging(&self, len_bytes: usize) -> GpuResult<PinnedBuffer> {
-        PinnedBuffer::new(&self.context, len_bytes.min(STAGING_BYTES), HostCaching::Cached)
+    fn staging(&self) -> MutexGuard<'_, Option<PinnedBuffer>> {
+        // A buffer knows its own copies, whatever panicked.
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
@@ -345,6 +350,15 @@ impl Stream {
     fn part_of(&self, buffer: &DeviceBuffer, offset: usize, len_bytes: usize) -> GpuResult<u64> {
         self.context.check_same(buffer.context(), "the buffer")?;
         buffer.part(offset, len_bytes)
+    }
+}
+
+/// The memory for copies from and to the caller's. The device never touches memory that is only borrowed: if a copy cannot be
+/// waited for, this memory leaks, and the borrow can end.
+fn staging_of<'a>(context: &GpuContext, staging: &'a mut Option<PinnedBuffer>) -> GpuResult<&'a mut PinnedBuffer> {
+    match staging {
+        Some(staging) => Ok(staging),
+        empty => Ok(empty.insert(PinnedBuffer::new(context, STAGING_BYTES, HostCaching::Cached)?)),
     }
 }
 

@@ -10,8 +10,9 @@ use crate::block::{Block, decoded_len};
 use crate::blocks::{BlockPlace, group_places};
 use crate::constant::{word_of, zero_pages_of};
 use crate::error::{Error, Result};
-use crate::header::{Header, RAW_BLOCK};
+use crate::header::{ARCHIVE_MAX_BLOCK, Header, RAW_BLOCK};
 use crate::index::Footer;
+use crate::lots::verify;
 use crate::seek::read_at;
 use crate::table::Table;
 
@@ -25,15 +26,17 @@ pub(crate) struct GroupBlocks {
     number: Option<u64>,
     places: Vec<BlockPlace>,
     blocks: Vec<Block>,
+    /// Which blocks are what the index says.
+    fits: Vec<bool>,
     window: Vec<u8>,
-    damaged: bool,
+    refused: bool,
 }
 
 impl GroupBlocks {
     /// Reads a group, unless it is in memory already, and compares every block with the index.
     ///
-    /// A block that is not what the index says is an error, unless its checksum is wrong as well: then it is damaged,
-    /// which matters only to those who want its pages.
+    /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
+    /// then it matters only to those who want its pages. `after_refusal` says that a stream ends before this group.
     pub(crate) fn read<F: Read + Seek>(
         &mut self,
         file: &mut F,
@@ -41,6 +44,7 @@ impl GroupBlocks {
         footer: &Footer,
         header: &Header,
         table: &Table,
+        after_refusal: bool,
     ) -> Result<()> {
         if self.number == Some(number) {
             return Ok(());
@@ -57,22 +61,49 @@ impl GroupBlocks {
         self.window.resize(len, 0);
         read_at(file, start, &mut self.window)?;
         let window = &self.window[..];
-        let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len, header);
+        let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len);
         let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {
-            self.places.iter().map(check).collect::<Result<_>>()?
+            self.places.iter().map(check).collect()
         } else {
-            self.places.par_iter().with_min_len(PARALLEL_BLOCKS / 2).map(check).collect::<Result<_>>()?
+            self.places.par_iter().with_min_len(PARALLEL_BLOCKS / 2).map(check).collect()
         };
-        self.damaged = checked.iter().any(|(_, damaged)| *damaged);
-        self.blocks.clear();
-        self.blocks.extend(checked.into_iter().map(|(block, _)| block));
+        (self.blocks, self.fits) = checked.into_iter().unzip();
+        let other = self.fits.iter().position(|fits| !fits);
+        self.refused = other.is_some_and(|other| self.stream_refuses(other, header));
+        if let Some(other) = other
+            && !after_refusal
+            && !self.refused
+        {
+            return Err(not_described(&self.blocks[other]));
+        }
         self.number = Some(number);
         Ok(())
     }
 
-    /// Whether the group holds a block that a stream refuses because its checksum is wrong.
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.damaged
+    /// Returns whether a stream that reads the group's blocks in order ends with an error at this block or before it. All
+    /// blocks before it are where the index says.
+    fn stream_refuses(&self, block: usize, header: &Header) -> bool {
+        let size = self.size_word(block);
+        if (size & !RAW_BLOCK) as usize > ARCHIVE_MAX_BLOCK {
+            return true;
+        }
+        // The checksum of a block with another length lies elsewhere.
+        let whole = if self.is_size_of(block, size) { block + 1 } else { block };
+        header.block_checksums && self.blocks[..whole].iter().any(|block| block.verify(&self.window).is_err())
+    }
+
+    fn size_word(&self, block: usize) -> u32 {
+        let start = self.blocks[block].start;
+        u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes"))
+    }
+
+    fn is_size_of(&self, block: usize, size: u32) -> bool {
+        size & !RAW_BLOCK == self.places[block].len_bytes
+    }
+
+    /// Returns whether a stream ends with an error in this group.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
     }
 
     pub(crate) fn window(&self) -> &[u8] {
@@ -80,33 +111,33 @@ impl GroupBlocks {
     }
 
     /// Returns the blocks of the pages that are wanted, from the block of the first to that of the last.
-    pub(crate) fn blocks_of(&self, pages: &Range<u64>) -> (&[BlockPlace], &[Block]) {
+    ///
+    /// # Errors
+    /// [`Error::BlockChecksum`] or [`Error::Index`] for the first of them that is damaged or not what the index says.
+    pub(crate) fn blocks_of(&self, pages: &Range<u64>, header: &Header) -> Result<(&[BlockPlace], &[Block])> {
         let start = self.places.partition_point(|place| place.first_page + place.pages <= pages.start);
         let end = self.places.partition_point(|place| place.first_page < pages.end);
-        (&self.places[start..end], &self.blocks[start..end])
+        let blocks = &self.blocks[start..end];
+        verify(blocks, &self.window, header.block_checksums)?;
+        match blocks.iter().zip(&self.fits[start..end]).find(|(_, fits)| !**fits) {
+            Some((block, _)) => Err(not_described(block)),
+            None => Ok((&self.places[start..end], blocks)),
+        }
     }
 }
 
-/// Compares a block with its place; the flag says that it is damaged.
-fn check_block(
-    place: &BlockPlace,
-    window_at: u64,
-    window: &[u8],
-    content_len: u64,
-    header: &Header,
-) -> Result<(Block, bool)> {
+fn not_described(block: &Block) -> Error {
+    let (page, at) = (block.page.unwrap_or_default(), block.at);
+    Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
+}
+
+/// Compares a block with its place. The flag says whether the block is what the index says.
+fn check_block(place: &BlockPlace, window_at: u64, window: &[u8], content_len: u64) -> (Block, bool) {
     let size_at = usize::try_from(place.offset - window_at).expect("within the window");
     let (start, len) = (size_at + 4, place.len_bytes as usize);
     let size = u32::from_le_bytes(window[size_at..start].try_into().expect("four bytes"));
     let raw = place.kind == PageKind::Raw;
     let mut block = Block { at: place.offset, start, len, raw, zero_pages: 0, page: Some(place.first_page) };
-    let other = || {
-        let (page, at) = (place.first_page, place.offset);
-        Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
-    };
-    if size != place.len_bytes | if raw { RAW_BLOCK } else { 0 } {
-        return Err(other());
-    }
     let bytes = block.bytes(window);
     let wanted = (content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64);
     let fits = if place.zero {
@@ -120,8 +151,5 @@ fn check_block(
         };
         found.is_some_and(|found| found as u64 == wanted)
     };
-    if fits {
-        return Ok((block, false));
-    }
-    if header.block_checksums && block.verify(window).is_err() { Ok((block, true)) } else { Err(other()) }
+    (block, fits && size == place.len_bytes | if raw { RAW_BLOCK } else { 0 })
 }

@@ -11,7 +11,6 @@ use crate::content::{ContentBatch, Stretch};
 use crate::decoder::Decoders;
 use crate::error::{Error, Result};
 use crate::index::GROUP_PAGES;
-use crate::lots::verify;
 use crate::seek::ArchiveReader;
 
 /// Reads a range of pages, batch by batch. See [`ArchiveReader::read_pages`].
@@ -64,10 +63,9 @@ impl<'a, 'c, F: Read + Seek> PageRangeReader<'a, 'c, F> {
         let number = self.pages.start / GROUP_PAGES as u64;
         let pages = self.pages.start..self.pages.end.min((number + 1) * GROUP_PAGES as u64);
         self.archive.prove_group(number)?;
-        let (content_len, checksummed) = (self.archive.content_len(), self.archive.has_block_checksums());
-        let (places, blocks) = self.archive.group.blocks_of(&pages);
+        let content_len = self.archive.content_len();
+        let (places, blocks) = self.archive.group.blocks_of(&pages, &self.archive.header)?;
         let window = self.archive.group.window();
-        verify(blocks, window, checksummed)?;
         let is_tail = |place: &BlockPlace| (place.first_page + 1) * PAGE_SIZE as u64 > content_len;
         let (mut whole, mut data): (Vec<&Block>, Vec<_>) = (Vec::new(), Vec::new());
         for (_, block) in places.iter().zip(blocks).filter(|(place, _)| !place.zero && !is_tail(place)) {

@@ -318,16 +318,17 @@ impl<F: Read + Seek> ArchiveReader<F> {
                 break;
             }
             self.read_group(self.proven_groups)?;
-            // A stream ends with an error at a block whose checksum is wrong, so no page after it can be another one
-            // than the stream's: the walk is over.
-            self.proven_groups = if self.group.is_damaged() { u64::MAX } else { self.proven_groups + 1 };
+            // A stream ends with an error at a block that it refuses. No page after it can be another one than the
+            // stream's, so the walk is over.
+            self.proven_groups = if self.group.is_refused() { u64::MAX } else { self.proven_groups + 1 };
         }
         self.read_group(number)
     }
 
     fn read_group(&mut self, number: u64) -> Result<()> {
+        let after_refusal = self.proven_groups == u64::MAX;
         let Self { file, footer, header, table, group, .. } = self;
-        group.read(file, number, footer, header, table)
+        group.read(file, number, footer, header, table, after_refusal)
     }
 }
 

@@ -124,6 +124,26 @@ fn damage_in_a_large_archive_is_reported_at_its_place() {
     }
 }
 
+/// Damage in front of a page does not matter to it, as long as a stream cannot get past the damage either.
+#[test]
+fn intact_pages_are_read_behind_damage() {
+    let content = mixed_content(11, 2500 * PAGE_SIZE);
+    let archive = plain_archive_of(&content);
+    let mut damaged = archive.clone();
+    damaged[50..archive.len() / 2].fill(0x5a);
+    let mut intact = 0;
+    for page in (0..2500).step_by(7) {
+        if let Ok(Some(read)) = read_pages(&damaged, page..page + 1) {
+            let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+            assert!(read == content[start..start + PAGE_SIZE]);
+            intact += 1;
+        }
+    }
+    assert!(intact > 100, "{intact} of 358 pages");
+    damaged[archive.len() - 100] ^= 1;
+    assert!(read_pages(&damaged, 2400..2401).is_err(), "the index itself");
+}
+
 #[test]
 fn random_damage_to_foreign_frames_never_panics_and_never_disagrees_with_c_lz4() {
     let mut random = Generator::new(6);

@@ -16,7 +16,7 @@ use crate::files;
 use crate::input::{self, Input};
 use crate::json;
 use crate::messages;
-use crate::survey::{Container, Findings, Format, HEAD_BYTES, Held, Ranges, Survey, Surveyor};
+use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 use crate::terminal::{DrawChoice, Style};
 
 /// Show what the pages of files and archives are made of.
@@ -174,10 +174,10 @@ fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Resu
 
 fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     let held = match block.kind {
-        PageKind::SameFilled if block.zero => Held::Zero,
-        PageKind::SameFilled => Held::SameFilled,
-        PageKind::Lz4 | PageKind::Zstd => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
-        PageKind::Raw => Held::Raw,
+        PageKind::SameFilled if block.zero => SurveyedPage::Zero,
+        PageKind::SameFilled => SurveyedPage::SameFilled,
+        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Raw => SurveyedPage::Raw,
     };
     let left = content_len.saturating_sub(block.first_page * PAGE_SIZE as u64);
     match usize::try_from(left) {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use trueno_zram_archive::IndexVerdict;
 use trueno_zram_io::Nowhere;
 
 use crate::args::Global;
@@ -35,6 +36,10 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
     let time = progress.finish();
+    // The content is complete, but `extract` would be led astray.
+    if let IndexVerdict::Disagrees(reason) = &summary.index {
+        return Err(Failure::at(&input.name, format!("the index does not describe the content: {reason}")));
+    }
     let report = Report::restored("test", (&input.name, None), &summary, time, engine);
     let Report { file, bytes_out, ratio, .. } = report;
     let line = if bytes_out == 0 {

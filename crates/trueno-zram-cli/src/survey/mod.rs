@@ -22,7 +22,7 @@ pub(crate) use surveyor::Surveyor;
 
 /// How a page is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum SurveyedPage {
     Zero,
     SameFilled,
     /// In this many bytes.
@@ -51,7 +51,7 @@ pub(crate) struct Survey {
     pub(crate) overview: Overview,
 }
 
-impl Held {
+impl SurveyedPage {
     /// Returns the bytes that such a page takes.
     fn bytes(self) -> u64 {
         match self {
@@ -64,31 +64,31 @@ impl Held {
 
 impl Survey {
     /// Counts `pages` whole pages of the same kind and size.
-    pub(crate) fn add(&mut self, held: Held, pages: u64) {
+    pub(crate) fn add(&mut self, held: SurveyedPage, pages: u64) {
         self.add_bytes(held, pages, pages * PAGE_SIZE as u64);
     }
 
     /// Counts a shorter last page.
-    pub(crate) fn add_tail(&mut self, held: Held, len_bytes: usize) {
+    pub(crate) fn add_tail(&mut self, held: SurveyedPage, len_bytes: usize) {
         self.add_bytes(held, 1, len_bytes as u64);
     }
 
-    fn add_bytes(&mut self, held: Held, pages: u64, bytes: u64) {
+    fn add_bytes(&mut self, held: SurveyedPage, pages: u64, bytes: u64) {
         self.bytes += bytes;
         self.pages += pages;
         let held_bytes = (held.bytes() * pages).min(bytes);
         self.held_bytes += held_bytes;
         *match held {
-            Held::Zero => &mut self.zero,
-            Held::SameFilled => &mut self.same_filled,
-            Held::Lz4(len_bytes) => {
+            SurveyedPage::Zero => &mut self.zero,
+            SurveyedPage::SameFilled => &mut self.same_filled,
+            SurveyedPage::Lz4(len_bytes) => {
                 let step = usize::from(len_bytes).saturating_sub(1) / SIZE_STEP;
                 self.lz4_sizes[step.min(SIZE_STEPS - 1)] += pages;
                 &mut self.lz4
             }
-            Held::Raw => &mut self.raw,
+            SurveyedPage::Raw => &mut self.raw,
         } += pages;
-        let zero_pages = if held == Held::Zero { pages } else { 0 };
+        let zero_pages = if held == SurveyedPage::Zero { pages } else { 0 };
         self.overview.add(pages, held_bytes, zero_pages);
     }
 
@@ -124,17 +124,17 @@ mod tests {
     fn pages_are_counted_by_kind_and_size() {
         let mut survey = Survey::default();
         for (held, pages) in [
-            (Held::Zero, 10),
-            (Held::SameFilled, 1),
-            (Held::Lz4(1), 1),
-            (Held::Lz4(256), 1),
-            (Held::Lz4(257), 1),
-            (Held::Lz4(4095), 1),
-            (Held::Raw, 1),
+            (SurveyedPage::Zero, 10),
+            (SurveyedPage::SameFilled, 1),
+            (SurveyedPage::Lz4(1), 1),
+            (SurveyedPage::Lz4(256), 1),
+            (SurveyedPage::Lz4(257), 1),
+            (SurveyedPage::Lz4(4095), 1),
+            (SurveyedPage::Raw, 1),
         ] {
             survey.add(held, pages);
         }
-        survey.add_tail(Held::Raw, 100);
+        survey.add_tail(SurveyedPage::Raw, 100);
         assert_eq!((survey.zero, survey.same_filled, survey.lz4, survey.raw), (10, 1, 4, 2));
         assert_eq!((survey.lz4_sizes[0], survey.lz4_sizes[1], survey.lz4_sizes[15]), (2, 1, 1));
         assert_eq!(survey.bytes, 16 * 4096 + 100);

@@ -5,7 +5,7 @@ use trueno_zram_core::{CompressedBatch, Error, FILL_WORD_BYTES, PAGE_SIZE, Page,
 
 use super::copies::{self, Copies};
 use super::entropy::{Entropies, EntropyTable};
-use super::{Content, Held, Survey};
+use super::{Content, Survey, SurveyedPage};
 use crate::engine::Engine;
 
 /// The source of the kinds and sizes of pages.
@@ -79,7 +79,7 @@ impl<'a> Surveyor<'a> {
             // Earlier pages are counted first, so that the overview is in order.
             self.flush()?;
             if matches!(self.sizes, Sizes::Compress { .. }) {
-                self.survey.add(Held::Zero, len_bytes / PAGE_SIZE as u64);
+                self.survey.add(SurveyedPage::Zero, len_bytes / PAGE_SIZE as u64);
             }
         }
         let rest = usize::try_from(len_bytes % PAGE_SIZE as u64).expect("shorter than a page");
@@ -100,7 +100,7 @@ impl<'a> Surveyor<'a> {
             let tail = &self.pages[whole][..tail_bytes];
             let len_bytes = lz4_flex::block::compress(tail).len();
             let shrinks = len_bytes < tail_bytes;
-            let held = u16::try_from(len_bytes).ok().filter(|_| shrinks).map_or(Held::Raw, Held::Lz4);
+            let held = u16::try_from(len_bytes).ok().filter(|_| shrinks).map_or(SurveyedPage::Raw, SurveyedPage::Lz4);
             self.survey.add_tail(held, tail_bytes);
         }
         Ok(())
@@ -141,13 +141,13 @@ impl<'a> Surveyor<'a> {
 }
 
 /// Returns how a compressed page is stored.
-fn held(data: PageData<'_>) -> Held {
+fn held(data: PageData<'_>) -> SurveyedPage {
     match data.kind() {
-        PageKind::SameFilled if data.bytes() == [0; FILL_WORD_BYTES] => Held::Zero,
-        PageKind::SameFilled => Held::SameFilled,
+        PageKind::SameFilled if data.bytes() == [0; FILL_WORD_BYTES] => SurveyedPage::Zero,
+        PageKind::SameFilled => SurveyedPage::SameFilled,
         // No engine here makes Zstandard pages.
-        PageKind::Lz4 | PageKind::Zstd => Held::Lz4(u16::try_from(data.bytes().len()).unwrap_or(u16::MAX)),
-        PageKind::Raw => Held::Raw,
+        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(data.bytes().len()).unwrap_or(u16::MAX)),
+        PageKind::Raw => SurveyedPage::Raw,
     }
 }
 

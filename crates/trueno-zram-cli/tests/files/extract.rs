@@ -148,3 +148,22 @@ fn lists_of_ranges_come_in_the_order_asked_for() {
     from_pipe("90,3").fails(&["ascending order"]);
     from_pipe("1,100").fails(&["pages 100..101", "are 100"]);
 }
+
+#[test]
+fn test_fails_if_the_index_does_not_describe_the_content() {
+    let folder = folder();
+    let content = image(300);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    run(folder.path(), &["test", "image.lz4"]).ok();
+    // The last byte of the index's entries: before the table of one group and the footer.
+    let archive = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("image.lz4")).unwrap();
+    let at = archive.metadata().unwrap().len() - 80 - 12 - 1;
+    let mut byte = [0];
+    archive.read_exact_at(&mut byte, at).unwrap();
+    archive.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    run(folder.path(), &["test", "image.lz4"]).fails(&["image.lz4", "index"]);
+    let restored = run(folder.path(), &["decompress", "-c", "image.lz4"]);
+    assert!(restored.stdout == content, "the content needs no index");
+    assert!(restored.stderr.contains("index"), "{}", restored.stderr);
+}

@@ -24,7 +24,6 @@ pub use decompressor::{Lz4Decompressor, PackedPages};
 /// ```
 pub const MAX_BATCH_PAGES: u32 = 16 << 20;
 
-const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
 const COUNTER_BYTES: usize = size_of::<u32>();
 

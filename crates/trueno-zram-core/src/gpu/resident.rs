@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 pub use packed::PackedOnDevice;
 pub use pages::DevicePages;
 
-const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
 /// How long the drop of one buffer is waited for. Both types have two buffers.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
@@ -112,8 +111,8 @@ fn timed(
 /// Reads the length of the packed pages from the kernel's index.
 fn packed_bytes(stream: &Stream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
     let Some(last) = pages.checked_sub(1) else { return Ok(0) };
-    let mut bits = [0; INDEX_ENTRY_BYTES];
-    stream.download(index, last * INDEX_ENTRY_BYTES, &mut bits)?;
+    let mut bits = [0; PackedEntry::BYTES];
+    stream.download(index, last * PackedEntry::BYTES, &mut bits)?;
     let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
     entries::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
 }

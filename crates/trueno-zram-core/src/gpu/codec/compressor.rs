@@ -2,11 +2,12 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, TableStores};
 
-use super::{INDEX_ENTRY_BYTES, MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
@@ -224,7 +225,7 @@ impl Lz4Compressor {
     /// The errors of `compress`.
     pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         self.queue_zeroing(stream, pages, index)
     }
 
@@ -270,7 +271,7 @@ impl Lz4Compressor {
 
     fn queue_zeroing(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         self.workspace.reset(stream)?;
-        stream.fill(index, 0..pages as usize * INDEX_ENTRY_BYTES, 0)
+        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
     }
 
     /// # Safety
@@ -314,7 +315,7 @@ impl<'a> Batch<'a> {
         check_pages(pages)?;
         check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         Ok(Self { input, pages, output, index })
     }
 }

@@ -2,12 +2,13 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::Lz4WarpDecompressKernel;
 use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
-use super::{INDEX_ENTRY_BYTES, MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
@@ -55,7 +56,7 @@ impl<'a> Batch<'a> {
             let (what, value) = ("packed length", needed_bytes);
             return Err(GpuError::Misaligned { what, value, align: PACK_ALIGN_BYTES });
         }
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
         check_room("status", status.len_bytes(), pages, STATUS_BYTES)?;
         Ok(Self { packed, output, status })

@@ -2,7 +2,7 @@
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::{INDEX_ENTRY_BYTES, check_capacity, check_room, download, upload, zeroed};
+use super::{check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
 use crate::error::{Error, Result};
 use crate::gpu::bounded_drop::BoundedDrop;
@@ -58,7 +58,7 @@ impl PackedOnDevice {
         check_capacity(pages)?;
         let stream = Stream::new(context)?;
         let bytes = zeroed(context, &stream, pages * PAGE_SIZE)?;
-        let index = zeroed(context, &stream, pages * INDEX_ENTRY_BYTES)?;
+        let index = zeroed(context, &stream, pages * PackedEntry::BYTES)?;
         stream.synchronize()?;
         Ok(Self { bytes, index, stream, capacity: pages, len: 0, len_bytes: 0 })
     }
@@ -164,7 +164,7 @@ impl PackedOnDevice {
     /// # Errors
     /// [`Error::Gpu`] if a copy fails or the index does not describe packed pages.
     pub fn download(&self) -> Result<CompressedBatch> {
-        let mut index = vec![0; self.len * INDEX_ENTRY_BYTES];
+        let mut index = vec![0; self.len * PackedEntry::BYTES];
         let mut bytes = vec![0; self.len_bytes];
         download(&self.stream, &self.index, &mut index)?;
         download(&self.stream, &self.bytes, &mut bytes)?;
@@ -206,8 +206,8 @@ impl PackedOnDevice {
 
     /// Returns one page as it is held, for inspection by the CPU.
     pub(crate) fn page(&self, page: usize) -> Result<(PageKind, Vec<u8>)> {
-        let mut bits = [0; INDEX_ENTRY_BYTES];
-        self.stream.download(&self.index, page * INDEX_ENTRY_BYTES, &mut bits)?;
+        let mut bits = [0; PackedEntry::BYTES];
+        self.stream.download(&self.index, page * PackedEntry::BYTES, &mut bits)?;
         let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
         let wrong = GpuError::WrongIndex { page, bits: entry.bits() };
         let checked = checked_entry(entry, entry.offset_bytes(), self.len_bytes).ok_or(wrong)?;
@@ -221,7 +221,7 @@ impl PackedOnDevice {
 /// Packs a batch for the kernels: returns the packed pages and their index.
 fn packed_for_device(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(batch.arena().len() + batch.len() * PACK_ALIGN_BYTES as usize);
-    let mut index = Vec::with_capacity(batch.len() * INDEX_ENTRY_BYTES);
+    let mut index = Vec::with_capacity(batch.len() * PackedEntry::BYTES);
     for (number, page) in batch.iter().enumerate() {
         let unknown = || {
             let what = format!("a page held as {}", page.kind());
@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(&bytes[start..start + usize::from(found.len_bytes)], page.bytes());
             end = next_place(found);
         }
-        assert_eq!((index.len(), end), (pages.len() * INDEX_ENTRY_BYTES, bytes.len() as u64));
+        assert_eq!((index.len(), end), (pages.len() * PackedEntry::BYTES, bytes.len() as u64));
         assert!(bytes.len() <= pages.len() * PAGE_SIZE, "the packed pages fit in the buffer");
     }
 

@@ -1,6 +1,5 @@
 //! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +10,8 @@ use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination};
-use crate::codec::{BatchCodec, sealed};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
+use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::Result;
 use crate::gpu::GpuBatchConfig;
@@ -536,18 +535,19 @@ impl<D: RingDevice> BatchCodec for GpuBatchCompressor<D> {
         self.restore(CompressedPages::Borrowed(compressed), pages, &()).map(drop)
     }
 
+    fn stats(&self) -> CodecStats {
+        CodecStats {
+            pages_compressed: self.stats.pages_compressed,
+            bytes_out: self.stats.total_bytes_out,
+            compress_time_ns: self.stats.total_time_ns,
+            pages_decompressed: self.stats.pages_decompressed,
+            decompress_time_ns: self.stats.decompress_time_ns,
+        }
+    }
+
     fn fallback(&self) -> Option<&FallbackStats> {
         Some(&self.stats.fallback)
     }
-}
-
-/// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: half of it would look
-/// like a whole one.
-pub(super) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {
-    catch_unwind(AssertUnwindSafe(|| work(batch))).unwrap_or_else(|panic| {
-        empty(batch);
-        resume_unwind(panic)
-    })
 }
 
 fn ring_shape(config: &GpuBatchConfig, time_limit: Duration) -> RingShape {

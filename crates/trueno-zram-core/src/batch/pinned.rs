@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::gpu::{GpuBatchCompressor, empty_after_panic};
+use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
-use crate::arena::{CompressedBatch, check_destination};
+use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
 use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;

@@ -1,0 +1,5 @@
+//! Restores pages from Zstandard frames, one page per warp.
+
+mod format;
+#[cfg(feature = "internals")]
+pub mod reference;

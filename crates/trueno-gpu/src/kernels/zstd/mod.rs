@@ -1,6 +1,5 @@
 //! Zstandard for memory pages: one page per warp, frames in the standard format (RFC 8878).
 
-mod decode;
+pub mod decode;
 
-#[cfg(feature = "internals")]
-pub use decode::reference;
+pub use decode::ZstdWarpDecompressKernel;

@@ -21,7 +21,7 @@ use trueno_page::{PAGE_SIZE, Page};
 /// Why a frame is not restored.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::reference::{Refusal, restore};
+/// use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
 /// assert_eq!(restore(&[0; 100]), Err(Refusal::Unsupported)); // not a Zstandard frame
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ use Refusal::{Malformed, Unsupported};
 /// The reason if the frame is refused.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::reference::restore;
+/// use trueno_gpu::kernels::zstd::decode::reference::restore;
 /// let magic = [0x28, 0xb5, 0x2f, 0xfd];
 /// // One segment of 4096 bytes; the last block, of one byte 4096 times.
 /// let frame = [magic.as_slice(), &[0x60, 0x00, 0x0f], &[0x03, 0x80, 0x00], b"x"].concat();

@@ -1,6 +1,6 @@
 //! The Zstandard decompression kernel in the interpreter: equal to its slow twin on every frame.
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "support/zstd.rs"]
 mod support;
 
@@ -105,9 +105,9 @@ fn damaged_frames_are_refused_or_restored_and_harm_no_neighbour() {
             for round in 0..4 {
                 let mut frame = whole.clone();
                 if round == 3 {
-                    generator.corrupt(&mut frame)
+                    generator.corrupt(&mut frame);
                 } else {
-                    damage(&mut generator, &mut frame)
+                    damage(&mut generator, &mut frame);
                 }
                 frame.truncate(8191);
                 frames.push(frame);

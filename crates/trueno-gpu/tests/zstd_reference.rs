@@ -1,6 +1,6 @@
 //! The slow twin of the Zstandard decompression kernel, compared with libzstd.
 
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "support/zstd.rs"]
 mod support;
 
@@ -70,9 +70,9 @@ fn damaged_frames_are_refused_or_restored_as_libzstd_does() {
         for page in &pages {
             let mut frame = compress_with(page, LEVELS[generator.below(LEVELS.len())], true, generator.below(9) == 0);
             if round % 3 == 2 {
-                generator.corrupt(&mut frame)
+                generator.corrupt(&mut frame);
             } else {
-                damage(&mut generator, &mut frame)
+                damage(&mut generator, &mut frame);
             }
             match (restore(&frame), libzstd(&frame)) {
                 (Ok(ours), theirs) => {

@@ -15,6 +15,9 @@ pub(crate) struct Sequence {
 /// Returns the code of a number, its extra bits and how many they are.
 type Coder = fn(usize) -> (usize, usize, usize);
 
+/// Returns the number that a table's codes stand for.
+type Field = fn(&Sequence) -> usize;
+
 /// Lengths below 16; the codes are the lengths themselves.
 fn literal_code(len: usize) -> (usize, usize, usize) {
     (len, 0, 0)
@@ -110,7 +113,7 @@ fn states_for(codes: &[usize], cells: &[(usize, usize, u32)]) -> Vec<usize> {
 
 /// Returns a sequences section with a table of its own for each code.
 pub(crate) fn sequences_section(sequences: &[Sequence], logs: [u32; 3], generator: &mut Generator) -> Vec<u8> {
-    let coders: [(Coder, fn(&Sequence) -> usize); 3] =
+    let coders: [(Coder, Field); 3] =
         [(literal_code, |s| s.literals), (offset_code, |s| s.offset), (match_code, |s| s.matched)];
     let mut section = match sequences.len() {
         count @ 0..128 => vec![count.to_le_bytes()[0]],

@@ -3,7 +3,7 @@
 use super::format::WEIGHTS;
 use super::frame::{Frame, Lanes, after_top};
 use super::fse::{Entry, Table};
-use crate::{Pred, Reg, Var};
+use crate::{Reg, Var};
 
 /// Number of bytes for weights, one per symbol.
 pub(super) const WEIGHTS_BYTES: u32 = 256;
@@ -100,8 +100,7 @@ fn read_coded<'k>(
         states[1].set(second.next_state(after_top(bits, first.0)));
     });
     frame.malformed_if(left.ge(first_bit));
-    let ends_with_first: Pred<'k> = (*ends_with_first).into();
-    k.if_uniform(ends_with_first, || {
+    k.if_uniform(*ends_with_first, || {
         (weights + count).shared::<u8>().store_conflicting(entry_of(*last_state).symbol());
         count.set(count + 1);
     });

@@ -6,7 +6,8 @@ use super::literals::{Literals, SLACK_BYTES};
 use crate::ir::AtomOp;
 use crate::kernels::packed::PAGE_BYTES;
 use crate::kernels::window::{follow_sources, repeat_pattern};
-use crate::{KernelBuilder, Pred, Reg, Var};
+use crate::types::Shared;
+use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
 /// One bit per output byte of 32 sequences.
 const BITMAP_BYTES: u32 = PAGE_BYTES / 8;
@@ -54,6 +55,8 @@ impl<'k> Gather<'k> {
         let Placed { is_active, has_literals, literal_start, match_start, .. } = *placed;
         k.section("mark segments");
         let segments = self.bitmap + BITMAP_BYTES;
+        // The records of the sequences were in the same place.
+        k.sync_warp();
         (self.bitmap + lane * 16).shared::<u32>().store_vec([0u32; 4]);
         k.sync_warp();
         let mark = |starts: Pred<'k>, position: Reg<'k, u32>| {
@@ -80,35 +83,44 @@ impl<'k> Gather<'k> {
     /// Writes `output_bytes` from the segments that are marked.
     fn write(self, frame: Frame<'k>, segments: Reg<'k, u32>, output_bytes: Reg<'k, u32>) {
         let Frame { k, lane, .. } = frame;
-        k.section("gather");
-        let up_to_own = k.lanemask_le();
-        let place = k.var(self.page + self.written + lane).named("place");
-        // The entry of the segment that contains the byte before the window.
-        let entry = k.var(segments - 2).named("entry");
+        let windows = Windows {
+            k,
+            lane,
+            up_to_own: k.lanemask_le(),
+            place: k.var(self.page + self.written + lane).named("place"),
+            entry: k.var(segments - 2).named("entry"),
+        };
         let starts = k.var(self.bitmap).named("starts");
         let left = k.var(output_bytes.as_i32()).named("left");
-        k.do_while_uniform(|| {
-            let bits = starts.shared::<u32>().load_uniform();
-            let own_entry = (bits & up_to_own).popc().mad(2u32, *entry);
-            let distance = k.var(own_entry.shared::<i16>().load());
-            entry.set(bits.popc().mad(2u32, *entry));
-            let inside = (lane.as_i32() + distance).as_u32().lt(32);
-            k.if_uniform(inside.any(), || {
-                k.if_else_uniform(
-                    bits.eq(0),
-                    || repeat_pattern(k, lane, distance, *entry),
-                    || follow_sources(k, lane, distance),
-                );
-            });
-            let is_written = lane.as_i32().lt(*left);
-            let byte = k.when(is_written).load_or((place + distance.as_u32()).shared::<u8>(), 0u32);
-            k.when(is_written).store(place.shared::<u8>(), byte);
-            k.sync_warp();
-            place.set(place + 32);
-            starts.set(starts + 4);
-            left.set(left - 32);
-            left.gt(0)
-        });
+        k.section("gather 128 bytes a round");
+        k.while_uniform(
+            || left.ge(128),
+            || {
+                for (bits, window) in starts.shared::<u32>().load_vec::<4>().into_iter().zip(0..) {
+                    let source = windows.source(bits, bits.eq(0).all()).byte_offset(32 * window);
+                    windows.place.shared::<u8>().byte_offset(32 * window).store(source.load());
+                    k.sync_warp();
+                }
+                windows.place.set(windows.place + 128);
+                starts.set(starts + 16);
+                left.set(left - 128);
+            },
+        );
+        k.section("gather the last bytes");
+        k.while_uniform(
+            || left.gt(0),
+            || {
+                let bits = starts.shared::<u32>().load_uniform();
+                let source = windows.source(bits, bits.eq(0));
+                let is_written = lane.as_i32().lt(*left);
+                let byte = k.when(is_written).load_or(source, 0u32);
+                k.when(is_written).store(windows.place.shared::<u8>(), byte);
+                k.sync_warp();
+                windows.place.set(windows.place + 32);
+                starts.set(starts + 4);
+                left.set(left - 32);
+            },
+        );
     }
 
     /// Writes the literals after the last match. Refuses a block that does not make a whole page.
@@ -144,5 +156,36 @@ impl<'k> Gather<'k> {
             },
         );
         k.sync_warp();
+    }
+}
+
+/// Windows of 32 output bytes.
+struct Windows<'k> {
+    k: &'k KernelBuilder,
+    lane: Reg<'k, u32>,
+    up_to_own: Reg<'k, u32>,
+    /// Address of the lane's byte.
+    place: Var<'k, u32>,
+    /// The entry of the segment that contains the byte before the window.
+    entry: Var<'k, u32>,
+}
+
+impl<'k> Windows<'k> {
+    /// Returns the address of the source of the lane's byte in the next window, if that starts at `place`. `bits` tells
+    /// where segments start, and `goes_on` whether none does; uniform.
+    fn source(&self, bits: Reg<'k, u32>, goes_on: Pred<'k>) -> Addr<'k, Shared, u8> {
+        let Self { k, lane, up_to_own, place, entry } = *self;
+        let own_entry = (bits & up_to_own).popc().mad(2u32, *entry);
+        let distance = k.var(own_entry.shared::<i16>().load());
+        entry.set(bits.popc().mad(2u32, *entry));
+        let inside = (lane.as_i32() + distance).as_u32().lt(32);
+        k.if_uniform(inside.any(), || {
+            k.if_else_uniform(
+                goes_on,
+                || repeat_pattern(k, lane, distance, *entry),
+                || follow_sources(k, lane, distance),
+            );
+        });
+        (place + distance.as_u32()).shared::<u8>()
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct Frame<'k> {
     pub(super) len: Reg<'k, u32>,
     /// Index of the last word, which may lie partly past the end.
     pub(super) last_word: Reg<'k, u32>,
+    /// A register of 0, for shifts that take two words.
+    pub(super) zero: Reg<'k, u32>,
     /// Left when the frame is refused.
     pub(super) refuse: ScopeLabel<'k>,
     /// Status of the page if it is refused; at first [`PageStatus::BadBlock`].
@@ -62,18 +64,44 @@ impl<'k> Frame<'k> {
         Self::load(word.at(-1), lanes).funnel_shr(Self::load(word, lanes), end)
     }
 
+    /// Returns the bits after the top `count` bits, moved up, where only the low five bits of `count` matter.
+    pub(super) fn after_top(self, bits: Reg<'k, u32>, count: Reg<'k, u32>) -> Reg<'k, u32> {
+        self.zero.funnel_shl(bits, count)
+    }
+
     /// Returns the byte at `at`, for any `at`. Past the last word it has no meaning.
     pub(super) fn byte(self, at: Reg<'k, u32>, lanes: Lanes) -> Reg<'k, u32> {
         Self::load(self.words.index((at >> 2).min(self.last_word)), lanes).bfe((at & 3) * 8, 8u32)
     }
 }
 
+/// 32 words of a frame, one per lane, in the lane of their index modulo 32.
+#[derive(Clone, Copy)]
+pub(super) struct Chunk<'k> {
+    held: Reg<'k, u32>,
+}
+
+impl<'k> Frame<'k> {
+    /// Loads the 32 words from that of bit `bit` on. Those past the last word have no meaning.
+    pub(super) fn chunk(self, bit: Reg<'k, u32>) -> Chunk<'k> {
+        let first = bit >> 5;
+        let word = first + ((self.lane - first) & 31);
+        Chunk { held: Self::load(self.words.index(word.min(self.last_word)), Lanes::Apart) }
+    }
+}
+
+impl<'k> Chunk<'k> {
+    /// The number of bits from the first on that a window may start at.
+    pub(super) const BITS: u32 = 30 * 32;
+
+    /// Returns 32 bits from bit `bit` of the frame on; uniform, as `bit` must be.
+    pub(super) fn window(self, bit: Reg<'k, u32>) -> Reg<'k, u32> {
+        let word = bit >> 5;
+        self.held.shfl(word).funnel_shr(self.held.shfl(word + 1), bit)
+    }
+}
+
 /// Returns the top `count` bits of `bits`, where only the low five bits of `count` matter.
 pub(super) fn top_bits<'k>(bits: Reg<'k, u32>, count: Reg<'k, u32>) -> Reg<'k, u32> {
     bits.funnel_shl(0u32, count)
-}
-
-/// Returns the bits after the top `count` bits, moved up, where only the low five bits of `count` matter.
-pub(super) fn after_top<'k>(bits: Reg<'k, u32>, count: Reg<'k, u32>) -> Reg<'k, u32> {
-    bits.k.value(0u32).funnel_shl(bits, count)
 }

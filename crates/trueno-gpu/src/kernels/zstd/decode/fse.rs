@@ -2,7 +2,7 @@
 
 use super::constants::EXTRA_SHIFT;
 use super::format::MAX_TABLE_ENTRIES;
-use super::frame::{Frame, Lanes};
+use super::frame::{Chunk, Frame};
 use crate::ir::AtomOp;
 use crate::kernels::scan::scan;
 use crate::types::Shared;
@@ -22,6 +22,8 @@ const SYMBOL_BITS: u32 = 6;
 const SYMBOL_EXTRA_SHIFT: u32 = 8;
 const SYMBOL_EXTRA_BITS: u32 = 7;
 const STATE_BITS_MASK: u32 = 31;
+/// Position of the symbol in tables of codes without extra bits: a byte of its own.
+const PLAIN_SYMBOL_SHIFT: u32 = 8;
 
 /// A count of "less than one", as the scratch memory holds it.
 const LESS_THAN_ONE: u32 = 0xffff;
@@ -34,6 +36,9 @@ const _: () = assert!(STARTS_WORDS > 512 / 32 + 1);
 const SYMBOLS_AT: u32 = COUNTS_BYTES + 4 * STARTS_WORDS;
 pub(super) const FSE_SCRATCH_BYTES: u32 = SYMBOLS_AT + 64;
 
+/// Each of the symbols takes ten bits at most, and two more for a run of zeros.
+const _: () = assert!(4 + 64 * 12 <= Chunk::BITS);
+
 /// An entry of a table, or the sum of several.
 #[derive(Clone, Copy)]
 pub(super) struct Entry<'k>(pub(super) Reg<'k, u32>);
@@ -41,6 +46,16 @@ pub(super) struct Entry<'k>(pub(super) Reg<'k, u32>);
 impl<'k> Entry<'k> {
     pub(super) fn symbol(self) -> Reg<'k, u32> {
         self.0.bfe(SYMBOL_SHIFT, SYMBOL_BITS)
+    }
+
+    /// Returns the symbol of an entry without extra bits.
+    pub(super) fn plain_symbol(self) -> Reg<'k, u32> {
+        self.0.bfe(PLAIN_SYMBOL_SHIFT, 8u32)
+    }
+
+    /// Returns the symbols of two entries without extra bits in the low bytes; the high bytes have no meaning.
+    pub(super) fn two_plain_symbols(self, second: Self) -> Reg<'k, u32> {
+        self.0.prmt(second.0, 0x0051u32)
     }
 
     /// Number of extra bits. In a sum of three entries this is the sum.
@@ -95,7 +110,8 @@ impl<'k> Table<'k> {
         self.store_counts(frame.lane, 0u32);
         k.sync_warp();
         let max_symbol = k.value(max_symbol);
-        let log = (frame.window(*bit, Lanes::Alike) & 15) + 5;
+        let chunk = frame.chunk(*bit);
+        let log = (chunk.window(*bit) & 15) + 5;
         frame.malformed_if(log.gt(max_log));
         bit.set(bit + 4);
         // One more than what the counts to come add up to.
@@ -103,7 +119,7 @@ impl<'k> Table<'k> {
         let symbol = k.var(0u32).named("symbol");
         k.loop_uniform(|counts| {
             // A value is at most `left`. The low ones take one bit less.
-            let bits = frame.window(*bit, Lanes::Alike);
+            let bits = chunk.window(*bit);
             let short_bits = left.bfind();
             let half = 1u32 << short_bits;
             let short_values = half * 2 - 1 - left;
@@ -119,7 +135,7 @@ impl<'k> Table<'k> {
             counts.break_if(left.eq(1));
             k.if_uniform(count.eq(0), || {
                 k.do_while_uniform(|| {
-                    let zeros = frame.window(*bit, Lanes::Alike) & 3;
+                    let zeros = chunk.window(*bit) & 3;
                     bit.set(bit + 2);
                     symbol.set(symbol + zeros);
                     zeros.eq(3) & symbol.le(max_symbol)
@@ -218,9 +234,14 @@ impl<'k> Table<'k> {
             k.when(peers_below.eq(0)).store(next, number + peers.popc());
             let bits = log - number.bfind();
             let next_state = (number - (size >> bits)) << NEXT_SHIFT;
-            let entry = next_state | (symbol << SYMBOL_SHIFT) | bits;
-            let extra = self.codes.map(|codes| codes.index(symbol).load() >> EXTRA_SHIFT);
-            own.store(extra.map_or(entry, |extra| entry | (extra << SYMBOL_EXTRA_SHIFT)));
+            let fields = match self.codes {
+                Some(codes) => {
+                    let extra = codes.index(symbol).load() >> EXTRA_SHIFT;
+                    (symbol << SYMBOL_SHIFT) | (extra << SYMBOL_EXTRA_SHIFT)
+                }
+                None => symbol << PLAIN_SYMBOL_SHIFT,
+            };
+            own.store(next_state | fields | bits);
             k.sync_warp();
             at.set(at + 32);
             done.set(done + 32);

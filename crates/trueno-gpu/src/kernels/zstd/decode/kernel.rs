@@ -9,7 +9,7 @@ use super::fse::{FSE_SCRATCH_BYTES, Table};
 use super::header::{Header, RAW, RLE};
 use super::huffman::{HUFFMAN_TABLE_BYTES, Tree};
 use super::literals::{LiteralBuffers, SLACK_BYTES, decode_literals};
-use super::sequences::{SequenceBuffers, decode_sequences};
+use super::sequences::{RECORDS_BYTES, SequenceBuffers, decode_sequences};
 use super::weights::WEIGHTS_BYTES;
 use crate::kernels::packed::{
     BatchKernel, DecompressBatch, PAGE_BYTES, PackedPage, PageKind, PageStatus, Restored, align_up,
@@ -25,6 +25,7 @@ const TABLES_BYTES: u32 = HUFFMAN_TABLE_BYTES;
 const SCRATCH_AT: u32 = 4 * MAX_TABLE_ENTRIES;
 const _: () = assert!(SCRATCH_AT + GATHER_SCRATCH_BYTES <= TABLES_BYTES);
 const _: () = assert!(SCRATCH_AT + FSE_SCRATCH_BYTES <= TABLES_BYTES);
+const _: () = assert!(SCRATCH_AT + RECORDS_BYTES <= TABLES_BYTES);
 
 /// Shared memory per warp.
 const WARP_BYTES: u32 = BUFFER_BYTES + TABLES_BYTES;
@@ -123,7 +124,8 @@ fn restore_frame<'k>(
     let refused_as = k.var(PageStatus::BadBlock as u32).named("refused_as");
     k.block_uniform(|refuse| {
         let last_word = (align_up(page.len) >> 2) - 1;
-        let frame = Frame { k, lane, words: page.start(), len: page.len, last_word, refuse, refused_as };
+        let frame =
+            Frame { k, lane, words: page.start(), len: page.len, last_word, zero: k.value(0u32), refuse, refused_as };
         let header = frame.read_header();
         k.if_else_uniform(
             header.block_type.le(RLE),

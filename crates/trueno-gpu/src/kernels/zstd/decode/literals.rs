@@ -146,9 +146,10 @@ fn decode_streams<'k>(
         count: *count,
     };
     let done = k.var(0u32).named("done");
+    let unused = 32 - log;
     // Codes of one window of 32 bits.
     let rounds = |codes: u32| {
-        stream.decode_rounds(frame, table, log, codes, *fewest, done);
+        stream.decode_rounds(frame, table, unused, codes, *fewest, done);
     };
     k.if_else_uniform(log.le(8), || rounds(4), || k.if_else_uniform(log.le(10), || rounds(3), || rounds(2)));
     k.section("the last Huffman codes");
@@ -156,7 +157,7 @@ fn decode_streams<'k>(
         || done.lt(most),
         || {
             let is_left = done.lt(stream.count);
-            let entry = stream.next_entry(stream.window(frame), table, log);
+            let entry = stream.next_entry(stream.window(frame), table, unused);
             k.when(is_left).store_conflicting(stream.to.shared::<u8>(), entry >> 8);
             k.when(is_left).set(stream.left, stream.left - (entry & 0xff).as_i32());
             stream.to.set(stream.to + 1);
@@ -172,8 +173,9 @@ impl<'k> Stream<'k> {
         frame.window_below(self.left.max(self.first_bit).as_u32(), Lanes::Apart)
     }
 
-    fn next_entry(&self, bits: Reg<'k, u32>, table: Reg<'k, u32>, log: Reg<'k, u32>) -> Reg<'k, u32> {
-        ((bits >> (32 - log)).mad(2u32, table)).shared::<u16>().load()
+    /// Returns the table's entry for the next bits. `unused` is 32 less the longest code.
+    fn next_entry(&self, bits: Reg<'k, u32>, table: Reg<'k, u32>, unused: Reg<'k, u32>) -> Reg<'k, u32> {
+        (bits >> unused).mad(2u32, table).shared::<u16>().load()
     }
 
     /// Decodes `codes` literals per round while every stream has as many, without conditions.
@@ -181,7 +183,7 @@ impl<'k> Stream<'k> {
         &self,
         frame: Frame<'k>,
         table: Reg<'k, u32>,
-        log: Reg<'k, u32>,
+        unused: Reg<'k, u32>,
         codes: u32,
         fewest: Reg<'k, u32>,
         done: Var<'k, u32>,
@@ -193,10 +195,10 @@ impl<'k> Stream<'k> {
                 let bits = k.var(self.window(frame));
                 let used = k.var(0u32);
                 for i in 0..codes {
-                    let entry = self.next_entry(*bits, table, log);
+                    let entry = self.next_entry(*bits, table, unused);
                     // Lanes of one stream store the same byte.
                     self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
-                    bits.set(k.value(0u32).funnel_shl(*bits, entry));
+                    bits.set(frame.after_top(*bits, entry));
                     used.set(used + entry);
                 }
                 self.left.set(self.left - (used & 0xff).as_i32());

@@ -3,7 +3,7 @@
 use super::constants::{Constants, EXTRA_SHIFT};
 use super::execute::{Gather, Placed};
 use super::format::{CODE_KINDS, MAX_SEQUENCES, MAX_TABLE_ENTRIES};
-use super::frame::{Frame, Lanes, after_top, top_bits};
+use super::frame::{Frame, Lanes, top_bits};
 use super::fse::{Entry, Table};
 use super::literals::Literals;
 use super::offsets::History;
@@ -22,7 +22,7 @@ const REPEAT: u32 = 3;
 #[derive(Clone, Copy)]
 pub(super) struct SequenceBuffers<'k> {
     pub(super) tables: Addr<'k, Shared, u32>,
-    /// For tables while they are built.
+    /// For tables while they are built, and then for records.
     pub(super) scratch: Reg<'k, u32>,
     pub(super) constants: Constants<'k>,
 }
@@ -35,12 +35,9 @@ struct Coder<'k> {
     entries: Var<'k, u32>,
 }
 
-/// The codes of a lane's sequence, and the position after its extra bits.
-#[derive(Clone, Copy)]
-struct Record<'k> {
-    entries: [Var<'k, u32>; 3],
-    left: Var<'k, i32>,
-}
+/// Bytes of a record: a sequence's entries of the three tables, and the position after its extra bits.
+const RECORD_BYTES: u32 = 16;
+pub(super) const RECORDS_BYTES: u32 = 32 * RECORD_BYTES;
 
 /// Decodes the sequences of a block that ends at `end`, and writes the page.
 pub(super) fn decode_sequences<'k>(
@@ -87,39 +84,40 @@ fn run_sequences<'k>(
     let left = k.var(stream_end.as_i32()).named("left");
     let states = coders.map(|coder| {
         let state = k.var(top_bits(*bits, *coder.log)).named("state");
-        bits.set(after_top(*bits, *coder.log));
+        bits.set(frame.after_top(*bits, *coder.log));
         left.set(left - coder.log.as_i32());
         state
     });
     frame.malformed_if(left.lt(first_bit.as_i32()));
     let history = History::new(k);
-    let record = Record { entries: [(); 3].map(|()| k.var(0u32)), left: k.var(0i32) };
     let done = k.var(0u32).named("done");
     k.while_uniform(
         || done.lt(count),
         || {
             let batch = (count - done).min(32u32);
-            walk_states(frame, coders, states, left, record, batch);
+            walk_states(frame, coders, states, left, buffers.scratch, batch);
+            // Lanes without a sequence read the last record.
+            let record = lane.min(batch - 1).mad(RECORD_BYTES, buffers.scratch).shared::<u32>();
+            let [literal_entry, offset_entry, match_entry, end] = record.load_vec();
+            let end = end.as_i32();
             let is_active = lane.lt(batch);
             let is_last = (done + lane).eq(count - 1);
 
             k.section("sequence values");
-            let codes = [0, 2].map(|kind| {
-                let code = Entry(*record.entries[kind]).symbol();
-                buffers.constants.codes(kind).index(code).load()
-            });
-            let offset_code = Entry(*record.entries[1]).symbol();
+            let codes = [(0, literal_entry), (2, match_entry)]
+                .map(|(kind, entry)| buffers.constants.codes(kind).index(Entry(entry).symbol()).load());
+            let offset_code = Entry(offset_entry).symbol();
             let [literal_bits, match_bits] = codes.map(|word| word >> EXTRA_SHIFT);
             let used = offset_code + literal_bits + match_bits;
-            let after = record.left - used.as_i32();
+            let after = end - used.as_i32();
             // Offsets, match lengths and literal lengths of a page never need more than 32 bits together: code 12 is an
             // offset of 4093 or more, after which a match of 3 bytes is the longest, and lengths of 11 extra bits are
             // half a page each.
             let overruns = after.lt(first_bit.as_i32()) | (is_last & after.ne(first_bit.as_i32()));
             let is_bad = offset_code.gt(12) | used.gt(32) | overruns;
-            let bits = frame.window_below(record.left.max(32i32).as_u32(), Lanes::Apart);
-            let (offset_extra, bits) = (top_bits(bits, offset_code), after_top(bits, offset_code));
-            let (match_extra, bits) = (top_bits(bits, match_bits), after_top(bits, match_bits));
+            let bits = frame.window_below(end.max(32i32).as_u32(), Lanes::Apart);
+            let (offset_extra, bits) = (top_bits(bits, offset_code), frame.after_top(bits, offset_code));
+            let (match_extra, bits) = (top_bits(bits, match_bits), frame.after_top(bits, match_bits));
             let [literal_base, match_base] = codes.map(|word| word & 0xff_ffff);
             let literal_len = is_active.select(literal_base + top_bits(bits, literal_bits), 0u32);
             let match_len = is_active.select(match_base + match_extra, 0u32);
@@ -223,37 +221,36 @@ fn read_tables<'k>(
     coders
 }
 
-/// Walks the states of up to 32 sequences, one after the other, and leaves each in the record of its lane.
+/// Walks the states of up to 32 sequences, one after the other, and leaves a record of each.
 fn walk_states<'k>(
     frame: Frame<'k>,
     coders: [Coder<'k>; 3],
     states: [Var<'k, u32>; 3],
     left: Var<'k, i32>,
-    record: Record<'k>,
+    records: Reg<'k, u32>,
     batch: Reg<'k, u32>,
 ) {
     let Frame { k, lane, .. } = frame;
     k.section("sequence states");
-    let i = k.var(0u32);
+    let record = k.var(records).named("record");
+    let end = batch.mad(RECORD_BYTES, records);
+    let writes = lane.eq(0);
     k.do_while_uniform(|| {
         let entries =
             [0, 1, 2].map(|kind| Entry(states[kind].mad(4u32, *coders[kind].entries).shared::<u32>().load_uniform()));
-        let is_own = lane.eq(*i);
-        for (slot, entry) in record.entries.into_iter().zip(entries) {
-            k.when(is_own).set(slot, entry.0);
-        }
-        k.when(is_own).set(record.left, *left);
-        let sum = Entry(entries[0].0 + entries[1].0 + entries[2].0);
+        let [literals, offset, matched] = entries;
+        k.when(writes).store_vec(record.shared::<u32>(), [literals.0, offset.0, matched.0, left.as_u32()]);
+        let sum = Entry(literals.0 + offset.0 + matched.0);
         // An overrun stops at bit 32, before every stream, and is refused with the values.
         let state_end = (left - sum.extra_bits().as_i32()).max(32i32);
         let bits = frame.window_below(state_end.as_u32(), Lanes::Alike);
-        let [literals, offset, matched] = entries;
         states[0].set(literals.next_state(bits));
-        let bits = after_top(bits, literals.0);
+        let bits = frame.after_top(bits, literals.0);
         states[2].set(matched.next_state(bits));
-        states[1].set(offset.next_state(after_top(bits, matched.0)));
+        states[1].set(offset.next_state(frame.after_top(bits, matched.0)));
         left.set(state_end - sum.state_bits().as_i32());
-        i.set(i + 1);
-        i.lt(batch)
+        record.set(record + RECORD_BYTES);
+        record.lt(end)
     });
+    k.sync_warp();
 }

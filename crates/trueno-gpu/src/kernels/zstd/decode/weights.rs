@@ -1,7 +1,7 @@
 //! Reads the weights of a Huffman tree (section 4.2.1).
 
 use super::format::WEIGHTS;
-use super::frame::{Frame, Lanes, after_top};
+use super::frame::{Frame, Lanes};
 use super::fse::{Entry, Table};
 use crate::{Reg, Var};
 
@@ -10,6 +10,9 @@ pub(super) const WEIGHTS_BYTES: u32 = 256;
 
 /// The most weights that are written; the last one follows from the others.
 const MAX_WEIGHTS: u32 = 255;
+
+/// Four entries' state bits add up to less than their field holds.
+const _: () = assert!(4 * WEIGHTS.max_log < 32);
 
 /// The weights that are written, and where the streams start. All of it is uniform.
 pub(super) struct Weights<'k> {
@@ -76,19 +79,20 @@ fn read_coded<'k>(
     let first_bit = bit.get();
     let stream_end = end_of_stream(frame, first_bit, end);
     let bits = frame.window_below(stream_end, Lanes::Alike);
-    let states = [bits >> (32 - log), after_top(bits, log) >> (32 - log)].map(|state| k.var(state).named("state"));
+    let states =
+        [bits >> (32 - log), frame.after_top(bits, log) >> (32 - log)].map(|state| k.var(state).named("state"));
     let left = k.var(stream_end - log * 2).named("left");
     frame.malformed_if(left.lt(first_bit));
     count.set(0u32);
     let entry_of = |state: Reg<'k, u32>| Entry(table.entries.index(state).load_uniform());
+    read_pairs_of_pairs(frame, table, weights, states, left, first_bit, count);
     let last_state = k.var(0u32);
     // Whether the first state could still change when the second could not.
     let ends_with_first = k.var(false);
     k.loop_uniform(|pairs| {
         let [first, second] = states.map(|state| entry_of(*state));
         let bits = frame.window_below(*left, Lanes::Alike);
-        let pair = second.symbol().mad(256u32, first.symbol());
-        (weights + count).shared::<u16>().store_conflicting(pair);
+        (weights + count).shared::<u16>().store_conflicting(first.two_plain_symbols(second));
         count.set(count + 2);
         // At most 12 bits, and more than that lie before any stream.
         let left_by_first = left - first.state_bits();
@@ -97,13 +101,45 @@ fn read_coded<'k>(
         ends_with_first.set(left_by_first.ge(first_bit));
         pairs.break_if(left.lt(first_bit) | count.gt(MAX_WEIGHTS - 2));
         states[0].set(last_state);
-        states[1].set(second.next_state(after_top(bits, first.0)));
+        states[1].set(second.next_state(frame.after_top(bits, first.0)));
     });
     frame.malformed_if(left.ge(first_bit));
     k.if_uniform(*ends_with_first, || {
-        (weights + count).shared::<u8>().store_conflicting(entry_of(*last_state).symbol());
+        (weights + count).shared::<u8>().store_conflicting(entry_of(*last_state).plain_symbol());
         count.set(count + 1);
     });
+}
+
+/// Reads four weights per window, as long as the bits surely last.
+fn read_pairs_of_pairs<'k>(
+    frame: Frame<'k>,
+    table: Table<'k>,
+    weights: Reg<'k, u32>,
+    states: [Var<'k, u32>; 2],
+    left: Var<'k, u32>,
+    first_bit: Reg<'k, u32>,
+    count: Var<'k, u32>,
+) {
+    let k = frame.k;
+    let enough = (first_bit + 4 * WEIGHTS.max_log).named("enough");
+    k.while_uniform(
+        || left.ge(enough) & count.le(MAX_WEIGHTS - 7),
+        || {
+            let bits = k.var(frame.window_below(*left, Lanes::Alike));
+            let used = k.var(0u32);
+            let entries = [states[0], states[1], states[0], states[1]].map(|state| {
+                let entry = Entry(table.entries.index(*state).load_uniform());
+                state.set(entry.next_state(*bits));
+                bits.set(frame.after_top(*bits, entry.0));
+                used.set(used + entry.0);
+                entry
+            });
+            let [low, high] = [0, 2].map(|i| entries[i].two_plain_symbols(entries[i + 1]));
+            (weights + count).shared::<u32>().store_conflicting(low.prmt(high, 0x5410u32));
+            left.set(left - Entry(*used).state_bits());
+            count.set(count + 4);
+        },
+    );
 }
 
 /// Returns the position of the mark that ends a stream between bit `first_bit` and byte `end`: the highest set bit of

@@ -55,10 +55,14 @@ fn crafted_frames_are_refused_or_restored_as_libzstd_does() {
     let mut restored = 0;
     for (name, frame) in crafted() {
         let ours = restore(&frame);
+        if name.contains("12 bits") {
+            assert_eq!(ours, Err(Refusal::Unsupported), "{name}");
+            continue;
+        }
         assert!(ours.ok() == libzstd(&frame), "{name}: {:?}", ours.err());
         restored += usize::from(ours.is_ok());
     }
-    assert!(restored >= 8, "{restored} crafted frames are valid");
+    assert!(restored >= 12, "{restored} crafted frames are valid");
 }
 
 #[test]

@@ -199,7 +199,7 @@ pub(crate) fn crafted() -> Vec<(&'static str, Vec<u8>)> {
     let block = |literals: Vec<u8>, sequences: Vec<u8>| frame_of(&[raw_literals(&literals), sequences].concat());
     let long_block = |len: usize, sequences: Vec<u8>| frame_of(&[same_literals(len), sequences].concat());
     // Codes: literal length, offset, match length.
-    vec![
+    let mut frames = vec![
         ("the most sequences", most_sequences(&mut Generator::new(1))),
         ("1365 matches without a literal before them", block(noise(1), uniform_sequences(1365, [0, 0, 0], |_, _| {}))),
         (
@@ -263,5 +263,7 @@ pub(crate) fn crafted() -> Vec<(&'static str, Vec<u8>)> {
         ("a code that does not exist", frame_of(&[same_literals(4093), vec![1, 0b0101_0100, 36, 0, 0, 1]].concat())),
         ("no stream", frame_of(&[same_literals(4093), vec![1, 0b0101_0100, 5, 0, 0]].concat())),
         ("a stream without an end mark", frame_of(&[same_literals(4093), vec![1, 0b0101_0100, 5, 0, 0, 0]].concat())),
-    ]
+    ];
+    frames.extend(craft::trees());
+    frames
 }

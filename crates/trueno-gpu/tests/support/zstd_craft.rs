@@ -193,3 +193,66 @@ pub(crate) fn most_sequences(generator: &mut Generator) -> Vec<u8> {
     sequences[0].literals = 1;
     frame_of(&[raw_literals(b"x"), sequences_section(&sequences, [5; 3], generator)].concat())
 }
+
+/// Returns weights of a tree, four bits each.
+fn direct_weights(weights: &[u8]) -> Vec<u8> {
+    let pairs = weights.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).copied().unwrap_or(0));
+    std::iter::once(u8::try_from(127 + weights.len()).expect("at most 128 weights")).chain(pairs).collect()
+}
+
+/// Returns weights of a tree as two FSE states produce them in turn.
+fn coded_weights(weights: &[usize], counts: &[i32]) -> Vec<u8> {
+    const LOG: u32 = 6;
+    let cells = cells(counts, LOG);
+    let turns = [0, 1].map(|turn| -> Vec<usize> { weights.iter().skip(turn).step_by(2).copied().collect() });
+    let states = turns.map(|codes| states_for(&codes, &cells));
+    let mut bits = Bits::default();
+    bits.put(states[0][0], LOG as usize);
+    bits.put(states[1][0], LOG as usize);
+    for i in 0..weights.len() - 2 {
+        let (_, base, count) = cells[states[i % 2][i / 2]];
+        bits.put(states[i % 2][i / 2 + 1] - base, count as usize);
+    }
+    let body = [write_counts(counts, LOG), bits.stream()].concat();
+    [vec![u8::try_from(body.len()).expect("short")], body].concat()
+}
+
+/// Returns a frame whose literals are the last symbol of a tree, with a code of one bit, and which one match fills.
+fn frame_of_tree(tree: &[u8]) -> Vec<u8> {
+    const LITERALS: usize = 1000;
+    let mut bits = Bits::default();
+    (0..LITERALS).for_each(|_| bits.put(1, 1));
+    let held = [tree, &bits.stream()].concat();
+    let header = (2 | LITERALS << 4 | held.len() << 14).to_le_bytes();
+    // One literal, a match of the rest of the page, and all other literals.
+    let sequences = super::uniform_sequences(1, [1, 0, 47], |_, bits| bits.put(PAGE_SIZE - LITERALS - 2051, 11));
+    frame_of(&[&header[..3], &held, &sequences].concat())
+}
+
+/// Returns frames of trees that libzstd would not write, with a name each.
+pub(super) fn trees() -> Vec<(&'static str, Vec<u8>)> {
+    let direct = |weights: &[u8]| frame_of_tree(&direct_weights(weights));
+    // Two symbols with codes of two bits, the second just before the last symbol.
+    let coded = |count: usize| {
+        let mut weights = vec![0; count];
+        (weights[0], weights[count - 2]) = (1, 1);
+        frame_of_tree(&coded_weights(&weights, &[60, 4]))
+    };
+    vec![
+        ("three direct weights", direct(&[1, 0, 1])),
+        ("an over-subscribed tree", direct(&[3, 3, 2, 1])),
+        ("a tree that one code cannot complete", direct(&[3, 1])),
+        ("a tree without symbols", direct(&[0, 0])),
+        ("a tree without a longest code", direct(&[2, 2])),
+        ("codes of 11 bits", direct(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])),
+        ("codes of 12 bits", direct(&[12, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11])),
+        ("a weight of 13", direct(&[13, 1, 1])),
+        ("a tree of no bytes", frame_of_tree(&[0])),
+        ("100 coded weights", coded(100)),
+        ("254 coded weights", coded(254)),
+        ("255 coded weights", coded(255)),
+        ("256 coded weights", coded(256)),
+        ("257 coded weights", coded(257)),
+        ("weights that never end", frame_of_tree(&[5, 0xf0, 0x03, 0x00, 0x00, 0x01])),
+    ]
+}

@@ -71,8 +71,8 @@ impl<'k> Tree<'k> {
         k.sync_warp();
         (self.weights + count).shared::<u8>().store_conflicting(last_weight);
         k.when(lane.eq(last_weight)).set(held, held + 1);
-        let longest = held.shfl(1u32);
-        frame.malformed_if(longest.lt(2) | (longest & 1).ne(0));
+        // Their number is even, since all others add up to an even number.
+        frame.malformed_if(held.shfl(1u32).eq(0));
         frame.unsupported_if(log.gt(MAX_CODE_BITS));
 
         // Entries below, symbols above.

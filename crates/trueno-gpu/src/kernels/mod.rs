@@ -5,6 +5,8 @@ pub mod lz4;
 pub mod packed;
 mod same_fill;
 mod scan;
+mod window;
+pub mod zstd;
 
 pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
 pub use same_fill::SameFillKernel;
@@ -113,5 +115,9 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("lz4_decompress".into(), Box::new(kernel)));
     shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
+    let kernel = zstd::ZstdWarpDecompressKernel::new(MAX_PAGES);
+    let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+    shapes.push(("zstd_decompress".into(), Box::new(kernel)));
+    shapes.push(("zstd_decompress_28_warps".into(), Box::new(wide)));
     shapes
 }

@@ -60,6 +60,14 @@ impl GroupBlocks {
         let len = usize::try_from(end - start).map_err(|_| Error::index("a group is too long"))?;
         self.window.resize(len, 0);
         read_at(file, start, &mut self.window)?;
+        // A stream of the frame must end behind these blocks, too: else it has pages that the index does not know.
+        if number + 1 == footer.groups() {
+            let mut end_mark = [0xff; 4];
+            read_at(file, end, &mut end_mark)?;
+            if end_mark != [0; 4] || end + header.end_len() != footer.frame_len {
+                return Err(Error::index("the frame does not end where it says"));
+            }
+        }
         let window = &self.window[..];
         let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len);
         let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {

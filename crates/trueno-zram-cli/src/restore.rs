@@ -1,4 +1,4 @@
-//! Restoring an input, with what there is to say about it.
+//! Restores an input and prints warnings.
 
 use trueno_zram_archive::{Damage, Error, IndexVerdict, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::messages;
 use crate::progress::Progress;
 
-/// Decodes all of `input` into `sink`. Says what is odd about it and not an error.
+/// Decodes all of `input` into `sink`. Prints warnings.
 pub(crate) fn restore(
     input: &Input,
     sink: &mut impl Sink,

@@ -96,7 +96,7 @@ fn frames_one_after_the_other_are_never_taken_for_one() {
     let archive = |content: &[u8]| run_with(folder.path(), &["compress"], content).ok().stdout;
     fs::write(folder.path().join("both.lz4"), [archive(&first), archive(&second)].concat()).unwrap();
     let both = [first, second].concat();
-    // The index at the end tells of the second alone: its pages have other numbers in the whole.
+    // The index at the end describes only the second: its pages have other numbers in the whole.
     for page in [2, 12, 39] {
         let out = run(folder.path(), &["extract", "both.lz4", "--pages", &page.to_string()]);
         assert_eq!(out.code, Some(0), "{}", out.stderr);

@@ -11,7 +11,7 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::support::{command, folder, image};
 
-/// A terminal of so many columns: its two ends.
+/// A terminal with the given number of columns: its two ends.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let master = openpt(flags).unwrap();
@@ -22,7 +22,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     (master.into(), peer)
 }
 
-/// The characters of a line, without the sequences that steer the terminal.
+/// The characters of a line, without the sequences that control the terminal.
 fn visible(line: &str) -> usize {
     let mut count = 0;
     let mut chars = line.chars();

@@ -20,6 +20,7 @@ use crate::restore;
 
 /// Arguments of `decompress`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("force", |force| force.help("Overwrite files and block devices")))]
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
@@ -94,7 +95,7 @@ fn salvage(
     output.finish_with(Some(&input.metadata), warn)?;
     progress.finish();
     if damage.is_empty() {
-        report::say(global, &format!("{}: no damage, {content_len} bytes restored: {output_name}", input.name));
+        report::say(global, &format!("{}: no damage, {content_len} bytes written: {output_name}", input.name));
         return json::print(
             global,
             "decompress",
@@ -102,9 +103,7 @@ fn salvage(
         );
     }
     let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
-    let what = format!(
-        "{} damaged and replaced by zeros, {content_len} bytes restored: {output_name}",
-        quantity::pages(pages)
-    );
+    let what =
+        format!("{} damaged and replaced by zeros, {content_len} bytes written: {output_name}", quantity::pages(pages));
     Err(Failure::at(&input.name, what))
 }

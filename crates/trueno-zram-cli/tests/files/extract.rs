@@ -167,3 +167,15 @@ fn test_fails_if_the_index_does_not_describe_the_content() {
     assert!(restored.stdout == content, "the content needs no index");
     assert!(restored.stderr.contains("index"), "{}", restored.stderr);
 }
+
+#[test]
+fn a_file_that_is_not_lz4_is_refused_before_anything_is_said_about_its_index() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    for range in [["--pages", "0"], ["--pages", "1,0"], ["--address", "0..4096"]] {
+        run(folder.path(), &["extract", "image", range[0], range[1], "-o", "out"])
+            .fails(&["image: byte 0: not an LZ4"]);
+    }
+    run_with(folder.path(), &["extract", "-", "--pages", "0", "-o", "out"], &image(3)).fails(&["byte 0: not an LZ4"]);
+    assert!(!folder.path().join("out").exists());
+}

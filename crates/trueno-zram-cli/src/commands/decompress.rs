@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trueno_zram_archive::IndexVerdict;
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
 use crate::json;
+use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::quantity;
@@ -56,6 +58,10 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
         return salvage(&input, output, engine, global, progress);
     }
     let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
+    if let IndexVerdict::Disagrees(reason) = &summary.index {
+        let name = &input.name;
+        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
+    }
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;

@@ -36,7 +36,7 @@ impl GroupBlocks {
     /// Reads a group, unless it is in memory already, and compares every block with the index.
     ///
     /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
-    /// then it matters only to those who want its pages. `after_refusal` says that a stream ends before this group.
+    /// then it affects only reads of its pages. `after_refusal` says that a stream ends before this group.
     pub(crate) fn read<F: Read + Seek>(
         &mut self,
         file: &mut F,

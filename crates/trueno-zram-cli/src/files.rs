@@ -38,10 +38,10 @@ pub(crate) struct FileArgs {
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Remove each input once its output is complete and on the disk.
-    #[arg(long, overrides_with = "keep")]
+    #[arg(long, conflicts_with = "keep")]
     pub(crate) rm: bool,
     /// Keep the inputs (the default).
-    #[arg(short, long, overrides_with = "rm")]
+    #[arg(short, long)]
     pub(crate) keep: bool,
 }
 

@@ -103,10 +103,16 @@ impl DamageKind {
     }
 }
 
-/// Adds damage to a list, joined with the last one if it is of the same kind and follows it.
+/// Adds damage to a list, joined with the last one if it is of the same kind and follows it. Damage without content is
+/// listed once for each kind and position.
 pub(crate) fn record(list: &mut Vec<Damage>, at: u64, content: Range<u64>, kind: DamageKind) {
+    // No more than one for each kind, and one with content.
+    let mut here = list.iter().rev().take_while(|damage| damage.content.end == content.start);
+    if content.is_empty() && here.any(|damage| damage.kind == kind) {
+        return;
+    }
     match list.last_mut() {
-        Some(last) if last.kind == kind && last.content.end == content.start && !content.is_empty() => {
+        Some(last) if last.kind == kind && last.content.end == content.start => {
             last.content.end = content.end;
         }
         _ => list.push(Damage { at, content, kind }),

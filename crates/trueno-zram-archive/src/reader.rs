@@ -195,6 +195,16 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self.damage.as_deref().unwrap_or_default()
     }
 
+    /// Returns the damage, without a copy of the list.
+    ///
+    /// ```
+    /// assert!(trueno_zram_archive::FrameReader::new(std::io::empty()).salvaging().into_damage().is_empty());
+    /// ```
+    #[must_use]
+    pub fn into_damage(self) -> Vec<Damage> {
+        self.damage.unwrap_or_default()
+    }
+
     /// Decodes the next batch; returns `false` at the end, when all checksums were verified.
     ///
     /// Every block in a batch matches its own checksum, if it has one. The content's checksum is known only at the end

@@ -7,14 +7,15 @@ use trueno_zram_core::PAGE_SIZE;
 use crate::block::Block;
 use crate::blocks::{BlockPlace, group_end, group_places};
 use crate::constant::{damaged_zero_pages, zero_pages_of};
-use crate::content::{ContentBatch, Stretch};
+use crate::content::{ContentBatch, ContentSpan, Stretch};
 use crate::damage::{Damage, DamageKind, record};
 use crate::error::{Error, Result};
+use crate::hash::ContentHash;
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
 use crate::index::GROUP_PAGES;
 use crate::lots::decode_extra;
 use crate::reader::FrameReader;
-use crate::seek::ArchiveReader;
+use crate::seek::{ArchiveReader, read_at};
 
 /// The longest group in a file that is read.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
@@ -22,7 +23,8 @@ const MAX_GROUP_BYTES: u64 = 5 << 20;
 /// Restores a damaged file as far as possible. What is lost becomes zeros, and is listed.
 ///
 /// In a page archive whose index is readable, every page that is intact is restored at its position: blocks are found by
-/// the index, whatever happened to those before them. Other files are read like a stream, by a
+/// the index, whatever happened to those before them. If nothing is lost, the content is compared with its checksum at the
+/// end. Other files are read like a stream, by a
 /// [`FrameReader`] that is [salvaging](FrameReader::salvaging).
 ///
 /// ```
@@ -55,6 +57,9 @@ struct ByIndex<F: Read + Seek> {
     archive: ArchiveReader<F>,
     next_group: u64,
     window: Vec<u8>,
+    /// Hash of what was restored, as long as it can match the frame's checksum: nothing is lost, and it is not compared
+    /// yet.
+    hash: Option<ContentHash>,
 }
 
 impl<F: Read + Seek> SalvageReader<F> {
@@ -77,7 +82,7 @@ impl<F: Read + Seek> SalvageReader<F> {
         };
         let source = match indexed {
             true => ArchiveReader::open(file)?
-                .map(|archive| Source::Index(Box::new(ByIndex { archive, next_group: 0, window: Vec::new() })))
+                .map(|archive| Source::Index(Box::new(ByIndex::new(archive))))
                 .ok_or_else(|| Error::index("it vanished while the file was read"))?,
             false => {
                 file.seek(SeekFrom::Start(0)).map_err(|source| Error::Read { at: 0, source })?;
@@ -134,11 +139,67 @@ impl<F: Read + Seek> SalvageReader<F> {
             Source::Stream(reader) => reader.damage(),
         }
     }
+
+    /// Returns the damage, without a copy of the list.
+    ///
+    /// ```
+    /// let other = trueno_zram_archive::SalvageReader::open(std::io::Cursor::new(b"some other file"))?;
+    /// assert!(other.into_damage().is_empty());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_damage(self) -> Vec<Damage> {
+        match self.source {
+            Source::Index(_) => self.damage,
+            Source::Stream(reader) => reader.into_damage(),
+        }
+    }
 }
 
 impl<F: Read + Seek> ByIndex<F> {
-    /// Restores the next group.
+    fn new(archive: ArchiveReader<F>) -> Self {
+        let hash = archive.header.content_checksum.then(ContentHash::new);
+        Self { archive, next_group: 0, window: Vec::new(), hash }
+    }
+
+    /// Restores the next group. After the last one, compares the content with its checksum.
     fn read_batch(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
+        let more = self.read_group(out, damage)?;
+        if !damage.is_empty() {
+            self.hash = None;
+        } else if more {
+            if let Some(hash) = &mut self.hash {
+                for span in out.spans() {
+                    match span {
+                        ContentSpan::Data(bytes) => hash.update(bytes),
+                        ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
+                    }
+                }
+            }
+        } else if let Some(hash) = self.hash.take() {
+            self.compare(&hash, damage)?;
+        }
+        Ok(more)
+    }
+
+    /// Compares content of which no page is lost with the checksum at the end of the frame.
+    fn compare(&mut self, hash: &ContentHash, damage: &mut Vec<Damage>) -> Result<()> {
+        let ArchiveReader { file, footer, .. } = &mut self.archive;
+        let (len_bytes, checksum_at) = (hash.len_bytes(), footer.frame_len - 4);
+        let mut expected = [0; 4];
+        match read_at(file, checksum_at, &mut expected) {
+            Ok(()) if hash.digest() == u32::from_le_bytes(expected) => {}
+            Ok(()) => record(damage, 0, 0..len_bytes, DamageKind::Content),
+            // The file became shorter while it was read.
+            Err(Error::Truncated { .. }) => {
+                record(damage, checksum_at, len_bytes..len_bytes, DamageKind::Truncated);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn read_group(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
         out.start(0);
         let ArchiveReader { file, footer, header, table, .. } = &mut self.archive;
         let number = self.next_group;

@@ -9,9 +9,9 @@ use support::{append, archive_of, mixed_content};
 use trueno_test_pages::frames::{self, Shape};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, BlockPlace, ContentBatch, Damage, DamageKind, FrameReader, SalvageReader, WriteOptions,
+    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, FrameReader, SalvageReader, WriteOptions,
 };
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 fn salvage(bytes: &[u8]) -> (Vec<u8>, Vec<Damage>, bool) {
     let mut reader = SalvageReader::open(Cursor::new(bytes)).unwrap();
@@ -115,6 +115,75 @@ fn damaged_entries_lose_nothing() {
     let (restored, damage, _) = salvage(&damaged);
     assert_as_listed(&restored, &content, &damage, "entries and a block");
     assert_eq!(damage.len(), 1);
+}
+
+/// The positions of pages that are stored as they are.
+fn raw_pages(archive: &[u8]) -> Vec<usize> {
+    let whole = |block: &BlockPlace| block.kind == PageKind::Raw && block.len_bytes as usize == PAGE_SIZE;
+    blocks(archive).iter().filter(|block| whole(block)).map(|block| usize::try_from(block.offset).unwrap()).collect()
+}
+
+/// Asserts that the content is restored in full length, is wrong, and is listed as a whole.
+fn assert_content_listed(damaged: &[u8], content: &[u8]) {
+    let (restored, damage, indexed) = salvage(damaged);
+    assert!(indexed && restored.len() == content.len() && restored != content);
+    assert_eq!(damage, [Damage { at: 0, content: 0..content.len() as u64, kind: DamageKind::Content }]);
+}
+
+/// Every block is in order, but two are not in their places.
+#[test]
+fn salvage_reports_swapped_blocks() {
+    let content = mixed_content(12, 2500 * PAGE_SIZE + 77);
+    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let raw = raw_pages(&archive);
+    let len = PAGE_SIZE + 8;
+    for (a, b) in [(raw[0], raw[1]), (raw[0], raw[raw.len() - 1])] {
+        let mut damaged = archive.clone();
+        damaged[a..a + len].copy_from_slice(&archive[b..b + len]);
+        damaged[b..b + len].copy_from_slice(&archive[a..a + len]);
+        assert_content_listed(&damaged, &content);
+    }
+}
+
+#[test]
+fn salvage_reports_a_flipped_byte_without_block_checksums() {
+    let content = mixed_content(13, 2500 * PAGE_SIZE + 77);
+    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..WriteOptions::default() }, 500);
+    assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
+    let raw = raw_pages(&archive);
+    for at in [raw[0], raw[raw.len() / 2], raw[raw.len() - 1]] {
+        let mut damaged = archive.clone();
+        damaged[at + 1000] ^= 0xff;
+        assert_content_listed(&damaged, &content);
+        // With a page that is lost besides, that page is listed and the checksum says nothing.
+        let lost = if at == raw[0] { raw[1] } else { raw[0] };
+        damaged[lost + 1] ^= 1;
+        let (_, damage, _) = salvage(&damaged);
+        assert_eq!((damage.len(), damage[0].kind, damage[0].at), (1, DamageKind::Header, lost as u64));
+    }
+}
+
+/// A frame of one-byte blocks that all have a wrong checksum. The list does not grow with their number, be they within
+/// the announced length or after it.
+#[test]
+fn adjacent_bad_blocks_are_one_entry() {
+    for announced in [0u64, 5, 20_000] {
+        let mut descriptor = vec![0x78, 0x40];
+        descriptor.extend(announced.to_le_bytes());
+        let mut hash = ContentHash::new();
+        hash.update(&descriptor);
+        let mut frame = 0x184d_2204_u32.to_le_bytes().to_vec();
+        frame.extend(&descriptor);
+        frame.push(hash.digest().to_le_bytes()[1]);
+        for _ in 0..20_000 {
+            frame.extend(0x8000_0001_u32.to_le_bytes());
+            frame.extend([b'x', 1, 2, 3, 4]);
+        }
+        frame.extend([0; 4]);
+        let (restored, damage) = salvage_stream(&frame);
+        assert_eq!(restored.len() as u64, announced);
+        assert_eq!(damage, [Damage { at: 15, content: 0..announced, kind: DamageKind::Checksum }]);
+    }
 }
 
 /// Without an index, damaged blocks are passed over as long as their headers are right.

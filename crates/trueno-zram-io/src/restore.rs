@@ -106,7 +106,7 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
                 count(batch);
                 Ok(more)
             })?;
-            reader.damage().to_vec()
+            reader.into_damage()
         }
         None => {
             let mut reader = FrameReader::new(input.file()).salvaging();
@@ -115,7 +115,7 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
                 count(batch);
                 Ok(more)
             })?;
-            reader.damage().to_vec()
+            reader.into_damage()
         }
     };
     Ok(Salvaged { content_len, damage })

@@ -5,6 +5,7 @@ pub mod lz4;
 pub mod packed;
 mod same_fill;
 mod scan;
+pub mod zstd;
 
 pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
 pub use same_fill::SameFillKernel;

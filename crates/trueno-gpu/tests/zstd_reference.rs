@@ -1,0 +1,79 @@
+//! The slow twin of the Zstandard kernel: every frame is libzstd's to decode, and small.
+
+#[path = "support/zstd.rs"]
+mod support;
+
+use support::{assert_decodes, is_same_filled, libzstd_bytes};
+use trueno_gpu::kernels::zstd::reference;
+use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
+
+/// Compresses a page, has it checked, and returns the bytes that it takes.
+fn compress_and_check(page: &Page, name: &str) -> usize {
+    match reference::compress(page) {
+        Some(frame) => {
+            assert!(frame.len() < PAGE_SIZE, "{name}: {} bytes", frame.len());
+            assert_decodes(&frame, page, name);
+            frame.len()
+        }
+        None => PAGE_SIZE,
+    }
+}
+
+/// The least ratio on every corpus, against levels of libzstd.
+const LEAST: [(i32, f64); 2] = [(1, 1.005), (3, 0.995)];
+
+#[test]
+fn real_pages_shrink_as_far_as_with_libzstd() {
+    for corpus in corpus::ALL {
+        let pages = || corpus.pages.iter().filter(|page| !is_same_filled(page));
+        let ours: usize = pages().map(|page| compress_and_check(page, corpus.name)).sum();
+        for (level, least) in LEAST {
+            let ratio = libzstd_bytes(pages(), level) as f64 / ours as f64;
+            assert!(ratio >= least, "{}: {ratio:.4} of the ratio of level {level}", corpus.name);
+        }
+    }
+}
+
+#[test]
+fn edge_pages_come_back() {
+    for edge in edge::all() {
+        compress_and_check(&edge.page, &edge.name);
+    }
+}
+
+#[test]
+fn generated_pages_come_back() {
+    let mut generator = Generator::new(81);
+    for n in 0..4000 {
+        compress_and_check(&generator.page(), &format!("generated page {n}"));
+    }
+}
+
+#[test]
+fn same_filled_pages_are_frames_too() {
+    for byte in [0, 7, 255] {
+        assert!(compress_and_check(&[byte; PAGE_SIZE], "same-filled") < 32);
+    }
+}
+
+/// Prints the ratios: `cargo test -p trueno-gpu --test zstd_reference -- --ignored --nocapture [FILE...]`.
+#[test]
+#[ignore = "prints a table"]
+fn ratios() {
+    let mut sets: Vec<(String, Vec<Page>)> =
+        corpus::ALL.iter().map(|corpus| (corpus.name.to_owned(), corpus.pages.to_vec())).collect();
+    if let Ok(files) = std::env::var("TRUENO_PAGES") {
+        for file in files.split(':') {
+            let bytes = std::fs::read(file).expect("TRUENO_PAGES names files of pages");
+            sets.push((file.to_owned(), bytes.as_chunks().0.to_vec()));
+        }
+    }
+    for (name, pages) in sets {
+        let pages: Vec<&Page> = pages.iter().filter(|page| !is_same_filled(page)).collect();
+        let ours: usize = pages.iter().map(|page| compress_and_check(page, &name)).sum();
+        let ratio = |bytes: usize| (pages.len() * PAGE_SIZE) as f64 / bytes as f64;
+        let theirs = [1, 3, 9].map(|level| ratio(libzstd_bytes(pages.iter().copied(), level)));
+        let quotients = theirs.map(|theirs| ratio(ours) / theirs);
+        println!("{name:>40} {:.3}  libzstd 1, 3, 9: {theirs:.3?}  quotients {quotients:.4?}", ratio(ours));
+    }
+}

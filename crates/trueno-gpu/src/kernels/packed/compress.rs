@@ -107,13 +107,20 @@ impl<'k> CompressBatch<'k> {
 /// A page in the registers of a warp: each lane holds 16 bytes of every 512.
 pub(in crate::kernels) struct LoadedPage<'k> {
     pub(in crate::kernels) pieces: Vec<[Reg<'k, u32>; 4]>,
+    /// The lane's first 16 bytes in global memory.
+    from: Addr<'k, Global, u32>,
 }
 
 impl<'k> LoadedPage<'k> {
     fn load(from: Addr<'k, Global, u32>) -> Self {
         let step = STEP_BYTES.cast_signed();
         let piece = |i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent);
-        Self { pieces: (0..PAGE_STEPS).map(piece).collect() }
+        Self { pieces: (0..PAGE_STEPS).map(piece).collect(), from }
+    }
+
+    /// Loads the page again, for an algorithm that has no room to keep it.
+    pub(in crate::kernels) fn load_again(&self) -> Self {
+        Self::load(self.from)
     }
 
     /// Whether all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.

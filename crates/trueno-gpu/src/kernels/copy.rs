@@ -11,11 +11,10 @@ pub(super) fn copy_by_warp<'k>(
     len: Reg<'k, u32>,
 ) {
     let base = k.var(0u32);
-    let byte = k.var_arbitrary::<u32>();
     k.do_while_uniform(|| {
         let at = base + lane;
         let inside = at.lt(len);
-        k.when(inside).load(byte, (from + at).shared::<u8>());
+        let byte = k.when(inside).load_or((from + at).shared::<u8>(), 0u32);
         k.when(inside).store((to + at).shared::<u8>(), byte);
         base.set(base + 32);
         base.lt(len)

@@ -78,10 +78,12 @@ impl<'k> CompressBatch<'k> {
             aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
             page: k.var(0u32).named("aside_page"),
             entry: k.var(0u32).named("aside_entry"),
+            words: [(); 4].map(|()| k.var_arbitrary::<u32>()),
         };
         let lane_input = self.input.step(lane, PACK_ALIGN_BYTES);
         for_each_page(k, lane, self.next_page, self.pages, |number| {
-            let loaded = LoadedPage::load(lane_input.step(number, PAGE_BYTES));
+            let pieces = load_pieces(lane_input.step(number, PAGE_BYTES));
+            let loaded = LoadedPage { pieces, input: self.input, number, lane };
             let len = k.var(FILL_WORD_BYTES);
             let held_as = k.var(kind_code(PageKind::SameFilled));
             let bytes = k.var(buffers.staging);
@@ -107,20 +109,17 @@ impl<'k> CompressBatch<'k> {
 /// A page in the registers of a warp: each lane holds 16 bytes of every 512.
 pub(in crate::kernels) struct LoadedPage<'k> {
     pub(in crate::kernels) pieces: Vec<[Reg<'k, u32>; 4]>,
-    /// The lane's first 16 bytes in global memory.
-    from: Addr<'k, Global, u32>,
+    input: Addr<'k, Global, u32>,
+    number: Reg<'k, u32>,
+    lane: Reg<'k, u32>,
 }
 
 impl<'k> LoadedPage<'k> {
-    fn load(from: Addr<'k, Global, u32>) -> Self {
-        let step = STEP_BYTES.cast_signed();
-        let piece = |i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent);
-        Self { pieces: (0..PAGE_STEPS).map(piece).collect(), from }
-    }
-
-    /// Loads the page again, for an algorithm that has no room to keep it.
+    /// Loads the page again, for an algorithm that has no room to keep it. The address is computed anew, so that it takes no
+    /// register meanwhile.
     pub(in crate::kernels) fn load_again(&self) -> Self {
-        Self::load(self.from)
+        let nth_16_bytes = self.number.mad(PAGE_BYTES / PACK_ALIGN_BYTES, self.lane);
+        Self { pieces: load_pieces(self.input.step(nth_16_bytes, PACK_ALIGN_BYTES)), ..*self }
     }
 
     /// Whether all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
@@ -138,4 +137,10 @@ impl<'k> LoadedPage<'k> {
         });
         !*differs
     }
+}
+
+/// Loads a lane's 16 bytes of every 512 of a page.
+fn load_pieces(from: Addr<'_, Global, u32>) -> Vec<[Reg<'_, u32>; 4]> {
+    let step = STEP_BYTES.cast_signed();
+    (0..PAGE_STEPS).map(|i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent)).collect()
 }

@@ -418,10 +418,10 @@ impl<'k> Finder<'k> {
         let limit = page + PAGE_BYTES;
         k.loop_uniform(|l| {
             let inside = at.lt(limit);
-            let (own, before) = (k.var_arbitrary::<u32>(), k.var_arbitrary::<u32>());
-            k.when(inside).load(own, at.shared::<u8>());
-            k.when(inside).load(before, (at - offset).shared::<u8>());
-            differ.set((!inside | own.ne(before)).ballot());
+            // Bytes past the end differ.
+            let own = k.when(inside).load_or(at.shared::<u8>(), 0u32);
+            let before = k.when(inside).load_or((at - offset).shared::<u8>(), NO_BYTE);
+            differ.set(own.ne(before).ballot());
             l.break_if(differ.ne(0));
             at.set(at + 32);
             length.set(length + 32);
@@ -434,10 +434,9 @@ impl<'k> Finder<'k> {
         let Self { ws: Workspace { k, lane, page, .. }, start, .. } = *self;
         let at = page + start + place - lane - 1;
         let inside = lane.lt(room);
-        let (own, before) = (k.var_arbitrary::<u32>(), k.var_arbitrary::<u32>());
-        k.when(inside).load(own, at.shared::<u8>());
-        k.when(inside).load(before, (at - offset).shared::<u8>());
-        let differ = (!inside | own.ne(before)).ballot();
+        let own = k.when(inside).load_or(at.shared::<u8>(), 0u32);
+        let before = k.when(inside).load_or((at - offset).shared::<u8>(), NO_BYTE);
+        let differ = own.ne(before).ballot();
         differ.brev().bfind_shiftamt().min(32u32)
     }
 }

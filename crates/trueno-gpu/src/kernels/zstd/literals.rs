@@ -61,15 +61,14 @@ fn copy_short_runs<'k>(ws: Workspace<'k>, from: Reg<'k, u32>, to: Reg<'k, u32>, 
     k.section("literals: short runs");
     let (from, to) = (k.var(from), k.var(to));
     let left = k.var(run.gt(SHORT_RUN).select(0u32, run).as_i32());
-    let words = [k.var_arbitrary::<u32>(), k.var_arbitrary::<u32>()];
     k.while_uniform(
         || left.gt(0).any(),
         || {
             let aligned = (from & !3u32).shared::<u32>();
-            k.when(left.gt(0)).load(words[0], aligned);
+            let word = k.when(left.gt(0)).load_or(aligned, 0u32);
             // At a multiple of four the next word is not needed; behind the page it is another lane's to write.
-            k.when(left.gt(0) & (from & 3).ne(0)).load(words[1], aligned.at(1));
-            let bytes = words[0].funnel_shr(words[1], from << 3);
+            let next = k.when(left.gt(0) & (from & 3).ne(0)).load_or(aligned.at(1), 0u32);
+            let bytes = word.funnel_shr(next, from << 3);
             for n in 0..4i32 {
                 k.when(left.gt(n)).store(to.shared::<u8>().at(n), bytes >> (8 * n.cast_unsigned()));
             }

@@ -126,7 +126,7 @@ fn run_chains<'k>(ws: Workspace<'k>, fse: Fse<'k>, count: Reg<'k, u32>) -> Var<'
     let advance = |lanes: crate::Pred<'k>| {
         step_at.set(step_at - 2 * STEP_BYTES);
         state_at.set(state_at - 2);
-        let words = [k.var(0u32), k.var_arbitrary::<u32>()];
+        let words = [k.var(0u32), k.var(0u32)];
         k.when(lanes).load_vec(words, step_at.shared::<u32>());
         k.when(lanes & writes).store(state_at.shared::<u8>(), state);
         let cell = state >> step_bits(*words[0], *state);

@@ -7,11 +7,13 @@ mod packed;
 #[allow(dead_code)]
 mod support;
 
+use std::collections::HashSet;
+
 use packed::Packed;
 use support::{assert_decodes, is_same_filled};
 use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::packed::PageKind;
-use trueno_gpu::kernels::zstd::{TableStores, ZstdWarpCompressKernel, reference};
+use trueno_gpu::kernels::zstd::{TableStores, ZstdWarpCompressKernel, encode::reference};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
 fn compress(kernel: &ZstdWarpCompressKernel, pages: &[Page], order: LaneOrder) -> Packed {
@@ -97,4 +99,92 @@ fn batches_of_any_size_are_packed() {
         let pages: Vec<Page> = corpus::all_pages().step_by(7).take(count).copied().collect();
         compress_and_check(&kernel, &pages, LaneOrder::Ascending);
     }
+}
+
+/// A page of 3-byte matches, one directly after the other, after some random bytes: each copies from another of three
+/// distances than the one before, so that no four bytes occur twice where that can be helped.
+fn shortest_matches(generator: &mut Generator) -> Page {
+    const RANDOM: usize = 300;
+    let distances = [generator.below(60) + 30, generator.below(60) + 110, generator.below(60) + 200];
+    let mut page = [0; PAGE_SIZE];
+    page[..RANDOM].fill_with(|| generator.byte());
+    let mut seen: HashSet<[u8; 4]> = page[..RANDOM].windows(4).map(|word| *word.first_chunk().expect("four")).collect();
+    let (mut at, mut last) = (RANDOM, 0);
+    // The distances become known by longer matches.
+    for distance in distances {
+        page.copy_within(at - distance..at - distance + 6, at);
+        at += 6;
+    }
+    while at + 3 <= PAGE_SIZE {
+        let copied = |n: usize| {
+            let mut copy = page;
+            copy.copy_within(at - distances[n]..at - distances[n] + 3, at);
+            copy
+        };
+        let words = |page: &Page| -> Vec<[u8; 4]> {
+            page[at - 3..at + 3].windows(4).map(|word| *word.first_chunk().expect("four")).collect()
+        };
+        let choices = [1, 2].map(|step| (last + step) % 3);
+        let [first, second] = choices.map(|n| words(&copied(n)).iter().filter(|word| seen.contains(*word)).count());
+        last = if first < second || first == second && generator.below(2) == 0 { choices[0] } else { choices[1] };
+        page = copied(last);
+        seen.extend(words(&page));
+        at += 3;
+    }
+    page
+}
+
+/// A page of bytes drawn with halving probabilities: trees deeper than codes may be.
+fn skewed(generator: &mut Generator, symbols: usize) -> Page {
+    std::array::from_fn(|_| {
+        let depth = usize::try_from(generator.next_u64().trailing_zeros()).expect("small");
+        u8::try_from(depth.min(symbols) * 19 % 256).expect("a byte")
+    })
+}
+
+/// A page of bytes from an alphabet, all as likely.
+fn flat(generator: &mut Generator, symbols: usize) -> Page {
+    std::array::from_fn(|_| u8::try_from(generator.below(symbols)).expect("a byte"))
+}
+
+#[test]
+fn the_most_sequences_are_the_twins() {
+    let mut generator = Generator::new(84);
+    let pages: Vec<Page> = (0..8).map(|_| shortest_matches(&mut generator)).collect();
+    let most = pages.iter().map(|page| reference::parsed(page).0).max();
+    assert!(most > Some(950), "{most:?} sequences");
+    compress_and_check(&ZstdWarpCompressKernel::new(100), &pages, LaneOrder::Descending);
+}
+
+#[test]
+fn pages_of_literals_alone_are_the_twins() {
+    let mut generator = Generator::new(85);
+    let pages: Vec<Page> = [100, 128, 129, 180, 230, 250, 256].iter().map(|n| flat(&mut generator, *n)).collect();
+    let without_matches = pages.iter().filter(|page| reference::parsed(page) == (0, PAGE_SIZE)).count();
+    assert!(without_matches >= 3, "{without_matches} pages");
+    let compressed = pages.iter().filter(|page| reference::compress(page).is_some()).count();
+    assert!(compressed > 0 && compressed < pages.len(), "{compressed} pages shrink");
+    compress_and_check(&ZstdWarpCompressKernel::new(100), &pages, LaneOrder::Ascending);
+}
+
+#[test]
+fn unusual_alphabets_are_the_twins() {
+    let mut generator = Generator::new(86);
+    let mut pages: Vec<Page> = (2..20).map(|symbols| skewed(&mut generator, symbols)).collect();
+    pages.extend([2, 3, 5, 17, 33, 64, 65].map(|symbols| flat(&mut generator, symbols)));
+    // Few literals, one literal repeated, literals of two kinds.
+    for (run, kinds) in [(15, 1), (16, 1), (40, 1), (16, 2), (200, 2), (1023, 200), (1024, 200)] {
+        let mut page = [b'x'; PAGE_SIZE];
+        page[PAGE_SIZE - run..].fill_with(|| u8::try_from(generator.below(kinds)).expect("a byte"));
+        pages.push(page);
+    }
+    compress_and_check(&ZstdWarpCompressKernel::new(100), &pages, LaneOrder::Shuffled { seed: 3 });
+}
+
+#[test]
+fn every_shape_gives_the_same_bytes() {
+    let pages: Vec<Page> = corpus::all_pages().step_by(9).copied().collect();
+    let wide = ZstdWarpCompressKernel::new(1000).with_target(trueno_gpu::Target::SM_90).with_warps_per_block(28);
+    compress_and_check(&wide, &pages, LaneOrder::Ascending);
+    compress_and_check(&ZstdWarpCompressKernel::new(1000).with_warps_per_block(1), &pages, LaneOrder::Descending);
 }

@@ -143,6 +143,11 @@ impl KernelBuilder {
     }
 
     /// The kernel as it was written, validated.
+    /// The target's SM, for kernels that have another way where an instruction is missing.
+    pub(crate) fn target_sm(&self) -> u32 {
+        self.state.borrow().target.sm
+    }
+
     fn close(self) -> Result<ValidKernel, ValidateError> {
         let mut state = self.state.into_inner();
         if let Some(misuse) = state.misuse {

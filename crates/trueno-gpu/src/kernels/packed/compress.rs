@@ -78,7 +78,6 @@ impl<'k> CompressBatch<'k> {
             aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
             page: k.var(0u32).named("aside_page"),
             entry: k.var(0u32).named("aside_entry"),
-            words: [(); 4].map(|()| k.var_arbitrary::<u32>()),
         };
         let lane_input = self.input.step(lane, PACK_ALIGN_BYTES);
         for_each_page(k, lane, self.next_page, self.pages, |number| {

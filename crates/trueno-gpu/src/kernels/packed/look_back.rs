@@ -26,8 +26,6 @@ pub(super) struct Packer<'k> {
     pub(super) page: Var<'k, u32>,
     /// The high half of its index entry, without the state; 0 if there is none.
     pub(super) entry: Var<'k, u32>,
-    /// Bytes on their way. One set for both ways: loaded under a guard, they occupy registers all the time.
-    pub(super) words: [Var<'k, u32>; 4],
 }
 
 impl<'k> Packer<'k> {
@@ -42,8 +40,9 @@ impl<'k> Packer<'k> {
         k.section("set the page aside");
         let from = (bytes + self.lane * 16).shared::<u32>();
         self.move_bytes(len, |at, inside| {
-            k.when(inside).load_vec(self.words, from.byte_add(at));
-            k.when(inside).store_vec(self.aside.byte_add(at.to_u64()), self.words);
+            let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
+            k.when(inside).load_vec(words, from.byte_add(at));
+            k.when(inside).store_vec(self.aside.byte_add(at.to_u64()), words);
         });
         self.page.set(page);
         self.entry.set(entry);
@@ -58,8 +57,9 @@ impl<'k> Packer<'k> {
             k.section("move the page to its place");
             let to = self.output.step(place, PACK_ALIGN_BYTES);
             self.move_bytes(*self.entry & LEN_MASK, |at, inside| {
-                k.when(inside).load_vec(self.words, self.aside.byte_add(at.to_u64()));
-                k.when(inside).store_vec(to.byte_add(at.to_u64()), self.words);
+                let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
+                k.when(inside).load_vec(words, self.aside.byte_add(at.to_u64()));
+                k.when(inside).store_vec(to.byte_add(at.to_u64()), words);
             });
         });
     }

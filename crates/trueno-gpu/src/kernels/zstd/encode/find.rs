@@ -8,13 +8,14 @@
 //! own match length by counting leading zeros. The two ballots of a new offset also give the match's length, how far it goes
 //! back, and the candidates that it makes for the rest of the window.
 
+use super::TableStores;
 use super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MIN_SCORE, OFFSET_BIT, POSITION_BITS,
     REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, TABLE_BASE, TABLE_BYTE, TABLE_CAP, WINDOW,
 };
 use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
-use crate::kernels::lz4::TableStores;
+use crate::kernels::copy::WarpCopy;
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
@@ -50,6 +51,7 @@ pub(super) struct Workspace<'k> {
     pub(super) table: Reg<'k, u32>,
     /// Global memory for the sequences of one page.
     pub(super) records: Addr<'k, Global, u32>,
+    pub(super) copy: WarpCopy<'k>,
 }
 
 /// Finds the sequences of the page; leaves them as records and returns their number. The table must be zeroed.

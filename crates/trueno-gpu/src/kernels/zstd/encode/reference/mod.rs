@@ -21,7 +21,7 @@ use trueno_page::Page;
 /// Compresses a page to a Zstandard frame; `None` if it does not shrink.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::reference;
+/// use trueno_gpu::kernels::zstd::encode::reference;
 /// let text: trueno_page::Page = std::array::from_fn(|i| b"to be or not to be; "[i % 20]);
 /// let frame = reference::compress(&text).expect("text shrinks");
 /// assert_eq!(frame[..4], [0x28, 0xb5, 0x2f, 0xfd]);
@@ -40,7 +40,7 @@ pub fn compress(page: &Page) -> Option<Vec<u8>> {
 /// Returns the number of sequences and of literals that a page is parsed to.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::reference;
+/// use trueno_gpu::kernels::zstd::encode::reference;
 /// let page = std::array::from_fn(|i| b"pattern!"[i % 8]);
 /// assert_eq!(reference::parsed(&page), (1, 8));
 /// ```

@@ -47,12 +47,13 @@ fn measure(pages: &[Page]) -> BTreeMap<String, [f64; 2]> {
 
 #[test]
 fn no_part_costs_more_than_committed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zstd_costs.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zstd_compress_costs.txt");
     let pages: Vec<Page> = corpus::all_pages().step_by(4).copied().collect();
     let costs = measure(&pages);
     if std::env::var_os("UPDATE_COSTS").is_some() {
-        let mut text =
-            String::from("# kernel, part: warp instructions and shared-memory wavefronts per page, by the interpreter\n");
+        let mut text = String::from(
+            "# kernel, part: warp instructions and shared-memory wavefronts per page, by the interpreter\n",
+        );
         for (kernel, [instructions, wavefronts]) in &costs {
             writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("strings take everything");
         }

@@ -6,6 +6,7 @@ use super::format::PAGE_BYTES;
 use super::frame::compress_page;
 use super::huffman::CODES_BYTES;
 use super::record::RECORDS_BYTES;
+use crate::kernels::copy::WarpCopy;
 use crate::kernels::packed::{BatchKernel, Buffers, CompressBatch, LoadedPage, PageKind, SET_ASIDE_BYTES};
 use crate::kernels::{Budget, Kernel};
 use crate::{KernelBuilder, Target, ValidKernel};
@@ -122,7 +123,7 @@ fn build(k: &KernelBuilder, stores: TableStores) {
     let page = region.base::<u32>(batch.warp).raw().named("page");
     let table = (page + PAGE_BYTES).named("table");
     let records = batch.warp_scratch(SCRATCH_BYTES_PER_WARP);
-    let ws = Workspace { k, lane: batch.lane, page, table, records };
+    let ws = Workspace { k, lane: batch.lane, page, table, records, copy: WarpCopy::new(k, batch.lane) };
     let aside = records.byte_offset((RECORDS_BYTES + CODES_BYTES).cast_signed());
     // The frame takes the page's place, and the page comes back from global memory if it does not shrink.
     let buffers = Buffers { page, staging: page, aside };

@@ -14,7 +14,6 @@ use super::format::{
 use super::fse::{BySymbol, Fse, Place, SCRATCH_BYTES, STEP_BYTES, step_bits};
 use super::record::Records;
 use crate::ir::AtomOp;
-use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
 use crate::{Pred, Reg, ScopeLabel, Var};
 
@@ -258,7 +257,7 @@ impl<'k> Tables<'k> {
             k.if_uniform(own_cost.lt(predefined_cost), || {
                 let bytes = (bits + 7) >> 3;
                 out.check(bytes);
-                copy_by_warp(k, lane, description, out.end(), bytes);
+                self.ws.copy.copy(description, out.end(), bytes);
                 out.len.set(out.len + bytes);
                 mode.set(MODE_FSE);
                 log.set(own_log);

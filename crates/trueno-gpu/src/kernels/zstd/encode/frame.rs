@@ -1,5 +1,6 @@
 //! A frame of one block: headers, the literals section, the sequences section. It is built where the page was.
 
+use super::TableStores;
 use super::choices::MIN_CODED_LITERALS;
 use super::find::{Workspace, find_sequences};
 use super::format::{
@@ -10,8 +11,6 @@ use super::huffman::{self, Carried, Plan};
 use super::literals::gather_literals;
 use super::sequences::{Output, write_sequences};
 use crate::ir::AtomOp;
-use crate::kernels::copy::copy_by_warp;
-use crate::kernels::lz4::TableStores;
 use crate::{Reg, Var};
 
 /// Compresses the page in shared memory, with a zeroed table behind it, to a frame in its place. Returns the frame's length, or
@@ -96,7 +95,7 @@ fn write_literals<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, plan: &Plan<'k>, c
                 || {
                     out.check(header_bytes + count);
                     write_bytes(ws, out, header | LITERALS_RAW, *header_bytes);
-                    k.if_uniform(count.ne(0), || copy_by_warp(k, lane, literals, out.end(), count));
+                    k.if_uniform(count.ne(0), || ws.copy.copy(literals, out.end(), count));
                     out.len.set(out.len + count);
                 },
             );

@@ -4,7 +4,7 @@
 mod support;
 
 use support::{assert_decodes, is_same_filled, libzstd_bytes};
-use trueno_gpu::kernels::zstd::reference;
+use trueno_gpu::kernels::zstd::encode::reference;
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
 /// Compresses a page, has it checked, and returns the bytes that it takes.
@@ -56,7 +56,7 @@ fn same_filled_pages_are_frames_too() {
     }
 }
 
-/// Prints the ratios: `cargo test -p trueno-gpu --test zstd_reference -- --ignored --nocapture [FILE...]`.
+/// Prints the ratios: `cargo test -p trueno-gpu --test zstd_compress_reference -- --ignored --nocapture [FILE...]`.
 #[test]
 #[ignore = "prints a table"]
 fn ratios() {

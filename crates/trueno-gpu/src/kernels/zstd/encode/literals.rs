@@ -3,7 +3,6 @@
 use super::find::Workspace;
 use super::format::PAGE_BYTES;
 use super::record::Records;
-use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
 use crate::{Reg, Var};
 
@@ -12,7 +11,7 @@ const SHORT_RUN: u32 = 16;
 
 /// Copies the page's literals to where the table was; returns their number.
 pub(super) fn gather_literals<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32> {
-    let Workspace { k, lane, page, .. } = ws;
+    let Workspace { k, page, .. } = ws;
     let to = ws.table;
     k.section("literals: gather, 32 runs at a time");
     let done = k.var(0u32);
@@ -39,7 +38,7 @@ pub(super) fn gather_literals<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var
                 || {
                     let owner = long.bfind();
                     long.set(long ^ (1u32 << owner));
-                    copy_by_warp(k, lane, from.shfl(owner), place.shfl(owner), run.shfl(owner));
+                    ws.copy.copy(from.shfl(owner), place.shfl(owner), run.shfl(owner));
                 },
             );
             k.section("literals: gather, 32 runs at a time");
@@ -50,7 +49,7 @@ pub(super) fn gather_literals<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var
     );
     k.section("literals: the last run");
     let rest = PAGE_BYTES - covered;
-    k.if_uniform(rest.ne(0), || copy_by_warp(k, lane, page + covered, to + gathered, rest));
+    k.if_uniform(rest.ne(0), || ws.copy.copy(page + covered, to + gathered, rest));
     gathered.set(gathered + rest);
     gathered
 }

@@ -4,12 +4,14 @@
 mod support;
 
 use support::{assert_decodes, is_same_filled, libzstd_bytes};
-use trueno_gpu::kernels::zstd::encode::reference;
+use trueno_gpu::kernels::zstd::{Mode, encode::reference};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
+const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
+
 /// Compresses a page, has it checked, and returns the bytes that it takes.
-fn compress_and_check(page: &Page, name: &str) -> usize {
-    match reference::compress(page) {
+fn compress_and_check(page: &Page, mode: Mode, name: &str) -> usize {
+    match reference::compress(page, mode) {
         Some(frame) => {
             assert!(frame.len() < PAGE_SIZE, "{name}: {} bytes", frame.len());
             assert_decodes(&frame, page, name);
@@ -19,17 +21,20 @@ fn compress_and_check(page: &Page, name: &str) -> usize {
     }
 }
 
-/// The least ratio on every corpus, against levels of libzstd.
-const LEAST: [(i32, f64); 2] = [(1, 1.005), (3, 0.995)];
+/// Modes with the least ratios on every corpus, against levels of libzstd.
+const LEAST: [(Mode, [(i32, f64); 2]); 2] =
+    [(Mode::Fast, [(1, 1.005), (3, 0.995)]), (Mode::Ratio, [(1, 1.009), (3, 1.01)])];
 
 #[test]
 fn real_pages_shrink_as_far_as_with_libzstd() {
     for corpus in corpus::ALL {
         let pages = || corpus.pages.iter().filter(|page| !is_same_filled(page));
-        let ours: usize = pages().map(|page| compress_and_check(page, corpus.name)).sum();
-        for (level, least) in LEAST {
-            let ratio = libzstd_bytes(pages(), level) as f64 / ours as f64;
-            assert!(ratio >= least, "{}: {ratio:.4} of the ratio of level {level}", corpus.name);
+        for (mode, levels) in LEAST {
+            let ours: usize = pages().map(|page| compress_and_check(page, mode, corpus.name)).sum();
+            for (level, least) in levels {
+                let ratio = libzstd_bytes(pages(), level) as f64 / ours as f64;
+                assert!(ratio >= least, "{} in {mode:?}: {ratio:.4} of the ratio of level {level}", corpus.name);
+            }
         }
     }
 }
@@ -37,7 +42,9 @@ fn real_pages_shrink_as_far_as_with_libzstd() {
 #[test]
 fn edge_pages_come_back() {
     for edge in edge::all() {
-        compress_and_check(&edge.page, &edge.name);
+        for mode in MODES {
+            compress_and_check(&edge.page, mode, &edge.name);
+        }
     }
 }
 
@@ -45,14 +52,17 @@ fn edge_pages_come_back() {
 fn generated_pages_come_back() {
     let mut generator = Generator::new(81);
     for n in 0..4000 {
-        compress_and_check(&generator.page(), &format!("generated page {n}"));
+        let page = generator.page();
+        for mode in MODES {
+            compress_and_check(&page, mode, &format!("generated page {n}"));
+        }
     }
 }
 
 #[test]
 fn same_filled_pages_are_frames_too() {
     for byte in [0, 7, 255] {
-        assert!(compress_and_check(&[byte; PAGE_SIZE], "same-filled") < 32);
+        assert!(compress_and_check(&[byte; PAGE_SIZE], Mode::Fast, "same-filled") < 32);
     }
 }
 
@@ -70,10 +80,15 @@ fn ratios() {
     }
     for (name, pages) in sets {
         let pages: Vec<&Page> = pages.iter().filter(|page| !is_same_filled(page)).collect();
-        let ours: usize = pages.iter().map(|page| compress_and_check(page, &name)).sum();
         let ratio = |bytes: usize| (pages.len() * PAGE_SIZE) as f64 / bytes as f64;
         let theirs = [1, 3, 9].map(|level| ratio(libzstd_bytes(pages.iter().copied(), level)));
-        let quotients = theirs.map(|theirs| ratio(ours) / theirs);
-        println!("{name:>40} {:.3}  libzstd 1, 3, 9: {theirs:.3?}  quotients {quotients:.4?}", ratio(ours));
+        for mode in MODES {
+            let ours: usize = pages.iter().map(|page| compress_and_check(page, mode, &name)).sum();
+            let quotients = theirs.map(|theirs| ratio(ours) / theirs);
+            println!(
+                "{name:>40} {mode:?} {:.3}  libzstd 1, 3, 9: {theirs:.3?}  quotients {quotients:.4?}",
+                ratio(ours)
+            );
+        }
     }
 }

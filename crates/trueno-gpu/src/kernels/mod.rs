@@ -117,12 +117,16 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("lz4_decompress".into(), Box::new(kernel)));
     shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
-    for (stores, stores_name) in [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")] {
-        let kernel = ZstdWarpCompressKernel::new(MAX_PAGES).with_table_stores(stores);
-        let name = format!("zstd_compress_{stores_name}");
-        let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
-        shapes.push((name.clone(), Box::new(kernel)));
-        shapes.push((format!("{name}_28_warps"), Box::new(wide)));
+    for (mode, mode_name) in [(zstd::Mode::Fast, "fast"), (zstd::Mode::Ratio, "ratio")] {
+        for (stores, stores_name) in
+            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
+        {
+            let kernel = ZstdWarpCompressKernel::new(MAX_PAGES).with_mode(mode).with_table_stores(stores);
+            let name = format!("zstd_compress_{mode_name}_{stores_name}");
+            let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+            shapes.push((name.clone(), Box::new(kernel)));
+            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
+        }
     }
     shapes
 }

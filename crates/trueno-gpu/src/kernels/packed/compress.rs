@@ -1,14 +1,14 @@
 //! Compresses a batch into packed pages, with any algorithm that compresses one page per warp.
 
 use super::entry::kind_code;
-use super::look_back::Packer;
+use super::look_back::{Packer, Ring};
 use super::{FILL_WORD_BYTES, PACK_ALIGN_BYTES, PAGE_BYTES, PAGE_STEPS, STEP_BYTES, for_each_page};
 use crate::ir::LoadHint;
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 use trueno_page::PageKind;
 
-/// Scratch memory that each warp needs besides its algorithm's own: one page set aside until its place is known.
+/// Scratch memory for a page that is set aside until its place is known.
 pub(in crate::kernels) const SET_ASIDE_BYTES: u32 = PAGE_BYTES;
 
 /// The parameters of a compression kernel, and the warp's place in the grid.
@@ -30,8 +30,11 @@ pub(in crate::kernels) struct Buffers<'k> {
     pub(in crate::kernels) page: Reg<'k, u32>,
     /// Shared address of the compressed bytes.
     pub(in crate::kernels) staging: Reg<'k, u32>,
-    /// Global memory of [`SET_ASIDE_BYTES`].
+    /// Global memory of [`SET_ASIDE_BYTES`] for each page that can be set aside.
     pub(in crate::kernels) aside: Addr<'k, Global, u32>,
+    /// How many pages a warp can set aside: a power of two up to 32. The more the time that pages take differs, the more
+    /// it takes until no warp waits.
+    pub(in crate::kernels) aside_pages: u32,
 }
 
 impl<'k> CompressBatch<'k> {
@@ -76,6 +79,7 @@ impl<'k> CompressBatch<'k> {
             index: self.index,
             output: self.output.step(lane, PACK_ALIGN_BYTES),
             aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
+            ring: (buffers.aside_pages > 1).then(|| Ring { places: buffers.aside_pages, next: k.var(0u32) }),
             page: k.var(0u32).named("aside_page"),
             entry: k.var(0u32).named("aside_entry"),
         };
@@ -101,7 +105,7 @@ impl<'k> CompressBatch<'k> {
             // The next page overwrites what the lanes have just read.
             k.sync_warp();
         });
-        packer.settle();
+        packer.finish();
     }
 }
 

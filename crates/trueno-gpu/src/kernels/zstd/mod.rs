@@ -3,4 +3,4 @@
 pub mod encode;
 
 pub use super::lz4::TableStores;
-pub use encode::ZstdWarpCompressKernel;
+pub use encode::{Mode, ZstdWarpCompressKernel};

@@ -6,8 +6,11 @@ pub(super) const WINDOW: u32 = 32;
 /// The last position at which a match may start: four bytes are read there.
 pub(super) const LAST_START: u32 = super::format::PAGE_BYTES - 4;
 
-/// The match table has 2^11 entries of 16 bits: the position below, a tag of the hash above.
+/// The match table has 2^11 entries of 16 bits: the position below, a tag of the hash above. In [`Mode::Ratio`](super::Mode)
+/// half of them are for words of four bytes, half for eight.
 pub(super) const HASH_BITS: u32 = 11;
+/// Multiplies the second word of eight bytes, whose hash is the sum of both products.
+pub(super) const SECOND_MULTIPLIER: u32 = 0x85eb_ca6b;
 /// Knuth's multiplicative hash: 2^32 over the golden ratio.
 pub(super) const HASH_MULTIPLIER: u32 = 2_654_435_761;
 /// Bits of the position in a table entry.
@@ -31,8 +34,7 @@ pub(super) const REPEAT_BONUS: [u32; 3] = [4, 1, 2];
 /// The kind of a candidate: the low bits of its score.
 pub(super) const KIND_MASK: u32 = 3;
 pub(super) const KIND_TABLE: u32 = 3;
-const _: () =
-    assert!(TABLE_BYTE % 4 == 0 && TABLE_BASE % 4 == KIND_TABLE && OFFSET_BIT % 4 == 0 && REPEAT_BYTE % 4 == 0);
+const _: () = assert!((TABLE_BYTE | OFFSET_BIT | REPEAT_BYTE) & KIND_MASK == 0 && TABLE_BASE & KIND_MASK == KIND_TABLE);
 /// The lowest score worth a sequence: a repeated offset of 3 bytes reaches it, one of 2 does not.
 pub(super) const MIN_SCORE: u32 = 69;
 const _: () = assert!(2 * REPEAT_BYTE + REPEAT_BONUS[0] < MIN_SCORE && 3 * REPEAT_BYTE >= MIN_SCORE);

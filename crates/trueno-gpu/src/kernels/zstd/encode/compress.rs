@@ -1,18 +1,22 @@
 //! The compression kernel: one page per warp, drawn in order; same-filled pages, Zstandard frames, raw pages; packed output.
 
-use super::TableStores;
 use super::find::{TABLE_BYTES, Workspace};
 use super::format::PAGE_BYTES;
 use super::frame::compress_page;
 use super::huffman::CODES_BYTES;
 use super::record::RECORDS_BYTES;
+use super::{Mode, TableStores};
 use crate::kernels::copy::WarpCopy;
 use crate::kernels::packed::{BatchKernel, Buffers, CompressBatch, LoadedPage, PageKind, SET_ASIDE_BYTES};
 use crate::kernels::{Budget, Kernel};
 use crate::{KernelBuilder, Target, ValidKernel};
 
-/// Scratch memory that each warp of the grid needs: the sequences of a page, the codes of its literals, a page set aside.
-const SCRATCH_BYTES_PER_WARP: u32 = RECORDS_BYTES + CODES_BYTES + SET_ASIDE_BYTES;
+/// Pages that a warp can set aside: some take several times as long as others, and with room for one alone a quarter of the
+/// time was spent waiting (pages of a browser, H200).
+const ASIDE_PAGES: u32 = 4;
+
+/// Scratch memory that each warp of the grid needs: the sequences of a page, the codes of its literals, pages set aside.
+const SCRATCH_BYTES_PER_WARP: u32 = RECORDS_BYTES + CODES_BYTES + ASIDE_PAGES * SET_ASIDE_BYTES;
 
 /// Compresses pages to Zstandard frames, one page per warp.
 ///
@@ -31,12 +35,13 @@ const SCRATCH_BYTES_PER_WARP: u32 = RECORDS_BYTES + CODES_BYTES + SET_ASIDE_BYTE
 /// ```
 #[derive(Clone, Debug)]
 pub struct ZstdWarpCompressKernel {
+    mode: Mode,
     stores: TableStores,
     batch: BatchKernel,
 }
 
 impl ZstdWarpCompressKernel {
-    /// A kernel for batches of up to `max_pages`: four warps per block, deterministic on every GPU.
+    /// A kernel for batches of up to `max_pages`: four warps per block, the fast mode, deterministic on every GPU.
     ///
     /// ```
     /// use trueno_gpu::kernels::{Kernel, zstd::ZstdWarpCompressKernel};
@@ -46,7 +51,19 @@ impl ZstdWarpCompressKernel {
     /// ```
     #[must_use]
     pub fn new(max_pages: u32) -> Self {
-        Self { stores: TableStores::ReadBack, batch: BatchKernel::new(max_pages) }
+        Self { mode: Mode::Fast, stores: TableStores::ReadBack, batch: BatchKernel::new(max_pages) }
+    }
+
+    /// With another balance of speed and ratio.
+    ///
+    /// ```
+    /// use trueno_gpu::kernels::zstd::{Mode, ZstdWarpCompressKernel};
+    /// let kernel = ZstdWarpCompressKernel::new(1000).with_mode(Mode::Ratio);
+    /// # let _ = kernel;
+    /// ```
+    #[must_use]
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, batch: self.batch.unbuilt(), ..self }
     }
 
     /// With another rule for conflicting stores; see [`TableStores`].
@@ -58,7 +75,7 @@ impl ZstdWarpCompressKernel {
     /// ```
     #[must_use]
     pub fn with_table_stores(self, stores: TableStores) -> Self {
-        Self { stores, batch: self.batch.unbuilt() }
+        Self { stores, batch: self.batch.unbuilt(), ..self }
     }
 
     /// With another number of warps per block. What is over 48 KiB of shared memory is dynamic, and the target must have it:
@@ -91,7 +108,7 @@ impl ZstdWarpCompressKernel {
     /// ```
     /// use trueno_gpu::kernels::zstd::ZstdWarpCompressKernel;
     /// let kernel = ZstdWarpCompressKernel::new(65536).with_warps_per_block(28);
-    /// assert_eq!(kernel.scratch_bytes(132), 132 * 28 * 15872);
+    /// assert_eq!(kernel.scratch_bytes(132), 132 * 28 * 28160);
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self, blocks: u32) -> u64 {
@@ -101,13 +118,13 @@ impl ZstdWarpCompressKernel {
 
 impl Kernel for ZstdWarpCompressKernel {
     fn ir(&self) -> &ValidKernel {
-        self.batch.ir("zstd_warp_compress", |k| build(k, self.stores))
+        self.batch.ir("zstd_warp_compress", |k| build(k, self.mode, self.stores))
     }
 
     fn budget(&self) -> Budget {
-        // As for the LZ4 kernel: 28 warps leave 73 registers per thread.
+        // 28 warps leave 72 registers per thread; six blocks of four warps leave 80.
         let warps_per_block = self.batch.warps_per_block();
-        let registers = if warps_per_block > 4 { 72 } else { 84 };
+        let registers = if warps_per_block > 4 { 72 } else { 80 };
         Budget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
     }
 
@@ -116,7 +133,7 @@ impl Kernel for ZstdWarpCompressKernel {
     }
 }
 
-fn build(k: &KernelBuilder, stores: TableStores) {
+fn build(k: &KernelBuilder, mode: Mode, stores: TableStores) {
     let batch = CompressBatch::declare(k);
     // Page and table in one region, so that the few bytes read past the page's end are the warp's own.
     let region = k.shared_per_warp("page_and_table", PAGE_BYTES + TABLE_BYTES, PAGE_BYTES);
@@ -126,12 +143,12 @@ fn build(k: &KernelBuilder, stores: TableStores) {
     let ws = Workspace { k, lane: batch.lane, page, table, records, copy: WarpCopy::new(k, batch.lane) };
     let aside = records.byte_offset((RECORDS_BYTES + CODES_BYTES).cast_signed());
     // The frame takes the page's place, and the page comes back from global memory if it does not shrink.
-    let buffers = Buffers { page, staging: page, aside };
+    let buffers = Buffers { page, staging: page, aside, aside_pages: ASIDE_PAGES };
     batch.compress_pages(PageKind::Zstd, &buffers, |loaded| {
         store_page(ws, loaded);
         clear_table(ws);
         k.sync_warp();
-        let len = compress_page(ws, stores);
+        let len = compress_page(ws, mode, stores);
         k.if_uniform(len.eq(PAGE_BYTES), || {
             k.section("frame: the page itself");
             store_page(ws, &loaded.load_again());

@@ -8,20 +8,18 @@
 //! own match length by counting leading zeros. The two ballots of a new offset also give the match's length, how far it goes
 //! back, and the candidates that it makes for the rest of the window.
 
-use super::TableStores;
 use super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MIN_SCORE, OFFSET_BIT, POSITION_BITS,
-    REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, TABLE_BASE, TABLE_BYTE, TABLE_CAP, WINDOW,
+    REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP, WINDOW,
 };
 use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
+use super::{Mode, TableStores};
 use crate::kernels::copy::WarpCopy;
-use crate::types::Global;
+use crate::types::{Global, Shared};
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
 pub(super) const TABLE_BYTES: u32 = 2 << HASH_BITS;
-/// Byte offsets of table entries.
-const SLOT_MASK: u32 = TABLE_BYTES - 2;
 const POSITION_MASK: u32 = (1 << POSITION_BITS) - 1;
 const TAG_MASK: u32 = 0xffff & !POSITION_MASK;
 
@@ -55,12 +53,13 @@ pub(super) struct Workspace<'k> {
 }
 
 /// Finds the sequences of the page; leaves them as records and returns their number. The table must be zeroed.
-pub(super) fn find_sequences<'k>(ws: Workspace<'k>, stores: TableStores) -> Var<'k, u32> {
+pub(super) fn find_sequences<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
     let k = ws.k;
     k.section("find: prepare");
     let place = 31 - ws.lane;
     let finder = Finder {
         ws,
+        mode,
         stores,
         place,
         first: (ws.page + place).named("first"),
@@ -86,6 +85,20 @@ pub(super) fn find_sequences<'k>(ws: Workspace<'k>, stores: TableStores) -> Var<
 /// Words that hold any [`TABLE_CAP`] bytes.
 const EARLIER_WORDS: usize = TABLE_CAP as usize / 4 + 1;
 
+/// The table entry of a position: the bits above the position are those of the hash.
+fn new_entry<'k>(position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
+    position.k.value(POSITION_MASK).bit_select(position, product)
+}
+
+/// The candidate of a match of four bytes and more: `whole_word` is the score of the next four if they are equal, `top` the
+/// highest bit of the byte that differs in the word after.
+fn table_score<'k>(top: Reg<'k, u32>, whole_word: Reg<'k, u32>, offset: Reg<'k, u32>) -> Reg<'k, u32> {
+    const EIGHTH: u32 = TABLE_BYTE * POINT / 8;
+    let score = top.mad(EIGHTH.wrapping_neg(), whole_word) + 31 * EIGHTH;
+    let score = offset.bfind().mad((OFFSET_BIT * POINT).wrapping_neg(), score);
+    score + (offset + ((4 * TABLE_BYTE + TABLE_BASE) * POINT + REPEATED_OFFSETS))
+}
+
 /// The candidate of a repeated offset without its length.
 const fn repeat_base(rank: usize, offset: u32) -> u32 {
     REPEAT_BONUS[rank] * POINT + offset + REPEATED_OFFSETS
@@ -94,6 +107,7 @@ const fn repeat_base(rank: usize, offset: u32) -> u32 {
 /// What the windows of a page have in common.
 struct Finder<'k> {
     ws: Workspace<'k>,
+    mode: Mode,
     stores: TableStores,
     /// The lane's position in the window.
     place: Reg<'k, u32>,
@@ -166,8 +180,20 @@ impl<'k> Finder<'k> {
             far: k.var(position.shared::<u8>().at(WINDOW.cast_signed()).load()),
         };
         let product = own.words[0] * HASH_MULTIPLIER;
-        let entry = self.swap_in(position, product);
-        let by_table = k.var(self.candidate_of_table(&own, product, entry));
+        let by_table = match self.mode {
+            Mode::Fast => {
+                let entry = self.swap_in(position, product);
+                k.var(self.candidate_by_four(&own, product, entry))
+            }
+            Mode::Ratio => {
+                // The longer hash first: its look-up needs no barriers of its own.
+                let long_product = own.words[1].mad(SECOND_MULTIPLIER, product);
+                let long_entry = self.swap_in_long(position, long_product);
+                let entry = self.swap_in(position, product);
+                let by_eight = self.candidate_by_eight(&own, long_product, long_entry);
+                k.var(self.candidate_by_four(&own, product, entry).max(by_eight))
+            }
+        };
         k.section("find: repeated offsets");
         let bases = self.repeats.map(|repeat| repeat & (LENGTH_ONE - 1));
         self.compare_repeats(&own, bases);
@@ -184,32 +210,72 @@ impl<'k> Finder<'k> {
     /// half enters the table before the second half looks.
     fn swap_in(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Var<'k, u32> {
         let Self { ws: Workspace { k, table, .. }, second_half, .. } = *self;
-        let slot = (product >> (31 - HASH_BITS)).and_or(SLOT_MASK, table).shared::<u16>();
-        let entry = k.value(POSITION_MASK).bit_select(position, product);
+        let slot = self.slot(product, table);
         let found = k.var(slot.load());
-        let enter = |lanes: Pred<'k>| {
-            k.sync_warp();
-            k.when(lanes).store_conflicting(slot, entry);
-            k.sync_warp();
-            if self.stores == TableStores::ReadBack {
-                // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
-                k.loop_uniform(|again| {
-                    let loses = lanes & (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
-                    k.sync_warp();
-                    again.break_if(!loses.any());
-                    k.when(loses).store_conflicting(slot, entry);
-                    k.sync_warp();
-                });
-            }
-        };
-        enter(!second_half);
+        k.sync_warp();
+        let entry = new_entry(position, product);
+        self.enter(slot, entry, !second_half);
         k.when(second_half).load(found, slot);
-        enter(second_half);
+        k.sync_warp();
+        self.enter(slot, entry, second_half);
         found
     }
 
-    /// The candidate from the table; or the position before, if four bytes are equal. 0 if the bytes differ.
-    fn candidate_of_table(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Var<'k, u32>) -> Reg<'k, u32> {
+    /// The same in the table of eight bytes, for the whole window at once.
+    fn swap_in_long(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
+        let Self { ws: Workspace { k, page, table, .. }, .. } = *self;
+        let slot = self.slot(product, table + TABLE_BYTES / 2);
+        let found = slot.load();
+        k.sync_warp();
+        // Only where all eight bytes are the page's.
+        self.enter(slot, new_entry(position, product), position.le(page + (PAGE_BYTES - 8)));
+        found
+    }
+
+    /// The table slot of a hash.
+    fn slot(&self, product: Reg<'k, u32>, table: Reg<'k, u32>) -> Addr<'k, Shared, u16> {
+        let bits = self.mode.hash_bits();
+        (product >> (31 - bits)).and_or((2 << bits) - 2, table).shared::<u16>()
+    }
+
+    /// Puts the positions of some lanes into the table, the highest where they conflict.
+    fn enter(&self, slot: Addr<'k, Shared, u16>, entry: Reg<'k, u32>, lanes: Pred<'k>) {
+        let k = self.ws.k;
+        k.when(lanes).store_conflicting(slot, entry);
+        k.sync_warp();
+        if self.stores == TableStores::ReadBack {
+            // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
+            k.loop_uniform(|again| {
+                let loses = lanes & (slot.load() & POSITION_MASK).lt(entry & POSITION_MASK);
+                k.sync_warp();
+                again.break_if(!loses.any());
+                k.when(loses).store_conflicting(slot, entry);
+                k.sync_warp();
+            });
+        }
+    }
+
+    /// The candidate by eight equal bytes, of which the table knows. 0 if the bytes differ.
+    fn candidate_by_eight(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Reg<'k, u32>) -> Reg<'k, u32> {
+        let Self { ws: Workspace { k, page, .. }, earlier, .. } = *self;
+        let [word, second, third] = own.words;
+        let source = k.value(POSITION_MASK).bit_select(entry, page);
+        let tags_agree = entry.xor_and(product, TAG_MASK).eq(0);
+        let there_is = tags_agree & source.lt(own.position) & own.position.le(page + (PAGE_BYTES - TABLE_CAP));
+        let aligned = (source & !3u32).shared::<u32>();
+        for (word, i) in earlier.into_iter().zip(0..) {
+            k.when(there_is).load(word, aligned.at(i));
+        }
+        let bits = source << 3;
+        let earlier_word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
+        let valid = there_is & earlier_word(0).eq(word) & earlier_word(1).eq(second);
+        let top = (third ^ earlier_word(2)).brev().bfind() | 7;
+        valid.select(table_score(top, k.value(4 * TABLE_BYTE * POINT), own.position - source), 0u32)
+    }
+
+    /// The candidate by four equal bytes, from the table; or the position before, if all four bytes are the same. 0 if the
+    /// bytes differ.
+    fn candidate_by_four(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Var<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, page, .. }, earlier, .. } = *self;
         let [word, second, third] = own.words;
         let by_run = word.funnel_shr(word, 8u32).eq(word) & own.position.ne(page);
@@ -230,10 +296,7 @@ impl<'k> Finder<'k> {
         let top = difference.brev().bfind() | 7;
         let whole_word = in_second.select(0u32, 4 * TABLE_BYTE * POINT);
         let offset = own.position - source;
-        let score = top.mad((TABLE_BYTE * POINT / 8).wrapping_neg(), whole_word) + 31 * (TABLE_BYTE * POINT / 8);
-        let score = offset.bfind().mad((OFFSET_BIT * POINT).wrapping_neg(), score);
-        let base = offset + ((4 * TABLE_BYTE + TABLE_BASE) * POINT + REPEATED_OFFSETS);
-        valid.select(score + base, 0u32)
+        valid.select(table_score(top, whole_word, offset), 0u32)
     }
 
     /// Compares the bytes at 64 positions with those `offset_value - 3` before. `source` is where the lane's own lie.
@@ -312,7 +375,7 @@ impl<'k> Finder<'k> {
                 let length = self.repeat_length(chosen, place);
                 self.push(pack_lengths(*literals, *length), 1u32);
                 anchor.set((place + length).as_i32());
-                good.set(good & self.from_anchor());
+                good.set(good & self.uncovered());
                 choosing.break_if(good.eq(0));
             });
             let new = (chosen & (KIND_MASK * POINT)).eq(KIND_TABLE * POINT);
@@ -322,7 +385,7 @@ impl<'k> Finder<'k> {
                     k.section("find: a new offset");
                     let offset_value = chosen & OFFSET_MASK;
                     let differences = self.push_new(own, offset_value, *place, *literals);
-                    uncovered.set(self.from_anchor());
+                    uncovered.set(self.uncovered());
                     third.set(second + (REPEAT_BONUS[2] - REPEAT_BONUS[1]) * POINT);
                     second.set(last - (REPEAT_BONUS[0] - REPEAT_BONUS[1]) * POINT);
                     last.set(offset_value + REPEAT_BONUS[0] * POINT);
@@ -342,7 +405,7 @@ impl<'k> Finder<'k> {
                     last.set(is_third.select(third + up(2), second + up(1)));
                     k.when(is_third).set(third, second + (REPEAT_BONUS[2] - REPEAT_BONUS[1]) * POINT);
                     second.set(was_last - up(1));
-                    uncovered.set(self.from_anchor());
+                    uncovered.set(self.uncovered());
                     choosing.break_if(uncovered.eq(0));
                 },
             );
@@ -350,7 +413,7 @@ impl<'k> Finder<'k> {
     }
 
     /// The lanes at or after the end of the last match. A shift by 32 or more leaves none.
-    fn from_anchor(&self) -> Reg<'k, u32> {
+    fn uncovered(&self) -> Reg<'k, u32> {
         self.ws.k.value(u32::MAX) >> self.anchor.as_u32()
     }
 
@@ -389,6 +452,7 @@ impl<'k> Finder<'k> {
             k.if_uniform(beyond, || back.set(self.extend_backward(place, offset, room)));
             k.if_uniform(after.eq(0), || length.set(self.extend(place, offset)));
         });
+        k.section("find: a new offset");
         self.push(pack_lengths(literals - back, length + back), offset_value);
         anchor.set((place + length).as_i32());
         differences

@@ -1,6 +1,5 @@
 //! A frame of one block: headers, the literals section, the sequences section. It is built where the page was.
 
-use super::TableStores;
 use super::choices::MIN_CODED_LITERALS;
 use super::find::{Workspace, find_sequences};
 use super::format::{
@@ -10,16 +9,17 @@ use super::format::{
 use super::huffman::{self, Carried, Plan};
 use super::literals::gather_literals;
 use super::sequences::{Output, write_sequences};
+use super::{Mode, TableStores};
 use crate::ir::AtomOp;
 use crate::{Reg, Var};
 
 /// Compresses the page in shared memory, with a zeroed table behind it, to a frame in its place. Returns the frame's length, or
 /// [`PAGE_BYTES`] if the page does not shrink: then nothing is left of it.
-pub(super) fn compress_page<'k>(ws: Workspace<'k>, stores: TableStores) -> Var<'k, u32> {
+pub(super) fn compress_page<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
     let Workspace { k, page, .. } = ws;
     let frame_len = k.var(PAGE_BYTES).named("frame_len");
     k.block_uniform(|give_up| {
-        let sequences = find_sequences(ws, stores);
+        let sequences = find_sequences(ws, mode, stores);
         k.sync_warp();
         let literals = gather_literals(ws, sequences);
         k.sync_warp();

@@ -123,27 +123,38 @@ fn run_chains<'k>(ws: Workspace<'k>, fse: Fse<'k>, count: Reg<'k, u32>) -> Var<'
     let state_at = k.var(page + STATES + last);
     let state = k.var(fse.first_state(step_at.shared::<u32>().load_vec()));
     let writes = lane.lt(2);
-    let advance = |lanes: crate::Pred<'k>| {
-        step_at.set(step_at - 2 * STEP_BYTES);
-        state_at.set(state_at - 2);
-        let words = [k.var(0u32), k.var(0u32)];
-        k.when(lanes).load_vec(words, step_at.shared::<u32>());
-        k.when(lanes & writes).store(state_at.shared::<u8>(), state);
-        let cell = state >> step_bits(*words[0], *state);
-        let next = words[1] + (cell << 1);
-        k.when(lanes).load(state, next.shared::<u16>());
+    let advance = |n: i32| {
+        let step = step_at.shared::<u32>().byte_offset(-n * 2 * STEP_BYTES.cast_signed()).load_vec();
+        k.when(writes).store(state_at.shared::<u8>().at(-n * 2), state);
+        state.set(fse.next_state(step, *state));
     };
     let left = k.var((count >> 1) - 1);
-    let everyone = lane.lt(32);
+    let move_on = |n: u32| {
+        step_at.set(step_at - n * 2 * STEP_BYTES);
+        state_at.set(state_at - n * 2);
+        left.set(left - n);
+    };
+    k.while_uniform(
+        || (left & 3).ne(0),
+        || {
+            advance(1);
+            move_on(1);
+        },
+    );
     k.while_uniform(
         || left.ne(0),
         || {
-            advance(everyone);
-            left.set(left - 1);
+            (1..=4).for_each(advance);
+            move_on(4);
         },
     );
-    // With an odd number of weights, those at even places are one more.
-    k.if_uniform((count & 1).ne(0), || advance(chain.eq(0)));
+    // With an odd number of weights, those at even places are one more. The other chain is done.
+    k.if_uniform((count & 1).ne(0) & count.gt(2), || {
+        let finished = state.get();
+        let first = (page + WEIGHT_STEPS).shared::<u32>();
+        k.when(lane.eq(0)).store((page + STATES).shared::<u8>(), state);
+        state.set(chain.eq(0).select(fse.next_state(first.load_vec(), finished), finished));
+    });
     k.sync_warp();
     state
 }

@@ -11,7 +11,7 @@ impl BitWriter {
     /// Appends the low `count` bits of `value`.
     pub(super) fn push(&mut self, value: usize, count: usize) {
         for bit in 0..count {
-            if self.bits % 8 == 0 {
+            if self.bits.is_multiple_of(8) {
                 self.bytes.push(0);
             }
             let last = self.bytes.last_mut().expect("pushed above");

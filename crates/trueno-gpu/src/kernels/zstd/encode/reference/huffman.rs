@@ -51,7 +51,7 @@ pub(super) fn plan(literals: &[u8]) -> Plan {
 fn cannot_pay(counts: &[usize; 256], total: usize, symbols: usize) -> bool {
     let present = counts.iter().filter(|count| **count > 0);
     let entropy: usize = present.map(|&count| count * (log2_fixed(total) - log2_fixed(count))).sum();
-    (entropy >> 11) + 10 + (symbols * TREE_SIXTEENTHS as usize >> 4) >= total
+    (entropy >> 11) + 10 + ((symbols * TREE_SIXTEENTHS as usize) >> 4) >= total
 }
 
 /// Returns the depth of each leaf in the Huffman tree of these weights, which ascend.

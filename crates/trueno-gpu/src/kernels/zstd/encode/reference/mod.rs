@@ -9,6 +9,7 @@ mod huffman;
 mod parse;
 mod sequences;
 
+use super::Mode;
 use super::choices::{FRAME_LIMIT, MIN_CODED_LITERALS};
 use super::format::{
     CONTENT_SIZE_BASE, FRAME_DESCRIPTOR, HEADERS_BYTES, LAST_COMPRESSED_BLOCK, LITERALS_COMPRESSED, LITERALS_RAW,
@@ -21,14 +22,14 @@ use trueno_page::Page;
 /// Compresses a page to a Zstandard frame; `None` if it does not shrink.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::encode::reference;
+/// use trueno_gpu::kernels::zstd::{Mode, encode::reference};
 /// let text: trueno_page::Page = std::array::from_fn(|i| b"to be or not to be; "[i % 20]);
-/// let frame = reference::compress(&text).expect("text shrinks");
+/// let frame = reference::compress(&text, Mode::Fast).expect("text shrinks");
 /// assert_eq!(frame[..4], [0x28, 0xb5, 0x2f, 0xfd]);
 /// ```
 #[must_use]
-pub fn compress(page: &Page) -> Option<Vec<u8>> {
-    let sequences = parse::parse(page);
+pub fn compress(page: &Page, mode: Mode) -> Option<Vec<u8>> {
+    let sequences = parse::parse(page, mode);
     let literals = gather_literals(page, &sequences);
     let mut frame = vec![0; HEADERS_BYTES as usize];
     write_literals(&mut frame, &literals)?;
@@ -40,13 +41,13 @@ pub fn compress(page: &Page) -> Option<Vec<u8>> {
 /// Returns the number of sequences and of literals that a page is parsed to.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::encode::reference;
+/// use trueno_gpu::kernels::zstd::{Mode, encode::reference};
 /// let page = std::array::from_fn(|i| b"pattern!"[i % 8]);
-/// assert_eq!(reference::parsed(&page), (1, 8));
+/// assert_eq!(reference::parsed(&page, Mode::Fast), (1, 8));
 /// ```
 #[must_use]
-pub fn parsed(page: &Page) -> (usize, usize) {
-    let sequences = parse::parse(page);
+pub fn parsed(page: &Page, mode: Mode) -> (usize, usize) {
+    let sequences = parse::parse(page, mode);
     (sequences.len(), gather_literals(page, &sequences).len())
 }
 

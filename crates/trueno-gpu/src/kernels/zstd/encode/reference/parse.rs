@@ -5,9 +5,11 @@
 //! next position's, becomes a sequence. After a sequence with another offset than the last, the repeated offsets are
 //! compared anew for the rest of the window.
 
+use super::super::Mode;
 use super::super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MAX_BACKWARD, MIN_SCORE, OFFSET_BIT,
-    POSITION_BITS, REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, TABLE_BASE, TABLE_BYTE, TABLE_CAP, WINDOW,
+    POSITION_BITS, REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP,
+    WINDOW,
 };
 use super::super::format::{FIRST_OFFSETS, MIN_MATCH, REPEATED_OFFSETS};
 use super::bits::floor_log2;
@@ -31,9 +33,10 @@ fn candidate(score: usize, offset: usize) -> Candidate {
     score << SCORE_SHIFT | (offset + REPEATED_OFFSETS as usize)
 }
 
-pub(super) fn parse(page: &Page) -> Vec<Sequence> {
+pub(super) fn parse(page: &Page, mode: Mode) -> Vec<Sequence> {
     let mut parser = Parser {
         page,
+        mode,
         table: [0; 1 << HASH_BITS],
         offsets: FIRST_OFFSETS.map(|offset| offset as usize),
         anchor: 0,
@@ -50,7 +53,8 @@ pub(super) fn parse(page: &Page) -> Vec<Sequence> {
 
 struct Parser<'a> {
     page: &'a Page,
-    /// Entries of a position and, above it, some bits of the hash.
+    mode: Mode,
+    /// Entries of a position and, above it, some bits of the hash. In the ratio mode, the second half is for eight bytes.
     table: [u16; 1 << HASH_BITS],
     /// The repeated offsets, the last used first.
     offsets: [usize; 3],
@@ -74,41 +78,80 @@ impl Parser<'_> {
     /// the table before those of the second half look into it.
     fn look_up_window(&mut self, start: usize) -> [Candidate; WINDOW_LEN] {
         let mut found = [0; WINDOW_LEN];
+        let by_eight: [Candidate; WINDOW_LEN] = match self.mode {
+            Mode::Fast => [0; WINDOW_LEN],
+            Mode::Ratio => self.look_up_eight_bytes(start),
+        };
         for half in [0..WINDOW_LEN / 2, WINDOW_LEN / 2..WINDOW_LEN] {
             for t in half.clone() {
                 found[t] = self.look_up(start + t);
             }
             for at in half.map(|t| start + t) {
                 if let Some(word) = self.word(at) {
-                    let (slot, tag) = slot_and_tag(word);
-                    self.table[slot] = u16::try_from(tag << POSITION_BITS | at).expect("4 and 12 bits");
+                    let (slot, tag) = self.slot_and_tag(word);
+                    self.table[slot] = entry(tag, at);
                 }
+            }
+        }
+        std::array::from_fn(|t| found[t].max(by_eight[t]))
+    }
+
+    /// Returns the candidates by eight bytes for each position of the window; then all of them enter the table.
+    fn look_up_eight_bytes(&mut self, start: usize) -> [Candidate; WINDOW_LEN] {
+        let hash_bits = self.mode.hash_bits();
+        let hash = |parser: &Self, at: usize| {
+            let (first, second) = (parser.word(at)?, parser.word(at + 4)?);
+            let product = first.wrapping_mul(HASH_MULTIPLIER).wrapping_add(second.wrapping_mul(SECOND_MULTIPLIER));
+            let (slot, tag) = split_hash(product, hash_bits);
+            Some((slot + (1 << hash_bits), tag))
+        };
+        let found = std::array::from_fn(|t| {
+            let at = start + t;
+            let Some((slot, tag)) = hash(self, at) else { return 0 };
+            let (source, source_tag) = split_entry(self.table[slot]);
+            let fits = at + TABLE_CAP as usize <= PAGE_SIZE;
+            if source_tag != tag || source >= at || !fits || self.page[source..source + 8] != self.page[at..at + 8] {
+                return 0;
+            }
+            self.table_candidate(at, at - source)
+        });
+        for at in start..start + WINDOW_LEN {
+            if let Some((slot, tag)) = hash(self, at) {
+                self.table[slot] = entry(tag, at);
             }
         }
         found
     }
 
+    /// Returns the candidate of a match that the table has found. Close to the page's end only four bytes count.
+    fn table_candidate(&self, at: usize, offset: usize) -> Candidate {
+        let cap = TABLE_CAP as usize;
+        let length = if at + cap <= PAGE_SIZE { self.match_len(at, offset).min(cap) } else { 4 };
+        let score = TABLE_BYTE as usize * length + TABLE_BASE as usize - OFFSET_BIT as usize * floor_log2(offset);
+        candidate(score, offset)
+    }
+
+    /// Returns the table slot of a word, and the bits of its hash that go into the entry.
+    fn slot_and_tag(&self, word: u32) -> (usize, usize) {
+        split_hash(word.wrapping_mul(HASH_MULTIPLIER), self.mode.hash_bits())
+    }
+
     /// Returns the candidate of one position: the position before if four bytes are equal, else the table's.
     fn look_up(&self, at: usize) -> Candidate {
         let Some(word) = self.word(at).filter(|_| at > 0) else { return 0 };
-        let (slot, tag) = slot_and_tag(word);
-        let entry = usize::from(self.table[slot]);
+        let (slot, tag) = self.slot_and_tag(word);
+        let (found, found_tag) = split_entry(self.table[slot]);
         let source = if word == word.rotate_right(8) {
             at - 1
-        } else if entry >> POSITION_BITS == tag {
-            entry & ((1 << POSITION_BITS) - 1)
+        } else if found_tag == tag {
+            found
         } else {
             return 0;
         };
         if self.word(source) != Some(word) {
             return 0;
         }
-        let cap = TABLE_CAP as usize;
-        let offset = at - source;
-        // Close to the page's end only the four bytes count.
-        let length = if at + cap <= PAGE_SIZE { self.match_len(at, offset).min(cap) } else { 4 };
-        let score = TABLE_BYTE as usize * length + TABLE_BASE as usize - OFFSET_BIT as usize * floor_log2(offset);
-        candidate(score, offset)
+        self.table_candidate(at, at - source)
     }
 
     /// Returns, for each position of the window, the candidate of the repeated offset at `rank`.
@@ -175,8 +218,18 @@ impl Parser<'_> {
     }
 }
 
-/// Returns the table slot of a word, and the bits of its hash that go into the entry.
-fn slot_and_tag(word: u32) -> (usize, usize) {
-    let product = word.wrapping_mul(HASH_MULTIPLIER) as usize;
-    (product >> (32 - HASH_BITS), product >> POSITION_BITS & 15)
+/// Splits a hash into the slot, its highest bits, and the tag, some of its lowest.
+fn split_hash(product: u32, slot_bits: u32) -> (usize, usize) {
+    (product as usize >> (32 - slot_bits), product as usize >> POSITION_BITS & 15)
+}
+
+/// A table entry.
+fn entry(tag: usize, at: usize) -> u16 {
+    u16::try_from(tag << POSITION_BITS | at).expect("4 and 12 bits")
+}
+
+/// Splits a table entry into the position and the tag.
+fn split_entry(entry: u16) -> (usize, usize) {
+    let entry = usize::from(entry);
+    (entry & ((1 << POSITION_BITS) - 1), entry >> POSITION_BITS)
 }

@@ -8,8 +8,7 @@ use std::sync::{LazyLock, Mutex};
 use libfuzzer_sys::fuzz_target;
 use trueno_test_pages::frames;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, FrameReader, IndexVerdict, Piece,
-    WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, IndexVerdict, WriteOptions,
 };
 use trueno_zram_core::CpuBatchCompressor;
 use trueno_zram_fuzz::{damage, page_from};
@@ -56,13 +55,13 @@ fn read_stream(bytes: &[u8]) -> Option<(Vec<u8>, IndexVerdict)> {
 /// All pages; `None` if there is no index, or any error.
 fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??;
-    let names = archive.section_names();
-    for name in names.unwrap_or_default() {
-        let _ = archive.section(&name);
+    let names: Vec<String> = archive.sections().into_iter().flatten().map_while(|section| Some(section.ok()?.name)).collect();
+    for name in names {
+        let _ = archive.section(&name, 1 << 20);
     }
-    let (mut content, mut batch, mut decoder) = (Vec::new(), ContentBatch::new(), CpuPageDecoder::new());
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     let pages = archive.page_count();
-    let mut reader = archive.read_pages(0..pages, &mut decoder).expect("all pages are a range");
+    let mut reader = archive.read_pages(0..pages).expect("all pages are a range");
     while reader.read_batch(&mut batch).ok()? {
         append(&mut content, &batch);
     }
@@ -71,10 +70,10 @@ fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
-    for piece in batch.pieces() {
-        match piece {
-            Piece::Data(bytes) => content.extend_from_slice(bytes),
-            Piece::Zeros(len) => content.resize(content.len() + usize::try_from(len).expect("small"), 0),
+    for span in batch.spans() {
+        match span {
+            ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+            ContentSpan::Zeros(len) => content.resize(content.len() + usize::try_from(len).expect("small"), 0),
         }
     }
     assert!(content.len() <= MAX_CONTENT, "more content than LZ4 can hold in so few bytes");

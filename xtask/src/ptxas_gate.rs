@@ -1,4 +1,4 @@
-//! Assembles every kernel for every generation of GPUs, and holds registers, shared memory and spills to their budgets.
+//! Assembles every kernel for every GPU generation, and checks registers, shared memory and spills against the budgets.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use trueno_gpu::kernels::{self, Kernel};
 /// Compute capabilities from Volta to Blackwell.
 const CAPABILITIES: [(u32, u32); 8] = [(7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0)];
 
-/// What ptxas says of a kernel.
+/// What ptxas reports about a kernel.
 struct Usage {
     registers: u32,
     spilled_bytes: u32,
@@ -31,7 +31,7 @@ fn check_all(ptxas: &Path, folder: &Path) -> Result<(), String> {
     for (shape, kernel) in kernels::shapes() {
         let budget = kernel.budget();
         for (major, minor) in CAPABILITIES {
-            let target = Target::for_capability(major, minor).ok_or("a capability without a target")?;
+            let target = Target::for_capability(major, minor).ok_or("a compute capability has no target")?;
             if kernel.shared_bytes() > target.max_shared_bytes() as usize {
                 println!("{shape:<40} {:>6} has too little shared memory", format!("sm_{major}{minor}"));
                 continue;
@@ -41,13 +41,11 @@ fn check_all(ptxas: &Path, folder: &Path) -> Result<(), String> {
             let name = format!("sm_{major}{minor}");
             println!("{shape:<40} {name:>6} {:>9} {:>6} {shared_bytes:>8}", usage.registers, usage.spilled_bytes);
             if usage.registers > budget.registers || usage.spilled_bytes > 0 {
-                failures.push(format!(
-                    "{shape} on {name} is over its budget of {} registers and no spills",
-                    budget.registers
-                ));
+                failures
+                    .push(format!("{shape} on {name} exceeds its budget of {} registers or spills", budget.registers));
             }
             if shared_bytes > budget.shared_bytes as usize {
-                failures.push(format!("{shape} is over its budget of {} bytes of shared memory", budget.shared_bytes));
+                failures.push(format!("{shape} exceeds its budget of {} bytes of shared memory", budget.shared_bytes));
             }
         }
     }
@@ -62,19 +60,19 @@ fn assemble(ptxas: &Path, folder: &Path, kernel: &dyn Kernel, target: Target) ->
         .args(["-v", &format!("-arch=sm_{}", target.sm), "-o"])
         .args([&object, &source])
         .output()
-        .map_err(|e| format!("{}: {e} (set TRUENO_PTXAS to the assembler's path)", ptxas.display()))?;
+        .map_err(|e| format!("{}: {e} (set TRUENO_PTXAS to the path of ptxas)", ptxas.display()))?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return Err(format!("{} for sm_{}: {said}", kernel.name(), target.sm));
     }
     let registers =
-        number_before(&said, " registers").ok_or_else(|| format!("ptxas does not name registers: {said}"))?;
-    let spilled = |what: &str| number_before(&said, what).ok_or_else(|| format!("ptxas does not name spills: {said}"));
+        number_before(&said, " registers").ok_or_else(|| format!("ptxas did not report registers: {said}"))?;
+    let spilled = |what: &str| number_before(&said, what).ok_or_else(|| format!("ptxas did not report spills: {said}"));
     let (stores, loads) = (spilled(" bytes spill stores")?, spilled(" bytes spill loads")?);
     Ok(Usage { registers, spilled_bytes: stores + loads })
 }
 
-/// The number that stands directly before the first `unit`.
+/// Returns the number directly before the first `unit`.
 fn number_before(text: &str, unit: &str) -> Option<u32> {
     let before = &text[..text.find(unit)?];
     before.rsplit(|c: char| !c.is_ascii_digit()).next()?.parse().ok()

@@ -1,4 +1,4 @@
-//! Addresses typed by state space and element, and the plain accesses through them.
+//! Addresses, typed by state space and element, and plain accesses through them.
 
 use crate::builder::KernelBuilder;
 use crate::inst::Op;
@@ -8,7 +8,7 @@ use crate::value::{Operand, Reg, Var};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// An address of elements `E` in the space `S`: a register plus a constant that the instruction adds for nothing.
+/// An address of elements `E` in the space `S`: a register plus a constant that the instruction adds at no cost.
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 /// k.finish().unwrap();
 /// ```
 ///
-/// The space is part of the type, so a shared address does not pass for a global one:
+/// The space is part of the type, so a shared address cannot be used as a global one:
 /// ```compile_fail,E0308
 /// use trueno_gpu::{Addr, Global, KernelBuilder, Reg};
 /// fn first<'k>(a: Addr<'k, Global, u32>) -> Reg<'k, u32> { a.load() }
@@ -49,7 +49,7 @@ impl<S, E> fmt::Debug for Addr<'_, S, E> {
 }
 
 impl<'k> Reg<'k, u32> {
-    /// This number as an address in shared memory.
+    /// Uses this number as an address in shared memory.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -67,7 +67,7 @@ impl<'k> Reg<'k, u32> {
 }
 
 impl<'k> Reg<'k, u64> {
-    /// This number as an address in global memory.
+    /// Uses this number as an address in global memory.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -83,7 +83,7 @@ impl<'k> Reg<'k, u64> {
 }
 
 impl<'k, S: Space, E: Element> Addr<'k, S, E> {
-    /// The address `n` elements on (or back): a constant in the instruction.
+    /// Returns the address `n` elements further (or back), as a constant in the instruction.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -95,7 +95,8 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         self.byte_offset(n.wrapping_mul(E::MEM.bytes().cast_signed()))
     }
 
-    /// The address `bytes` on (or back): a constant in the instruction. The validator checks its alignment.
+    /// Returns the address `bytes` further (or back), as a constant in the instruction. The validator checks its
+    /// alignment.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -107,7 +108,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         Self { offset: self.offset.wrapping_add(bytes), ..self }
     }
 
-    /// The same address, of other elements.
+    /// Returns the same address with another element type.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -119,7 +120,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         Addr { k: self.k, base: self.base, offset: self.offset, ty: PhantomData }
     }
 
-    /// The address as a number.
+    /// Returns the address as a number.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -149,7 +150,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
     pub(crate) fn load_inst<const N: usize>(self, dst: [RegId; N], hint: LoadHint) -> Inst {
         const {
             assert!(N == 1 || N == 2 || N == 4, "vectors have two or four elements");
-            assert!(N * E::MEM.bytes() as usize <= 16, "one access moves 16 bytes at most");
+            assert!(N * E::MEM.bytes() as usize <= 16, "one access moves at most 16 bytes");
         }
         Inst::Load { dst: Few::from(dst), ty: E::MEM, addr: self.mem(), hint, uniform: false }
     }
@@ -157,7 +158,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
     pub(crate) fn store_inst<const N: usize, V: Operand<'k, E::Reg>>(self, values: [V; N], hint: StoreHint) -> Inst {
         const {
             assert!(N == 1 || N == 2 || N == 4, "vectors have two or four elements");
-            assert!(N * E::MEM.bytes() as usize <= 16, "one access moves 16 bytes at most");
+            assert!(N * E::MEM.bytes() as usize <= 16, "one access moves at most 16 bytes");
         }
         let src = Few::from(values.map(|v| v.lower(self.k)));
         Inst::Store { src, ty: E::MEM, addr: self.mem(), hint, conflict: Conflict::Fault }
@@ -190,8 +191,8 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         dst
     }
 
-    /// Loads one element through an address that all lanes share; the result then counts as uniform. The validator
-    /// proves the address uniform. Nothing may write the element meanwhile.
+    /// Loads one element through an address that all lanes share, so that the result is uniform. The validator checks
+    /// that the address is uniform. Nothing may write the element meanwhile.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -210,7 +211,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         dst
     }
 
-    /// Loads two or four elements at once; the address must be aligned to all of them.
+    /// Loads two or four elements at once. The address must be aligned to their total size.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -222,7 +223,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         self.load_vec_with(LoadHint::Default)
     }
 
-    /// Loads two or four elements at once with a cache hint.
+    /// Loads two or four elements at once, with a cache hint.
     ///
     /// ```
     /// use trueno_gpu::ir::LoadHint;
@@ -237,7 +238,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         dst
     }
 
-    /// Stores one element (the low bits for one and two bytes).
+    /// Stores one element. For one-byte and two-byte elements, stores the low bits.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -258,7 +259,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         self.k.push(self.store_inst([value], hint));
     }
 
-    /// Stores two or four elements at once; the address must be aligned to all of them.
+    /// Stores two or four elements at once. The address must be aligned to their total size.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -268,7 +269,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         self.store_vec_with(StoreHint::Default, values);
     }
 
-    /// Stores two or four elements at once with a cache hint.
+    /// Stores two or four elements at once, with a cache hint.
     ///
     /// ```
     /// use trueno_gpu::ir::StoreHint;
@@ -279,7 +280,7 @@ impl<'k, S: Space, E: Element> Addr<'k, S, E> {
         self.k.push(self.store_inst(values, hint));
     }
 
-    /// Stores one element where lanes may hit the same bytes on purpose: any one of them wins.
+    /// Stores one element where lanes may write the same bytes on purpose. Any one of them wins.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -309,7 +310,7 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
         Inst::Atomic { dst, op: AtomOp::Cas, ty: E::MEM, addr: self.mem(), value, compare }
     }
 
-    /// Atomic read-modify-write; gives the old value. For [`AtomOp::Cas`] use [`Addr::compare_exchange`].
+    /// Changes the element atomically and returns the old value. For [`AtomOp::Cas`] use [`Addr::compare_exchange`].
     ///
     /// ```
     /// use trueno_gpu::ir::AtomOp;
@@ -325,7 +326,7 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
         dst
     }
 
-    /// Atomic change that gives nothing back (`red`).
+    /// Changes the element atomically and returns nothing (`red`).
     ///
     /// ```
     /// use trueno_gpu::ir::AtomOp;
@@ -338,7 +339,7 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
         self.k.push(self.atomic_inst(None, op, value));
     }
 
-    /// Atomic: stores `new` if the element equals `expected`; gives the old value.
+    /// Stores `new` atomically if the element equals `expected`. Returns the old value.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -359,7 +360,7 @@ impl<'k, S: Space, E: AtomicElement> Addr<'k, S, E> {
 }
 
 impl<'k, E: Element> Addr<'k, Shared, E> {
-    /// The address of element `i`: one `mad` (one `add` for bytes).
+    /// Returns the address of element `i`, with one `mad` (one `add` for bytes).
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -377,7 +378,7 @@ impl<'k, E: Element> Addr<'k, Shared, E> {
         Self { base: base.id, ..self }
     }
 
-    /// The address `bytes` on, by a register.
+    /// Returns the address `bytes` further, by a register.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -393,7 +394,7 @@ impl<'k, E: Element> Addr<'k, Shared, E> {
 }
 
 impl<'k, E: Element> Addr<'k, Global, E> {
-    /// The address of element `i`: one `mad.wide`.
+    /// Returns the address of element `i`, with one `mad.wide`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -405,7 +406,7 @@ impl<'k, E: Element> Addr<'k, Global, E> {
         self.step(i, E::MEM.bytes())
     }
 
-    /// The address of structure `i` of `size_bytes` each: one `mad.wide`.
+    /// Returns the address of structure `i` of `size_bytes` each, with one `mad.wide`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -419,7 +420,7 @@ impl<'k, E: Element> Addr<'k, Global, E> {
         Self { base: base.id, ..self }
     }
 
-    /// The address `bytes` on, by a 64-bit register.
+    /// Returns the address `bytes` further, by a 64-bit register.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -434,7 +435,7 @@ impl<'k, E: Element> Addr<'k, Global, E> {
     }
 }
 
-/// A variable's registers, for vector loads under a guard.
+/// The registers of variables, for guarded vector loads.
 pub(crate) fn ids<T, const N: usize>(vars: [Var<'_, T>; N]) -> [RegId; N] {
     vars.map(|v| v.0.id)
 }

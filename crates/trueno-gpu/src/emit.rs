@@ -1,4 +1,4 @@
-//! Writes PTX text from the IR: the only place that spells PTX or makes labels.
+//! Writes PTX text from the IR. Only this module spells PTX or makes labels.
 
 mod names;
 mod operand;
@@ -16,10 +16,10 @@ use crate::validate::{ValidKernel, ValidateError};
 use names::Names;
 use std::fmt::Write as _;
 
-/// The array that holds all regions.
+/// Name of the array that holds all regions.
 const SHARED_SYMBOL: &str = "shared_memory";
 
-/// A register that takes the unused half of an unpacked number (`_` is newer than the default PTX version).
+/// A register for the unused half of an unpacked number, since `_` is newer than the default PTX version.
 const LOW_HALF_SINK: &str = "%low";
 
 /// Writes the kernel as PTX text for its own target.
@@ -56,7 +56,7 @@ struct Emitter<'a> {
     names: Names,
     text: String,
     depth: usize,
-    /// Loops and scopes whose end something jumps to.
+    /// Loops and scopes whose end is a jump target.
     used: Vec<LabelId>,
     ifs: u32,
 }
@@ -64,7 +64,7 @@ struct Emitter<'a> {
 /// Appends formatted text; writing to a string cannot fail.
 macro_rules! put {
     ($out:expr, $($arg:tt)*) => {
-        write!($out, $($arg)*).expect("a string takes any text")
+        write!($out, $($arg)*).expect("writing to a string cannot fail")
     };
 }
 
@@ -223,7 +223,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// The instruction's lines, most often one.
+    /// Returns the lines of an instruction, usually one.
     fn spell(&self, inst: &Inst) -> Vec<String> {
         let name = inst.info().ptx_name;
         let one = |text: String| vec![text];
@@ -239,7 +239,7 @@ impl<'a> Emitter<'a> {
             }
             Inst::Pure { op: Op::Lop3, dst, args } => {
                 let [a, b, c] = [args[0], args[1], args[2]].map(|v| self.operand(v, RegClass::B32, name));
-                let Operand::Imm(table) = args[3] else { unreachable!("the validator wants a constant") };
+                let Operand::Imm(table) = args[3] else { unreachable!("the validator requires a constant") };
                 one(format!("{name} {}, {a}, {b}, {c}, 0x{table:02X}", self.reg(*dst)))
             }
             Inst::Pure { op, dst, args } => {
@@ -254,7 +254,7 @@ impl<'a> Emitter<'a> {
                 one(match combine {
                     None => format!("{name} {dst}, {a}, {b}"),
                     Some(combine) => {
-                        let (compare, ty) = name.rsplit_once('.').expect("a compare's name ends in its type");
+                        let (compare, ty) = name.rsplit_once('.').expect("the name of a comparison ends in its type");
                         let with = match combine.op {
                             BoolOp::And => "and",
                             BoolOp::Or => "or",
@@ -364,11 +364,11 @@ impl<'a> Emitter<'a> {
                 };
                 format!("{name}.{scope}")
             }
-            _ => unreachable!("spelt by the caller"),
+            _ => unreachable!("the caller handles all other instructions"),
         }
     }
 
-    /// Shared memory is aligned here as far as the driver does not.
+    /// Aligns shared memory where the driver does not align it enough.
     fn shared_base(&self, dst: &str, region: crate::ir::RegionId) -> Vec<String> {
         let shared = &self.kernel.shared;
         let mut lines = vec![format!("mov.u32 {dst}, {SHARED_SYMBOL}")];
@@ -431,7 +431,7 @@ const fn vector(count: usize) -> &'static str {
     }
 }
 
-/// `{a, b}`, or `a` alone.
+/// Writes `{a, b}`, or `a` alone.
 fn group(items: &[String]) -> String {
     match items {
         [one] => one.clone(),
@@ -439,7 +439,7 @@ fn group(items: &[String]) -> String {
     }
 }
 
-/// Operation and type: sums and orders are typed, the others work on bits.
+/// Returns the operation and the type: sums and orders are typed, the others work on bits.
 const fn atomic(op: AtomOp, ty: MemTy) -> (&'static str, &'static str) {
     let (bits, number) = match ty {
         MemTy::U64 => ("b64", "u64"),

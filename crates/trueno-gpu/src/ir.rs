@@ -3,17 +3,18 @@
 //! # What the nodes mean
 //! A kernel runs as warps of 32 lanes in lockstep; a statement acts on the lanes that are *active* there.
 //!
-//! - [`Stmt::Inst`] runs its instruction on the active lanes; with a guard, on those of them whose guard holds. A lane that
-//!   is not active, or whose guard fails, keeps its old destination and touches no memory. Warp operations and barriers
-//!   take part with exactly the lanes they run on.
-//! - [`Stmt::If`] splits the active lanes by its condition; they meet again after it.
-//! - [`Stmt::Loop`] repeats its body for ever; lanes leave by [`Stmt::Break`] naming the loop's label, and start the next round
-//!   early by [`Stmt::Continue`]. When no lane is left inside, the lanes that broke go on after the loop.
-//! - [`Stmt::Scope`] runs its body once; `Break` with its label goes to its end.
-//! - A [`Branch::Uniform`] branch promises that all active lanes agree; [`crate::validate`] proves it.
+//! - [`Stmt::Inst`] runs its instruction on the active lanes; with a guard, only on those where the guard holds. In all
+//!   other lanes the destination keeps its value and no memory is accessed. Warp operations and barriers take part with
+//!   exactly the lanes that they run on.
+//! - [`Stmt::If`] splits the active lanes by its condition. They join again after it.
+//! - [`Stmt::Loop`] repeats its body until all lanes have left. Lanes leave by [`Stmt::Break`] with the loop's label,
+//!   and start the next iteration early by [`Stmt::Continue`]. When no lane is left inside, the lanes that broke out
+//!   continue after the loop.
+//! - [`Stmt::Scope`] runs its body once. `Break` with its label goes to its end.
+//! - A [`Branch::Uniform`] branch promises that all active lanes agree. [`crate::validate`] checks it.
 //!
 //! Registers that are not [`RegInfo::mutable`] are assigned by exactly one statement. Kernels from
-//! [`crate::KernelBuilder::finish`] are valid; a hand-made tree is checked by [`crate::validate::validate`].
+//! [`crate::KernelBuilder::finish`] are valid. [`crate::validate::validate`] checks hand-made trees.
 
 mod few;
 mod inst;
@@ -43,7 +44,7 @@ use crate::types::{MemTy, RegClass};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RegId(pub u32);
 
-/// The name of a loop or scope, unique in its kernel.
+/// The label of a loop or scope, unique in its kernel.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{LabelId, Stmt}};
@@ -56,7 +57,7 @@ pub struct RegId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
-/// What is known of a register.
+/// The properties of a register.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, RegClass, ir::RegInfo};
@@ -67,9 +68,9 @@ pub struct LabelId(pub u32);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegInfo {
-    /// How it is held.
+    /// Class of the register.
     pub class: RegClass,
-    /// The name it was given, for readable PTX and errors.
+    /// The given name, for readable PTX and errors.
     pub name: Option<String>,
     /// Whether it is a variable (assigned any number of times) or a value (assigned once).
     pub mutable: bool,
@@ -86,9 +87,9 @@ pub struct RegInfo {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Branch {
-    /// Proven by the validator; emitted as `bra.uni`.
+    /// All lanes agree, as the validator checked; emitted as `bra.uni`.
     Uniform,
-    /// Lanes may part.
+    /// Lanes may diverge.
     Divergent,
 }
 
@@ -124,7 +125,7 @@ pub enum Stmt {
         /// The guard (`@p`, `@!p`).
         guard: Option<PredUse>,
     },
-    /// A comment for the readers of the PTX.
+    /// A comment in the PTX.
     Section(String),
     /// Two-way branch.
     If {
@@ -132,14 +133,14 @@ pub enum Stmt {
         cond: PredUse,
         /// Uniform or not.
         branch: Branch,
-        /// Where it holds.
+        /// Statements for the lanes where the condition holds.
         then: Block,
-        /// Where it does not; may be empty.
+        /// Statements for the other lanes; may be empty.
         otherwise: Block,
     },
-    /// Endless loop, left by `Break`.
+    /// A loop, left by `Break`.
     Loop {
-        /// Its name.
+        /// Label of the loop.
         label: LabelId,
         /// Kind of the branch back.
         branch: Branch,
@@ -148,7 +149,7 @@ pub enum Stmt {
     },
     /// A body that `Break` can leave early.
     Scope {
-        /// Its name.
+        /// Label of the scope.
         label: LabelId,
         /// Body.
         body: Block,
@@ -157,24 +158,25 @@ pub enum Stmt {
     Break {
         /// Loop or scope.
         target: LabelId,
-        /// Lanes that leave; all if none.
+        /// Lanes that leave; all lanes if `None`.
         cond: Option<PredUse>,
         /// Uniform or not.
         branch: Branch,
     },
-    /// Goes to the next round of the loop `target`, at any depth inside it.
+    /// Starts the next iteration of the loop `target`, at any depth inside it.
     Continue {
         /// Loop.
         target: LabelId,
-        /// Lanes that go; all if none.
+        /// Lanes that continue; all lanes if `None`.
         cond: Option<PredUse>,
         /// Uniform or not.
         branch: Branch,
     },
 }
 
-/// The condition under which a loop goes on, if its last statement is a conditional `Break` of itself. The emitter then
-/// writes one branch back (`@!cond bra top`) for the test and the repetition together; counters count it once.
+/// Returns the condition under which a loop continues, if its last statement is a conditional `Break` of itself. The
+/// emitter then writes one branch back (`@!cond bra top`) for both the test and the repetition, and counters count it
+/// once.
 ///
 /// ```
 /// use trueno_gpu::ir::{loop_tail_test, Branch, LabelId, PredUse, RegId, Stmt};
@@ -206,12 +208,12 @@ pub enum ParamTy {
     U32,
     /// A 64-bit number.
     U64,
-    /// Device pointer to elements of the given type; 8 bytes.
+    /// A device pointer to elements of the given type; 8 bytes.
     Pointer(MemTy),
 }
 
 impl ParamTy {
-    /// The class of the register it is loaded into.
+    /// Returns the class of the register that it is loaded into.
     ///
     /// ```
     /// use trueno_gpu::{ir::ParamTy, MemTy, RegClass};
@@ -243,7 +245,7 @@ pub struct ParamInfo {
     pub ty: ParamTy,
 }
 
-/// A whole kernel.
+/// A complete kernel.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::KernelIr};
@@ -254,13 +256,13 @@ pub struct ParamInfo {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KernelIr {
-    /// Entry point's name.
+    /// Name of the entry point.
     pub name: String,
-    /// The target it was built and validated for; the emitter's default.
+    /// Target that the kernel is built and validated for; the default of the emitter.
     pub target: Target,
-    /// Warps a block: a block has 32 times as many threads (`.maxntid`), in one dimension.
+    /// Warps per block. A block has 32 times as many threads (`.maxntid`), in one dimension.
     pub warps_per_block: u32,
-    /// Blocks an SM should hold at least (`.minnctapersm`).
+    /// Minimum number of blocks per SM (`.minnctapersm`).
     pub min_blocks_per_sm: Option<u32>,
     /// Parameters, in order.
     pub params: Vec<ParamInfo>,
@@ -273,10 +275,10 @@ pub struct KernelIr {
 }
 
 impl KernelIr {
-    /// A register's entry.
+    /// Returns the entry of a register.
     ///
     /// # Panics
-    /// If the register is not this kernel's.
+    /// If the register is not part of this kernel.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("empty");
@@ -292,7 +294,7 @@ impl KernelIr {
 }
 
 impl RegId {
-    /// As an index into [`KernelIr::regs`].
+    /// Returns the index into [`KernelIr::regs`].
     ///
     /// ```
     /// assert_eq!(trueno_gpu::ir::RegId(3).index(), 3);

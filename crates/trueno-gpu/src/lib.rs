@@ -1,15 +1,16 @@
-//! GPU kernels as typed Rust data: built, validated, emitted as PTX, run on the CPU for proof.
+//! GPU kernels as typed Rust data: built, validated, emitted as PTX, and run on the CPU.
 //!
-//! No CUDA, no LLVM, no unsafe code. A kernel is written with [`KernelBuilder`], which keeps it as a tree of plain data
-//! ([`ir`]); [`validate`](mod@validate) proves what the assembler does not check; [`emit`](fn@emit) writes PTX text that any NVIDIA driver compiles.
+//! The crate needs neither CUDA nor LLVM and has no unsafe code. [`KernelBuilder`] builds a kernel as a tree of plain
+//! data ([`ir`]). [`validate`](mod@validate) checks what the assembler does not check. [`emit`](fn@emit) writes PTX
+//! text that any NVIDIA driver compiles.
 //!
 //! # A tour
-//! Registers borrow the builder and are `Copy`, so that operators append instructions and the code reads like the algorithm.
-//! This kernel counts, for each page, the words that are zero:
+//! Registers borrow the builder and are `Copy`. Operators append instructions, so the code reads like the algorithm.
+//! This kernel counts the zero words of each page:
 //! ```
 //! use trueno_gpu::{emit, KernelBuilder, Reg};
 //!
-//! /// The sum over all lanes, in every lane.
+//! /// Returns the sum over all lanes, in every lane.
 //! fn warp_sum<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Reg<'k, u32> {
 //!     let sum = k.var(value);
 //!     for distance in [16u32, 8, 4, 2, 1] {
@@ -50,11 +51,11 @@
 //!   is declared as regions per warp or block ([`KernelBuilder::shared_per_warp`]); beyond 48 KiB it becomes dynamic.
 //! - **Control flow** is structured. The `_uniform` forms become `bra.uni`, and the validator proves that all lanes agree:
 //!   conditions come from constants, parameters, votes and shuffles by a uniform index, never from the lane's own number.
-//!   What diverges is best predicated: [`KernelBuilder::when`].
-//! - **Mistakes** do not compile, or are a [`ValidateError`] with the statement's path.
+//!   Predicate what diverges: [`KernelBuilder::when`].
+//! - **Mistakes** do not compile, or become a [`ValidateError`] with the path of the statement.
 //!
-//! The instruction table ([`inst`]) describes each instruction once, with its meaning over 32 lanes; [`interp`] runs kernels by it
-//! on the CPU, over checked memory.
+//! The instruction table ([`inst`]) describes each instruction once, with its meaning over 32 lanes. [`interp`] uses it
+//! to run kernels on the CPU, over checked memory.
 #![forbid(unsafe_code)]
 
 mod addr;

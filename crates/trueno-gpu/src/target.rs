@@ -1,4 +1,4 @@
-//! What the PTX is written for: PTX version and SM, and what each allows.
+//! The PTX version and SM that PTX text is written for, and what each allows.
 
 use std::fmt;
 
@@ -20,8 +20,8 @@ impl fmt::Display for PtxVersion {
 
 /// PTX version and SM of a kernel's text.
 ///
-/// The driver compiles PTX for any device at least as new as the SM, if it knows the PTX version; so the default, the
-/// oldest of both that serves, runs most widely.
+/// The driver compiles PTX for any device at least as new as the SM, if it knows the PTX version. The default is the
+/// oldest usable pair, so it runs on most devices.
 ///
 /// ```
 /// use trueno_gpu::Target;
@@ -53,7 +53,7 @@ macro_rules! targets {
         }
     };
 }
-// The PTX version that introduced each SM, but 6.4 at least.
+// The PTX version that introduced each SM, and at least 6.4.
 targets! {
     SM_70, 70, 6, 4;
     SM_75, 75, 6, 4;
@@ -67,7 +67,7 @@ targets! {
 }
 
 impl Target {
-    /// The newest known target that a device of this compute capability runs; `None` below 7.0.
+    /// Returns the newest known target that a device of this compute capability runs, or `None` below 7.0.
     ///
     /// ```
     /// use trueno_gpu::Target;
@@ -80,7 +80,7 @@ impl Target {
         Self::ALL.iter().rev().find(|t| t.sm <= sm).copied()
     }
 
-    /// The same SM with a newer PTX version, for instructions that need it; an older one changes nothing.
+    /// Returns the same SM with a newer PTX version, for instructions that need it. An older version changes nothing.
     ///
     /// ```
     /// use trueno_gpu::{PtxVersion, Target};
@@ -92,7 +92,7 @@ impl Target {
         Self { ptx: self.ptx.max(ptx), ..self }
     }
 
-    /// The most shared memory a block can have, dynamic memory counted in.
+    /// Returns the most shared memory that a block can have, including dynamic memory.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::Target::SM_90.max_shared_bytes(), 227 * 1024);

@@ -1,4 +1,4 @@
-//! Scalar types, memory element types and state spaces: what registers and addresses are typed by.
+//! Scalar types, memory element types and state spaces, by which registers and addresses are typed.
 
 use crate::inst::by_type::{self, IntegerOps, LogicOps, ScalarOps};
 
@@ -7,7 +7,7 @@ mod sealed {
 }
 use sealed::Sealed;
 
-/// How a register is held: PTX registers are untyped bits, the instructions carry the type.
+/// The class of a register. PTX registers are untyped bits; the instructions carry the type.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, RegClass};
@@ -26,7 +26,7 @@ pub enum RegClass {
     Pred,
 }
 
-/// A type a register can have: `u32`, `i32`, `u64`, `f32`, or `bool` (a predicate).
+/// A type that a register can have: `u32`, `i32`, `u64`, `f32`, or `bool` (a predicate).
 ///
 /// ```
 /// use trueno_gpu::{RegClass, Value};
@@ -34,9 +34,9 @@ pub enum RegClass {
 /// assert_eq!(<bool as Value>::CLASS, RegClass::Pred);
 /// ```
 pub trait Value: Sealed + Copy + 'static {
-    /// The register class that holds it.
+    /// Class of the registers that hold it.
     const CLASS: RegClass;
-    /// The bits of a constant, zero-extended.
+    /// Returns the bits of a constant, zero-extended.
     fn bits(self) -> u64;
 }
 
@@ -52,7 +52,7 @@ pub trait Scalar: Value {
     const OPS: ScalarOps;
 }
 
-/// A [`Scalar`] of 32 bits: what shuffles move, and what casts between are free.
+/// A [`Scalar`] of 32 bits. Shuffles move these, and casts between them are free.
 ///
 /// ```
 /// use trueno_gpu::{RegClass, Value, Word};
@@ -61,7 +61,7 @@ pub trait Scalar: Value {
 /// ```
 pub trait Word: Scalar {}
 
-/// A [`Scalar`] that is whole: `u32`, `i32`, `u64`.
+/// A [`Scalar`] that is an integer: `u32`, `i32`, `u64`.
 ///
 /// ```
 /// use trueno_gpu::{Integer, Value};
@@ -150,7 +150,7 @@ pub enum MemTy {
     I16,
     /// Four bytes.
     U32,
-    /// Four bytes, signed: differs from `U32` in atomics' `min` and `max` alone.
+    /// Four bytes, signed. Differs from `U32` only in atomic `min` and `max`.
     I32,
     /// Four bytes, IEEE single.
     F32,
@@ -159,7 +159,7 @@ pub enum MemTy {
 }
 
 impl MemTy {
-    /// Size in bytes, which is also the natural alignment.
+    /// Returns the size in bytes, which is also the natural alignment.
     ///
     /// ```
     /// use trueno_gpu::MemTy;
@@ -175,7 +175,7 @@ impl MemTy {
         }
     }
 
-    /// The class of the registers that hold loaded elements.
+    /// Returns the class of the registers that hold loaded elements.
     ///
     /// ```
     /// use trueno_gpu::{MemTy, RegClass};
@@ -190,7 +190,7 @@ impl MemTy {
     }
 }
 
-/// A type memory can hold, and the register type its loads give.
+/// A type that memory can hold, with the register type that its loads return.
 ///
 /// ```
 /// use trueno_gpu::{Element, MemTy};

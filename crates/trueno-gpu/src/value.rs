@@ -1,4 +1,4 @@
-//! Values of the kernel being built: registers, variables, predicates, and what can stand as an operand.
+//! Values of the kernel being built: registers, variables, predicates and operands.
 
 use crate::builder::KernelBuilder;
 use crate::inst::Op;
@@ -8,7 +8,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Mul, Neg, Not, Shl, Shr, Sub};
 
-/// A register of type `T`, assigned once. It is `Copy`; each operation on it appends an instruction to its kernel.
+/// A register of type `T`, assigned once. It is `Copy`. Each operation on it appends an instruction to its kernel.
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
@@ -30,12 +30,12 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Mul, Neg, Not, Shl, Shr, Sub};
 pub struct Reg<'k, T> {
     pub(crate) k: &'k KernelBuilder,
     pub(crate) id: RegId,
-    /// For predicates: the negation of the register is meant. Always false otherwise.
+    /// For predicates, whether the negation of the register is meant. Always false otherwise.
     pub(crate) negated: bool,
     pub(crate) ty: PhantomData<T>,
 }
 
-/// A predicate. Negation is free: it is carried to the place of use.
+/// A predicate. Negation is free, because it is applied where the predicate is used.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, Pred};
@@ -59,7 +59,7 @@ impl<T> fmt::Debug for Reg<'_, T> {
 }
 
 impl<'k, T: Value> Reg<'k, T> {
-    /// This value fixed as it is now: a copy if it is a variable in disguise.
+    /// Returns this value as it is now: a copy, if it reads a variable.
     pub(crate) fn settled(self) -> Self {
         if self.k.is_mutable(self.id) { self.k.pure(mov_op::<T>(), &[ir::Operand::Reg(self.id)]) } else { self }
     }
@@ -68,7 +68,7 @@ impl<'k, T: Value> Reg<'k, T> {
         Self { k, id, negated: false, ty: PhantomData }
     }
 
-    /// Names the register for readable PTX and errors. Letters, digits and `_` are kept.
+    /// Names the register, for readable PTX and errors. Letters, digits and `_` are kept.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -90,10 +90,10 @@ impl Reg<'_, bool> {
     }
 }
 
-/// A mutable variable: declared with a value by [`KernelBuilder::var`], changed by [`Var::set`].
+/// A variable: declared with a value by [`KernelBuilder::var`], changed by [`Var::set`].
 ///
-/// It reads as its value at that moment wherever an operand is wanted, and has all the methods of [`Reg`].
-/// `*var` is the variable itself seen as a register, so it changes with it; [`Var::get`] takes a copy.
+/// As an operand it reads as its value at that moment, and it has all methods of [`Reg`]. `*var` is the variable itself
+/// as a register, so it changes with it; [`Var::get`] takes a copy.
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
@@ -129,7 +129,7 @@ impl<'k, T> Deref for Var<'k, T> {
 }
 
 impl<'k, T: Value> Var<'k, T> {
-    /// A copy of the present value, which later `set`s leave alone.
+    /// Returns a copy of the current value, which later `set`s do not change.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -145,7 +145,7 @@ impl<'k, T: Value> Var<'k, T> {
         k.pure(mov_op::<T>(), &[ir::Operand::Reg(self.0.id)])
     }
 
-    /// Assigns. The instruction that computed the value writes the variable directly where it can.
+    /// Assigns a value. Where possible, the instruction that computes the value writes the variable directly.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -156,7 +156,7 @@ impl<'k, T: Value> Var<'k, T> {
         self.0.k.assign(self, value, None);
     }
 
-    /// Names the variable, as [`Reg::named`] does.
+    /// Names the variable, like [`Reg::named`].
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -169,7 +169,7 @@ impl<'k, T: Value> Var<'k, T> {
     }
 }
 
-/// A predicate variable where a predicate is wanted, read there and then.
+/// Reads a predicate variable where a predicate is expected.
 impl<'k> From<Var<'k, bool>> for Pred<'k> {
     fn from(var: Var<'k, bool>) -> Self {
         var.0
@@ -184,7 +184,7 @@ pub(crate) const fn mov_op<T: Value>() -> Op {
     }
 }
 
-/// What can stand where a value of type `T` is read: a register, a variable or a Rust constant.
+/// A type that can be an operand of type `T`: a register, a variable or a Rust constant.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, Operand, Reg};
@@ -231,7 +231,7 @@ constants!(u32, i32, u64, f32);
 
 impl<'k> Operand<'k, bool> for bool {
     fn lower(self, k: &'k KernelBuilder) -> ir::Operand {
-        // Predicate constants exist in moves only.
+        // PTX has predicate constants in moves only.
         let constant: Reg<'k, bool> = k.pure(Op::MovPred, &[ir::Operand::Imm(self.bits())]);
         ir::Operand::Reg(constant.id)
     }
@@ -261,7 +261,7 @@ operator!(BitAnd, bitand, Logic, |a, b| a.binary(T::LOGIC.and, b));
 operator!(BitOr, bitor, Logic, |a, b| a.binary(T::LOGIC.or, b));
 operator!(BitXor, bitxor, Logic, |a, b| a.binary(T::LOGIC.xor, b));
 
-// A constant on the left: `31 - lane`, `1 << n`.
+// Constants on the left: `31 - lane`, `1 << n`.
 macro_rules! constant_left {
     ($($tr:ident, $method:ident, $ty:ty, $right:ty, $op:expr;)*) => {$(
         impl<'k> $tr<Reg<'k, $right>> for $ty {
@@ -291,7 +291,7 @@ constant_left! {
 
 macro_rules! shift {
     ($tr:ident, $method:ident, $field:ident) => {
-        /// Amounts of the width or more move everything out (sign-filled for `i32`).
+        /// Shifting by the width or more shifts all bits out (with sign fill for `i32`).
         impl<'k, T: crate::types::Integer, R: Operand<'k, u32>> $tr<R> for Reg<'k, T> {
             type Output = Reg<'k, T>;
             fn $method(self, amount: R) -> Reg<'k, T> {
@@ -323,7 +323,7 @@ impl<'k, T: Logic> Not for Reg<'k, T> {
 impl<'k, T: Logic> Not for Var<'k, T> {
     type Output = Reg<'k, T>;
     fn not(self) -> Reg<'k, T> {
-        // A predicate's negation is taken now: a later `set` must not change it.
+        // Negate the predicate now: a later `set` must not change it.
         self.0.k.pure(T::LOGIC.not.unwrap_or(Op::NotPred), &[self.0.lower(self.0.k)])
     }
 }

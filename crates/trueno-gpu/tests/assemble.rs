@@ -1,4 +1,4 @@
-//! Every instruction in every form the builder gives it passes the vendor's assembler, for every target.
+//! Every instruction, in every form that the builder emits, passes the vendor's assembler for every target.
 
 mod support;
 
@@ -9,7 +9,7 @@ use trueno_gpu::ir::{
 };
 use trueno_gpu::{Element, KernelBuilder, PtxVersion, RegClass, Target};
 
-/// All rows of the table in one kernel; `constant` says whether the last source is one.
+/// All rows of the table in one kernel. `constant` says whether the last source is a constant.
 fn every_op(constant: bool) -> KernelIr {
     let k = KernelBuilder::new("every_op").with_target(Target::SM_70.with_ptx(PtxVersion(7, 6)));
     let out = k.param_ptr::<u32>("out");
@@ -24,7 +24,7 @@ fn every_op(constant: bool) -> KernelIr {
         let (class, sources) = op.lanes().signature();
         let mut args: Vec<Operand> = sources.iter().map(|c| Operand::Reg(reg_of(*c))).collect();
         let last = args.len() - 1;
-        // Conversions and counts of a constant are the compiler's job, and PTX has no predicate constants but in moves.
+        // The compiler folds conversions and counts of a constant, and PTX has predicate constants in moves only.
         let takes_constant = last > 0 && sources[last] != RegClass::Pred || op == Op::Mov32 || op == Op::MovPred;
         if op == Op::Lop3 || constant && takes_constant {
             args[last] = Operand::Imm(0x1f);
@@ -38,7 +38,7 @@ fn every_op(constant: bool) -> KernelIr {
             _ => Inst::Pure { op, dst, args: Few::from_slice(&args) },
         };
         kernel.body.push(Stmt::Inst { inst, guard: None });
-        // Stored, so that the assembler does not drop it unread.
+        // Stored, so that the assembler does not remove it as unused.
         let (src, ty) = match class {
             RegClass::B32 => (dst, trueno_gpu::MemTy::U32),
             RegClass::B64 => (dst, trueno_gpu::MemTy::U64),
@@ -278,7 +278,7 @@ fn shared_memory_static_and_dynamic() {
         let kernel = k.finish().expect("valid");
         assert_eq!(kernel.shared.dynamic, warps > 5);
         assert_eq!(kernel.shared.bytes, warps * 8192);
-        // 28 warps of 8 KiB and the 3 KiB that alignment costs are all that an H100's SM has.
+        // 28 warps of 8 KiB, and the 3 KiB that alignment costs, use all shared memory of an H100's SM.
         assert_eq!(kernel.shared.total_bytes(), warps * 8192 + 3072);
         assemble(&kernel);
     }

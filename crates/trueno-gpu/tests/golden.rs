@@ -1,4 +1,4 @@
-//! The text of every kernel in every shape, against the committed one. `UPDATE_GOLDEN=1` writes it anew.
+//! The PTX text of every kernel in every shape matches the committed file. `UPDATE_GOLDEN=1` rewrites the files.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn every_kernel_is_spelt_as_committed() {
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             std::fs::write(&path, &ptx).expect("the golden file can be written");
         }
-        let golden = std::fs::read_to_string(&path).expect("a golden file; UPDATE_GOLDEN=1 makes it");
+        let golden = std::fs::read_to_string(&path).expect("the golden file exists; UPDATE_GOLDEN=1 makes it");
         assert!(ptx == golden, "{name}: the text changed; UPDATE_GOLDEN=1 accepts it");
     }
 }

@@ -1,4 +1,4 @@
-//! The probe of the lane rule in the interpreter, whose lanes store in any order asked for.
+//! The lane rule probe in the interpreter, with lanes that store in a chosen order.
 
 use trueno_gpu::interp::{LaneOrder, Launch, Memory};
 use trueno_gpu::kernels::lz4::TableStores;
@@ -10,7 +10,7 @@ fn probe(order: LaneOrder) -> LaneRuleCounts {
     let counts = memory.add("counts", &[0; 8]);
     let launch = Launch::new(kernel.ir()).grid(2).arg(counts).arg(256u32).lane_order(order);
     launch.run(&mut memory).unwrap_or_else(|fault| panic!("{fault}"));
-    let bytes = memory.bytes(counts).expect("zeroed at the start");
+    let bytes = memory.bytes(counts).expect("initially zero");
     let [conflicts, lowest_lane_won] =
         [0, 4].map(|at| u32::from_le_bytes(*bytes[at..].first_chunk().expect("two words")));
     LaneRuleCounts { conflicts, lowest_lane_won }
@@ -19,7 +19,7 @@ fn probe(order: LaneOrder) -> LaneRuleCounts {
 #[test]
 fn descending_lanes_pass() {
     let seen = probe(LaneOrder::Descending);
-    println!("{} conflicts a round of a warp", seen.conflicts / (2 * 4 * 256));
+    println!("{} conflicts per round and warp", seen.conflicts / (2 * 4 * 256));
     assert!(seen.conflicts >= 100_000, "{seen:?}");
     assert_eq!(seen.lowest_lane_won, seen.conflicts);
     assert_eq!(seen.table_stores(), TableStores::LowestLaneWins);

@@ -1,4 +1,4 @@
-//! The compression kernel in the interpreter: right, standard, deterministic, packed.
+//! The compression kernel in the interpreter: correct, standard, deterministic, packed.
 
 #[allow(dead_code)]
 #[path = "support/lz4.rs"]
@@ -17,7 +17,7 @@ fn is_same_filled(page: &Page) -> bool {
     page.chunks(8).all(|word| *word == page[..8])
 }
 
-/// Compresses, and has every page restored by decoders that we did not write.
+/// Compresses pages and decodes every one with foreign decoders.
 fn compress_and_check(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: LaneOrder) -> support::Packed {
     let packed = compress(kernel, pages, order).unwrap_or_else(|fault| panic!("{fault}"));
     for (i, page) in pages.iter().enumerate() {
@@ -85,7 +85,7 @@ fn trusting_the_lowest_lane_gives_the_same_bytes_where_it_wins() {
         let kernel = Lz4WarpCompressKernel::new(1000).with_mode(mode);
         let expected = compress_and_check(&kernel, &pages, LaneOrder::Ascending);
         let trusting = kernel.with_table_stores(TableStores::LowestLaneWins);
-        // Lanes in descending order: the lowest stores last, and wins.
+        // Lanes in descending order: the lowest stores last and wins.
         let packed = compress_and_check(&trusting, &pages, LaneOrder::Descending);
         assert!(packed.index == expected.index && packed.bytes == expected.bytes, "{mode:?}");
     }

@@ -1,5 +1,5 @@
-//! What the LZ4 kernels cost a page, against the committed figures: on the GPU they are bound by these counts.
-//! `UPDATE_COSTS=1` writes them anew.
+//! Costs of the LZ4 kernels per page, compared with the committed figures. These counts bound their speed on a GPU.
+//! `UPDATE_COSTS=1` rewrites the figures.
 
 #[allow(dead_code)]
 #[path = "support/lz4.rs"]
@@ -14,10 +14,10 @@ use trueno_gpu::interp::{LaneOrder, Report};
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
 use trueno_test_pages::{Page, corpus};
 
-/// A rise over this fails; a fall is welcome, and is to be committed.
+/// A rise above this fails. Commit the new figures after a fall.
 const ALLOWED_RISE: f64 = 1.05;
 
-/// Instructions and shared-memory wavefronts a page, by kernel.
+/// Returns instructions and shared-memory wavefronts per page, by kernel.
 fn measure() -> BTreeMap<String, [f64; 2]> {
     let pages: Vec<Page> = corpus::all_pages().step_by(4).copied().collect();
     let per_page = |report: &Report| {
@@ -49,11 +49,11 @@ fn no_kernel_costs_more_than_committed() {
         let mut text =
             String::from("# kernel: warp instructions and shared-memory wavefronts a page, by the interpreter\n");
         for (kernel, [instructions, wavefronts]) in &costs {
-            writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("strings take everything");
+            writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("writing to a string cannot fail");
         }
         std::fs::write(&path, text).expect("the file can be written");
     }
-    let committed = std::fs::read_to_string(&path).expect("the committed figures; UPDATE_COSTS=1 makes them");
+    let committed = std::fs::read_to_string(&path).expect("the committed figures exist; UPDATE_COSTS=1 makes them");
     let committed: BTreeMap<&str, Vec<f64>> = committed
         .lines()
         .filter_map(|line| line.split_once(": "))
@@ -62,7 +62,7 @@ fn no_kernel_costs_more_than_committed() {
         .collect();
     for (kernel, now) in &costs {
         for ((now, then), what) in now.iter().zip(&committed[kernel.as_str()]).zip(["instructions", "wavefronts"]) {
-            assert!(*now <= then * ALLOWED_RISE, "{kernel}: {now:.0} {what} a page, {then} committed");
+            assert!(*now <= then * ALLOWED_RISE, "{kernel}: {now:.0} {what} per page, {then} committed");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The decompression kernel in the interpreter: every valid block, and no harm from any other.
+//! The decompression kernel in the interpreter: restores every valid block, and any other does no harm.
 
 #[allow(dead_code)]
 #[path = "support/lz4.rs"]
@@ -11,7 +11,7 @@ use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
-/// Decodes blocks that are pages, and compares.
+/// Decodes valid blocks and compares the pages.
 fn assert_restores(blocks: &[(PageKind, Vec<u8>)], pages: &[Page], order: LaneOrder) {
     let (index, bytes) = pack(blocks);
     let kernel = Lz4WarpDecompressKernel::new(100_000);
@@ -66,7 +66,7 @@ fn damaged_blocks_are_refused_or_decoded_as_c_lz4_does_and_harm_no_neighbour() {
     let kernel = Lz4WarpDecompressKernel::new(100_000);
     let (mut refused, mut taken) = (0, 0);
     for _ in 0..6 {
-        // Every other block is damaged; those between must come out right.
+        // Every other block is damaged. Those between must be restored.
         let mut blocks = whole.clone();
         for (_, block) in blocks.iter_mut().step_by(2) {
             generator.corrupt(block);
@@ -77,7 +77,7 @@ fn damaged_blocks_are_refused_or_decoded_as_c_lz4_does_and_harm_no_neighbour() {
             .unwrap_or_else(|fault| panic!("{fault}"));
         for (i, ((status, page), (_, block))) in restored.iter().zip(&blocks).enumerate() {
             if i % 2 == 1 {
-                assert!(*status == PageStatus::Restored && *page == pages[i], "block {i} is whole");
+                assert!(*status == PageStatus::Restored && *page == pages[i], "block {i} is intact");
                 continue;
             }
             let mut expected = [0; PAGE_SIZE];
@@ -85,16 +85,16 @@ fn damaged_blocks_are_refused_or_decoded_as_c_lz4_does_and_harm_no_neighbour() {
             match status {
                 PageStatus::Restored => {
                     taken += 1;
-                    assert!(valid && *page == expected, "block {i}: C lz4 refuses it or decodes another page");
+                    assert!(valid && *page == expected, "block {i}: C lz4 rejects it or decodes another page");
                 }
                 PageStatus::BadBlock | PageStatus::BadEntry => {
                     refused += 1;
-                    assert!(page.iter().all(|byte| *byte == 0xee), "block {i}: a refused page is left alone");
+                    assert!(page.iter().all(|byte| *byte == 0xee), "block {i}: a refused page is not written");
                 }
             }
         }
     }
-    assert!(refused > 100 && taken > 20, "{refused} refused, {taken} taken: the sample means something");
+    assert!(refused > 100 && taken > 20, "{refused} refused, {taken} taken: the sample contains enough of both");
 }
 
 #[test]

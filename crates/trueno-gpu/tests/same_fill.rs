@@ -1,4 +1,4 @@
-//! The example kernel in the interpreter, compared with the CPU's definition.
+//! The example kernel in the interpreter, compared with the definition on the CPU.
 
 use trueno_gpu::interp::{Launch, Memory};
 use trueno_gpu::kernels::{Kernel, SameFillKernel};

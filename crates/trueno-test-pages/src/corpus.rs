@@ -1,11 +1,11 @@
-//! The committed corpus: real pages of real programs.
+//! Real pages of real programs.
 
 use crate::{PAGE_SIZE, Page};
 
 /// Pages of one origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Corpus {
-    /// The file's name without its ending.
+    /// The file's name without its extension.
     pub name: &'static str,
     /// The pages, in the file's order.
     pub pages: &'static [Page],
@@ -13,7 +13,7 @@ pub struct Corpus {
 
 macro_rules! corpora {
     ($($name:literal),* $(,)?) => {
-        /// All of them, in the order of their names.
+        /// All corpora, in the order of their names.
         pub const ALL: &[Corpus] = &[$(Corpus {
             name: $name,
             pages: whole_pages(include_bytes!(concat!("../../../corpus/", $name, ".bin"))),

@@ -3,10 +3,10 @@
 use crate::generate::Generator;
 use crate::{PAGE_SIZE, Page};
 
-/// A page that tests one thing, with a name that says which.
+/// A page that tests one thing, which its name says.
 #[derive(Clone, Debug)]
 pub struct EdgePage {
-    /// What the page is made of.
+    /// What the page tests.
     pub name: String,
     /// The page.
     pub page: Box<Page>,
@@ -21,7 +21,7 @@ fn low(n: usize) -> u8 {
     n.to_le_bytes()[0]
 }
 
-/// Every family below, about 1,400 pages.
+/// Returns the pages of every family below, about 1,400.
 #[must_use]
 pub fn all() -> Vec<EdgePage> {
     let families: [fn() -> Vec<EdgePage>; 7] =

@@ -1,4 +1,4 @@
-//! C lz4's frame library: frames of every sort to read, and a second opinion on what a frame holds.
+//! C lz4's frame library: frames of every kind to read, and an independent decoder.
 
 use std::ptr::null;
 
@@ -12,7 +12,7 @@ use lz4_sys::{
 /// The version of the library's interface.
 const LZ4F_VERSION: u32 = 100;
 
-/// What a frame is to be like.
+/// The settings of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// 4 for blocks of 64 KiB, 5 for 256 KiB, 6 for 1 MiB, 7 for 4 MiB.
@@ -29,7 +29,7 @@ pub struct Shape {
     pub level: u32,
 }
 
-/// Every combination, by the fast encoder.
+/// Returns every combination of settings, for the fast encoder.
 #[must_use]
 pub fn shapes() -> Vec<Shape> {
     let combination = |block_size_id: u8, bits: u8| Shape {

@@ -1,4 +1,4 @@
-//! Pages from a seed: the same seed, the same pages.
+//! Pages from a seed. The same seed gives the same pages.
 
 use crate::{PAGE_SIZE, Page};
 
@@ -38,7 +38,7 @@ impl Generator {
         usize::try_from(self.next_u64() % bound).expect("smaller than a usize")
     }
 
-    /// A page of one of the shapes that memory has: heap words, text, records, runs, copies at random distances.
+    /// A page like those in memory: heap words, text, records, runs, copies at random distances.
     pub fn page(&mut self) -> Page {
         let mut page = [0; PAGE_SIZE];
         let mut at = 0;
@@ -77,8 +77,8 @@ impl Generator {
         }
     }
 
-    /// Bytes that look like a block of a page and mostly are none: sequences whose lengths add up to a page, most of them,
-    /// with a run past the end, a wild offset or a stray byte among them. Decoders that guess are led astray by these.
+    /// Bytes that look like a block but mostly do not decode to a page: sequences whose lengths usually add up to a page, with
+    /// some runs past the end, wrong offsets and stray bytes. They mislead decoders that guess.
     pub fn token_soup(&mut self) -> Vec<u8> {
         let (mut block, mut room) = (Vec::new(), PAGE_SIZE);
         for _ in 0..self.below(12) {
@@ -116,7 +116,7 @@ impl Generator {
         }
     }
 
-    /// Changes the block in one of the ways that storage and attackers do.
+    /// Changes the block as faulty storage or an attacker would.
     pub fn corrupt(&mut self, block: &mut Vec<u8>) {
         for _ in 0..=self.below(3) {
             let at = self.below(block.len().max(1)).min(block.len());

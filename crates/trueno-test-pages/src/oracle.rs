@@ -1,4 +1,4 @@
-//! The foreign LZ4 libraries: C lz4 and lz4_flex.
+//! Other LZ4 libraries: C lz4 and lz4_flex.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -18,7 +18,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Room for the largest block that any encoder makes of a page: lz4_flex asks for a tenth more than the page.
+/// The size of the largest block that any encoder makes of a page. lz4_flex asks for a tenth more than the page.
 pub const BLOCK_BOUND: usize = PAGE_SIZE + 512;
 
 const PAGE_LEN: c_int = 4096;
@@ -29,7 +29,7 @@ fn len_of(slice: &[u8]) -> c_int {
     c_int::try_from(slice.len()).expect("blocks of pages are short")
 }
 
-/// C lz4's fast encoder with a state that is used again, as its makers advise for many small blocks.
+/// C lz4's fast encoder with a reused state, as its authors advise for many small blocks.
 #[derive(Debug)]
 pub struct CLz4 {
     /// Words of 8 bytes: the state must be aligned.
@@ -53,7 +53,7 @@ impl CLz4 {
         Self { state }
     }
 
-    /// Compresses a page at acceleration 1; the block's length.
+    /// Compresses a page at acceleration 1. Returns the length of the block.
     ///
     /// # Panics
     /// If the library fails.
@@ -88,7 +88,7 @@ pub fn c_lz4_compress(page: &Page) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-/// C lz4's block of a page by its slow encoder; level 3 to 12.
+/// C lz4's block of a page by its slow encoder, at level 3 to 12.
 ///
 /// # Panics
 /// If the library fails.
@@ -103,7 +103,7 @@ pub fn c_lz4_hc_compress(page: &Page, level: i32) -> Vec<u8> {
     out
 }
 
-/// Decodes with `LZ4_decompress_safe`: the number of bytes it wrote, or `None` if it refused the block.
+/// Decodes with `LZ4_decompress_safe`. Returns the number of bytes written, or `None` if it refuses the block.
 #[inline]
 #[must_use]
 pub fn c_lz4_decompress(block: &[u8], page: &mut Page) -> Option<usize> {
@@ -120,13 +120,13 @@ pub fn flex_compress(page: &Page) -> Vec<u8> {
     lz4_flex::block::compress(page)
 }
 
-/// Decodes with lz4_flex: the number of bytes it wrote, or `None` if it refused the block.
+/// Decodes with lz4_flex. Returns the number of bytes written, or `None` if it refuses the block.
 #[must_use]
 pub fn flex_decompress(block: &[u8], page: &mut Page) -> Option<usize> {
     lz4_flex::block::decompress_into(block, page).ok()
 }
 
-/// Blocks of a page from every foreign encoder, with the encoder's name.
+/// Blocks of a page from every other encoder, with the encoder's name.
 #[must_use]
 pub fn foreign_blocks(page: &Page) -> [(&'static str, Vec<u8>); 4] {
     [
@@ -137,7 +137,7 @@ pub fn foreign_blocks(page: &Page) -> [(&'static str, Vec<u8>); 4] {
     ]
 }
 
-/// Checks that every foreign decoder makes `page` of `block`, and nothing else.
+/// Checks that every other decoder restores `page` from `block`.
 ///
 /// # Panics
 /// If one does not.

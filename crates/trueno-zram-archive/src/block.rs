@@ -1,22 +1,25 @@
-//! A block of a frame that was read: its checksum, what page it may be, and its decoding by the general decoder.
+//! A block of a frame that was read: its checksum, its form as a page, and the general LZ4 decoder.
 
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
-use crate::constant::{WORD_BLOCK, word_of, zero_block};
+use crate::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block};
+use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::hash::xxh32;
 
-/// A block, by its place in the window on the input.
+/// A block, by its position in the window on the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
-    /// Where its size word stands in the stream.
+    /// Position of its size word in the stream.
     pub(crate) at: u64,
-    /// Where its bytes start in the window.
+    /// Position of its bytes in the window.
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) raw: bool,
-    /// Pages of zeros, if it is one of our blocks of these; else 0.
+    /// Zero pages, if it is a block of these; else 0.
     pub(crate) zero_pages: usize,
+    /// Number of its first page, if the frame consists of pages so far.
+    pub(crate) page: Option<u64>,
 }
 
 impl Block {
@@ -32,10 +35,13 @@ impl Block {
             0 => xxh32(self.bytes(window)),
             pages => zero_block(pages).checksum,
         };
-        if actual == expected { Ok(()) } else { Err(Error::BlockChecksum { at: self.at, expected, actual }) }
+        if actual == expected {
+            return Ok(());
+        }
+        Err(Error::BlockChecksum { at: self.at, page: self.page, expected, actual })
     }
 
-    /// The block as a page, if it may be one.
+    /// Returns the block as a page if it can be one.
     pub(crate) fn as_page<'a>(&self, window: &'a [u8]) -> Option<PageData<'a>> {
         let bytes = self.bytes(window);
         if self.raw {
@@ -47,15 +53,32 @@ impl Block {
         PageData::new(PageKind::Lz4, bytes).ok()
     }
 
-    /// Decodes the block, whatever its length, with what came before it in its frame as dictionary; gives the
-    /// number of bytes.
+    /// Returns the entry that an index has for the block.
+    pub(crate) fn entry(&self, window: &[u8]) -> PageEntry {
+        let len = u16::try_from(self.len).unwrap_or(u16::MAX);
+        if self.zero_pages > 0 {
+            PageEntry::Zeros(u16::try_from(self.zero_pages).expect("a run is short"))
+        } else if self.raw {
+            PageEntry::Raw(len)
+        } else if self.as_page(window).is_some_and(|page| page.kind() == PageKind::SameFilled) {
+            PageEntry::Word
+        } else {
+            PageEntry::Lz4(len)
+        }
+    }
+
+    /// Decodes the block, whatever its length, with the content before it in its frame as dictionary. Returns the
+    /// length of its content.
     pub(crate) fn decode(&self, window: &[u8], dictionary: &[u8], out: &mut [u8]) -> Result<usize> {
         let bytes = self.bytes(window);
         if self.raw {
-            let place = out.get_mut(..bytes.len());
-            let place = place.ok_or_else(|| self.corrupt("it is longer than the frame allows"))?;
-            place.copy_from_slice(bytes);
+            let target = out.get_mut(..bytes.len());
+            let target = target.ok_or_else(|| self.corrupt("it is longer than the frame allows"))?;
+            target.copy_from_slice(bytes);
             return Ok(bytes.len());
+        }
+        if !ends_in_literals(bytes) {
+            return Err(self.corrupt("its last bytes are not literals"));
         }
         let decoded = if dictionary.is_empty() {
             lz4_flex::block::decompress_into(bytes, out)
@@ -65,13 +88,107 @@ impl Block {
         decoded.map_err(|error| self.corrupt(error))
     }
 
-    /// Says that the block does not decode.
-    pub(crate) fn corrupt(&self, reason: impl ToString) -> Error {
-        Error::Block { at: self.at, reason: reason.to_string() }
+    /// Returns the most bytes that the block can decode to: no byte of an LZ4 block stands for more than 255.
+    pub(crate) fn decoded_bound(&self, max_block: usize) -> usize {
+        if self.raw { self.len } else { self.len.saturating_mul(255).min(max_block) }
     }
 
-    /// Whether the block may hold a page, the last and shorter one included, or a run of zero pages.
+    /// Reports that the block does not decode.
+    pub(crate) fn corrupt(&self, reason: impl ToString) -> Error {
+        Error::Block { at: self.at, page: self.page, reason: reason.to_string() }
+    }
+
+    /// Returns whether the block can hold a page, or the last and shorter one, or a run of zero pages.
     pub(crate) fn may_be_page(&self) -> bool {
         if self.raw { self.len <= PAGE_SIZE } else { self.len < PAGE_SIZE }
+    }
+}
+
+/// Returns the length of the content of an LZ4 block, or `None` if its sequences are cut short. Offsets are not
+/// checked, and nothing is decoded.
+pub(crate) fn decoded_len(block: &[u8]) -> Option<usize> {
+    sequences(block).map(|sequences| sequences.content_len)
+}
+
+/// Returns whether the block's last bytes are literals, as the format demands of every block with a match. C lz4
+/// refuses other blocks, `lz4_flex` accepts them.
+fn ends_in_literals(block: &[u8]) -> bool {
+    // The last token of such a block counts the bytes behind it. Most blocks do not even look like that.
+    let suspicious = (0..LAST_LITERALS).any(|literals| {
+        let token = block.len().checked_sub(literals + 1).and_then(|at| block.get(at));
+        token.is_some_and(|token| usize::from(token >> 4) == literals)
+    });
+    !suspicious
+        || sequences(block).is_none_or(|sequences| !sequences.has_match || sequences.last_literals >= LAST_LITERALS)
+}
+
+/// What the sequences of a block add up to.
+struct Sequences {
+    content_len: usize,
+    last_literals: usize,
+    has_match: bool,
+}
+
+fn sequences(block: &[u8]) -> Option<Sequences> {
+    let (mut rest, mut content_len, mut has_match) = (block, 0usize, false);
+    loop {
+        let (&token, after) = rest.split_first()?;
+        rest = after;
+        let literals = length(usize::from(token >> 4), &mut rest)?;
+        rest = rest.get(literals..)?;
+        content_len = content_len.checked_add(literals)?;
+        if rest.is_empty() {
+            return Some(Sequences { content_len, last_literals: literals, has_match });
+        }
+        rest = rest.get(2..)?;
+        let matched = length(usize::from(token & 15), &mut rest)? + MIN_MATCH;
+        content_len = content_len.checked_add(matched)?;
+        has_match = true;
+    }
+}
+
+/// Adds the length bytes that follow a field of 15.
+fn length(field: usize, rest: &mut &[u8]) -> Option<usize> {
+    if field < 15 {
+        return Some(field);
+    }
+    let full = rest.iter().position(|byte| *byte != 255)?;
+    let length = 15 + 255 * full + usize::from(rest[full]);
+    *rest = &rest[full + 1..];
+    Some(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trueno_test_pages::generate::Generator;
+
+    #[test]
+    fn lengths_are_those_that_decoding_gives() {
+        let mut random = Generator::new(1);
+        let mut out = vec![0; 1 << 20];
+        for _ in 0..2000 {
+            let mut content = random.page().to_vec();
+            content.truncate(random.below(PAGE_SIZE + 1));
+            let mut block = lz4_flex::block::compress(&content);
+            assert_eq!(decoded_len(&block), Some(content.len()));
+            assert!(ends_in_literals(&block));
+            random.corrupt(&mut block);
+            if let Ok(len) = lz4_flex::block::decompress_into(&block, &mut out) {
+                assert_eq!(decoded_len(&block), Some(len));
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_that_ends_in_a_match_is_refused() {
+        // Four literals and a match; then a token with too few literals.
+        for last in [&[0x00][..], &[0x10, b'a'], &[0x40, b'a', b'b', b'c', b'd']] {
+            let block = [&[0x44, b'a', b'b', b'c', b'd', 4, 0], last].concat();
+            assert!(lz4_flex::block::decompress(&block, 100).is_ok(), "the library takes it");
+            assert!(!ends_in_literals(&block), "{last:?}");
+        }
+        assert!(ends_in_literals(&[0x44, b'a', b'b', b'c', b'd', 4, 0, 0x50, 1, 2, 3, 4, 5]));
+        assert!(ends_in_literals(&[0x10, b'a']), "no match, no condition");
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks of constant pages: made from a template, and known again by it, without coding.
+//! Blocks of constant pages: written from a template and recognised by it, without coding.
 
 use std::sync::LazyLock;
 
@@ -6,20 +6,20 @@ use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
 use crate::hash::xxh32;
 
-/// Pages of zeros that one block can hold: as many as the frame's block size allows.
+/// The most pages of zeros in one block: what the frame's block size of 64 KiB allows.
 ///
-/// LZ4 writes zeros as one byte for each 255, whatever the block's length: 4 MiB blocks would make a hole 5 % smaller, and
-/// cost every reader, ours or not, 64 times the memory.
+/// LZ4 codes zeros at one byte per 255 whatever the block's length. Blocks of 4 MiB would make a hole 5 % smaller
+/// and cost every reader 64 times the memory.
 pub(crate) const RUN_PAGES: usize = 16;
 
-/// Bytes of a block of one repeated word that is not zero.
+/// Length in bytes of the block of one repeated word.
 pub(crate) const WORD_BLOCK: usize = 33;
 
-/// Literals at the end of every block ("LZ4 block format", end-of-block conditions).
-const LAST_LITERALS: usize = 5;
+/// Literals at the end of every block (end-of-block conditions of the LZ4 block format).
+pub(crate) const LAST_LITERALS: usize = 5;
 
-/// Matches count from here.
-const MIN_MATCH: usize = 4;
+/// Length of the shortest match.
+pub(crate) const MIN_MATCH: usize = 4;
 
 /// A block of zero pages.
 pub(crate) struct ZeroBlock {
@@ -27,7 +27,7 @@ pub(crate) struct ZeroBlock {
     pub(crate) checksum: u32,
 }
 
-/// By number of pages, from 1.
+/// The blocks of 1 to [`RUN_PAGES`] zero pages.
 static ZERO_BLOCKS: LazyLock<Vec<ZeroBlock>> = LazyLock::new(|| {
     let block = |pages: usize| {
         let bytes = periodic_block(&[0], pages * PAGE_SIZE);
@@ -36,21 +36,30 @@ static ZERO_BLOCKS: LazyLock<Vec<ZeroBlock>> = LazyLock::new(|| {
     (1..=RUN_PAGES).map(block).collect()
 });
 
-/// The block of so many zero pages: 1 to [`RUN_PAGES`].
+/// Returns the block of `pages` zero pages; `pages` is 1 to [`RUN_PAGES`].
 pub(crate) fn zero_block(pages: usize) -> &'static ZeroBlock {
     &ZERO_BLOCKS[pages - 1]
 }
 
-/// The pages that a block holds if it is one of ours of zeros.
+/// Returns the number of zero pages in `block` if it is exactly a block of zero pages.
 pub(crate) fn zero_pages_of(block: &[u8]) -> Option<usize> {
-    // All begin with one literal zero and a match of offset 1: most other blocks leave here.
+    // All of them start with one literal zero and a match of offset 1: most other blocks leave here.
     if !block.starts_with(&[0x1f, 0, 1, 0]) {
         return None;
     }
     ZERO_BLOCKS.iter().position(|zeros| zeros.bytes == block).map(|index| index + 1)
 }
 
-/// The block of a page of one repeated word.
+/// Returns the pages of the zero block that `block` probably was before it was damaged: of the same length, with at
+/// most `differences` other bytes.
+pub(crate) fn damaged_zero_pages(block: &[u8], differences: usize) -> Option<usize> {
+    let near = |zeros: &ZeroBlock| {
+        zeros.bytes.len() == block.len() && zeros.bytes.iter().zip(block).filter(|(a, b)| a != b).count() <= differences
+    };
+    ZERO_BLOCKS.iter().position(near).map(|index| index + 1)
+}
+
+/// Returns the block of a page of one repeated word.
 pub(crate) fn word_block(word: [u8; FILL_WORD_BYTES]) -> [u8; WORD_BLOCK] {
     let mut block = *WORD_TEMPLATE;
     block[1..9].copy_from_slice(&word);
@@ -58,7 +67,7 @@ pub(crate) fn word_block(word: [u8; FILL_WORD_BYTES]) -> [u8; WORD_BLOCK] {
     block
 }
 
-/// The word that a block repeats if it is one of ours.
+/// Returns the word that `block` repeats if it is exactly [`word_block`] of it.
 pub(crate) fn word_of(block: &[u8]) -> Option<[u8; FILL_WORD_BYTES]> {
     let block: &[u8; WORD_BLOCK] = block.try_into().ok()?;
     let word = *block[1..].first_chunk()?;
@@ -67,10 +76,10 @@ pub(crate) fn word_of(block: &[u8]) -> Option<[u8; FILL_WORD_BYTES]> {
 
 static WORD_TEMPLATE: LazyLock<[u8; WORD_BLOCK]> = LazyLock::new(|| {
     let block = periodic_block(&[0; FILL_WORD_BYTES], PAGE_SIZE);
-    block.try_into().expect("the length of a word's block is a constant")
+    block.try_into().expect("the block of a word has a fixed length")
 });
 
-/// The LZ4 block of `pattern` repeated to `len` bytes: literals, one long match, the last literals.
+/// Returns the LZ4 block of `pattern` repeated to `len` bytes: literals, one long match, the last literals.
 fn periodic_block(pattern: &[u8], len: usize) -> Vec<u8> {
     let low = |n: usize| n.to_le_bytes()[0];
     let extra = len - pattern.len() - LAST_LITERALS - MIN_MATCH - 15;

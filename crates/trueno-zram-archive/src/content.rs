@@ -1,29 +1,29 @@
-//! What readers hand out: stretches of bytes and of zeros, in order.
+//! Decoded content as the readers return it: spans of bytes and of zeros, in order.
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-/// A stretch of content.
+/// A span of content.
 ///
 /// ```
-/// use trueno_zram_archive::Piece;
-/// let len_bytes = |piece: Piece<'_>| match piece {
-///     Piece::Data(bytes) => bytes.len() as u64,
-///     Piece::Zeros(len_bytes) => len_bytes,
+/// use trueno_zram_archive::ContentSpan;
+/// let len_bytes = |span: ContentSpan<'_>| match span {
+///     ContentSpan::Data(bytes) => bytes.len() as u64,
+///     ContentSpan::Zeros(len_bytes) => len_bytes,
 /// };
-/// assert_eq!(len_bytes(Piece::Zeros(4096)), 4096);
+/// assert_eq!(len_bytes(ContentSpan::Zeros(4096)), 4096);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum ContentSpan<'a> {
     /// These bytes.
     Data(&'a [u8]),
-    /// So many zero bytes, which were not written out: a hole, if the output can have holes.
+    /// This many zero bytes, which are not in memory: a hole, if the output can have holes.
     Zeros(u64),
 }
 
-/// A batch of decoded content. Made once and filled again and again; several of them let writing run beside reading.
+/// A batch of decoded content. Reuse it: its memory is kept. With several, writing can run beside reading.
 ///
 /// ```
-/// use trueno_zram_archive::{ArchiveWriter, ContentBatch, FrameReader, Piece, WriteOptions};
+/// use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentSpan, FrameReader, WriteOptions};
 /// let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
 /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
 /// archive.write_zero_pages(100)?;
@@ -32,20 +32,20 @@ pub enum Piece<'a> {
 ///
 /// let (mut reader, mut batch) = (FrameReader::new(&archive[..]), ContentBatch::new());
 /// assert!(reader.read_batch(&mut batch)?);
-/// assert_eq!(batch.pieces().collect::<Vec<_>>(), [Piece::Zeros(409_600), Piece::Data(b"and a tail")]);
+/// assert_eq!(batch.spans().collect::<Vec<_>>(), [ContentSpan::Zeros(409_600), ContentSpan::Data(b"and a tail")]);
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct ContentBatch {
-    /// Room for pages and for slots of larger blocks.
+    /// Pages, and slots of larger blocks.
     pub(crate) main: Vec<Page>,
-    /// Blocks that were thought to be pages and are not.
+    /// Blocks that are not one page, one after the other.
     pub(crate) extra: Vec<u8>,
     stretches: Vec<Stretch>,
     len_bytes: u64,
 }
 
-/// A stretch of content by its place.
+/// The position of a span in a batch's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Stretch {
     Main { start: usize, len: usize },
@@ -54,7 +54,7 @@ pub(crate) enum Stretch {
 }
 
 impl ContentBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     ///
     /// ```
     /// assert_eq!(trueno_zram_archive::ContentBatch::new().len_bytes(), 0);
@@ -64,16 +64,16 @@ impl ContentBatch {
         Self::default()
     }
 
-    /// The content, in order.
+    /// Returns the content, in order.
     ///
     /// ```
-    /// assert_eq!(trueno_zram_archive::ContentBatch::new().pieces().count(), 0);
+    /// assert_eq!(trueno_zram_archive::ContentBatch::new().spans().count(), 0);
     /// ```
-    pub fn pieces(&self) -> impl Iterator<Item = Piece<'_>> {
+    pub fn spans(&self) -> impl Iterator<Item = ContentSpan<'_>> {
         self.stretches.iter().map(|stretch| stretch.find(self.main.as_flattened(), &self.extra))
     }
 
-    /// Bytes of content, zeros included.
+    /// Returns the length of the content in bytes, zeros included.
     ///
     /// ```
     /// assert_eq!(trueno_zram_archive::ContentBatch::default().len_bytes(), 0);
@@ -93,13 +93,16 @@ impl ContentBatch {
         }
     }
 
-    /// Adds a stretch; joined with the last one where they meet. Gives the number that it has.
+    /// Appends a stretch, joined with the last one where they meet.
     pub(crate) fn push(&mut self, stretch: Stretch) {
         self.len_bytes += stretch.len_bytes();
         match (self.stretches.last_mut(), stretch) {
             (_, stretch) if stretch.len_bytes() == 0 => {}
             (Some(Stretch::Zeros(before)), Stretch::Zeros(more)) => *before += more,
-            (Some(Stretch::Main { start, len }), Stretch::Main { start: next, len: more }) if *start + *len == next => {
+            (Some(Stretch::Main { start, len }), Stretch::Main { start: next, len: more })
+            | (Some(Stretch::Extra { start, len }), Stretch::Extra { start: next, len: more })
+                if *start + *len == next =>
+            {
                 *len += more;
             }
             _ => self.stretches.push(stretch),
@@ -115,11 +118,11 @@ impl Stretch {
         }
     }
 
-    pub(crate) fn find<'a>(self, main: &'a [u8], extra: &'a [u8]) -> Piece<'a> {
+    pub(crate) fn find<'a>(self, main: &'a [u8], extra: &'a [u8]) -> ContentSpan<'a> {
         match self {
-            Self::Main { start, len } => Piece::Data(&main[start..start + len]),
-            Self::Extra { start, len } => Piece::Data(&extra[start..start + len]),
-            Self::Zeros(len_bytes) => Piece::Zeros(len_bytes),
+            Self::Main { start, len } => ContentSpan::Data(&main[start..start + len]),
+            Self::Extra { start, len } => ContentSpan::Data(&extra[start..start + len]),
+            Self::Zeros(len_bytes) => ContentSpan::Zeros(len_bytes),
         }
     }
 }

@@ -1,45 +1,45 @@
-//! One page's entry in the index: two bytes that say how it is held and in how many bytes.
+//! The two bytes of the index that describe one page: its form, and the length of its block.
 
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::constant::{RUN_PAGES, WORD_BLOCK, zero_block};
 
-/// How a page is held.
+/// What the index says of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    /// A page of zeros, in the block of a page before it.
+pub(crate) enum PageEntry {
+    /// A zero page in the block of an earlier page.
     Continues,
-    /// The first of so many pages of zeros in one block.
+    /// The first of this many zero pages in one block.
     Zeros(u16),
-    /// One repeated word that is not zero.
+    /// A page of one repeated word, in a block of [`WORD_BLOCK`] bytes.
     Word,
-    /// An LZ4 block of so many bytes.
+    /// An LZ4 block of this many bytes.
     Lz4(u16),
-    /// As it is; the last page may be shorter.
+    /// A stored block of this many bytes: a page, or less for the last one.
     Raw(u16),
 }
 
-/// The lower bits hold a length, the upper three the kind.
-const KIND_SHIFT: u32 = 13;
-const LEN_MASK: u16 = (1 << KIND_SHIFT) - 1;
+/// The lower 13 bits hold a length, the upper three the form.
+const FORM_SHIFT: u32 = 13;
+const LEN_MASK: u16 = (1 << FORM_SHIFT) - 1;
 
-impl Entry {
+impl PageEntry {
     pub(crate) fn encode(self) -> [u8; 2] {
-        let (kind, len) = match self {
+        let (form, len) = match self {
             Self::Continues => (0, 0),
             Self::Zeros(pages) => (1, pages),
             Self::Word => (2, 0),
             Self::Lz4(len) => (3, len),
             Self::Raw(len) => (4, len),
         };
-        (kind << KIND_SHIFT | len).to_le_bytes()
+        (form << FORM_SHIFT | len).to_le_bytes()
     }
 
-    /// `None` for bytes that no entry has.
+    /// Returns `None` for bytes that encode no entry.
     pub(crate) fn decode(bytes: [u8; 2]) -> Option<Self> {
         let value = u16::from_le_bytes(bytes);
         let len = value & LEN_MASK;
-        let entry = match value >> KIND_SHIFT {
+        let entry = match value >> FORM_SHIFT {
             0 => Self::Continues,
             1 => Self::Zeros(len),
             2 => Self::Word,
@@ -56,7 +56,7 @@ impl Entry {
         fits.then_some(entry)
     }
 
-    /// Bytes of the block that begins here, without size word and checksum; none if none begins.
+    /// Length in bytes of the block that starts with this page, without size word and checksum.
     pub(crate) fn block_len(self) -> Option<usize> {
         match self {
             Self::Continues => None,
@@ -66,7 +66,7 @@ impl Entry {
         }
     }
 
-    /// Pages in the block that begins here.
+    /// Pages in the block that starts with this page.
     pub(crate) fn pages(self) -> u64 {
         match self {
             Self::Continues => 0,
@@ -84,7 +84,7 @@ mod tests {
     fn what_decodes_encodes_to_the_same_bytes() {
         let valid = (0..=u16::MAX).filter(|value| {
             let bytes = value.to_le_bytes();
-            Entry::decode(bytes).is_some_and(|entry| {
+            PageEntry::decode(bytes).is_some_and(|entry| {
                 assert_eq!(entry.encode(), bytes);
                 true
             })

@@ -1,17 +1,21 @@
-//! Everything that can go wrong, with the position in the file.
+//! The crate's errors. Each names the position in the file and, where it is known, the page.
 
+use std::fmt;
 use std::io;
 
 /// The crate's result type.
 ///
 /// ```
-/// fn open(file: std::fs::File) -> trueno_zram_archive::Result<bool> {
+/// fn has_index(file: std::fs::File) -> trueno_zram_archive::Result<bool> {
 ///     Ok(trueno_zram_archive::ArchiveReader::open(file)?.is_some())
 /// }
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong. Positions are bytes from the start of the input.
+/// What went wrong.
+///
+/// `at` is a byte position from the start of the input. `page` is the number of the page in the content, if the frame
+/// consists of pages up to there.
 ///
 /// ```
 /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
@@ -25,116 +29,134 @@ pub enum Error {
     /// The output could not be written.
     #[error("cannot write: {0}")]
     Write(#[source] io::Error),
-    /// The writer was given what it cannot take; the text says what.
+    /// The writer was given something that it cannot accept.
     #[error("{0}")]
     Misuse(String),
     /// The input could not be read.
     #[error("cannot read at byte {at}: {source}")]
     Read {
-        /// Where.
+        /// Position of the read.
         at: u64,
-        /// Why.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The input is empty.
-    #[error("the input is empty: not even a frame's header is there")]
+    #[error("the input is empty: an LZ4 file has at least a frame header")]
     Empty,
-    /// The input starts with something else than a frame.
+    /// The input does not start with a frame.
     #[error("byte 0: not an LZ4 file: it starts with {}", hex(magic))]
     NotLz4 {
-        /// Its first bytes.
+        /// The first bytes of the input.
         magic: [u8; 4],
     },
-    /// Bytes that are no frame follow the last frame. All content before them has been handed out and was right.
-    #[error("byte {at}: what follows the last frame is no frame")]
+    /// The last frame is followed by bytes that are not a frame. All content before them was returned and is correct.
+    #[error("byte {at}: the last frame is followed by bytes that are not a frame")]
     TrailingGarbage {
-        /// Where they start.
+        /// Position of the first such byte.
         at: u64,
     },
     /// The input ends too early.
-    #[error("truncated: the input ends at byte {at}, within {within}")]
+    #[error("truncated: the input ends at byte {at}, within {within}{}", OfPage(*page))]
     Truncated {
-        /// Where the input ends.
+        /// Length of the input.
         at: u64,
-        /// What is cut short.
+        /// The first page that is missing.
+        page: Option<u64>,
+        /// The part that is cut short.
         within: &'static str,
     },
-    /// A frame's header is damaged, or asks for what nobody has defined.
+    /// A frame header is damaged or uses a feature that is not defined.
     #[error("byte {at}: bad frame header: {what}")]
     Header {
-        /// Where the frame starts.
+        /// Position of the frame.
         at: u64,
         /// What is wrong.
         what: &'static str,
     },
-    /// The frame was made with a dictionary, which is not here.
-    #[error("byte {at}: the frame needs dictionary {id:#010x}, and dictionaries are not supported")]
+    /// The frame needs a dictionary.
+    #[error("byte {at}: the frame needs dictionary {id:#010x}; dictionaries are not supported")]
     Dictionary {
-        /// Where the frame starts.
+        /// Position of the frame.
         at: u64,
         /// The dictionary's number.
         id: u32,
     },
-    /// A block is larger than its frame allows.
-    #[error("byte {at}: a block of {len_bytes} bytes, where the frame allows {max_bytes}")]
+    /// A block is longer than its frame allows.
+    #[error("{}: a block claims {len_bytes} bytes; the frame allows {max_bytes}", Place(*at, *page))]
     BlockTooLarge {
-        /// Where the block starts.
+        /// Position of the block.
         at: u64,
-        /// The bytes it claims.
+        /// The block's page.
+        page: Option<u64>,
+        /// The length that the block claims.
         len_bytes: u64,
-        /// The most it may have.
+        /// The longest block that the frame allows.
         max_bytes: u64,
     },
-    /// A block is not what it was when it was written.
-    #[error("byte {at}: corrupt block: its checksum is {actual:08x}, not {expected:08x}")]
+    /// A block does not match its checksum.
+    #[error("{}: corrupt block: its checksum is {actual:08x}, not {expected:08x}", Place(*at, *page))]
     BlockChecksum {
-        /// Where the block starts.
+        /// Position of the block.
         at: u64,
-        /// The checksum that is stored.
+        /// The block's page.
+        page: Option<u64>,
+        /// The stored checksum.
         expected: u32,
-        /// The checksum of the bytes that are there.
+        /// The checksum of the block.
         actual: u32,
     },
-    /// A block that cannot be decoded.
-    #[error("byte {at}: corrupt block: {reason}")]
+    /// A block cannot be decoded.
+    #[error("{}: corrupt block: {reason}", Place(*at, *page))]
     Block {
-        /// Where the block starts.
+        /// Position of the block.
         at: u64,
-        /// Why not.
+        /// The block's page.
+        page: Option<u64>,
+        /// What is wrong.
         reason: String,
     },
-    /// A frame's content is not as long as its header announced.
-    #[error("byte {at}: the frame holds {actual} bytes of content, its header announced {announced}")]
+    /// The content of a frame does not have the length that the frame's header announces.
+    #[error("byte {at}: the frame holds {actual} bytes of content, but its header announces {announced}")]
     ContentSize {
-        /// Where the frame starts.
+        /// Position of the frame.
         at: u64,
         /// The announced length.
         announced: u64,
-        /// The length so far, or in all.
+        /// The length found so far, or in total.
         actual: u64,
     },
-    /// A frame's content is not what it was when it was written.
+    /// The content of a frame does not match its checksum.
     #[error("byte {at}: corrupt content: its checksum is {actual:08x}, not {expected:08x}")]
     ContentChecksum {
-        /// Where the checksum stands.
+        /// Position of the checksum.
         at: u64,
-        /// The checksum that is stored.
+        /// The stored checksum.
         expected: u32,
         /// The checksum of the content.
         actual: u32,
     },
-    /// The index is damaged or does not tell of this file. The file may still be read from its start.
+    /// The index is damaged or does not describe this file. The file can still be read from its start.
     #[error("bad index: {0}")]
     Index(String),
-    /// Pages that the archive does not have.
-    #[error("pages {start} to {end} are asked for, and the archive has {pages}")]
+    /// The archive does not have these pages.
+    #[error("pages {start} to {end} requested, but the archive has {pages}")]
     PageRange {
-        /// The first page asked for.
+        /// The first page requested.
         start: u64,
         /// The page after the last.
         end: u64,
-        /// The pages there are.
+        /// The number of pages.
         pages: u64,
+    },
+    /// A section of the index is longer than the caller allows.
+    #[error("section {name:?} has {len_bytes} bytes; at most {max_bytes} are allowed")]
+    SectionTooLarge {
+        /// The section's name.
+        name: String,
+        /// Its length.
+        len_bytes: u64,
+        /// The limit.
+        max_bytes: u64,
     },
     /// The page decoder failed for a reason that is not in the data.
     #[error("the page decoder failed: {0}")]
@@ -144,6 +166,39 @@ pub enum Error {
 impl Error {
     pub(crate) fn index(reason: impl Into<String>) -> Self {
         Self::Index(reason.into())
+    }
+
+    /// Adds the page to an error that does not name one.
+    pub(crate) fn in_page(mut self, number: Option<u64>) -> Self {
+        match &mut self {
+            Self::Truncated { page, .. }
+            | Self::BlockTooLarge { page, .. }
+            | Self::BlockChecksum { page, .. }
+            | Self::Block { page, .. } => *page = page.or(number),
+            _ => {}
+        }
+        self
+    }
+}
+
+/// A position, with its page if that is known.
+struct Place(u64, Option<u64>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self(at, Some(page)) => write!(f, "page {page} (byte {at})"),
+            Self(at, None) => write!(f, "byte {at}"),
+        }
+    }
+}
+
+/// The page that a truncation starts with.
+struct OfPage(Option<u64>);
+
+impl fmt::Display for OfPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |page| write!(f, " of page {page}"))
     }
 }
 

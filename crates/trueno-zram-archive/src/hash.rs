@@ -1,15 +1,15 @@
-//! XXH32 of a stream, with a short way over zeros.
+//! XXH32 of a stream, with a short cut for zeros.
 
 /// The primes of XXH32.
 const PRIMES: [u32; 5] = [2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393];
 
-/// Bytes that one step takes in: a word for each of the four lanes.
+/// Bytes that one step hashes: a word for each of the four lanes.
 const STRIPE: usize = 16;
 
-/// XXH32 of all content so far, and how many bytes that was.
+/// XXH32 of all content so far, and its length.
 ///
-/// It is serial by nature, so it is kept apart from the writer: let it run where the content is at hand anyway, on the
-/// thread that reads the input, beside those that compress. Zeros go in without being there.
+/// XXH32 is serial, so it is separate from the writer: run it on the thread that reads the input, beside those that
+/// compress. Zeros can be hashed without having them in memory.
 ///
 /// ```
 /// use trueno_zram_archive::ContentHash;
@@ -21,13 +21,13 @@ const STRIPE: usize = 16;
 #[derive(Clone, Debug)]
 pub struct ContentHash {
     lanes: [u32; 4],
-    /// Bytes that do not make a stripe yet: the first `len_bytes % STRIPE`.
+    /// Bytes that do not fill a stripe yet: the first `len_bytes % STRIPE`.
     rest: [u8; STRIPE],
     len_bytes: u64,
 }
 
 impl ContentHash {
-    /// The hash of nothing.
+    /// Returns the hash of no content.
     ///
     /// ```
     /// assert_eq!(trueno_zram_archive::ContentHash::new().digest(), 0x02cc_5d05);
@@ -38,7 +38,7 @@ impl ContentHash {
         Self { lanes, rest: [0; STRIPE], len_bytes: 0 }
     }
 
-    /// Takes in more content.
+    /// Hashes more content.
     ///
     /// ```
     /// use trueno_zram_archive::ContentHash;
@@ -65,7 +65,7 @@ impl ContentHash {
         self.rest[..tail.len()].copy_from_slice(tail);
     }
 
-    /// Takes in so many zero bytes: faster than zeros that lie in memory by half.
+    /// Hashes this many zero bytes, 1.5 times as fast as zeros in memory.
     ///
     /// ```
     /// let mut hash = trueno_zram_archive::ContentHash::new();
@@ -75,7 +75,7 @@ impl ContentHash {
     pub fn update_zeros(&mut self, len_bytes: u64) {
         const ZEROS: [u8; STRIPE] = [0; STRIPE];
         let held = self.held();
-        // Up to where a stripe starts, then whole stripes without their words, then what is left.
+        // Up to the start of a stripe, then whole stripes without their words, then the rest.
         let first = if held == 0 { 0 } else { len_bytes.min((STRIPE - held) as u64) };
         let stripes = (len_bytes - first) / STRIPE as u64;
         let last = (len_bytes - first) % STRIPE as u64;
@@ -90,7 +90,7 @@ impl ContentHash {
         self.update(zeros(last));
     }
 
-    /// Bytes taken in.
+    /// Returns the number of bytes hashed.
     ///
     /// ```
     /// let mut hash = trueno_zram_archive::ContentHash::new();
@@ -102,7 +102,7 @@ impl ContentHash {
         self.len_bytes
     }
 
-    /// The hash of all that was taken in.
+    /// Returns the hash of all content so far.
     ///
     /// ```
     /// let mut hash = trueno_zram_archive::ContentHash::new();
@@ -135,7 +135,7 @@ impl ContentHash {
         hash ^ (hash >> 16)
     }
 
-    /// Bytes in `rest`.
+    /// Returns the number of bytes in `rest`.
     fn held(&self) -> usize {
         usize::try_from(self.len_bytes % STRIPE as u64).expect("less than a stripe")
     }
@@ -147,8 +147,8 @@ impl Default for ContentHash {
     }
 }
 
-/// Takes in a stripe. Written out lane by lane: as a loop the compiler makes slow vector instructions of it, and so it does if
-/// the products of several stripes are made ahead.
+/// Hashes a stripe. Written out lane by lane: from a loop the compiler makes slow vector instructions, and also if the
+/// products of several stripes are computed ahead.
 #[inline(always)]
 fn step([a, b, c, d]: [u32; 4], stripe: &[u8; STRIPE]) -> [u32; 4] {
     let word = |i: usize| u32::from_le_bytes([stripe[i], stripe[i + 1], stripe[i + 2], stripe[i + 3]]);
@@ -160,7 +160,7 @@ fn round(lane: u32, word: u32) -> u32 {
     lane.wrapping_add(word.wrapping_mul(PRIMES[1])).rotate_left(13).wrapping_mul(PRIMES[0])
 }
 
-/// XXH32 of a short piece: a block, a header, a part of the index.
+/// Returns the XXH32 of a block, a header or a part of the index.
 pub(crate) fn xxh32(bytes: &[u8]) -> u32 {
     xxhash_rust::xxh32::xxh32(bytes, 0)
 }

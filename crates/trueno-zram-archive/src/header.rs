@@ -5,17 +5,17 @@ use crate::hash::xxh32;
 
 /// Magic number of a frame.
 pub(crate) const FRAME_MAGIC: u32 = 0x184d_2204;
-/// Magic number of a frame of the old format, which has neither header nor checksums.
+/// Magic number of a frame of the legacy format, which has neither header nor checksums.
 pub(crate) const LEGACY_MAGIC: u32 = 0x184c_2102;
 /// The first of the 16 magic numbers of skippable frames.
 pub(crate) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 
-/// Content in a block of the old format, at most.
+/// The most content in a block of the legacy format.
 pub(crate) const LEGACY_BLOCK: usize = 8 << 20;
-/// Bytes of a block of the old format, at most; a size word above this is the next frame's magic number.
+/// The longest block of the legacy format; a size word above this is the next frame's magic number.
 pub(crate) const LEGACY_BLOCK_BOUND: usize = LEGACY_BLOCK + LEGACY_BLOCK / 255 + 16;
 
-/// The high bit of a block's size word: the block is stored as it is.
+/// The high bit of a block's size word: the block is stored, not compressed.
 pub(crate) const RAW_BLOCK: u32 = 1 << 31;
 
 /// The block size of archives: see [`RUN_PAGES`](crate::constant::RUN_PAGES).
@@ -29,7 +29,7 @@ const CONTENT_CHECKSUM: u8 = 1 << 2;
 const RESERVED: u8 = 1 << 1;
 const DICTIONARY: u8 = 1;
 
-/// What a header says.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) independent: bool,
@@ -40,29 +40,29 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// The header of an archive.
+    /// Returns the header of an archive.
     pub(crate) fn archive(content_size: Option<u64>, block_checksums: bool, content_checksum: bool) -> Self {
         Self { independent: true, block_checksums, content_checksum, content_size, max_block: ARCHIVE_MAX_BLOCK }
     }
 
-    /// Bytes after the magic number and flags that the flags announce.
+    /// Returns the number of bytes after magic number and flags, as the flags announce it.
     pub(crate) fn len_after(flags: u8) -> usize {
         let size = if flags & CONTENT_SIZE == 0 { 0 } else { 8 };
         let dictionary = if flags & DICTIONARY == 0 { 0 } else { 4 };
         1 + size + dictionary + 1
     }
 
-    /// Bytes of the checksum after each block.
+    /// Length of the checksum after each block.
     pub(crate) fn block_checksum_len(&self) -> usize {
         if self.block_checksums { 4 } else { 0 }
     }
 
-    /// Bytes after the last block: the end mark, and the content's checksum.
+    /// Number of bytes after the last block: the end mark and the content's checksum.
     pub(crate) fn end_len(&self) -> u64 {
         if self.content_checksum { 8 } else { 4 }
     }
 
-    /// The header with its magic number. Only the block size of archives is written.
+    /// Returns the header with its magic number. Only the block size of archives can be written.
     pub(crate) fn encode(&self) -> Vec<u8> {
         debug_assert_eq!(self.max_block, ARCHIVE_MAX_BLOCK);
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
@@ -78,7 +78,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header: its bytes after the magic number, all that the flags announce. `at` is where the frame starts.
+    /// Parses a header: its bytes after the magic number, as many as the flags announce. `at` is the frame's position.
     pub(crate) fn parse(bytes: &[u8], at: u64) -> Result<Self> {
         let bad = |what| Error::Header { at, what };
         let cut = bad("it is cut short");
@@ -87,7 +87,7 @@ impl Header {
         if described.len() != Self::len_after(flags) {
             return Err(cut);
         }
-        // The checksum first: a damaged header is no sign of a newer format.
+        // The checksum first: a damaged header is not a newer format.
         if checksum(described) != stored {
             return Err(bad("its checksum is wrong"));
         }
@@ -120,7 +120,7 @@ impl Header {
     }
 }
 
-/// The second byte of the descriptor's hash.
+/// Returns the second byte of the descriptor's hash.
 fn checksum(descriptor: &[u8]) -> u8 {
     xxh32(descriptor).to_le_bytes()[1]
 }

@@ -1,10 +1,10 @@
-//! A window on an input stream: bytes read ahead, and where in the stream they stand.
+//! A window on an input stream: the bytes read ahead, and their position in the stream.
 
 use std::io::{ErrorKind, Read};
 
 use crate::error::{Error, Result};
 
-/// Bytes asked for beyond those that are needed.
+/// Bytes read beyond those that are needed.
 const READ_AHEAD: usize = 256 << 10;
 
 pub(crate) struct Input<R> {
@@ -13,54 +13,74 @@ pub(crate) struct Input<R> {
     storage: Vec<u8>,
     pos: usize,
     end: usize,
-    /// Where `storage[0]` stands in the stream.
+    /// Position of `storage[0]` in the stream.
     base: u64,
     at_end: bool,
+    /// Bytes that `release` has moved.
+    #[cfg(test)]
+    moved_bytes: u64,
 }
 
 impl<R: Read> Input<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self { reader, storage: Vec::new(), pos: 0, end: 0, base: 0, at_end: false }
+        Self {
+            reader,
+            storage: Vec::new(),
+            pos: 0,
+            end: 0,
+            base: 0,
+            at_end: false,
+            #[cfg(test)]
+            moved_bytes: 0,
+        }
     }
 
-    /// Where in the stream the next byte stands.
+    /// Position of the next byte in the stream.
     pub(crate) fn position(&self) -> u64 {
         self.base + self.pos as u64
     }
 
-    /// Where in the stream the bytes read so far end.
+    /// Position in the stream after the last byte read.
     pub(crate) fn end_position(&self) -> u64 {
         self.base + self.end as u64
     }
 
-    /// What is read and not consumed.
+    /// The bytes that are read and not consumed.
     pub(crate) fn available(&self) -> &[u8] {
         &self.storage[self.pos..self.end]
     }
 
-    /// The next byte's place in [`window`](Self::window).
+    /// Position of the next byte in [`window`](Self::window).
     pub(crate) fn place(&self) -> usize {
         self.pos
     }
 
-    /// All bytes since the last [`release`](Self::release), consumed or not.
+    /// All bytes in memory, those consumed since the last [`release`](Self::release) included.
     pub(crate) fn window(&self) -> &[u8] {
         &self.storage[..self.end]
     }
 
-    /// Reads until `len` bytes are available; `false` if the stream ends before.
+    /// Reads until `len` bytes are available; returns `false` if the stream ends before.
+    #[inline]
     pub(crate) fn need(&mut self, len: usize) -> Result<bool> {
+        if self.end - self.pos >= len { Ok(true) } else { self.read_until(len) }
+    }
+
+    #[cold]
+    fn read_until(&mut self, len: usize) -> Result<bool> {
         while self.end - self.pos < len {
             if self.at_end {
                 return Ok(false);
             }
             let wanted = self.pos + len + READ_AHEAD;
-            if self.storage.len() < wanted {
-                self.storage.resize(wanted, 0);
+            // Storage grows with the bytes that are there, not with the length that is claimed.
+            let target = wanted.min(2 * self.end + READ_AHEAD);
+            if self.storage.len() < target {
+                self.storage.resize(target, 0);
             }
-            match self.reader.read(&mut self.storage[self.end..wanted]) {
+            match self.reader.read(&mut self.storage[self.end..target]) {
                 Ok(0) => self.at_end = true,
-                Ok(count) => self.end += count.min(wanted - self.end),
+                Ok(count) => self.end += count.min(target - self.end),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(source) => return Err(Error::Read { at: self.end_position(), source }),
             }
@@ -68,39 +88,95 @@ impl<R: Read> Input<R> {
         Ok(true)
     }
 
-    /// As [`need`](Self::need); an early end is an error that says what is cut short.
+    /// Like [`need`](Self::need); an early end is an error that names the part that is cut short.
+    #[inline]
     pub(crate) fn demand(&mut self, len: usize, within: &'static str) -> Result<&[u8]> {
         if self.need(len)? {
             Ok(&self.storage[self.pos..self.pos + len])
         } else {
-            Err(Error::Truncated { at: self.end_position(), within })
+            Err(Error::Truncated { at: self.end_position(), page: None, within })
         }
     }
 
-    /// Goes on by `len` bytes, which must be available.
+    /// Reads a little-endian 32-bit number and consumes it.
+    pub(crate) fn take_u32(&mut self, within: &'static str) -> Result<u32> {
+        let bytes = self.demand(4, within)?;
+        let number = u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+        self.consume(4);
+        Ok(number)
+    }
+
+    /// Consumes `len` available bytes.
     pub(crate) fn consume(&mut self, len: usize) {
-        assert!(len <= self.end - self.pos, "only what is available can be consumed");
+        assert!(len <= self.end - self.pos, "only available bytes can be consumed");
         self.pos += len;
     }
 
-    /// Goes on by `len` bytes, whether they are available or not.
+    /// Consumes `len` bytes, available or not.
     pub(crate) fn skip(&mut self, len: u64, within: &'static str) -> Result<()> {
         let mut left = len;
         while left > 0 {
             self.release();
             self.demand(1, within)?;
             let step = left.min(self.available().len() as u64);
-            self.consume(usize::try_from(step).expect("as many as are in memory"));
+            self.consume(usize::try_from(step).expect("no more than is in memory"));
             left -= step;
         }
         Ok(())
     }
 
-    /// Lets consumed bytes go: places in the window that were noted before do not hold any more.
+    /// Consumes the rest of the stream; returns its length in bytes.
+    pub(crate) fn skip_rest(&mut self) -> Result<u64> {
+        let start = self.position();
+        while self.need(1)? {
+            self.consume(self.available().len());
+            self.release();
+        }
+        Ok(self.position() - start)
+    }
+
+    /// Frees consumed bytes. Positions in the window from before are no longer valid.
     pub(crate) fn release(&mut self) {
+        let left = self.end - self.pos;
+        // Moving the rest costs its length, so wait until as much was consumed: the cost per input byte is constant,
+        // however small the frames are.
+        if left > self.pos {
+            return;
+        }
         self.storage.copy_within(self.pos..self.end, 0);
+        #[cfg(test)]
+        {
+            self.moved_bytes += left as u64;
+        }
         self.base += self.pos as u64;
-        self.end -= self.pos;
+        self.end = left;
         self.pos = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releasing_often_moves_no_more_bytes_than_the_input_has() {
+        let bytes = vec![7; 3_000_000];
+        let mut input = Input::new(&bytes[..]);
+        for number in 0..300_000 {
+            input.release();
+            assert_eq!(input.position(), number * 10);
+            assert_eq!(input.demand(10, "the test").expect("enough"), [7; 10]);
+            input.consume(10);
+        }
+        assert!(!input.need(1).expect("the end"));
+        assert!(input.moved_bytes <= bytes.len() as u64, "{} bytes moved", input.moved_bytes);
+        assert!(input.storage.len() <= 4 * READ_AHEAD, "{} bytes held", input.storage.len());
+    }
+
+    #[test]
+    fn a_claimed_length_sets_no_memory_aside() {
+        let mut input = Input::new(&[1, 2, 3][..]);
+        assert!(!input.need(1 << 30).expect("a short stream"));
+        assert!(input.storage.len() <= 2 * READ_AHEAD, "{} bytes for 3", input.storage.len());
     }
 }

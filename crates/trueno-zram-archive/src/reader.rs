@@ -1,28 +1,30 @@
-//! Streams any .lz4 input, whoever made it.
+//! Streams any .lz4 input.
 
 use std::io::Read;
 
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{BatchCodec, PAGE_SIZE, PageStats};
 
 use crate::block::Block;
 use crate::constant::zero_pages_of;
-use crate::content::ContentBatch;
-use crate::decoder::{CpuPageDecoder, PageDecoder};
+use crate::content::{ContentBatch, Stretch};
+use crate::damage::{Damage, DamageKind, record};
+use crate::decoder::Decoders;
 use crate::error::{Error, Result};
-use crate::frame::{Frame, Shape};
+use crate::frame::{Frame, MAX_BATCH_BLOCKS, Shape};
 use crate::header::{
     ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header, LEGACY_BLOCK, LEGACY_BLOCK_BOUND, LEGACY_MAGIC, RAW_BLOCK, SKIPPABLE_MAGIC,
 };
-use crate::index::{INDEX_FRAME_MAGIC, INDEX_MAGIC, IndexBuilder, Keeps};
+use crate::index::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::index_builder::{IndexBuilder, Keeps};
+use crate::inline::{INLINE_BYTES, Inline, is_small};
 use crate::input::Input;
 use crate::lots::Lots;
-use crate::summary::PageCounts;
 use crate::verify::{PageFrame, check_index};
 
-/// Content in a batch, unless told.
+/// Content of a batch by default.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// What the stream's index was found to be.
+/// The result of comparing the stream's index with its frame.
 ///
 /// ```
 /// use trueno_zram_archive::IndexVerdict;
@@ -30,16 +32,17 @@ const BATCH_BYTES: usize = 8 << 20;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum IndexVerdict {
-    /// There is none.
+    /// The stream has no index.
     #[default]
     Absent,
-    /// It says what the frame holds, to the last entry.
+    /// The index describes the frame correctly, to the last entry.
     Agrees,
-    /// It is damaged, or tells of another frame; the content stands without it. The reason, in words.
+    /// The index is damaged or describes another frame. The content is correct without it, but pages read by this index
+    /// may be others. The text says what differs.
     Disagrees(String),
 }
 
-/// What was read so far, and at the end in all.
+/// What was read so far, and in total at the end.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentHash, FrameReader, IndexVerdict, WriteOptions};
@@ -53,63 +56,65 @@ pub enum IndexVerdict {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadSummary {
-    /// Bytes of content.
+    /// Length of the content in bytes.
     pub content_len: u64,
-    /// Bytes of input that are done with.
+    /// Bytes of input that are finished.
     pub input_len: u64,
-    /// Frames with content, those of the old format included.
+    /// Frames with content, those of the legacy format included.
     pub frames: u64,
-    /// Content checksums, which held.
+    /// Content checksums that were verified.
     pub content_checksums: u64,
     /// Skippable frames, the index included.
     pub skippable_frames: u64,
     /// Blocks.
     pub blocks: u64,
-    /// Pages by how they are held, of frames that are made of pages.
-    pub pages: PageCounts,
+    /// Pages of each form, in frames that are made of pages. `bytes_out` is the length of their blocks, with size words
+    /// and checksums.
+    pub pages: PageStats,
     /// The index. Of several, one that disagrees.
     pub index: IndexVerdict,
 }
 
-/// Streams any .lz4 input: page archives, and frames of all other makers, old format included.
+/// Streams any .lz4 input: page archives, and frames of all other encoders, the legacy format included.
 ///
-/// Blocks are decoded on all threads where they stand alone; pages by the [`PageDecoder`]. Whatever the input, memory
-/// stays bounded (a batch and its input: 16 MiB for page archives, up to 130 MiB for the largest blocks on many
-/// threads), and nothing panics.
+/// Independent blocks are decoded on all threads of the rayon pool that it is called in. Whatever the input, memory
+/// stays bounded: one batch and its input, which is 16 MiB for page archives and up to 130 MiB for the largest blocks
+/// on many threads. An input of a few bytes cannot claim that much: batches grow with the input.
 ///
 /// ```
-/// use trueno_zram_archive::{ContentBatch, FrameReader, Piece};
+/// use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
 /// let frame = b"\x04\x22\x4d\x18\x60\x40\x82\x05\x00\x00\x80hello\x00\x00\x00\x00"; // made by any LZ4 tool
 /// let (mut reader, mut batch, mut content) = (FrameReader::new(&frame[..]), ContentBatch::new(), Vec::new());
 /// while reader.read_batch(&mut batch)? {
-///     for piece in batch.pieces() {
-///         match piece {
-///             Piece::Data(bytes) => content.extend_from_slice(bytes),
-///             Piece::Zeros(len_bytes) => content.resize(content.len() + len_bytes as usize, 0),
+///     for span in batch.spans() {
+///         match span {
+///             ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+///             ContentSpan::Zeros(len_bytes) => content.resize(content.len() + len_bytes as usize, 0),
 ///         }
 ///     }
 /// }
 /// assert_eq!(content, b"hello");
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
-pub struct FrameReader<R: Read, D: PageDecoder = CpuPageDecoder> {
+pub struct FrameReader<'c, R: Read> {
     input: Input<R>,
-    decoder: D,
-    fallback: CpuPageDecoder,
+    decoders: Decoders<'c>,
     batch_bytes: usize,
     summary: ReadSummary,
     announced_len: Option<u64>,
     frame: Option<Frame>,
-    /// Blocks gathered and not decoded yet; their places are in the input's window.
+    /// Blocks gathered and not decoded yet; they lie in the input's window.
     pending: Vec<Block>,
-    /// An error of the blocks behind those gathered, for when these are decoded.
+    /// An error after the blocks gathered; reported when these are decoded.
     deferred: Option<Error>,
     /// The frame before, for its index.
     page_frame: Option<PageFrame>,
+    /// Damage so far, if the reader salvages.
+    damage: Option<Vec<Damage>>,
 }
 
-impl<R: Read> FrameReader<R> {
-    /// Reads `input`, decoding on the rayon pool that it is called in.
+impl<'c, R: Read> FrameReader<'c, R> {
+    /// Reads `input` and decodes on the rayon pool that it is called in.
     ///
     /// ```
     /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
@@ -117,23 +122,26 @@ impl<R: Read> FrameReader<R> {
     /// assert!(matches!(nothing, Err(Error::Empty)));
     /// ```
     pub fn new(input: R) -> Self {
-        Self::with_decoder(input, CpuPageDecoder::new())
+        Self::build(input, Decoders::new(None))
     }
-}
 
-impl<R: Read, D: PageDecoder> FrameReader<R, D> {
-    /// Reads `input`, with pages decoded by `decoder`.
+    /// Reads `input`, with pages decoded by `codec`.
     ///
     /// ```
-    /// use trueno_zram_archive::{CpuPageDecoder, FrameReader};
-    /// let reader = FrameReader::with_decoder(std::io::empty(), CpuPageDecoder::new());
+    /// use trueno_zram_archive::FrameReader;
+    /// use trueno_zram_core::CpuBatchCompressor;
+    /// let mut compressor = CpuBatchCompressor::default();
+    /// let reader = FrameReader::with_codec(std::io::empty(), &mut compressor);
     /// assert_eq!(reader.summary().frames, 0);
     /// ```
-    pub fn with_decoder(input: R, decoder: D) -> Self {
+    pub fn with_codec(input: R, codec: &'c mut dyn BatchCodec) -> Self {
+        Self::build(input, Decoders::new(Some(codec)))
+    }
+
+    fn build(input: R, decoders: Decoders<'c>) -> Self {
         Self {
             input: Input::new(input),
-            decoder,
-            fallback: CpuPageDecoder::new(),
+            decoders,
             batch_bytes: BATCH_BYTES,
             summary: ReadSummary::default(),
             announced_len: None,
@@ -141,10 +149,11 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
             pending: Vec::new(),
             deferred: None,
             page_frame: None,
+            damage: None,
         }
     }
 
-    /// Sets about how many bytes of content a batch is to have; 8 MiB unless set. Frames of large blocks take more.
+    /// Sets about how many bytes of content a batch has; 8 MiB by default. Frames of large blocks take more.
     ///
     /// ```
     /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty()).batch_bytes(64 << 20); // for a GPU
@@ -156,10 +165,40 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         self
     }
 
-    /// Decodes the next batch; `false` at the end, when all checksums have held.
+    /// Makes the reader go on after damage. Content that cannot be restored becomes zeros, and is listed by
+    /// [`damage`](Self::damage).
     ///
-    /// Every block handed out has passed its own checksum, where there is one. Whether the content's checksum holds is only
-    /// known at the end of its frame: what was handed out before may turn out to be wrong by a later error.
+    /// A damaged block header ends the reading, since a stream cannot find the next block: the rest of the frame becomes
+    /// zeros, if its length is known. [`SalvageReader`](crate::SalvageReader) finds the next block by the index.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ContentBatch, DamageKind, FrameReader};
+    /// let wrong_checksum = b"\x04\x22\x4d\x18\x70\x40\xad\x05\x00\x00\x80hello\x01\x02\x03\x04\x00\x00\x00\x00";
+    /// let mut reader = FrameReader::new(&wrong_checksum[..]).salvaging();
+    /// while reader.read_batch(&mut ContentBatch::new())? {}
+    /// assert_eq!((reader.damage()[0].kind, reader.damage()[0].content.end), (DamageKind::Checksum, 5));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn salvaging(mut self) -> Self {
+        self.damage = Some(Vec::new());
+        self
+    }
+
+    /// Returns the damage so far, in order of the content. Empty unless the reader is [`salvaging`](Self::salvaging).
+    ///
+    /// ```
+    /// assert!(trueno_zram_archive::FrameReader::new(std::io::empty()).damage().is_empty());
+    /// ```
+    #[must_use]
+    pub fn damage(&self) -> &[Damage] {
+        self.damage.as_deref().unwrap_or_default()
+    }
+
+    /// Decodes the next batch; returns `false` at the end, when all checksums were verified.
+    ///
+    /// Every block in a batch matches its own checksum, if it has one. The content's checksum is known only at the end
+    /// of its frame: content of earlier batches may turn out to be wrong by a later error.
     ///
     /// ```
     /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
@@ -169,32 +208,69 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
     /// ```
     ///
     /// # Errors
-    /// Each says what is wrong, and at which byte of the input. After an error the reader is of no more use.
+    /// The error says what is wrong and where. The reader cannot be used after an error.
     pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
+        out.start(0);
+        match self.fill(out) {
+            // Content before the error first.
+            Err(error) if out.len_bytes() > 0 => {
+                self.pending.clear();
+                self.deferred = Some(error);
+                Ok(true)
+            }
+            result => result,
+        }
+    }
+
+    /// Fills a batch: with one lot of large blocks or pages, or with many small blocks, of many frames if need be.
+    fn fill(&mut self, out: &mut ContentBatch) -> Result<bool> {
         loop {
-            out.start(0);
-            let Some(frame) = &mut self.frame else {
-                if self.next_frame()? {
-                    continue;
-                }
-                return Ok(false);
-            };
-            if !self.pending.is_empty() {
-                self.decode(out)?;
-                if out.len_bytes() > 0 {
+            if self.pending.is_empty()
+                && let Some(error) = self.deferred.take()
+            {
+                self.give_up(error, out)?;
+            }
+            let Some(frame) = &self.frame else {
+                if out.extra.len() >= INLINE_BYTES {
                     return Ok(true);
                 }
-            } else if let Some(error) = self.deferred.take() {
-                return Err(error);
+                match self.next_frame() {
+                    Ok(true) => continue,
+                    Ok(false) => return Ok(out.len_bytes() > 0),
+                    Err(error) => {
+                        self.give_up(error, out)?;
+                        continue;
+                    }
+                }
+            };
+            if !self.pending.is_empty() {
+                if self.damage.is_some() || is_small(&self.pending, frame) {
+                    self.decode_inline(out)?;
+                    if out.extra.len() >= INLINE_BYTES {
+                        return Ok(true);
+                    }
+                } else if out.len_bytes() > 0 {
+                    return Ok(true);
+                } else {
+                    if let Err(error) = self.decode(out) {
+                        out.start(0);
+                        return Err(error);
+                    }
+                    if out.len_bytes() > 0 {
+                        return Ok(true);
+                    }
+                }
             } else if frame.ended {
-                self.end_frame()?;
+                if let Err(error) = self.end_frame() {
+                    self.give_up(error, out)?;
+                }
             } else if let Err(error) = self.gather() {
                 self.deferred = Some(error);
             }
         }
     }
 
-    /// What was read so far.
+    /// Returns what was read so far.
     ///
     /// ```
     /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
@@ -205,7 +281,7 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         &self.summary
     }
 
-    /// The length of content that the first frame's header announces, once `read_batch` has read it. For progress.
+    /// Returns the length of content that the first frame's header announces, once `read_batch` has read it.
     ///
     /// ```
     /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
@@ -216,7 +292,7 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         self.announced_len
     }
 
-    /// Goes to the next frame that has content; `false` if there is none.
+    /// Goes to the next frame; returns `false` at the end.
     fn next_frame(&mut self) -> Result<bool> {
         self.input.release();
         let at = self.input.position();
@@ -224,10 +300,9 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         if !self.input.need(1)? {
             return if at == 0 { Err(Error::Empty) } else { Ok(false) };
         }
-        let magic = self.input.demand(4, "a frame's magic number")?;
-        let magic: [u8; 4] = magic.try_into().expect("four bytes");
-        self.input.consume(4);
-        match u32::from_le_bytes(magic) {
+        let magic = self.input.take_u32("a frame's magic number")?;
+        let content_start = self.summary.content_len;
+        match magic {
             FRAME_MAGIC => self.start_frame(at)?,
             LEGACY_MAGIC => {
                 let header = Header {
@@ -237,14 +312,14 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
                     content_size: None,
                     max_block: LEGACY_BLOCK,
                 };
-                self.frame = Some(Frame::new(at, header, Shape::Legacy, None));
+                self.frame = Some(Frame::new(at, content_start, header, Shape::Legacy, None));
             }
             other if other & !15 == SKIPPABLE_MAGIC => {
                 self.skip_frame(other)?;
                 self.summary.skippable_frames += 1;
                 return Ok(true);
             }
-            _ if at == 0 => return Err(Error::NotLz4 { magic }),
+            other if at == 0 => return Err(Error::NotLz4 { magic: other.to_le_bytes() }),
             _ => return Err(Error::TrailingGarbage { at }),
         }
         self.summary.frames += 1;
@@ -269,16 +344,14 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         };
         let header_len = 4 + len as u64;
         let index = like_archive.then(|| IndexBuilder::new(&header, header_len, Keeps::Checksums));
-        self.frame = Some(Frame::new(at, header, shape, index));
+        self.frame = Some(Frame::new(at, self.summary.content_len, header, shape, index));
         Ok(())
     }
 
-    /// Passes over a skippable frame; if it is an index, it is held to the frame before.
+    /// Skips a skippable frame. An index is compared with the frame before it.
     fn skip_frame(&mut self, magic: u32) -> Result<()> {
         const WITHIN: &str = "a skippable frame";
-        let len = self.input.demand(4, WITHIN)?;
-        let len = u32::from_le_bytes(len.try_into().expect("four bytes"));
-        self.input.consume(4);
+        let len = self.input.take_u32(WITHIN)?;
         let marked = magic == INDEX_FRAME_MAGIC
             && len as usize >= INDEX_MAGIC.len()
             && self.input.demand(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
@@ -292,65 +365,23 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         Ok(())
     }
 
-    /// Gathers blocks of the frame, as many as a batch is to have.
+    /// Gathers blocks of the frame, as many as a batch has.
     fn gather(&mut self) -> Result<()> {
         self.input.release();
         let frame = self.frame.as_mut().expect("a frame is being read");
-        let checksum_len = frame.header.block_checksum_len();
-        let legacy = frame.shape == Shape::Legacy;
-        let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
-        let (mut room, mut zero_room) = frame.batch_blocks(self.batch_bytes);
-        while room > 0 && zero_room > 0 && self.input.place() <= frame.input_bound(self.batch_bytes) {
-            let at = self.input.position();
-            if legacy && !self.input.need(1)? {
-                frame.ended = true;
-                return Ok(());
-            }
-            let word = self.input.demand(4, "a block's size")?;
-            let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
-            let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK != 0, word & !RAW_BLOCK) };
-            let len = len as usize;
-            if legacy && len > max_len {
-                // No block: the magic number of the next frame.
-                frame.ended = true;
-                return Ok(());
-            }
-            if word == 0 && !legacy {
-                self.input.consume(4);
-                frame.ended = true;
-                return Ok(());
-            }
-            if len > max_len {
-                return Err(Error::BlockTooLarge { at, len_bytes: len as u64, max_bytes: max_len as u64 });
-            }
-            self.input.demand(4 + len + checksum_len, "a block")?;
-            let start = self.input.place() + 4;
-            let mut block = Block { at, start, len, raw, zero_pages: 0 };
-            if frame.shape == Shape::Pages && !raw {
-                block.zero_pages = zero_pages_of(block.bytes(self.input.window())).unwrap_or(0);
-            }
-            if block.zero_pages > 0 {
-                zero_room -= 1;
-            } else {
-                room -= 1;
-            }
-            // The first block tells what the frame is made of, most often.
-            if frame.shape == Shape::Pages && frame.content_len == 0 && self.pending.is_empty() && !block.may_be_page()
-            {
-                frame.shape = Shape::Blocks;
-                room = room.min(frame.batch_blocks(self.batch_bytes).0);
-            }
-            self.input.consume(4 + len + checksum_len);
-            self.pending.push(block);
-        }
-        Ok(())
+        let mut page = frame.next_page();
+        let gathered = gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page);
+        gathered.map_err(|error| error.in_page(page))
     }
 
-    /// Decodes pending blocks.
+    /// Decodes pending blocks on all threads.
     fn decode(&mut self, out: &mut ContentBatch) -> Result<()> {
-        let frame = self.frame.as_mut().expect("pending blocks are of a frame");
-        // A frame that was taken for pages may have left more blocks here than there are places for large ones.
-        let room = if frame.shape == Shape::Pages { usize::MAX } else { frame.batch_blocks(self.batch_bytes).0 };
+        let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
+        // A frame that was taken for pages may have left more blocks here than there are slots for large ones.
+        let room = match frame.shape {
+            Shape::Pages => usize::MAX,
+            _ => frame.batch_blocks(self.batch_bytes, self.input.position()).0,
+        };
         let blocks = &self.pending[..self.pending.len().min(room)];
         let lots = Lots {
             window: self.input.window(),
@@ -361,8 +392,10 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
         };
         let done = match frame.shape {
             Shape::Pages => {
-                let decoded = in_pool(blocks.len(), || lots.decode_pages(&mut self.decoder, &self.fallback, out))?;
-                frame.enter(&decoded);
+                let decoded = in_pool(blocks.len(), || lots.decode_pages(&mut self.decoders, out))?;
+                for (entry, len_bytes) in &decoded.entries {
+                    frame.enter(*entry, *len_bytes);
+                }
                 if decoded.odd * 8 > decoded.blocks {
                     frame.shape = Shape::Blocks;
                 }
@@ -374,49 +407,159 @@ impl<R: Read, D: PageDecoder> FrameReader<R, D> {
             }
             Shape::Linked => in_pool(usize::MAX, || lots.decode_blocks(Some(&mut frame.history), out))?,
         };
+        frame.content_len += out.len_bytes();
+        self.finish_blocks(done, out.len_bytes())
+    }
+
+    /// Decodes pending blocks on this thread.
+    fn decode_inline(&mut self, out: &mut ContentBatch) -> Result<()> {
+        let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
+        let before = out.len_bytes();
+        let inline = Inline { window: self.input.window(), blocks: &self.pending, damage: self.damage.as_mut() };
+        match inline.decode(frame, out) {
+            Ok(done) => self.finish_blocks(done, out.len_bytes() - before),
+            Err(error) => {
+                self.summary.content_len += out.len_bytes() - before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts blocks that were decoded.
+    fn finish_blocks(&mut self, done: usize, content_len: u64) -> Result<()> {
         self.pending.drain(..done);
         self.summary.blocks += done as u64;
         self.summary.input_len = self.pending.first().map_or(self.input.position(), |block| block.at);
-        self.summary.content_len += out.len_bytes();
-        frame.content_len += out.len_bytes();
-        frame.check_len(|announced, actual| actual <= announced)
+        self.summary.content_len += content_len;
+        let frame = self.frame.as_ref().expect("blocks belong to a frame");
+        let checked = frame.check_len(|announced, actual| actual <= announced);
+        if self.damage.is_some() { Ok(()) } else { checked }
     }
 
-    /// Checks what stands at a frame's end.
+    /// Checks the end of a frame.
     fn end_frame(&mut self) -> Result<()> {
         let frame = self.frame.take().expect("a frame is being read");
-        frame.check_len(|announced, actual| actual == announced)?;
+        let mut checked = frame.check_len(|announced, actual| actual == announced);
         if frame.header.content_checksum {
             let at = self.input.position();
-            let stored = self.input.demand(4, "the content's checksum")?;
-            let expected = u32::from_le_bytes(stored.try_into().expect("four bytes"));
+            let expected = self.input.take_u32("the content's checksum")?;
             let actual = frame.hash.digest();
-            if actual != expected {
-                return Err(Error::ContentChecksum { at, expected, actual });
+            if actual == expected {
+                self.summary.content_checksums += 1;
+            } else {
+                checked = checked.and(Err(Error::ContentChecksum { at, expected, actual }));
             }
-            self.input.consume(4);
-            self.summary.content_checksums += 1;
+        }
+        match (&mut self.damage, checked) {
+            (_, Ok(())) => {}
+            (None, Err(error)) => return Err(error),
+            (Some(_), Err(_)) if frame.damaged => {}
+            (Some(damage), Err(_)) => {
+                let content = frame.content_start..self.summary.content_len;
+                record(damage, frame.at, content, DamageKind::Content);
+            }
         }
         let (content_len, frame_len) = (frame.content_len, self.input.position() - frame.at);
         self.page_frame = frame.index.map(|index| PageFrame { index: index.finish(), content_len, frame_len });
         if let Some(PageFrame { index, .. }) = &self.page_frame {
             let (all, more) = (&mut self.summary.pages, index.counts);
-            all.zero += more.zero;
             all.same_filled += more.same_filled;
+            all.zero += more.zero;
             all.lz4 += more.lz4;
             all.raw += more.raw;
+            all.bytes_out += more.bytes_out;
         }
+        Ok(())
+    }
+
+    /// Ends the reading at an error, or in a salvaging reader: records the damage and loses the rest of the input.
+    fn give_up(&mut self, error: Error, out: &mut ContentBatch) -> Result<()> {
+        let (Some(damage), Some(kind)) = (&mut self.damage, DamageKind::of(&error)) else { return Err(error) };
+        if self.summary.frames == 0 {
+            return Err(error);
+        }
+        let at = self.input.position();
+        let lost_input = self.input.skip_rest()?;
+        let start = self.summary.content_len;
+        // No byte of LZ4 stands for more than 255 bytes: a length that is only claimed makes no larger output.
+        let bound = lost_input.saturating_mul(255);
+        let lost = self.frame.take().map_or(0, |frame| frame.header.content_size.map_or(0, |_| frame.clip(bound)));
+        out.push(Stretch::Zeros(lost));
+        self.summary.content_len += lost;
+        record(damage, at, start..start + lost, kind);
         Ok(())
     }
 }
 
-impl<R: Read, D: PageDecoder> std::fmt::Debug for FrameReader<R, D> {
+/// Gathers blocks of a frame; `page` is the number of the next page, if the frame is made of pages.
+fn gather_blocks<R: Read>(
+    input: &mut Input<R>,
+    frame: &mut Frame,
+    batch_bytes: usize,
+    pending: &mut Vec<Block>,
+    page: &mut Option<u64>,
+) -> Result<()> {
+    let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == Shape::Legacy);
+    let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
+    let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
+    let start = input.place();
+    while room > 0 && zero_room > 0 && input.place() - start <= frame.input_bound(batch_bytes) {
+        let at = input.position();
+        if legacy && !input.need(1)? {
+            frame.ended = true;
+            return Ok(());
+        }
+        let word = input.demand(4, "a block's size")?;
+        let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
+        let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK != 0, word & !RAW_BLOCK) };
+        let len = len as usize;
+        if legacy && len > max_len {
+            // Not a block, but the magic number of the next frame.
+            frame.ended = true;
+            return Ok(());
+        }
+        if word == 0 && !legacy {
+            input.consume(4);
+            frame.ended = true;
+            return Ok(());
+        }
+        if len > max_len {
+            let (len_bytes, max_bytes) = (len as u64, max_len as u64);
+            return Err(Error::BlockTooLarge { at, page: None, len_bytes, max_bytes });
+        }
+        input.demand(4 + len + checksum_len, "a block")?;
+        let mut block = Block { at, start: input.place() + 4, len, raw, zero_pages: 0, page: *page };
+        if frame.shape == Shape::Pages && !raw {
+            block.zero_pages = zero_pages_of(block.bytes(input.window())).unwrap_or(0);
+        }
+        *page = page.map(|page| page + block.zero_pages.max(1) as u64);
+        if block.zero_pages > 0 {
+            zero_room -= 1;
+        } else {
+            room -= 1;
+        }
+        // Most often the first block tells what the frame is made of.
+        if frame.shape == Shape::Pages && frame.content_len == 0 && pending.is_empty() && !block.may_be_page() {
+            (frame.shape, *page, block.page) = (Shape::Blocks, None, None);
+            room = room.min(frame.batch_blocks(batch_bytes, at).0);
+        }
+        // Small blocks are decoded without slots, so they do not count.
+        if frame.shape != Shape::Pages && block.is_small() && pending.len() < MAX_BATCH_BLOCKS {
+            room += 1;
+        }
+        input.consume(4 + len + checksum_len);
+        pending.push(block);
+    }
+    Ok(())
+}
+
+impl<R: Read> std::fmt::Debug for FrameReader<'_, R> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("FrameReader").field("summary", &self.summary).finish_non_exhaustive()
     }
 }
 
-/// Runs work that forks many times inside the pool; going there each time takes longer. Little work is done here.
+/// Runs work that forks many times inside the pool, since entering it each time takes longer. Little work runs here.
 fn in_pool<T: Send>(blocks: usize, work: impl FnOnce() -> T + Send) -> T {
     if blocks < 32 { work() } else { rayon::join(work, || ()).0 }
 }

@@ -3,69 +3,39 @@
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 
-use crate::decoder::PageDecoder;
-use crate::entry::Entry;
+use trueno_zram_core::{BatchCodec, PageStats};
+
+use crate::blocks::Blocks;
 use crate::error::{Error, Result};
-use crate::hash::xxh32;
+use crate::group::GroupBlocks;
 use crate::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
-use crate::index::{
-    ENTRY_LEN, FOOTER_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, Group, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC,
-    pages_of, zero_entries,
-};
+use crate::index::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC, pages_of};
 use crate::range::PageRangeReader;
-use crate::sections;
-use crate::summary::PageCounts;
+use crate::sections::{Section, Sections};
+use crate::table::Table;
 
-/// A frame has at least so many bytes for each group before the last: 64 runs of 16 pages of zeros.
-const MIN_GROUP_LEN: u64 = 64 * 270;
-
-/// What a block holds.
-///
-/// ```
-/// use trueno_zram_archive::BlockKind;
-/// assert_ne!(BlockKind::Zeros, BlockKind::SameFilled);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockKind {
-    /// Up to 16 pages of zeros.
-    Zeros,
-    /// A page of one repeated 8-byte word that is not zero.
-    SameFilled,
-    /// A page as an LZ4 block.
-    Lz4,
-    /// A page as it is.
-    Raw,
-}
-
-/// Where a block lies, by the index.
-///
-/// ```
-/// use trueno_zram_archive::{BlockKind, BlockPlace};
-/// let place = BlockPlace { first_page: 32, pages: 16, kind: BlockKind::Zeros, offset: 15, len_bytes: 266 };
-/// assert_eq!(place.first_page + place.pages, 48);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockPlace {
-    /// The number of its first page.
-    pub first_page: u64,
-    /// Pages in it: 1, or up to 16 pages of zeros.
-    pub pages: u64,
-    /// What it holds.
-    pub kind: BlockKind,
-    /// Where its size word stands in the file.
-    pub offset: u64,
-    /// Bytes of the block itself, without size word and checksum.
-    pub len_bytes: u32,
-}
+/// Bytes of the frame that are checked before a page to prove its position, by default.
+const WALK_LIMIT: u64 = 16 << 20;
 
 /// An archive opened by its index.
 ///
-/// The index only says where to look: every block that is read is held to its size, its checksum and its length, so that
-/// an index that is wrong gives an error, not another page.
+/// # What is guaranteed
+///
+/// The index says where to look, and is never believed on its own. Before a page is returned, all blocks of its group
+/// (1,024 pages) are read and compared with the index: their positions, lengths and forms, and the number of pages in
+/// each. The same is done for all groups before it, up to the [walk limit](Self::walk_limit): by default, 16 MiB of
+/// the file. Within the limit, a page is exactly what a [`FrameReader`](crate::FrameReader) returns at that position,
+/// or an error, whatever the file contains.
+///
+/// Beyond the limit, the position of the page's group is taken from the index. No reader that leaves parts of a file
+/// unread can prove it: the unread part may hold more or fewer pages than the index says. What holds at any distance is
+/// this: if a `FrameReader` accepts the file and finds that [the index agrees](crate::IndexVerdict::Agrees), every
+/// page by the index is the same page. Set the limit to `u64::MAX` to have the position of every page proven, at the
+/// cost of reading the file once.
 ///
 /// ```
 /// use std::io::Cursor;
-/// use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, CpuPageDecoder, Piece, WriteOptions};
+/// use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, WriteOptions};
 /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
 ///
 /// let pages: Vec<[u8; PAGE_SIZE]> = (0..1000).map(|n| std::array::from_fn(|i| (i / 64 * n) as u8)).collect();
@@ -75,27 +45,26 @@ pub struct BlockPlace {
 /// let (bytes, _) = archive.finish(None)?;
 ///
 /// let mut archive = ArchiveReader::open(Cursor::new(bytes))?.expect("it has an index");
-/// let (mut decoder, mut batch) = (CpuPageDecoder::new(), ContentBatch::new());
-/// archive.read_pages(777..778, &mut decoder)?.read_batch(&mut batch)?;
-/// assert_eq!(batch.pieces().next(), Some(Piece::Data(&pages[777])));
+/// let mut batch = ContentBatch::new();
+/// archive.read_pages(777..778)?.read_batch(&mut batch)?;
+/// assert_eq!(batch.spans().next(), Some(ContentSpan::Data(&pages[777])));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ArchiveReader<F: Read + Seek> {
     pub(crate) file: F,
-    footer: Footer,
+    pub(crate) footer: Footer,
     pub(crate) header: Header,
-    groups: Vec<TableGroup>,
-}
-
-/// A group, and how many before it have entries.
-struct TableGroup {
-    group: Group,
-    stored_before: u64,
+    pub(crate) table: Table,
+    /// The group read last.
+    pub(crate) group: GroupBlocks,
+    /// Groups from the start whose blocks were compared with the index.
+    proven_groups: u64,
+    walk_limit: u64,
 }
 
 impl<F: Read + Seek> ArchiveReader<F> {
-    /// Opens an archive; `None` if the file has no index at its end. Reads the frame's header, the footer and the table
-    /// of groups: 6 KiB for 2 GiB of pages.
+    /// Opens an archive; returns `None` if the file has no index at its end. Reads the frame's header, the footer and
+    /// the table of groups: 6 KiB for 2 GiB of pages.
     ///
     /// ```
     /// let other = std::io::Cursor::new(b"some other file");
@@ -104,24 +73,16 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Index`] for one that is damaged, newer, or not of the whole file; [`Error::Read`]. Either way the file may
-    /// be readable as a stream.
+    /// [`Error::Index`] if the index is damaged, of an unknown version, or does not describe the whole file;
+    /// [`Error::Read`]. The file may still be readable as a stream.
     pub fn open(mut file: F) -> Result<Option<Self>> {
         let len = file.seek(SeekFrom::End(0)).map_err(|source| Error::Read { at: 0, source })?;
         let Some(footer_at) = len.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
         let mut footer = [0; FOOTER_LEN];
         read_at(&mut file, footer_at, &mut footer)?;
         let Some(footer) = Footer::decode(&footer)? else { return Ok(None) };
-
-        let index_len = footer.groups().checked_mul(GROUP_RECORD_LEN as u64).map(|_| footer.index_len());
-        let frame_len = index_len.and_then(|index_len| len.checked_sub(index_len));
-        if frame_len != Some(footer.frame_len) {
-            return Err(Error::index("it does not tell of the whole file"));
-        }
-        // Before memory is set aside for the table: the frame must be large enough for so many groups.
-        let whole_groups = footer.groups().saturating_sub(1);
-        if whole_groups.checked_mul(MIN_GROUP_LEN).is_none_or(|least| least > footer.frame_len) {
-            return Err(Error::index("its frame is too short for so many pages"));
+        if len.checked_sub(footer.index_len()) != Some(footer.frame_len) {
+            return Err(Error::index("it does not describe the whole file"));
         }
         let mut head = [0; HEAD_LEN];
         read_at(&mut file, footer.frame_len, &mut head)?;
@@ -134,13 +95,28 @@ impl<F: Read + Seek> ArchiveReader<F> {
         }
         let (header, header_len) = read_header(&mut file)?;
         if header.content_size.is_some_and(|size| size != footer.content_len) {
-            return Err(Error::index("its content is not as long as the frame's header says"));
+            return Err(Error::index("its content does not have the length that the frame's header announces"));
         }
-        let groups = read_table(&mut file, &footer, &header, header_len)?;
-        Ok(Some(Self { file, footer, header, groups }))
+        let table = Table::read(&mut file, &footer, &header, header_len)?;
+        let group = GroupBlocks::default();
+        Ok(Some(Self { file, footer, header, table, group, proven_groups: 0, walk_limit: WALK_LIMIT }))
     }
 
-    /// Bytes of content.
+    /// Sets how many bytes of the frame may be read before a page to prove its position: 16 MiB by default. See
+    /// [what is guaranteed](Self#what-is-guaranteed).
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_archive(4096);
+    /// let archive = archive.walk_limit(u64::MAX);
+    /// # drop(archive);
+    /// ```
+    #[must_use]
+    pub fn walk_limit(mut self, bytes: u64) -> Self {
+        self.walk_limit = bytes;
+        self
+    }
+
+    /// Returns the length of the content in bytes.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(3 * 4096 + 5);
@@ -151,7 +127,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
         self.footer.content_len
     }
 
-    /// Pages, a shorter last one included.
+    /// Returns the number of pages, a shorter last one included.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(3 * 4096 + 5);
@@ -162,18 +138,21 @@ impl<F: Read + Seek> ArchiveReader<F> {
         pages_of(self.footer.content_len)
     }
 
-    /// Pages by how they are held.
+    /// Returns the number of pages of each form. `bytes_out` is the length of their blocks, with size words and
+    /// checksums.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(3 * 4096 + 5);
     /// assert_eq!((archive.pages().zero, archive.pages().raw), (3, 1));
     /// ```
     #[must_use]
-    pub fn pages(&self) -> PageCounts {
-        self.footer.pages
+    pub fn pages(&self) -> PageStats {
+        let header_len = self.table.get(0).map_or(self.footer.frame_len, |first| first.offset);
+        let bytes_out = self.footer.frame_len.saturating_sub(header_len + self.header.end_len());
+        PageStats { bytes_out, ..self.footer.pages }
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(4096);
@@ -184,7 +163,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
         self.footer.frame_len + self.footer.index_len()
     }
 
-    /// Bytes of the index, sections included.
+    /// Returns the length of the index in bytes, sections included.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(4096);
@@ -195,7 +174,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
         self.footer.index_len()
     }
 
-    /// Whether blocks have checksums.
+    /// Returns whether blocks have checksums.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(4096);
@@ -206,115 +185,121 @@ impl<F: Read + Seek> ArchiveReader<F> {
         self.header.block_checksums
     }
 
-    /// Whether the content has a checksum, which only reading all of it can check.
+    /// Returns whether the content has a checksum, which only reading all of it can check.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(4096);
-    /// assert!(!archive.has_content_checksum());
+    /// assert!(archive.has_content_checksum());
     /// ```
     #[must_use]
     pub fn has_content_checksum(&self) -> bool {
         self.header.content_checksum
     }
 
-    /// The blocks that hold the pages of a range, in order: from the block of its first page to that of its last. Reads
-    /// the entries of the groups concerned only. It takes 32 bytes of memory a block: go through large archives in parts.
+    /// Returns the blocks that hold the pages of a range, in order: from the block of its first page to that of its
+    /// last. This is what the index says; the blocks themselves are not read.
+    ///
+    /// Entries are read group by group, so memory does not grow with the range.
     ///
     /// ```
     /// # let mut archive = trueno_zram_archive::doc_archive(40 * 4096);
-    /// let places = archive.locate(20..40)?;
-    /// assert_eq!((places[0].first_page, places[0].pages), (16, 16)); // zeros, in blocks of 16 pages
-    /// assert_eq!((places[1].first_page, places[1].pages), (32, 8));
+    /// let blocks: Vec<_> = archive.blocks(20..40)?.collect::<Result<_, _>>()?;
+    /// assert_eq!((blocks[0].first_page, blocks[0].pages), (16, 16)); // zeros, in blocks of 16 pages
+    /// assert_eq!((blocks[1].first_page, blocks[1].pages), (32, 8));
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageRange`], [`Error::Index`] if it is damaged, [`Error::Read`].
-    pub fn locate(&mut self, pages: Range<u64>) -> Result<Vec<BlockPlace>> {
+    /// [`Error::PageRange`]. The iterator returns [`Error::Index`] for damaged entries, and [`Error::Read`].
+    pub fn blocks(&mut self, pages: Range<u64>) -> Result<Blocks<'_, F>> {
         self.check_range(&pages)?;
-        let mut places = Vec::new();
-        let mut page = pages.start;
-        while page < pages.end {
-            let group = page / GROUP_PAGES as u64;
-            let wanted =
-                |place: &BlockPlace| place.first_page + place.pages > pages.start && place.first_page < pages.end;
-            places.extend(self.group_places(group)?.into_iter().filter(wanted));
-            page = (group + 1) * GROUP_PAGES as u64;
-        }
-        Ok(places)
+        Ok(Blocks::new(self, pages))
     }
 
-    /// Reads and decodes the pages of a range, batch by batch; nothing but those pages' blocks is read.
+    /// Reads and decodes the pages of a range, batch by batch, on the rayon pool that it is called in.
     ///
     /// ```
-    /// use trueno_zram_archive::{ContentBatch, CpuPageDecoder, Piece};
+    /// use trueno_zram_archive::{ContentBatch, ContentSpan};
     /// # let mut archive = trueno_zram_archive::doc_archive(40 * 4096);
-    /// let (mut decoder, mut batch) = (CpuPageDecoder::new(), ContentBatch::new());
-    /// let mut pages = archive.read_pages(20..30, &mut decoder)?;
+    /// let mut batch = ContentBatch::new();
+    /// let mut pages = archive.read_pages(20..30)?;
     /// while pages.read_batch(&mut batch)? {
-    ///     assert_eq!(batch.pieces().collect::<Vec<_>>(), [Piece::Zeros(10 * 4096)]);
+    ///     assert_eq!(batch.spans().collect::<Vec<_>>(), [ContentSpan::Zeros(10 * 4096)]);
     /// }
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::PageRange`].
-    pub fn read_pages<'a, D: PageDecoder>(
-        &'a mut self,
-        pages: Range<u64>,
-        decoder: &'a mut D,
-    ) -> Result<PageRangeReader<'a, F, D>> {
+    pub fn read_pages<'a, 'c>(&'a mut self, pages: Range<u64>) -> Result<PageRangeReader<'a, 'c, F>> {
         self.check_range(&pages)?;
-        Ok(PageRangeReader::new(self, decoder, pages))
+        Ok(PageRangeReader::new(self, None, pages))
     }
 
-    /// The names of the sections, in order.
+    /// Like [`read_pages`](Self::read_pages), with pages decoded by `codec`.
+    ///
+    /// ```
+    /// use trueno_zram_archive::ContentBatch;
+    /// use trueno_zram_core::CpuBatchCompressor;
+    /// # let mut archive = trueno_zram_archive::doc_archive(40 * 4096);
+    /// let mut compressor = CpuBatchCompressor::default();
+    /// let mut pages = archive.read_pages_with(20..30, &mut compressor)?;
+    /// assert!(pages.read_batch(&mut ContentBatch::new())?);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageRange`].
+    pub fn read_pages_with<'a, 'c>(
+        &'a mut self,
+        pages: Range<u64>,
+        codec: &'c mut dyn BatchCodec,
+    ) -> Result<PageRangeReader<'a, 'c, F>> {
+        self.check_range(&pages)?;
+        Ok(PageRangeReader::new(self, Some(codec), pages))
+    }
+
+    /// Returns the sections of the index, in order, after checking their checksum.
     ///
     /// ```
     /// # let mut archive = trueno_zram_archive::doc_archive(4096);
-    /// assert_eq!(archive.section_names()?, ["note"]);
+    /// assert_eq!(archive.sections()?.count(), 1);
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Errors
     /// [`Error::Index`] if they are damaged, [`Error::Read`].
-    pub fn section_names(&mut self) -> Result<Vec<String>> {
-        let bytes = self.sections()?;
-        sections::iter(&bytes).map(|section| section.map(|(name, _)| name.to_owned())).collect()
+    pub fn sections(&mut self) -> Result<Sections<'_, F>> {
+        let (start, end) = (self.footer.sections_at(), self.footer.table_at());
+        Sections::verified(&mut self.file, start, end, self.footer.sections_checksum)
     }
 
-    /// A section by its name.
+    /// Reads a section by its name, if it has at most `max_bytes`. Its length is checked before memory is allocated.
     ///
     /// ```
     /// # let mut archive = trueno_zram_archive::doc_archive(4096);
-    /// assert_eq!(archive.section("note")?.as_deref(), Some(&b"made for the documentation"[..]));
-    /// assert_eq!(archive.section("other")?, None);
+    /// assert_eq!(archive.section("note", 1 << 20)?.as_deref(), Some(&b"made for the documentation"[..]));
+    /// assert_eq!(archive.section("other", 1 << 20)?, None);
+    /// assert!(archive.section("note", 10).is_err());
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Index`] if the sections are damaged, [`Error::Read`].
-    pub fn section(&mut self, name: &str) -> Result<Option<Vec<u8>>> {
-        let bytes = self.sections()?;
-        for section in sections::iter(&bytes) {
-            let (found, body) = section?;
-            if found == name {
-                return Ok(Some(body.to_vec()));
+    /// [`Error::SectionTooLarge`], [`Error::Index`] if the sections are damaged, [`Error::Read`].
+    pub fn section(&mut self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let mut sections = self.sections()?;
+        while let Some(section) = sections.next() {
+            let section = section?;
+            if section.name != name {
+                continue;
             }
+            if section.len_bytes > max_bytes {
+                let Section { name, len_bytes, .. } = section;
+                return Err(Error::SectionTooLarge { name, len_bytes, max_bytes });
+            }
+            return sections.read(&section).map(Some);
         }
         Ok(None)
-    }
-
-    fn sections(&mut self) -> Result<Vec<u8>> {
-        let at = self.footer.frame_len + HEAD_LEN as u64 + u64::from(self.footer.entries_len);
-        let len = usize::try_from(self.footer.sections_len).ok().filter(|len| *len <= sections::MAX_LEN);
-        let len = len.ok_or_else(|| Error::index("its sections are too long"))?;
-        let mut bytes = vec![0; len];
-        read_at(&mut self.file, at, &mut bytes)?;
-        if xxh32(&bytes) != self.footer.sections_checksum {
-            return Err(Error::index("the checksum of its sections is wrong"));
-        }
-        Ok(bytes)
     }
 
     fn check_range(&self, pages: &Range<u64>) -> Result<()> {
@@ -324,34 +309,26 @@ impl<F: Read + Seek> ArchiveReader<F> {
         Err(Error::PageRange { start: pages.start, end: pages.end, pages: self.page_count() })
     }
 
-    /// The blocks of a group, checked against where the next one starts.
-    fn group_places(&mut self, number: u64) -> Result<Vec<BlockPlace>> {
-        let bad = |what: &str| Error::index(format!("the entries of group {number} are {what}"));
-        let first_page = number * GROUP_PAGES as u64;
-        let pages = (self.page_count() - first_page).min(GROUP_PAGES as u64);
-        let position = usize::try_from(number).map_err(|_| bad("not there"))?;
-        let TableGroup { group, stored_before } = self.groups.get(position).ok_or_else(|| bad("not there"))?;
-        let entries: Vec<Entry> = if group.all_zeros {
-            zero_entries(pages).collect()
-        } else {
-            let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
-            let bytes = &mut bytes[..usize::try_from(pages).expect("a group is small") * ENTRY_LEN];
-            let skipped = HEAD_LEN as u64 + stored_before * (GROUP_PAGES * ENTRY_LEN) as u64;
-            read_at(&mut self.file, self.footer.frame_len + skipped, bytes)?;
-            if xxh32(bytes) != group.checksum {
-                return Err(bad("damaged"));
+    /// Reads a group and compares it with the index, after the groups before it as far as the limit allows.
+    pub(crate) fn prove_group(&mut self, number: u64) -> Result<()> {
+        let target = self.table.get(number).ok_or_else(|| Error::index("it has no such group"))?.offset;
+        while self.proven_groups < number {
+            let next = self.table.get(self.proven_groups).map_or(0, |group| group.offset);
+            if target.saturating_sub(next) > self.walk_limit {
+                break;
             }
-            let (entries, _) = bytes.as_chunks();
-            entries.iter().map(|entry| Entry::decode(*entry)).collect::<Option<_>>().ok_or_else(|| bad("unknown"))?
-        };
-        let end = self
-            .groups
-            .get(position + 1)
-            .map_or(self.footer.frame_len - self.header.end_len(), |next| next.group.offset);
-        places(&entries, first_page, group.offset, 4 + self.header.block_checksum_len() as u64)
-            .filter(|(_, after)| *after == end)
-            .map(|(places, _)| places)
-            .ok_or_else(|| bad("not those of its blocks"))
+            self.read_group(self.proven_groups)?;
+            // A stream ends with an error at a block that it refuses. No page after it can be another one than the
+            // stream's, so the walk is over.
+            self.proven_groups = if self.group.is_refused() { u64::MAX } else { self.proven_groups + 1 };
+        }
+        self.read_group(number)
+    }
+
+    fn read_group(&mut self, number: u64) -> Result<()> {
+        let after_refusal = self.proven_groups == u64::MAX;
+        let Self { file, footer, header, table, group, .. } = self;
+        group.read(file, number, footer, header, table, after_refusal)
     }
 }
 
@@ -361,39 +338,15 @@ impl<F: Read + Seek> std::fmt::Debug for ArchiveReader<F> {
     }
 }
 
-/// The blocks that entries tell of, and where the last one ends. `None` if the entries contradict each other.
-fn places(entries: &[Entry], first_page: u64, at: u64, overhead: u64) -> Option<(Vec<BlockPlace>, u64)> {
-    let mut places = Vec::with_capacity(entries.len());
-    let (mut at, mut run) = (at, 0);
-    for (page, entry) in (first_page..).zip(entries) {
-        // A run of zeros goes on exactly as long as it says.
-        if (run > 0) != (*entry == Entry::Continues) {
-            return None;
-        }
-        run = if run > 0 { run - 1 } else { entry.pages() - 1 };
-        let Some(len) = entry.block_len() else { continue };
-        let kind = match entry {
-            Entry::Zeros(_) | Entry::Continues => BlockKind::Zeros,
-            Entry::Word => BlockKind::SameFilled,
-            Entry::Lz4(_) => BlockKind::Lz4,
-            Entry::Raw(_) => BlockKind::Raw,
-        };
-        let len_bytes = u32::try_from(len).ok()?;
-        places.push(BlockPlace { first_page: page, pages: entry.pages(), kind, offset: at, len_bytes });
-        at = at.checked_add(overhead + u64::from(len_bytes))?;
-    }
-    (run == 0).then_some((places, at))
-}
-
 pub(crate) fn read_at<F: Read + Seek>(file: &mut F, at: u64, bytes: &mut [u8]) -> Result<()> {
     let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(bytes));
     read.map_err(|source| match source.kind() {
-        io::ErrorKind::UnexpectedEof => Error::Truncated { at, within: "what the index tells of" },
+        io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within: "a part that the index describes" },
         _ => Error::Read { at, source },
     })
 }
 
-/// The header of the frame that the file starts with, and its length.
+/// Returns the header of the frame at the file's start, and its length.
 fn read_header<F: Read + Seek>(file: &mut F) -> Result<(Header, u64)> {
     let mut start = [0; 5];
     read_at(file, 0, &mut start)?;
@@ -401,50 +354,11 @@ fn read_header<F: Read + Seek>(file: &mut F) -> Result<(Header, u64)> {
     read_at(file, 5, &mut rest)?;
     rest.insert(0, start[4]);
     if start[..4] != FRAME_MAGIC.to_le_bytes() {
-        return Err(Error::index("no frame stands at the file's start"));
+        return Err(Error::index("the file does not start with a frame"));
     }
     let header = Header::parse(&rest, 0)?;
     if !header.independent || header.max_block != ARCHIVE_MAX_BLOCK {
-        return Err(Error::index("the frame is not one of a page archive"));
+        return Err(Error::index("the frame is not that of a page archive"));
     }
     Ok((header, 4 + rest.len() as u64))
-}
-
-/// The table of groups, checked as far as it can be without the groups' entries.
-fn read_table<F: Read + Seek>(
-    file: &mut F,
-    footer: &Footer,
-    header: &Header,
-    header_len: u64,
-) -> Result<Vec<TableGroup>> {
-    let len = usize::try_from(footer.table_len()).map_err(|_| Error::index("its table is too long"))?;
-    let mut bytes = vec![0; len];
-    read_at(file, footer.frame_len + footer.index_len() - (FOOTER_LEN + len) as u64, &mut bytes)?;
-    if xxh32(&bytes) != footer.table_checksum {
-        return Err(Error::index("the checksum of its table is wrong"));
-    }
-    let disorder = || Error::index("its table is not in order");
-    let frame_end = footer.frame_len.checked_sub(header.end_len()).ok_or_else(disorder)?;
-    let (mut groups, mut stored, mut before) = (Vec::with_capacity(bytes.len() / GROUP_RECORD_LEN), 0, None);
-    for record in bytes.as_chunks().0 {
-        let group = Group::decode(*record);
-        let in_order = before.map_or(group.offset == header_len, |before| group.offset > before);
-        if !in_order || group.offset >= frame_end {
-            return Err(disorder());
-        }
-        before = Some(group.offset);
-        groups.push(TableGroup { group, stored_before: stored });
-        stored += u64::from(!group.all_zeros);
-    }
-    if groups.is_empty() && frame_end != header_len {
-        return Err(disorder());
-    }
-    let missing = match groups.last() {
-        Some(last) if !last.group.all_zeros => footer.groups() * GROUP_PAGES as u64 - pages_of(footer.content_len),
-        _ => 0,
-    };
-    if u64::from(footer.entries_len) != (stored * GROUP_PAGES as u64 - missing) * ENTRY_LEN as u64 {
-        return Err(Error::index("it does not have as many entries as its table says"));
-    }
-    Ok(groups)
 }

@@ -1,6 +1,8 @@
-//! What goes into an archive and what came of it: options, counts, lengths.
+//! Options of the writer, and what it has written.
 
-/// What the frame is to carry.
+use trueno_zram_core::PageStats;
+
+/// What the frame carries besides the pages.
 ///
 /// ```
 /// use trueno_zram_archive::WriteOptions;
@@ -9,48 +11,18 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// The content's length, if it is known: it goes into the frame's header, and is held to at the end.
+    /// The content's length, if it is known: it goes into the frame's header, and the writer checks it at the end.
     pub content_len: Option<u64>,
     /// A checksum after each block.
     pub block_checksums: bool,
-    /// A checksum of all content at the frame's end: [`ArchiveWriter::finish`](crate::ArchiveWriter::finish) then asks for it.
+    /// A checksum of all content at the frame's end. [`ArchiveWriter::finish`](crate::ArchiveWriter::finish) needs the hash
+    /// then.
     pub content_checksum: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
         Self { content_len: None, block_checksums: true, content_checksum: true }
-    }
-}
-
-/// Pages by how they are held.
-///
-/// ```
-/// use trueno_zram_archive::PageCounts;
-/// let pages = PageCounts { zero: 2, lz4: 5, ..PageCounts::default() };
-/// assert_eq!(pages.total(), 7);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PageCounts {
-    /// Pages of zeros.
-    pub zero: u64,
-    /// Pages of one repeated 8-byte word that is not zero.
-    pub same_filled: u64,
-    /// Pages that shrink, as LZ4 blocks.
-    pub lz4: u64,
-    /// Pages that do not shrink, as they are.
-    pub raw: u64,
-}
-
-impl PageCounts {
-    /// All pages; a shorter last one counts.
-    ///
-    /// ```
-    /// assert_eq!(trueno_zram_archive::PageCounts::default().total(), 0);
-    /// ```
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.zero + self.same_filled + self.lz4 + self.raw
     }
 }
 
@@ -65,12 +37,12 @@ impl PageCounts {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Pages by how they are held.
-    pub pages: PageCounts,
-    /// Bytes of content.
+    /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
+    pub pages: PageStats,
+    /// Length of the content in bytes.
     pub content_len: u64,
-    /// Bytes written in all.
+    /// Length of the archive in bytes.
     pub archive_len: u64,
-    /// Bytes of those that are the index with its sections; 0 if it would be longer than 4 GiB, and was left out.
+    /// Length of the index with its sections; 0 if it was left out because it would be longer than 4 GiB.
     pub index_len: u64,
 }

@@ -1,16 +1,17 @@
-//! Holds an index that passes by in a stream to the frame before it, entry by entry, in little memory.
+//! Compares an index in a stream with the frame before it, entry by entry, in little memory.
 
 use std::io::Read;
 
 use crate::error::Result;
 use crate::hash::ContentHash;
-use crate::index::{BuiltIndex, ENTRY_LEN, FOOTER_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC};
+use crate::index::{ENTRY_LEN, FOOTER_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC};
+use crate::index_builder::BuiltIndex;
 use crate::input::Input;
 use crate::reader::IndexVerdict;
 
 const WITHIN: &str = "the index";
 
-/// A frame that an index may tell of.
+/// A frame that an index may describe.
 #[derive(Debug)]
 pub(crate) struct PageFrame {
     pub(crate) index: BuiltIndex,
@@ -18,7 +19,7 @@ pub(crate) struct PageFrame {
     pub(crate) frame_len: u64,
 }
 
-/// Reads the payload of an index frame, all `payload_len` bytes of it, and compares it with what `frame` should have.
+/// Reads the payload of an index frame, `payload_len` bytes, and compares it with the index that `frame` should have.
 pub(crate) fn check_index<R: Read>(
     input: &mut Input<R>,
     payload_len: u64,
@@ -27,13 +28,13 @@ pub(crate) fn check_index<R: Read>(
     let mut payload = Payload { input, left: payload_len };
     let found = match frame {
         Some(frame) => compare(&mut payload, frame)?,
-        None => Some("no frame of pages stands before it".to_owned()),
+        None => Some("no frame of pages comes before it".to_owned()),
     };
     payload.input.skip(payload.left, WITHIN)?;
     Ok(found.map_or(IndexVerdict::Agrees, IndexVerdict::Disagrees))
 }
 
-/// The first difference, in words.
+/// Returns the first difference in words.
 fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<Option<String>> {
     let differs = |what: &str| Ok(Some(what.to_owned()));
     let index = &frame.index;
@@ -46,21 +47,26 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<O
     let Ok(sections_len_short) = u32::try_from(sections_len) else {
         return differs("it is too long for its frame");
     };
-    if payload.take(INDEX_MAGIC.len())? != INDEX_MAGIC {
-        return differs("it does not start with its mark");
+    if !payload.is(&INDEX_MAGIC)? {
+        return differs("its magic number is wrong");
     }
-    let pages = index.counts.total();
+    let pages = index.counts.pages();
     for (number, group) in (0u64..).zip(&index.groups).filter(|(_, group)| !group.all_zeros) {
         let first_page = number * GROUP_PAGES as u64;
         let entries = (pages - first_page).min(GROUP_PAGES as u64);
         if payload.hash(entries * ENTRY_LEN as u64)? != group.checksum {
-            return Ok(Some(format!("its entries from page {first_page} on are not those of the frame")));
+            return Ok(Some(format!("its entries from page {first_page} on do not describe the frame")));
         }
     }
     let sections_checksum = payload.hash(sections_len)?;
-    for (number, record) in table.as_chunks::<GROUP_RECORD_LEN>().0.iter().enumerate() {
-        if payload.take(GROUP_RECORD_LEN)? != record {
-            return Ok(Some(format!("its table does not have group {number} of the frame")));
+    for (number, record) in (0u64..).zip(table.as_chunks::<GROUP_RECORD_LEN>().0) {
+        if !payload.is(record)? {
+            let first = number * GROUP_PAGES as u64;
+            return Ok(Some(format!(
+                "its table does not describe pages {} to {} of the frame",
+                first,
+                first + GROUP_PAGES as u64 - 1
+            )));
         }
     }
     let expected = Footer {
@@ -72,29 +78,29 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<O
         table_checksum: crate::hash::xxh32(&table),
         sections_checksum,
     };
-    if payload.take(FOOTER_LEN)? != expected.encode() {
-        return differs("its footer is not that of the frame");
+    if !payload.is(&expected.encode())? {
+        return differs("its footer does not describe the frame");
     }
     Ok(None)
 }
 
-/// The bytes of the index that are left to read.
+/// The part of the index that is not read yet.
 struct Payload<'a, R> {
     input: &'a mut Input<R>,
     left: u64,
 }
 
 impl<R: Read> Payload<'_, R> {
-    /// The next few bytes. The caller has counted that they belong to the index.
-    fn take(&mut self, len: usize) -> Result<Vec<u8>> {
+    /// Reads the next few bytes and compares them. The caller has made sure that they belong to the index.
+    fn is(&mut self, expected: &[u8]) -> Result<bool> {
         self.input.release();
-        let bytes = self.input.demand(len, WITHIN)?.to_vec();
-        self.input.consume(len);
-        self.left -= len as u64;
-        Ok(bytes)
+        let equal = self.input.demand(expected.len(), WITHIN)? == expected;
+        self.input.consume(expected.len());
+        self.left -= expected.len() as u64;
+        Ok(equal)
     }
 
-    /// The XXH32 of the next bytes.
+    /// Returns the XXH32 of the next bytes.
     fn hash(&mut self, len: u64) -> Result<u32> {
         let mut hash = ContentHash::new();
         while hash.len_bytes() < len {

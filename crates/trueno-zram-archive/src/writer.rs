@@ -3,27 +3,31 @@
 use std::io::Write;
 
 use rayon::prelude::*;
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageKind};
+use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageData, PageKind, PageStats};
 
-use crate::constant::{RUN_PAGES, word_block, zero_block};
-use crate::entry::Entry;
+use crate::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
+use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::hash::{ContentHash, xxh32};
 use crate::header::{Header, RAW_BLOCK};
-use crate::index::{IndexBuilder, Keeps};
+use crate::index_builder::{IndexBuilder, Keeps};
 use crate::sections;
-use crate::summary::{PageCounts, Summary, WriteOptions};
+use crate::summary::{Summary, WriteOptions};
 
-/// Blocks that one thread puts together at a time.
+/// The longest run of zeros in frames with block checksums and without a content checksum. In such frames, a block of 64
+/// KiB makes lz4 1.9.4 read four bytes too many, and it does not find the frame that follows. One page less avoids it.
+const SAFE_RUN_PAGES: u64 = 15;
+
+/// Blocks that one thread assembles at a time.
 const CHUNK_BLOCKS: usize = 64;
 
-/// Bytes of zero runs that are written with one call.
+/// Bytes of zero runs written with one call.
 const ZEROS_AT_ONCE: usize = 1 << 20;
 
-/// Writes a page archive: a standard LZ4 frame, and its index.
+/// Writes a page archive: a standard LZ4 frame and its index.
 ///
-/// The caller compresses the pages, on whatever engine, and hashes the content, on whatever thread; the writer puts
-/// blocks together. It keeps two bytes a page for the index, and none for long runs of zeros.
+/// The caller compresses the pages with any codec and hashes the content on any thread; the writer assembles blocks. It
+/// keeps two bytes per page for the index, and none for long runs of zeros.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
@@ -54,7 +58,7 @@ pub struct ArchiveWriter<W: Write> {
     written: u64,
     content_len: u64,
     has_tail: bool,
-    /// Where a batch's blocks are put together; kept between batches.
+    /// The blocks of a batch; kept between batches.
     buffer: Vec<u8>,
     blocks: Vec<Block>,
 }
@@ -63,20 +67,20 @@ pub struct ArchiveWriter<W: Write> {
 #[derive(Clone, Copy)]
 struct Block {
     source: Source,
-    /// Size word and checksum included.
+    /// Length with size word and checksum.
     len: usize,
 }
 
 #[derive(Clone, Copy)]
 enum Source {
-    /// So many zero pages.
+    /// This many zero pages.
     Zeros(u16),
-    /// The batch's page of that number.
+    /// The page of the batch with this number.
     Page(usize),
 }
 
 impl<W: Write> ArchiveWriter<W> {
-    /// Starts an archive: writes the frame's header.
+    /// Starts an archive and writes the frame's header.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -105,8 +109,8 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(writer)
     }
 
-    /// Writes the pages of a batch. Blocks and their checksums are put together on the rayon pool that this is called
-    /// in, and written with one call. Zero pages that follow each other share blocks.
+    /// Writes the pages of a batch. Blocks and their checksums are assembled on the rayon pool that it is called in, and
+    /// written with one call. Consecutive zero pages share blocks.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -118,10 +122,10 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Misuse`] for Zstandard pages, more content than was announced, pages after a tail.
+    /// [`Error::Write`]; [`Error::Misuse`] for Zstandard pages, more content than announced, and pages after a tail.
     pub fn write_batch(&mut self, batch: &CompressedBatch) -> Result<()> {
         if batch.index().iter().any(|entry| entry.kind == PageKind::Zstd) {
-            return Err(Error::Misuse("a page archive holds LZ4 pages, not Zstandard".to_owned()));
+            return Err(Error::Misuse("a page archive holds LZ4 pages, not Zstandard pages".to_owned()));
         }
         self.announce(batch.len() as u64 * PAGE_SIZE as u64)?;
         self.plan(batch);
@@ -160,26 +164,29 @@ impl<W: Write> ArchiveWriter<W> {
         done
     }
 
-    /// Cuts the batch into blocks and enters them into the index.
+    /// Divides the batch into blocks and adds them to the index.
     fn plan(&mut self, batch: &CompressedBatch) {
         self.blocks.clear();
         let overhead = 4 + self.header.block_checksum_len();
         let mut run = 0;
         for (number, entry) in batch.index().iter().enumerate() {
             let page = batch.get(number).expect("the index has this page");
-            let zero = entry.kind == PageKind::SameFilled && page.bytes().iter().all(|byte| *byte == 0);
-            if zero {
+            if is_zero(page) {
                 run += 1;
-                if u64::from(run) == self.index.run_room() {
+                if u64::from(run) == self.run_room() {
                     self.plan_zeros(&mut run);
                 }
                 continue;
             }
             self.plan_zeros(&mut run);
             let entry = match entry.kind {
-                PageKind::SameFilled => Entry::Word,
-                PageKind::Lz4 => Entry::Lz4(entry.len_bytes),
-                PageKind::Raw | PageKind::Zstd => Entry::Raw(entry.len_bytes),
+                PageKind::SameFilled => PageEntry::Word,
+                // Another encoder may have made the block of a repeated word that this crate makes.
+                PageKind::Lz4 if usize::from(entry.len_bytes) == WORD_BLOCK && word_of(page.bytes()).is_some() => {
+                    PageEntry::Word
+                }
+                PageKind::Lz4 => PageEntry::Lz4(entry.len_bytes),
+                PageKind::Raw | PageKind::Zstd => PageEntry::Raw(entry.len_bytes),
             };
             let len = overhead + entry.block_len().expect("a block of its own");
             self.enter(entry);
@@ -188,22 +195,29 @@ impl<W: Write> ArchiveWriter<W> {
         self.plan_zeros(&mut run);
     }
 
-    /// Ends a run of zero pages.
+    /// Ends a run of zero pages, if there is one.
     fn plan_zeros(&mut self, run: &mut u16) {
         if *run > 0 {
             let len = 4 + self.header.block_checksum_len() + zero_block(usize::from(*run)).bytes.len();
-            self.enter(Entry::Zeros(*run));
+            self.enter(PageEntry::Zeros(*run));
             self.blocks.push(Block { source: Source::Zeros(*run), len });
             *run = 0;
         }
     }
 
-    fn enter(&mut self, entry: Entry) {
+    /// Returns how many zero pages the next block can hold.
+    fn run_room(&self) -> u64 {
+        let header = &self.header;
+        let most = if header.block_checksums && !header.content_checksum { SAFE_RUN_PAGES } else { u64::MAX };
+        self.index.run_room().min(most)
+    }
+
+    fn enter(&mut self, entry: PageEntry) {
         let fits = self.index.push(entry);
         debug_assert!(fits, "runs of zeros were cut where they must end");
     }
 
-    /// Writes so many pages of zeros: 17 bytes a page, at the speed of the output.
+    /// Writes this many zero pages: 17 bytes per page, at the speed of the output.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -214,20 +228,20 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch).
+    /// Like [`write_batch`](Self::write_batch).
     pub fn write_zero_pages(&mut self, pages: u64) -> Result<()> {
         let len = pages.checked_mul(PAGE_SIZE as u64);
-        self.announce(len.ok_or_else(|| Error::Misuse(format!("{pages} pages of zeros are more than a file holds")))?)?;
+        self.announce(len.ok_or_else(|| Error::Misuse(format!("{pages} zero pages are more than a file can hold")))?)?;
         let mut left = pages;
         let mut bytes = std::mem::take(&mut self.buffer);
         let mut done = Ok(());
         while left > 0 && done.is_ok() {
             bytes.clear();
             while left > 0 && bytes.len() < ZEROS_AT_ONCE {
-                let run = left.min(self.index.run_room());
+                let run = left.min(self.run_room());
                 let run = u16::try_from(run).expect("a run is short");
                 put_zeros(run, self.header.block_checksums, &mut bytes);
-                self.enter(Entry::Zeros(run));
+                self.enter(PageEntry::Zeros(run));
                 left -= u64::from(run);
             }
             done = self.write(&bytes);
@@ -236,7 +250,7 @@ impl<W: Write> ArchiveWriter<W> {
         done
     }
 
-    /// Writes the last, shorter page: up to 4095 bytes. None is fine, and does nothing.
+    /// Writes the last, shorter page of up to 4095 bytes. An empty one is ignored.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -248,20 +262,20 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// As [`write_batch`](Self::write_batch), and [`Error::Misuse`] for a page or more.
+    /// Like [`write_batch`](Self::write_batch), and [`Error::Misuse`] for a page or more.
     pub fn write_tail(&mut self, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         if bytes.len() >= PAGE_SIZE {
-            return Err(Error::Misuse(format!("a tail is shorter than a page, and this has {} bytes", bytes.len())));
+            return Err(Error::Misuse(format!("a tail is shorter than a page; this one has {} bytes", bytes.len())));
         }
         self.announce(bytes.len() as u64)?;
         self.has_tail = true;
         let compressed = lz4_flex::block::compress(bytes);
         let (flag, block) = if compressed.len() < bytes.len() { (0, &compressed[..]) } else { (RAW_BLOCK, bytes) };
         let len = u16::try_from(block.len()).expect("shorter than a page");
-        self.enter(if flag == 0 { Entry::Lz4(len) } else { Entry::Raw(len) });
+        self.enter(if flag == 0 { PageEntry::Lz4(len) } else { PageEntry::Raw(len) });
         let mut out = Vec::with_capacity(block.len() + 8);
         out.extend((u32::from(len) | flag).to_le_bytes());
         out.extend_from_slice(block);
@@ -271,7 +285,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.write(&out)
     }
 
-    /// Keeps a named section for the index: an address map, for example. Readers that do not know it ignore it.
+    /// Adds a named section to the index, such as an address map. Readers that do not know it ignore it.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -281,12 +295,12 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Misuse`] for a name that is empty, longer than 255 bytes or taken, and for more than 1 GiB in all.
+    /// [`Error::Misuse`] for a name that is empty, longer than 255 bytes or in use, and for more than 1 GiB in total.
     pub fn add_section(&mut self, name: &str, bytes: &[u8]) -> Result<()> {
         sections::append(&mut self.sections, name, bytes)
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -299,7 +313,7 @@ impl<W: Write> ArchiveWriter<W> {
         self.written
     }
 
-    /// Pages so far.
+    /// Returns the number of pages so far, by form.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -309,12 +323,12 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     #[must_use]
-    pub fn pages(&self) -> PageCounts {
+    pub fn pages(&self) -> PageStats {
         self.index.counts()
     }
 
-    /// Ends the frame and writes the index. `hash` is that of all content; it must be there if the options ask for the
-    /// content's checksum, and is ignored if not. Flushes, and gives the output back.
+    /// Ends the frame, writes the index, flushes, and returns the output. `hash` is the hash of all content: required if
+    /// the options ask for a content checksum, ignored otherwise.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
@@ -325,19 +339,21 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Misuse`] for content that is not as long as was announced, or as was hashed, and
-    /// for sections with so much content that there can be no index.
+    /// [`Error::Write`]; [`Error::Misuse`] for content that does not have the announced or hashed length, and for sections
+    /// of an archive that is too large for an index.
     pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, Summary)> {
         let content_len = self.content_len;
         if let Some(announced) = self.header.content_size.filter(|announced| *announced != content_len) {
-            return Err(Error::Misuse(format!("{announced} bytes of content were announced, and {content_len} came")));
+            return Err(Error::Misuse(format!(
+                "{announced} bytes of content were announced, but {content_len} written"
+            )));
         }
         let mut end = 0u32.to_le_bytes().to_vec();
         if self.header.content_checksum {
             let hash = hash.ok_or_else(|| Error::Misuse("the hash of the content is missing".to_owned()))?;
             if hash.len_bytes() != content_len {
                 let hashed = hash.len_bytes();
-                return Err(Error::Misuse(format!("{hashed} bytes were hashed, and {content_len} written")));
+                return Err(Error::Misuse(format!("{hashed} bytes were hashed, but {content_len} written")));
             }
             end.extend(hash.digest().to_le_bytes());
         }
@@ -346,8 +362,8 @@ impl<W: Write> ArchiveWriter<W> {
         let index = std::mem::replace(&mut self.index, IndexBuilder::new(&self.header, 0, keeps)).finish();
         let encoded = index.encode(content_len, self.written, &self.sections);
         if encoded.is_none() && !self.sections.is_empty() {
-            // Pages are found without an index, sections are not.
-            return Err(Error::Misuse("the index would be longer than 4 GiB, and sections need one".to_owned()));
+            // Pages can be read without an index, sections cannot.
+            return Err(Error::Misuse("the index would be longer than 4 GiB; sections need an index".to_owned()));
         }
         let encoded = encoded.unwrap_or_default();
         self.write(&encoded)?;
@@ -357,14 +373,16 @@ impl<W: Write> ArchiveWriter<W> {
         Ok((self.out, summary))
     }
 
-    /// Counts content that is about to be written.
+    /// Counts content before it is written.
     fn announce(&mut self, len: u64) -> Result<()> {
         if self.has_tail && len > 0 {
-            return Err(Error::Misuse("nothing can follow a page that is cut short".to_owned()));
+            return Err(Error::Misuse("nothing can follow a page that is shorter".to_owned()));
         }
         let content_len = self.content_len.saturating_add(len);
         if let Some(announced) = self.header.content_size.filter(|announced| *announced < content_len) {
-            return Err(Error::Misuse(format!("{announced} bytes of content were announced, and {content_len} came")));
+            return Err(Error::Misuse(format!(
+                "{announced} bytes of content were announced, but {content_len} written"
+            )));
         }
         self.content_len = content_len;
         Ok(())
@@ -384,7 +402,7 @@ impl<W: Write> std::fmt::Debug for ArchiveWriter<W> {
 }
 
 impl Block {
-    /// Puts the block into its place, which is as long as it.
+    /// Writes the block to `place`, which has its length.
     fn put(self, batch: &CompressedBatch, checksummed: bool, place: &mut [u8]) {
         let word;
         let (flag, bytes, checksum) = match self.source {
@@ -415,13 +433,21 @@ impl Block {
     }
 }
 
-/// Appends the block of a run of zeros.
+/// Appends the block of a run of zero pages.
 fn put_zeros(pages: u16, checksummed: bool, out: &mut Vec<u8>) {
-    debug_assert!(usize::from(pages) <= RUN_PAGES);
     let zeros = zero_block(usize::from(pages));
     out.extend(u32::try_from(zeros.bytes.len()).expect("a block is short").to_le_bytes());
     out.extend_from_slice(&zeros.bytes);
     if checksummed {
         out.extend(zeros.checksum.to_le_bytes());
+    }
+}
+
+/// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
+fn is_zero(page: PageData<'_>) -> bool {
+    match page.kind() {
+        PageKind::SameFilled => page.bytes().iter().all(|byte| *byte == 0),
+        PageKind::Lz4 => zero_pages_of(page.bytes()) == Some(1),
+        PageKind::Raw | PageKind::Zstd => false,
     }
 }

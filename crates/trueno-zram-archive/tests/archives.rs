@@ -7,12 +7,13 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 use support::{archive_of, mixed_content, plain_archive_of, read_good, read_pages, read_stream};
-use trueno_test_pages::{corpus, edge, frames};
+use trueno_test_pages::{corpus, edge, frames, oracle};
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, BlockKind, ContentBatch, ContentHash, Error, FrameReader, IndexVerdict, PageDecoder,
-    Piece, WriteOptions, gather,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, IndexVerdict,
+    WriteOptions,
 };
-use trueno_zram_core::{Algorithm, CpuBatchCompressor, Error as PageError, PAGE_SIZE, Page, PageData};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
 
 fn assert_reads_everywhere(content: &[u8], options: WriteOptions, batch_pages: usize) {
     let (archive, summary) = archive_of(content, options, batch_pages);
@@ -24,7 +25,7 @@ fn assert_reads_everywhere(content: &[u8], options: WriteOptions, batch_pages: u
     assert_eq!(read_summary.pages, summary.pages);
     assert_eq!(read_summary.input_len, archive.len() as u64);
     let pages = content.len().div_ceil(PAGE_SIZE) as u64;
-    assert_eq!(summary.pages.total(), pages);
+    assert_eq!(summary.pages.pages(), pages);
     assert!(read_pages(&archive, 0..pages).unwrap().as_deref() == Some(content), "by the index");
     let foreign = frames::decompress(&archive);
     assert!(foreign.as_deref() == Some(content), "by C lz4");
@@ -83,8 +84,8 @@ fn holes_take_little_and_the_index_knows_them() {
 
     let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
     assert_eq!(reader.page_count(), before + hole + after);
-    let places = reader.locate(100_000..100_001).unwrap();
-    assert_eq!((places.len(), places[0].kind, places[0].pages), (1, BlockKind::Zeros, 16));
+    let places: Vec<_> = reader.blocks(100_000..100_001).unwrap().map(Result::unwrap).collect();
+    assert_eq!((places.len(), places[0].zero, places[0].pages), (1, true, 16));
     let last = reader.page_count() - 1;
     assert_eq!(read_pages(&bytes, last..last + 1).unwrap().unwrap(), pages[2]);
     assert_eq!(read_pages(&bytes, 150_000..150_003).unwrap().unwrap(), vec![0; 3 * PAGE_SIZE]);
@@ -92,8 +93,8 @@ fn holes_take_little_and_the_index_knows_them() {
     let mut stream = FrameReader::new(&bytes[..]);
     let (mut batch, mut zeros) = (ContentBatch::new(), 0);
     while stream.read_batch(&mut batch).unwrap() {
-        for piece in batch.pieces() {
-            if let Piece::Zeros(len) = piece {
+        for span in batch.spans() {
+            if let ContentSpan::Zeros(len) = span {
                 zeros += len;
             }
         }
@@ -107,14 +108,15 @@ fn places_are_where_the_blocks_are() {
     let content = mixed_content(4, 5000 * PAGE_SIZE + 100);
     let archive = plain_archive_of(&content);
     let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
-    let places = reader.locate(0..reader.page_count()).unwrap();
+    let pages = reader.page_count();
+    let places: Vec<_> = reader.blocks(0..pages).unwrap().map(Result::unwrap).collect();
     let mut page = 0;
     for (place, next) in places.iter().zip(places[1..].iter().map(Some).chain([None])) {
         assert_eq!(place.first_page, page);
         page += place.pages;
         let at = usize::try_from(place.offset).unwrap();
         let size = u32::from_le_bytes(archive[at..at + 4].try_into().unwrap());
-        let raw = if place.kind == BlockKind::Raw { 1 << 31 } else { 0 };
+        let raw = if place.kind == PageKind::Raw { 1 << 31 } else { 0 };
         assert_eq!(size, place.len_bytes | raw);
         assert!(next.is_none_or(|next| next.offset == place.offset + 8 + u64::from(place.len_bytes)));
     }
@@ -137,9 +139,12 @@ fn sections_come_back() {
     archive.add_section("empty", b"").unwrap();
     let (bytes, _) = archive.finish(Some(ContentHash::new())).unwrap();
     let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
-    assert_eq!(reader.section_names().unwrap(), ["map", "empty"]);
-    assert_eq!(reader.section("map").unwrap().unwrap(), map);
-    assert_eq!(reader.section("other").unwrap(), None);
+    let names: Vec<_> = reader.sections().unwrap().map(|section| section.unwrap().name).collect();
+    assert_eq!(names, ["map", "empty"]);
+    assert_eq!(reader.section("map", 1 << 20).unwrap().unwrap(), map);
+    assert_eq!(reader.section("other", 1 << 20).unwrap(), None);
+    let refused = reader.section("map", 399_999);
+    assert!(matches!(refused, Err(Error::SectionTooLarge { len_bytes: 400_000, max_bytes: 399_999, .. })));
     assert_eq!(read_good(&bytes).1.index, IndexVerdict::Agrees);
 }
 
@@ -179,51 +184,56 @@ fn an_index_of_another_frame_is_noticed() {
     assert!(ArchiveReader::open(Cursor::new(&first_archive[..at])).unwrap().is_none());
 }
 
-/// An engine that takes batches, as a GPU's would.
-struct Engine {
-    compressor: CpuBatchCompressor,
-    pages: usize,
-    fails: bool,
-}
-
-impl PageDecoder for Engine {
-    fn decode(&mut self, blocks: &[PageData<'_>], pages: &mut [Page]) -> trueno_zram_core::Result<()> {
-        assert!(blocks.len() == pages.len() && pages.len() <= self.lot_pages());
-        if self.fails {
-            return Err(PageError::GpuNotAvailable("it fell off the bus".to_owned()));
-        }
-        self.pages += pages.len();
-        self.compressor.decompress_into(&gather(blocks), pages, &())
-    }
-
-    fn lot_pages(&self) -> usize {
-        300
-    }
-}
-
+/// The GPU's kernels in the interpreter, as a codec that counts its pages.
 #[test]
-fn pages_go_to_the_engine_that_is_given() {
-    let content = mixed_content(10, 3_000_000);
+fn pages_go_to_the_codec_that_is_given() {
+    let content = mixed_content(10, 300_000);
     let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
-    let engine = |fails| Engine { compressor: CpuBatchCompressor::default(), pages: 0, fails };
-    let (mut working, mut read, mut batch) = (engine(false), Vec::new(), ContentBatch::new());
+    let config = GpuBatchConfig { batch_size: 16, ..GpuBatchConfig::default() };
+    let mut codec = GpuBatchCompressor::interpreted(config, &GpuOptions::new()).unwrap();
+    let (mut read, mut batch) = (Vec::new(), ContentBatch::new());
     let mut archived = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
-    let mut range = archived.read_pages(0..summary.pages.total(), &mut working).unwrap();
+    let mut range = archived.read_pages_with(0..summary.pages.pages(), &mut codec).unwrap();
     while range.read_batch(&mut batch).unwrap() {
         support::append(&mut read, &batch);
     }
     assert!(read == content);
-    let decoded = summary.pages.total() - summary.pages.zero - 1;
-    assert_eq!(working.pages as u64, decoded, "all but zeros and the tail");
+    let decoded = summary.pages.pages() - summary.pages.zero - 1;
+    assert_eq!(codec.stats().pages_decompressed, decoded, "all but zeros and the tail");
 
-    let mut reader = FrameReader::with_decoder(&archive[..], working);
+    let mut reader = FrameReader::with_codec(&archive[..], &mut codec);
     read.clear();
     while reader.read_batch(&mut batch).unwrap() {
         support::append(&mut read, &batch);
     }
     assert!(read == content);
-    let failed = FrameReader::with_decoder(&archive[..], engine(true)).read_batch(&mut batch);
-    assert!(matches!(failed, Err(Error::Decoder(PageError::GpuNotAvailable(_)))));
+    assert!(codec.stats().pages_decompressed >= 2 * decoded);
+    assert_eq!(codec.stats().fallback.batches, 0);
+}
+
+/// C lz4 codes a zero page and a page of one word as this crate does: they are the same pages to every reader.
+#[test]
+fn constant_pages_as_lz4_blocks_of_another_encoder() {
+    let pages: [[u8; PAGE_SIZE]; 3] = [[0; PAGE_SIZE], *b"01234567".repeat(512).first_chunk().unwrap(), [7; PAGE_SIZE]];
+    let mut content = Vec::new();
+    let (mut arena, mut index) = (Vec::new(), Vec::new());
+    for number in [0, 0, 1, 2, 0, 1, 0, 0, 0] {
+        let block = oracle::c_lz4_compress(&pages[number]);
+        let len_bytes = u16::try_from(block.len()).unwrap();
+        index.push(IndexEntry { offset: arena.len() as u64, len_bytes, kind: PageKind::Lz4 });
+        arena.extend(block);
+        content.extend_from_slice(&pages[number]);
+    }
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    archive.write_batch(&CompressedBatch::from_parts(arena, index).unwrap()).unwrap();
+    let mut hash = ContentHash::new();
+    hash.update(&content);
+    let (bytes, summary) = archive.finish(Some(hash)).unwrap();
+    assert_eq!(summary.pages.zero, 6, "the blocks are those of this crate");
+    let (read, read_summary) = read_good(&bytes);
+    assert!(read == content);
+    assert_eq!((read_summary.index, read_summary.pages), (IndexVerdict::Agrees, summary.pages));
+    assert!(read_pages(&bytes, 0..9).unwrap().unwrap() == content);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::io::Cursor;
 use support::{archive_of, mixed_content, plain_archive_of, read_pages, read_stream};
 use trueno_test_pages::frames;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, ContentHash, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentHash, IndexVerdict, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Some 5 KB with blocks of every kind: zeros, a word, LZ4, raw and a tail.
@@ -29,9 +29,10 @@ fn small_content() -> Vec<u8> {
 fn assert_damage_shows(content: &[u8], options: WriteOptions) {
     let (archive, summary) = archive_of(content, options, 100);
     let index_at = archive.len() - usize::try_from(summary.index_len).unwrap();
-    let pages = summary.pages.total();
-    let places = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap().locate(0..pages).unwrap();
-    let raw_bits: Vec<_> = places.iter().map(|place| usize::try_from(place.offset).unwrap() + 3).collect();
+    let pages = summary.pages.pages();
+    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let offset = |place: trueno_zram_archive::Result<BlockPlace>| usize::try_from(place.unwrap().offset).unwrap();
+    let raw_bits: Vec<_> = reader.blocks(0..pages).unwrap().map(|place| offset(place) + 3).collect();
     for at in 0..archive.len() {
         for change in [0x01, 0x80, 0xff, 0x10] {
             let raw_bit = raw_bits.contains(&at) && change == 0x80;
@@ -78,7 +79,7 @@ fn every_byte_damaged_without_checksums() {
             damaged[at] ^= change;
             let (read, _) = read_stream(&damaged, 1 << 20);
             assert!(read.len() <= content.len() + (1 << 20));
-            let _ = read_pages(&damaged, 0..summary.pages.total());
+            let _ = read_pages(&damaged, 0..summary.pages.pages());
         }
     }
 }
@@ -121,6 +122,26 @@ fn damage_in_a_large_archive_is_reported_at_its_place() {
             }
         }
     }
+}
+
+/// Damage in front of a page does not matter to it, as long as a stream cannot get past the damage either.
+#[test]
+fn intact_pages_are_read_behind_damage() {
+    let content = mixed_content(11, 2500 * PAGE_SIZE);
+    let archive = plain_archive_of(&content);
+    let mut damaged = archive.clone();
+    damaged[50..archive.len() / 2].fill(0x5a);
+    let mut intact = 0;
+    for page in (0..2500).step_by(7) {
+        if let Ok(Some(read)) = read_pages(&damaged, page..page + 1) {
+            let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+            assert!(read == content[start..start + PAGE_SIZE]);
+            intact += 1;
+        }
+    }
+    assert!(intact > 100, "{intact} of 358 pages");
+    damaged[archive.len() - 100] ^= 1;
+    assert!(read_pages(&damaged, 2400..2401).is_err(), "the index itself");
 }
 
 #[test]

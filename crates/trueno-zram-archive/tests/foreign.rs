@@ -169,7 +169,7 @@ fn headers_that_ask_for_too_much_are_refused() {
     let mut large = header(0x60, 0x40, &[]);
     large.truncate(7);
     large.extend(65_537u32.to_le_bytes());
-    assert!(matches!(error_of(large), Error::BlockTooLarge { at: 7, len_bytes: 65_537, max_bytes: 65_536 }));
+    assert!(matches!(error_of(large), Error::BlockTooLarge { at: 7, len_bytes: 65_537, max_bytes: 65_536, .. }));
     let announced = header(0x68, 0x40, &5u64.to_le_bytes());
     assert!(matches!(error_of(announced), Error::ContentSize { at: 0, announced: 5, actual: 0 }));
 }

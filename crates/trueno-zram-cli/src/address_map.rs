@@ -1,6 +1,10 @@
-//! The address map of a process snapshot: which page of the archive lay where in the process.
+//! The address map of a process snapshot: which page of the archive came from which address.
 //!
-//! Kept in the archive's index as a section of its own ([`SECTION`]). Numbers are LEB128, texts are a length and UTF-8:
+//! [`AddressMap`] is what a snapshot builds. It is stored in the archive's index as a section of its own ([`SECTION`]).
+//! [`StoredMap`] is such a section as it was read: checked once, and decoded again each time it is walked, because the
+//! archive is untrusted and a decoded map can be thirty times as large as its bytes.
+//!
+//! Numbers are LEB128, texts are a length and UTF-8:
 //!
 //! ```text
 //! version (1), pid, seconds since 1970, stopped (0 or 1), command
@@ -9,40 +13,42 @@
 //!   number of runs, and for each: pages << 2 | state (0 untouched, 1 stored, 2 unreadable)
 //! ```
 //!
-//! The runs of a mapping cover it. Stored pages stand in the archive in this order, without gaps; untouched ones are in
-//! no archive: in anonymous mappings they are zero pages, in others they are the file's. Unreadable ones are lost.
+//! The runs of a mapping cover it. Stored pages are in the archive in this order, without gaps. Untouched pages are not in
+//! the archive: in anonymous mappings they are zero pages, in others they are pages of the file. Unreadable pages are lost.
 
 mod codec;
-mod pieces;
+mod plan;
+mod stored;
 
 use serde::Serialize;
 use trueno_zram_core::PAGE_SIZE;
 
-pub(crate) use pieces::Piece;
+pub(crate) use plan::AddressSpan;
+pub(crate) use stored::{MappedRun, StoredMap, StoredMapping};
 
 /// The section's name in the archive's index.
 pub(crate) const SECTION: &str = "address-map";
 
-/// Where the pages of a snapshot lay.
+/// The addresses that the pages of a snapshot had.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AddressMap {
     pub(crate) pid: u32,
     /// The process's short name.
     pub(crate) command: String,
-    /// When the snapshot was begun, in seconds since 1970.
+    /// When the snapshot was started, in seconds since 1970.
     pub(crate) taken_unix_s: u64,
     pub(crate) consistency: Consistency,
-    /// In order of their addresses.
+    /// Sorted by address.
     pub(crate) mappings: Vec<Mapping>,
 }
 
-/// Whether the pages are all of one moment.
+/// Whether all pages were read at the same moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Consistency {
-    /// The process went on while it was read: pages may be of different moments.
+    /// The process kept running while it was read: pages may be from different moments.
     Live,
-    /// The process stood still.
+    /// The process was stopped.
     Stopped,
 }
 
@@ -55,30 +61,52 @@ pub(crate) struct Mapping {
     pub(crate) name: String,
     /// Number of its first stored page in the archive.
     pub(crate) first_page: u64,
-    /// What became of its pages, in order; neighbours differ.
+    /// The states of its pages, in order. Adjacent runs have different states.
     pub(crate) runs: Vec<Run>,
 }
 
-/// What may be done with a mapping's memory, and whether it is anonymous.
+/// The permissions of a mapping, and whether it is anonymous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
-/// Neighbouring pages that fared alike.
+/// Adjacent pages in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) pages: u64,
     pub(crate) state: PageState,
 }
 
-/// What became of a page of the process.
+/// Whether a page of the process is in the archive, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageState {
-    /// The process never touched it: not in the archive.
+    /// Not in the archive: the process never touched it.
     Untouched,
     /// In the archive.
     Stored,
-    /// The kernel did not give it: not in the archive.
+    /// Not in the archive: the kernel refused to read it.
     Unreadable,
+}
+
+/// Numbers of pages by state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StateCounts {
+    pub(crate) untouched: u64,
+    pub(crate) stored: u64,
+    pub(crate) unreadable: u64,
+}
+
+impl StateCounts {
+    fn add(&mut self, pages: u64, state: PageState) {
+        *match state {
+            PageState::Untouched => &mut self.untouched,
+            PageState::Stored => &mut self.stored,
+            PageState::Unreadable => &mut self.unreadable,
+        } += pages;
+    }
+
+    fn total(self) -> u64 {
+        self.untouched + self.stored + self.unreadable
+    }
 }
 
 impl Flags {
@@ -87,19 +115,19 @@ impl Flags {
     const EXECUTE: u8 = 4;
     const ANONYMOUS: u8 = 8;
 
-    /// From the first three letters of a line of `/proc/PID/maps`, `rwx` or `r--`.
+    /// Parses the first three letters of the permissions in `/proc/PID/maps`, such as `rwx` or `r--`.
     pub(crate) fn new(permissions: &str, anonymous: bool) -> Self {
         let bit = |letter, bit| if permissions.contains(letter) { bit } else { 0 };
         let anonymous = if anonymous { Self::ANONYMOUS } else { 0 };
         Self(bit('r', Self::READ) | bit('w', Self::WRITE) | bit('x', Self::EXECUTE) | anonymous)
     }
 
-    /// Whether untouched pages are zero pages, and not a file's.
+    /// Whether untouched pages are zero pages rather than pages of a file.
     pub(crate) fn is_anonymous(self) -> bool {
         self.0 & Self::ANONYMOUS != 0
     }
 
-    /// `rw-`.
+    /// Returns the permissions as text: `rw-`.
     pub(crate) fn permissions(self) -> String {
         [(Self::READ, 'r'), (Self::WRITE, 'w'), (Self::EXECUTE, 'x')]
             .map(|(bit, letter)| if self.0 & bit != 0 { letter } else { '-' })
@@ -109,17 +137,17 @@ impl Flags {
 }
 
 impl Mapping {
-    /// Pages in one state.
+    /// Counts the pages in one state.
     pub(crate) fn pages(&self, state: PageState) -> u64 {
         self.runs.iter().filter(|run| run.state == state).map(|run| run.pages).sum()
     }
 
-    /// The first address behind it.
+    /// Returns the first address after the mapping.
     pub(crate) fn end(&self) -> u64 {
         self.start + self.runs.iter().map(|run| run.pages).sum::<u64>() * PAGE_SIZE as u64
     }
 
-    /// Adds pages at the end.
+    /// Appends pages.
     pub(crate) fn push(&mut self, pages: u64, state: PageState) {
         match self.runs.last_mut() {
             _ if pages == 0 => {}
@@ -130,7 +158,7 @@ impl Mapping {
 }
 
 impl AddressMap {
-    /// Pages in one state, of all mappings.
+    /// Counts the pages in one state over all mappings.
     pub(crate) fn pages(&self, state: PageState) -> u64 {
         self.mappings.iter().map(|mapping| mapping.pages(state)).sum()
     }

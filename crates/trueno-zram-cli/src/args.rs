@@ -1,4 +1,4 @@
-//! The command line: what all commands take, and which commands there are.
+//! The command line: options of all commands, and the commands.
 
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
@@ -9,7 +9,10 @@ use crate::commands::{
     bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test,
 };
 
-/// Memory images into standard .lz4 files: fast, seekable, safe.
+/// Compress memory images into standard .lz4 files: fast, seekable, safe.
+///
+/// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
+/// decompresses, and so does a FILE that ends in .lz4; -t tests. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
@@ -19,50 +22,54 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// What all commands take.
+/// Options of all commands.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Global {
-    /// Say nothing but errors.
+    /// Print nothing but errors.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more: the back end that was chosen and why, times, figures.
+    /// Print more: the back end that was chosen and why, times, figures.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Threads at work, up to 256; 0 is one for each core.
+    /// Number of worker threads, up to 256; 0 means one per core.
     #[arg(short = 'T', long, global = true, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=256))]
     threads: u16,
-    /// What compresses and decompresses the pages.
-    #[arg(long, global = true, value_enum, default_value_t = BackendChoice::Auto)]
-    pub(crate) backend: BackendChoice,
-    /// Results as JSON on standard output, for scripts.
+    /// The back end that compresses and decompresses pages.
+    #[arg(long, global = true, value_enum, default_value_t = Backend::Auto)]
+    pub(crate) backend: Backend,
+    /// Print results as JSON on standard output, for scripts.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
 impl Global {
-    /// Threads at work.
+    /// Number of worker threads.
     pub(crate) fn threads(&self) -> NonZeroUsize {
-        let asked = NonZeroUsize::new(self.threads.into());
-        asked.or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+        self.asked_threads().or_else(|| available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    }
+
+    /// Number of worker threads, if the user gave one.
+    pub(crate) fn asked_threads(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.threads.into())
     }
 }
 
-/// What compresses and decompresses the pages.
+/// The back end that compresses and decompresses pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BackendChoice {
-    /// The GPU where there is one and the batch is worth it, else the CPU.
+pub(crate) enum Backend {
+    /// The GPU if there is one and the batch is worth it, else the CPU.
     Auto,
-    /// The GPU; an error where there is none.
+    /// The GPU; an error if there is none.
     Gpu,
     /// The CPU.
     Cpu,
-    /// The GPU's kernels, run by the interpreter on the CPU: slow, for checking.
+    /// The GPU kernels, interpreted on the CPU: slow, for checking.
     Interpreter,
 }
 
-/// The commands. Those without words here are described by their arguments.
+/// The commands. Those without a description here have it at their arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Compress a file into a page archive, which is a standard .lz4 file.
@@ -75,11 +82,28 @@ pub(crate) enum Command {
     Extract(extract::Args),
     Inspect(inspect::Args),
     Info(info::Args),
-    /// Measure the back ends and their rivals side by side.
     Bench(bench::Args),
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),
     Completions(completions::Args),
-    #[command(hide = true)]
     Man(man::Args),
+}
+
+impl Command {
+    /// Returns the name of the command, as `--json` prints it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Compress(_) => "compress",
+            Self::Decompress(_) => "decompress",
+            Self::Test(_) => "test",
+            Self::Extract(_) => "extract",
+            Self::Inspect(_) => "inspect",
+            Self::Info(_) => "info",
+            Self::Bench(_) => "bench",
+            Self::Selftest(_) => "selftest",
+            Self::Snapshot(_) => "snapshot",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
+        }
+    }
 }

@@ -1,248 +1,171 @@
-//! What compresses and decompresses the batches: chosen once, by `--backend` and `--threads`.
+//! The codec that compresses and decompresses pages: chosen once, by `--backend` and `--threads`.
 
+use std::io::Write;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::thread::available_parallelism;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
-use trueno_zram_archive::{CpuPageDecoder, PageDecoder, gather};
+use rayon::ThreadPool;
+use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, gpu_available};
 use trueno_zram_core::{
-    Algorithm, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, PAGE_SIZE, Page, PageCodec, PageData,
-    build_pool,
+    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
 };
+use trueno_zram_io::{Compressed, Compressors, Observer, PageSource};
 
-use crate::args::{BackendChoice, Global};
+use crate::args::{Backend, Global};
 use crate::failure::Failure;
+use crate::messages;
 
-/// Pages in a batch on the CPU: 4 MiB, so that a few batches on their way fit the last-level cache together.
-const CPU_BATCH_PAGES: usize = 1024;
-/// Pages that a lane on the CPU takes at a time: with what they become they stay in the core's own cache.
-const CPU_LANE_PAGES: usize = 64;
-/// Pages in a batch for a GPU: several slots of its ring, so that copies and kernels overlap.
-const GPU_BATCH_PAGES: usize = 4096;
+/// Pages per slot of the GPU's ring.
 const GPU_SLOT_PAGES: usize = 1024;
-/// Lanes before an engine that one lane has at a time: one in it, one that reads, one that hashes and writes.
-const SHARED_LANES: usize = 3;
-/// Pages in a batch for the interpreter, which takes a thousandth of a second and more for each.
+/// Pages per batch for a GPU: several slots, so that copies and kernels overlap, in little memory.
+const GPU_BATCH_PAGES: usize = 4096;
+/// Pages per batch for the interpreter, which takes a millisecond or more for each.
 const INTERPRETER_BATCH_PAGES: usize = 64;
 
 /// Compresses and decompresses batches of pages.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    kind: Kind,
-    why: String,
-    pool: Arc<ThreadPool>,
-    /// Whether to tell that a GPU failed; told once.
-    tells_fallback: bool,
-}
-
-#[derive(Debug)]
-enum Kind {
-    Cpu {
-        compressor: CpuBatchCompressor,
-        decoder: CpuPageDecoder,
-    },
-    /// GPU, CPU or both, by what they are measured to do.
-    Either(Box<BatchCompressor>),
-    Gpu(Box<GpuBatchCompressor>),
-    Interpreter(Box<GpuBatchCompressor<Interpreter>>),
+    codec: Box<dyn BatchCodec>,
+    /// A codec for single pages per worker, on the CPU alone. Pages are read and compressed by the same core, without
+    /// waiting for others at the end of a batch.
+    lanes: Vec<PageCodec>,
+    batch_pages: usize,
+    /// Why `auto` does not use a GPU.
+    why_no_gpu: Option<String>,
+    /// Whether to warn about GPU fallback (at most once).
+    warns_of_fallback: bool,
 }
 
 impl Engine {
-    /// The engine that the user asked for, on as many threads.
+    /// The engine that the user asked for.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
-        Ok(Self { tells_fallback: !global.quiet, ..Self::with(global.backend, global.threads())? })
+        let threads = match global.asked_threads() {
+            Some(threads) => threads,
+            None => default_threads(global.backend),
+        };
+        Ok(Self { warns_of_fallback: !global.quiet, ..Self::with(global.backend, threads)? })
     }
 
     /// The engine for a back end and a number of threads.
-    pub(crate) fn with(choice: BackendChoice, threads: NonZeroUsize) -> Result<Self, Failure> {
-        let (kind, why) = match choice {
-            BackendChoice::Auto => either(threads)?,
-            BackendChoice::Cpu => (cpu(threads)?, "as asked".to_owned()),
-            BackendChoice::Gpu => {
-                let gpu = GpuBatchCompressor::with_options(config(GPU_SLOT_PAGES), &options(threads));
-                (Kind::Gpu(Box::new(gpu.map_err(|error| Failure::at("--backend gpu", error))?)), "as asked".to_owned())
+    pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {
+        let pool = build_pool(threads).map_err(|error| Failure::at("worker threads", error))?;
+        let options = GpuOptions::new().pool(Arc::clone(&pool));
+        let config = |batch_size| GpuBatchConfig { batch_size, ..GpuBatchConfig::default() };
+        match backend {
+            Backend::Cpu => Self::on_cpu(pool, None),
+            Backend::Auto => {
+                let codec = BatchCompressor::new(config(GPU_SLOT_PAGES), &options)
+                    .map_err(|error| Failure::at("--backend auto", error))?;
+                match codec.why_no_gpu().map(str::to_owned) {
+                    Some(reason) => Self::on_cpu(pool, Some(reason)),
+                    None => Ok(Self::in_batches(Box::new(codec), GPU_BATCH_PAGES)),
+                }
             }
-            BackendChoice::Interpreter => {
-                let compressor = GpuBatchCompressor::interpreted(config(INTERPRETER_BATCH_PAGES), &options(threads));
-                let compressor = compressor.map_err(|error| Failure::at("--backend interpreter", error))?;
-                (Kind::Interpreter(Box::new(compressor)), "as asked".to_owned())
+            Backend::Gpu => {
+                let codec = GpuBatchCompressor::with_options(config(GPU_SLOT_PAGES), &options)
+                    .map_err(|error| Failure::at("--backend gpu", error))?;
+                Ok(Self::in_batches(Box::new(codec), GPU_BATCH_PAGES))
             }
+            Backend::Interpreter => {
+                let codec = GpuBatchCompressor::interpreted(config(INTERPRETER_BATCH_PAGES), &options)
+                    .map_err(|error| Failure::at("--backend interpreter", error))?;
+                Ok(Self::in_batches(Box::new(codec), INTERPRETER_BATCH_PAGES))
+            }
+        }
+    }
+
+    fn on_cpu(pool: Arc<ThreadPool>, why_no_gpu: Option<String>) -> Result<Self, Failure> {
+        let failed = |error| Failure::at("--backend cpu", error);
+        let (algorithm, instructions) = (Algorithm::Lz4, InstructionSet::detect());
+        let lanes = (0..pool.current_num_threads()).map(|_| PageCodec::with_instruction_set(algorithm, instructions));
+        let lanes = lanes.collect::<Result<_, _>>().map_err(failed)?;
+        let codec = CpuBatchCompressor::with_pool(algorithm, instructions, pool).map_err(failed)?;
+        let batch_pages = codec.preferred_batch_pages();
+        Ok(Self { codec: Box::new(codec), lanes, batch_pages, why_no_gpu, warns_of_fallback: false })
+    }
+
+    fn in_batches(codec: Box<dyn BatchCodec>, batch_pages: usize) -> Self {
+        Self { codec, lanes: Vec::new(), batch_pages, why_no_gpu: None, warns_of_fallback: false }
+    }
+
+    /// Compresses all of `source` into an archive, which is written to `out` under the name beside it.
+    pub(crate) fn compress<S: PageSource, W: Write + Send>(
+        &mut self,
+        source: S,
+        out: (W, &str),
+        options: WriteOptions,
+        observer: &dyn Observer,
+    ) -> Result<Compressed<S, W>, S::Error> {
+        let pool = self.pool();
+        let compressors = match &mut self.lanes[..] {
+            [] => Compressors::Shared { codec: &mut *self.codec, batch_pages: self.batch_pages },
+            lanes => Compressors::Lanes(lanes),
         };
-        let pool = ThreadPoolBuilder::new().num_threads(threads.get()).thread_name(|n| format!("blocks-{n}")).build();
-        let pool = Arc::new(pool.map_err(|error| Failure::at("worker threads", error))?);
-        Ok(Self { kind, why, pool, tells_fallback: false })
+        let compressed = trueno_zram_io::compress(source, out, options, compressors, &pool, observer);
+        self.warn_of_fallback();
+        compressed
     }
 
     /// Compresses `pages` into `batch`, which is emptied first.
     pub(crate) fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch) -> Result<(), Error> {
-        let compressed = match &mut self.kind {
-            Kind::Cpu { compressor, .. } => compressor.compress_into(pages, batch, &()),
-            Kind::Either(compressor) => compressor.compress_into(pages, batch, &()),
-            Kind::Gpu(compressor) => compressor.compress_into(pages, batch, &()).map(drop),
-            Kind::Interpreter(compressor) => compressor.compress_into(pages, batch, &()).map(drop),
-        };
-        self.tell_fallback();
+        let compressed = self.codec.compress_into(pages, batch, &());
+        self.warn_of_fallback();
         compressed
     }
 
-    /// Restores all pages of `batch`.
-    fn decompress_into(&mut self, batch: &CompressedBatch, pages: &mut [Page]) -> Result<(), Error> {
-        let restored = match &mut self.kind {
-            Kind::Cpu { compressor, .. } => compressor.decompress_into(batch, pages, &()),
-            Kind::Either(compressor) => compressor.decompress_into(batch, pages, &()),
-            Kind::Gpu(compressor) => compressor.decompress_into(batch, pages, &()).map(drop),
-            Kind::Interpreter(compressor) => compressor.decompress_into(batch, pages, &()).map(drop),
-        };
-        self.tell_fallback();
-        restored
+    /// The codec for readers of archives. None on the CPU alone: readers decode there themselves, lot by lot.
+    pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
+        if self.lanes.is_empty() { Some(&mut *self.codec) } else { None }
     }
 
-    /// Says, once, that the CPU had to stand in for a GPU, and why: the result is right, the speed is not what was asked for.
-    fn tell_fallback(&mut self) {
-        let stats = match &self.kind {
-            Kind::Cpu { .. } => None,
-            Kind::Either(compressor) => compressor.gpu_stats(),
-            Kind::Gpu(compressor) => Some(compressor.stats()),
-            Kind::Interpreter(compressor) => Some(compressor.stats()),
-        };
-        if let Some(reason) = stats.and_then(|stats| stats.fallback.last_reason.as_deref())
-            && std::mem::take(&mut self.tells_fallback)
+    /// Warns, once, that the GPU failed. The result is right; the speed is not what was asked for.
+    pub(crate) fn warn_of_fallback(&mut self) {
+        let reason = self.codec.fallback().and_then(|fallback| fallback.last_reason.as_deref());
+        if let Some(reason) = reason
+            && std::mem::take(&mut self.warns_of_fallback)
         {
-            eprintln!("trueno-zram: the GPU failed, the CPU goes on: {reason}");
+            messages::problem(format_args!("warning: GPU failed; falling back to CPU: {reason}"));
         }
     }
 
-    /// What compresses on threads of the caller, side by side; and the pages that each is best given at a time.
-    ///
-    /// On the CPU each thread has a codec of its own: pages are read and compressed by the same core, without waiting
-    /// for others at the end of a batch. An engine that is one for all is passed around.
-    pub(crate) fn lanes(&mut self) -> Result<(Vec<Lane<'_>>, usize), Failure> {
-        let threads = self.threads();
-        if let Kind::Cpu { compressor, .. } = &self.kind {
-            let codec = || {
-                PageCodec::with_instruction_set(compressor.algorithm(), compressor.instruction_set()).map(Lane::Codec)
-            };
-            let lanes = (0..threads).map(|_| codec()).collect::<Result<_, _>>();
-            return Ok((lanes.map_err(|error| Failure::at("CPU back end", error))?, CPU_LANE_PAGES));
-        }
-        let batch_pages = self.batch_pages();
-        let shared = Arc::new(Mutex::new(self));
-        Ok(((0..SHARED_LANES).map(|_| Lane::Shared(Arc::clone(&shared))).collect(), batch_pages))
-    }
-
-    /// The threads for all work on blocks that is not the engine's own.
+    /// The worker threads.
     pub(crate) fn pool(&self) -> Arc<ThreadPool> {
-        Arc::clone(&self.pool)
+        Arc::clone(self.codec.pool())
     }
 
     /// The back end's name, as in `--json`.
     pub(crate) fn name(&self) -> &'static str {
-        match self.kind {
-            Kind::Cpu { .. } => "cpu",
-            Kind::Either(_) => "auto",
-            Kind::Gpu(_) => "gpu",
-            Kind::Interpreter(_) => "interpreter",
-        }
+        self.codec.name()
     }
 
-    /// Threads at work.
+    /// Number of worker threads.
     pub(crate) fn threads(&self) -> usize {
-        self.pool.current_num_threads()
+        self.codec.pool().current_num_threads()
     }
 
     /// Pages to pass in one batch for full speed.
     pub(crate) fn batch_pages(&self) -> usize {
-        match self.kind {
-            Kind::Cpu { .. } => CPU_BATCH_PAGES,
-            Kind::Either(_) | Kind::Gpu(_) => GPU_BATCH_PAGES,
-            Kind::Interpreter(_) => INTERPRETER_BATCH_PAGES,
-        }
+        self.batch_pages
     }
 
-    /// Which back end this is and why, for `-v`.
+    /// The back end, for `-v`.
     pub(crate) fn describe(&self) -> String {
-        let (threads, why) = (self.threads(), &self.why);
-        match &self.kind {
-            Kind::Cpu { compressor, .. } => {
-                format!("CPU, {} threads, {} ({why})", compressor.threads(), compressor.instruction_set())
-            }
-            Kind::Either(compressor) => {
-                let device = compressor.device().map_or("GPU", |device| &device.name);
-                format!("{device} and CPU, {threads} threads ({why})")
-            }
-            Kind::Gpu(compressor) => format!("GPU {}, {threads} threads ({why})", compressor.config().device_index),
-            Kind::Interpreter(_) => format!("the GPU's kernels in the interpreter, {threads} threads ({why})"),
+        let codec = self.codec.describe();
+        match &self.why_no_gpu {
+            Some(reason) => format!("{codec} (no GPU: {reason})"),
+            None => codec,
         }
     }
 }
 
-fn cpu(threads: NonZeroUsize) -> Result<Kind, Failure> {
-    let compressor = build_pool(threads)
-        .and_then(|pool| CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool))
-        .map_err(|error| Failure::at("CPU back end", error))?;
-    Ok(Kind::Cpu { compressor, decoder: CpuPageDecoder::new() })
-}
-
-/// GPU and CPU where there is a GPU, else the CPU; and why.
-fn either(threads: NonZeroUsize) -> Result<(Kind, String), Failure> {
-    let compressor = BatchCompressor::new(config(GPU_SLOT_PAGES), &options(threads))
-        .map_err(|error| Failure::at("back end", error))?;
-    match compressor.why_no_gpu() {
-        Some(why) => Ok((cpu(threads)?, format!("no GPU: {why}"))),
-        None => Ok((Kind::Either(Box::new(compressor)), "by what each is measured to do".to_owned())),
-    }
-}
-
-fn config(slot_pages: usize) -> GpuBatchConfig {
-    GpuBatchConfig { batch_size: slot_pages, ..GpuBatchConfig::default() }
-}
-
-fn options(threads: NonZeroUsize) -> GpuOptions {
-    // What a number of threads out of range leads to is reported by the compressor.
-    build_pool(threads).map_or_else(|_| GpuOptions::new(), |pool| GpuOptions::new().pool(pool))
-}
-
-/// Compresses on one thread, beside others.
-pub(crate) enum Lane<'a> {
-    /// By itself.
-    Codec(PageCodec),
-    /// With an engine that one lane has at a time, while others read and hash.
-    Shared(Arc<Mutex<&'a mut Engine>>),
-}
-
-impl Lane<'_> {
-    /// Compresses `pages` into `batch`, which is emptied first.
-    pub(crate) fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch) -> Result<(), Error> {
-        match self {
-            Lane::Codec(codec) => {
-                batch.clear();
-                let mut out = [0; PAGE_SIZE];
-                for page in pages {
-                    batch.push(codec.compress(page, &mut out)?);
-                }
-                Ok(())
-            }
-            // An engine starts every batch anew, whatever happened to the one before.
-            Lane::Shared(engine) => engine.lock().unwrap_or_else(PoisonError::into_inner).compress_into(pages, batch),
-        }
-    }
-}
-
-/// Restores pages from blocks that lie where they were read.
-impl PageDecoder for &mut Engine {
-    fn decode(&mut self, blocks: &[PageData<'_>], pages: &mut [Page]) -> trueno_zram_core::Result<()> {
-        match &mut self.kind {
-            Kind::Cpu { decoder, .. } => decoder.decode(blocks, pages),
-            _ => self.decompress_into(&gather(blocks), pages),
-        }
-    }
-
-    fn lot_pages(&self) -> usize {
-        match &self.kind {
-            Kind::Cpu { decoder, .. } => decoder.lot_pages(),
-            _ => self.batch_pages(),
-        }
+/// One worker per core. Beside a GPU the thread that drives it has a core to itself.
+fn default_threads(backend: Backend) -> NonZeroUsize {
+    let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    match backend {
+        Backend::Auto | Backend::Gpu if gpu_available() => NonZeroUsize::new(cores.get() - 1).unwrap_or(cores),
+        _ => cores,
     }
 }

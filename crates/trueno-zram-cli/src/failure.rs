@@ -4,7 +4,9 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use crate::terminal::printable;
+use trueno_zram_io::{Refusal, STANDARD_OUTPUT, os_text};
+
+use crate::{messages, signals};
 
 /// Why a command stopped.
 #[derive(Debug)]
@@ -13,7 +15,7 @@ pub(crate) enum Failure {
     Usage(String),
     /// Something did not work. Exit code 1.
     Failed(String),
-    /// Whoever read our output went away, which is no error.
+    /// The reader of our standard output went away. Ends the process by SIGPIPE, as with other tools.
     BrokenPipe,
 }
 
@@ -28,33 +30,51 @@ impl Failure {
         Self::Failed(format!("{place}: {error}"))
     }
 
-    /// An input or output error, and where. A broken pipe is no error.
+    /// An input or output error, and where.
     pub(crate) fn io(place: impl fmt::Display, error: &io::Error) -> Self {
-        if error.kind() == io::ErrorKind::BrokenPipe { Self::BrokenPipe } else { Self::at(place, plain(error)) }
+        let place = place.to_string();
+        if error.kind() == io::ErrorKind::BrokenPipe && place == STANDARD_OUTPUT {
+            return Self::BrokenPipe;
+        }
+        Self::at(place, os_text(error))
     }
 
-    /// Prints the one line there is to say, and gives the exit code.
+    /// Prints the message, and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Usage(message) => {
-                eprintln!("trueno-zram: {}", printable(message));
+                messages::problem(message);
                 ExitCode::from(2)
             }
             Self::Failed(message) => {
-                eprintln!("trueno-zram: {}", printable(message));
+                messages::problem(message);
                 ExitCode::from(1)
             }
-            Self::BrokenPipe => ExitCode::SUCCESS,
+            Self::BrokenPipe => signals::end_by_broken_pipe(),
         }
     }
 }
 
-/// The error as a reader wants it, without the number that Rust adds: `No such file or directory`.
-pub(crate) fn plain(error: &io::Error) -> String {
-    let mut message = error.to_string();
-    if let Some(number) = error.raw_os_error() {
-        let added = format!(" (os error {number})");
-        message.truncate(message.strip_suffix(&added).map_or(message.len(), str::len));
+/// The errors of the I/O crate, with the option that helps.
+impl From<trueno_zram_io::Error> for Failure {
+    fn from(error: trueno_zram_io::Error) -> Self {
+        use trueno_zram_io::Error;
+        match &error {
+            Error::Io { name, source, .. } if source.kind() == io::ErrorKind::BrokenPipe && name == STANDARD_OUTPUT => {
+                Self::BrokenPipe
+            }
+            Error::Closed { name: STANDARD_OUTPUT } => Self::Failed(format!("{error}; -o /dev/null discards the data")),
+            Error::Refused { refusal, .. } => match refusal {
+                Refusal::Terminal => Self::usage(
+                    "compressed data is not written to a terminal; give -o FILE, or -f to do it all the same",
+                ),
+                Refusal::Exists => Self::Failed(format!("{error}; -f overwrites it")),
+                Refusal::KeepsNothing => {
+                    Self::Failed(format!("{error}; --rm would remove the input and leave nothing"))
+                }
+                _ => Self::Failed(error.to_string()),
+            },
+            _ => Self::Failed(error.to_string()),
+        }
     }
-    message
 }

@@ -1,4 +1,4 @@
-//! The files that a command names: which there are, where the output goes, one after the other.
+//! The files of a command: which there are, where their outputs go, and the loop over them.
 
 use std::fs::{self, Metadata};
 use std::io::{self, IsTerminal};
@@ -12,37 +12,40 @@ use crate::input::Input;
 use crate::output::Target;
 use crate::report;
 
-/// The ending of compressed files.
+/// The suffix of compressed files.
 pub(crate) const SUFFIX: &str = ".lz4";
 
 /// Standard input or output.
 const DASH: &str = "-";
 
-/// The files of commands that make one of each.
+/// The files of commands that make one output per input.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct FileArgs {
-    /// Files to read; `-`, or none, is standard input.
+    /// Files to read. Standard input if there are none, and for `-`.
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Where to write; `-` is standard output.
+    /// The output file; `-` is standard output.
     #[arg(short, long, value_name = "OUT", conflicts_with = "stdout")]
     pub(crate) output: Option<PathBuf>,
+    /// Put the outputs into this directory.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["output", "stdout"])]
+    pub(crate) output_dir: Option<PathBuf>,
     /// Write to standard output.
     #[arg(short = 'c', long)]
     pub(crate) stdout: bool,
-    /// Overwrite files and block devices, and write compressed data to a terminal.
+    /// Overwrite files and block devices; write compressed data to a terminal.
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Remove each input once its output is whole and on the disk.
+    /// Remove each input once its output is complete and on the disk.
     #[arg(long, overrides_with = "keep")]
     pub(crate) rm: bool,
-    /// Keep the inputs (this is the default).
+    /// Keep the inputs (the default).
     #[arg(short, long, overrides_with = "rm")]
     pub(crate) keep: bool,
 }
 
 impl FileArgs {
-    /// Checks what can be known before any file is opened.
+    /// Checks what can be checked before any file is opened.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_dash);
         let inputs = inputs(&self.files)?;
@@ -50,6 +53,10 @@ impl FileArgs {
             return Err(Failure::usage(format!("-o names one output, but there are {} inputs", inputs.len())));
         }
         let reads_stdin = inputs.iter().any(|input| is_dash(input));
+        if let Some(dir) = self.output_dir.as_ref().filter(|_| reads_stdin) {
+            let dir = dir.display();
+            return Err(Failure::usage(format!("--output-dir {dir}: standard input has no name; give -o FILE")));
+        }
         let writes_stdout = to_stdout || (reads_stdin && self.output.is_none());
         if self.rm && (writes_stdout || reads_stdin) {
             return Err(Failure::usage("--rm is for files that become files, not for standard input or output"));
@@ -71,12 +78,17 @@ impl FileArgs {
             Some(path) if is_dash(path) => Ok(Target::Stdout),
             Some(path) => Ok(Target::Path(path.clone())),
             None if is_dash(input) => Ok(Target::Stdout),
-            None => derive(input).map(Target::Path),
+            None => {
+                let path = derive(input)?;
+                let name = path.file_name().filter(|_| self.output_dir.is_some());
+                let moved = self.output_dir.iter().zip(name).map(|(dir, name)| dir.join(name)).next();
+                Ok(Target::Path(moved.unwrap_or(path)))
+            }
         }
     }
 }
 
-/// The inputs that are named; standard input if none is and it is no terminal.
+/// The inputs that are named; standard input if none is and it is not a terminal.
 pub(crate) fn inputs(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     if !files.is_empty() {
         return Ok(files.to_vec());
@@ -97,8 +109,8 @@ pub(crate) fn for_each(
         match work(&file) {
             Ok(()) => {}
             Err(failure @ Failure::Failed(_)) => code = Some(failure.report()),
-            // No more can be written; what failed before still did.
-            Err(Failure::BrokenPipe) => break,
+            // Nothing more can be written. An earlier failure still shows in the exit code.
+            Err(Failure::BrokenPipe) if code.is_some() => break,
             Err(failure) => return Err(failure),
         }
     }
@@ -108,15 +120,15 @@ pub(crate) fn for_each(
 /// `--rm` removes files, nothing else.
 pub(crate) fn check_removable(rm: bool, path: &Path, input: &Input) -> Result<(), Failure> {
     if rm && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
-        return Err(Failure::at(&input.name, "is a link; --rm would remove it and not the file"));
+        return Err(Failure::at(&input.name, "is a symlink; --rm would remove it and not the file"));
     }
     if rm && !input.metadata.is_file() {
-        return Err(Failure::at(&input.name, "is no regular file; --rm would not remove it"));
+        return Err(Failure::at(&input.name, "is not a regular file; --rm would not remove it"));
     }
     Ok(())
 }
 
-/// Removes the input of an output that is whole, if asked to, and if it is still the file that was opened as `source`.
+/// Removes the input of a complete output, if asked to, and if it is still the file that was opened as `source`.
 pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<(), Failure> {
     if !rm {
         return Ok(());
@@ -130,7 +142,7 @@ pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<
     fs::remove_file(path).map_err(failed)
 }
 
-/// Whether a path stands for standard input or output.
+/// Whether a path means standard input or output.
 pub(crate) fn is_dash(path: &Path) -> bool {
     path.as_os_str() == DASH
 }

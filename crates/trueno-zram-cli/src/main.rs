@@ -1,5 +1,7 @@
-//! `trueno-zram`: memory images into standard .lz4 files.
+//! `trueno-zram`: compresses memory images into standard .lz4 files.
 #![deny(unsafe_code)]
+// A line that cannot be written must not panic: see `messages`.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod address_map;
 mod args;
@@ -9,22 +11,24 @@ mod draw;
 mod engine;
 mod failure;
 mod files;
+mod habits;
 mod input;
+mod json;
 mod machine;
+mod messages;
 mod output;
-mod pipeline;
 mod process;
 mod progress;
 mod quantity;
 mod ranges;
 mod report;
 mod restore;
-mod rights;
 mod signals;
-mod standard;
 mod survey;
 mod terminal;
+mod version;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,9 +38,20 @@ use commands::{bench, completions, compress, decompress, extract, info, inspect,
 use failure::Failure;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let args: Vec<_> = env::args_os().collect();
+    if version::is_asked_for(&args) {
+        return version::print();
+    }
+    let cli = match habits::with_command(args) {
+        Ok(args) => Cli::parse_from(args),
+        Err(failure) => return failure.report(),
+    };
     signals::survive_file_limits();
-    run(&cli).unwrap_or_else(|failure| failure.report())
+    signals::listen();
+    run(&cli).unwrap_or_else(|failure| {
+        json::print_failed_run(&cli.global, cli.command.name(), &failure);
+        failure.report()
+    })
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Failure> {

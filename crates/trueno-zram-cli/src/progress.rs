@@ -1,17 +1,18 @@
-//! The progress bar: bytes, speed, ratio and remaining time on a terminal, and nothing anywhere else.
+//! The progress line: bytes, speed, ratio and remaining time on a terminal, and nothing anywhere else.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trueno_zram_io::Observer;
 
 use crate::args::Global;
 use crate::terminal::printable;
 
-/// What is done sooner needs no bar.
+/// Shorter work needs no bar.
 const QUIET_MS: u64 = 300;
 
-/// Time between two looks at the bar: more would be work for nobody.
+/// Time between two updates of the bar.
 const PACE_MS: u64 = 50;
 
 /// Shows how far a file is.
@@ -29,7 +30,7 @@ impl Progress {
         let bar = ProgressBar::hidden();
         let next_ms = AtomicU64::new(QUIET_MS);
         let progress = Self { bar, start: Instant::now(), next_ms };
-        progress.bar.set_prefix(printable(name));
+        progress.bar.set_prefix(short_name(&printable(name), columns()));
         progress.set_total(total_bytes);
         if !global.quiet {
             // Draws on a terminal alone.
@@ -39,13 +40,8 @@ impl Progress {
     }
 
     /// Says how many bytes there will be, once that is known.
-    pub(crate) fn set_total(&self, total_bytes: Option<u64>) {
-        let template = match total_bytes {
-            Some(_) => {
-                "{prefix:.bold} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} {msg} eta {eta}"
-            }
-            None => "{prefix:.bold} {spinner} {bytes} {binary_bytes_per_sec} {msg} {elapsed}",
-        };
+    fn set_total(&self, total_bytes: Option<u64>) {
+        let template = template(columns(), total_bytes.is_some());
         let style = ProgressStyle::with_template(template).expect("the templates are well-formed");
         self.bar.set_style(style.progress_chars("=> "));
         match total_bytes {
@@ -54,8 +50,8 @@ impl Progress {
         }
     }
 
-    /// Says how many bytes of content are done, and how many they are compressed.
-    pub(crate) fn update(&self, content_bytes: u64, compressed_bytes: u64) {
+    /// Shows how many bytes of content are done, and how many bytes hold them.
+    fn update(&self, content_bytes: u64, compressed_bytes: u64) {
         let now_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         if now_ms < self.next_ms.load(Ordering::Relaxed) {
             return;
@@ -69,6 +65,47 @@ impl Progress {
     pub(crate) fn finish(self) -> Duration {
         self.bar.finish_and_clear();
         self.start.elapsed()
+    }
+}
+
+/// Narrower terminals get a shorter line.
+const WIDE_COLUMNS: usize = 72;
+
+/// Columns of the terminal that the line is drawn on.
+fn columns() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stderr());
+    size.ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0).unwrap_or(WIDE_COLUMNS)
+}
+
+/// The line: all of it where there is room, else how much is done and how fast.
+fn template(columns: usize, total_is_known: bool) -> &'static str {
+    match (columns >= WIDE_COLUMNS, total_is_known) {
+        (true, true) => {
+            "{prefix:.bold} {wide_bar} {percent:>3}% {bytes}/{total_bytes} {binary_bytes_per_sec} {msg} eta {eta}"
+        }
+        (true, false) => "{prefix:.bold} {spinner} {bytes} {binary_bytes_per_sec} {msg} {elapsed}",
+        (false, true) => "{prefix:.bold} {percent:>3}% {binary_bytes_per_sec}",
+        (false, false) => "{prefix:.bold} {bytes} {binary_bytes_per_sec}",
+    }
+}
+
+/// The end of a name that leaves half of the line to the figures.
+fn short_name(name: &str, columns: usize) -> String {
+    let most = (columns / 2).saturating_sub(4).max(8);
+    if name.chars().count() <= most {
+        return name.to_owned();
+    }
+    let start: String = name.chars().take(most - 3).collect();
+    start + "..."
+}
+
+impl Observer for Progress {
+    fn total(&self, content_bytes: Option<u64>) {
+        self.set_total(content_bytes);
+    }
+
+    fn progress(&self, content_bytes: u64, archive_bytes: u64) {
+        self.update(content_bytes, archive_bytes);
     }
 }
 

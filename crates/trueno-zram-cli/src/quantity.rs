@@ -1,15 +1,15 @@
-//! Numbers as people read them: bytes, counts, shares, times.
+//! Formats numbers for people: bytes, counts, shares, times.
 
 use std::time::Duration;
 
-/// `1.5 GiB`; bytes below a KiB as they are.
+/// Formats bytes: `1.5 GiB`; below 1 KiB, `512 B`.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {
         return format!("{count} B");
     }
     let (mut value, mut unit) = (count as f64 / 1024.0, 0);
-    // What would be shown as 1024.0 is 1.0 of the next unit.
+    // 1024.0 would be 1.0 of the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -17,7 +17,7 @@ pub(crate) fn bytes(count: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// `1,234,567`.
+/// Formats a count: `1,234,567`.
 pub(crate) fn count(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -30,18 +30,18 @@ pub(crate) fn count(count: u64) -> String {
     text
 }
 
-/// `1 page`, `2,000 pages`.
+/// Formats a number of pages: `1 page`, `2,000 pages`.
 pub(crate) fn pages(pages: u64) -> String {
     if pages == 1 { "1 page".into() } else { format!("{} pages", count(pages)) }
 }
 
-/// `12.3 %` of a whole; what is there never reads as `0.0 %`.
+/// Formats a part of a whole: `12.3 %`. A part above 0 is never shown as `0.0 %`.
 pub(crate) fn share(part: u64, whole: u64) -> String {
     let percent = if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 };
     if part > 0 && percent < 0.05 { "<0.1 %".into() } else { format!("{percent:.1} %") }
 }
 
-/// `1.23 s`, `4.5 ms`.
+/// Formats a duration: `1.23 s`, `4.5 ms`.
 pub(crate) fn time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds >= 1.0 { format!("{seconds:.2} s") } else { format!("{:.1} ms", seconds * 1e3) }

@@ -1,17 +1,18 @@
-//! Ranges as users write them: `7`, `3..9`, `3..=9`, `3..`, `..9`, numbers with suffixes and in hexadecimal.
+//! Parses ranges and lists of ranges: `7`, `3..9`, `3..=9`, `3..`, `..9`, `1,3,5..9`. Numbers may have suffixes or be
+//! hexadecimal.
 
 use std::ops::Range;
 
-/// A range whose end may be left open.
+/// A range whose end may be open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpenRange {
     pub(crate) start: u64,
-    /// One past the last; none is as far as there is.
+    /// One past the last; `None` reaches to the end.
     pub(crate) end: Option<u64>,
 }
 
 impl OpenRange {
-    /// The range in something of `len`, unless it reaches beyond that.
+    /// Returns the range within something of length `len`; `None` if it reaches beyond that.
     pub(crate) fn within(self, len: u64) -> Option<Range<u64>> {
         let end = self.end.unwrap_or(len);
         (self.start <= end && end <= len).then_some(self.start..end)
@@ -27,7 +28,32 @@ impl std::fmt::Display for OpenRange {
     }
 }
 
-/// Reads a range; a number alone is that one.
+/// Ranges in the order in which they were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RangeList(pub(crate) Vec<OpenRange>);
+
+impl RangeList {
+    /// Whether the ranges can be read in one pass: each starts where the one before it ends, or later.
+    pub(crate) fn is_ascending(&self) -> bool {
+        self.0.is_sorted_by(|before, after| before.end.is_some_and(|end| end <= after.start))
+    }
+}
+
+impl std::fmt::Display for RangeList {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (n, range) in self.0.iter().enumerate() {
+            write!(f, "{}{range}", if n == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+/// Parses ranges that are separated by commas.
+pub(crate) fn parse_range_list(text: &str) -> Result<RangeList, String> {
+    text.split(',').map(parse_range).collect::<Result<_, _>>().map(RangeList)
+}
+
+/// Parses a range. A single number is a range of one.
 pub(crate) fn parse_range(text: &str) -> Result<OpenRange, String> {
     let after = |last: &str| parse_number(last)?.checked_add(1).ok_or_else(|| too_large(last));
     let range = match text.split_once("..") {
@@ -43,15 +69,15 @@ pub(crate) fn parse_range(text: &str) -> Result<OpenRange, String> {
         }
     };
     match range.end {
-        Some(end) if end < range.start => Err(format!("the range ends at {end}, before its start at {}", range.start)),
+        Some(end) if end < range.start => Err(format!("the range ends at {end}, before its start {}", range.start)),
         _ => Ok(range),
     }
 }
 
-/// Reads a number: `4096`, `0x1000`, `4K`, `4KiB`, `1_000`. Suffixes count in powers of 1024.
+/// Parses a number: `4096`, `0x1000`, `4K`, `4KiB`, `1_000`. Suffixes are powers of 1024.
 pub(crate) fn parse_number(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let invalid = || format!("{text:?} is no number such as 4096, 0x1000 or 4K");
+    let invalid = || format!("{text:?} is not a number; write 4096, 0x1000 or 4K");
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         let digits = digits.replace('_', "");
         let hex = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
@@ -97,6 +123,20 @@ mod tests {
         assert_eq!(parse_range(".."), range(0, None));
         assert_eq!(parse_range("0x10..1K"), range(16, 1024));
         assert_eq!(parse_range("5..5"), range(5, 5));
+    }
+
+    #[test]
+    fn lists_keep_their_order() {
+        let list = parse_range_list("1,3,5..9").unwrap();
+        assert_eq!(list.to_string(), "1..2,3..4,5..9");
+        assert!(list.is_ascending());
+        for (text, ascending) in [("5..9,3", false), ("3,3", false), ("3..5,5..", true), ("3..,7", false), ("7", true)]
+        {
+            assert_eq!(parse_range_list(text).unwrap().is_ascending(), ascending, "{text}");
+        }
+        for text in ["", "1,", ",1", "1,,2", "1,a"] {
+            assert!(parse_range_list(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

@@ -1,51 +1,16 @@
-//! The way of a .lz4 file back to its content: read and decode | write, a thread each, with a few batches between.
+//! Restoring an input, with what there is to say about it.
 
-use std::sync::mpsc::channel;
-use std::thread;
-
-use trueno_zram_archive::{ContentBatch, Error, FrameReader, IndexVerdict, Piece, ReadSummary};
+use trueno_zram_archive::{Damage, Error, IndexVerdict, ReadSummary};
+use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
 use crate::engine::Engine;
-use crate::failure::{Failure, plain};
+use crate::failure::Failure;
 use crate::input::Input;
-use crate::output::Output;
+use crate::messages;
 use crate::progress::Progress;
-use crate::terminal::printable;
 
-/// Batches on their way: one that is decoded, one that is written, one that waits.
-const BATCHES: usize = 3;
-
-/// What takes the content, in order.
-pub(crate) trait Sink: Send {
-    /// Takes the next batch.
-    fn take(&mut self, batch: &ContentBatch) -> Result<(), Failure>;
-}
-
-impl Sink for Output {
-    fn take(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
-        for piece in batch.pieces() {
-            let written = match piece {
-                Piece::Data(bytes) => self.write_data(bytes),
-                Piece::Zeros(len_bytes) => self.write_zeros(len_bytes),
-            };
-            written.map_err(|error| Failure::io(&self.name, &error))?;
-        }
-        Ok(())
-    }
-}
-
-/// Content that is checked and goes nowhere.
-#[derive(Debug)]
-pub(crate) struct Nowhere;
-
-impl Sink for Nowhere {
-    fn take(&mut self, _batch: &ContentBatch) -> Result<(), Failure> {
-        Ok(())
-    }
-}
-
-/// Decodes all of `input` into `sink`. Says what is odd about it and no error.
+/// Decodes all of `input` into `sink`. Says what is odd about it and not an error.
 pub(crate) fn restore(
     input: &Input,
     sink: &mut impl Sink,
@@ -54,52 +19,30 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
     let pool = engine.pool();
-    let mut reader = FrameReader::with_decoder(input.file(), engine);
-    let (free, to_fill) = channel();
-    for _ in 0..BATCHES {
-        free.send(ContentBatch::new()).expect("the receiver is at hand");
-    }
-    let (filled, to_write) = channel();
-    thread::scope(|scope| {
-        let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || {
-            for batch in to_write {
-                sink.take(&batch)?;
-                // The reader may be done; then nothing is to be filled any more.
-                let _ = free.send(batch);
-            }
-            Ok(())
-        });
-        let writer = writer.map_err(|error| Failure::io("worker thread", &error))?;
-        let decoded = pool.install(|| {
-            let mut total_known = false;
-            for mut batch in to_fill {
-                let more = reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))?;
-                let summary = reader.summary();
-                if !total_known && reader.announced_len().is_some() {
-                    progress.set_total(reader.announced_len());
-                    total_known = true;
-                }
-                progress.update(summary.content_len, summary.input_len);
-                if !more || filled.send(batch).is_err() {
-                    break;
-                }
-            }
-            Ok(())
-        });
-        drop(filled);
-        let written = writer.join().expect("the writer does not panic");
-        // What could not be written stopped the reading, if it failed first.
-        written.and(decoded)
-    })?;
-    let summary = reader.summary().clone();
+    let summary = trueno_zram_io::restore(input, sink, engine.codec(), &pool, progress)?;
+    engine.warn_of_fallback();
     if let IndexVerdict::Disagrees(reason) = &summary.index {
-        let name = printable(&input.name);
-        eprintln!("trueno-zram: {name}: warning: the content is whole, but its index is not: {reason}");
+        let name = &input.name;
+        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
     }
     if global.verbose > 0 {
-        eprintln!("{}", description(&summary));
+        messages::line(description(&summary));
     }
     Ok(summary)
+}
+
+/// Restores what is left of a damaged input, and lists what is not. Returns the bytes of content.
+pub(crate) fn salvage(
+    input: &Input,
+    sink: &mut impl Sink,
+    engine: &Engine,
+    progress: &Progress,
+) -> Result<(u64, Vec<Damage>), Failure> {
+    let Salvaged { content_len, damage } = trueno_zram_io::salvage(input, sink, &engine.pool(), progress)?;
+    for part in &damage {
+        messages::problem(format_args!("{}: {part}", input.name));
+    }
+    Ok((content_len, damage))
 }
 
 /// What the input was made of, for `-v`.
@@ -118,10 +61,17 @@ fn description(summary: &ReadSummary) -> String {
     )
 }
 
-/// What the reader has to say of an input.
+/// An error of the archive's reader, with the name of the input.
 pub(crate) fn input_failure(name: &str, error: Error) -> Failure {
-    match error {
-        Error::Read { at, source } => Failure::at(name, format!("cannot read at byte {at}: {}", plain(&source))),
-        error => Failure::at(name, error),
-    }
+    trueno_zram_io::Error::archive(name, error).into()
+}
+
+/// What to say of an input that is not a .lz4 file; none if it is one, or if that cannot be seen.
+pub(crate) fn not_lz4(input: &Input) -> Option<Failure> {
+    use std::os::unix::fs::FileExt;
+    let mut magic = [0; 4];
+    input.seekable()?.read_exact_at(&mut magic, 0).ok()?;
+    // A frame, a frame of the old format, a skippable frame.
+    let is_lz4 = matches!(u32::from_le_bytes(magic), 0x184d_2204 | 0x184c_2102 | 0x184d_2a50..=0x184d_2a5f);
+    (!is_lz4).then(|| input_failure(&input.name, Error::NotLz4 { magic }))
 }

@@ -1,4 +1,4 @@
-//! Runs `trueno-zram bench` on small input: its rows against counts of our own, its report against its rows, its errors.
+//! Runs `trueno-zram bench` on small input: rows against independent counts, the report against the rows, errors.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use trueno_zram_core::gpu::gpu_available;
 use trueno_zram_core::{Algorithm, PageCodec};
 
 const ROW_FIELDS: [&str; 8] =
-    ["compress_gbps", "corpus", "decompress_gbps", "engine", "pages", "ratio", "same_filled", "threads"];
+    ["compress_gbps", "corpus", "decompress_gbps", "engine", "pages", "ratio", "same_filled_left_out", "threads"];
 
 /// Two files of real pages with same-filled ones among them; the second ends within a page.
 struct Input {
@@ -98,7 +98,7 @@ fn rows_are_what_an_independent_count_gives() {
                 let row = of_engine.next().unwrap_or_else(|| panic!("no row for {name}, {engine}, {threads}"));
                 assert!(of_engine.next().is_none(), "two rows for {name}, {engine}, {threads}");
                 assert_eq!(row["pages"], timed, "{row}");
-                assert_eq!(row["same_filled"], pages.len() - differing.len(), "{row}");
+                assert_eq!(row["same_filled_left_out"], pages.len() - differing.len(), "{row}");
                 assert!((row["ratio"].as_f64().unwrap() - ratio).abs() < 1e-9, "{row}, and not {ratio}");
             }
         }
@@ -108,13 +108,26 @@ fn rows_are_what_an_independent_count_gives() {
 #[test]
 fn the_rest_stands_beside_the_rows() {
     let (_, json, _) = run();
-    for part in ["machine", "command", "corpora", "quotients", "means", "scaling", "stages", "crossing", "left_out"] {
+    for part in [
+        "machine",
+        "command",
+        "command_line",
+        "corpora",
+        "quotients",
+        "means",
+        "scaling",
+        "stages",
+        "crossing",
+        "left_out",
+    ] {
         assert!(json.get(part).is_some(), "{part}");
     }
-    assert!(json["machine"]["cpu"]["threads"].as_u64().is_some_and(|threads| threads > 0));
+    assert_eq!((&json["schema"], &json["command"], &json["status"]), (&1.into(), &"bench".into(), &"ok".into()));
+    assert!(json["machine"]["cpu"]["hardware_threads"].as_u64().is_some_and(|threads| threads > 0));
     let ran: BTreeSet<&str> =
         json["rows"].as_array().unwrap().iter().map(|row| row["engine"].as_str().unwrap()).collect();
     let left_out = json["left_out"].as_array().unwrap();
+    assert!(!ran.contains("zram-lz4"), "nobody asked for --rival zram");
     for engine in ["trueno-gpu", "nvcomp-lz4", "zram-lz4"] {
         let why = left_out.iter().find(|left_out| left_out["engine"] == engine).map(|left_out| &left_out["why"]);
         assert_ne!(why.is_some(), ran.contains(engine), "{engine} runs or has a reason not to: {why:?}");
@@ -257,7 +270,10 @@ fn what_cannot_be_done_is_said_in_one_line() {
         assert!(output.stdout.is_empty(), "{args:?}");
     };
     fails(&["/nowhere/at/all.bin"], 1, "/nowhere/at/all.bin");
-    fails(&[same_filled.to_str().unwrap()], 1, "no pages but same-filled");
+    fails(&[same_filled.to_str().unwrap()], 1, "all pages are same-filled");
+    let note = input.folder.path().join("note.txt");
+    fs::write(&note, "a note").unwrap();
+    fails(&[note.to_str().unwrap()], 1, "note.txt: the file has 6 bytes, less than one page");
     fails(&[first, first], 1, "two files are called first");
     fails(&["--html", "/nowhere/at/all.html", first], 1, "/nowhere/at/all.html");
     fails(&["--rival", "snappy=x", first], 2, "snappy");
@@ -266,5 +282,39 @@ fn what_cannot_be_done_is_said_in_one_line() {
     fails(&["--rival", "nvcomp=/nowhere/libnvcomp.so", first], 1, "nvCOMP");
     if !gpu_available() {
         fails(&["--backend", "gpu", first], 1, "--backend gpu");
+    }
+}
+
+#[test]
+fn the_released_tool_links_neither_rivals_nor_test_pages() {
+    let tree = |features: &[&str]| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "tree",
+            "--offline",
+            "--edges",
+            "normal,build",
+            "--prefix",
+            "none",
+            "--package",
+            "trueno-zram-cli",
+        ]);
+        let output = cargo.args(features).current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout).to_owned()
+    };
+    let (released, with_rivals) = (tree(&[]), tree(&["--features", "rivals"]));
+    for package in ["lz4-sys ", "trueno-test-pages "] {
+        assert!(!released.lines().any(|line| line.starts_with(package)), "{package}");
+        assert!(with_rivals.lines().any(|line| line.starts_with(package)), "{package}");
+    }
+}
+
+#[test]
+fn help_says_what_the_rivals_do_to_the_machine() {
+    let output = bench(&["--help"]);
+    let help = text(&output.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    for words in ["--rival", "adds temporary zram devices to the kernel", "nvcomp=PATH", "feature `rivals`"] {
+        assert!(help.contains(words), "{words} is in {help}");
     }
 }

@@ -1,5 +1,5 @@
-//! Compresses a file of memory pages, or the built-in corpus, on all cores; restores it, compares, and says what came
-//! of it.
+//! Compresses a file of memory pages, or the built-in corpus, on all cores, restores and compares it, and prints the
+//! figures.
 //!
 //! `cargo run --release -p trueno-zram-core --example pages [FILE]`
 
@@ -9,7 +9,7 @@ use std::time::Instant;
 use trueno_test_pages::corpus;
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
 
-/// The built-in corpus is repeated to this many pages, so that there is something to time.
+/// The built-in corpus is repeated to this many pages, so that the times are measurable.
 const BUILT_IN_PAGES: usize = 65_536;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,11 +42,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("held       {:.1} MiB, ratio {:.3}", mib(stats.bytes_out), stats.ratio());
     println!("as         {} lz4, {} same-filled, {} raw", stats.lz4, stats.same_filled, stats.raw);
     println!("compress   {:.2} GB/s", gbps(compress_s));
-    println!("decompress {:.2} GB/s, every byte as it was", gbps(decompress_s));
+    println!("decompress {:.2} GB/s, all bytes identical", gbps(decompress_s));
     Ok(())
 }
 
-/// The file's bytes as pages, the last one filled up with zeros.
+/// Splits the file's bytes into pages, padding the last one with zeros.
 fn whole_pages(bytes: &[u8]) -> Vec<Page> {
     let (pages, rest) = bytes.as_chunks();
     let mut pages = pages.to_vec();

@@ -1,13 +1,13 @@
-//! The compression algorithms a user can choose.
+//! The compression algorithms.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// How pages are to be compressed.
+/// The algorithm that compresses pages.
 ///
-/// Whatever the algorithm, same-filled pages are recognised first, and pages that would not shrink are held raw.
+/// Same-filled pages are detected first with every algorithm, and pages that would not shrink are held raw.
 ///
 /// ```
 /// use trueno_zram_core::Algorithm;
@@ -17,14 +17,14 @@ use crate::error::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// No compression: a page is held raw, unless it is same-filled.
+    /// No compression: a page is held raw unless it is same-filled.
     None,
-    /// The LZ4 block format: fast both ways.
+    /// The LZ4 block format: fast in both directions.
     #[default]
     Lz4,
-    /// A Zstandard frame a page: a better ratio at several times the cost.
+    /// One Zstandard frame per page: a better ratio at several times the cost.
     Zstd {
-        /// From -131072 (fast) to 22 (small); 1 to 3 make sense for pages.
+        /// From -131072 (fastest) to 22 (smallest). Levels 1 to 3 suit pages.
         level: i32,
     },
 }
@@ -47,7 +47,7 @@ impl fmt::Display for Algorithm {
 impl FromStr for Algorithm {
     type Err = Error;
 
-    /// Reads `none`, `lz4`, `zstd` or `zstd:LEVEL`.
+    /// Parses `none`, `lz4`, `zstd` or `zstd:LEVEL`.
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "none" => Ok(Self::None),
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_algorithm_survives_its_own_name() {
+    fn display_and_from_str_round_trip() {
         for algorithm in [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd { level: 1 }, Algorithm::Zstd { level: -7 }]
         {
             assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn rejects_unknown_names_and_levels_that_are_no_numbers() {
+    fn rejects_unknown_names_and_non_numeric_levels() {
         for name in ["", "LZ4", "zstd:", "zstd:fast", "lzo"] {
             assert_eq!(name.parse::<Algorithm>(), Err(Error::UnknownAlgorithm { name: name.to_owned() }));
         }

@@ -1,4 +1,4 @@
-//! A batch of compressed pages: one arena of bytes, and an index in page order.
+//! A batch of compressed pages: one arena of bytes and an index in page order.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::parallel_copy::parallel_copy;
 use crate::stats::PageStats;
 use crate::storage::Storage;
 
-/// Where a compressed page lies in its arena, and how it is held.
+/// The location and kind of a compressed page in its arena.
 ///
 /// ```
 /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageKind};
@@ -22,9 +22,9 @@ use crate::storage::Storage;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexEntry {
-    /// Bytes from the arena's start.
+    /// Offset from the start of the arena, in bytes.
     pub offset: u64,
-    /// Bytes held: 4096 at most.
+    /// Number of bytes held, at most 4096.
     pub len_bytes: u16,
     /// How the page is held.
     pub kind: PageKind,
@@ -36,7 +36,7 @@ impl IndexEntry {
         Self { offset, len_bytes, kind: data.kind() }
     }
 
-    /// The page's bytes in `arena`.
+    /// Returns the page's bytes in `arena`.
     pub(crate) fn find(self, arena: &[u8]) -> Result<PageData<'_>> {
         let len_bytes = usize::from(self.len_bytes);
         let start = usize::try_from(self.offset).ok();
@@ -49,15 +49,15 @@ impl IndexEntry {
 
 /// Compressed pages in one arena.
 ///
-/// Pages are found by their number, in constant time. No page has an allocation of its own, and a batch that is used
-/// again keeps its memory.
+/// Looking up a page by number takes constant time. Pages have no allocations of their own, and a reused batch keeps
+/// its memory.
 ///
 /// ```
 /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
 /// let pages = vec![[3u8; PAGE_SIZE]; 10];
 /// let batch = CpuBatchCompressor::default().compress(&pages)?;
 ///
-/// // Stored anywhere as bytes and index, and taken up again: every entry is checked.
+/// // Store the arena and the index anywhere. `from_parts` checks every entry.
 /// let stored = (batch.arena().to_vec(), batch.index().to_vec());
 /// let batch = CompressedBatch::from_parts(stored.0, stored.1)?;
 /// assert_eq!(batch.get(9).map(|page| page.bytes().to_vec()), Some(vec![3; 8]));
@@ -65,21 +65,21 @@ impl IndexEntry {
 /// ```
 #[derive(Default)]
 pub struct CompressedBatch {
-    /// Initialised storage; the batch's bytes are the first `used`, the rest is kept to be used again.
+    /// Initialised storage. The batch occupies the first `used` bytes; the rest is kept for reuse.
     storage: Storage,
     used: usize,
-    /// Bytes of the storage that were ever in use.
+    /// Bytes of the storage that have ever been used.
     touched: usize,
-    /// Every entry lies inside the first `used` bytes and has a length that fits its kind.
+    /// Every entry lies within the first `used` bytes and has a length valid for its kind.
     index: Vec<IndexEntry>,
 }
 
 impl CompressedBatch {
-    /// An empty batch.
+    /// Creates an empty batch.
     ///
     /// ```
     /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
-    /// let mut batch = CompressedBatch::new(); // made once, filled by each round
+    /// let mut batch = CompressedBatch::new(); // created once, refilled in each round
     /// for byte in 0..3 {
     ///     CpuBatchCompressor::default().compress_into(&[[byte; PAGE_SIZE]], &mut batch, &())?;
     ///     assert_eq!(batch.arena(), [byte; 8]);
@@ -91,7 +91,7 @@ impl CompressedBatch {
         Self::default()
     }
 
-    /// Takes up a batch that was stored as an arena and an index.
+    /// Rebuilds a batch from a stored arena and index.
     ///
     /// ```
     /// use trueno_zram_core::{CompressedBatch, IndexEntry, PageKind};
@@ -101,7 +101,7 @@ impl CompressedBatch {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InPage`] with [`Error::OutsideArena`] or [`Error::HeldLength`] for the first entry that does not fit.
+    /// [`Error::InPage`] with [`Error::OutsideArena`] or [`Error::HeldLength`] for the first invalid entry.
     pub fn from_parts(arena: Vec<u8>, index: Vec<IndexEntry>) -> Result<Self> {
         for (page, entry) in index.iter().enumerate() {
             entry.find(&arena).map_err(|e| e.in_page(page))?;
@@ -109,7 +109,7 @@ impl CompressedBatch {
         Ok(Self { used: arena.len(), touched: arena.len(), storage: arena.into(), index })
     }
 
-    /// Pages in the batch.
+    /// Returns the number of pages in the batch.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -125,12 +125,12 @@ impl CompressedBatch {
         self.index.len()
     }
 
-    /// Whether the batch has no pages.
+    /// Returns `true` if the batch has no pages.
     ///
     /// ```
     /// use trueno_zram_core::CpuBatchCompressor;
     /// let batch = CpuBatchCompressor::default().compress(&[])?;
-    /// assert!(batch.is_empty(), "no pages in, none out");
+    /// assert!(batch.is_empty(), "no pages in, no pages out");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -138,12 +138,12 @@ impl CompressedBatch {
         self.index.is_empty()
     }
 
-    /// The bytes of all pages.
+    /// Returns the bytes of all pages.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
     /// let batch = CpuBatchCompressor::default().compress(&[[1; PAGE_SIZE], [2; PAGE_SIZE]])?;
-    /// assert_eq!(batch.arena(), [[1; 8], [2; 8]].concat()); // one word a page
+    /// assert_eq!(batch.arena(), [[1; 8], [2; 8]].concat()); // one word per page
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -151,7 +151,7 @@ impl CompressedBatch {
         &self.storage[..self.used]
     }
 
-    /// Where each page lies.
+    /// Returns the index: one entry per page.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -164,13 +164,13 @@ impl CompressedBatch {
         &self.index
     }
 
-    /// A page by its number.
+    /// Returns the page with the given number, or `None` if there is no such page.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageCodec};
     /// let batch = CpuBatchCompressor::default().compress(&[[1; PAGE_SIZE], [2; PAGE_SIZE]])?;
     /// let mut page = [0; PAGE_SIZE];
-    /// PageCodec::default().decompress(batch.get(1).expect("there are two"), &mut page)?; // this one alone
+    /// PageCodec::default().decompress(batch.get(1).expect("the batch has two pages"), &mut page)?; // only this page
     /// assert_eq!(page, [2; PAGE_SIZE]);
     /// assert!(batch.get(2).is_none());
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -180,7 +180,7 @@ impl CompressedBatch {
         self.index.get(page).map(|entry| self.page_of(*entry))
     }
 
-    /// All pages, in order.
+    /// Returns an iterator over all pages, in order.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -192,7 +192,7 @@ impl CompressedBatch {
         self.index.iter().map(|entry| self.page_of(*entry))
     }
 
-    /// How many pages are held in which way, and in how many bytes.
+    /// Counts the pages by kind and the bytes that they take.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
@@ -208,7 +208,7 @@ impl CompressedBatch {
         stats
     }
 
-    /// The pages as values of their own, which share this batch's arena.
+    /// Converts the batch into individual pages that share its arena.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -218,18 +218,18 @@ impl CompressedBatch {
     /// ```
     #[must_use]
     pub fn into_pages(self) -> Vec<CompressedPage> {
-        // The pages may live long: what was reserved too much is not kept with them.
+        // The pages may be kept for a long time, so release the excess reservation.
         let touched = self.touched.max(self.used);
         let arena = Arc::new(self.storage.cut_to(self.used, touched));
         let in_arena = |entry: &IndexEntry| {
-            let data = entry.find(&arena).expect("the index was checked when it was made");
-            let offset = usize::try_from(entry.offset).expect("a found page starts at an address");
+            let data = entry.find(&arena).expect("the index was checked when it was created");
+            let offset = usize::try_from(entry.offset).expect("a page in memory has a `usize` offset");
             CompressedPage::in_arena(&arena, offset, data)
         };
         self.index.iter().map(in_arena).collect()
     }
 
-    /// Forgets the pages and keeps the memory.
+    /// Removes all pages and keeps the memory.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -244,7 +244,7 @@ impl CompressedBatch {
         self.index.clear();
     }
 
-    /// Adds a page at the end.
+    /// Appends a page.
     ///
     /// ```
     /// use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageCodec};
@@ -266,8 +266,8 @@ impl CompressedBatch {
         self.used = end;
     }
 
-    /// Adds the pages of several pieces, each with an index that counts from its own start. The bytes are moved on all
-    /// threads. `pages_in_all` is how many pages the batch will have in the end, to reserve for.
+    /// Appends the pages of several pieces. Each piece has an index that counts from its own start. All threads copy
+    /// the bytes. `pages_in_all` is the final number of pages in the batch, used to reserve memory.
     pub(crate) fn append<'a>(
         &mut self,
         pieces: impl Iterator<Item = (&'a [u8], &'a [IndexEntry])> + Clone,
@@ -284,7 +284,7 @@ impl CompressedBatch {
         moves.into_par_iter().for_each(|(place, bytes)| place.copy_from_slice(bytes));
     }
 
-    /// Enters the pages of several pieces in the index; the place for their bytes.
+    /// Adds the pages of several pieces to the index and returns the space for their bytes.
     fn add_entries<'a>(
         &mut self,
         pieces: impl Iterator<Item = (&'a [u8], &'a [IndexEntry])>,
@@ -300,7 +300,7 @@ impl CompressedBatch {
         let end = base;
         if end > self.storage.len() {
             let pages_left = pages_in_all - self.index.len();
-            // At least half more than there was, lest pages that compress ever worse move all others time and again.
+            // Grow by at least half, so that pages that compress worse and worse do not move the others repeatedly.
             let half_more = self.storage.len() + self.storage.len() / 2;
             self.grow(half_more.max(end + end.div_ceil(self.index.len().max(1)) * pages_left));
         }
@@ -308,32 +308,32 @@ impl CompressedBatch {
         &mut self.storage[start..end]
     }
 
-    /// Makes room for `len_bytes` in all. Fresh memory comes zeroed from the system and is first touched by the
-    /// threads that fill it; growing in place would touch it here, on one thread.
+    /// Grows the storage to `len_bytes`. Fresh memory comes zeroed from the system and is first touched by the threads
+    /// that fill it. Growing in place would touch it here, on one thread.
     fn grow(&mut self, len_bytes: usize) {
         let mut larger = Storage::zeroed(len_bytes);
         larger[..self.used].copy_from_slice(&self.storage[..self.used]);
         (self.storage, self.touched) = (larger, self.used);
     }
 
-    /// Adds pages that lie in one piece, with an index that counts from its start. All threads move some of it.
+    /// Appends pages that lie in one piece, with an index that counts from its start. All threads copy the bytes.
     #[cfg(feature = "gpu")]
     pub(crate) fn append_piece(&mut self, bytes: &[u8], index: &[IndexEntry], pages_in_all: usize) {
         parallel_copy(self.add_entries(std::iter::once((bytes, index)), pages_in_all), bytes);
     }
 
-    /// Adds all pages of another batch.
+    /// Appends all pages of another batch.
     #[cfg(feature = "gpu")]
     pub(crate) fn append_batch(&mut self, other: &Self) {
         self.append_piece(other.arena(), other.index(), self.len() + other.len());
     }
 
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {
-        entry.find(&self.storage).expect("the index was checked when it was made")
+        entry.find(&self.storage).expect("the index was checked when it was created")
     }
 }
 
-/// Refuses a destination that is not for as many pages as there are.
+/// Checks that the destination has exactly as many pages as the batch.
 pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) -> Result<()> {
     if batch_pages == destination_pages {
         return Ok(());
@@ -342,7 +342,7 @@ pub(crate) fn check_destination(batch_pages: usize, destination_pages: usize) ->
 }
 
 impl Clone for CompressedBatch {
-    /// Copies the batch's bytes, not the memory kept for later.
+    /// Copies the batch's bytes, but not the memory reserved for reuse.
     fn clone(&self) -> Self {
         Self { storage: self.arena().to_vec().into(), used: self.used, touched: self.used, index: self.index.clone() }
     }

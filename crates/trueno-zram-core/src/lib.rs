@@ -1,11 +1,11 @@
 //! Compresses 4 KiB memory pages in batches, in standard LZ4 blocks.
 //!
-//! For those who hold much memory and move it: snapshots of virtual machines, checkpoints of processes, compressed
-//! swap, far memory. Each page is compressed by itself, so each can be restored by itself.
+//! For systems that store and move large amounts of memory: virtual machine snapshots, process checkpoints, compressed
+//! swap, far memory. Each page is compressed on its own, so any page can be restored on its own.
 //!
-//! # A tour
+//! # Overview
 //!
-//! One page at a time, with a context that allocates nothing once made:
+//! One page at a time, with a context that allocates nothing after it is created:
 //!
 //! ```
 //! use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec};
@@ -33,16 +33,16 @@
 //! # Ok::<(), trueno_zram_core::Error>(())
 //! ```
 //!
-//! # How a page is held
+//! # How pages are held
 //!
-//! A page that is one word repeated is held as that word ([`PageKind::SameFilled`]); one that shrinks, as an LZ4 block
-//! or a Zstandard frame; any other, as it is ([`PageKind::Raw`]). No page takes more than [`PAGE_SIZE`] bytes. The
-//! blocks are standard: `LZ4_decompress_safe` and every other LZ4 decoder read them.
+//! A page that repeats one word is held as that word ([`PageKind::SameFilled`]). A page that shrinks is held as an LZ4
+//! block or a Zstandard frame. Any other page is held unchanged ([`PageKind::Raw`]). No page takes more than
+//! [`PAGE_SIZE`] bytes. The blocks are standard: `LZ4_decompress_safe` and every other LZ4 decoder can read them.
 //!
-//! # What may come in
+//! # Untrusted input
 //!
-//! Compressed data is not trusted. Whatever bytes a decoder is given, it returns a page or an [`Error`] that says
-//! where and why; it does not panic and touches nothing but the page.
+//! Compressed data is not trusted. For any input a decoder returns either a page or an [`Error`] that says where and
+//! why decoding failed. It does not panic and writes nothing but the page.
 
 #![deny(unsafe_code)]
 
@@ -50,7 +50,7 @@ pub mod cpu;
 #[cfg(feature = "gpu")]
 #[cfg_attr(
     not(feature = "internals"),
-    allow(dead_code, unreachable_pub, reason = "parts of it serve the project's tools alone")
+    allow(dead_code, unreachable_pub, reason = "parts of it are used only by the project's tools")
 )]
 pub mod gpu;
 pub mod lz4;
@@ -83,7 +83,7 @@ pub use threads::{MAX_THREADS, build_pool, default_pool};
 #[cfg(feature = "gpu")]
 pub use threads::{default_gpu_pool, workers_beside_driver};
 
-/// The examples of the project's README, run as tests.
+/// Runs the examples in the project's README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;

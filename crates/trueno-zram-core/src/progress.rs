@@ -1,10 +1,10 @@
-//! How a caller watches a batch being worked on.
+//! Progress reporting for batches.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Told, from any worker thread, each time that some pages more are done.
+/// Receives progress reports, from any worker thread, each time more pages are done.
 ///
-/// A closure will do, or an [`AtomicUsize`] that counts the pages, or `()` for those who do not look.
+/// Implemented for closures, for [`AtomicUsize`] (counts the pages) and for `()` (ignores the reports).
 ///
 /// ```
 /// use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub trait Progress: Sync {
-    /// `pages` more pages are done.
+    /// Reports that `pages` more pages are done.
     fn pages_done(&self, pages: usize);
 }
 

@@ -1,4 +1,4 @@
-//! Bytes that many compressed pages share: on the heap, or, where there are enough of them, in huge pages.
+//! Bytes shared by many compressed pages: on the heap, or in huge pages if there are enough of them.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,34 +9,35 @@ use memmap2::MmapMut;
 #[cfg(feature = "gpu")]
 use crate::parallel_copy::{parallel_copy, parallel_copy_in};
 
-/// What a huge page has on the systems that matter. Elsewhere nothing but the gain is lost.
+/// Size of a huge page on common systems. With another size only the speed-up is lost.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// A fixed number of bytes.
 ///
-/// Fresh memory comes from the system a page at a time, when it is first touched. With 4 KiB pages that takes longer than to
-/// fill it: by two and a half times on a virtual machine of 16 cores, in huge pages by half.
+/// The system supplies fresh memory one page at a time, on first touch. On a virtual machine with 16 cores,
+/// this takes 2.5 times as long as filling the memory with 4 KiB pages, and half as long with huge pages.
 pub(crate) enum Storage {
     Heap(Vec<u8>),
     Mapped(HugePages),
 }
 
-/// Memory in huge pages, as far as they would be full, if the system has any.
+/// Memory in huge pages, where the system has them. Only huge pages that would be full are requested.
 pub(crate) struct HugePages(MmapMut);
 
-/// The system limits how many mappings a process has: 65,530, mostly. These take two each, and must leave enough to others.
-static MAPPINGS: Budget = Budget { taken: AtomicUsize::new(0), most: 8192 };
+/// Mappings in use. The system limits the mappings of a process, usually to 65,530. Each `HugePages` takes two, and the
+/// rest of the process needs some too.
+static MAPPINGS: Budget = Budget { taken: AtomicUsize::new(0), max: 8192 };
 
-/// How many of something there may be.
+/// A counter with an upper limit.
 struct Budget {
     taken: AtomicUsize,
-    most: usize,
+    max: usize,
 }
 
 impl Budget {
-    /// Takes one, if there is one left.
+    /// Takes one unit. Returns `false` if none is left.
     fn take(&self) -> bool {
-        let more = |taken: usize| (taken < self.most).then_some(taken + 1);
+        let more = |taken: usize| (taken < self.max).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
@@ -46,13 +47,13 @@ impl Budget {
 }
 
 impl HugePages {
-    /// None for less than a huge page, and where there are too many already.
+    /// Returns `None` if `len_bytes` is less than a huge page, or if too many mappings are in use.
     fn new(len_bytes: usize) -> Option<Self> {
         let full = len_bytes / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if full == 0 || !MAPPINGS.take() {
             return None;
         }
-        // Linux, from 6.7 on, puts what has a multiple of their length where huge pages can be.
+        // Since 6.7, Linux aligns mappings to huge pages if their length is a multiple of the huge page size.
         let rounded = len_bytes.checked_next_multiple_of(HUGE_PAGE_BYTES);
         let Some(map) = rounded.and_then(|len_bytes| MmapMut::map_anon(len_bytes).ok()) else {
             MAPPINGS.give_back();
@@ -60,7 +61,8 @@ impl HugePages {
         };
         #[cfg(target_os = "linux")]
         {
-            // The last one would not be full, and takes no more room than is used. Where there are none, it is memory all the same.
+            // The last huge page would not be full, so it stays in small pages. Without huge pages the mapping still
+            // works.
             let _ = map.advise_range(memmap2::Advice::HugePage, 0, full);
         }
         Some(Self(map))
@@ -74,7 +76,7 @@ impl Drop for HugePages {
 }
 
 impl Storage {
-    /// So many zero bytes, most of which are touched when they are first used.
+    /// Creates zeroed storage. Most of it is first touched when it is used.
     pub(crate) fn zeroed(len_bytes: usize) -> Self {
         match HugePages::new(len_bytes) {
             Some(pages) => Self::Mapped(pages),
@@ -82,7 +84,8 @@ impl Storage {
         }
     }
 
-    /// The first bytes alone. `touched_bytes` is how many were ever used: mapped memory that was not takes no room.
+    /// Keeps only the first `len_bytes`. `touched_bytes` is how many bytes were ever used: untouched mapped memory
+    /// takes no space.
     pub(crate) fn cut_to(self, len_bytes: usize, touched_bytes: usize) -> Self {
         match self {
             Self::Heap(mut bytes) => {
@@ -97,14 +100,14 @@ impl Storage {
         }
     }
 
-    /// Copies bytes to the start, on all threads.
+    /// Copies `bytes` to the start, on all threads.
     #[cfg(feature = "gpu")]
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         parallel_copy(&mut self[..bytes.len()], bytes);
     }
 
-    /// The same where nothing was touched yet. A huge page comes zeroed to each thread that is among the first to touch it:
-    /// one alone is to be the first.
+    /// Like `put`, for untouched storage. If several threads touch a huge page first at the same time, the system
+    /// zeroes one for each of them, so a single thread fills each huge page.
     #[cfg(feature = "gpu")]
     pub(crate) fn put_fresh(&mut self, bytes: &[u8]) {
         if matches!(self, Self::Heap(_)) {
@@ -161,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_bytes_are_there_zero_and_can_be_changed() {
+    fn storage_is_zeroed_and_writable() {
         for len_bytes in [0, 1, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, 2 * HUGE_PAGE_BYTES + 5000] {
             let mut storage = Storage::zeroed(len_bytes);
             assert!(storage.len() >= len_bytes && storage.iter().all(|byte| *byte == 0));
@@ -172,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_not_kept() {
+    fn cut_to_releases_the_rest() {
         const LEN: usize = 3 << 20;
-        // What was touched is given back; what was not takes no room.
+        // Touched memory is returned; untouched memory takes no space.
         for (len_bytes, cut, touched, left) in [
             (5000, 100, 100, 100),
             (LEN, 100, 200, 100),
@@ -191,7 +194,7 @@ mod tests {
 
     #[cfg(feature = "gpu")]
     #[test]
-    fn fresh_storage_is_filled_wherever_huge_pages_start() {
+    fn put_fresh_fills_storage_at_any_huge_page_alignment() {
         let bytes: Vec<u8> = (0..5 << 20).map(|i: usize| i.to_le_bytes()[0] ^ i.to_le_bytes()[2]).collect();
         for len_bytes in [0, 1, 4096, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, HUGE_PAGE_BYTES + 1, bytes.len()] {
             let mut storage = Storage::zeroed(len_bytes + 7);
@@ -204,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn there_are_no_more_than_the_budget_has() {
-        let budget = Budget { taken: AtomicUsize::new(0), most: 2 };
+    fn budget_limits_the_units_taken() {
+        let budget = Budget { taken: AtomicUsize::new(0), max: 2 };
         assert_eq!([budget.take(), budget.take(), budget.take()], [true, true, false]);
         budget.give_back();
         assert_eq!([budget.take(), budget.take()], [true, false]);
@@ -213,11 +216,11 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn a_storage_is_two_mappings_at_most() {
+    fn storage_takes_at_most_two_mappings() {
         let mappings = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
         let before = mappings();
         let kept: Vec<Storage> = (0..500).map(|i| Storage::zeroed(HUGE_PAGE_BYTES + 4096 * i)).collect();
-        // Other tests map memory, too.
+        // Other tests map memory too.
         assert!(mappings() <= before + 2 * kept.len() + 100, "{} mappings, {before} before", mappings());
     }
 }

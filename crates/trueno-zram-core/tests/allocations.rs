@@ -1,4 +1,4 @@
-//! How often the codecs ask for memory: a codec that is warm, never; a batch, not for each page.
+//! Counts allocations: a warm codec makes none, and a batch does not allocate per page.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,19 +9,19 @@ use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page, Pag
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// The system's allocator, counted.
+/// The system allocator with a counter.
 struct Counting;
 
-// SAFETY: every call is handed to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller upholds what this trait asks.
+        // SAFETY: the caller upholds this trait's requirements.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller upholds what this trait asks.
+        // SAFETY: the caller upholds this trait's requirements.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -35,7 +35,7 @@ fn allocations_of(work: impl FnOnce()) -> usize {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// One test, so that no other thread allocates beside it.
+/// A single test, so that no other thread allocates at the same time.
 #[test]
 fn warm_codecs_do_not_allocate_for_pages() {
     let mut codec = PageCodec::default();
@@ -43,7 +43,7 @@ fn warm_codecs_do_not_allocate_for_pages() {
     let single = allocations_of(|| {
         for page in corpus::all_pages() {
             let data = codec.compress(page, &mut out).expect("LZ4 does not fail");
-            codec.decompress(data, &mut back).expect("a whole page");
+            codec.decompress(data, &mut back).expect("the page is intact");
         }
     });
     assert_eq!(single, 0);
@@ -54,7 +54,7 @@ fn warm_codecs_do_not_allocate_for_pages() {
     compressor.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
     let both_ways = allocations_of(|| {
         compressor.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
-        compressor.decompress_into(&batch, &mut restored, &()).expect("a whole batch");
+        compressor.decompress_into(&batch, &mut restored, &()).expect("the batch is intact");
     });
     assert!(both_ways < pages.len() / 20, "{both_ways} allocations for {} pages", pages.len());
 }

@@ -1,4 +1,4 @@
-//! Batches: the same bytes on any number of threads, errors by page, memory kept.
+//! CPU batches: the same bytes with any number of threads, errors by page, reused memory.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,11 @@ use trueno_zram_core::{
 fn compressor(threads: usize) -> CpuBatchCompressor {
     let threads = NonZeroUsize::new(threads).expect("not zero");
     let pool = build_pool(threads).expect("threads can be started");
-    CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool).expect("detected")
+    CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool)
+        .expect("a detected instruction set is available")
 }
 
-/// `count` pages of the corpus and of the generator, some of them same-filled.
+/// Returns `count` pages of the corpus and the generator, some of them same-filled.
 fn pages(count: usize) -> Vec<Page> {
     let mut generator = Generator::new(7);
     let corpus = corpus::all_pages().copied().cycle();
@@ -24,11 +25,11 @@ fn pages(count: usize) -> Vec<Page> {
 }
 
 #[test]
-fn the_bytes_do_not_depend_on_the_number_of_threads_or_on_earlier_batches() {
+fn bytes_do_not_depend_on_threads_or_earlier_batches() {
     let mut codec = PageCodec::default();
     for count in [0, 1, 15, 16, 17, 1023, 1024, 1025, 5000] {
         let pages = pages(count);
-        // The slow twin: one page after the other.
+        // The reference: one page at a time.
         let (mut arena, mut index) = (Vec::new(), Vec::new());
         for page in &pages {
             let mut out = [0; PAGE_SIZE];
@@ -37,7 +38,7 @@ fn the_bytes_do_not_depend_on_the_number_of_threads_or_on_earlier_batches() {
             index.push(IndexEntry { offset: arena.len() as u64, len_bytes, kind: data.kind() });
             arena.extend_from_slice(data.bytes());
         }
-        let expected = CompressedBatch::from_parts(arena, index).expect("made here");
+        let expected = CompressedBatch::from_parts(arena, index).expect("the index matches the arena");
         for threads in [1, 2, 3, 8] {
             let mut compressor = compressor(threads);
             let mut batch = compressor.compress(&pages[..count / 2]).expect("LZ4 does not fail");
@@ -49,36 +50,36 @@ fn the_bytes_do_not_depend_on_the_number_of_threads_or_on_earlier_batches() {
 }
 
 #[test]
-fn progress_counts_every_page_once_both_ways() {
+fn progress_counts_every_page_once_in_both_directions() {
     let pages = pages(3001);
     let mut compressor = compressor(2);
     let (mut batch, done) = (CompressedBatch::new(), AtomicUsize::new(0));
     compressor.compress_into(&pages, &mut batch, &done).expect("LZ4 does not fail");
     assert_eq!(done.swap(0, Ordering::Relaxed), 3001);
     let mut restored = vec![[0; PAGE_SIZE]; 3001];
-    compressor.decompress_into(&batch, &mut restored, &done).expect("the batch is whole");
+    compressor.decompress_into(&batch, &mut restored, &done).expect("the batch is intact");
     assert_eq!(done.load(Ordering::Relaxed), 3001);
 }
 
 #[test]
-fn a_corrupt_page_is_named_and_the_others_are_restored() {
+fn corrupt_page_is_reported_and_others_are_restored() {
     let pages = pages(2000);
     let mut compressor = compressor(2);
     let batch = compressor.compress(&pages).expect("LZ4 does not fail");
     let mut broken: Vec<usize> =
         [1234, 77, 1999].into_iter().filter(|i| batch.index()[*i].kind == PageKind::Lz4).collect();
     broken.sort_unstable();
-    assert!(broken.len() > 1, "the sample has LZ4 pages at these places");
+    assert!(broken.len() > 1, "the sample has LZ4 pages at these positions");
     let mut arena = batch.arena().to_vec();
     for i in &broken {
         let entry = batch.index()[*i];
         let start = usize::try_from(entry.offset).expect("small");
         arena[start..start + usize::from(entry.len_bytes)].fill(0xff);
     }
-    let batch = CompressedBatch::from_parts(arena, batch.index().to_vec()).expect("the index is whole");
+    let batch = CompressedBatch::from_parts(arena, batch.index().to_vec()).expect("the index is intact");
     for _ in 0..10 {
         let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
-        let error = compressor.decompress_into(&batch, &mut restored, &()).expect_err("two pages are broken");
+        let error = compressor.decompress_into(&batch, &mut restored, &()).expect_err("some pages are corrupt");
         assert!(matches!(&error, Error::InPage { index, .. } if *index == broken[0]), "{error}");
         for (i, (restored, page)) in restored.iter().zip(&pages).enumerate() {
             assert!(broken.contains(&i) || restored == page, "page {i}");
@@ -87,7 +88,7 @@ fn a_corrupt_page_is_named_and_the_others_are_restored() {
 }
 
 #[test]
-fn rejects_an_index_that_leaves_its_arena() {
+fn rejects_an_index_that_exceeds_its_arena() {
     let entry = |offset, len_bytes, kind| IndexEntry { offset, len_bytes, kind };
     let whole = entry(0, 8, PageKind::SameFilled);
     for (bad, is_outside) in [
@@ -109,7 +110,8 @@ fn rejects_an_index_that_leaves_its_arena() {
 fn rejects_a_destination_of_another_size() {
     let mut compressor = compressor(1);
     let batch = compressor.compress(&pages(3)).expect("LZ4 does not fail");
-    let error = compressor.decompress_into(&batch, &mut [[0; PAGE_SIZE]; 2], &()).expect_err("too small");
+    let error =
+        compressor.decompress_into(&batch, &mut [[0; PAGE_SIZE]; 2], &()).expect_err("the destination is too small");
     assert_eq!(error, Error::PageCount { batch_pages: 3, destination_pages: 2 });
 }
 
@@ -125,7 +127,7 @@ fn pages_outlive_their_batch_and_can_be_detached() {
     for ((page, data), original) in detached.iter().zip(batch.iter()).zip(&pages) {
         assert_eq!(page.data(), data);
         let mut back = [0; PAGE_SIZE];
-        codec.decompress(page.data(), &mut back).expect("a whole page");
+        codec.decompress(page.data(), &mut back).expect("the page is intact");
         assert!(back == *original);
     }
 }
@@ -146,10 +148,10 @@ fn stats_count_every_page_by_its_kind() {
 }
 
 #[test]
-fn zstd_batches_come_back_too() {
+fn round_trips_zstd_batches() {
     let pages = pages(600);
     let mut compressor = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).expect("a valid level");
-    let batch = compressor.compress(&pages).expect("there is memory");
+    let batch = compressor.compress(&pages).expect("there is enough memory");
     assert!(batch.stats().zstd > 300 && batch.stats().lz4 == 0);
     assert!(compressor.decompress(&batch) == Ok(pages));
 }

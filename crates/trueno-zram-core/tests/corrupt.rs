@@ -1,4 +1,4 @@
-//! Whatever is done to a block: a page or an error, the same on every back end, and no byte of anything else.
+//! Damaged blocks give a page or an error, the same with every instruction set, and write nothing but the page.
 
 use trueno_test_pages::oracle::{c_lz4_decompress, foreign_blocks};
 use trueno_test_pages::{corpus, edge, generate::Generator};
@@ -6,7 +6,7 @@ use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{self, DecodeError, decode_simple};
 use trueno_zram_core::{Algorithm, Error, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
 
-/// Blocks that differ in kind: text, heap, nearly empty, long runs, nearly incompressible.
+/// Returns blocks of different kinds: text, heap, nearly empty, long runs, nearly incompressible.
 fn sample_blocks() -> Vec<Vec<u8>> {
     let real = corpus::ALL.iter().map(|corpus| corpus.pages[17]);
     let edges = [edge::one_byte_different_at(2000), edge::one_byte_different_at(4090)].map(|edge| *edge.page);
@@ -23,8 +23,9 @@ impl Decoders {
         Self(InstructionSet::available().into_iter().map(|b| lz4::Codec::new(b).expect("available")).collect())
     }
 
-    /// Decodes with the slow twin and every back end, into pages that held different bytes before; they must agree with
-    /// each other, and with C lz4, which alone takes an offset of 0 and, at times, a match up to the page's end.
+    /// Decodes with the reference and every instruction set, into pages with different previous contents. All must
+    /// agree with each other and with C lz4, except that only C lz4 accepts an offset of 0 and, at times, a match up to
+    /// the page's end.
     fn agree(&mut self, block: &[u8]) -> Result<Box<Page>, DecodeError> {
         let mut expected = Box::new([0x11; PAGE_SIZE]);
         let verdict = decode_simple(block, &mut expected);
@@ -38,16 +39,16 @@ impl Decoders {
         let mut page = [0x22; PAGE_SIZE];
         let c_verdict = c_lz4_decompress(block, &mut page) == Some(PAGE_SIZE);
         match &verdict {
-            Ok(()) => assert!(c_verdict && page == *expected, "C lz4 refuses {block:02x?}"),
+            Ok(()) => assert!(c_verdict && page == *expected, "C lz4 rejects {block:02x?}"),
             Err(DecodeError::OffsetZero { .. } | DecodeError::MatchEndsLate { .. }) => {}
-            Err(e) => assert!(!c_verdict, "C lz4 takes what we refuse with {e}: {block:02x?}"),
+            Err(e) => assert!(!c_verdict, "C lz4 accepts what we reject with {e}: {block:02x?}"),
         }
         verdict.map(|()| expected)
     }
 }
 
 #[test]
-fn every_truncation_is_refused() {
+fn rejects_every_truncation() {
     let mut decoders = Decoders::all();
     for block in sample_blocks() {
         for len in 0..block.len() {
@@ -58,14 +59,14 @@ fn every_truncation_is_refused() {
 }
 
 #[test]
-fn every_byte_changed_gives_one_verdict_everywhere() {
+fn every_changed_byte_gives_the_same_result_everywhere() {
     let mut decoders = Decoders::all();
     let mut random = Generator::new(4);
     for block in sample_blocks() {
         let few = [0x00, 0xff, 0x10, 0x01, random.byte()];
         for at in 0..block.len() {
             let mut changed = block.clone();
-            // All values in short blocks; in long ones the extremes, a changed length, and a random one.
+            // All values in short blocks. In long ones, the extremes, a changed length and a random value.
             let changes: Vec<u8> = if block.len() < 100 { (1..=255).collect() } else { few.to_vec() };
             for change in changes {
                 changed[at] = block[at] ^ change;
@@ -76,7 +77,7 @@ fn every_byte_changed_gives_one_verdict_everywhere() {
 }
 
 #[test]
-fn heavier_damage_gives_one_verdict_everywhere() {
+fn heavier_damage_gives_the_same_result_everywhere() {
     let mut decoders = Decoders::all();
     let mut random = Generator::new(5);
     let blocks = sample_blocks();
@@ -88,12 +89,12 @@ fn heavier_damage_gives_one_verdict_everywhere() {
 }
 
 #[test]
-fn random_bytes_give_one_verdict_everywhere() {
+fn random_bytes_give_the_same_result_everywhere() {
     let mut decoders = Decoders::all();
     let mut random = Generator::new(6);
     for _ in 0..20_000 {
         let longest = 1 + random.below(600);
-        // Bytes that are small or 255 make long chains of sequences; even bytes mostly end at once.
+        // Bytes that are small or 255 make long chains of sequences. Uniform bytes mostly fail at once.
         let block: Vec<u8> = (0..random.below(longest))
             .map(|_| match random.below(4) {
                 0 => random.byte(),
@@ -109,7 +110,7 @@ fn random_bytes_give_one_verdict_everywhere() {
 fn damaged_zstandard_frames_give_a_page_or_an_error() {
     let mut codec = PageCodec::new(Algorithm::Zstd { level: 3 }).expect("a valid level");
     let (mut out, mut page) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-    let frame = codec.compress(&corpus::ALL[0].pages[17], &mut out).expect("there is memory").bytes().to_vec();
+    let frame = codec.compress(&corpus::ALL[0].pages[17], &mut out).expect("there is enough memory").bytes().to_vec();
     let mut restore = |bytes: &[u8]| {
         let data = PageData::new(PageKind::Zstd, bytes)?;
         codec.decompress(data, &mut page)
@@ -121,16 +122,16 @@ fn damaged_zstandard_frames_give_a_page_or_an_error() {
     for bit in 0..frame.len() * 8 {
         let mut changed = frame.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        // Without a checksum some changes go unnoticed; none may do worse than that.
+        // Without a checksum some changes go unnoticed. None may cause worse than that.
         let _ = restore(&changed);
     }
 }
 
 #[test]
-fn zstandard_frames_of_other_sizes_are_refused() {
+fn rejects_zstandard_frames_of_other_sizes() {
     let mut page = [0; PAGE_SIZE];
     let mut restore = |len: usize| {
-        let frame = zstd::bulk::compress(&vec![7; len], 1).expect("there is memory");
+        let frame = zstd::bulk::compress(&vec![7; len], 1).expect("there is enough memory");
         PageCodec::default().decompress(PageData::new(PageKind::Zstd, &frame)?, &mut page)
     };
     assert_eq!(restore(PAGE_SIZE), Ok(()));

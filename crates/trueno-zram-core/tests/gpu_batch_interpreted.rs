@@ -1,4 +1,4 @@
-//! The batch API end to end without a GPU: the real kernels, in the interpreter, through the ring.
+//! The batch API end to end without a GPU: the real kernels, run by the interpreter, through the ring.
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::generate::Generator;
@@ -8,7 +8,7 @@ use trueno_zram_core::{
     Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, PAGE_SIZE, PageData, PageKind, fill_page,
 };
 
-/// Pages of every corpus, a few that are same-filled, and one that does not shrink.
+/// Returns pages of every corpus, a few same-filled ones, and one that does not shrink.
 fn few_pages() -> Vec<Page> {
     let mut generator = Generator::new(6);
     let real = corpus::all_pages().step_by(1 + corpus::all_pages().count() / 36).copied();
@@ -22,26 +22,26 @@ fn compressor(batch_size: usize, ring_buffer_slots: usize, mode: Mode) -> GpuBat
     GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere")
 }
 
-/// Checks a compressed page with decoders that are not ours.
+/// Checks a compressed page with decoders from other projects.
 fn assert_holds(data: PageData<'_>, page: &Page) {
     match data.kind() {
         PageKind::Lz4 => oracle::assert_decodes(data.bytes(), page),
-        PageKind::Raw => assert!(data.bytes() == page, "a raw page is the page"),
+        PageKind::Raw => assert!(data.bytes() == page, "a raw page differs"),
         PageKind::SameFilled => {
             let mut filled = [1; PAGE_SIZE];
             fill_page(&mut filled, data.bytes().try_into().expect("a word has 8 bytes"));
-            assert!(filled == *page, "the word makes the page");
+            assert!(filled == *page, "the fill word differs");
         }
-        PageKind::Zstd => panic!("no one asked for Zstandard"),
+        PageKind::Zstd => panic!("unexpected Zstandard frame"),
     }
 }
 
 fn lz4_page(block: &[u8]) -> CompressedPage {
-    PageData::new(PageKind::Lz4, block).expect("a block of 1 to 4096 bytes").into()
+    PageData::new(PageKind::Lz4, block).expect("the block has 1 to 4096 bytes").into()
 }
 
 #[test]
-fn foreign_decoders_make_the_pages_of_both_modes_blocks() {
+fn other_decoders_read_the_blocks_of_both_modes() {
     let pages = few_pages();
     for mode in [Mode::Fast, Mode::Ratio] {
         let mut compressor = compressor(16, 3, mode);
@@ -53,13 +53,13 @@ fn foreign_decoders_make_the_pages_of_both_modes_blocks() {
         let stats = compressor.stats();
         assert_eq!(stats.pages_compressed, pages.len() as u64);
         assert_eq!(stats.total_bytes_in, (pages.len() * PAGE_SIZE) as u64);
-        assert_eq!((stats.fallback.batches, stats.fallback.pages), (0, 0), "the CPU had no part in it");
+        assert_eq!((stats.fallback.batches, stats.fallback.pages), (0, 0), "nothing fell back to the CPU");
         assert!(result.kernel_time_ns > 0 && result.total_time_ns >= result.kernel_time_ns);
     }
 }
 
 #[test]
-fn bytes_do_not_depend_on_the_cut_into_slots_or_on_where_pages_lie() {
+fn bytes_do_not_depend_on_slots_or_page_location() {
     let pages = few_pages();
     let expected = compressor(1000, 4, Mode::Fast).compress_batch(&pages).unwrap().pages;
     for (batch_size, slots) in [(7, 1), (16, 2), (pages.len(), 3)] {
@@ -82,14 +82,14 @@ fn bytes_do_not_depend_on_the_cut_into_slots_or_on_where_pages_lie() {
 }
 
 #[test]
-fn pages_by_whomever_compressed_are_restored() {
+fn restores_pages_of_any_encoder() {
     let pages = few_pages();
     let mut by_cpu = CpuBatchCompressor::default();
     let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&pages).unwrap().into_pages();
     let mut held: Vec<CompressedPage> = by_cpu.compress(&pages).unwrap().into_pages();
     let mut expected = pages.clone();
     for (page, zstd) in pages.iter().zip(zstd).step_by(5) {
-        // Blocks longer than a page are no one's way to hold a page.
+        // A block longer than a page is not a valid way to hold a page.
         let foreign = oracle::foreign_blocks(page).into_iter().filter(|(_, block)| block.len() < PAGE_SIZE);
         held.extend(foreign.map(|(_, block)| lz4_page(&block)).chain([zstd]));
         expected.resize(held.len(), *page);
@@ -103,7 +103,7 @@ fn pages_by_whomever_compressed_are_restored() {
 }
 
 #[test]
-fn a_batch_goes_there_and_back_through_page_locked_memory() {
+fn round_trips_through_page_locked_memory() {
     let pages = few_pages();
     let mut compressor = compressor(16, 2, Mode::Fast);
     let mut pinned = compressor.pinned_pages(pages.len()).unwrap();
@@ -125,7 +125,7 @@ fn a_batch_goes_there_and_back_through_page_locked_memory() {
 }
 
 #[test]
-fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
+fn damaged_blocks_give_the_cpus_errors_and_others_are_restored() {
     let pages = few_pages();
     let whole = CpuBatchCompressor::default().compress(&pages).unwrap().into_pages();
     let mut generator = Generator::new(17);
@@ -151,7 +151,7 @@ fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
     let batch = CompressedBatch::from_parts(arena, index).unwrap();
     let mut by_cpu = vec![[0; PAGE_SIZE]; held.len()];
     let expected = CpuBatchCompressor::default().decompress_into(&batch, &mut by_cpu, &());
-    assert!(matches!(expected, Err(Error::InPage { .. })), "some are damaged: {expected:?}");
+    assert!(matches!(expected, Err(Error::InPage { .. })), "some blocks are damaged: {expected:?}");
 
     let mut compressor = compressor(8, 2, Mode::Fast);
     assert_eq!(compressor.decompress_batch(&held).map(drop), expected);
@@ -172,10 +172,10 @@ fn damaged_blocks_are_the_cpus_errors_by_index_and_hurt_no_other_page() {
 }
 
 #[test]
-fn what_the_gpu_does_not_do_is_refused_by_name() {
+fn rejects_unsupported_configurations_by_name() {
     let refused = |config: GpuBatchConfig, word: &str| {
         let made = GpuBatchCompressor::interpreted(config, &GpuOptions::default());
-        let Err(error) = made else { panic!("{word} is refused") };
+        let Err(error) = made else { panic!("{word} must be rejected") };
         assert!(matches!(error, Error::Unsupported { .. } | Error::Config { .. }), "{error}");
         assert!(error.to_string().contains(word), "{error}");
     };

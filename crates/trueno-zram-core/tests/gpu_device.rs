@@ -1,6 +1,6 @@
-//! The layer over the CUDA driver, on a real device: `cargo test --test gpu_device -- --ignored`.
+//! The driver layer on a real device: `cargo test --test gpu_device -- --ignored`.
 //!
-//! Asked for on a machine without a GPU these tests fail: a pass always means that a device ran them. The
+//! Run with `--ignored` on a machine without a GPU, these tests fail: a pass always means that a device ran them. The
 //! `without_a_gpu` tests run everywhere.
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +20,7 @@ use ptx::STORE_TO_NULL;
 
 fn device() -> (GpuContext, Stream) {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
-    let stream = Stream::new(&context).expect("a stream");
+    let stream = Stream::new(&context).expect("a stream can be created");
     (context, stream)
 }
 
@@ -29,8 +29,8 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
 }
 
 #[test]
-fn without_a_gpu_nothing_panics() {
-    // Whatever the machine has: the questions have answers, and they agree.
+fn without_a_gpu_queries_do_not_panic() {
+    // On any machine, the queries must succeed and be consistent.
     let devices = GpuDeviceInfo::all();
     assert_eq!(gpu_available(), devices.iter().any(GpuDeviceInfo::is_supported));
     if devices.is_empty() {
@@ -41,7 +41,7 @@ fn without_a_gpu_nothing_panics() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn devices_are_listed_with_plausible_facts() {
+fn listed_devices_have_plausible_properties() {
     assert!(gpu_available());
     let (context, _) = device();
     let devices = GpuDeviceInfo::all();
@@ -55,7 +55,7 @@ fn devices_are_listed_with_plausible_facts() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn bytes_survive_the_round_trip() {
+fn round_trips_bytes() {
     let (context, stream) = device();
     let buffer = DeviceBuffer::new(&context, 1 << 20).unwrap();
     let sent = pattern(1 << 20, 1);
@@ -63,14 +63,14 @@ fn bytes_survive_the_round_trip() {
     let mut back = vec![0; 1 << 20];
     stream.download(&buffer, 0, &mut back).unwrap();
     assert!(back == sent);
-    // Parts: a fill and a copy inside the device.
+    // Partial operations: a fill, and a copy within the device.
     stream.fill(&buffer, 100..200, 0xee).unwrap();
     let copy = DeviceBuffer::new(&context, 4096).unwrap();
     stream.copy(&copy, 96, &buffer, 50, 4000).unwrap();
     let mut part = vec![0; 4000];
     stream.download(&copy, 96, &mut part).unwrap();
     assert!(part[..50] == sent[50..100] && part[50..150] == [0xee; 100] && part[150..] == sent[200..4050]);
-    // Nothing leaves its buffer.
+    // Accesses outside a buffer are rejected.
     assert!(matches!(stream.upload(&copy, 1, &sent[..4096]), Err(GpuError::OutsideBuffer { .. })));
     assert!(matches!(stream.fill(&copy, 4096..4097, 0), Err(GpuError::OutsideBuffer { .. })));
     assert!(DeviceBuffer::new(&context, 0).is_ok());
@@ -78,7 +78,7 @@ fn bytes_survive_the_round_trip() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn pinned_bytes_survive_and_wait_for_their_copies() {
+fn pinned_bytes_round_trip_and_wait_for_their_copies() {
     let (context, stream) = device();
     let other = Stream::new(&context).unwrap();
     let len = 64 << 20;
@@ -89,9 +89,9 @@ fn pinned_bytes_survive_and_wait_for_their_copies() {
         let sent = pattern(len, 2);
         source.bytes_mut().unwrap().copy_from_slice(&sent);
         stream.upload_pinned(&buffer, 0, &mut source, 0..len).unwrap();
-        // Must wait for the upload, or it would send zeros.
+        // This must wait for the upload, or zeros would be sent.
         source.bytes_mut().unwrap().fill(0);
-        // Two halves by two streams: the second is put behind the first.
+        // Two halves by two streams: the second is ordered after the first.
         stream.download_pinned(&buffer, 0, &mut back, 0..len / 2).unwrap();
         other.download_pinned(&buffer, len / 2, &mut back, len / 2..len).unwrap();
         assert!(back.bytes().unwrap() == sent);
@@ -129,12 +129,12 @@ fn events_order_and_measure() {
     other.wait_for_event(&ordering).unwrap();
     other.synchronize().unwrap();
     assert!(ordering.is_reached().unwrap());
-    assert!(ordering.since(&start).is_err(), "it notes no time");
+    assert!(ordering.since(&start).is_err(), "the event has no timing");
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn a_bad_text_is_refused_with_the_compilers_words() {
+fn rejects_invalid_ptx_with_the_compilers_message() {
     let (context, _) = device();
     let ptx = ".version 6.4\n.target sm_70\n.address_size 64\n.visible .entry bad() {\n    frobnicate.u32 %r1;\n}\n";
     let error = Module::from_ptx(&context, ptx).unwrap_err();
@@ -146,8 +146,8 @@ fn a_bad_text_is_refused_with_the_compilers_words() {
     assert_eq!(Module::from_ptx(&context, "a\0b").unwrap_err(), GpuError::ZeroByte { at: 1 });
 }
 
-/// Each lane stores `100 + lane` through an address computed from an offset that another lane put in shared memory: what
-/// was once held to crash GPUs.
+/// Each lane stores `100 + lane` through an address computed from an offset that another lane put in shared memory.
+/// This pattern was once believed to crash GPUs.
 const COMPUTED_ADDRESS: &str = r"
 .version 6.4
 .target sm_70
@@ -185,7 +185,7 @@ fn computed_address(context: &GpuContext) -> Launcher {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn stores_through_addresses_computed_from_shared_memory_arrive() {
+fn stores_through_addresses_computed_from_shared_memory() {
     let (context, stream) = device();
     let kernel = computed_address(&context);
     let out = DeviceBuffer::new(&context, 32 * 12).unwrap();
@@ -204,7 +204,7 @@ fn stores_through_addresses_computed_from_shared_memory_arrive() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn launches_are_checked_and_kernels_can_be_asked() {
+fn launches_are_checked_and_attributes_can_be_queried() {
     let (context, stream) = device();
     let kernel = computed_address(&context);
     let out = DeviceBuffer::new(&context, 4096).unwrap();
@@ -253,13 +253,13 @@ fn threads_share_a_context() {
     });
 }
 
-/// Poisons the process's context, so it runs in a process of its own.
+/// Poisons the process's context, so it runs in its own process.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn an_illegal_address_loses_the_context_and_nothing_hangs() {
+fn illegal_address_loses_the_context_without_hanging() {
     const CHILD: &str = "TRUENO_TEST_POISON";
     if std::env::var_os(CHILD).is_none() {
-        let name = "an_illegal_address_loses_the_context_and_nothing_hangs";
+        let name = "illegal_address_loses_the_context_without_hanging";
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args([name, "--exact", "--ignored", "--nocapture"])
             .env(CHILD, "1")
@@ -268,7 +268,7 @@ fn an_illegal_address_loses_the_context_and_nothing_hangs() {
         return;
     }
     let (context, stream) = device();
-    let beside = GpuContext::new(0).unwrap();
+    let other = GpuContext::new(0).unwrap();
     let kernel =
         Launcher::new(&Arc::new(Module::from_ptx(&context, STORE_TO_NULL).unwrap()), "store_to_null", &[]).unwrap();
     let mut input = PinnedBuffer::new(&context, 4096, HostCaching::Cached).unwrap();
@@ -285,11 +285,11 @@ fn an_illegal_address_loses_the_context_and_nothing_hangs() {
     assert!(first.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{first}");
     let later = DeviceBuffer::new(&context, 1).unwrap_err();
     assert!(matches!(&later, GpuError::ContextLost { reason } if reason.contains("ILLEGAL_ADDRESS")), "{later}");
-    // The device is not opened again, and who had it open beside us learns of it at once.
-    assert!(beside.is_lost() && beside.synchronize().is_err());
+    // The device cannot be opened again, and other users of the context see the loss at once.
+    assert!(other.is_lost() && other.synchronize().is_err());
     let again = GpuContext::new(0).unwrap_err().to_string();
     assert!(again.contains("ILLEGAL_ADDRESS"), "{again}");
-    // What the GPU only read is still there for the CPU; what it may have written is out of reach.
+    // Bytes that the GPU only read are still available to the CPU. Bytes that it may have written are not.
     assert_eq!(input.bytes().unwrap(), [7; 4096]);
     assert!(output.bytes().is_err());
     drop((kernel, out, input, output, stream, context));

@@ -1,4 +1,4 @@
-//! Properties that hold for every page and every block, on pages that proptest makes and shrinks.
+//! Properties of every page and every block, on pages that proptest generates and shrinks.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::lz4::{Codec, decode_simple};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page, PageCodec, same_filled};
 
-/// A piece of a page: fresh bytes, a run, or a copy from before.
+/// A part of a page: new bytes, a run, or a copy of earlier bytes.
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(Vec<u8>),
@@ -48,7 +48,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn a_block_is_the_same_on_every_back_end_and_decodes_everywhere(page in page()) {
+    fn every_instruction_set_gives_the_same_block_and_decodes_it(page in page()) {
         let mut blocks = Vec::new();
         for backend in InstructionSet::available() {
             let mut codec = Codec::new(backend).expect("available");
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_blocks_give_one_verdict(page in page(), at in any::<prop::sample::Index>(), value in any::<u8>()) {
+    fn damaged_blocks_give_the_same_result(page in page(), at in any::<prop::sample::Index>(), value in any::<u8>()) {
         let mut block = c_lz4_compress(&page);
         let at = at.index(block.len());
         block[at] = value;
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_is_held_as_a_word_exactly_if_it_is_one(word in any::<[u8; 8]>(), page in page()) {
+    fn only_same_filled_pages_are_held_as_a_word(word in any::<[u8; 8]>(), page in page()) {
         let filled = std::array::from_fn(|i| word[i % 8]);
         prop_assert_eq!(same_filled(&filled), Some(word));
         let by_hand = page.chunks(8).all(|chunk| *chunk == page[..8]);
@@ -95,13 +95,13 @@ proptest! {
             let mut codec = PageCodec::new(algorithm).expect("a valid level");
             let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
             let data = codec.compress(&page, &mut out).expect("compression does not fail");
-            codec.decompress(data, &mut back).expect("a whole page");
+            codec.decompress(data, &mut back).expect("the page is intact");
             prop_assert!(back == *page);
         }
     }
 
     #[test]
-    fn batches_are_their_pages_one_after_the_other(pages in vec(page(), 0..40)) {
+    fn a_batch_equals_its_pages_compressed_one_by_one(pages in vec(page(), 0..40)) {
         let pages: Vec<Page> = pages.into_iter().map(|page| *page).collect();
         let mut compressor = CpuBatchCompressor::default();
         let batch = compressor.compress(&pages).expect("LZ4 does not fail");

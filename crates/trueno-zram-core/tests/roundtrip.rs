@@ -1,11 +1,11 @@
-//! Every page comes back, and every block is one that other LZ4 libraries read.
+//! Every page is restored exactly, and other LZ4 libraries can read every block.
 
 use trueno_test_pages::oracle::{assert_decodes, foreign_blocks};
 use trueno_test_pages::{corpus, edge, generate::Generator};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind, lz4, same_filled};
 
-/// The corpus, the edge pages and some generated ones, with a name for each.
+/// Returns the corpus, the edge pages and some generated ones, each with a name.
 fn pages() -> Vec<(String, Page)> {
     let corpus = corpus::ALL.iter().flat_map(|corpus| {
         corpus.pages.iter().enumerate().map(|(i, page)| (format!("{} page {i}", corpus.name), *page))
@@ -16,13 +16,13 @@ fn pages() -> Vec<(String, Page)> {
     corpus.chain(edges).chain(generated).collect()
 }
 
-/// One codec of each back end, reused for all pages.
+/// Returns one codec per instruction set, reused for all pages.
 fn codecs() -> Vec<lz4::Codec> {
-    InstructionSet::available().into_iter().map(|backend| lz4::Codec::new(backend).expect("available")).collect()
+    InstructionSet::available().into_iter().map(|set| lz4::Codec::new(set).expect("available")).collect()
 }
 
 #[test]
-fn every_back_end_makes_the_same_block_and_other_libraries_read_it() {
+fn every_instruction_set_gives_the_same_block_readable_by_other_libraries() {
     let mut codecs = codecs();
     for (name, page) in pages() {
         let blocks: Vec<_> = codecs.iter_mut().map(|codec| encode(codec, &page)).collect();
@@ -54,8 +54,8 @@ fn encode(codec: &mut lz4::Codec, page: &Page) -> Option<Vec<u8>> {
     codec.encode(page, &mut out).map(|len_bytes| out[..len_bytes].to_vec())
 }
 
-/// Walks the sequences as the format's text describes them: the last one has literals alone, at least 5, and the last
-/// match starts at least 12 bytes before the end.
+/// Walks the sequences according to the format's specification: the last one has only literals, at least 5, and the
+/// last match starts at least 12 bytes before the end.
 fn assert_end_rules(name: &str, block: &[u8]) {
     let (mut at, mut produced, mut last_match_start) = (0, 0, None);
     loop {
@@ -91,7 +91,7 @@ fn assert_end_rules(name: &str, block: &[u8]) {
 }
 
 #[test]
-fn every_back_end_reads_the_blocks_of_other_libraries() {
+fn every_instruction_set_reads_blocks_of_other_libraries() {
     let mut codecs = codecs();
     for (name, page) in pages() {
         for (maker, block) in foreign_blocks(&page) {
@@ -106,10 +106,10 @@ fn every_back_end_reads_the_blocks_of_other_libraries() {
 }
 
 #[test]
-fn every_algorithm_restores_every_page_and_never_needs_more_than_it() {
+fn every_algorithm_round_trips_and_never_expands() {
     for algorithm in [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd { level: 1 }, Algorithm::Zstd { level: -5 }] {
         let mut codec = PageCodec::new(algorithm).expect("a valid level");
-        let mut lz4_codec = lz4::Codec::new(InstructionSet::detect()).expect("detected");
+        let mut lz4_codec = lz4::Codec::new(InstructionSet::detect()).expect("a detected instruction set is available");
         for (name, page) in pages() {
             let (mut out, mut back) = ([0; PAGE_SIZE], [0x5a; PAGE_SIZE]);
             let data = codec.compress(&page, &mut out).expect("compression does not fail");
@@ -129,7 +129,7 @@ fn every_algorithm_restores_every_page_and_never_needs_more_than_it() {
 }
 
 #[test]
-fn a_zero_page_with_one_byte_different_comes_back_whatever_the_position() {
+fn round_trips_a_zero_page_with_one_byte_set_at_any_position() {
     let mut codec = PageCodec::default();
     for at in 0..PAGE_SIZE {
         let page = edge::one_byte_different_at(at).page;
@@ -142,8 +142,8 @@ fn a_zero_page_with_one_byte_different_comes_back_whatever_the_position() {
     }
 }
 
-/// Encodes with every back end; what comes out is the same, decodes everywhere, and is the page.
-fn assert_comes_back(codecs: &mut [lz4::Codec], name: &str, page: &Page) {
+/// Encodes with every instruction set and checks that the blocks are equal and decode to the page everywhere.
+fn assert_round_trip(codecs: &mut [lz4::Codec], name: &str, page: &Page) {
     let blocks: Vec<_> = codecs.iter_mut().map(|codec| encode(codec, page)).collect();
     assert!(blocks.iter().all(|block| *block == blocks[0]), "{name}");
     if let Some(block) = &blocks[0] {
@@ -155,19 +155,19 @@ fn assert_comes_back(codecs: &mut [lz4::Codec], name: &str, page: &Page) {
 }
 
 #[test]
-fn a_run_of_every_length_comes_back() {
+fn round_trips_runs_of_every_length() {
     let (mut codecs, mut generator) = (codecs(), Generator::new(16));
     let noise: Page = std::array::from_fn(|_| generator.byte());
     for len in 1..=PAGE_SIZE {
         let mut page = noise;
         let start = generator.below(PAGE_SIZE - len + 1);
         page[start..start + len].fill(0xaa);
-        assert_comes_back(&mut codecs, &format!("run of {len} at {start}"), &page);
+        assert_round_trip(&mut codecs, &format!("run of {len} at {start}"), &page);
     }
 }
 
 #[test]
-fn a_match_at_every_distance_comes_back() {
+fn round_trips_matches_at_every_distance() {
     let (mut codecs, mut generator) = (codecs(), Generator::new(17));
     let noise: Page = std::array::from_fn(|_| generator.byte());
     for distance in 1..PAGE_SIZE {
@@ -177,7 +177,7 @@ fn a_match_at_every_distance_comes_back() {
         for i in start..start + len {
             page[i] = page[i - distance];
         }
-        assert_comes_back(&mut codecs, &format!("{len} bytes from {distance} before {start}"), &page);
+        assert_round_trip(&mut codecs, &format!("{len} bytes from {distance} before {start}"), &page);
     }
 }
 
@@ -194,15 +194,15 @@ fn random_pages_are_held_raw() {
 }
 
 #[test]
-fn rejects_a_zstd_level_that_does_not_exist() {
+fn rejects_a_zstd_level_out_of_range() {
     let error = PageCodec::new(Algorithm::Zstd { level: 23 }).expect_err("the highest level is 22");
     assert!(matches!(error, trueno_zram_core::Error::ZstdLevel { level: 23, max: 22, .. }), "{error}");
 }
 
 #[test]
-fn the_ratio_is_at_least_that_of_c_lz4_but_for_half_a_percent_on_every_corpus() {
+fn ratio_is_within_half_a_percent_of_c_lz4_on_every_corpus() {
     for corpus in corpus::ALL {
-        let mut codec = lz4::Codec::new(InstructionSet::detect()).expect("detected");
+        let mut codec = lz4::Codec::new(InstructionSet::detect()).expect("a detected instruction set is available");
         let (mut ours, mut theirs) = (0, 0);
         for page in corpus.pages.iter().filter(|page| same_filled(page).is_none()) {
             ours += encode(&mut codec, page).map_or(PAGE_SIZE, |block| block.len());

@@ -1,4 +1,4 @@
-//! Arithmetic, logic and compares on registers.
+//! Arithmetic, logic and comparisons on registers.
 
 use crate::inst::Op;
 use crate::ir::{self, Inst};
@@ -18,7 +18,7 @@ impl<'k, T: Value> Reg<'k, T> {
 
 macro_rules! compares {
     ($($name:ident $field:ident $text:literal;)*) => {
-        /// Compares; on `f32`, `ne` holds and the others fail where an operand is NaN.
+        /// Comparisons. If an operand of an `f32` comparison is NaN, `ne` is true and the others are false.
         impl<'k, T: Scalar> Reg<'k, T> {
             $(
                 #[doc = concat!("Whether `self ", $text, " rhs`.\n\n```\n",
@@ -45,7 +45,7 @@ compares! {
 }
 
 impl<'k> Reg<'k, bool> {
-    /// `yes` where the predicate holds, else `no`; one of the two must be typed for the compiler to know the type.
+    /// Returns `yes` where the predicate holds, else `no`. One of the two must have a type that the compiler can infer.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -60,7 +60,7 @@ impl<'k> Reg<'k, bool> {
         self.k.pure(T::OPS.select, &[first, second, ir::Operand::Reg(self.id)])
     }
 
-    /// 1 where the predicate holds, else 0.
+    /// Returns 1 where the predicate holds, else 0.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -74,7 +74,7 @@ impl<'k> Reg<'k, bool> {
 }
 
 impl<'k, T: Integer> Reg<'k, T> {
-    /// The smaller.
+    /// Returns the smaller of two values.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -86,7 +86,7 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.binary(T::INT.min, rhs)
     }
 
-    /// The larger.
+    /// Returns the larger of two values.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -98,7 +98,7 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.binary(T::INT.max, rhs)
     }
 
-    /// The number of set bits.
+    /// Returns the number of set bits.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -110,7 +110,7 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.unary(T::INT.popc)
     }
 
-    /// The number of leading zeros; the width for 0.
+    /// Returns the number of leading zeros; the width for 0.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -122,7 +122,7 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.unary(T::INT.clz)
     }
 
-    /// The bits in reverse order.
+    /// Returns the bits in reverse order.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -134,7 +134,8 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.unary(T::INT.brev)
     }
 
-    /// The position of the highest set bit (`i32`: that differs from the sign); all ones if there is none.
+    /// Returns the position of the highest set bit (for `i32`, of the highest bit that differs from the sign); all ones
+    /// if there is none.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -147,9 +148,9 @@ impl<'k, T: Integer> Reg<'k, T> {
     }
 }
 
-/// Sums and products: named as the PTX instructions are.
+/// Sums, products and bit operations, named after the PTX instructions.
 impl<'k, T: Integer + Word> Reg<'k, T> {
-    /// `self * b + c`, low 32 bits.
+    /// Returns the low 32 bits of `self * b + c`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -162,7 +163,7 @@ impl<'k, T: Integer + Word> Reg<'k, T> {
         self.k.pure(Op::MadLoU32, &args)
     }
 
-    /// Bitwise function of three operands: bit `4a + 2b + c` of `table` for the bits a, b, c.
+    /// Applies a bitwise function of three operands: bit `4a + 2b + c` of `table`, for the bits a, b and c.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -176,7 +177,7 @@ impl<'k, T: Integer + Word> Reg<'k, T> {
         self.k.pure(Op::Lop3, &args)
     }
 
-    /// Bits of `yes` where this mask has ones, else bits of `no`: one `lop3`.
+    /// Returns the bits of `yes` where this mask has ones, else those of `no`, with one `lop3`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -188,7 +189,7 @@ impl<'k, T: Integer + Word> Reg<'k, T> {
         self.lop3(yes, no, 0xca)
     }
 
-    /// Puts the low `len` bits of `field` into this value at bit `pos`; only the low bytes of `pos` and `len` count.
+    /// Inserts the low `len` bits of `field` at bit `pos`. Only the low bytes of `pos` and `len` count.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -216,44 +217,44 @@ macro_rules! methods {
     };
 }
 methods! { u32;
-    /// High 32 bits of the product.
+    /// Returns the high 32 bits of the product.
     mul_hi(b) -> u32 = MulHiU32, "x.mul_hi(x)";
-    /// The whole product.
+    /// Returns the full product.
     mul_wide(b) -> u64 = MulWideU32, "x.mul_wide(4096u32)";
-    /// Low half of `hi:self >> (n % 32)`: an unaligned word from two aligned ones, for n in bits.
+    /// Returns the low half of `hi:self >> (n % 32)`: an unaligned word from two aligned ones, with n in bits.
     funnel_shr(hi, n) -> u32 = ShfRWrap, "x.funnel_shr(x + 1, x * 8)";
-    /// Low half of `hi:self >> min(n, 32)`.
+    /// Returns the low half of `hi:self >> min(n, 32)`.
     funnel_shr_clamp(hi, n) -> u32 = ShfRClamp, "x.funnel_shr_clamp(x + 1, x * 8)";
-    /// High half of `hi:self << (n % 32)`.
+    /// Returns the high half of `hi:self << (n % 32)`.
     funnel_shl(hi, n) -> u32 = ShfLWrap, "x.funnel_shl(x + 1, x * 8)";
-    /// High half of `hi:self << min(n, 32)`.
+    /// Returns the high half of `hi:self << min(n, 32)`.
     funnel_shl_clamp(hi, n) -> u32 = ShfLClamp, "x.funnel_shl_clamp(x + 1, x * 8)";
-    /// The left shift that brings the highest set bit to position 31; all ones for 0.
+    /// Returns the left shift that moves the highest set bit to position 31; all ones for 0.
     bfind_shiftamt() -> u32 = BfindShiftamtU32, "x.bfind_shiftamt()";
-    /// `len` bits from bit `pos`, zero-extended; only the low bytes of `pos` and `len` count.
+    /// Returns `len` bits from bit `pos`, zero-extended. Only the low bytes of `pos` and `len` count.
     bfe(pos, len) -> u32 = BfeU32, "x.bfe(4u32, 8u32)";
-    /// `len` ones from bit `self`. Needs PTX 7.6; `1 << n` and `ones >> n` serve older targets.
+    /// Returns `len` ones from bit `self`. Needs PTX 7.6; on older targets use `1 << n` and `ones >> n`.
     bmsk(len) -> u32 = BmskClamp, "x.bmsk(3u32)";
-    /// As [`Reg::bmsk`], position and length modulo 32.
+    /// Like [`Reg::bmsk`], with position and length modulo 32.
     bmsk_wrap(len) -> u32 = BmskWrap, "x.bmsk_wrap(3u32)";
-    /// Four bytes of `hi:self` chosen by the nibbles of `selector`; bit 3 of a nibble replicates the sign.
+    /// Returns four bytes of `hi:self`, chosen by the nibbles of `selector`. Bit 3 of a nibble replicates the sign.
     prmt(hi, selector) -> u32 = Prmt, "x.prmt(0u32, 0x0123u32)";
-    /// Four bytes of `hi:self`, forwards from byte `n % 4`.
+    /// Returns four bytes of `hi:self`, forwards from byte `n % 4`.
     prmt_f4e(hi, n) -> u32 = PrmtF4e, "x.prmt_f4e(x + 1, x)";
-    /// Four bytes of `hi:self`, backwards from byte `n % 4`.
+    /// Returns four bytes of `hi:self`, backwards from byte `n % 4`.
     prmt_b4e(hi, n) -> u32 = PrmtB4e, "x.prmt_b4e(x + 1, x)";
-    /// Byte `n % 4`, four times.
+    /// Returns byte `n % 4`, four times.
     prmt_rc8(hi, n) -> u32 = PrmtRc8, "x.prmt_rc8(0u32, 1u32)";
-    /// Bytes clamped to at least `n % 4`.
+    /// Returns bytes clamped to at least `n % 4`.
     prmt_ecl(hi, n) -> u32 = PrmtEcl, "x.prmt_ecl(0u32, 1u32)";
-    /// Bytes clamped to at most `n % 4`.
+    /// Returns bytes clamped to at most `n % 4`.
     prmt_ecr(hi, n) -> u32 = PrmtEcr, "x.prmt_ecr(0u32, 1u32)";
-    /// Half `n % 2`, twice.
+    /// Returns half `n % 2`, twice.
     prmt_rc16(hi, n) -> u32 = PrmtRc16, "x.prmt_rc16(0u32, 1u32)";
 }
 
 impl<'k> Reg<'k, u32> {
-    /// `self * b + c`, 64 bits: a global address from an index.
+    /// Returns `self * b + c` in 64 bits, for example a global address from an index.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -268,7 +269,7 @@ impl<'k> Reg<'k, u32> {
 }
 
 impl<'k> Reg<'k, i32> {
-    /// High 32 bits of the signed product.
+    /// Returns the high 32 bits of the signed product.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -280,7 +281,7 @@ impl<'k> Reg<'k, i32> {
         self.binary(Op::MulHiS32, b)
     }
 
-    /// The whole signed product, as bits.
+    /// Returns the full signed product, as bits.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -293,7 +294,7 @@ impl<'k> Reg<'k, i32> {
         self.k.pure(Op::MulWideS32, &args)
     }
 
-    /// The signed product added to `c`.
+    /// Returns the full signed product plus `c`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -306,7 +307,7 @@ impl<'k> Reg<'k, i32> {
         self.k.pure(Op::MadWideS32, &args)
     }
 
-    /// The magnitude; the smallest number stays itself.
+    /// Returns the magnitude. The smallest number stays unchanged.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -318,7 +319,7 @@ impl<'k> Reg<'k, i32> {
         self.unary(Op::AbsS32)
     }
 
-    /// `len` bits from bit `pos`, sign-extended; only the low bytes of `pos` and `len` count.
+    /// Returns `len` bits from bit `pos`, sign-extended. Only the low bytes of `pos` and `len` count.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -332,9 +333,9 @@ impl<'k> Reg<'k, i32> {
     }
 }
 
-/// Three-operand logic, one `lop3` each.
+/// Logic of three operands, with one `lop3` each.
 impl<'k, T: Integer + Word + Logic> Reg<'k, T> {
-    /// `self | b | c`.
+    /// Returns `self | b | c`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -346,7 +347,7 @@ impl<'k, T: Integer + Word + Logic> Reg<'k, T> {
         self.lop3(b, c, 0xfe)
     }
 
-    /// `self & b | c`.
+    /// Returns `self & b | c`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -358,7 +359,7 @@ impl<'k, T: Integer + Word + Logic> Reg<'k, T> {
         self.lop3(b, c, 0xea)
     }
 
-    /// `(self ^ b) | c`: differences gathered.
+    /// Returns `(self ^ b) | c`, which collects differences.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -370,7 +371,7 @@ impl<'k, T: Integer + Word + Logic> Reg<'k, T> {
         self.lop3(b, c, 0xbe)
     }
 
-    /// `(self ^ b) & c`: differences in a field.
+    /// Returns `(self ^ b) & c`, which masks differences.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

@@ -1,10 +1,10 @@
-//! Structured control flow: uniform forms, which the validator proves, and their divergent twins.
+//! Structured control flow: uniform forms, which the validator checks, and divergent forms.
 
 use super::KernelBuilder;
 use crate::ir::{Block, Branch, LabelId, Part, Stmt};
 use crate::value::Pred;
 
-/// A loop's name, to break from or continue at any depth inside it.
+/// The label of a loop, to break out of it or continue it from any depth.
 ///
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -23,7 +23,7 @@ pub struct LoopLabel<'k> {
     branch: Branch,
 }
 
-/// A scope's name, to leave it early at any depth inside it.
+/// The label of a scope, to leave it early from any depth.
 ///
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -67,7 +67,7 @@ impl<'k> LoopLabel<'k> {
         k.push_stmt(Stmt::Break { target, cond: None, branch });
     }
 
-    /// Starts the next round where `p` holds.
+    /// Starts the next iteration where `p` holds.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -85,7 +85,7 @@ impl<'k> LoopLabel<'k> {
         k.push_stmt(Stmt::Continue { target, cond: Some(p.pred_use()), branch });
     }
 
-    /// Starts the next round.
+    /// Starts the next iteration.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -145,7 +145,7 @@ impl KernelBuilder {
     fn branch_on<'k>(&'k self, branch: Branch, p: impl Into<Pred<'k>>, then: impl FnOnce(), otherwise: impl FnOnce()) {
         let p = p.into();
         self.check_owner(p.k, p.id);
-        // The condition is read at the branch, before anything in the blocks can change it.
+        // Read the condition at the branch, before anything in the blocks can change it.
         let cond = p.pred_use();
         let (then, ()) = self.nested(Part::Then, then);
         let (otherwise, ()) = self.nested(Part::Else, otherwise);
@@ -164,7 +164,7 @@ impl KernelBuilder {
         self.push_stmt(Stmt::Scope { label, body });
     }
 
-    /// Runs `then` if `p`, which all lanes agree on.
+    /// Runs `then` if `p` holds. All lanes must agree on `p`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -176,7 +176,7 @@ impl KernelBuilder {
         self.branch_on(Branch::Uniform, p, then, || {});
     }
 
-    /// Runs `then` if `p`, which all lanes agree on, else `otherwise`.
+    /// Runs `then` if `p` holds, else `otherwise`. All lanes must agree on `p`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -212,7 +212,7 @@ impl KernelBuilder {
         self.branch_on(Branch::Divergent, p, then, otherwise);
     }
 
-    /// Repeats for ever, until the body breaks on a condition that all lanes agree on.
+    /// Repeats until the body breaks. All lanes must agree on the condition of the break.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -227,7 +227,7 @@ impl KernelBuilder {
         self.loop_with(Branch::Uniform, body);
     }
 
-    /// Repeats for ever, until each lane has broken.
+    /// Repeats until every lane has broken out.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -242,7 +242,7 @@ impl KernelBuilder {
         self.loop_with(Branch::Divergent, body);
     }
 
-    /// Tests, then runs the body, and so on; all lanes agree on the condition.
+    /// Repeats the body while the condition holds, which is tested first. All lanes must agree on the condition.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -257,7 +257,7 @@ impl KernelBuilder {
         });
     }
 
-    /// Tests, then runs the body in the lanes where the condition holds, until it holds in none.
+    /// Repeats the body, in the lanes where the condition holds, until it holds in none. The condition is tested first.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -272,7 +272,8 @@ impl KernelBuilder {
         });
     }
 
-    /// Runs the body and repeats it while what it returns holds: one branch a round.
+    /// Runs the body and repeats it while it returns true, with one branch per iteration. All lanes must agree on the
+    /// result.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -287,7 +288,7 @@ impl KernelBuilder {
         self.loop_uniform(|l| l.break_if(!body()));
     }
 
-    /// Runs the body and repeats it in the lanes where what it returns holds.
+    /// Runs the body and repeats it in the lanes where it returns true.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -302,7 +303,7 @@ impl KernelBuilder {
         self.loop_(|l| l.break_if(!body()));
     }
 
-    /// Runs the body once; `exit_if` leaves it early on conditions that all lanes agree on.
+    /// Runs the body once. `exit_if` leaves it early, on conditions that all lanes agree on.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -317,7 +318,7 @@ impl KernelBuilder {
         self.scope_with(Branch::Uniform, body);
     }
 
-    /// Runs the body once; lanes leave it early by `exit_if`.
+    /// Runs the body once. Lanes leave it early with `exit_if`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

@@ -1,4 +1,4 @@
-//! Conversions: casts of the same bits are free, changes of width or kind are instructions.
+//! Conversions. Casts of the same bits are free; changes of width or kind are instructions.
 
 use crate::inst::Op;
 use crate::ir;
@@ -12,7 +12,7 @@ impl<'k, T: Word> Reg<'k, T> {
         Reg { k, id, negated, ty: PhantomData }
     }
 
-    /// The same bits as `u32`; no instruction.
+    /// Returns the same bits as `u32`, without an instruction.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -24,7 +24,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.reinterpret()
     }
 
-    /// The same bits as `i32`; no instruction.
+    /// Returns the same bits as `i32`, without an instruction.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -36,7 +36,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.reinterpret()
     }
 
-    /// The same bits as `f32`; no instruction.
+    /// Returns the same bits as `f32`, without an instruction.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -62,28 +62,28 @@ macro_rules! conversions {
     )*};
 }
 conversions! {
-    u32: /// Zero-extends.
+    u32: /// Zero-extends to 64 bits.
         to_u64 -> u64 = CvtU64U32, "x.to_u64()";
-    i32: /// Sign-extends; the bits as `u64`.
+    i32: /// Sign-extends to 64 bits, returned as `u64`.
         to_u64_signed -> u64 = CvtS64S32, "x.as_i32().to_u64_signed()";
-    u64: /// The low half.
+    u64: /// Returns the low half.
         lo -> u32 = CvtU32U64, "x.to_u64().lo()";
-    u64: /// The high half.
+    u64: /// Returns the high half.
         hi -> u32 = HighHalf, "x.to_u64().hi()";
-    u32: /// The nearest float, ties to even.
+    u32: /// Returns the nearest float, ties to even.
         to_f32 -> f32 = CvtF32U32, "x.to_f32()";
-    i32: /// The nearest float, ties to even.
+    i32: /// Returns the nearest float, ties to even.
         to_f32 -> f32 = CvtF32S32, "x.as_i32().to_f32()";
-    f32: /// Towards zero; out of range saturates, NaN gives 0.
+    f32: /// Rounds towards zero. Saturates out of range; NaN becomes 0.
         to_u32 -> u32 = CvtU32F32, "x.to_f32().to_u32()";
-    f32: /// Towards zero; out of range saturates, NaN gives 0.
+    f32: /// Rounds towards zero. Saturates out of range; NaN becomes 0.
         to_i32 -> i32 = CvtS32F32, "x.to_f32().to_i32()";
-    f32: /// About `1 / x`, within one unit in the last place; subnormals count as zero.
+    f32: /// Approximates `1 / x`, within one unit in the last place. Subnormals count as zero.
         rcp_approx -> f32 = RcpApproxF32, "x.to_f32().rcp_approx()";
 }
 
 impl<'k> Reg<'k, u32> {
-    /// The 64-bit number with this low half and the given high half.
+    /// Returns the 64-bit number with this low half and the given high half.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

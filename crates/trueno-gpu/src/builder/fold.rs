@@ -1,8 +1,9 @@
-//! Simplifies what the builder wrote, so that it reads like the algorithm and still costs no instruction too many.
+//! Simplifies the code that the builder wrote, so that readable code costs no extra instructions.
 //!
-//! Four rewrites inside a block, until none applies: a logical operation on a compare becomes the compare's combining form; a
-//! negation goes into the compare or the place of use; the operation whose result is only assigned to a variable writes the
-//! variable itself (under the assignment's guard); a copy of a variable that nothing changes meanwhile is the variable.
+//! Four rewrites apply inside a block until none is possible. A logical operation on a comparison becomes the combining
+//! form of the comparison. A negation moves into the comparison or to the place of use. An operation whose result is
+//! only assigned to a variable writes the variable itself, under the guard of the assignment. A copy of a variable that
+//! does not change meanwhile becomes the variable.
 
 use crate::inst::Op;
 use crate::ir::{Block, BoolOp, Combine, Inst, KernelIr, Operand, PredUse, RegId, RegInfo, Stmt};
@@ -63,7 +64,7 @@ fn rename_uses(stmt: &mut Stmt, from: RegId, to: RegId) {
 
 struct Fold<'a> {
     regs: &'a [RegInfo],
-    /// Reads of each register in the whole kernel.
+    /// Number of reads of each register in the whole kernel.
     uses: Vec<u32>,
 }
 
@@ -84,7 +85,7 @@ impl Fold<'_> {
                 .or_else(|| self.assign(block, i))
                 .or_else(|| self.propagate(block, i));
             match folded {
-                // The statement now at the place may fold further.
+                // The statement now at this place may fold further.
                 Some(at) => {
                     changed = true;
                     i = at;
@@ -95,7 +96,7 @@ impl Fold<'_> {
         changed
     }
 
-    /// Where a value that is read once is computed without a guard, in this block before `i`.
+    /// Returns where a value that is read once is computed without a guard, in this block before `i`.
     fn single(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<usize> {
         if self.regs[reg.index()].mutable || self.uses[reg.index()] != 1 {
             return None;
@@ -104,7 +105,7 @@ impl Fold<'_> {
         matches!(block[j], Stmt::Inst { guard: None, .. }).then_some(j)
     }
 
-    /// Whether nothing between `j` and `i` changes what the instruction at `j` reads.
+    /// Returns `false` if something between `j` and `i` changes what the instruction at `j` reads.
     fn can_sink(&self, block: &[Stmt], j: usize, i: usize) -> bool {
         let Stmt::Inst { inst, .. } = &block[j] else { return false };
         let mut fixed = true;
@@ -116,7 +117,7 @@ impl Fold<'_> {
         self.regs[reg.index()].mutable && block[j + 1..i].iter().any(|s| writes(s, reg))
     }
 
-    /// The predicate behind `reg`, if it is the only use of a negation; and where that is.
+    /// Returns the predicate behind `reg` if `reg` is a negation used only here, and the place of the negation.
     fn behind_not(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<(usize, RegId)> {
         let j = self.single(block, i, reg)?;
         match &block[j] {
@@ -128,7 +129,7 @@ impl Fold<'_> {
         }
     }
 
-    /// `setp a; and c, a, b` becomes `setp.and c, .., b`.
+    /// Rewrites `setp a; and c, a, b` to `setp.and c, .., b`.
     fn combine(&self, block: &mut Block, i: usize) -> Option<usize> {
         let Stmt::Inst { inst: Inst::Pure { op, dst, args }, guard: None } = &block[i] else { return None };
         let bool_op = match op {
@@ -161,7 +162,7 @@ impl Fold<'_> {
         Some(remove(block, i, [Some(j), not.map(|(at, _)| at)]))
     }
 
-    /// `setp.lt a; not b, a` becomes `setp.ge b`.
+    /// Rewrites `setp.lt a; not b, a` to `setp.ge b`.
     fn invert(&self, block: &mut Block, i: usize) -> Option<usize> {
         let Stmt::Inst { inst: Inst::Pure { op: Op::NotPred, dst, args }, guard } = &block[i] else { return None };
         let Operand::Reg(source) = args[0] else { return None };
@@ -173,7 +174,7 @@ impl Fold<'_> {
         Some(remove(block, i, [Some(j), None]))
     }
 
-    /// `not b, a; @b ..` becomes `@!a ..`, and so for votes.
+    /// Rewrites `not b, a; @b ..` to `@!a ..`, also in votes.
     fn negate_use(&self, block: &mut Block, i: usize) -> Option<usize> {
         let in_vote = match &block[i] {
             Stmt::Inst { inst: Inst::Vote { src, .. } | Inst::Ballot { src, .. }, .. } => Some(*src),
@@ -193,7 +194,7 @@ impl Fold<'_> {
         Some(remove(block, i, [Some(j), None]))
     }
 
-    /// `op t, ..; @p mov v, t` becomes `@p op v, ..`.
+    /// Rewrites `op t, ..; @p mov v, t` to `@p op v, ..`.
     fn assign(&self, block: &mut Block, i: usize) -> Option<usize> {
         let Stmt::Inst { inst: Inst::Pure { op, dst, args }, guard } = &block[i] else { return None };
         let (true, Operand::Reg(value)) = (is_copy(*op), args[0]) else { return None };
@@ -206,7 +207,7 @@ impl Fold<'_> {
             block[i] = Stmt::Inst { inst, guard };
             return Some(remove(block, i, [Some(j), None]));
         }
-        // Anything else stays where it is and writes the variable early: nothing may see the difference.
+        // Any other instruction stays in place and writes the variable early, if nothing can see the difference.
         let between = &block[j + 1..i];
         let unseen = guard.is_none()
             && between.iter().all(|s| matches!(s, Stmt::Inst { .. } | Stmt::Section(_)))
@@ -224,7 +225,7 @@ impl Fold<'_> {
         Some(remove(block, i + 1, [Some(i), None]))
     }
 
-    /// `mov t, v; .. t ..` becomes `.. v ..`, if `v` is not written before the last use.
+    /// Rewrites `mov t, v; .. t ..` to `.. v ..`, if `v` is not written before the last use.
     fn propagate(&mut self, block: &mut Block, i: usize) -> Option<usize> {
         let Stmt::Inst { inst: Inst::Pure { op, dst, args }, guard: None } = &block[i] else { return None };
         let (true, Operand::Reg(source)) = (is_copy(*op), args[0]) else { return None };
@@ -239,7 +240,7 @@ impl Fold<'_> {
             last += 1;
             let stmt = block.get(last)?;
             found += uses_of(stmt, copy);
-            // An instruction reads before it writes; a nested block may come back to a read after a write.
+            // An instruction reads before it writes, but a nested block may return to a read after a write.
             let done = found == total && matches!(stmt, Stmt::Inst { .. });
             if !done && writes(stmt, source) {
                 return None;
@@ -256,7 +257,7 @@ fn is_copy(op: Op) -> bool {
     matches!(op, Op::Mov32 | Op::Mov64 | Op::MovPred)
 }
 
-/// Removes statements before `i`; gives the new place of `i`.
+/// Removes statements before `i` and returns the new index of `i`.
 fn remove(block: &mut Block, i: usize, mut at: [Option<usize>; 2]) -> usize {
     at.sort_unstable();
     let mut place = i;

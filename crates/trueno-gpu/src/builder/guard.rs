@@ -1,4 +1,4 @@
-//! Predicated instructions: what runs in the lanes where a predicate holds, with no branch.
+//! Predicated instructions, which run without a branch in the lanes where a predicate holds.
 
 use super::KernelBuilder;
 use crate::addr::{Addr, conflicting, ids};
@@ -22,7 +22,8 @@ pub struct Guarded<'k> {
 }
 
 impl KernelBuilder {
-    /// What follows on the result happens in the lanes where `p` holds. There are no nested guards: combine with `&`.
+    /// Guards the instructions called on the result: they run in the lanes where `p` holds. Guards do not nest; combine
+    /// predicates with `&`.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -39,8 +40,8 @@ impl KernelBuilder {
 }
 
 impl<'k> Guarded<'k> {
-    /// Assigns a variable; elsewhere it keeps its value. An operation whose result is used here only becomes the predicated
-    /// instruction itself.
+    /// Assigns a variable. In other lanes it keeps its value. An operation whose result is only used here becomes the
+    /// predicated instruction itself.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -52,7 +53,7 @@ impl<'k> Guarded<'k> {
         self.k.assign(var, value, Some(self.guard));
     }
 
-    /// Loads into a variable; elsewhere it keeps its value and nothing is read.
+    /// Loads into a variable. In other lanes it keeps its value, and nothing is read.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -65,7 +66,7 @@ impl<'k> Guarded<'k> {
         self.load_vec([var], addr);
     }
 
-    /// Loads where the predicate holds, else gives `otherwise`: a move and a predicated load.
+    /// Loads where the predicate holds, and returns `otherwise` in other lanes, with a move and a predicated load.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -163,7 +164,7 @@ impl<'k> Guarded<'k> {
         self.k.push_guarded(addr.store_inst(values, hint), Some(self.guard));
     }
 
-    /// Stores one element where lanes may hit the same bytes on purpose.
+    /// Stores one element where lanes may write the same bytes on purpose.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -176,7 +177,7 @@ impl<'k> Guarded<'k> {
         self.k.push_guarded(inst, Some(self.guard));
     }
 
-    /// Atomic read-modify-write; the old value goes to `old`, which elsewhere keeps its value.
+    /// Changes the element atomically. The old value goes to `old`, which keeps its value in other lanes.
     ///
     /// ```
     /// # use trueno_gpu::ir::AtomOp;
@@ -198,7 +199,7 @@ impl<'k> Guarded<'k> {
         self.k.push_guarded(addr.atomic_inst(Some(old.0.id), op, value), Some(self.guard));
     }
 
-    /// Atomic change that gives nothing back (`red`).
+    /// Changes the element atomically and returns nothing (`red`).
     ///
     /// ```
     /// # use trueno_gpu::ir::AtomOp;
@@ -212,7 +213,7 @@ impl<'k> Guarded<'k> {
         self.k.push_guarded(addr.atomic_inst(None, op, value), Some(self.guard));
     }
 
-    /// Atomic: stores `new` if the element equals `expected`; the old value goes to `old`.
+    /// Stores `new` atomically if the element equals `expected`. The old value goes to `old`.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");

@@ -26,7 +26,7 @@ use crate::value::{Operand, Reg, Var, mov_op};
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-/// Builds one kernel. Registers borrow it, so that they can append instructions themselves.
+/// Builds one kernel. Registers borrow it, so that they can append instructions.
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
@@ -55,15 +55,15 @@ struct State {
     params: Vec<ParamInfo>,
     regs: Vec<RegInfo>,
     regions: Vec<RegionInfo>,
-    /// The block being written and those around it.
+    /// The open block and the blocks around it.
     open: Vec<(Part, Block)>,
     labels: u32,
-    /// The first misuse that only the builder can see.
+    /// The first error that only the builder can detect.
     misuse: Option<ValidateError>,
 }
 
 impl KernelBuilder {
-    /// Starts a kernel: one warp a block, the default target, no statements.
+    /// Starts a kernel with one warp per block, the default target and no statements.
     ///
     /// ```
     /// assert!(trueno_gpu::KernelBuilder::new("empty").finish().is_ok());
@@ -86,7 +86,7 @@ impl KernelBuilder {
         }
     }
 
-    /// Chooses the target to validate for and to emit by default.
+    /// Chooses the target, for validation and as the default of the emitter.
     ///
     /// ```
     /// use trueno_gpu::{KernelBuilder, Target};
@@ -100,7 +100,7 @@ impl KernelBuilder {
         self
     }
 
-    /// Sets the block's size.
+    /// Chooses the number of warps per block.
     ///
     /// ```
     /// let kernel = trueno_gpu::KernelBuilder::new("k").with_warps_per_block(4).finish()?;
@@ -113,7 +113,7 @@ impl KernelBuilder {
         self
     }
 
-    /// Asks the compiler to keep registers low enough for so many blocks an SM.
+    /// Asks the compiler to limit registers so that an SM can hold this many blocks.
     ///
     /// ```
     /// let kernel = trueno_gpu::KernelBuilder::new("k").with_min_blocks_per_sm(2).finish()?;
@@ -138,16 +138,16 @@ impl KernelBuilder {
     /// assert!(matches!(k.finish(), Err(ValidateError::NotUniform { .. })));
     /// ```
     pub fn finish(self) -> Result<ValidKernel, ValidateError> {
-        // Validated as written, so that paths and registers in an error are the author's.
+        // Validate before simplifying, so that errors name the author's paths and registers.
         Ok(self.close()?.rewritten(fold::simplify))
     }
 
-    /// The kernel as it was written, validated.
-    /// The target's SM, for kernels that have another way where an instruction is missing.
+    /// Returns the target's SM, for kernels that have another way where an instruction is missing.
     pub(crate) fn target_sm(&self) -> u32 {
         self.state.borrow().target.sm
     }
 
+    /// Returns the kernel as written, validated.
     fn close(self) -> Result<ValidKernel, ValidateError> {
         let mut state = self.state.into_inner();
         if let Some(misuse) = state.misuse {
@@ -209,14 +209,14 @@ impl KernelBuilder {
         let index = {
             let params = &mut self.state.borrow_mut().params;
             params.push(ParamInfo { name: name.to_owned(), ty });
-            u32::try_from(params.len() - 1).expect("a kernel has a few parameters")
+            u32::try_from(params.len() - 1).expect("a kernel has few parameters")
         };
         let dst = self.fresh::<T>().named(name);
         self.push(Inst::Param { dst: dst.id, index });
         dst
     }
 
-    /// A register with the given value; a constant is moved into one.
+    /// Returns a register with the given value. A constant is moved into one.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -228,7 +228,7 @@ impl KernelBuilder {
         self.pure(mov_op::<T>(), &[value.lower(self)])
     }
 
-    /// A variable with an initial value.
+    /// Declares a variable with an initial value.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -243,8 +243,9 @@ impl KernelBuilder {
         var
     }
 
-    /// A variable that starts with any value, for no instruction: for what is assigned before it is read, and for destinations
-    /// of guarded loads whose other lanes do not matter. No result may depend on that value; the interpreter fills in noise.
+    /// Declares a variable with an arbitrary initial value, without an instruction. Use it for what is assigned before
+    /// it is read, and for guarded loads whose other lanes do not matter. No result may depend on the value; the
+    /// interpreter fills in noise.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -287,7 +288,7 @@ impl KernelBuilder {
     fn declare(&self, class: crate::types::RegClass, mutable: bool) -> RegId {
         let regs = &mut self.state.borrow_mut().regs;
         regs.push(RegInfo { class, name: None, mutable });
-        RegId(u32::try_from(regs.len() - 1).expect("a kernel has fewer registers than that"))
+        RegId(u32::try_from(regs.len() - 1).expect("a kernel has fewer than 2^32 registers"))
     }
 
     pub(crate) fn set_name(&self, id: RegId, name: &str) {
@@ -321,7 +322,7 @@ impl KernelBuilder {
         self.state.borrow_mut().open.last_mut().expect("the body is always open").1.push(stmt);
     }
 
-    /// Remembers the use of another builder's register, which would name something else here.
+    /// Records the use of another builder's register, which would name a different register here.
     pub(crate) fn check_owner(&self, owner: &Self, reg: RegId) {
         if !std::ptr::eq(self, owner) {
             let mut state = self.state.borrow_mut();

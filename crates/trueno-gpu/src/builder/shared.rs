@@ -8,7 +8,7 @@ use crate::types::{Element, Shared};
 use crate::value::{Operand, Reg};
 use std::marker::PhantomData;
 
-/// A region that each warp of the block has for itself.
+/// A region of which each warp of the block has its own copy.
 ///
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(4);
@@ -49,7 +49,7 @@ impl KernelBuilder {
     #[must_use]
     pub fn shared_per_warp(&self, name: &str, bytes: u32, align: u32) -> SharedPerWarp<'_> {
         let region = self.declare_region(name, RegionScope::Warp, bytes, align);
-        // A size or alignment that does not round up is refused when the layout is computed.
+        // A size or alignment that does not round up is rejected when the layout is computed.
         let stride = bytes.checked_next_multiple_of(align).unwrap_or(0);
         SharedPerWarp { k: self, region, stride }
     }
@@ -69,7 +69,7 @@ impl KernelBuilder {
     fn declare_region(&self, name: &str, scope: RegionScope, bytes: u32, align: u32) -> RegionId {
         let regions = &mut self.state.borrow_mut().regions;
         regions.push(RegionInfo { name: name.to_owned(), scope, bytes, align, stride: 0, offset: 0 });
-        RegionId(u32::try_from(regions.len() - 1).expect("a kernel has a few regions"))
+        RegionId(u32::try_from(regions.len() - 1).expect("a kernel has few regions"))
     }
 
     fn shared_base(&self, region: RegionId) -> Reg<'_, u32> {
@@ -84,8 +84,8 @@ fn addr<'k, E: Element>(base: Reg<'k, u32>) -> Addr<'k, Shared, E> {
 }
 
 impl<'k> SharedPerWarp<'k> {
-    /// The start of the part of the given warp ([`KernelBuilder::warp_id`] for the own). Ask once and keep it: each call
-    /// computes it anew.
+    /// Returns the start of the given warp's part ([`KernelBuilder::warp_id`] for its own). Call it once and keep the
+    /// result: each call computes it again.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -101,7 +101,7 @@ impl<'k> SharedPerWarp<'k> {
 }
 
 impl<'k> SharedPerBlock<'k> {
-    /// The start of the region.
+    /// Returns the start of the region.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

@@ -1,10 +1,10 @@
-//! What the builder's expressions become.
+//! The instructions that the builder's expressions become.
 
 use super::KernelBuilder;
 use crate::emit::emit;
 use crate::ir::{LoadHint, Stmt};
 
-/// The kernel's instructions, without the frame.
+/// Returns the instructions of a kernel, without the frame.
 fn lines(k: KernelBuilder) -> Vec<String> {
     let ptx = emit(&k.finish().expect("valid"));
     let body = ptx.split_once("\n\n    ").expect("the frame ends in an empty line").1;

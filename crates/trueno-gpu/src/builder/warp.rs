@@ -20,30 +20,30 @@ macro_rules! specials {
     };
 }
 specials! {
-    /// The thread's index in its block.
+    /// Returns the thread's index in its block.
     thread_id = TidX;
-    /// Threads a block; uniform.
+    /// Returns the number of threads per block; uniform.
     block_threads = NtidX;
-    /// The block's index in the grid; uniform.
+    /// Returns the block's index in the grid; uniform.
     block_id = CtaidX;
-    /// Blocks in the grid; uniform.
+    /// Returns the number of blocks in the grid; uniform.
     block_count = NctaidX;
-    /// The lane, 0 to 31.
+    /// Returns the lane, 0 to 31.
     lane_id = LaneId;
-    /// The lane's own bit.
+    /// Returns the lane's own bit.
     lanemask_eq = LanemaskEq;
-    /// Bits of the lanes up to and with the own.
+    /// Returns the bits of the lane and all lower lanes.
     lanemask_le = LanemaskLe;
-    /// Bits of the lanes below the own.
+    /// Returns the bits of all lower lanes.
     lanemask_lt = LanemaskLt;
-    /// Bits of the lanes from the own up.
+    /// Returns the bits of the lane and all higher lanes.
     lanemask_ge = LanemaskGe;
-    /// Bits of the lanes above the own.
+    /// Returns the bits of all higher lanes.
     lanemask_gt = LanemaskGt;
 }
 
 impl KernelBuilder {
-    /// The warp's index in its block, made uniform by a shuffle so that branches may depend on it.
+    /// Returns the warp's index in its block, made uniform by a shuffle so that branches may depend on it.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(4);
@@ -56,7 +56,7 @@ impl KernelBuilder {
         (self.thread_id() >> 5).shfl(0)
     }
 
-    /// Bits of the lanes that execute this.
+    /// Returns the bits of the lanes that execute this.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -70,7 +70,7 @@ impl KernelBuilder {
         dst
     }
 
-    /// All lanes of the warp meet; their memory accesses before it are seen after it (`bar.warp.sync`).
+    /// Waits for all lanes of the warp. Memory accesses before it are visible after it (`bar.warp.sync`).
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -80,7 +80,7 @@ impl KernelBuilder {
         self.push(Inst::BarWarp { mask: ALL_LANES });
     }
 
-    /// All threads of the block meet (`bar.sync 0`).
+    /// Waits for all threads of the block (`bar.sync 0`).
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -90,7 +90,7 @@ impl KernelBuilder {
         self.push(Inst::BarBlock);
     }
 
-    /// Orders the thread's memory accesses before and after it (`membar`).
+    /// Orders the thread's memory accesses before it and after it (`membar`).
     ///
     /// ```
     /// use trueno_gpu::ir::FenceScope;
@@ -101,7 +101,7 @@ impl KernelBuilder {
         self.push(Inst::Fence { scope });
     }
 
-    /// Warp operations among the lanes of a mask only; each lane that executes one must be in the mask.
+    /// Restricts warp operations to the lanes of a mask. Each lane that executes one must be in the mask.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -122,7 +122,7 @@ impl KernelBuilder {
     }
 }
 
-/// Warp operations among some lanes; see [`KernelBuilder::members`].
+/// Warp operations among the lanes of a mask; see [`KernelBuilder::members`].
 ///
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -143,7 +143,7 @@ impl<'k> Members<'k> {
         dst
     }
 
-    /// Whether `p` holds in a member.
+    /// Whether `p` holds in any member.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -179,7 +179,7 @@ impl<'k> Members<'k> {
         self.vote(VoteMode::Uni, p)
     }
 
-    /// One bit for each member where `p` holds.
+    /// Returns one bit for each member where `p` holds.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -193,7 +193,7 @@ impl<'k> Members<'k> {
         dst
     }
 
-    /// Bits of the members that have the same value.
+    /// Returns the bits of the members that have the same value.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -228,7 +228,7 @@ impl<'k> Members<'k> {
     fn shuffle<T: Word>(self, mode: ShflMode, v: Reg<'k, T>, lane: impl Operand<'k, u32>) -> (Reg<'k, T>, Inst) {
         let (src, lane) = (v.lower(self.k), lane.lower(self.k));
         let dst = self.k.fresh();
-        // Up compares with the lowest source lane, the others with the highest.
+        // `Up` compares with the lowest source lane, the others with the highest.
         let clamp = if mode == ShflMode::Up { 0 } else { 31 };
         (dst, Inst::Shfl { mode, dst: dst.id, in_range: None, src, lane, clamp, mask: self.mask })
     }
@@ -249,7 +249,7 @@ impl<'k> Members<'k> {
         (dst, pred)
     }
 
-    /// `v` of the given lane (modulo 32), which is always in range.
+    /// Returns `v` of the given lane (modulo 32), which is always in range.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -261,7 +261,7 @@ impl<'k> Members<'k> {
         self.plain(ShflMode::Idx, v, lane)
     }
 
-    /// `v` of the lane `distance` below; the own where there is none.
+    /// Returns `v` of the lane `distance` below; the lane's own value if there is none.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -273,7 +273,7 @@ impl<'k> Members<'k> {
         self.plain(ShflMode::Up, v, distance)
     }
 
-    /// `v` of the lane `distance` above; the own where there is none.
+    /// Returns `v` of the lane `distance` above; the lane's own value if there is none.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -285,7 +285,7 @@ impl<'k> Members<'k> {
         self.plain(ShflMode::Down, v, distance)
     }
 
-    /// `v` of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
+    /// Returns `v` of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -297,7 +297,7 @@ impl<'k> Members<'k> {
         self.plain(ShflMode::Bfly, v, mask)
     }
 
-    /// The members meet (`bar.warp.sync`).
+    /// Waits for all members (`bar.warp.sync`).
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -308,9 +308,9 @@ impl<'k> Members<'k> {
     }
 }
 
-/// Votes of all lanes; the results are uniform.
+/// Votes of all lanes. The results are uniform.
 impl<'k> Reg<'k, bool> {
-    /// One bit for each lane where the predicate holds.
+    /// Returns one bit for each lane where the predicate holds.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -322,7 +322,7 @@ impl<'k> Reg<'k, bool> {
         self.k.all_lanes().ballot(self)
     }
 
-    /// Whether it holds in any lane.
+    /// Whether the predicate holds in any lane.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -334,7 +334,7 @@ impl<'k> Reg<'k, bool> {
         self.k.all_lanes().any(self)
     }
 
-    /// Whether it holds in all lanes.
+    /// Whether the predicate holds in all lanes.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -349,7 +349,7 @@ impl<'k> Reg<'k, bool> {
 
 /// Shuffles among all lanes.
 impl<'k, T: Word> Reg<'k, T> {
-    /// The value of the given lane (modulo 32), which is always in range; uniform if the lane is.
+    /// Returns the value of the given lane (modulo 32), which is always in range; uniform if the lane is.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -361,7 +361,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().shfl(self, lane)
     }
 
-    /// The value of the lane `distance` below; the own where there is none.
+    /// Returns the value of the lane `distance` below; the lane's own value if there is none.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -373,7 +373,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().shfl_up(self, distance)
     }
 
-    /// As [`Reg::shfl_up`], and whether there is such a lane: a step of a prefix sum is two instructions.
+    /// Like [`Reg::shfl_up`], and whether there is such a lane. A step of a prefix sum takes two instructions with it.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -389,7 +389,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().checked(ShflMode::Up, self, distance)
     }
 
-    /// The value of the lane `distance` above; the own where there is none.
+    /// Returns the value of the lane `distance` above; the lane's own value if there is none.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -401,7 +401,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().shfl_down(self, distance)
     }
 
-    /// As [`Reg::shfl_down`], and whether there is such a lane.
+    /// Like [`Reg::shfl_down`], and whether there is such a lane.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -413,7 +413,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().checked(ShflMode::Down, self, distance)
     }
 
-    /// The value of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
+    /// Returns the value of the lane whose number differs in the bits of `mask` (modulo 32), which is always in range.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -427,7 +427,7 @@ impl<'k, T: Word> Reg<'k, T> {
 }
 
 impl<'k> Reg<'k, u64> {
-    /// The value of the given lane (modulo 32), which is always in range: two shuffles of the halves.
+    /// Returns the value of the given lane (modulo 32), which is always in range, by two shuffles of the halves.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -457,7 +457,7 @@ impl<'k> Reg<'k, u32> {
 }
 
 impl<'k, T: Scalar> Reg<'k, T> {
-    /// Bits of the lanes that have the same value.
+    /// Returns the bits of the lanes that have the same value.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");

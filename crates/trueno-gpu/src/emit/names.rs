@@ -1,4 +1,4 @@
-//! Register names: those given where they are, numbers by class elsewhere.
+//! Names of registers: given names where they exist, otherwise numbers by class.
 
 use crate::ir::{Block, KernelIr, RegId, Stmt};
 use crate::types::RegClass;
@@ -7,13 +7,13 @@ use std::collections::HashSet;
 /// The PTX name of each register that the kernel assigns.
 pub(super) struct Names {
     names: Vec<String>,
-    /// Unnamed registers by class: B32, B64, predicates.
+    /// Unnamed registers per class: B32, B64, predicates.
     counts: [usize; 3],
     /// Named registers, with their class.
     given: Vec<(RegClass, String)>,
 }
 
-/// Names that PTX takes for its own registers.
+/// Names that PTX uses for its own registers.
 fn is_reserved(name: &str) -> bool {
     const TAKEN: [&str; 16] = [
         "tid",
@@ -34,7 +34,7 @@ fn is_reserved(name: &str) -> bool {
         "is_explicit_cluster",
     ];
     const TAKEN_STARTS: [&str; 7] = ["lanemask", "clock", "pm", "envreg", "globaltimer", "reserved_smem", "cluster"];
-    // `r5`, `rd5` and `p5` are for registers without a name.
+    // `r5`, `rd5` and `p5` are reserved for unnamed registers.
     let numbered = ["rd", "r", "p"].iter().any(|prefix| {
         name.strip_prefix(prefix).is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit()))
     });
@@ -60,7 +60,7 @@ impl Names {
         names
     }
 
-    /// In order of first assignment, so that numbers rise down the text.
+    /// Assigns names in the order of first assignment, so that numbers rise down the text.
     fn assign(&mut self, block: &Block, kernel: &KernelIr, taken: &mut HashSet<String>) {
         for stmt in block {
             if let Stmt::Inst { inst, .. } = stmt {

@@ -20,7 +20,7 @@ impl Emitter<'_> {
         }
     }
 
-    /// `spelling` ends in the type that a constant is written as.
+    /// Writes an operand. `spelling` ends in the type that a constant is written as.
     pub(super) fn operand(&self, operand: Operand, class: RegClass, spelling: &str) -> String {
         match operand {
             Operand::Reg(id) => self.reg(id),
@@ -31,7 +31,7 @@ impl Emitter<'_> {
 
 fn constant(bits: u64, class: RegClass, spelling: &str) -> String {
     match class {
-        // All ones is the assembler's true.
+        // The assembler's value for true has all bits set.
         RegClass::Pred => if bits == 0 { "0" } else { "-1" }.to_owned(),
         RegClass::B64 => number(bits),
         RegClass::B32 => {

@@ -1,8 +1,8 @@
-//! Which row of the table serves an operation on a Rust type.
+//! Selects the table row for an operation on a Rust type.
 
 use super::Op;
 
-/// The rows of a number type.
+/// The rows for a number type.
 #[derive(Debug, Clone, Copy)]
 pub struct ScalarOps {
     pub(crate) select: Op,
@@ -17,7 +17,7 @@ pub struct ScalarOps {
     pub(crate) ge: Op,
 }
 
-/// The further rows of an integer type.
+/// The additional rows for an integer type.
 #[derive(Debug, Clone, Copy)]
 pub struct IntegerOps {
     pub(crate) min: Op,
@@ -30,7 +30,7 @@ pub struct IntegerOps {
     pub(crate) bfind: Op,
 }
 
-/// The rows of a type with bitwise logic; a predicate has no `not`: its uses are negated instead.
+/// The rows for a type with bitwise logic. A predicate has no `not`: its uses are negated instead.
 #[derive(Debug, Clone, Copy)]
 pub struct LogicOps {
     pub(crate) and: Op,
@@ -51,7 +51,7 @@ pub(crate) const U32: ScalarOps = ScalarOps {
     gt: Op::SetpGtU32,
     ge: Op::SetpGeU32,
 };
-// Wrapping sums and low products are the same bits for both signs.
+// Wrapping sums and low products have the same bits for both signs.
 pub(crate) const I32: ScalarOps =
     ScalarOps { lt: Op::SetpLtS32, le: Op::SetpLeS32, gt: Op::SetpGtS32, ge: Op::SetpGeS32, ..U32 };
 pub(crate) const U64: ScalarOps = ScalarOps {

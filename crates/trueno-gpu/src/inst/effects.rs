@@ -1,11 +1,11 @@
-//! The rows of the instructions that are more than a function of their operands: memory, warp, barriers.
+//! The rows of instructions that do more than compute: memory, warp operations and barriers.
 
 use super::{CountKind, Info, Uniformity};
 use crate::ir::{AtomOp, Inst, ShflMode, SpecialReg};
 use crate::target::PtxVersion;
 use crate::types::StateSpace::{Global, Shared};
 
-/// Name, and whether the value is the same in all lanes.
+/// The name, and whether the value is the same in all lanes.
 pub(super) const fn special(reg: SpecialReg) -> (&'static str, bool) {
     match reg {
         SpecialReg::TidX => ("%tid.x", false),
@@ -30,7 +30,7 @@ pub(super) fn info(inst: &Inst) -> Info {
     use Uniformity::{Always, LaneOperand, Never, Pure};
     match inst {
         Inst::Pure { op, .. } | Inst::Setp { op, .. } => op.info(),
-        // Nothing may depend on it, so it divides no lanes.
+        // Nothing may depend on it, so it cannot make lanes diverge.
         Inst::Arbitrary { .. } => row("", 6, 0, Always, C::Move),
         Inst::Special { reg, .. } => row("mov.u32", 6, 0, if reg.is_uniform() { Always } else { Never }, C::Move),
         Inst::Param { .. } => row("ld.param", 6, 0, Always, C::Move),
@@ -72,7 +72,7 @@ pub(super) fn info(inst: &Inst) -> Info {
 }
 
 impl AtomOp {
-    /// Whether it exists as a reduction (`red`), which gives no old value back.
+    /// Whether the operation exists as a reduction (`red`), which does not return the old value.
     pub(crate) const fn has_reduction(self) -> bool {
         !matches!(self, Self::Exch | Self::Cas)
     }

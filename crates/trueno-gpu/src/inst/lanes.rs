@@ -1,8 +1,8 @@
-//! Lane semantics: functions over all 32 lanes of a warp, whose shape is the instruction's signature.
+//! Lane semantics: functions over all 32 lanes of a warp. Their type is the signature of the instruction.
 
 use crate::types::RegClass;
 
-/// A 32-bit register of a warp.
+/// A 32-bit register of a whole warp.
 ///
 /// ```
 /// use trueno_gpu::inst::{L32, Lanes, Op};
@@ -12,7 +12,7 @@ use crate::types::RegClass;
 /// ```
 pub type L32 = [u32; 32];
 
-/// A 64-bit register of a warp.
+/// A 64-bit register of a whole warp.
 ///
 /// ```
 /// use trueno_gpu::inst::{L64, Lanes, Op};
@@ -22,7 +22,7 @@ pub type L32 = [u32; 32];
 /// ```
 pub type L64 = [u64; 32];
 
-/// A predicate register of a warp: bit `i` is lane `i`.
+/// A predicate register of a whole warp: bit `i` is lane `i`.
 ///
 /// ```
 /// use trueno_gpu::inst::{Lanes, Mask, Op};
@@ -32,9 +32,9 @@ pub type L64 = [u64; 32];
 /// ```
 pub type Mask = u32;
 
-/// The meaning of a pure instruction for a whole warp; the variant says the classes of its operands.
+/// The meaning of a pure instruction for a whole warp. The variant determines the classes of its operands.
 ///
-/// All 32 lanes are computed; the caller keeps those that are active.
+/// All 32 lanes are computed. The caller keeps the active ones.
 ///
 /// ```
 /// use trueno_gpu::inst::{Lanes, Op};
@@ -80,7 +80,7 @@ pub enum Lanes {
 }
 
 impl Lanes {
-    /// Class of the destination, and classes of the sources in order.
+    /// Returns the class of the destination, and the classes of the sources in order.
     ///
     /// ```
     /// use trueno_gpu::{inst::Op, RegClass::{B32, B64}};

@@ -1,8 +1,8 @@
-//! The instruction table: one row says how an instruction is spelt, what it needs and what it means.
+//! The instruction table. Each row says how an instruction is spelt, what it requires and what it means.
 //!
-//! Pure instructions (lane by lane, no side effect) are rows of [`Op`]; the others are the families of
-//! [`Inst::info`]. The emitter spells from the table, the validator takes operand classes, targets and uniformity from it,
-//! and the interpreter runs `op.lanes()` over 32 lanes at a time.
+//! Pure instructions (lane by lane, without side effects) are rows of [`Op`]; [`Inst::info`] covers the others. The
+//! emitter takes the spelling from the table, the validator takes operand classes, targets and uniformity from it, and
+//! the interpreter runs `op.lanes()` over 32 lanes at a time.
 
 pub(crate) mod by_type;
 mod effects;
@@ -29,17 +29,17 @@ use crate::target::PtxVersion;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uniformity {
-    /// If all sources are.
+    /// If all sources are uniform.
     Pure,
-    /// Always: votes of all lanes, parameters, the block's index.
+    /// Always, as for votes of all lanes, parameters and the block's index.
     Always,
-    /// If the lane operand is: a shuffle by index.
+    /// If the lane operand is uniform, as for a shuffle by index.
     LaneOperand,
-    /// Never: the lane's own number, memory, neighbours.
+    /// Never, as for the lane's own number, memory and neighbours.
     Never,
 }
 
-/// What counters count an instruction as.
+/// The category that counters count an instruction in.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, inst::CountKind, interp::{Launch, Memory}};
@@ -51,9 +51,9 @@ pub enum Uniformity {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CountKind {
-    /// Arithmetic, logic, compares, selects.
+    /// Arithmetic, logic, comparisons, selects.
     Alu,
-    /// Copies of registers, parameters, special registers: mostly free after register allocation.
+    /// Copies of registers, parameters and special registers, mostly free after register allocation.
     Move,
     /// Load from shared memory.
     SharedLoad,
@@ -71,11 +71,11 @@ pub enum CountKind {
     Warp,
     /// Barrier or fence.
     Barrier,
-    /// Branch (statements of control flow, not an [`Inst`]).
+    /// Branch. Branches are control flow statements, not an [`Inst`].
     Branch,
 }
 
-/// What the table says of an instruction, beyond its operands.
+/// The properties of an instruction, besides its operands.
 ///
 /// ```
 /// use trueno_gpu::{PtxVersion, inst::{Info, Op}};
@@ -85,20 +85,20 @@ pub enum CountKind {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
-    /// PTX spelling up to the modifiers that the operands choose.
+    /// PTX spelling, up to the modifiers that the operands determine.
     pub ptx_name: &'static str,
-    /// PTX version that introduced it.
+    /// PTX version that introduced the instruction.
     pub min_ptx: PtxVersion,
-    /// First SM that has it.
+    /// First SM that has the instruction.
     pub min_sm: u32,
-    /// Whether its result is uniform.
+    /// Whether the result is uniform.
     pub uniformity: Uniformity,
-    /// How it is counted.
+    /// Category in which it is counted.
     pub count: CountKind,
 }
 
 impl Inst {
-    /// The instruction's row.
+    /// Returns the row of the instruction.
     ///
     /// ```
     /// use trueno_gpu::inst::{CountKind, Uniformity};
@@ -117,7 +117,7 @@ impl Inst {
 }
 
 impl SpecialReg {
-    /// PTX name.
+    /// Returns the PTX name.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::ir::SpecialReg::LaneId.ptx_name(), "%laneid");

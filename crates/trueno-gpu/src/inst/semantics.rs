@@ -1,20 +1,20 @@
-//! What single lanes compute, where the PTX ISA's definition has edges worth writing out.
+//! The results of single lanes, where the PTX ISA has edge cases.
 
 use crate::ir::{AtomOp, ShflMode};
 use crate::types::MemTy;
 
-/// The low 32 bits.
+/// Returns the low 32 bits.
 #[expect(clippy::cast_possible_truncation, reason = "dropping the high half is the purpose")]
 pub(super) const fn low(v: u64) -> u32 {
     v as u32
 }
 
-/// The high 32 bits.
+/// Returns the high 32 bits.
 pub(super) const fn high(v: u64) -> u32 {
     low(v >> 32)
 }
 
-/// Two halves as one.
+/// Joins two halves.
 pub(super) const fn pack(lo: u32, hi: u32) -> u64 {
     (hi as u64) << 32 | lo as u64
 }
@@ -24,7 +24,7 @@ pub(super) const fn sign_extend(v: u32) -> u64 {
     (v.cast_signed() as i64).cast_unsigned()
 }
 
-/// Shifts clamp: an amount of 32 or more moves everything out.
+/// Shifts left. Shifts clamp: an amount of 32 or more shifts all bits out.
 pub(super) fn shl32(a: u32, n: u32) -> u32 {
     a.checked_shl(n).unwrap_or(0)
 }
@@ -55,17 +55,17 @@ pub(super) fn funnel_right(lo: u32, hi: u32, n: u32) -> u32 {
     low(pack(lo, hi) >> n)
 }
 
-/// Position of the highest set bit; all ones for 0.
+/// Returns the position of the highest set bit; all ones for 0.
 pub(super) fn bfind(a: u32) -> u32 {
     31u32.wrapping_sub(a.leading_zeros())
 }
 
-/// As [`bfind`], as the left shift that brings the bit to position 31.
+/// Like [`bfind`], but returns the left shift that moves the bit to position 31.
 pub(super) fn bfind_shiftamt(a: u32) -> u32 {
     if a == 0 { u32::MAX } else { a.leading_zeros() }
 }
 
-/// Highest bit that differs from the sign; all ones for 0 and -1.
+/// Returns the highest bit that differs from the sign; all ones for 0 and -1.
 pub(super) fn bfind_signed(a: u32) -> u32 {
     bfind(if a.cast_signed() < 0 { !a } else { a })
 }
@@ -81,7 +81,7 @@ pub(super) fn bfe(a: u32, pos: u32, len: u32) -> u32 {
     if len >= 32 { field } else { field & !(u32::MAX << len) }
 }
 
-/// `bfe.s32`: as [`bfe`], extended by the field's top bit, or by bit 31 if the field runs past it.
+/// `bfe.s32`: like [`bfe`], extended by the field's top bit, or by bit 31 if the field runs past it.
 pub(super) fn bfe_signed(a: u32, pos: u32, len: u32) -> u32 {
     let (pos, len) = (pos & 0xff, len & 0xff);
     if len == 0 {
@@ -94,7 +94,7 @@ pub(super) fn bfe_signed(a: u32, pos: u32, len: u32) -> u32 {
     shr32(a, pos) & keep | fill & !keep
 }
 
-/// `bfi.b32`: the low `len` bits of `a` put into `b` at bit `pos`; what runs past bit 31 is lost.
+/// `bfi.b32`: inserts the low `len` bits of `a` into `b` at bit `pos`. Bits past 31 are lost.
 pub(super) fn bfi(a: u32, b: u32, pos: u32, len: u32) -> u32 {
     let (pos, len) = (pos & 0xff, len & 0xff);
     let ones = if len >= 32 { u32::MAX } else { !(u32::MAX << len) };
@@ -121,7 +121,8 @@ pub(super) fn lop3(a: u32, b: u32, c: u32, table: u32) -> u32 {
         | row(7, a & b & c)
 }
 
-/// `prmt`: four bytes of `b:a` chosen by the selector's nibbles; bit 3 of a nibble replicates the byte's sign instead.
+/// `prmt`: four bytes of `b:a`, chosen by the nibbles of the selector. Bit 3 of a nibble replicates the sign of the
+/// byte instead.
 pub(super) fn prmt(a: u32, b: u32, selector: u32) -> u32 {
     let bytes = pack(a, b).to_le_bytes();
     u32::from_le_bytes(std::array::from_fn(|i| {
@@ -135,7 +136,7 @@ pub(super) fn prmt(a: u32, b: u32, selector: u32) -> u32 {
     }))
 }
 
-/// The special modes of `prmt`, as selectors for the plain one, by the low two bits of `c`.
+/// The special modes of `prmt`, as selectors for the plain mode, by the low two bits of `c`.
 pub(super) const PRMT_F4E: [u32; 4] = [0x3210, 0x4321, 0x5432, 0x6543];
 pub(super) const PRMT_B4E: [u32; 4] = [0x5670, 0x6701, 0x7012, 0x0123];
 pub(super) const PRMT_RC8: [u32; 4] = [0x0000, 0x1111, 0x2222, 0x3333];
@@ -147,7 +148,7 @@ pub(super) fn prmt_mode(modes: [u32; 4], a: u32, b: u32, c: u32) -> u32 {
     prmt(a, b, modes[(c & 3) as usize])
 }
 
-/// A float result's bits: the hardware gives one NaN only.
+/// Returns the bits of a float result. The hardware returns a single NaN.
 fn canonical(v: f32) -> u32 {
     if v.is_nan() { 0x7fff_ffff } else { v.to_bits() }
 }
@@ -164,13 +165,13 @@ pub(super) fn float_cmp(a: u32, b: u32, f: fn(f32, f32) -> bool) -> bool {
     f(f32::from_bits(a), f32::from_bits(b))
 }
 
-/// Subnormals to zero of the same sign.
+/// Flushes subnormals to zero of the same sign.
 fn flush(v: f32) -> f32 {
     if v.is_subnormal() { 0f32.copysign(v) } else { v }
 }
 
-/// `rcp.approx.ftz.f32`. The hardware's error is at most one unit in the last place; this is the rounded quotient, so
-/// results are equal up to one unit, and exact for powers of two.
+/// `rcp.approx.ftz.f32`. The error of the hardware is at most one unit in the last place. This function returns the
+/// rounded quotient, so results are equal within one unit, and exact for powers of two.
 pub(super) fn reciprocal(v: f32) -> f32 {
     flush(1.0 / flush(v))
 }
@@ -199,8 +200,8 @@ pub(super) fn from_i32(a: u32) -> u32 {
     (a.cast_signed() as f32).to_bits()
 }
 
-/// Which lane a shuffle reads, and whether it was in range (else the lane reads itself). `b` is the lane operand, `c` the
-/// clamp operand: clamp in bits 0 to 4, segment mask in bits 8 to 12.
+/// Returns the lane that a shuffle reads, and whether it was in range (if not, the lane reads itself). `b` is the lane
+/// operand, `c` the clamp operand: clamp in bits 0 to 4, segment mask in bits 8 to 12.
 ///
 /// ```
 /// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
@@ -213,7 +214,7 @@ pub fn shfl_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
     let segment = c >> 8 & 31;
     let bound = lane & segment | c & 31 & !segment;
     let step = b & 31;
-    // A source below lane 0 wraps to a large number, so that only `Up` needs the signed view.
+    // A source below lane 0 wraps to a large number, so only `Up` needs the signed view.
     let source = match mode {
         ShflMode::Idx => lane & segment | step & !segment,
         ShflMode::Up => lane.wrapping_sub(step),
@@ -227,7 +228,7 @@ pub fn shfl_source(mode: ShflMode, lane: u32, b: u32, c: u32) -> (u32, bool) {
     (if in_range { source } else { lane }, in_range)
 }
 
-/// The value an atomic leaves in memory. 32-bit types use the low halves; `compare` matters to `Cas` alone.
+/// Returns the value that an atomic stores. 32-bit types use the low halves. Only `Cas` uses `compare`.
 ///
 /// ```
 /// use trueno_gpu::{inst::atomic_result, ir::AtomOp, MemTy};

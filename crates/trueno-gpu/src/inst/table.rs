@@ -7,7 +7,7 @@ use crate::target::PtxVersion;
 
 macro_rules! table {
     ($($(#[$doc:meta])* $op:ident $name:literal ($major:literal, $minor:literal) $count:ident $lanes:expr;)*) => {
-        /// A pure instruction: its result depends on its sources alone, lane by lane.
+        /// A pure instruction. Its result depends only on its sources, lane by lane.
         ///
         /// ```
         /// use trueno_gpu::inst::{Lanes, Op};
@@ -28,7 +28,7 @@ macro_rules! table {
             /// ```
             pub const ALL: &'static [Self] = &[$(Self::$op),*];
 
-            /// The row, but for the meaning.
+            /// Returns the row, except for the meaning.
             ///
             /// ```
             /// use trueno_gpu::{inst::Op, PtxVersion};
@@ -42,7 +42,7 @@ macro_rules! table {
                 Info { ptx_name, min_ptx, min_sm: 70, uniformity: Uniformity::Pure, count }
             }
 
-            /// The meaning, whose variant is also the signature.
+            /// Returns the meaning. Its variant is also the signature.
             ///
             /// ```
             /// use trueno_gpu::inst::{Lanes, Op};
@@ -74,9 +74,9 @@ table! {
     CvtS64S32 "cvt.s64.s32" (6, 0) Alu widen1!(s::sign_extend);
     /// Low half.
     CvtU32U64 "cvt.u32.u64" (6, 0) Move narrow1!(s::low);
-    /// High half; spelt as an unpacking move.
+    /// High half, spelt as an unpacking move.
     HighHalf "mov.b64" (6, 0) Move narrow1!(s::high);
-    /// Low and high half to one register; spelt as a packing move.
+    /// Joins the low and high half, spelt as a packing move.
     Pack "mov.b64" (6, 0) Move widen2!(s::pack);
     CvtF32U32 "cvt.rn.f32.u32" (6, 0) Alu w1!(s::from_u32);
     CvtF32S32 "cvt.rn.f32.s32" (6, 0) Alu w1!(s::from_i32);
@@ -160,11 +160,11 @@ table! {
     Clz64 "clz.b64" (6, 0) Alu narrow1!(u64::leading_zeros);
     BfindU64 "bfind.u64" (6, 0) Alu narrow1!(s::bfind64);
 
-    // Single precision. The rounding is spelt, so that the compiler must not contract a product and a sum.
+    // Single precision. The rounding mode is explicit, so that the compiler cannot fuse a product and a sum.
     AddF32 "add.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a + b));
     SubF32 "sub.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a - b));
     MulF32 "mul.rn.f32" (6, 0) Alu w2!(|a, b| s::float2(a, b, |a, b| a * b));
-    /// Within one unit in the last place; subnormals count as zero.
+    /// Within one unit in the last place. Subnormals count as zero.
     RcpApproxF32 "rcp.approx.ftz.f32" (6, 0) Alu w1!(|a| s::float1(a, s::reciprocal));
 
     // Selects: first source where the predicate holds, else second
@@ -177,7 +177,7 @@ table! {
     XorPred "xor.pred" (6, 0) Alu Lanes::P2(|a, b| a ^ b);
     NotPred "not.pred" (6, 0) Alu Lanes::P1(|a| !a);
 
-    // Compares
+    // Comparisons
     SetpEqU32 "setp.eq.u32" (6, 0) Alu cmp32!(|a, b| a == b);
     SetpNeU32 "setp.ne.u32" (6, 0) Alu cmp32!(|a, b| a != b);
     SetpLtU32 "setp.lt.u32" (6, 0) Alu cmp32!(|a, b| a < b);
@@ -204,7 +204,8 @@ table! {
 }
 
 impl Op {
-    /// The compare that holds exactly where this one does not; none for floats (NaN) and for other instructions.
+    /// Returns the comparison that holds exactly where this one does not; `None` for floats (NaN) and other
+    /// instructions.
     pub(crate) const fn inverse(self) -> Option<Self> {
         Some(match self {
             Self::SetpEqU32 => Self::SetpNeU32,

@@ -1,11 +1,11 @@
-//! The table against the PTX ISA's definitions: edge values, and slow twins written bit by bit.
+//! The table, compared with the definitions of the PTX ISA: edge values, and slow implementations bit by bit.
 
 use super::semantics::shfl_source;
 use super::*;
 use crate::ir::ShflMode;
 use proptest::prelude::*;
 
-/// Runs a row on single values, as wide as each may be; predicates are 0 or 1.
+/// Runs a row on single values of any width. Predicates are 0 or 1.
 fn run(op: Op, args: &[u64]) -> u64 {
     let w = |i: usize| [u32::try_from(args[i] & 0xffff_ffff).expect("masked"); 32];
     let d = |i: usize| [args[i]; 32];
@@ -168,7 +168,7 @@ fn shuffles_by_segments() {
     assert_eq!(shfl_source(ShflMode::Down, 13, 2, c), (15, true));
     assert_eq!(shfl_source(ShflMode::Down, 14, 2, c), (14, false));
     assert_eq!(shfl_source(ShflMode::Bfly, 13, 3, c), (14, true));
-    // Up is bounded below by the segment's start.
+    // The start of the segment bounds `Up` from below.
     let c = 0x18 << 8;
     assert_eq!(shfl_source(ShflMode::Up, 10, 2, c), (8, true));
     assert_eq!(shfl_source(ShflMode::Up, 9, 2, c), (9, false));

@@ -12,7 +12,7 @@ use crate::inst::atomic_result;
 use crate::ir::{RegionInfo, RegionScope};
 use crate::types::{MemTy, RegClass, StateSpace};
 
-/// The loaded bits of one element as a register holds them.
+/// Returns the loaded bits of one element as a register holds them.
 #[inline]
 fn extend(ty: MemTy, bits: u32) -> u32 {
     match ty {
@@ -22,10 +22,10 @@ fn extend(ty: MemTy, bits: u32) -> u32 {
     }
 }
 
-/// Up to 16 bytes of memory, as loads and stores move them.
+/// Up to 16 bytes of memory, the most that a load or store moves.
 type Raw = u128;
 
-/// Element `k` of loaded bytes.
+/// Returns element `k` of the loaded bytes.
 fn element(raw: Raw, ty: MemTy, k: usize) -> u64 {
     let bits = ty.bytes() * 8;
     low64_of(raw >> (lane_u32(k) * bits)) & (u64::MAX >> (64 - bits))
@@ -42,13 +42,13 @@ impl Warp {
         Ok(self.d.value[base as usize].map(|base| base.wrapping_add_signed(i64::from(offset))))
     }
 
-    /// Faults unless the lanes have written all the registers of a store.
+    /// Faults unless the lanes have written all registers of a store.
     fn need_values(&self, cx: &Context<'_>, op: &MemOp, exec: u32) -> Step {
         let count = usize::from(op.count);
         op.regs[..count].iter().try_for_each(|&reg| self.need(op.ty.class(), reg, exec, cx.program))
     }
 
-    /// The bytes a lane stores.
+    /// Returns the bytes that a lane stores.
     fn raw(&self, op: &MemOp, lane: usize) -> Raw {
         let mut raw = 0;
         for &reg in op.regs[..usize::from(op.count)].iter().rev() {
@@ -62,7 +62,7 @@ impl Warp {
         raw
     }
 
-    /// Spreads what the lanes loaded over the destinations.
+    /// Distributes the loaded elements over the destinations.
     fn set_loaded(&mut self, op: &MemOp, exec: u32, raw: &[Raw; 32]) {
         for (k, &reg) in op.regs[..usize::from(op.count)].iter().enumerate() {
             match op.ty.class() {
@@ -141,7 +141,7 @@ impl Warp {
         self.traffic[self.pc] += u64::from(wavefronts(&addresses, exec, bytes));
         let access = if conflicting { Access::ConflictingWrite } else { Access::Write };
         self.check_shared(cx, shared, access, &addresses, bytes, exec)?;
-        // Without conflicts no order shows.
+        // Without conflicts the order makes no difference.
         let turns = if conflicting { Some(cx.order.turns(exec, &mut self.random)) } else { None };
         let visit = shared.visit(&self.clock, self.steps, self.index, access);
         let stored = match (turns, op.ty.class(), op.count) {
@@ -282,7 +282,7 @@ impl Warp {
         }
     }
 
-    /// Faults if a lane's access is out of bounds or misaligned, naming all lanes with the same problem.
+    /// Faults if the access of any lane is out of bounds or misaligned, and names all lanes with the same problem.
     #[inline]
     fn check_shared(
         &self,
@@ -301,13 +301,13 @@ impl Warp {
         let problem = shared.check(addresses[first], bytes);
         let same = bits(bad).filter(|&lane| shared.check(addresses[lane], bytes) == problem);
         let lanes = same.fold(0, |mask, lane| mask | 1 << lane);
-        let problem = problem.expect_err("the lane is one of the bad ones");
+        let problem = problem.expect_err("the access of this lane is known to be bad");
         let at = |address| shared_location(cx.program, address);
         trap(lanes, access_fault(problem, access, u64::from(addresses[first]), bytes, at))
     }
 }
 
-/// Calls `f` for each lane in its turn, until one fails.
+/// Calls `f` for each lane in turn, until one fails.
 fn each_turn<E>(turns: &[u8; 32], lanes: u32, mut f: impl FnMut(usize) -> Result<(), E>) -> Result<(), (usize, E)> {
     let turns = turns[..lanes.count_ones() as usize].iter().map(|&lane| usize::from(lane));
     turns.into_iter().try_for_each(|lane| f(lane).map_err(|e| (lane, e)))
@@ -364,9 +364,10 @@ fn global_fault(
     trap(lanes, access_fault(problem, access, addresses[lane], bytes, |address| memory.location(address)))
 }
 
-/// Lanes of a store that hit the same bytes with different values.
+/// Returns the lanes of a store that write the same bytes with different values.
 fn conflict(addresses: &[u64; 32], raw: &[Raw; 32], exec: u32) -> Option<(u32, u64)> {
-    // Equal sizes and natural alignment: accesses overlap only where their addresses are equal. Addresses mostly rise.
+    // With equal sizes and natural alignment, accesses overlap only if their addresses are equal. Addresses mostly
+    // rise.
     let mut lanes = bits(exec);
     let mut last = addresses[lanes.next()?];
     if lanes.all(|lane| std::mem::replace(&mut last, addresses[lane]) < addresses[lane]) {
@@ -379,7 +380,7 @@ fn conflict(addresses: &[u64; 32], raw: &[Raw; 32], exec: u32) -> Option<(u32, u
     })
 }
 
-/// A shared address as faults show it: the region that holds it or ends before it.
+/// Returns a shared address as faults show it: with the region that holds it or ends before it.
 fn shared_location(program: &Program, address: u64) -> Location {
     let from_base = address.checked_sub(u64::from(program.shared_base));
     let before = |region: &&RegionInfo| from_base.is_some_and(|at| u64::from(region.offset) <= at);

@@ -1,9 +1,10 @@
-//! Which accesses of a warp's lanes its warp barriers have ordered.
+//! Tracks which accesses of a warp's lanes its warp barriers have ordered.
 
 /// Happens-before among the lanes of one warp.
 ///
-/// Time is the warp's step number. A barrier of all lanes raises the floor: all before it is ordered. A barrier of some
-/// lanes orders those alone, which takes a vector clock per lane; it is kept only while such a barrier is the latest.
+/// Time is the step number of the warp. A barrier of all lanes raises the floor: everything before it is ordered. A
+/// barrier of some lanes orders only those, which takes a vector clock per lane. It is kept only while such a barrier
+/// is the latest.
 #[derive(Debug, Default)]
 pub(super) struct LaneClock {
     /// Accesses at or before this time are ordered before everything that follows.
@@ -22,7 +23,7 @@ impl LaneClock {
         *self = Self::default();
     }
 
-    /// The member lanes meet at time `now`.
+    /// Records that the member lanes meet at time `now`.
     pub(super) fn barrier(&mut self, members: u32, now: u32) {
         if members == u32::MAX {
             self.floor = now;
@@ -73,7 +74,7 @@ mod tests {
         clock.barrier(0b011, 2);
         assert!(clock.ordered(0, 1, 1));
         assert!(!clock.ordered(0, 1, 2));
-        // Lane 1 carries what it saw of lane 0 on to lane 2.
+        // Lane 1 passes what it saw of lane 0 on to lane 2.
         clock.barrier(0b110, 4);
         assert!(clock.ordered(0, 2, 2));
         assert!(!clock.ordered(0, 3, 2));

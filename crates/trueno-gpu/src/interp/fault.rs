@@ -1,4 +1,4 @@
-//! What a run stops for: the fault, and where in the kernel and in the grid it happened.
+//! Faults that stop a run, and where in the kernel and the grid they happened.
 
 use crate::ir::Path;
 use crate::types::StateSpace;
@@ -48,7 +48,7 @@ impl fmt::Display for LaneSet {
     }
 }
 
-/// An address, and the buffer or shared region it lies in or just past.
+/// An address, and the buffer or shared region that it lies in or just past.
 ///
 /// ```
 /// use trueno_gpu::interp::Location;
@@ -58,13 +58,13 @@ impl fmt::Display for LaneSet {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// Which memory.
+    /// The state space.
     pub space: StateSpace,
     /// The address as the kernel computed it.
     pub address: u64,
-    /// The buffer or region; `None` if the address is near none.
+    /// The buffer or region; `None` if there is none nearby.
     pub name: Option<String>,
-    /// Bytes from its start (from the warp's own part, if the region is per warp).
+    /// Bytes from its start; from the start of the warp's own part, if the region is per warp.
     pub offset: u64,
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// How memory is touched.
+/// The kind of a memory access.
 ///
 /// ```
 /// assert_eq!(trueno_gpu::interp::Access::Atomic.to_string(), "atomic");
@@ -93,7 +93,7 @@ pub enum Access {
     Read,
     /// A store.
     Write,
-    /// A store spelt as conflicting.
+    /// A store that is declared as conflicting.
     ConflictingWrite,
     /// An atomic or reduction.
     Atomic,
@@ -118,9 +118,9 @@ impl fmt::Display for Access {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// Other lanes of the same warp. Where several lanes touched the byte, all but the faulting one are named.
+    /// Other lanes of the same warp. If several lanes accessed the byte, all except the faulting one.
     Lanes(LaneSet),
-    /// Another warp of the block, one that ran earlier since the last block barrier.
+    /// Another warp of the block, which ran earlier since the last block barrier.
     OtherWarp,
 }
 
@@ -145,17 +145,17 @@ pub enum FaultKind {
     /// The launch does not fit the kernel: arguments, block or buffers.
     #[error("bad launch: {0}")]
     BadLaunch(String),
-    /// The tree is not a kernel: a wrong operand class, an unknown label or register. The validator says more.
+    /// The tree is not a valid kernel: a wrong operand class, an unknown label or register. The validator reports more.
     #[error("malformed kernel: {0}")]
     Malformed(String),
-    /// An access that does not lie wholly inside a buffer or inside the block's shared memory.
+    /// An access that is not completely inside a buffer or the shared memory of the block.
     #[error("{access} of {bytes} bytes out of bounds at {at}")]
     OutOfBounds {
         /// Kind of access.
         access: Access,
         /// First address of the lowest faulting lane.
         at: Location,
-        /// Bytes of one lane.
+        /// Number of bytes per lane.
         bytes: u32,
     },
     /// An access whose address is not a multiple of its size.
@@ -165,51 +165,52 @@ pub enum FaultKind {
         access: Access,
         /// Address of the lowest faulting lane.
         at: Location,
-        /// Bytes of one lane.
+        /// Number of bytes per lane.
         bytes: u32,
     },
-    /// A read of memory that nothing wrote.
+    /// A read of memory that was never written.
     #[error("read of uninitialised memory at {at}")]
     UninitialisedMemory {
         /// First such byte.
         at: Location,
     },
-    /// Two accesses of the same shared byte, at least one a write, that no barrier orders.
+    /// Two accesses of the same shared byte, at least one of them a write, without a barrier that orders them.
     #[error("race on {at}: {access} against an earlier {earlier} by {rival}, with no barrier between")]
     SharedRace {
         /// First such byte.
         at: Location,
-        /// The access that stopped.
+        /// The access that faulted.
         access: Access,
-        /// The access before.
+        /// The earlier access.
         earlier: Access,
-        /// Who made it.
+        /// Who made the earlier access.
         rival: Rival,
     },
-    /// Two lanes of one store hit the same byte, and the store is not spelt as conflicting (in global memory, equal
-    /// values are let through).
-    #[error("several lanes store to {at}, and the store is not spelt as conflicting")]
+    /// Two lanes of one store that is not declared as conflicting write the same byte. In global memory, equal values
+    /// are allowed.
+    #[error("several lanes store to {at}, and the store is not declared as conflicting")]
     StoreConflict {
         /// The byte.
         at: Location,
     },
-    /// A load that promises one address for all lanes, whose lanes disagree.
+    /// A load that promises the same address in all lanes, but whose lanes disagree.
     #[error("the lanes of a uniform load have different addresses")]
     DivergentUniformLoad,
-    /// A warp barrier that not all lanes of its mask reach together, or whose mask lacks a lane that runs it.
+    /// A warp barrier that not all lanes of its mask reach together, or whose mask lacks a lane that executes it.
     #[error("warp barrier for {members}, but only {reached} reached it with that mask")]
     WarpBarrierMissed {
         /// Lanes of the mask.
         members: LaneSet,
-        /// Lanes that came with it.
+        /// Lanes that arrived with it.
         reached: LaneSet,
     },
-    /// A shuffle, vote or match that not all lanes of its mask reach together, or whose mask lacks a lane that runs it.
+    /// A shuffle, vote or match that not all lanes of its mask reach together, or whose mask lacks a lane that executes
+    /// it.
     #[error("warp operation for {members}, but only {reached} reached it with that mask")]
     WarpOperationMissed {
         /// Lanes of the mask.
         members: LaneSet,
-        /// Lanes that came with it.
+        /// Lanes that arrived with it.
         reached: LaneSet,
     },
     /// A block barrier that some lanes of the warp do not reach, or that another warp never reaches.
@@ -217,16 +218,16 @@ pub enum FaultKind {
     BlockBarrierMissed {
         /// Lanes of this warp that reached it.
         reached: LaneSet,
-        /// A warp that ended while this one waits.
+        /// A warp that ended while this one was waiting.
         ended_warp: Option<u32>,
     },
-    /// A shuffle that reads a lane which does not take part.
+    /// A shuffle that reads from a lane that does not take part.
     #[error("shuffle reads lane {source_lane}, which does not take part")]
     ShuffleSource {
         /// The lane read.
         source_lane: u32,
     },
-    /// A branch that promises to be uniform, whose active lanes disagree.
+    /// A branch that promises to be uniform, but whose active lanes disagree.
     #[error("uniform branch, but only {taking} of {active} take it")]
     DivergentUniformBranch {
         /// Lanes whose condition holds.
@@ -234,10 +235,10 @@ pub enum FaultKind {
         /// Lanes active there.
         active: LaneSet,
     },
-    /// A register read in a lane that has not written it.
+    /// A register that is read in a lane that has not written it.
     #[error("register {register} is read before it is written")]
     UnwrittenRegister {
-        /// Its name, or its number.
+        /// Name or number of the register.
         register: String,
     },
     /// A warp ran more steps than the launch allows.
@@ -248,7 +249,7 @@ pub enum FaultKind {
     },
 }
 
-/// Where in the kernel and the grid a fault happened.
+/// Where a fault happened, in the kernel and in the grid.
 ///
 /// ```
 /// use trueno_gpu::interp::{LaneSet, Place};
@@ -261,7 +262,7 @@ pub enum FaultKind {
 pub struct Place {
     /// The statement.
     pub path: Path,
-    /// The last section comment before it, if any.
+    /// The last section comment before it.
     pub section: Option<String>,
     /// The block.
     pub block: u32,
@@ -281,7 +282,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A run that stopped, with its kernel, its place and its reason.
+/// A fault that stopped a run.
 ///
 /// ```
 /// use trueno_gpu::interp::{Fault, FaultKind};
@@ -292,9 +293,9 @@ impl fmt::Display for Place {
 pub struct Fault {
     /// The kernel's name.
     pub kernel: String,
-    /// Where; `None` if nothing ran yet.
+    /// Where it happened; `None` if nothing ran yet.
     pub place: Option<Box<Place>>,
-    /// Why.
+    /// What happened.
     pub kind: FaultKind,
 }
 
@@ -310,14 +311,14 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A fault as the engine raises it: the lanes and the reason; the place is known further up.
+/// A fault as the engine raises it: lanes and reason. The caller adds the place.
 #[derive(Debug)]
 pub(super) struct Trap {
     pub(super) lanes: LaneSet,
     pub(super) kind: FaultKind,
 }
 
-/// What the engine's steps return. Boxed, so that the path without faults carries one word.
+/// The result of a step. Boxed, so that the path without faults carries one word.
 pub(super) type Step<T = ()> = Result<T, Box<Trap>>;
 
 /// Raises a fault.

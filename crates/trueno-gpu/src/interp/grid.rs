@@ -1,4 +1,4 @@
-//! Runs the blocks of a grid over the cores, and the warps of a block in turn.
+//! Runs the blocks of a grid in parallel, and the warps of each block in turn.
 
 use super::fault::{Fault, FaultKind, LaneSet, Place, Trap, trap};
 use super::program::{Line, Program};
@@ -19,7 +19,7 @@ pub(super) struct Extent {
     pub(super) track_races: bool,
 }
 
-/// What one thread brings home.
+/// The results of one thread.
 #[derive(Default)]
 struct Yield {
     warps: Vec<WarpReport>,
@@ -27,8 +27,8 @@ struct Yield {
     traffic: Vec<u64>,
 }
 
-/// Runs all blocks. Of several faults the one of the lowest block is reported, so that the answer does not depend on
-/// the threads' timing.
+/// Runs all blocks. If several fault, reports the fault of the lowest block, so that the result does not depend on
+/// timing.
 pub(super) fn run(cx: &Context<'_>, extent: Extent) -> Result<Report, Fault> {
     let next_block = AtomicU32::new(0);
     let worst: Mutex<Option<(u32, Fault)>> = Mutex::new(None);
@@ -64,7 +64,7 @@ pub(super) fn run(cx: &Context<'_>, extent: Extent) -> Result<Report, Fault> {
 
 fn report(program: &Program, gains: Vec<Yield>) -> Report {
     let mut report = Report::default();
-    // Slot 0 is what comes before the first section.
+    // Slot 0 is for the code before the first section.
     let mut sections = vec![Counts::default(); program.sections.len() + 1];
     for gain in gains {
         for (pc, line) in program.lines.iter().enumerate() {
@@ -105,7 +105,7 @@ struct Runner<'a> {
     cx: &'a Context<'a>,
     warps_per_block: u32,
     shared: SharedMemory,
-    /// One for each warp of a block; a single one where no barrier makes them wait for each other.
+    /// One per warp of a block; a single one if no barrier makes warps wait for each other.
     warps: Vec<Warp>,
     gain: Yield,
 }
@@ -154,7 +154,7 @@ impl<'a> Runner<'a> {
             let Some(waiting) = waiting else { break };
             if let Some(ended) = ended {
                 let warp = &mut self.warps[waiting];
-                // The barrier is the step before the one to go on with.
+                // The barrier is the step before the one to continue with.
                 warp.pc -= 1;
                 let ended_warp = u32::try_from(ended).ok();
                 let missed = FaultKind::BlockBarrierMissed { reached: LaneSet::ALL, ended_warp };

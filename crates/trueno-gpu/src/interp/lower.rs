@@ -1,4 +1,4 @@
-//! Lowers a kernel's tree to a flat program, once a launch.
+//! Lowers the tree of a kernel to a flat program, once per launch.
 
 use super::program::{Code, Cond, File, FrameId, Line, Pc, Program, Site, Slot};
 use super::shared::base_address;
@@ -9,7 +9,7 @@ use crate::ir::{
 use crate::types::RegClass;
 use std::collections::HashMap;
 
-/// The launch's part in the constants.
+/// The values of a launch that become constants.
 pub(super) struct Shape<'a> {
     pub(super) blocks: u32,
     pub(super) warps_per_block: u32,
@@ -17,10 +17,10 @@ pub(super) struct Shape<'a> {
     pub(super) params: &'a [u64],
 }
 
-/// Why a tree cannot be lowered.
+/// The error for a tree that cannot be lowered.
 pub(super) type Malformed<T = ()> = Result<T, String>;
 
-/// Where lanes go that leave a structure, and where to go on when none is left in it.
+/// A loop or scope that lanes can leave or continue.
 #[derive(Clone, Copy)]
 struct Target {
     label: LabelId,
@@ -32,7 +32,7 @@ pub(super) struct Lowering<'a> {
     pub(super) kernel: &'a KernelIr,
     pub(super) shape: &'a Shape<'a>,
     pub(super) program: Program,
-    /// Slot of each register in its class's file.
+    /// Slot of each register in the file of its class.
     slots: Vec<Slot>,
     w_constants: HashMap<u32, Slot>,
     d_constants: HashMap<u64, Slot>,
@@ -41,11 +41,11 @@ pub(super) struct Lowering<'a> {
     targets: Vec<Target>,
     depth: FrameId,
     section: Option<u32>,
-    /// For each open frame, the steps whose `skip` waits for its end.
+    /// For each open frame, the steps whose `skip` is set when it ends.
     skips: Vec<Vec<usize>>,
 }
 
-/// Stands in for a jump target until it is known.
+/// Placeholder for a jump target that is not known yet.
 const LATER: Pc = Pc::MAX;
 
 pub(super) fn lower(kernel: &KernelIr, shape: &Shape<'_>) -> Malformed<Program> {
@@ -180,7 +180,7 @@ impl Lowering<'_> {
         count(self.program.lines.len())
     }
 
-    /// Adds a step; gives its index for [`Self::land`].
+    /// Adds a step and returns its index, for [`Self::land`].
     fn push(&mut self, code: Code, guard: Cond, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
         let site = count(self.program.sites.len())?;
         let same = self.program.sites.last().is_some_and(|s| s.path == *path && s.section == self.section);
@@ -197,16 +197,16 @@ impl Lowering<'_> {
         self.push(code, always, kind, path)
     }
 
-    /// As [`Self::control`], for a step that skips to the end of the innermost open frame.
+    /// Like [`Self::control`], for a step that skips to the end of the innermost open frame.
     fn control_skipping(&mut self, code: Code, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
         let index = self.control(code, kind, path)?;
-        self.skips.last_mut().expect("the kernel's own list is never popped").push(index);
+        self.skips.last_mut().expect("the list of the kernel itself is never popped").push(index);
         Ok(index)
     }
 
-    /// The innermost frame's steps that skip now know where to: `to`.
+    /// Sets the target of the steps that skip to the end of the innermost frame.
     fn land_skips(&mut self, to: Pc) {
-        let waiting = std::mem::take(self.skips.last_mut().expect("the kernel's own list is never popped"));
+        let waiting = std::mem::take(self.skips.last_mut().expect("the list of the kernel itself is never popped"));
         for index in waiting {
             self.land(index, to);
         }
@@ -277,7 +277,7 @@ impl Lowering<'_> {
                 self.block(body, path, Part::Loop)?;
                 self.targets.pop();
                 if loop_tail_test(*label, body).is_none() {
-                    // The branch back, for lanes that come to the end; `LoopEnd` itself is bookkeeping.
+                    // The branch back, for lanes that reach the end. `LoopEnd` itself is bookkeeping.
                     let end = self.here()? + 1;
                     self.control(Code::Jump { to: end }, Some(CountKind::Branch), path)?;
                 }
@@ -308,7 +308,7 @@ impl Lowering<'_> {
             Stmt::Continue { target, cond, branch } => {
                 let target = self.target(*target)?;
                 if !target.is_loop {
-                    return Err(format!("continue names scope {}", target.label.0));
+                    return Err(format!("continue refers to scope {}, not to a loop", target.label.0));
                 }
                 let (cond, uniform, frame) = (self.cond_or_always(*cond)?, *branch == Branch::Uniform, target.frame);
                 let code = Code::Continue { cond, uniform, frame, skip: LATER };

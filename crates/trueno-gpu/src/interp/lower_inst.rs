@@ -1,4 +1,4 @@
-//! Lowers single instructions: operands to slots, rows of the table to their functions over the lanes.
+//! Lowers single instructions: operands become slots, table rows become functions over the lanes.
 
 use super::lower::{Lowering, Malformed};
 use super::program::{AtomicOp, Code, MemOp, ShflOp, Slot};
@@ -24,7 +24,7 @@ impl Lowering<'_> {
                     Lanes::Cmp64(f) => {
                         Code::Cmp64 { f, dst, a: self.operand(*a, B64)?, b: self.operand(*b, B64)?, combine }
                     }
-                    _ => return Err(format!("{op:?} is no compare")),
+                    _ => return Err(format!("{op:?} is not a comparison")),
                 }
             }
             Inst::Arbitrary { dst } => {
@@ -78,7 +78,7 @@ impl Lowering<'_> {
             }
             Inst::Atomic { dst, op, ty, addr, value, compare } => {
                 if ty.bytes() < 4 {
-                    return Err(format!("no atomics on {ty:?}"));
+                    return Err(format!("atomics do not work on {ty:?}"));
                 }
                 let atomic = AtomicOp {
                     dst: dst.map(|dst| self.reg(dst, ty.class())).transpose()?,
@@ -138,7 +138,7 @@ impl Lowering<'_> {
         let lanes = op.lanes();
         let (class, sources) = lanes.signature();
         if args.len() != sources.len() {
-            return Err(format!("{op:?} has {} sources, not {}", sources.len(), args.len()));
+            return Err(format!("{op:?} takes {} sources, not {}", sources.len(), args.len()));
         }
         let dst = self.reg(dst, class)?;
         let mut slots = [0; 4];
@@ -179,7 +179,7 @@ impl Lowering<'_> {
     fn mem(&self, regs: [Slot; 4], len: usize, ty: MemTy, addr: &MemAddr) -> Malformed<MemOp> {
         let valid = matches!(len, 1 | 2 | 4) && len as u64 * u64::from(ty.bytes()) <= 16;
         let count = u8::try_from(len).ok().filter(|_| valid);
-        let count = count.ok_or_else(|| format!("no access of {len} elements of {ty:?}"))?;
+        let count = count.ok_or_else(|| format!("an access cannot have {len} elements of {ty:?}"))?;
         Ok(MemOp { regs, count, ty, base: self.base(addr)?, offset: addr.offset })
     }
 

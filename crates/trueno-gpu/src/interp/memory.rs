@@ -1,16 +1,16 @@
-//! Checked global memory: named buffers far apart in a 64-bit address space.
+//! Checked global memory: named buffers, far apart in a 64-bit address space.
 //!
-//! Blocks run in parallel, so each buffer is made of atomic 64-bit words with a byte mask of what was written. A load or
-//! store of 8 or 16 aligned bytes is one or two plain moves; a narrower store exchanges its word, so that a neighbour's
-//! bytes written by another block at the same time are kept. Loads acquire and stores release: more order than a
-//! device gives, which hides no fault the interpreter looks for.
+//! Blocks run in parallel, so each buffer consists of atomic 64-bit words, with a mask of written bytes per word. A
+//! load or store of 8 or 16 aligned bytes is one or two plain moves. A narrower store exchanges its word, so that bytes
+//! that another block writes at the same time are kept. Loads acquire and stores release, which is more order than a
+//! device gives, but hides no fault that the interpreter looks for.
 
 use super::fault::Location;
 use super::narrow::{low8, low32};
 use crate::types::StateSpace;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Buffers start at multiples of this; whatever overruns one by less hits nothing.
+/// Distance of buffers. An overrun of one by less than this hits no other.
 const SPACING_LOG2: u32 = 40;
 
 /// A buffer of a [`Memory`].
@@ -25,7 +25,7 @@ const SPACING_LOG2: u32 = 40;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BufferId(usize);
 
-/// A buffer byte that was asked for and that nothing wrote.
+/// A requested buffer byte that was never written.
 ///
 /// ```
 /// use trueno_gpu::interp::Memory;
@@ -36,7 +36,7 @@ pub struct BufferId(usize);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("buffer `{buffer}`: byte {offset} was never written")]
 pub struct Unwritten {
-    /// The buffer's name.
+    /// Name of the buffer.
     pub buffer: String,
     /// The first such byte.
     pub offset: usize,
@@ -64,21 +64,21 @@ struct Buffer {
     name: String,
     len_bytes: usize,
     words: Vec<AtomicU64>,
-    /// One bit a byte of the word.
+    /// One bit per byte of the word.
     written: Vec<AtomicU8>,
 }
 
-/// What is wrong with an access.
+/// The problem with an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Problem {
     OutOfBounds,
     Misaligned,
-    /// The address of the first byte that nothing wrote.
+    /// Address of the first byte that was never written.
     Unwritten(u64),
 }
 
 impl Memory {
-    /// No buffers.
+    /// Makes a memory without buffers.
     ///
     /// ```
     /// let memory = trueno_gpu::interp::Memory::new();
@@ -101,10 +101,10 @@ impl Memory {
         id
     }
 
-    /// Adds a buffer that nothing wrote yet: to read it before writing it is a fault.
+    /// Adds a buffer with unwritten contents. Reading a byte before writing it is a fault.
     ///
     /// # Panics
-    /// If the buffer is larger than the space between two buffers (a tebibyte).
+    /// If the buffer is larger than 1 TiB, the space between two buffers.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -126,7 +126,7 @@ impl Memory {
     /// Writes bytes from the host.
     ///
     /// # Panics
-    /// If they do not fit the buffer, or the buffer is another memory's.
+    /// If they do not fit the buffer, or the buffer belongs to another memory.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -146,10 +146,10 @@ impl Memory {
         }
     }
 
-    /// The buffer's size.
+    /// Returns the size of the buffer in bytes.
     ///
     /// # Panics
-    /// If the buffer is another memory's.
+    /// If the buffer belongs to another memory.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -161,13 +161,13 @@ impl Memory {
         self.buffers[id.0].len_bytes
     }
 
-    /// The buffer's bytes.
+    /// Returns the bytes of the buffer.
     ///
     /// # Errors
-    /// [`Unwritten`] if nothing wrote one of them.
+    /// [`Unwritten`] if one of them was never written.
     ///
     /// # Panics
-    /// If the buffer is another memory's.
+    /// If the buffer belongs to another memory.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -182,10 +182,10 @@ impl Memory {
         }
     }
 
-    /// The buffer's bytes, with `fill` where nothing wrote.
+    /// Returns the bytes of the buffer, with `fill` for bytes that were never written.
     ///
     /// # Panics
-    /// If the buffer is another memory's.
+    /// If the buffer belongs to another memory.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -199,10 +199,10 @@ impl Memory {
         bytes.zip(self.initialised(id)).map(|(byte, written)| if written { byte } else { fill }).collect()
     }
 
-    /// For each byte of the buffer, whether something wrote it.
+    /// Returns, for each byte of the buffer, whether it was written.
     ///
     /// # Panics
-    /// If the buffer is another memory's.
+    /// If the buffer belongs to another memory.
     ///
     /// ```
     /// let mut memory = trueno_gpu::interp::Memory::new();
@@ -217,13 +217,13 @@ impl Memory {
         masks.flat_map(|mask| (0..8).map(move |bit| mask >> bit & 1 == 1)).take(buffer.len_bytes).collect()
     }
 
-    /// Where a buffer starts; `None` if it is another memory's.
+    /// Returns the start of a buffer; `None` if it belongs to another memory.
     pub(super) fn address(&self, id: BufferId) -> Option<u64> {
         let index = u64::try_from(id.0).ok()?;
         (id.0 < self.buffers.len()).then_some((index + 1) << SPACING_LOG2)
     }
 
-    /// The buffer whose space an address lies in, and the offset.
+    /// Returns the buffer whose space contains an address, and the offset.
     #[inline]
     fn find(&self, address: u64) -> Option<(&Buffer, usize)> {
         let index = usize::try_from((address >> SPACING_LOG2).checked_sub(1)?).ok()?;
@@ -231,7 +231,7 @@ impl Memory {
         Some((self.buffers.get(index)?, offset))
     }
 
-    /// The buffer and word of an access that lies inside and is aligned.
+    /// Returns the buffer and word of an access that lies inside and is aligned.
     #[inline]
     fn check(&self, address: u64, bytes: u32) -> Result<(&Buffer, usize), Problem> {
         let (buffer, offset) = self.find(address).ok_or(Problem::OutOfBounds)?;
@@ -264,14 +264,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Replaces 4 or 8 bytes by a function of them, atomically; gives the old value back.
+    /// Replaces 4 or 8 bytes by a function of them, atomically. Returns the old value.
     pub(super) fn atomic(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> Result<u64, Problem> {
         let (buffer, word) = self.check(address, bytes)?;
         buffer.load_word(word, address, bytes)?;
         Ok(buffer.exchange_word(word, address, bytes, f))
     }
 
-    /// An address as faults show it.
+    /// Returns an address as faults show it.
     pub(super) fn location(&self, address: u64) -> Location {
         let found = self.find(address);
         Location {
@@ -283,22 +283,22 @@ impl Memory {
     }
 }
 
-/// The bits of an access inside its word: shift, and mask before the shift.
+/// Returns the bits of an access inside its word: the shift, and the mask before the shift.
 #[inline]
 fn field(address: u64, bytes: u32) -> (u32, u64) {
     let shift = low32(address & 7) * 8;
     (shift, if bytes == 8 { u64::MAX } else { (1 << (bytes * 8)) - 1 })
 }
 
-/// The mask of the bytes of an access inside its word.
+/// Returns the mask of the bytes of an access inside its word.
 #[inline]
 fn byte_mask(address: u64, bytes: u32) -> u8 {
     low8(((1 << bytes) - 1) << low32(address & 7))
 }
 
 impl Buffer {
-    /// Reads up to 8 bytes of a word. The mask of written bytes is read first and was stored last, so that a set bit
-    /// vouches for the data.
+    /// Reads up to 8 bytes of a word. The mask of written bytes is stored last and read first, so a set bit guarantees
+    /// the data.
     #[inline]
     fn load_word(&self, word: usize, address: u64, bytes: u32) -> Result<u64, Problem> {
         let missing = byte_mask(address, bytes) & !self.written[word].load(Ordering::Acquire);

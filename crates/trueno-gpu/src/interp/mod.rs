@@ -1,7 +1,7 @@
 //! Runs kernels on the CPU: 32 lanes in lockstep over checked memory, with counters.
 //!
-//! CI has no GPU; and what a GPU does with a faulty kernel is mostly nothing one sees. The interpreter runs a kernel's tree as it
-//! is, stops at the first thing that a device would leave undefined, and counts what the kernel costs.
+//! CI has no GPU, and a GPU rarely shows that a kernel is faulty. The interpreter runs the tree of a kernel as it is,
+//! stops at the first thing that a device leaves undefined, and counts what the kernel costs.
 //!
 //! ```
 //! use trueno_gpu::KernelBuilder;
@@ -29,7 +29,7 @@
 //! assert_eq!(report.total[CountKind::SharedLoad], 1);
 //! assert_eq!(report.total.shared_wavefronts, 2);
 //!
-//! // A buffer too small is a fault, not a neighbour's byte.
+//! // A buffer that is too small is a fault.
 //! let short = memory.add_uninit("short", 100);
 //! let fault = Launch::new(&kernel).arg(input).arg(short).run(&mut memory).unwrap_err();
 //! assert!(matches!(fault.kind, FaultKind::OutOfBounds { bytes: 4, .. }));
@@ -38,42 +38,43 @@
 //! ```
 //!
 //! # How it runs
-//! The tree is lowered once a launch to a flat program; each step of it acts on all lanes of a warp at once. Blocks run in
-//! parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). A block's
-//! warps take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may spin until another block that
-//! has started writes something, but waiting for a later warp of its own block, or for a block yet to come, ends at the step limit.
+//! Each launch lowers the tree to a flat program, in which each step acts on all lanes of a warp at once. Blocks run in
+//! parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). The
+//! warps of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
+//! spin until another block that has started writes something. Waiting for a later warp of its own block, or for a
+//! block that has not started, ends at the step limit.
 //!
-//! A kernel that gives the same bytes on every device gives them here, with any number of threads. Counters too, but for
-//! kernels that spin: with more than one thread, how long they do depends on the threads' timing.
+//! A kernel that gives the same bytes on every device gives them here, with any number of threads. The same holds for
+//! counters, except in kernels that spin: with more than one thread, how long they spin depends on timing.
 //!
-//! One core runs about 20 million warp instructions a second (`cargo test --release -p trueno-gpu --lib -- --ignored
-//! --nocapture speed` measures it): some 1,500 pages a second for a kernel of 13,000 instructions a page.
+//! One core runs about 20 million warp instructions per second (`cargo test --release -p trueno-gpu --lib -- --ignored
+//! --nocapture speed` measures it). That is about 1,500 pages per second for a kernel of 13,000 instructions per page.
 //!
-//! # What it stops for
-//! A [`Fault`] names the kernel, the statement, its section, the block, the warp and the lanes. [`FaultKind`] lists what is
-//! found: accesses out of bounds, misaligned or of memory nothing wrote; races on shared memory; stores of several
-//! lanes to one place; barriers and warp operations that not all their lanes reach; shuffles from lanes that do not take part;
-//! uniform branches and loads whose lanes disagree; registers read before they are written; too many steps.
+//! # Faults
+//! A [`Fault`] names the kernel, the statement, its section, the block, the warp and the lanes. [`FaultKind`] lists the
+//! faults: accesses out of bounds, misaligned or of unwritten memory; races on shared memory; stores of several lanes
+//! to one place; barriers and warp operations that not all their lanes reach; shuffles from lanes that do not take
+//! part; uniform branches and loads whose lanes disagree; registers read before they are written; too many steps.
 //!
-//! # What counts as ordered
-//! Accesses to a shared byte by two lanes, at least one of them writing, are a race unless ordered:
+//! # Memory order
+//! Accesses to a shared byte by two lanes, at least one of them a write, are a race unless they are ordered:
 //! - Accesses of one lane are ordered among themselves.
-//! - Within a warp, `bar.warp.sync` orders what its members did before it before what they do after it, and chains of
-//!   such barriers do so over a common lane. Nothing else does: lanes of one instruction are not ordered, nor are those of successive
-//!   instructions, nor does a shuffle, vote or match order memory, nor a fence without a barrier.
-//! - Between warps of a block, `bar.sync` alone orders.
-//! - Stores spelt as conflicting do not race with each other, nor do atomics. They race with everything else.
+//! - Within a warp, `bar.warp.sync` orders what its members do before it and after it. Chains of such barriers order
+//!   accesses through a common lane. Nothing else does: not the lanes of one instruction, nor successive instructions,
+//!   nor a shuffle, vote or match, nor a fence without a barrier.
+//! - Between warps of a block, only `bar.sync` orders accesses.
+//! - Stores declared as conflicting do not race with each other, nor do atomics. They race with everything else.
 //!
-//! Global memory is checked for races within one store only: two lanes may store to one place if the values are equal or
-//! the store is spelt as conflicting. Accesses of different warps and blocks are taken as they come.
+//! In global memory, only races within one store are checked: two lanes may store to one place if the values are equal
+//! or the store is declared as conflicting. Accesses of different warps and blocks are not checked.
 //!
 //! # Lane orders
-//! Where lanes of one instruction conflict on purpose, they act in the launch's [`LaneOrder`]. Run a kernel in several: bytes that differ
-//! depend on something no device promises.
+//! Where lanes of one instruction conflict on purpose, they act in the [`LaneOrder`] of the launch. Run a kernel in
+//! several orders: if the bytes differ, they depend on something that no device guarantees.
 //!
 //! # Counters
-//! [`Report`] has warp instructions by kind, shared-memory wavefronts with bank conflicts and global sectors: for the run, for each
-//! warp, and for each section of the kernel.
+//! [`Report`] counts warp instructions by kind, shared-memory wavefronts with bank conflicts, and global sectors. It
+//! does so for the run, for each warp, and for each section of the kernel.
 
 mod access;
 mod clock;
@@ -124,7 +125,7 @@ pub enum Arg {
     Pointer {
         /// The buffer.
         buffer: BufferId,
-        /// Bytes from its start.
+        /// Offset from its start, in bytes.
         offset: u64,
     },
 }
@@ -148,7 +149,7 @@ impl From<BufferId> for Arg {
 }
 
 impl BufferId {
-    /// A pointer to a byte of the buffer.
+    /// Returns a pointer to a byte of the buffer.
     ///
     /// ```
     /// use trueno_gpu::interp::{Arg, Memory};
@@ -162,41 +163,41 @@ impl BufferId {
     }
 }
 
-/// Whether races on shared memory are looked for.
+/// Whether to detect races on shared memory.
 ///
 /// ```
 /// assert_eq!(trueno_gpu::interp::Races::default(), trueno_gpu::interp::Races::Fault);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Races {
-    /// They are faults.
+    /// Races are faults.
     #[default]
     Fault,
-    /// They are not tracked, which is a quarter to a third faster. Lanes that race act in ascending order.
+    /// Races are not tracked, which is a quarter to a third faster. Lanes that race act in ascending order.
     Ignore,
 }
 
-/// Steps a warp may take if the launch does not say.
+/// Default limit on the steps of a warp.
 const DEFAULT_STEP_LIMIT: u32 = 100_000_000;
 
-/// A launch: kernel, grid, arguments and how to run it.
+/// A launch: kernel, grid, arguments and options.
 ///
 /// ```
 /// use trueno_gpu::interp::{LaneOrder, Launch, Memory};
-/// # use trueno_gpu::interp::suite;
-/// # let case = &suite::cases()[0];
-/// # let kernel = &case.kernel;
+/// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+/// let kernel = SameFillKernel::new();
 /// let mut memory = Memory::new();
-/// let input = memory.add("input", &case.input);
-/// let output = memory.add_uninit("output", case.expected.len());
-/// Launch::new(kernel)
-///     .arg(input)
-///     .arg(output)
+/// let pages = memory.add("pages", &[7; 4096]);
+/// let flags = memory.add_uninit("flags", 4);
+/// Launch::new(kernel.ir())
+///     .arg(pages)
+///     .arg(flags)
+///     .arg(1u32)
 ///     .lane_order(LaneOrder::Shuffled { seed: 7 })
 ///     .step_limit(10_000)
 ///     .threads(1)
 ///     .run(&mut memory)?;
-/// assert_eq!(memory.bytes(output).unwrap(), case.expected);
+/// assert_eq!(memory.bytes(flags).unwrap(), [1, 0, 0, 0]);
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -212,10 +213,10 @@ pub struct Launch<'k> {
 }
 
 impl<'k> Launch<'k> {
-    /// One block of the kernel's own size, with no arguments yet.
+    /// Prepares a launch of one block of the kernel's own size, without arguments.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel);
     /// ```
     #[must_use]
@@ -232,10 +233,10 @@ impl<'k> Launch<'k> {
         }
     }
 
-    /// Number of blocks.
+    /// Sets the number of blocks.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel).grid(16);
     /// ```
     #[must_use]
@@ -244,15 +245,15 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// The grid that was asked for.
+    /// Returns the number of blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.blocks
     }
 
-    /// Threads a block: a multiple of 32, at most the kernel's own number.
+    /// Sets the number of threads per block: a multiple of 32, at most that of the kernel.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel).block(32);
     /// ```
     #[must_use]
@@ -261,10 +262,10 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// The next argument.
+    /// Adds the next argument.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel).arg(4096u32).arg(1u64 << 40);
     /// ```
     #[must_use]
@@ -273,10 +274,10 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// In which order lanes act where it shows.
+    /// Sets the order in which lanes act where it makes a difference.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// use trueno_gpu::interp::{LaneOrder, Launch};
     /// let launch = Launch::new(kernel).lane_order(LaneOrder::Descending);
     /// ```
@@ -286,10 +287,10 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Whether races on shared memory are looked for. They are, unless this says otherwise.
+    /// Sets whether races on shared memory are detected. They are by default.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// use trueno_gpu::interp::{Launch, Races};
     /// let launch = Launch::new(kernel).races(Races::Ignore);
     /// ```
@@ -299,11 +300,11 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Steps each warp may take, 100 million unless this says otherwise; at most 2^32 - 1. A step is an instruction or
-    /// a move in the control flow, so there are a few more of them than counted instructions.
+    /// Sets the limit on the steps of each warp, 100 million by default and at most 2^32 - 1. A step is an instruction
+    /// or a change of control flow, so there are a few more steps than counted instructions.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel).step_limit(50_000);
     /// ```
     #[must_use]
@@ -312,11 +313,11 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Blocks that run at once, at most. With 1 they run in ascending order on the calling thread, so that even a kernel
-    /// that depends on the blocks' order gives the same result each time.
+    /// Sets how many blocks may run at once. With 1 they run in ascending order on the calling thread, so that even a
+    /// kernel that depends on the order of blocks gives the same result each time.
     ///
     /// ```
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
+    /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
     /// let launch = trueno_gpu::interp::Launch::new(kernel).threads(1);
     /// ```
     #[must_use]
@@ -328,13 +329,13 @@ impl<'k> Launch<'k> {
     /// Runs the grid.
     ///
     /// # Errors
-    /// The fault of the lowest block that has one. What blocks wrote until then stays in memory.
+    /// The fault of the lowest block that has one. What blocks wrote before stays in memory.
     ///
     /// ```
     /// use trueno_gpu::interp::{FaultKind, Launch, Memory};
-    /// # let kernel = &trueno_gpu::interp::suite::cases()[0].kernel;
-    /// let fault = Launch::new(kernel).run(&mut Memory::new()).unwrap_err();
-    /// assert!(matches!(fault.kind, FaultKind::BadLaunch(_)), "two arguments are missing");
+    /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
+    /// let fault = Launch::new(SameFillKernel::new().ir()).run(&mut Memory::new()).unwrap_err();
+    /// assert!(matches!(fault.kind, FaultKind::BadLaunch(_)), "three arguments are missing");
     /// ```
     pub fn run(&self, memory: &mut Memory) -> Result<Report, Fault> {
         let fail = |kind| Fault { kernel: self.kernel.name.clone(), place: None, kind };
@@ -350,12 +351,12 @@ impl<'k> Launch<'k> {
     fn warps_per_block(&self) -> Result<u32, String> {
         let (threads, most) = (self.threads_per_block, self.kernel.warps_per_block.saturating_mul(32));
         if threads == 0 || threads % 32 != 0 || threads > most.min(1024) {
-            return Err(format!("a block of {threads} threads, for a kernel of {most}"));
+            return Err(format!("a block of {threads} threads does not fit a kernel of {most} threads"));
         }
         Ok(threads / 32)
     }
 
-    /// The arguments as bits.
+    /// Returns the arguments as bits.
     fn params(&self, memory: &Memory) -> Result<Vec<u64>, String> {
         let params = &self.kernel.params;
         if params.len() != self.args.len() {
@@ -366,7 +367,7 @@ impl<'k> Launch<'k> {
             (ParamTy::U64, Arg::U64(value)) => Ok(value),
             (ParamTy::Pointer(_), Arg::Pointer { buffer, offset }) => match memory.address(buffer) {
                 Some(start) => Ok(start.wrapping_add(offset)),
-                None => Err(format!("parameter `{}`: the buffer is another memory's", param.name)),
+                None => Err(format!("parameter `{}`: the buffer belongs to another memory", param.name)),
             },
             (ty, arg) => Err(format!("parameter `{}` is {ty:?}, the argument {arg:?}", param.name)),
         });

@@ -1,4 +1,4 @@
-//! Narrowing on purpose: the low part of a wider word, a lane's number in few bits.
+//! Intended narrowing conversions.
 #![expect(clippy::cast_possible_truncation, reason = "dropping the high part is the purpose")]
 
 #[inline]
@@ -21,7 +21,7 @@ pub(super) const fn low8(v: u32) -> u8 {
     v as u8
 }
 
-/// The number of a lane, or of one of at most 32 things.
+/// Returns the number of a lane, or of one of at most 32 things.
 #[inline]
 pub(super) const fn lane_u32(lane: usize) -> u32 {
     lane as u32

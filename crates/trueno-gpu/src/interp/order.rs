@@ -1,11 +1,11 @@
-//! The order in which lanes take their turns where turns show: conflicting stores and atomics.
+//! The order in which lanes act where it makes a difference: conflicting stores and atomics.
 
 use super::narrow::low32;
 
-/// In which order the lanes of a warp act within one instruction.
+/// The order in which the lanes of a warp act within one instruction.
 ///
-/// It shows where several lanes store to the same bytes on purpose (the last one to store wins) and in what atomics give
-/// back. A kernel whose output must not depend on the device gives the same bytes in every order.
+/// It makes a difference where several lanes store to the same bytes on purpose (the last one wins), and for the
+/// results of atomics. A kernel whose output must not depend on the device gives the same bytes in every order.
 ///
 /// ```
 /// use trueno_gpu::interp::LaneOrder;
@@ -27,7 +27,7 @@ pub enum LaneOrder {
 }
 
 impl LaneOrder {
-    /// A seed for a warp's random choices.
+    /// Returns a seed for the random choices of a warp.
     pub(super) fn seed(self, block: u32, warp: u32) -> u64 {
         let own = match self {
             Self::Ascending => 1,
@@ -37,7 +37,7 @@ impl LaneOrder {
         mix(own ^ mix(u64::from(block) << 32 | u64::from(warp)))
     }
 
-    /// The lanes of a mask in their turns: the first `lanes.count_ones()` entries.
+    /// Returns the lanes of a mask in order: the first `lanes.count_ones()` entries.
     pub(super) fn turns(self, lanes: u32, random: &mut Random) -> [u8; 32] {
         let mut turns = [0; 32];
         let members = (0..32u8).filter(|lane| lanes >> lane & 1 == 1);

@@ -1,9 +1,9 @@
-//! The flat program a kernel's tree is lowered to: steps with jump targets and register slots.
+//! The flat program that a kernel is lowered to: steps with jump targets and register slots.
 //!
-//! Constants, parameters and special registers are slots too, filled before a warp starts, so that every operand is
-//! read the same way. Structures that lanes can part in have a frame, whose number is known beforehand; a uniform `If` needs
-//! none. Lanes that leave a structure early simply drop out of the active set and come back at the frame's end; when
-//! none is left, the step names where to go on (`skip`): the end of the innermost frame.
+//! Constants, parameters and special registers are slots too. They are filled before a warp starts, so that all
+//! operands are read the same way. Structures in which lanes can diverge have a frame with a fixed number; a uniform
+//! `If` needs none. Lanes that leave a structure early drop out of the active set and return at the end of the frame.
+//! When no lane is left, the step names where to continue (`skip`): the end of the innermost frame.
 
 use crate::inst::{CountKind, L32, L64, Mask};
 use crate::ir::{AtomOp, BoolOp, Path, ReduxOp, SharedLayout, ShflMode, VoteMode};
@@ -16,7 +16,7 @@ pub(super) type Pc = u32;
 /// Index of a frame.
 pub(super) type FrameId = u32;
 
-/// A predicate slot and what to flip of it.
+/// A predicate slot, possibly negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cond {
     pub(super) slot: Slot,
@@ -35,7 +35,7 @@ pub(super) struct MemOp {
 }
 
 impl MemOp {
-    /// Bytes a lane touches.
+    /// Returns the number of bytes per lane.
     pub(super) fn bytes(&self) -> u32 {
         self.ty.bytes() * u32::from(self.count)
     }
@@ -227,23 +227,23 @@ pub(super) enum Code {
     BarBlock,
     Fence,
 
-    /// Goes on at `otherwise` unless the condition holds in all active lanes.
+    /// Continues at `otherwise` unless the condition holds in all active lanes.
     UniformIf {
         cond: Cond,
         otherwise: Pc,
     },
-    /// Keeps the lanes whose condition holds, the others wait in the frame.
+    /// Keeps the lanes whose condition holds. The others wait in the frame.
     Split {
         cond: Cond,
         frame: FrameId,
         otherwise: Pc,
     },
-    /// The waiting lanes' turn.
+    /// Switches to the waiting lanes.
     Else {
         frame: FrameId,
         end: Pc,
     },
-    /// All lanes that are left go on.
+    /// Continues with all remaining lanes.
     Merge {
         frame: FrameId,
         skip: Pc,
@@ -278,18 +278,18 @@ pub(super) enum Code {
     End,
 }
 
-/// A step: a code for the lanes where the guard holds.
+/// A step, executed by the lanes where the guard holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line {
     pub(super) code: Code,
     pub(super) guard: Cond,
-    /// How it is counted; `None` for what is no instruction.
+    /// Category in which it is counted; `None` if it is not an instruction.
     pub(super) kind: Option<CountKind>,
     /// Index into [`Program::sites`].
     pub(super) site: u32,
 }
 
-/// The statement a step came from.
+/// The statement that a step came from.
 #[derive(Debug, Clone)]
 pub(super) struct Site {
     pub(super) path: Path,
@@ -304,11 +304,11 @@ pub(super) struct Program {
     pub(super) sites: Vec<Site>,
     pub(super) sections: Vec<String>,
     pub(super) frames: u32,
-    /// Register files as a warp starts with them: registers first, constants after them.
+    /// Initial register files of a warp: registers first, then constants.
     pub(super) w: File<L32>,
     pub(super) d: File<L64>,
     pub(super) p: File<Mask>,
-    /// Slots to be filled for each warp, if the kernel reads them.
+    /// Slots to fill for each warp, if the kernel reads them.
     pub(super) tid: Option<Slot>,
     pub(super) ctaid: Option<Slot>,
     pub(super) has_block_barrier: bool,
@@ -316,7 +316,7 @@ pub(super) struct Program {
     pub(super) shared_base: u32,
 }
 
-/// A register file before the start: names of the registers, then constants.
+/// A register file before the start: the names of the registers, then constants.
 #[derive(Debug, Default)]
 pub(super) struct File<T> {
     pub(super) names: Vec<String>,

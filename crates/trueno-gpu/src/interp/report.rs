@@ -1,4 +1,5 @@
-//! What a run counted: warp instructions by kind, shared-memory wavefronts, global sectors; in sum, by warp, by section.
+//! Counters of a run: warp instructions by kind, shared-memory wavefronts, global sectors; in total, per warp and per
+//! section.
 
 use crate::inst::CountKind;
 use std::ops::{AddAssign, Index};
@@ -18,9 +19,9 @@ const KINDS: [CountKind; 11] = [
     CountKind::Branch,
 ];
 
-/// Counters. Indexed by [`CountKind`] they give warp instructions.
+/// Counters. Indexing by [`CountKind`] returns warp instructions.
 ///
-/// A warp instruction counts once however many lanes run it, even none: a device issues it all the same.
+/// A warp instruction counts once, however many lanes execute it, even none, because a device issues it anyway.
 ///
 /// ```
 /// use trueno_gpu::{inst::CountKind, interp::Counts};
@@ -31,19 +32,19 @@ const KINDS: [CountKind; 11] = [
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     by_kind: [u64; KINDS.len()],
-    /// Passes through shared memory: 1 for an access without bank conflicts, one more for each further word of the
-    /// busiest bank. Accesses of 8 and 16 bytes go by half and quarter warps.
+    /// Passes through shared memory: 1 for an access without bank conflicts, and one more for each additional word of
+    /// the busiest bank. Accesses of 8 and 16 bytes are served in half and quarter warps.
     pub shared_wavefronts: u64,
-    /// 32-byte sectors that loads touched, distinct within each instruction.
+    /// 32-byte sectors that loads accessed, distinct within each instruction.
     pub global_sectors_read: u64,
-    /// 32-byte sectors that stores touched, distinct within each instruction.
+    /// 32-byte sectors that stores accessed, distinct within each instruction.
     pub global_sectors_written: u64,
-    /// 32-byte sectors that atomics touched, distinct within each instruction.
+    /// 32-byte sectors that atomics accessed, distinct within each instruction.
     pub global_sectors_atomic: u64,
 }
 
 impl Counts {
-    /// All warp instructions, moves and branches included.
+    /// Returns the number of all warp instructions, including moves and branches.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::interp::Counts::default().instructions(), 0);
@@ -53,7 +54,7 @@ impl Counts {
         self.by_kind.iter().sum()
     }
 
-    /// The kinds with their counts, zeros left out.
+    /// Returns the kinds with their counts, without zeros.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::interp::Counts::default().kinds().count(), 0);
@@ -62,7 +63,7 @@ impl Counts {
         KINDS.into_iter().zip(self.by_kind).filter(|(_, count)| *count > 0)
     }
 
-    /// A counter as a figure for each of `units`: pages, bytes.
+    /// Returns a counter per unit, for example per page or byte.
     ///
     /// ```
     /// use trueno_gpu::interp::Counts;
@@ -98,72 +99,70 @@ impl AddAssign<&Self> for Counts {
     }
 }
 
-/// What one warp counted.
+/// The counters of one warp.
 ///
 /// ```
+/// use trueno_gpu::KernelBuilder;
 /// use trueno_gpu::interp::{Launch, Memory};
-/// # let case = &trueno_gpu::interp::suite::cases()[0];
-/// # let mut memory = Memory::new();
-/// # let (input, output) = (memory.add("input", &case.input), memory.add_uninit("output", case.expected.len()));
-/// # let launch = Launch::new(&case.kernel).arg(input).arg(output);
-/// let report = launch.run(&mut memory)?;
-/// assert_eq!((report.warps[0].block, report.warps[0].warp), (0, 0));
+/// let kernel = KernelBuilder::new("nothing").with_warps_per_block(4).finish().unwrap();
+/// let report = Launch::new(&kernel).grid(2).run(&mut Memory::new())?;
+/// assert_eq!((report.warps[5].block, report.warps[5].warp), (1, 1));
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WarpReport {
-    /// Its block.
+    /// The block.
     pub block: u32,
-    /// Its number in the block.
+    /// Number of the warp in the block.
     pub warp: u32,
-    /// Its counters.
+    /// The counters.
     pub counts: Counts,
 }
 
-/// What a section of the kernel counted, over all warps.
+/// The counters of a section of the kernel, over all warps.
 ///
 /// ```
+/// use trueno_gpu::KernelBuilder;
 /// use trueno_gpu::interp::{Launch, Memory};
-/// # let case = &trueno_gpu::interp::suite::cases()[0];
-/// # let mut memory = Memory::new();
-/// # let (input, output) = (memory.add("input", &case.input), memory.add_uninit("output", case.expected.len()));
-/// # let launch = Launch::new(&case.kernel).arg(input).arg(output);
-/// let report = launch.run(&mut memory)?;
-/// assert_eq!(report.sections[0].section, None, "this kernel has no sections");
-/// assert_eq!(report.sections[0].counts, report.total);
+/// let k = KernelBuilder::new("sections");
+/// k.section("wait");
+/// k.sync_warp();
+/// let report = Launch::new(&k.finish().unwrap()).run(&mut Memory::new())?;
+/// let wait = report.sections.iter().find(|section| section.section.as_deref() == Some("wait"));
+/// assert_eq!(wait.map(|section| section.counts), Some(report.total));
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SectionReport {
-    /// The section's comment; `None` for what comes before the first.
+    /// Comment of the section; `None` for the code before the first.
     pub section: Option<String>,
-    /// Its counters.
+    /// The counters.
     pub counts: Counts,
 }
 
-/// What a run counted.
+/// The counters of a run.
 ///
 /// ```
-/// use trueno_gpu::interp::{Launch, Memory};
+/// use trueno_gpu::KernelBuilder;
 /// use trueno_gpu::inst::CountKind;
-/// # use trueno_gpu::interp::suite;
-/// # let case = &suite::cases()[0];
-/// # let mut memory = Memory::new();
-/// # let input = memory.add("input", &case.input);
-/// # let output = memory.add_uninit("output", case.expected.len());
-/// # let kernel = &case.kernel;
-/// let report = Launch::new(kernel).arg(input).arg(output).run(&mut memory)?;
+/// use trueno_gpu::interp::{Launch, Memory};
+/// let k = KernelBuilder::new("store_lanes");
+/// k.param_ptr::<u32>("output").index(k.lane_id()).store(k.lane_id());
+/// let mut memory = Memory::new();
+/// let output = memory.add_uninit("output", 128);
+/// let report = Launch::new(&k.finish().unwrap()).arg(output).run(&mut memory)?;
 /// assert_eq!(report.warps.len(), 1);
 /// assert!(report.total.instructions() > 0);
-/// assert_eq!(report.total[CountKind::GlobalStore], report.warps[0].counts[CountKind::GlobalStore]);
+/// assert_eq!(report.total[CountKind::GlobalStore], 1);
+/// assert_eq!(report.total.global_sectors_written, 4);
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// The sum over all warps.
+    /// Total over all warps.
     pub total: Counts,
-    /// By warp, in order of blocks.
+    /// Per warp, in order of blocks.
     pub warps: Vec<WarpReport>,
-    /// By section of the kernel, in order of first appearance; sections of the same name are one.
+    /// Per section of the kernel, in order of first appearance. Sections with the same name are one.
     pub sections: Vec<SectionReport>,
 }

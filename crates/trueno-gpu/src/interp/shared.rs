@@ -1,11 +1,11 @@
-//! A block's shared memory: data, what was written, and who touched each byte since the last barrier.
+//! The shared memory of a block: data, which bytes were written, and who accessed each byte since the last barrier.
 //!
-//! One cell holds one 32-bit word with all that is known of its four bytes, so that an access costs one look. Per byte it
-//! has the last writer and the readers since the warp's last barrier; per word, the times of the two. Times are exact
-//! while barriers are of all lanes; after a barrier of some lanes the newest time of the word stands for all its bytes,
-//! so that lanes which share a word across such a barrier may be reported although they touch different bytes of it at
-//! different times. Warps of a block run one after the other between block barriers, so a cell needs to remember of
-//! other warps only what they did in sum.
+//! One cell holds a 32-bit word and everything known about its four bytes, so that an access needs one lookup. Per byte
+//! it has the last writer, and the readers since the last barrier of the warp; per word, the times of the two. Times
+//! are exact while barriers include all lanes. After a barrier of some lanes, the newest time of the word stands for
+//! all its bytes, so lanes that share a word across such a barrier may be reported although they access different bytes
+//! of it at different times. Between block barriers the warps of a block run one after the other, so a cell only needs
+//! a summary of what other warps did.
 
 use super::clock::LaneClock;
 use super::fault::{Access, LaneSet, Rival};
@@ -13,7 +13,7 @@ use super::memory::Problem;
 use super::narrow::{lane_u8, low32};
 use super::traffic::bits;
 
-/// Where shared memory starts. Not 0, so that a kernel that counts on a base of 0 faults.
+/// Start of shared memory. It is not 0, so that a kernel that relies on a base of 0 faults.
 pub(super) const fn base_address(align: u32) -> u32 {
     if align > 1024 { align } else { 1024 }
 }
@@ -21,26 +21,26 @@ pub(super) const fn base_address(align: u32) -> u32 {
 #[derive(Debug, Clone, Copy, Default)]
 struct Cell {
     data: u32,
-    /// Block phase and warp that touched the word last.
+    /// Block phase and warp that accessed the word last.
     owner: u32,
     write_time: u32,
     read_time: u32,
-    /// Four tags: who wrote each byte.
+    /// Four tags: the writer of each byte.
     writers: u32,
-    /// Four tags: who read each byte.
+    /// Four tags: the readers of each byte.
     readers: u32,
-    /// What the owner and what other warps did since the last block barrier.
+    /// What the owner and other warps did since the last block barrier.
     sums: Sums,
     /// `0xff` in each byte that was written.
     written: u32,
 }
 
-/// Bytes of a word touched, by kind of access: one nibble each for reads, writes, conflicting writes, atomics. The low
-/// half is for the owner, the high half for the other warps.
+/// Bytes of a word that were accessed, by kind: one nibble each for reads, writes, conflicting writes and atomics. The
+/// low half is for the owner, the high half for other warps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sums(u32);
 
-/// A tag names the lane and kind of an access in one byte: `many | kind (2 bits) | lane (5 bits)`; 0 is nobody.
+/// A tag holds the lane and kind of an access in one byte: `many | kind (2 bits) | lane (5 bits)`; 0 means none.
 mod tag {
     use super::Access;
     pub(super) const MANY: u8 = 0x80;
@@ -61,7 +61,7 @@ mod tag {
             _ => Access::Write,
         }
     }
-    /// The tag in all four bytes.
+    /// Repeats the tag in all four bytes.
     pub(super) const fn splat(tag: u8) -> u32 {
         tag as u32 * 0x0101_0101
     }
@@ -77,12 +77,13 @@ impl Sums {
         }
     }
 
-    /// The owner's accesses become the other warps'.
+    /// Moves the owner's accesses to those of other warps.
     fn pass_on(self) -> Self {
         Self((self.0 >> 16 | self.0) << 16)
     }
 
-    /// One bit for each kind of access, times the nibble of a byte mask, are what other warps must not have done.
+    /// Returns the accesses that other warps must not have made: one bit per kind, to be multiplied by the nibble of a
+    /// byte mask.
     const fn rivals(access: Access) -> u32 {
         0x10000
             * match access {
@@ -94,7 +95,7 @@ impl Sums {
     }
 }
 
-/// Whether two unordered accesses of different lanes are no race.
+/// Returns `true` if two unordered accesses of different lanes do not race.
 const fn compatible(a: Access, b: Access) -> bool {
     matches!(
         (a, b),
@@ -104,17 +105,17 @@ const fn compatible(a: Access, b: Access) -> bool {
     )
 }
 
-/// Who accesses, when: what race tracking needs beyond the address, the same for all lanes of an instruction.
+/// What race tracking needs besides the address, the same for all lanes of an instruction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Visit<'a> {
     clock: &'a LaneClock,
     floor: u32,
-    /// The warp's step.
+    /// Step of the warp.
     now: u32,
     /// Block phase and warp.
     owner: u32,
     access: Access,
-    /// The tag of lane 0.
+    /// Tag of lane 0.
     tag: u8,
     /// From [`Sums::rivals`].
     rivals: u32,
@@ -122,14 +123,14 @@ pub(super) struct Visit<'a> {
     shift: u32,
 }
 
-/// What is wrong with a shared access.
+/// The problem with a shared access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SharedProblem {
-    /// A read of a byte that nothing wrote.
+    /// A read of a byte that was never written.
     Unwritten { address: u32 },
-    /// Byte address, and the earlier access.
+    /// Address of the byte, and the earlier access.
     Race { address: u32, earlier: Access, rival: Rival },
-    /// Two lanes of this very store.
+    /// Two lanes of the same store.
     Conflict { address: u32 },
 }
 
@@ -138,7 +139,7 @@ pub(super) struct SharedMemory {
     base: u32,
     len_bytes: u32,
     cells: Vec<Cell>,
-    /// Counts block barriers, over all blocks that use this memory.
+    /// Number of block barriers, over all blocks that use this memory.
     phase: u32,
     track_races: bool,
 }
@@ -149,18 +150,18 @@ impl SharedMemory {
         Self { base, len_bytes, cells, phase: 1, track_races }
     }
 
-    /// A new block starts: nothing is written.
+    /// Starts a new block, with unwritten memory.
     pub(super) fn reset(&mut self) {
         self.cells.fill(Cell::default());
         self.phase = 1;
     }
 
-    /// All warps met at a block barrier.
+    /// Records that all warps met at a block barrier.
     pub(super) fn block_barrier(&mut self) {
         self.phase += 1;
     }
 
-    /// Access by a warp at its step `now`.
+    /// Returns the tracking data for an access of a warp at its step `now`.
     pub(super) fn visit<'a>(&self, clock: &'a LaneClock, now: u32, warp: u32, access: Access) -> Visit<'a> {
         Visit {
             clock,
@@ -174,7 +175,7 @@ impl SharedMemory {
         }
     }
 
-    /// The first problem of bounds or alignment that an access has here.
+    /// Returns the first problem of bounds or alignment that an access has.
     #[inline]
     pub(super) fn check(&self, address: u32, bytes: u32) -> Result<(), Problem> {
         if u64::from(address.wrapping_sub(self.base)) + u64::from(bytes) > u64::from(self.len_bytes) {
@@ -186,9 +187,9 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// The lanes whose access is out of bounds or misaligned.
+    /// Returns the lanes whose access is out of bounds or misaligned.
     pub(super) fn check_all(&self, addresses: &[u32; 32], lanes: u32, bytes: u32) -> u32 {
-        // Addresses past the last that fits. With less memory than one access, all are.
+        // Addresses past the last one that fits. If the memory is smaller than one access, all are.
         let Some(last) = self.len_bytes.checked_sub(bytes) else { return lanes };
         let mut bad = 0;
         for (lane, &address) in addresses.iter().enumerate() {
@@ -197,7 +198,7 @@ impl SharedMemory {
         bad & lanes
     }
 
-    /// Loads `BYTES` bytes (1, 2 or 4) a lane at checked addresses, zero-extended.
+    /// Loads `BYTES` bytes (1, 2 or 4) per lane at checked addresses, zero-extended.
     pub(super) fn load_lanes<const BYTES: u32>(
         &mut self,
         visit: &Visit<'_>,
@@ -211,7 +212,7 @@ impl SharedMemory {
         Ok(loaded)
     }
 
-    /// Stores the low `BYTES` bytes (1, 2 or 4) a lane at checked addresses, lanes ascending.
+    /// Stores the low `BYTES` bytes (1, 2 or 4) per lane at checked addresses, in ascending order of lanes.
     pub(super) fn store_lanes<const BYTES: u32>(
         &mut self,
         visit: &Visit<'_>,
@@ -226,7 +227,7 @@ impl SharedMemory {
     }
 
     /// Loads `BYTES` bytes (1, 2 or 4) at a checked address, zero-extended.
-    // Inlined into the loops over the lanes, where most of it is the same for all: a third faster over all.
+    // Inlined into the loops over lanes, where most of it is the same for all lanes: a third faster overall.
     #[inline(always)]
     pub(super) fn load<const BYTES: u32>(
         &mut self,
@@ -241,7 +242,7 @@ impl SharedMemory {
             return Err(SharedProblem::Unwritten { address: (address & !3) + missing.trailing_zeros() / 8 });
         }
         if self.track_races {
-            // Atomics come here too: they both read and write.
+            // Atomics get here too: they both read and write.
             if visit.access == Access::Read {
                 cell.touch::<true>(visit, lane, address, field)?;
             } else {
@@ -270,7 +271,7 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// Replaces 4 or 8 bytes by a function of them; gives the old value back.
+    /// Replaces 4 or 8 bytes by a function of them. Returns the old value.
     pub(super) fn atomic(
         &mut self,
         visit: &Visit<'_>,
@@ -296,9 +297,9 @@ impl SharedMemory {
 #[derive(Debug, Clone, Copy)]
 struct Field {
     shift: u32,
-    /// `0xff` in each byte.
+    /// `0xff` in each byte of the access.
     mask: u32,
-    /// One bit a byte.
+    /// One bit per byte.
     nibble: u32,
 }
 
@@ -312,7 +313,7 @@ impl Field {
 }
 
 impl Cell {
-    /// Checks an access against what is known of the word, and adds it.
+    /// Checks an access against what is known about the word, and records it.
     #[inline(always)]
     fn touch<const READ: bool>(
         &mut self,
@@ -327,7 +328,7 @@ impl Cell {
         let known_writers = if self.write_time > visit.floor { self.writers } else { 0 };
         let known_readers = if self.read_time > visit.floor { self.readers } else { 0 };
         let (writers, readers) = (known_writers & field.mask, known_readers & field.mask);
-        // Nobody, or this lane alone with accesses of this kind, is the common case; for reads, so are many readers.
+        // The common case: no earlier access, or only of this kind by this lane. For reads, also many readers.
         let me = tag::splat(visit.tag | lane_u8(lane)) & field.mask;
         let mut suspect = writers != 0 && writers != me || self.sums.0 & visit.rivals.wrapping_mul(field.nibble) != 0;
         if !READ {
@@ -354,12 +355,12 @@ impl Cell {
     fn change_owner(&mut self, owner: u32) {
         self.sums = if self.owner >> 5 == owner >> 5 { self.sums.pass_on() } else { Sums::default() };
         self.owner = owner;
-        // Times are the warp's own.
+        // Times belong to the warp.
         self.write_time = 0;
         self.read_time = 0;
     }
 
-    /// Finds out whether the tags of unordered writers and readers, or other warps' accesses, make a race.
+    /// Finds out whether unordered writers and readers, or accesses of other warps, make a race.
     #[inline(never)]
     fn investigate(
         &self,
@@ -413,16 +414,16 @@ fn rival(tag: u8, lane: usize) -> Rival {
     }))
 }
 
-/// The bytes that have a tag.
+/// Returns the bytes that have a tag.
 fn tags(word: u32) -> impl Iterator<Item = (u32, u8)> {
     (0u32..).zip(word.to_le_bytes()).filter(|(_, tag)| *tag != 0)
 }
 
-/// [`tag::MANY`] in each byte where `old` has a tag that is not `me`'s. Readers are all of one kind, so that this and the
-/// union of the tags make the new ones: where several lanes meet, their numbers no longer matter.
+/// Returns [`tag::MANY`] in each byte where `old` has a tag other than `me`'s. All readers are of one kind, so this and
+/// the union of the tags make the new tags: once several lanes meet, their numbers no longer matter.
 #[inline]
 fn many(old: u32, me: u32) -> u32 {
-    // Carries stay inside each byte; a byte's top bit says that it is not 0.
+    // Carries stay inside each byte. The top bit of a byte says that it is not 0.
     let nonzero = |v: u32| (((v & 0x7f7f_7f7f) + 0x7f7f_7f7f) | v) & 0x8080_8080;
     nonzero(old) & nonzero(old ^ me)
 }

@@ -1,10 +1,10 @@
-//! What memory instructions cost on a device: shared-memory wavefronts and global sectors.
+//! The cost of memory instructions on a device: shared-memory wavefronts and global sectors.
 
 use super::narrow::lane_u32;
 use super::warp::LANE_BIT;
 
-/// The wavefronts of one shared access: banks are 4 bytes wide and 32 in number, and one wavefront serves one word of
-/// each bank, to however many lanes. Accesses of 8 bytes go by half warps, of 16 bytes by quarters.
+/// Returns the wavefronts of one shared access. There are 32 banks of 4 bytes, and one wavefront serves one word of
+/// each bank to any number of lanes. Accesses of 8 bytes are served in half warps, of 16 bytes in quarter warps.
 pub(super) fn wavefronts(addresses: &[u32; 32], lanes: u32, bytes: u32) -> u32 {
     match bytes {
         8 => (0..2).map(|group| group_wavefronts(addresses, lanes & 0xffff << (group * 16), 2)).sum(),
@@ -25,8 +25,8 @@ fn group_wavefronts(addresses: &[u32; 32], lanes: u32, words: u32) -> u32 {
     banks.most
 }
 
-/// From the first word touched to the last. If it is less than a row of all banks, no bank has two words: what most
-/// accesses pass, as the loop vectorises.
+/// Returns the distance from the first word accessed to the last. If it is less than a row of all banks, no bank has
+/// two words. Most accesses end here, since the loop vectorises.
 fn span_bytes(addresses: &[u32; 32], lanes: u32) -> u32 {
     let first = addresses[lanes.trailing_zeros() as usize & 31];
     let (mut low, mut high) = (first, first);
@@ -38,18 +38,18 @@ fn span_bytes(addresses: &[u32; 32], lanes: u32) -> u32 {
     (high & !3) - (low & !3)
 }
 
-/// Distinct words seen, by bank.
+/// Distinct words, by bank.
 #[derive(Default)]
 struct Banks {
-    /// One bit a bank.
+    /// One bit per bank.
     used: u32,
     /// The first word of each used bank, and how many it has.
     first: [u32; 32],
     count: [u8; 32],
-    /// Further words: at most all but one of 32, whatever the width of the access.
+    /// Additional words: at most 31, whatever the width of the access.
     further: [u32; 32],
     furthers: usize,
-    /// The largest of `count`.
+    /// Largest value in `count`.
     most: u32,
 }
 
@@ -72,8 +72,8 @@ impl Banks {
     }
 }
 
-/// The wavefronts of one shared atomic, each lane of a bank in its own turn: an upper bound, as a device can merge lanes
-/// of some operations.
+/// Returns the wavefronts of one shared atomic, with each lane of a bank in its own pass. This is an upper bound, since
+/// a device can merge the lanes of some operations.
 pub(super) fn atomic_wavefronts(addresses: &[u32; 32], lanes: u32, bytes: u32) -> u32 {
     let mut in_bank = [0u32; 32];
     for lane in bits(lanes) {
@@ -84,13 +84,13 @@ pub(super) fn atomic_wavefronts(addresses: &[u32; 32], lanes: u32, bytes: u32) -
     in_bank.into_iter().fold(0, u32::max)
 }
 
-/// Distinct 32-byte sectors of one global access; each lane's part lies in one.
+/// Returns the number of distinct 32-byte sectors of one global access. Each lane's part lies in one sector.
 pub(super) fn sectors(addresses: &[u64; 32], lanes: u32) -> u32 {
     let mut seen = [0u64; 32];
     let mut count = 0;
     for lane in bits(lanes) {
         let sector = addresses[lane] >> 5;
-        // Neighbours are the likeliest to share, so the newest come first.
+        // Neighbours are most likely to share, so compare with the newest first.
         if !seen[..count].iter().rev().any(|&s| s == sector) {
             seen[count] = sector;
             count += 1;
@@ -99,7 +99,7 @@ pub(super) fn sectors(addresses: &[u64; 32], lanes: u32) -> u32 {
     lane_u32(count)
 }
 
-/// The lanes of a mask, ascending.
+/// Returns the lanes of a mask, in ascending order.
 #[inline]
 pub(super) fn bits(mut mask: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {

@@ -10,7 +10,7 @@ use crate::inst::{L32, L64, Mask};
 use crate::ir::BoolOp;
 use crate::types::RegClass;
 
-/// Steps after which a warp lets other threads run.
+/// Number of steps after which a warp lets other threads run.
 const STEPS_BETWEEN_YIELDS: u32 = 1 << 14;
 
 pub(super) const ALL: u32 = u32::MAX;
@@ -24,7 +24,7 @@ pub(super) struct Context<'a> {
     pub(super) step_limit: u32,
 }
 
-/// One class's registers: values, and which lanes have written each.
+/// The registers of one class: values, and which lanes have written each.
 #[derive(Debug, Default)]
 pub(super) struct Bank<T> {
     pub(super) value: Vec<T>,
@@ -42,24 +42,24 @@ impl<T: Copy + Default> Bank<T> {
         Self { value, written, registers }
     }
 
-    /// Forgets the registers, keeps the constants.
+    /// Clears the registers and keeps the constants.
     fn reset(&mut self) {
         self.written[..self.registers].fill(0);
     }
 }
 
-/// Lanes parked in a structure.
+/// Lanes that wait in a structure.
 #[derive(Debug, Clone, Copy, Default)]
 struct Frame {
     /// Lanes of the other side of an `If`.
     waiting: u32,
-    /// Lanes through with their side of an `If`, or out of the loop or scope.
+    /// Lanes that finished their side of an `If`, or left the loop or scope.
     done: u32,
-    /// Lanes that wait for the loop's next round.
+    /// Lanes that wait for the next iteration of the loop.
     next_round: u32,
 }
 
-/// Why [`Warp::run`] came back.
+/// Why [`Warp::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stop {
     Ended,
@@ -74,7 +74,7 @@ pub(super) struct Warp {
     pub(super) p: Bank<Mask>,
     pub(super) clock: LaneClock,
     pub(super) random: Random,
-    /// The step being run.
+    /// The current step.
     pub(super) pc: usize,
     pub(super) steps: u32,
     active: u32,
@@ -102,7 +102,7 @@ impl Warp {
         }
     }
 
-    /// Makes it warp `index` of a block, at its start.
+    /// Turns it into warp `index` of a block, at its start.
     pub(super) fn reset(&mut self, cx: &Context<'_>, block: u32, index: u32) {
         self.index = index;
         self.w.reset();
@@ -125,10 +125,10 @@ impl Warp {
         self.traffic.fill(0);
     }
 
-    /// Runs from the current step to the end or to the next block barrier. On a fault, `pc` is the step at fault.
+    /// Runs from the current step to the end or the next block barrier. After a fault, `pc` is the faulting step.
     pub(super) fn run(&mut self, cx: &Context<'_>, shared: &mut SharedMemory) -> Step<Stop> {
         let lines = &cx.program.lines[..];
-        // Unary to quaternary functions of registers, by the classes of their operands.
+        // Functions of one to four registers, by the classes of their operands.
         macro_rules! pure {
             ($exec:ident, $bank:ident[$dst:ident] = $f:ident($($from:ident[$src:ident]),*)) => {{
                 let written = ALL $(& self.$from.written[$src as usize])*;
@@ -168,7 +168,7 @@ impl Warp {
                 return trap(self.active, FaultKind::StepLimit { limit: u64::from(cx.step_limit) });
             }
             self.steps += 1;
-            // A warp may be waiting for another thread's block, which needs a core to go on.
+            // The warp may be waiting for a block of another thread, which needs a core.
             if self.steps.is_multiple_of(STEPS_BETWEEN_YIELDS) {
                 std::thread::yield_now();
             }
@@ -193,13 +193,13 @@ impl Warp {
                 Code::P1 { f, dst, a } => pure!(exec, p[dst] = f(p[a])),
                 Code::P2 { f, dst, a, b } => pure!(exec, p[dst] = f(p[a], p[b])),
                 Code::Cmp32 { f, dst, a, b, combine } => {
-                    // Read first: it may be the destination's old value.
+                    // Read first: this may be the old value of the destination.
                     let combine = self.combined(combine, exec, cx.program)?;
                     pure!(exec, p[dst] = f(w[a], w[b]));
                     self.combine(dst, combine, exec);
                 }
                 Code::Cmp64 { f, dst, a, b, combine } => {
-                    // Read first: it may be the destination's old value.
+                    // Read first: this may be the old value of the destination.
                     let combine = self.combined(combine, exec, cx.program)?;
                     pure!(exec, p[dst] = f(d[a], d[b]));
                     self.combine(dst, combine, exec);
@@ -257,7 +257,7 @@ impl Warp {
                 }
                 Code::End => return Ok(Stop::Ended),
 
-                // A device issues these all the same, but nothing comes of them.
+                // A device issues these as well, but they have no effect.
                 _ if exec == 0 => {}
                 Code::SharedLoad { op, uniform } => self.shared_load(cx, shared, &op, uniform, exec)?,
                 Code::SharedStore { op, conflicting } => self.shared_store(cx, shared, &op, conflicting, exec)?,
@@ -285,7 +285,7 @@ impl Warp {
         }
     }
 
-    /// Goes on with these lanes; where none is left, at `skip`.
+    /// Continues with these lanes; if none is left, at `skip`.
     #[inline]
     fn go_on(&mut self, lanes: u32, skip: u32, next: &mut usize) {
         self.active = lanes;
@@ -294,7 +294,7 @@ impl Warp {
         }
     }
 
-    /// Lanes of `lanes` whose condition holds; they must have written it.
+    /// Returns the lanes of `lanes` whose condition holds. They must have written it.
     #[inline]
     pub(super) fn condition(&self, cond: Cond, lanes: u32, program: &Program) -> Step<u32> {
         let slot = cond.slot as usize;
@@ -304,7 +304,7 @@ impl Warp {
         Ok(lanes & (self.p.value[slot] ^ cond.flip))
     }
 
-    /// Active lanes that take a branch.
+    /// Returns the active lanes that take a branch.
     #[inline]
     fn decide(&self, cond: Cond, uniform: bool, program: &Program) -> Step<u32> {
         let taking = self.condition(cond, self.active, program)?;
@@ -315,7 +315,7 @@ impl Warp {
         Ok(taking)
     }
 
-    /// The other side of a compare that is combined with a predicate.
+    /// Applies the predicate that a comparison is combined with.
     #[inline]
     fn combined(&self, combine: Option<(BoolOp, Cond)>, exec: u32, program: &Program) -> Step<Option<(BoolOp, u32)>> {
         match combine {
@@ -385,7 +385,7 @@ pub(super) const LANE_BIT: [u32; 32] = {
 macro_rules! set_lanes {
     ($ty:ty) => {
         impl Bank<[$ty; 32]> {
-            /// Writes the given lanes.
+            /// Writes the register in the given lanes.
             #[inline]
             pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &[$ty; 32]) {
                 let old = &mut self.value[dst as usize];
@@ -405,7 +405,7 @@ set_lanes!(u32);
 set_lanes!(u64);
 
 impl Bank<Mask> {
-    /// Writes the given lanes.
+    /// Writes the register in the given lanes.
     #[inline]
     pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &Mask) {
         let old = &mut self.value[dst as usize];

@@ -9,16 +9,16 @@ use crate::inst::{L32, shfl_source};
 use crate::ir::{ReduxOp, VoteMode};
 use crate::types::RegClass;
 
-/// Who takes part in a warp operation.
+/// The lanes that take part in a warp operation.
 enum Members<'a> {
-    /// All lanes that run it, together.
+    /// All lanes that execute it, together.
     One,
-    /// Groups; each lane has the mask of its own.
+    /// Several groups. Each lane has the mask of its own.
     Groups(&'a L32),
 }
 
 impl Warp {
-    /// Checks that each lane's mask names exactly the lanes that run this with the same mask.
+    /// Checks that the mask of each lane names exactly the lanes that execute this with the same mask.
     fn members(
         &self,
         cx: &Context<'_>,
@@ -46,7 +46,7 @@ impl Warp {
         self.members(cx, mask, exec, |members, reached| FaultKind::WarpOperationMissed { members, reached })
     }
 
-    /// A function of each lane's group, computed once if there is one group.
+    /// Applies a function to the group of each lane, once if there is only one group.
     fn by_group<T: Copy + Default>(members: &Members<'_>, exec: u32, f: impl Fn(u32) -> T) -> [T; 32] {
         match members {
             Members::One => [f(exec); 32],
@@ -72,7 +72,7 @@ impl Warp {
                 Members::One => exec,
                 Members::Groups(masks) => masks[lane],
             };
-            // Out of range the source is the lane itself, which takes part.
+            // If out of range, the source is the lane itself, which takes part.
             if group >> source & 1 == 0 {
                 return trap(1 << lane, FaultKind::ShuffleSource { source_lane: lane_u32(source) });
             }

@@ -1,8 +1,8 @@
-//! Up to four items inline: operands of an instruction, registers of a vector access.
+//! Up to four items, held inline: operands of an instruction, registers of a vector access.
 
 use std::ops::{Deref, DerefMut};
 
-/// One to four items, held inline; read it as a slice.
+/// One to four items, held inline and read as a slice.
 ///
 /// ```
 /// use trueno_gpu::ir::Few;
@@ -28,7 +28,7 @@ impl<T: Copy> Few<T> {
     /// ```
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Self {
-        assert!((1..=4).contains(&slice.len()), "an instruction has one to four operands of a kind");
+        assert!((1..=4).contains(&slice.len()), "an instruction has one to four operands of each kind");
         let mut items = [slice[0]; 4];
         items[..slice.len()].copy_from_slice(slice);
         let len = u8::try_from(slice.len()).expect("at most four");

@@ -17,9 +17,9 @@ use crate::types::{MemTy, RegClass, StateSpace};
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operand {
-    /// A register's value.
+    /// The value of a register.
     Reg(RegId),
-    /// A constant's bits, zero-extended; the operand's width is the instruction's.
+    /// The bits of a constant, zero-extended. The instruction determines the width.
     Imm(u64),
 }
 
@@ -35,11 +35,11 @@ pub enum Operand {
 pub struct PredUse {
     /// The predicate register.
     pub reg: RegId,
-    /// Whether its negation is meant.
+    /// Whether the negation is meant.
     pub negated: bool,
 }
 
-/// An address: register plus constant bytes.
+/// An address: a register plus a constant number of bytes.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, StateSpace, ir::{Inst, MemAddr, RegId, Stmt}};
@@ -54,11 +54,11 @@ pub struct MemAddr {
     pub space: StateSpace,
     /// The register.
     pub base: RegId,
-    /// Bytes added to it (wrapping in the width of the base).
+    /// Bytes added to it, wrapping in the width of the base.
     pub offset: i32,
 }
 
-/// How a compare is combined with a third predicate.
+/// How a comparison is combined with a third predicate.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{BoolOp, Combine, Inst, Stmt}};
@@ -87,15 +87,15 @@ pub struct Combine {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BoolOp {
-    /// Both.
+    /// Both hold.
     And,
-    /// Either.
+    /// At least one holds.
     Or,
-    /// Exactly one.
+    /// Exactly one holds.
     Xor,
 }
 
-/// Cache hint of a load.
+/// The cache hint of a load.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::LoadHint};
@@ -105,7 +105,7 @@ pub enum BoolOp {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadHint {
-    /// None.
+    /// No hint.
     #[default]
     Default,
     /// `ld.global.nc`: the memory is read-only for the whole kernel.
@@ -118,7 +118,7 @@ pub enum LoadHint {
     Volatile,
 }
 
-/// Cache hint of a store.
+/// The cache hint of a store.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::StoreHint};
@@ -128,7 +128,7 @@ pub enum LoadHint {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StoreHint {
-    /// None.
+    /// No hint.
     #[default]
     Default,
     /// `.cg`: cached in L2 only.
@@ -139,7 +139,7 @@ pub enum StoreHint {
     Volatile,
 }
 
-/// Whether lanes may hit the same bytes in one store on purpose.
+/// Whether lanes may write the same bytes in one store on purpose.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Conflict, Inst, Stmt}};
@@ -151,21 +151,22 @@ pub enum StoreHint {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Conflict {
-    /// No two lanes of a warp store to the same byte without a barrier between: the interpreter faults otherwise.
+    /// No two lanes of a warp store to the same byte without a barrier between them; otherwise the interpreter reports
+    /// a fault.
     #[default]
     Fault,
-    /// They may; any one of them wins.
+    /// Lanes may conflict. Any one of them wins.
     Intended,
 }
 
-/// Operation of an atomic.
+/// The operation of an atomic instruction.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::AtomOp};
 /// let k = KernelBuilder::new("doc");
 /// let next = k.param_ptr::<u32>("next");
-/// let _ = next.atomic(AtomOp::Add, 1u32); // gives the old value
-/// next.reduce(AtomOp::Max, 9u32); // gives nothing
+/// let _ = next.atomic(AtomOp::Add, 1u32); // returns the old value
+/// next.reduce(AtomOp::Max, 9u32); // returns nothing
 /// assert!(emit(&k.finish().unwrap()).contains("red.global.max.u32"));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -188,7 +189,7 @@ pub enum AtomOp {
     Cas,
 }
 
-/// Which lane a shuffle reads from.
+/// How a shuffle chooses the lane to read from.
 ///
 /// ```
 /// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
@@ -206,7 +207,7 @@ pub enum ShflMode {
     Up,
     /// Own lane plus the operand.
     Down,
-    /// Own lane exclusive-or the operand.
+    /// Own lane xor the operand.
     Bfly,
 }
 
@@ -236,7 +237,7 @@ pub enum ReduxOp {
     Xor,
 }
 
-/// What a vote asks of the lanes' predicates.
+/// The question that a vote answers about the lanes' predicates.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt, VoteMode}};
@@ -266,29 +267,29 @@ pub enum VoteMode {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SpecialReg {
-    /// Thread in the block, `%tid.x`.
+    /// Index of the thread in the block, `%tid.x`.
     TidX,
-    /// Threads in a block, `%ntid.x`.
+    /// Number of threads in a block, `%ntid.x`.
     NtidX,
-    /// Block in the grid, `%ctaid.x`.
+    /// Index of the block in the grid, `%ctaid.x`.
     CtaidX,
-    /// Blocks in the grid, `%nctaid.x`.
+    /// Number of blocks in the grid, `%nctaid.x`.
     NctaidX,
-    /// Lane in the warp, 0 to 31: `tid.x & 31`.
+    /// Index of the lane in the warp, 0 to 31: `tid.x & 31`.
     LaneId,
-    /// Bit of the own lane.
+    /// Bit of the lane itself.
     LanemaskEq,
-    /// Bits up to and with the own lane.
+    /// Bits of the lane and all lower lanes.
     LanemaskLe,
-    /// Bits below the own lane.
+    /// Bits of all lower lanes.
     LanemaskLt,
-    /// Bits from the own lane up.
+    /// Bits of the lane and all higher lanes.
     LanemaskGe,
-    /// Bits above the own lane.
+    /// Bits of all higher lanes.
     LanemaskGt,
 }
 
-/// Who sees the memory order of a fence.
+/// The threads that see the memory order of a fence.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit, ir::FenceScope};
@@ -306,7 +307,7 @@ pub enum FenceScope {
     System,
 }
 
-/// One instruction. [`Inst::info`] gives its row in the instruction table.
+/// One instruction. [`Inst::info`] returns its row in the instruction table.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Inst, Stmt}};
@@ -318,30 +319,30 @@ pub enum FenceScope {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inst {
-    /// `dst = op(args)`, lane by lane, no side effect: `op.lanes()` is the meaning. All but the compares.
+    /// `dst = op(args)`, lane by lane and without side effects, as `op.lanes()` defines. Covers all but comparisons.
     Pure {
         /// Row of the table.
         op: Op,
         /// Destination.
         dst: RegId,
-        /// Sources, as many and of such classes as `op.lanes()` says.
+        /// Sources, in the number and classes of `op.lanes()`.
         args: Few<Operand>,
     },
-    /// `dst = op(a, b) [combine.op combine.with]`: a compare.
+    /// `dst = op(a, b) [combine.op combine.with]`: a comparison.
     Setp {
-        /// A compare's row: its `lanes()` is `Cmp32` or `Cmp64`.
+        /// Row of a comparison; its `lanes()` is `Cmp32` or `Cmp64`.
         op: Op,
         /// Destination predicate.
         dst: RegId,
-        /// Left.
+        /// Left operand.
         a: Operand,
-        /// Right.
+        /// Right operand.
         b: Operand,
-        /// Combined with a further predicate.
+        /// Another predicate to combine with.
         combine: Option<Combine>,
     },
-    /// An arbitrary value, on which no result may depend (so it counts as uniform). Emits nothing; an interpreter fills in
-    /// noise.
+    /// An arbitrary value, on which no result may depend, so it counts as uniform. Emits nothing; the interpreter fills
+    /// in noise.
     Arbitrary {
         /// Destination.
         dst: RegId,
@@ -350,50 +351,52 @@ pub enum Inst {
     Special {
         /// Destination (B32).
         dst: RegId,
-        /// Which.
+        /// The special register.
         reg: SpecialReg,
     },
     /// A kernel parameter (index into [`super::KernelIr::params`]); pointers arrive as global addresses.
     Param {
         /// Destination, of the parameter's class.
         dst: RegId,
-        /// Which.
+        /// Index of the parameter.
         index: u32,
     },
-    /// The shared address of a region: warp 0's part if it is per warp (others follow at `stride` bytes each).
+    /// The shared address of a region. For a region per warp, the part of warp 0; the others follow at `stride` bytes
+    /// each.
     SharedBase {
         /// Destination (B32).
         dst: RegId,
-        /// Which.
+        /// The region.
         region: RegionId,
     },
     /// Loads one, two or four consecutive elements.
     Load {
         /// Destinations.
         dst: Few<RegId>,
-        /// Element.
+        /// Element type.
         ty: MemTy,
-        /// Address, aligned to all the bytes loaded.
+        /// Address, aligned to all bytes loaded.
         addr: MemAddr,
         /// Cache hint.
         hint: LoadHint,
-        /// The address is the same in all lanes, so the value is too (the validator proves the former).
+        /// Whether the address is the same in all lanes, so that the value is too. The validator checks the address.
         uniform: bool,
     },
-    /// Stores one, two or four consecutive elements (low bits of the registers for 1 and 2 bytes).
+    /// Stores one, two or four consecutive elements. For 1 and 2 bytes, stores the low bits of the registers.
     Store {
         /// Values.
         src: Few<Operand>,
-        /// Element.
+        /// Element type.
         ty: MemTy,
-        /// Address, aligned to all the bytes stored.
+        /// Address, aligned to all bytes stored.
         addr: MemAddr,
         /// Cache hint.
         hint: StoreHint,
         /// Whether lanes may conflict.
         conflict: Conflict,
     },
-    /// Atomic read-modify-write; with no destination a reduction (`red`). Lanes act one after the other, in any order.
+    /// Atomic read-modify-write; without a destination, a reduction (`red`). Lanes act one after the other, in any
+    /// order.
     Atomic {
         /// Receives the old value.
         dst: Option<RegId>,
@@ -405,29 +408,29 @@ pub enum Inst {
         addr: MemAddr,
         /// Operand.
         value: Operand,
-        /// For `Cas`: what the old value must equal.
+        /// For `Cas`, the value that the old one must equal.
         compare: Option<Operand>,
     },
-    /// Reads `src` of another lane: [`crate::inst::shfl_source`] says which.
+    /// Reads `src` of another lane, which [`crate::inst::shfl_source`] computes.
     Shfl {
-        /// Which lane.
+        /// How the lane is chosen.
         mode: ShflMode,
         /// Destination (B32).
         dst: RegId,
         /// Receives whether the source lane was in range.
         in_range: Option<RegId>,
-        /// Value offered to the others.
+        /// Value that other lanes read.
         src: Operand,
         /// Lane, distance or xor mask.
         lane: Operand,
         /// The `c` operand: segment mask in bits 8 to 12, clamp in bits 0 to 4.
         clamp: u32,
-        /// Member lanes; each executing lane must be in it.
+        /// Member lanes. Each executing lane must be one of them.
         mask: Operand,
     },
     /// `dst` = any / all / uniform of the members' predicates.
     Vote {
-        /// Question.
+        /// The question.
         mode: VoteMode,
         /// Destination predicate.
         dst: RegId,
@@ -472,16 +475,16 @@ pub enum Inst {
         /// Destination (B32).
         dst: RegId,
     },
-    /// `bar.warp.sync`: the members meet; memory is ordered among them.
+    /// `bar.warp.sync`: the members wait for each other; memory is ordered among them.
     BarWarp {
         /// Member lanes.
         mask: Operand,
     },
-    /// `bar.sync 0`: all threads of the block meet; memory is ordered among them.
+    /// `bar.sync 0`: all threads of the block wait for each other; memory is ordered among them.
     BarBlock,
-    /// Orders the thread's memory accesses before and after it (`membar`).
+    /// Orders the thread's memory accesses before it and after it (`membar`).
     Fence {
-        /// Who sees the order.
+        /// Threads that see the order.
         scope: FenceScope,
     },
 }

@@ -1,8 +1,8 @@
-//! Where a statement stands in the tree.
+//! The position of a statement in the tree.
 
 use std::fmt;
 
-/// Where a statement stands in the tree, such as `body[12].loop[3].then[0]`.
+/// The position of a statement in the tree, such as `body[12].loop[3].then[0]`.
 ///
 /// ```
 /// use trueno_gpu::ir::{Part, Path};
@@ -12,7 +12,7 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Path(pub Vec<(Part, usize)>);
 
-/// Which block of a statement a [`Path`] goes into.
+/// The block of a statement that a [`Path`] goes into.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ValidateError, ir::Part};
@@ -24,20 +24,20 @@ pub struct Path(pub Vec<(Part, usize)>);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The kernel's body.
+    /// Body of the kernel.
     Body,
-    /// An `If`'s first block.
+    /// First block of an `If`.
     Then,
-    /// An `If`'s second block.
+    /// Second block of an `If`.
     Else,
-    /// A loop's body.
+    /// Body of a loop.
     Loop,
-    /// A scope's body.
+    /// Body of a scope.
     Scope,
 }
 
 impl Path {
-    /// The path of statement `index` of the block `part` inside this statement.
+    /// Returns the path of statement `index` in the block `part` of this statement.
     ///
     /// ```
     /// use trueno_gpu::ir::{Part, Path};

@@ -1,10 +1,10 @@
-//! Shared memory as data: named regions, and where each lies in the block's memory.
+//! Shared memory as data: named regions and their places in the memory of the block.
 
-/// Static shared memory a block may have on every device.
+/// Static shared memory that a block may have on every device.
 pub(crate) const STATIC_LIMIT_BYTES: u32 = 48 * 1024;
 
-/// The largest alignment asked of the driver; what is more is made in the kernel, from slack. On an H200, where the
-/// first 1024 bytes are the system's, a larger `.align` is accepted and not honoured.
+/// The largest alignment requested from the driver. The kernel makes larger alignments itself, from slack. On an H200,
+/// where the system uses the first 1024 bytes, a larger `.align` is accepted but not honoured.
 pub(crate) const GRANTED_ALIGN: u32 = 1024;
 
 /// A region: an index into [`SharedLayout::regions`].
@@ -20,7 +20,7 @@ pub(crate) const GRANTED_ALIGN: u32 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub u32);
 
-/// Who has a region for itself.
+/// Who has a copy of a region.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::RegionScope};
@@ -31,9 +31,9 @@ pub struct RegionId(pub u32);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RegionScope {
-    /// Each warp of the block.
+    /// Each warp of the block has its own.
     Warp,
-    /// The block.
+    /// The block has one.
     Block,
 }
 
@@ -43,28 +43,29 @@ pub enum RegionScope {
 /// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(2);
 /// let _ = k.shared_per_warp("bits", 100, 16);
 /// let region = &k.finish().unwrap().shared.regions[0];
-/// assert_eq!((region.bytes, region.stride), (100, 112)); // the next warp's part is aligned, too
+/// assert_eq!((region.bytes, region.stride), (100, 112)); // the next warp's part is aligned too
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionInfo {
     /// Name.
     pub name: String,
-    /// Whose it is.
+    /// Who has a copy.
     pub scope: RegionScope,
-    /// Size, of one warp's part if it is per warp.
+    /// Size in bytes; for a region per warp, of one warp's part.
     pub bytes: u32,
     /// Alignment, a power of two.
     pub align: u32,
-    /// Bytes from one warp's part to the next: the size rounded up to the alignment.
+    /// Bytes from one warp's part to the next: the size, rounded up to the alignment.
     pub stride: u32,
-    /// Where it starts, from the aligned start of the block's shared memory.
+    /// Offset from the aligned start of the block's shared memory.
     pub offset: u32,
 }
 
-/// The block's shared memory.
+/// The shared memory of a block.
 ///
-/// Up to 48 KiB it is static; beyond, it is dynamic, and the launch must ask for [`SharedLayout::launch_bytes`]. The kernel
-/// rounds the start up to alignments over 1024 itself, out of slack that [`SharedLayout::total_bytes`] counts.
+/// Up to 48 KiB it is static. Beyond that it is dynamic, and the launch must request [`SharedLayout::launch_bytes`].
+/// The kernel rounds its start up to alignments above 1024 itself, using slack that [`SharedLayout::total_bytes`]
+/// includes.
 ///
 /// ```
 /// let k = trueno_gpu::KernelBuilder::new("doc").with_warps_per_block(4);
@@ -81,13 +82,14 @@ pub struct SharedLayout {
     pub bytes: u32,
     /// The largest alignment of a region.
     pub align: u32,
-    /// Whether it is dynamic.
+    /// Whether the memory is dynamic.
     pub dynamic: bool,
 }
 
 impl SharedLayout {
-    /// Places regions in order of falling alignment, so that little is lost between them. `stride` and `offset` of the
-    /// given regions are computed here. `None` if a size or the sum leaves 32 bits, or an alignment is no power of two.
+    /// Places regions in order of decreasing alignment, which wastes little space between them, and computes their
+    /// `stride` and `offset`. Returns `None` if a size or the sum exceeds 32 bits, or an alignment is not a power of
+    /// two.
     ///
     /// ```
     /// use trueno_gpu::ir::{RegionInfo, RegionScope, SharedLayout};
@@ -125,7 +127,7 @@ impl SharedLayout {
         Some(layout)
     }
 
-    /// Dynamic shared bytes to ask for at launch: 0 if the memory is static.
+    /// Returns the dynamic shared memory to request at launch, in bytes; 0 if the memory is static.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::ir::SharedLayout::default().launch_bytes(), 0);
@@ -135,7 +137,7 @@ impl SharedLayout {
         if self.dynamic { self.total_bytes() } else { 0 }
     }
 
-    /// All the block's shared bytes, with the slack that large alignments cost.
+    /// Returns all shared memory of the block in bytes, including the slack for large alignments.
     ///
     /// ```
     /// assert_eq!(trueno_gpu::ir::SharedLayout::default().total_bytes(), 0);

@@ -1,4 +1,4 @@
-//! Which registers an instruction reads and writes.
+//! The registers that instructions read and write.
 
 use super::{Inst, Operand, PredUse, RegId, Stmt};
 use crate::types::{RegClass, StateSpace};
@@ -10,7 +10,7 @@ const fn address_class(space: StateSpace) -> RegClass {
     }
 }
 
-/// The registers written: once for reading the tree, once for changing it.
+/// Visits the registers written, by reference or by mutable reference.
 macro_rules! visit_defs {
     ($inst:expr, $f:expr, $iter:ident) => {
         match $inst {
@@ -36,7 +36,7 @@ macro_rules! visit_defs {
     };
 }
 
-/// The registers read, likewise; `$operand` takes operands, `$reg` registers.
+/// Visits the registers read, likewise. `$operand` takes operands, `$reg` registers.
 macro_rules! visit_uses {
     ($inst:expr, $operand:ident, $reg:ident, $iter:ident) => {
         match $inst {
@@ -97,7 +97,7 @@ macro_rules! visit_uses {
 }
 
 impl Inst {
-    /// Calls `f` with each register the instruction writes.
+    /// Calls `f` with each register that the instruction writes.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, RegId};
@@ -110,12 +110,13 @@ impl Inst {
         visit_defs!(self, &mut f, iter);
     }
 
-    /// Calls `f` with each register the instruction writes, for changing.
+    /// Calls `f` with each register that the instruction writes, to change it.
     pub(crate) fn for_each_def_mut(&mut self, mut f: impl FnMut(&mut RegId)) {
         visit_defs!(self, &mut f, iter_mut);
     }
 
-    /// Calls `f` with each register the instruction reads (the guard is the statement's) and the class it is read as.
+    /// Calls `f` with each register that the instruction reads and the class it is read as. The guard belongs to the
+    /// statement.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, Operand, RegId};
@@ -140,7 +141,7 @@ impl Inst {
         visit_uses!(self, operand, reg, iter);
     }
 
-    /// Calls `f` with each register the instruction reads, for changing.
+    /// Calls `f` with each register that the instruction reads, to change it.
     pub(crate) fn for_each_use_mut(&mut self, mut f: impl FnMut(&mut RegId, RegClass)) {
         macro_rules! reg {
             ($reg:expr, $class:expr) => {
@@ -157,7 +158,7 @@ impl Inst {
         visit_uses!(self, operand, reg, iter_mut);
     }
 
-    /// The member mask of a warp operation or warp barrier.
+    /// Returns the member mask of a warp operation or warp barrier.
     ///
     /// ```
     /// use trueno_gpu::ir::{Inst, Operand};
@@ -179,7 +180,7 @@ impl Inst {
 }
 
 impl Stmt {
-    /// The predicate the statement itself reads: a guard or a branch's condition.
+    /// Returns the predicate that the statement itself reads: a guard, or the condition of a branch.
     ///
     /// ```
     /// use trueno_gpu::ir::Stmt;
@@ -204,7 +205,7 @@ impl Stmt {
         }
     }
 
-    /// The statement's blocks.
+    /// Returns the blocks of the statement.
     ///
     /// ```
     /// use trueno_gpu::ir::{LabelId, Stmt};

@@ -1,4 +1,4 @@
-//! A probe: which lane wins when several lanes of a warp store 16 bits to one place of shared memory?
+//! A probe that finds out which lane wins when several lanes store to the same place in shared memory.
 
 use super::lz4::TableStores;
 use super::{Budget, Kernel};
@@ -10,22 +10,22 @@ use crate::validate::ValidKernel;
 use crate::value::{Pred, Reg, Var};
 
 const WARPS_PER_BLOCK: u32 = 4;
-/// The table is as large as the compressor's, so that the places are as far apart.
+/// Number of table entries, as in the compressor, so that the conflicting entries are as far apart.
 const ENTRIES: u32 = 2048;
 const ENTRY_BYTES: u32 = 2;
-/// What no lane stores.
+/// A value that no lane stores.
 const CLEARED: u32 = 0xffff;
 
-/// What the lanes' places are made from.
+/// What a lane derives its entry from.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The lane's number, without its lowest bits.
+    /// The lane's number without its lowest bits.
     LaneOver(u32),
-    /// Random bits of the lane's own.
+    /// Random bits, different in each lane.
     Random,
 }
 
-/// A family of conflicts: `(source & mask) << spread`, moved by the same random distance for all lanes.
+/// A pattern of conflicts: `(source & mask) << spread`, plus a random offset that all lanes share.
 #[derive(Clone, Copy)]
 struct Pattern {
     source: Source,
@@ -41,29 +41,29 @@ const fn random(mask: u32, spread: u32) -> Pattern {
     Pattern { source: Source::Random, mask, spread }
 }
 
-/// 64 entries are one turn of the 32 banks: a spread of 6 puts different words into one bank.
+/// The patterns to try. 64 entries span all 32 banks once, so a spread of 6 puts different words into one bank.
 const PATTERNS: [Pattern; 12] = [
     lanes_over(0, 0, 0),    // all lanes, one entry
-    lanes_over(1, 15, 0),   // neighbouring lanes, entries side by side, two a word
+    lanes_over(1, 15, 0),   // neighbouring lanes, adjacent entries, two per word
     lanes_over(1, 15, 6),   // neighbouring lanes, all in one bank
-    lanes_over(0, 15, 1),   // lanes 16 apart, a word each
+    lanes_over(0, 15, 1),   // lanes 16 apart, one word each
     lanes_over(2, 7, 3),    // four neighbours
     lanes_over(0, 1, 6),    // odd and even lanes, one bank
     random(1, 0),           // both halves of one word
     random(3, 6),           // four words of one bank
-    random(7, 0),           // four words side by side
+    random(7, 0),           // four adjacent words
     random(15, 5),          // few entries, two banks
-    random(63, 0),          // one turn of the banks
-    random(ENTRIES - 1, 0), // as the compressor's hashes
+    random(63, 0),          // all banks once
+    random(ENTRIES - 1, 0), // like the compressor's hashes
 ];
 
-/// Counts how often the lowest lane wins a 16-bit shared store that several lanes make to one place.
+/// Counts how often the lowest lane wins when several lanes make a 16-bit store to the same place in shared memory.
 ///
-/// PTX says that one of them wins, and leaves open which. The compressor is faster where it is always the lowest
-/// ([`TableStores::LowestLaneWins`]), so a device is asked once: every round tries each of a dozen patterns, by all
-/// lanes and by a random part of them.
+/// PTX guarantees that one of them wins, but not which. The compressor is faster where it is always the lowest lane
+/// ([`TableStores::LowestLaneWins`]), so each device is probed once. Every round tries a dozen patterns, first with all
+/// lanes and then with a random subset.
 ///
-/// Parameters: `counts` (device pointer to the two `u32` of [`LaneRuleCounts`], zero at the start), `rounds` (`u32`).
+/// Parameters: `counts` (device pointer to the two `u32` of [`LaneRuleCounts`], initially zero), `rounds` (`u32`).
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
@@ -74,7 +74,7 @@ pub struct LaneRuleKernel {
     ir: ValidKernel,
 }
 
-/// What the probe saw.
+/// The result of the probe.
 ///
 /// ```
 /// use trueno_gpu::kernels::{LaneRuleCounts, lz4::TableStores};
@@ -85,17 +85,17 @@ pub struct LaneRuleKernel {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneRuleCounts {
-    /// Places that several lanes stored to at once.
+    /// Number of times that several lanes stored to the same place.
     pub conflicts: u32,
-    /// Of these, the places where the lowest lane's value stood.
+    /// How many of these the lowest lane won.
     pub lowest_lane_won: u32,
 }
 
 impl LaneRuleCounts {
-    /// With fewer conflicts, a probe says nothing.
+    /// Number of conflicts below which the result is not conclusive.
     const ENOUGH_CONFLICTS: u32 = 100_000;
 
-    /// What the compressor may rely on after this.
+    /// Returns what the compressor may rely on.
     ///
     /// ```
     /// use trueno_gpu::kernels::{LaneRuleCounts, lz4::{Lz4WarpCompressKernel, TableStores}};
@@ -118,7 +118,7 @@ impl LaneRuleKernel {
     /// Builds the kernel.
     ///
     /// # Panics
-    /// Never: the kernel is the same each time, and tested.
+    /// Never. The kernel is always the same, and tests cover it.
     ///
     /// ```
     /// let kernel = trueno_gpu::kernels::LaneRuleKernel::new();
@@ -154,11 +154,11 @@ impl LaneRuleKernel {
         k.section("add up");
         add_to(&k, counts, probe.conflicts);
         add_to(&k, counts.at(1), probe.lowest_lane_won);
-        Self { ir: k.finish().expect("the same kernel each time, covered by tests") }
+        Self { ir: k.finish().expect("the kernel is always the same, and tests cover it") }
     }
 }
 
-/// Adds what the lanes have counted to a number in memory.
+/// Adds the counts of all lanes to a number in memory.
 fn add_to<'k>(k: &'k KernelBuilder, to: Addr<'k, Global, u32>, count: Var<'k, u32>) {
     for distance in [16u32, 8, 4, 2, 1] {
         count.set(count + count.shfl_xor(distance));
@@ -166,19 +166,19 @@ fn add_to<'k>(k: &'k KernelBuilder, to: Addr<'k, Global, u32>, count: Var<'k, u3
     k.when(k.lane_id().eq(0)).reduce(to, AtomOp::Add, count);
 }
 
-/// What the tries of a warp have in common.
+/// The state that all tries of a warp share.
 struct Probe<'k> {
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     lower_lanes: Reg<'k, u32>,
     table: Addr<'k, Shared, u16>,
-    /// The lane's own counts: it counts the conflicts that it is the lowest lane of.
+    /// The lane's own counts. A lane counts the conflicts in which it is the lowest lane.
     conflicts: Var<'k, u32>,
     lowest_lane_won: Var<'k, u32>,
 }
 
 impl<'k> Probe<'k> {
-    /// Stores once by all lanes, and once by about half of them.
+    /// Stores once with all lanes, and once with about half of them.
     fn try_pattern(&self, pattern: Pattern, seed: Reg<'k, u32>) {
         let k = self.k;
         k.section("places");
@@ -210,7 +210,7 @@ impl<'k> Probe<'k> {
     }
 }
 
-/// Spreads every bit over the word.
+/// Mixes the bits, so that each input bit affects the whole word.
 fn mix(v: Reg<'_, u32>) -> Reg<'_, u32> {
     let v = (v ^ (v >> 16)) * 0x7feb_352d;
     let v = (v ^ (v >> 15)) * 0x846c_a68b;

@@ -1,4 +1,4 @@
-//! Kernels of the product, one small example ([`SameFillKernel`]), and what every kernel offers its launcher.
+//! The kernels, one small example ([`SameFillKernel`]), and the [`Kernel`] trait that launchers use.
 
 mod copy;
 mod lane_rule;
@@ -16,7 +16,7 @@ use crate::emit::{emit, emit_for};
 use crate::target::Target;
 use crate::validate::{ValidKernel, ValidateError};
 
-/// A kernel that works on batches of 4 KiB pages, one warp a page.
+/// A kernel that works on batches of 4 KiB pages, one page per warp.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -29,49 +29,49 @@ pub trait Kernel {
     /// Returns the kernel as data, valid for its own target.
     fn ir(&self) -> &ValidKernel;
 
-    /// What the kernel may cost on any target.
+    /// Returns the resources that the kernel may use on any target.
     fn budget(&self) -> Budget;
 
-    /// Entry point's name.
+    /// Returns the name of the entry point.
     fn name(&self) -> &str {
         &self.ir().name
     }
 
-    /// PTX text for the kernel's own target, the widest that serves.
+    /// Returns the PTX text for the kernel's own target, which is the oldest that it runs on.
     fn emit_ptx(&self) -> String {
         emit(self.ir())
     }
 
-    /// PTX text for a device's target ([`Target::for_capability`]).
+    /// Returns the PTX text for a device's target ([`Target::for_capability`]).
     ///
     /// # Errors
-    /// If the target lacks what the kernel needs.
+    /// If the target lacks an instruction or the shared memory that the kernel needs.
     fn emit_ptx_for(&self, target: Target) -> Result<String, ValidateError> {
         emit_for(self.ir(), target)
     }
 
-    /// Blocks for a batch of so many pages, at most; 0 for none.
+    /// Returns the largest useful number of blocks for a batch of `pages`; 0 for an empty batch.
     fn grid(&self, pages: u32) -> u32 {
         pages.div_ceil(self.ir().warps_per_block)
     }
 
-    /// Threads a block.
+    /// Returns the number of threads per block.
     fn block(&self) -> u32 {
         self.ir().warps_per_block * 32
     }
 
-    /// Shared memory a block, static or dynamic.
+    /// Returns the shared memory per block in bytes, static and dynamic.
     fn shared_bytes(&self) -> usize {
         self.ir().shared.total_bytes() as usize
     }
 
-    /// Shared memory to ask for at launch: 0 if it is static.
+    /// Returns the dynamic shared memory to request at launch, in bytes; 0 if all of it is static.
     fn dynamic_shared_bytes(&self) -> u32 {
         self.ir().shared.launch_bytes()
     }
 }
 
-/// What the assembler may make of a kernel, checked for every target; spills are never allowed.
+/// Limits on the resources of a kernel, checked for every target. Spills are never allowed.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -79,13 +79,13 @@ pub trait Kernel {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Static and dynamic shared bytes a block.
+    /// Static and dynamic shared memory per block.
     pub shared_bytes: u32,
 }
 
-/// Every kernel in every shape that is launched, with a name for each: what golden files and the ptxas gate go over.
+/// Returns every kernel in every launch shape, with a name for each. Golden files and the ptxas gate cover all of them.
 ///
 /// ```
 /// for (name, kernel) in trueno_gpu::kernels::shapes() {

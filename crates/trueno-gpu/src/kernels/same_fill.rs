@@ -30,7 +30,7 @@ impl SameFillKernel {
     /// Builds the kernel.
     ///
     /// # Panics
-    /// Never: the kernel is the same each time, and tested.
+    /// Never. The kernel is always the same, and tests cover it.
     ///
     /// ```
     /// let kernel = trueno_gpu::kernels::SameFillKernel::new();
@@ -57,7 +57,7 @@ impl SameFillKernel {
             let same = is_same_filled(&rows);
             k.when(lane.eq(0)).store(flags.index(page), same.to_u32());
         });
-        Self { ir: k.finish().expect("the same kernel each time, covered by tests") }
+        Self { ir: k.finish().expect("the kernel is always the same, and tests cover it") }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Registers: declared, of the right class, values assigned once, everything assigned before it is read; and labels.
+//! Checks registers and labels: declared, of the right class, values assigned once, everything assigned before it is
+//! read.
 
 use super::{ValidateError, name_of};
 use crate::ir::{Block, Inst, KernelIr, LabelId, Operand, Part, Path, RegId, RegionId, Stmt};
@@ -11,10 +12,10 @@ pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
     checker.block(&kernel.body, &Path::default(), Part::Body, &mut state)
 }
 
-/// Which registers are surely assigned; `None` where control does not get to.
+/// The registers that are certainly assigned; `None` in unreachable code.
 type State = Option<Vec<bool>>;
 
-/// What holds on both ways.
+/// Returns what is assigned on both paths.
 fn meet(a: &mut State, b: &State) {
     match (a.as_mut(), b) {
         (Some(a), Some(b)) => a.iter_mut().zip(b).for_each(|(a, b)| *a &= b),
@@ -26,13 +27,13 @@ fn meet(a: &mut State, b: &State) {
 struct Enclosing {
     label: LabelId,
     is_loop: bool,
-    /// What is assigned on every way out by `Break`.
+    /// What is assigned on every exit by `Break`.
     at_exit: State,
 }
 
 struct Checker<'a> {
     kernel: &'a KernelIr,
-    /// Values that a statement already assigns.
+    /// Values that an earlier statement assigns.
     written: Vec<bool>,
     enclosing: Vec<Enclosing>,
     labels: Vec<LabelId>,
@@ -60,7 +61,7 @@ impl Checker<'_> {
                 meet(state, &other);
                 Ok(())
             }
-            // The first round knows least, so that one pass over the body decides.
+            // The first iteration has the fewest assignments, so one pass over the body decides.
             Stmt::Loop { label, body, .. } => {
                 self.enter(*label, true, path)?;
                 self.block(body, path, Part::Loop, state)?;
@@ -106,7 +107,7 @@ impl Checker<'_> {
     }
 
     fn leave(&mut self) -> State {
-        self.enclosing.pop().expect("what was entered is left").at_exit
+        self.enclosing.pop().expect("every entered block is left").at_exit
     }
 
     fn inst(&mut self, inst: &Inst, guarded: bool, path: &Path, state: &mut State) -> Result<(), ValidateError> {
@@ -126,7 +127,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// Operands that must be there, and those that must be constants.
+    /// Checks the number of operands, and the operands that must be constants.
     fn shape(&self, inst: &Inst, path: &Path) -> Result<(), ValidateError> {
         let bad = |problem| Err(ValidateError::BadOperand { path: path.clone(), inst: inst.info().ptx_name, problem });
         match inst {
@@ -136,20 +137,20 @@ impl Checker<'_> {
                     return bad("wrong number of operands");
                 }
                 if dst == RegClass::Pred && sources[0] != RegClass::Pred {
-                    return bad("a compare is no plain instruction");
+                    return bad("a comparison must be a `Setp`");
                 }
                 if *op == crate::inst::Op::Lop3 && !matches!(args[3], Operand::Imm(0..=255)) {
-                    return bad("the truth table is a constant of 8 bits");
+                    return bad("the truth table must be an 8-bit constant");
                 }
             }
             Inst::Setp { op, .. } if op.lanes().signature().0 != RegClass::Pred => return bad("no compare"),
             Inst::Param { index, .. } if self.kernel.params.len() <= *index as usize => {
-                return bad("no such parameter");
+                return bad("the parameter does not exist");
             }
             Inst::SharedBase { region: RegionId(region), .. }
                 if self.kernel.shared.regions.len() <= *region as usize =>
             {
-                return bad("no such region");
+                return bad("the region does not exist");
             }
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! Every way a kernel can be wrong.
+//! The rules that a kernel can break.
 
 use crate::ir::{Path, RegId};
 use crate::target::{PtxVersion, Target};
@@ -40,12 +40,12 @@ pub enum ValidateError {
         path: Path,
         /// The register.
         reg: String,
-        /// What the instruction needs.
+        /// The class that the instruction needs.
         expected: RegClass,
-        /// What the register is.
+        /// The class of the register.
         found: RegClass,
     },
-    /// A value (not a variable) assigned a second time.
+    /// A value (not a variable) that is assigned a second time.
     #[error("{path}: value {reg} is assigned a second time")]
     Reassigned {
         /// Where.
@@ -53,7 +53,7 @@ pub enum ValidateError {
         /// The register.
         reg: String,
     },
-    /// A value (not a variable) assigned under a guard, so that it has none where the guard fails.
+    /// A value (not a variable) that is assigned under a guard, so that it has no value where the guard fails.
     #[error("{path}: value {reg} is assigned under a guard; use a variable")]
     GuardedValue {
         /// Where.
@@ -61,7 +61,7 @@ pub enum ValidateError {
         /// The register.
         reg: String,
     },
-    /// A register read on a path that does not assign it.
+    /// A register that is read where not every path assigns it.
     #[error("{path}: {reg} is read but not assigned on every path here")]
     Unassigned {
         /// Where.
@@ -74,10 +74,10 @@ pub enum ValidateError {
     NotUniform {
         /// Where.
         path: Path,
-        /// The registers from the condition back to what differs.
+        /// The registers from the condition back to the source of the difference.
         chain: String,
     },
-    /// A barrier or an operation of all lanes where not all lanes need be.
+    /// A barrier or an operation of all lanes, where lanes may have diverged.
     #[error("{path}: {inst} under divergent control flow")]
     DivergentBarrier {
         /// Where.
@@ -95,7 +95,7 @@ pub enum ValidateError {
         /// Bytes accessed at once.
         bytes: u32,
     },
-    /// A region aligned to less than an access through its start.
+    /// A region whose alignment is too small for an access at its start.
     #[error("{path}: region `{region}` is aligned to {align} bytes, the access needs {bytes}")]
     RegionAlignment {
         /// Where.
@@ -121,17 +121,17 @@ pub enum ValidateError {
         /// Size of the region.
         bytes: u32,
     },
-    /// Regions that cannot be placed: an alignment that is no power of two, or sizes beyond 32 bits.
-    #[error("shared regions cannot be placed: an alignment is no power of two, or the sizes overflow")]
+    /// Regions that cannot be placed: an alignment is not a power of two, or the sizes exceed 32 bits.
+    #[error("shared regions cannot be placed: an alignment is not a power of two, or the sizes exceed 32 bits")]
     SharedLayout,
     /// More shared memory than the target has.
-    #[error("{bytes} bytes of shared memory a block, {target} has {limit}")]
+    #[error("the kernel needs {bytes} bytes of shared memory per block, {target} has {limit}")]
     SharedLimit {
-        /// Needed.
+        /// Bytes needed.
         bytes: u32,
-        /// Allowed.
+        /// Bytes available.
         limit: u32,
-        /// By this target.
+        /// The target.
         target: Target,
     },
     /// An instruction newer than the target.
@@ -141,9 +141,9 @@ pub enum ValidateError {
         path: Path,
         /// The instruction.
         inst: &'static str,
-        /// PTX version that has it.
+        /// PTX version that introduced it.
         needs_ptx: PtxVersion,
-        /// SM that has it.
+        /// First SM that has it.
         needs_sm: u32,
         /// The target.
         target: Target,
@@ -156,32 +156,32 @@ pub enum ValidateError {
         /// `break` or `continue`.
         what: &'static str,
     },
-    /// Two loops or scopes of one name.
-    #[error("{path}: the label is used a second time")]
+    /// Two loops or scopes with the same label.
+    #[error("{path}: the label is already in use")]
     DuplicateLabel {
         /// Where.
         path: Path,
     },
-    /// Operands that the instruction does not have in that form.
+    /// Operands that do not fit the instruction.
     #[error("{path}: {inst}: {problem}")]
     BadOperand {
         /// Where.
         path: Path,
         /// The instruction.
         inst: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: &'static str,
     },
-    /// A kernel's or parameter's name that is no identifier or is taken.
-    #[error("`{name}` is no identifier, or is used twice")]
+    /// A name of a kernel or parameter that is not an identifier, or is used twice.
+    #[error("`{name}` is not an identifier, or is used twice")]
     BadName {
         /// The name.
         name: String,
     },
-    /// A block of no or more than 32 warps.
-    #[error("a block of {warps} warps; it can have 1 to 32")]
+    /// A block of 0 warps or more than 32.
+    #[error("a block of {warps} warps; 1 to 32 are possible")]
     BlockSize {
-        /// Warps asked for.
+        /// Number of warps requested.
         warps: u32,
     },
 }

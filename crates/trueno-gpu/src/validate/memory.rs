@@ -1,4 +1,4 @@
-//! Memory accesses: forms that exist, constant offsets that keep alignment and stay inside their region.
+//! Checks memory accesses: valid forms, and constant offsets that keep alignment and stay inside their region.
 
 use super::{ValidateError, each_inst};
 use crate::inst::Op;
@@ -6,7 +6,7 @@ use crate::ir::{AtomOp, Inst, KernelIr, LoadHint, MemAddr, Operand, Part, Path, 
 use crate::types::{MemTy, StateSpace};
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
-    // Where a value is the start of a region plus a constant; values come before their uses in program order.
+    // Values that are the start of a region plus a constant. Values come before their uses in program order.
     let mut known: Vec<Option<Place>> = vec![None; kernel.regs.len()];
     each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| {
         check_form(inst, path)?;
@@ -21,7 +21,7 @@ pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
     })
 }
 
-/// A constant place in a region.
+/// A constant position in a region.
 #[derive(Clone, Copy)]
 struct Place {
     region: usize,
@@ -53,7 +53,7 @@ fn place_of(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst) -> Option<P
     }
 }
 
-/// A 32-bit constant as the signed distance it is.
+/// Returns a 32-bit constant as a signed distance.
 fn signed(bits: u64) -> i64 {
     u32::try_from(bits).map_or(0, |b| i64::from(b.cast_signed()))
 }
@@ -85,24 +85,24 @@ fn check_access(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst, path: &
     Ok(())
 }
 
-/// Forms that the types of the IR allow and PTX does not.
+/// Checks the forms that the types of the IR allow but PTX does not.
 fn check_form(inst: &Inst, path: &Path) -> Result<(), ValidateError> {
     let bad = |problem| Err(ValidateError::BadOperand { path: path.clone(), inst: inst.info().ptx_name, problem });
     match inst {
         Inst::Load { dst, ty, addr, hint, .. } => {
             if !is_vector(dst.len(), *ty) {
-                return bad("a vector has two or four elements and 16 bytes at most");
+                return bad("a vector has two or four elements and at most 16 bytes");
             }
             if addr.space == StateSpace::Shared && !matches!(hint, LoadHint::Default | LoadHint::Volatile) {
-                return bad("cache hints are for global memory");
+                return bad("cache hints only apply to global memory");
             }
         }
         Inst::Store { src, ty, addr, hint, .. } => {
             if !is_vector(src.len(), *ty) {
-                return bad("a vector has two or four elements and 16 bytes at most");
+                return bad("a vector has two or four elements and at most 16 bytes");
             }
             if addr.space == StateSpace::Shared && !matches!(hint, StoreHint::Default | StoreHint::Volatile) {
-                return bad("cache hints are for global memory");
+                return bad("cache hints only apply to global memory");
             }
         }
         Inst::Atomic { dst, op, ty, compare, .. } => {
@@ -110,10 +110,10 @@ fn check_form(inst: &Inst, path: &Path) -> Result<(), ValidateError> {
                 return bad("atomics work on u32, i32 and u64");
             }
             if dst.is_none() && !op.has_reduction() {
-                return bad("no reduction of this operation: take the old value");
+                return bad("this operation has no reduction form; use the atomic that returns the old value");
             }
             if (*op == AtomOp::Cas) != compare.is_some() {
-                return bad("a compare-exchange, and it alone, has a value to compare with");
+                return bad("a compare-exchange needs a value to compare with, and no other operation takes one");
             }
         }
         _ => {}

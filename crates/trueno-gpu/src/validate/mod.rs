@@ -1,4 +1,4 @@
-//! Checks a kernel before anything runs or reads it: every rule that ptxas does not check and hardware would hide.
+//! Checks kernels before they are emitted or run, for errors that ptxas does not report and hardware would hide.
 
 mod assign;
 mod error;
@@ -93,7 +93,7 @@ fn each_inst<E>(
     Ok(())
 }
 
-/// A register as an error names it.
+/// Returns a register as errors name it.
 fn name_of(kernel: &KernelIr, reg: crate::ir::RegId) -> String {
     match kernel.regs.get(reg.index()).and_then(|r| r.name.as_deref()) {
         Some(name) => format!("`{name}`"),

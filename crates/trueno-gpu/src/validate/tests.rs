@@ -1,4 +1,4 @@
-//! One kernel for each way to be wrong.
+//! One kernel for each rule that can be broken.
 
 use super::*;
 use crate::builder::KernelBuilder;
@@ -20,7 +20,7 @@ fn broken(k: KernelBuilder, change: impl FnOnce(&mut KernelIr)) -> ValidateError
 fn inst(kernel: &mut KernelIr, i: usize) -> &mut Inst {
     match &mut kernel.body[i] {
         Stmt::Inst { inst, .. } => inst,
-        other => panic!("no instruction: {other:?}"),
+        other => panic!("not an instruction: {other:?}"),
     }
 }
 

@@ -1,8 +1,9 @@
-//! Proves uniformity by data flow over the tree: which values, and which control flow, all lanes share.
+//! Checks uniformity by data flow over the tree: which values and which control flow all lanes share.
 //!
-//! Each register and each place has one of three levels: the same in the whole block, the same in the warp, or free to differ
-//! between lanes. Levels only rise; the walk repeats until none does. A value is at least as divergent as its sources, as the
-//! guard and the control flow it is assigned under; a loop's body is as divergent as the exits from it.
+//! Each register and each statement has one of three levels: the same in the whole block, the same in the warp, or
+//! possibly different between lanes. Levels only rise, and the walk repeats until none does. A value is at least as
+//! divergent as its sources and as the guard and control flow it is assigned under. The body of a loop is as divergent
+//! as its exits.
 
 use super::{ValidateError, name_of};
 use crate::inst::Uniformity;
@@ -41,7 +42,7 @@ enum Cause {
     Control(Path),
 }
 
-/// A statement around the present one.
+/// A statement around the current one.
 enum Frame {
     Target(LabelId),
     DivergentIf,
@@ -55,7 +56,7 @@ struct Flow<'a> {
     exits: Vec<(LabelId, Level)>,
     frames: Vec<Frame>,
     changed: bool,
-    /// The levels stand: report what breaks the rules.
+    /// Reports what breaks the rules, once the levels are final.
     report: bool,
 }
 
@@ -80,7 +81,7 @@ impl Flow<'_> {
                 Stmt::Loop { label, branch, body } => {
                     let inner = control.max(self.exit_level(*label));
                     if self.report && *branch == Branch::Uniform && inner == Level::Lane && control != Level::Lane {
-                        let chain = "lanes may leave or restart this loop apart".to_owned();
+                        let chain = "lanes may leave or restart this loop at different times".to_owned();
                         return Err(ValidateError::NotUniform { path, chain });
                     }
                     self.target(*label, body, &path, Part::Loop, inner)?;
@@ -115,7 +116,7 @@ impl Flow<'_> {
         self.exits.iter().find(|(l, _)| *l == label).map_or(Level::Block, |(_, level)| *level)
     }
 
-    /// A jump leaves everything between itself and its target, so all of it becomes as divergent as the jump is.
+    /// Makes everything between a jump and its target as divergent as the jump, since the jump leaves all of it.
     fn jump(
         &mut self,
         target: LabelId,
@@ -161,12 +162,12 @@ impl Flow<'_> {
         match (branch, cond) {
             (Branch::Divergent, Some(_)) => Ok(Level::Lane),
             (_, None) => Ok(Level::Block),
-            // A wrong condition is reported where it stands; what follows must not seem divergent because of it.
+            // A wrong condition is reported where it occurs. What follows must not seem divergent because of it.
             (Branch::Uniform, Some(p)) => self.require_uniform(p.reg, path).map(|level| level.min(Level::Warp)),
         }
     }
 
-    /// The level of a register that must not be `Lane` (in the report: an error if it is).
+    /// Returns the level of a register that must not be `Lane`. In the reporting pass, `Lane` is an error.
     fn require_uniform(&self, reg: RegId, path: &Path) -> Result<Level, ValidateError> {
         let level = self.level[reg.index()];
         if self.report && level == Level::Lane {
@@ -198,7 +199,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Barriers and operations of all lanes need all lanes.
+    /// Barriers and operations of all lanes require all lanes.
     fn check_members(&self, inst: &Inst, path: &Path, reached: Level) -> Result<(), ValidateError> {
         let limit = match inst {
             Inst::BarBlock => Level::Block,
@@ -238,7 +239,7 @@ impl Flow<'_> {
                     self.require_uniform(addr.base, path)?;
                     if reached == Level::Lane { (Level::Lane, own()) } else { (Level::Warp, own()) }
                 }
-                // The same for the lanes of the mask alone.
+                // The result is the same only for the lanes of the mask.
                 Inst::Vote { .. } | Inst::Ballot { .. } | Inst::Redux { .. }
                     if !is_full(inst) || reached == Level::Lane =>
                 {
@@ -250,7 +251,7 @@ impl Flow<'_> {
         })
     }
 
-    /// `hit <- word <- lane (%laneid)`.
+    /// Writes the chain of causes, such as `hit <- word <- lane (%laneid)`.
     fn chain(&self, from: RegId) -> String {
         let mut text = name_of(self.kernel, from);
         let mut seen = vec![from];
@@ -280,7 +281,7 @@ impl Flow<'_> {
     }
 }
 
-/// Whether it is an operation of all 32 lanes.
+/// Whether an instruction involves all 32 lanes.
 fn is_full(inst: &Inst) -> bool {
     inst.member_mask() == Some(Operand::Imm(0xffff_ffff))
 }

@@ -8,8 +8,9 @@ use crate::target::Target;
 
 /// A kernel that passed validation.
 ///
-/// Only [`validate`] and [`KernelBuilder::finish`](crate::KernelBuilder::finish) make one. The emitter and the interpreter take nothing else, so
-/// each kernel is validated exactly once. It can be read like the [`KernelIr`] it wraps, but not changed.
+/// Only [`validate`] and [`KernelBuilder::finish`](crate::KernelBuilder::finish) make one. The emitter and the
+/// interpreter accept nothing else, so each kernel is validated exactly once. A `ValidKernel` can be read like the
+/// [`KernelIr`] that it wraps, but not changed.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, emit};

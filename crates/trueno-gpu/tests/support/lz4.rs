@@ -14,7 +14,7 @@ pub(crate) fn compress(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: La
     compress_on(2, kernel, pages, order)
 }
 
-/// On a number of threads: with one, no warp ever waits for another, and counts repeat.
+/// Compresses on a number of threads. With one, no warp waits for another, and counts are reproducible.
 pub(crate) fn compress_on(
     threads: usize,
     kernel: &Lz4WarpCompressKernel,
@@ -25,7 +25,7 @@ pub(crate) fn compress_on(
     Ok(Packed::check(run))
 }
 
-/// The pages that a decompressor makes, and what became of each. Anything else that it touched would be a fault.
+/// Returns the status and content of each page that a decompressor restored. Any stray access would be a fault.
 pub(crate) fn decompress(
     kernel: &Lz4WarpDecompressKernel,
     index: &[PackedEntry],
@@ -40,12 +40,12 @@ pub(crate) fn decompress(
     Ok((status.zip(pages).collect(), run.report))
 }
 
-/// Packs blocks as a host would.
+/// Packs blocks like the host does.
 pub(crate) fn pack(blocks: &[(PageKind, Vec<u8>)]) -> (Vec<PackedEntry>, Vec<u8>) {
     let mut bytes = Vec::new();
     let mut index = Vec::new();
     for (kind, block) in blocks {
-        let len_bytes = u16::try_from(block.len()).expect("blocks are short");
+        let len_bytes = u16::try_from(block.len()).expect("blocks are shorter than 64 KiB");
         index.push(PackedEntry::new(bytes.len() as u64, len_bytes, *kind));
         bytes.extend_from_slice(block);
         bytes.resize(bytes.len().next_multiple_of(16), 0xdb);

@@ -1,10 +1,10 @@
-//! Runs the assembler on PTX text, where there is one.
+//! Runs the assembler on PTX text, if one is installed.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use trueno_gpu::{Target, ValidKernel, emit_for};
 
-/// The targets the product promises.
+/// The supported targets.
 pub(crate) const TARGETS: [Target; 8] = [
     Target::SM_70,
     Target::SM_75,
@@ -16,7 +16,8 @@ pub(crate) const TARGETS: [Target; 8] = [
     Target::SM_120,
 ];
 
-/// Assembles the kernel for all targets from its own up that have the shared memory. Without `TRUENO_PTXAS` (the assembler's path) only the text is made.
+/// Assembles the kernel for all targets from its own on that have the shared memory. Without `TRUENO_PTXAS` (the path
+/// of the assembler) only emits the text.
 pub(crate) fn assemble(kernel: &ValidKernel) {
     for target in
         TARGETS.into_iter().filter(|t| t.sm >= kernel.target.sm && t.max_shared_bytes() >= kernel.shared.total_bytes())
@@ -30,7 +31,7 @@ pub(crate) fn assemble(kernel: &ValidKernel) {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .expect("TRUENO_PTXAS names an assembler");
+            .expect("TRUENO_PTXAS is the path of an assembler");
         child.stdin.take().expect("piped").write_all(ptx.as_bytes()).expect("the assembler reads its input");
         let output = child.wait_with_output().expect("the assembler ends");
         let report = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);

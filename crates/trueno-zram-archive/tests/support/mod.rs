@@ -1,12 +1,14 @@
-//! Archives to test with, and all ways to read them.
+//! Archives for tests, and all ways to read them.
 #![allow(dead_code, reason = "each test file uses some of it")]
+
+pub(crate) mod forge;
 
 use std::io::Cursor;
 
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, Error, FrameReader, Piece, ReadSummary,
-    Summary, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, ReadSummary, Summary,
+    WriteOptions,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
 
@@ -25,7 +27,7 @@ pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usi
     archive.finish(Some(hash)).unwrap()
 }
 
-/// As `archive_of`, with all defaults and the length announced.
+/// Like `archive_of`, with default options and the length announced.
 pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
     let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
     archive_of(content, options, 1000).0
@@ -33,10 +35,10 @@ pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
 
 pub(crate) fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
     let before = content.len() as u64;
-    for piece in batch.pieces() {
-        match piece {
-            Piece::Data(bytes) => content.extend_from_slice(bytes),
-            Piece::Zeros(len) => content.resize(content.len() + usize::try_from(len).unwrap(), 0),
+    for span in batch.spans() {
+        match span {
+            ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+            ContentSpan::Zeros(len) => content.resize(content.len() + usize::try_from(len).unwrap(), 0),
         }
     }
     assert_eq!(content.len() as u64 - before, batch.len_bytes());
@@ -64,8 +66,8 @@ pub(crate) fn read_good(bytes: &[u8]) -> (Vec<u8>, ReadSummary) {
 /// Pages by the index; `None` if there is none.
 pub(crate) fn read_pages(bytes: &[u8], pages: std::ops::Range<u64>) -> Result<Option<Vec<u8>>, Error> {
     let Some(mut archive) = ArchiveReader::open(Cursor::new(bytes))? else { return Ok(None) };
-    let (mut content, mut batch, mut decoder) = (Vec::new(), ContentBatch::new(), CpuPageDecoder::new());
-    let mut reader = archive.read_pages(pages, &mut decoder)?;
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    let mut reader = archive.read_pages(pages)?;
     while reader.read_batch(&mut batch)? {
         append(&mut content, &batch);
     }

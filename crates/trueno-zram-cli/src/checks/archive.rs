@@ -2,19 +2,18 @@
 
 use std::io::Cursor;
 
-use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, CpuPageDecoder, FrameReader, Piece, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
-use super::samples::Set;
+use super::samples::{Random, Set};
 use super::{Check, Proof};
 use crate::quantity;
 
-/// Pages of zeros in the middle, as a hole of an image becomes.
+/// Zero pages in the middle, which a hole of an image becomes.
 const ZERO_PAGES: usize = 40;
-/// What is at the end and no whole page.
+/// Bytes after the last whole page.
 const TAIL: &[u8] = b"the last bytes of an image that is no whole number of pages";
 
 pub(super) fn checks() -> [Check; 3] {
@@ -60,10 +59,10 @@ fn read_stream(archive: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
-    for piece in batch.pieces() {
-        match piece {
-            Piece::Data(bytes) => content.extend_from_slice(bytes),
-            Piece::Zeros(len_bytes) => {
+    for span in batch.spans() {
+        match span {
+            ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+            ContentSpan::Zeros(len_bytes) => {
                 let len_bytes = usize::try_from(len_bytes).unwrap_or(usize::MAX);
                 content.resize(content.len().saturating_add(len_bytes), 0);
             }
@@ -75,7 +74,7 @@ fn as_stream(pages: &[Page]) -> Proof {
     let archive = archive_of(pages)?;
     let content = content_of(pages);
     if read_stream(&archive)? != content {
-        return Err("other bytes come back".into());
+        return Err("other bytes are restored".into());
     }
     Ok(format!("{} in {}", quantity::bytes(content.len() as u64), quantity::bytes(archive.len() as u64)))
 }
@@ -85,41 +84,40 @@ fn by_index(pages: &[Page]) -> Proof {
     let content = content_of(pages);
     let mut reader = ArchiveReader::open(Cursor::new(archive)).map_err(words)?.ok_or("the index is not found")?;
     let count = reader.page_count();
-    let mut decoder = CpuPageDecoder::new();
     // Single pages, and ranges of odd lengths, from front to back.
     let (mut at, mut len_pages, mut ranges) = (0, 1, 0u64);
     while at < count {
         let range = at..count.min(at + len_pages);
-        let mut read = reader.read_pages(range.clone(), &mut decoder).map_err(words)?;
+        let mut read = reader.read_pages(range.clone()).map_err(words)?;
         let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
         while read.read_batch(&mut batch).map_err(words)? {
             append(&mut bytes, &batch);
         }
         let [start, end] = [range.start, range.end].map(|page| usize::try_from(page).unwrap_or(usize::MAX) * PAGE_SIZE);
         if bytes != content[start..end.min(content.len())] {
-            return Err(format!("pages {} to {} come back with other bytes", range.start, range.end));
+            return Err(format!("pages {} to {} are restored to other bytes", range.start, range.end));
         }
         (at, len_pages, ranges) = (range.end, len_pages % 31 + 2, ranges + 1);
     }
     Ok(format!("{} in {} ranges", quantity::pages(count), quantity::count(ranges)))
 }
 
-/// Damage is found, or does not matter to the content.
+/// Damage is found, or does not change the content.
 fn damaged(pages: &[Page]) -> Proof {
     const TRIES: u64 = 500;
     let archive = archive_of(&pages[..pages.len().min(12)])?;
     let content = read_stream(&archive)?;
-    let mut generator = Generator::new(5);
+    let mut random = Random::new(5);
     let mut found = 0;
     for _ in 0..TRIES {
         let mut damaged = archive.clone();
-        let at = generator.below(damaged.len());
-        damaged[at] ^= 1 << generator.below(8);
+        let at = random.below(damaged.len());
+        damaged[at] ^= 1 << random.below(8);
         match read_stream(&damaged) {
             Err(_) => found += 1,
             Ok(read) if read == content => {}
-            Ok(_) => return Err(format!("a changed byte {at} gives other content without an error")),
+            Ok(_) => return Err(format!("changing byte {at} gives other content without an error")),
         }
     }
-    Ok(format!("{TRIES} archives, {found} refused, the rest read right"))
+    Ok(format!("{TRIES} archives, {found} refused, the others read correctly"))
 }

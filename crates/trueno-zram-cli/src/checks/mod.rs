@@ -1,21 +1,14 @@
-//! Checks that `selftest` runs: each says in a line what it proved, or what went wrong.
+//! Checks that `selftest` runs. Each says in one line what it proved, or what went wrong.
 
 mod archive;
-mod codec;
-mod cpu;
-mod gpu;
-mod interpreter;
-mod packed;
+mod codecs;
 mod proofs;
-mod ring;
 mod samples;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-
-pub(crate) use codec::Codec;
 
 /// What was proved, or what went wrong.
 pub(crate) type Proof = Result<String, String>;
@@ -26,7 +19,7 @@ pub(crate) struct Check {
     run: Box<dyn FnOnce() -> Proof>,
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Outcome {
     pub(crate) name: String,
@@ -41,12 +34,12 @@ impl Check {
         Self { name: name.into(), run: Box::new(run) }
     }
 
-    /// Runs it. A panic is a failure as any other.
+    /// Runs it. A panic is a failure like any other.
     pub(crate) fn run(self) -> Outcome {
         let begun = Instant::now();
         let proof = catch_unwind(AssertUnwindSafe(self.run)).unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-            Err(format!("it panicked: {}", text.unwrap_or("without words")))
+            Err(format!("it panicked: {}", text.unwrap_or("no message")))
         });
         let seconds = begun.elapsed().as_secs_f64();
         let passed = proof.is_ok();
@@ -62,25 +55,9 @@ impl Outcome {
 
 /// All checks of this machine. Pages and blocks are the same every time.
 pub(crate) fn all() -> Vec<Check> {
-    let mut checks = cpu::checks();
+    let mut checks = codecs::checks();
     checks.extend(archive::checks());
-    checks.extend(interpreter::checks());
-    checks.extend(gpu::checks());
     checks
-}
-
-/// The checks of one codec: what it makes, what it reads, what it refuses. `set` makes the pages to do it with.
-fn codec_checks<C: Codec>(
-    what: &str,
-    set: fn() -> samples::Set,
-    open: impl Fn() -> Result<C, String> + Clone + 'static,
-) -> [Check; 3] {
-    let (for_foreign, for_damaged) = (open.clone(), open.clone());
-    [
-        Check::new(format!("{what}: round trip"), move || proofs::round_trip(&mut open()?, &set().pages)),
-        Check::new(format!("{what}: reads C lz4"), move || proofs::reads_foreign(&mut for_foreign()?, &set())),
-        Check::new(format!("{what}: damage"), move || proofs::judges_damage(&mut for_damaged()?, &set())),
-    ]
 }
 
 #[cfg(test)]

@@ -1,73 +1,108 @@
-//! What is proved of any codec. The plain decoder and C lz4 have the last word.
+//! What is proved of any codec. The plain decoder and lz4_flex have the last word.
 
-use trueno_test_pages::oracle;
+use trueno_zram_core::gpu::FallbackStats;
 use trueno_zram_core::lz4::decode_simple;
-use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page};
+use trueno_zram_core::{BatchCodec, CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page};
 
-use super::samples::Set;
-use super::{Codec, Proof};
+use super::Proof;
+use super::samples::{Set, batch_of};
 use crate::quantity;
 
-/// What the codec makes of pages, the plain decoder, C lz4 and the codec itself turn back into these pages.
-pub(super) fn round_trip(codec: &mut impl Codec, pages: &[Page]) -> Proof {
-    let batch = codec.compress(pages)?;
-    if batch.len() != pages.len() {
-        return Err(format!("{} pages became {}", pages.len(), batch.len()));
-    }
-    for (i, (data, page)) in batch.iter().zip(pages).enumerate() {
-        check_by_others(data, page).map_err(|wrong| format!("page {i}: {wrong}"))?;
-    }
-    let restored = codec.decompress(&batch)?;
-    check_restored(&restored, pages)?;
+/// The plain decoder, lz4_flex and the codec itself restore what the codec makes of the pages.
+pub(super) fn round_trip(codec: &mut dyn BatchCodec, pages: &[Page]) -> Proof {
+    let batch = compress(codec, pages)?;
+    check_compressed(&batch, pages)?;
+    check_restored(&decompress(codec, &batch)?, pages)?;
     Ok(format!(
-        "{}, ratio {:.3}, read by the plain decoder and C lz4",
+        "{}, ratio {:.3}, read by the plain decoder and lz4_flex",
         quantity::pages(pages.len() as u64),
         batch.stats().ratio()
     ))
 }
 
-/// The codec restores what C lz4 compressed.
-pub(super) fn reads_foreign(codec: &mut impl Codec, set: &Set) -> Proof {
-    let (batch, pages) = set.foreign_blocks();
-    check_restored(&codec.decompress(&batch)?, &pages)?;
-    Ok(format!("{} of C lz4's blocks", quantity::count(pages.len() as u64)))
+/// The codec restores what lz4_flex compressed.
+pub(super) fn reads_foreign(codec: &mut dyn BatchCodec, set: &Set) -> Proof {
+    let (blocks, pages) = set.foreign_blocks();
+    check_restored(&decompress(codec, &batch_of(&blocks))?, &pages)?;
+    Ok(format!("{} of lz4_flex's blocks", quantity::count(pages.len() as u64)))
 }
 
-/// Of damaged blocks, the codec refuses those that the plain decoder refuses, and of the rest makes the same pages.
-pub(super) fn judges_damage(codec: &mut impl Codec, set: &Set) -> Proof {
-    let batch = set.damaged();
-    let verdicts = codec.decompress(&batch)?;
-    check_count(verdicts.len(), batch.len())?;
-    let mut refused = 0u64;
-    for (i, (data, verdict)) in batch.iter().zip(&verdicts).enumerate() {
-        let mut page = [0; PAGE_SIZE];
-        let expected = decode_simple(data.bytes(), &mut page);
-        match (expected, verdict) {
-            (Ok(()), Some(restored)) if *restored == page => {}
-            (Ok(()), Some(_)) => return Err(format!("damaged block {i} becomes another page")),
-            (Ok(()), None) => return Err(format!("damaged block {i} is refused, and is a page's")),
-            (Err(_), None) => refused += 1,
-            (Err(why), Some(_)) => return Err(format!("damaged block {i} is taken, though {why}")),
-        }
+/// The codec refuses the damaged blocks that the plain decoder refuses, and restores the others to the same pages.
+pub(super) fn judges_damage(codec: &mut dyn BatchCodec, set: &Set) -> Proof {
+    let (good, bad, pages) = sort_damaged(set.damaged());
+    check_restored(&decompress(codec, &batch_of(&good))?, &pages)?;
+    for block in &bad {
+        check_refused(block, decompress(codec, &batch_of(std::slice::from_ref(block))))?;
     }
-    Ok(format!("{} blocks, {} refused", quantity::count(batch.len() as u64), quantity::count(refused)))
+    let total = quantity::count((good.len() + bad.len()) as u64);
+    Ok(format!("{total} blocks, {} refused", quantity::count(bad.len() as u64)))
 }
 
 /// Two codecs make the same bytes.
-pub(super) fn same_bytes(one: &mut impl Codec, other: &mut impl Codec, pages: &[Page]) -> Proof {
-    let (one, other) = (one.compress(pages)?, other.compress(pages)?);
-    check_count(one.len(), other.len())?;
-    match one.iter().zip(other.iter()).position(|(one, other)| one != other) {
-        Some(page) => Err(format!("page {page} differs")),
-        None => Ok(format!("{}, {} bytes", quantity::pages(pages.len() as u64), quantity::count(held_bytes(&one)))),
+pub(super) fn same_bytes(one: &mut dyn BatchCodec, other: &mut dyn BatchCodec, pages: &[Page]) -> Proof {
+    let (one, other) = (compress(one, pages)?, compress(other, pages)?);
+    check_same(&one, &other)?;
+    let held_bytes = quantity::count(one.stats().bytes_out);
+    Ok(format!("{}, {held_bytes} bytes", quantity::pages(pages.len() as u64)))
+}
+
+fn compress(codec: &mut dyn BatchCodec, pages: &[Page]) -> Result<CompressedBatch, String> {
+    let mut batch = CompressedBatch::new();
+    codec.compress_into(pages, &mut batch, &()).map_err(|e| e.to_string())?;
+    check_fallback(codec.fallback())?;
+    Ok(batch)
+}
+
+fn decompress(codec: &mut dyn BatchCodec, batch: &CompressedBatch) -> Result<Vec<Page>, String> {
+    let mut pages = vec![[0xee; PAGE_SIZE]; batch.len()];
+    codec.decompress_into(batch, &mut pages, &()).map_err(|e| e.to_string())?;
+    check_fallback(codec.fallback())?;
+    Ok(pages)
+}
+
+/// Work that the CPU did instead of the device is a failure here.
+fn check_fallback(fallback: Option<&FallbackStats>) -> Result<(), String> {
+    let Some(fallback) = fallback.filter(|fallback| fallback.pages > 0 || fallback.last_reason.is_some()) else {
+        return Ok(());
+    };
+    let reason = fallback.last_reason.as_deref().unwrap_or("no reason given");
+    Err(format!("the CPU did {} pages: {reason}", fallback.pages))
+}
+
+/// Damaged blocks that the plain decoder takes and those that it refuses, and the pages of the first.
+fn sort_damaged(damaged: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<Vec<u8>>, Vec<Page>) {
+    let mut pages = Vec::new();
+    let (good, bad) = damaged.into_iter().partition(|block| {
+        let mut page = [0; PAGE_SIZE];
+        let taken = decode_simple(block, &mut page).is_ok();
+        pages.extend(taken.then_some(page));
+        taken
+    });
+    (good, bad, pages)
+}
+
+fn check_refused(block: &[u8], restored: Result<Vec<Page>, String>) -> Result<(), String> {
+    match (restored, decode_simple(block, &mut [0; PAGE_SIZE])) {
+        (Ok(_), Err(why)) => Err(format!("a damaged block of {} bytes is accepted, though {why}", block.len())),
+        _ => Ok(()),
     }
 }
 
-fn held_bytes(batch: &CompressedBatch) -> u64 {
-    batch.stats().bytes_out
+fn check_same(one: &CompressedBatch, other: &CompressedBatch) -> Result<(), String> {
+    check_count(one.len(), other.len())?;
+    match one.iter().zip(other.iter()).position(|(one, other)| one != other) {
+        Some(page) => Err(format!("page {page} differs")),
+        None => Ok(()),
+    }
 }
 
-/// That decoders which are not the codec's own make the page of what the codec made of it.
+/// Decoders other than the codec's own restore every page.
+fn check_compressed(batch: &CompressedBatch, pages: &[Page]) -> Result<(), String> {
+    check_count(batch.len(), pages.len())?;
+    let mut pairs = batch.iter().zip(pages).enumerate();
+    pairs.try_for_each(|(i, (data, page))| check_by_others(data, page).map_err(|wrong| format!("page {i}: {wrong}")))
+}
+
 fn check_by_others(data: PageData<'_>, page: &Page) -> Result<(), String> {
     let bytes = data.bytes();
     let mut decoded = [0xa5; PAGE_SIZE];
@@ -80,114 +115,94 @@ fn check_by_others(data: PageData<'_>, page: &Page) -> Result<(), String> {
         PageKind::Lz4 => {
             decode_simple(bytes, &mut decoded).map_err(|e| format!("the plain decoder refuses its block: {e}"))?;
             let mut foreign = [0x5a; PAGE_SIZE];
-            if oracle::c_lz4_decompress(bytes, &mut foreign) != Some(PAGE_SIZE) {
-                return Err("C lz4 refuses its block".into());
-            }
-            if foreign != *page {
-                return Err("C lz4 makes another page of its block".into());
+            let len_bytes = lz4_flex::block::decompress_into(bytes, &mut foreign);
+            if len_bytes.map_err(|e| format!("lz4_flex refuses its block: {e}"))? != PAGE_SIZE || foreign != *page {
+                return Err("lz4_flex restores another page from its block".into());
             }
         }
         PageKind::Zstd => return Err("it became a Zstandard frame".into()),
     }
-    if decoded == *page { Ok(()) } else { Err("the plain decoder makes another page of its block".into()) }
+    if decoded == *page { Ok(()) } else { Err("the plain decoder restores another page from its block".into()) }
 }
 
-fn check_restored(restored: &[Option<Page>], pages: &[Page]) -> Result<(), String> {
+fn check_restored(restored: &[Page], pages: &[Page]) -> Result<(), String> {
     check_count(restored.len(), pages.len())?;
-    for (i, (restored, page)) in restored.iter().zip(pages).enumerate() {
-        match restored {
-            Some(restored) if restored == page => {}
-            Some(restored) => {
-                let at = restored.iter().zip(page).position(|(restored, byte)| restored != byte).unwrap_or(0);
-                return Err(format!("page {i} comes back with another byte {at}"));
-            }
-            None => return Err(format!("page {i}: its block is refused")),
+    match restored.iter().zip(pages).position(|(restored, page)| restored != page) {
+        Some(i) => {
+            let at = restored[i].iter().zip(&pages[i]).position(|(restored, byte)| restored != byte).unwrap_or(0);
+            Err(format!("page {i} is restored with another byte {at}"))
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn check_count(given: usize, expected: usize) -> Result<(), String> {
-    if given == expected { Ok(()) } else { Err(format!("{given} pages came back of {expected}")) }
+    if given == expected { Ok(()) } else { Err(format!("{given} pages instead of {expected}")) }
 }
 
 #[cfg(test)]
 mod tests {
-    use trueno_zram_core::cpu::InstructionSet;
-    use trueno_zram_core::{CompressedBatch, IndexEntry};
+    use trueno_zram_core::{CpuBatchCompressor, IndexEntry};
 
-    use super::super::cpu::CpuCodec;
     use super::*;
 
-    /// A sound codec with one fault.
-    struct Broken {
-        sound: CpuCodec,
-        fault: Fault,
+    fn sample() -> (Set, CompressedBatch) {
+        let set = Set::small();
+        let batch = CpuBatchCompressor::default().compress(&set.pages).unwrap();
+        (set, batch)
     }
 
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    enum Fault {
-        None,
-        ChangesABlock,
-        ChangesAPage,
-        LosesAPage,
-        RefusesAPage,
-        TakesAnything,
-    }
-
-    impl Codec for Broken {
-        fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch, String> {
-            let batch = self.sound.compress(pages)?;
-            let (mut arena, mut index) = (batch.arena().to_vec(), batch.index().to_vec());
-            if self.fault == Fault::ChangesABlock {
-                let last: IndexEntry = *index.iter().rfind(|entry| entry.kind == PageKind::Lz4).ok_or("no block")?;
-                // The last byte of a block is a literal: the block still is a page's, but another's.
-                let at = usize::try_from(last.offset).unwrap() + usize::from(last.len_bytes) - 1;
-                arena[at] ^= 1;
-            }
-            if self.fault == Fault::LosesAPage {
-                index.pop();
-            }
-            CompressedBatch::from_parts(arena, index).map_err(|e| e.to_string())
-        }
-
-        fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Option<Page>>, String> {
-            let mut pages = self.sound.decompress(batch)?;
-            match self.fault {
-                Fault::ChangesAPage => pages.last_mut().unwrap().as_mut().unwrap()[4095] ^= 1,
-                Fault::RefusesAPage => *pages.last_mut().unwrap() = None,
-                Fault::TakesAnything => pages.iter_mut().for_each(|page| *page = page.or(Some([0; PAGE_SIZE]))),
-                _ => {}
-            }
-            Ok(pages)
-        }
-    }
-
-    fn broken(fault: Fault) -> Broken {
-        Broken { sound: CpuCodec::new(InstructionSet::detect()).unwrap(), fault }
+    fn changed(batch: &CompressedBatch, change: impl FnOnce(&mut Vec<u8>, &mut Vec<IndexEntry>)) -> CompressedBatch {
+        let (mut arena, mut index) = (batch.arena().to_vec(), batch.index().to_vec());
+        change(&mut arena, &mut index);
+        CompressedBatch::from_parts(arena, index).unwrap()
     }
 
     #[test]
     fn a_sound_codec_passes() {
-        let set = Set::small();
-        round_trip(&mut broken(Fault::None), &set.pages).unwrap();
-        reads_foreign(&mut broken(Fault::None), &set).unwrap();
-        judges_damage(&mut broken(Fault::None), &set).unwrap();
-        same_bytes(&mut broken(Fault::None), &mut broken(Fault::None), &set.pages).unwrap();
+        let (set, _) = sample();
+        let (mut codec, mut other) = (CpuBatchCompressor::default(), CpuBatchCompressor::default());
+        round_trip(&mut codec, &set.pages).unwrap();
+        reads_foreign(&mut codec, &set).unwrap();
+        judges_damage(&mut codec, &set).unwrap();
+        same_bytes(&mut codec, &mut other, &set.pages).unwrap();
     }
 
     #[test]
-    fn every_fault_is_seen() {
-        let set = Set::small();
-        for fault in [Fault::ChangesABlock, Fault::ChangesAPage, Fault::LosesAPage, Fault::RefusesAPage] {
-            assert!(round_trip(&mut broken(fault), &set.pages).is_err(), "{fault:?}");
+    fn faults_of_a_compressor_are_seen() {
+        let (set, batch) = sample();
+        check_compressed(&batch, &set.pages).unwrap();
+        let changes_a_block = changed(&batch, |arena, index| {
+            let last = index.iter().rfind(|entry| entry.kind == PageKind::Lz4).unwrap();
+            // The last byte of a block is a literal: the block is valid, but another page's.
+            arena[usize::try_from(last.offset).unwrap() + usize::from(last.len_bytes) - 1] ^= 1;
+        });
+        let loses_a_page = changed(&batch, |_, index| index.truncate(index.len() - 1));
+        for faulty in [changes_a_block, loses_a_page] {
+            assert!(check_compressed(&faulty, &set.pages).is_err());
+            assert!(check_same(&faulty, &batch).is_err());
         }
-        for fault in [Fault::ChangesAPage, Fault::RefusesAPage] {
-            assert!(reads_foreign(&mut broken(fault), &set).is_err(), "{fault:?}");
-        }
-        assert!(judges_damage(&mut broken(Fault::TakesAnything), &set).unwrap_err().contains("is taken"));
-        for fault in [Fault::ChangesABlock, Fault::LosesAPage] {
-            assert!(same_bytes(&mut broken(fault), &mut broken(Fault::None), &set.pages).is_err(), "{fault:?}");
-        }
+    }
+
+    #[test]
+    fn faults_of_a_decompressor_are_seen() {
+        let (set, _) = sample();
+        let mut restored = set.pages.clone();
+        check_restored(&restored, &set.pages).unwrap();
+        restored.last_mut().unwrap()[4095] ^= 1;
+        assert!(check_restored(&restored, &set.pages).unwrap_err().contains("byte 4095"));
+        restored.pop();
+        assert!(check_restored(&restored, &set.pages).is_err());
+        let (_, bad, _) = sort_damaged(set.damaged());
+        assert!(check_refused(&bad[0], Ok(vec![[0; PAGE_SIZE]])).unwrap_err().contains("is accepted"));
+        check_refused(&bad[0], Err("refused".into())).unwrap();
+    }
+
+    #[test]
+    fn work_of_the_cpu_instead_of_the_device_is_a_failure() {
+        assert_eq!(check_fallback(None), Ok(()));
+        assert_eq!(check_fallback(Some(&FallbackStats::default())), Ok(()));
+        let stood_in = FallbackStats { pages: 7, last_reason: Some("cuX".into()), ..FallbackStats::default() };
+        assert_eq!(check_fallback(Some(&stood_in)), Err("the CPU did 7 pages: cuX".into()));
     }
 }

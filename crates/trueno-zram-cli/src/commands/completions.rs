@@ -15,7 +15,7 @@ use crate::failure::Failure;
     after_help = "For bash: trueno-zram completions bash > ~/.local/share/bash-completion/completions/trueno-zram"
 )]
 pub(crate) struct Args {
-    /// The shell to write them for.
+    /// The shell.
     #[arg(value_enum)]
     shell: Shell,
 }

@@ -4,14 +4,16 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use trueno_zram_archive::WriteOptions;
+use trueno_zram_io::Compressed;
 
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
+use crate::json;
+use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
-use crate::pipeline;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 
@@ -20,10 +22,10 @@ use crate::report::{self, Report};
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
-    /// Leave out the checksum of each block: extract cannot notice damage then.
+    /// Leave out the checksum of each block; extract cannot notice damage then.
     #[arg(long)]
     no_block_checksums: bool,
-    /// Leave out the checksum of all content.
+    /// Leave out the checksum of the whole content.
     #[arg(long)]
     no_content_checksum: bool,
 }
@@ -33,7 +35,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files.files, |path| compress(path, args, global, &mut engine))
+    files::for_each(&args.files.files, |path| {
+        json::tracked(global, "compress", path, compress(path, args, global, &mut engine))
+    })
 }
 
 fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
@@ -52,8 +56,9 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         content_checksum: !args.no_content_checksum,
     };
     let progress = Progress::start(global, &name, input.len_bytes);
-    let (output, summary) = pipeline::compress(input.into_pages(), (output, &output_name), options, engine, &progress)?;
-    output.finish(Some(&source))?;
+    let Compressed { out, summary, .. } =
+        engine.compress(input.into_pages(), (output, &output_name), options, &progress)?;
+    out.finish_with(Some(&source), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish();
     files::remove_source(rm, path, &source)?;
 
@@ -89,7 +94,8 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         );
     }
     if global.verbose > 0 {
-        eprintln!("pages: {}; index of {} bytes; {:.3} s", report.pages, summary.index_len, report.seconds);
+        let Report { pages, seconds, .. } = &report;
+        messages::line(format_args!("pages: {pages}; index of {} bytes; {seconds:.3} s", summary.index_len));
     }
     report::print_json(global, &report)
 }

@@ -3,13 +3,18 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use serde::Serialize;
+use trueno_zram_io::Warning;
+
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
+use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
+use crate::quantity;
 use crate::report::{self, Report};
 use crate::restore;
 
@@ -18,9 +23,12 @@ use crate::restore;
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
-    /// Write zeros out; without this, pages of zeros in new files become holes.
+    /// Write zeros instead of leaving holes where pages of new files are all zeros.
     #[arg(long)]
     no_sparse: bool,
+    /// Restore what is left of a damaged file. Damaged pages become zeros and are listed; the exit code is 1.
+    #[arg(long, conflicts_with = "rm")]
+    salvage: bool,
 }
 
 /// Runs the command.
@@ -28,20 +36,28 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files.files, |path| decompress(path, args, global, &mut engine))
+    files::for_each(&args.files.files, |path| {
+        json::tracked(global, "decompress", path, decompress(path, args, global, &mut engine))
+    })
 }
 
 fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
-    let target = args.files.target(path, files::restored_name)?;
     let input = Input::open(path)?;
+    // Of a file that is not LZ4 at all, its name is not the problem.
+    let target = args.files.target(path, files::restored_name);
+    let target = target.map_err(|failure| restore::not_lz4(&input).unwrap_or(failure))?;
     files::check_removable(rm, path, &input)?;
     let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
     let progress = Progress::start(global, &input.name, None);
+    if args.salvage {
+        return salvage(&input, output, engine, global, progress);
+    }
     let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
     let output_name = output.name.clone();
-    output.finish(Some(&input.metadata))?;
+    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    output.finish_with(Some(&input.metadata), warn)?;
     let time = progress.finish();
     files::remove_source(rm, path, &input.metadata)?;
 
@@ -54,4 +70,41 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
         );
     }
     report::print_json(global, &report)
+}
+
+/// The result of a salvage that found no damage.
+#[derive(Debug, Serialize)]
+struct Salvaged<'a> {
+    file: &'a str,
+    output: &'a str,
+    bytes_out: u64,
+}
+
+/// Restores a damaged file as far as possible. The output stays, whatever is missing in it.
+fn salvage(
+    input: &Input,
+    mut output: Output,
+    engine: &Engine,
+    global: &Global,
+    progress: Progress,
+) -> Result<(), Failure> {
+    let (content_len, damage) = restore::salvage(input, &mut output, engine, &progress)?;
+    let output_name = output.name.clone();
+    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    output.finish_with(Some(&input.metadata), warn)?;
+    progress.finish();
+    if damage.is_empty() {
+        report::say(global, &format!("{}: no damage, {content_len} bytes restored: {output_name}", input.name));
+        return json::print(
+            global,
+            "decompress",
+            &Salvaged { file: &input.name, output: &output_name, bytes_out: content_len },
+        );
+    }
+    let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
+    let what = format!(
+        "{} damaged and replaced by zeros, {content_len} bytes restored: {output_name}",
+        quantity::pages(pages)
+    );
+    Err(Failure::at(&input.name, what))
 }

@@ -1,4 +1,4 @@
-//! `trueno-zram extract`.
+//! `trueno-zram extract`: some pages of an archive.
 
 use std::fs::File;
 use std::ops::Range;
@@ -7,17 +7,18 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, FrameReader, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader};
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::address_map::{self, AddressMap};
+use crate::address_map::{AddressSpan, StoredMap};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
+use crate::json;
 use crate::output::{Output, OutputOptions, Target};
-use crate::ranges::{OpenRange, parse_range};
+use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
 use crate::restore::input_failure;
 
@@ -37,64 +38,76 @@ pub(crate) struct Args {
     force: bool,
 }
 
-/// What is to be restored.
-#[derive(Clone, Copy, Debug, clap::Args)]
+/// What to restore.
+#[derive(Clone, Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct Wanted {
-    /// Pages of 4 KiB by their numbers from 0: `7`, `3..9`, `3..=9`, `3..`, `..9`.
-    #[arg(long, value_name = "RANGE", value_parser = parse_range)]
-    pages: Option<OpenRange>,
-    /// Bytes by their positions from 0, also as `4K..1M` or `0x1000..0x2000`.
-    #[arg(long, value_name = "RANGE", value_parser = parse_range)]
-    bytes: Option<OpenRange>,
-    /// Bytes of a process's snapshot by the addresses they had: `0x7f0000001000..0x7f0000003000`.
+    /// Pages of 4 KiB, numbered from 0: `7`, `3..9`, `3..=9`, `3..`, `..9`, or a list: `1,3,5..9`.
+    #[arg(long, value_name = "RANGES", value_parser = parse_range_list)]
+    pages: Option<RangeList>,
+    /// Bytes, numbered from 0: `4K..1M`, `0x1000..0x2000`, or a list.
+    #[arg(long, value_name = "RANGES", value_parser = parse_range_list)]
+    bytes: Option<RangeList>,
+    /// Bytes of a process snapshot by the addresses they had: `0x7f0000001000..0x7f0000003000`.
     #[arg(long, value_name = "RANGE", value_parser = parse_range)]
     address: Option<OpenRange>,
 }
 
+/// Ranges of the content, and what they were called on the command line.
+struct ContentRanges<'a> {
+    unit: Unit,
+    ranges: &'a RangeList,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unit {
+    Pages,
+    Bytes,
+}
+
 impl Wanted {
-    /// The range of bytes, and the words for it.
-    fn bytes(&self) -> (OpenRange, String) {
-        let page = PAGE_SIZE as u64;
-        match (self.bytes, self.pages) {
-            (Some(bytes), _) => (bytes, format!("bytes {bytes}")),
-            (None, pages) => {
-                let pages = pages.expect("one of the two is required");
-                let end = pages.end.map(|end| end.saturating_mul(page));
-                (OpenRange { start: pages.start.saturating_mul(page), end }, format!("pages {pages}"))
-            }
-        }
-    }
-
-    /// Where the wanted bytes are in an archive's content, in order.
-    fn pieces(&self, archive: &mut ArchiveReader<&File>, name: &str) -> Result<Vec<address_map::Piece>, Failure> {
-        let Some(addresses) = self.address else {
-            return Ok(vec![address_map::Piece::Stored(self.within(name, archive.content_len())?)]);
-        };
-        let end = addresses.end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
-        let section = archive.section(address_map::SECTION).map_err(|error| input_failure(name, error))?;
-        let map = AddressMap::from_bytes(&section.ok_or_else(|| no_address_map(name))?);
-        let map = map.map_err(|error| Failure::at(name, error))?;
-        map.pieces(addresses.start..end).map_err(|error| Failure::at(name, error))
-    }
-
-    /// The range in a content of `len_bytes`. A last page that is a shorter one counts as a page.
-    fn within(&self, name: &str, len_bytes: u64) -> Result<Range<u64>, Failure> {
-        let (range, words) = self.bytes();
-        let counts_pages = self.pages.is_some();
-        let bound = if counts_pages { len_bytes.next_multiple_of(PAGE_SIZE as u64) } else { len_bytes };
-        let Some(range) = range.within(bound) else {
-            let there = if counts_pages { len_bytes.div_ceil(PAGE_SIZE as u64) } else { len_bytes };
-            return Err(Failure::at(name, format!("{words} asked for, but there are {there}")));
-        };
-        Ok(range.start.min(len_bytes)..range.end.min(len_bytes))
+    /// The ranges of the content; `None` if addresses are wanted.
+    fn content(&self) -> Option<ContentRanges<'_>> {
+        let pages = self.pages.as_ref().map(|ranges| ContentRanges { unit: Unit::Pages, ranges });
+        pages.or_else(|| self.bytes.as_ref().map(|ranges| ContentRanges { unit: Unit::Bytes, ranges }))
     }
 }
 
-/// What came of it, for scripts.
+impl ContentRanges<'_> {
+    /// The ranges in bytes, before it is known where the content ends.
+    fn open(&self) -> Vec<OpenRange> {
+        let scale = match self.unit {
+            Unit::Pages => PAGE_SIZE as u64,
+            Unit::Bytes => 1,
+        };
+        let scaled = |range: &OpenRange| OpenRange {
+            start: range.start.saturating_mul(scale),
+            end: range.end.map(|end| end.saturating_mul(scale)),
+        };
+        self.ranges.0.iter().map(scaled).collect()
+    }
+
+    /// The ranges in a content of `len_bytes`. A shorter last page counts as a page.
+    fn within(&self, name: &str, len_bytes: u64) -> Result<Vec<Range<u64>>, Failure> {
+        let (bound, there, unit) = match self.unit {
+            Unit::Pages => {
+                (len_bytes.next_multiple_of(PAGE_SIZE as u64), len_bytes.div_ceil(PAGE_SIZE as u64), "pages")
+            }
+            Unit::Bytes => (len_bytes, len_bytes, "bytes"),
+        };
+        let checked = self.open().into_iter().zip(&self.ranges.0).map(|(range, asked)| {
+            let range = range
+                .within(bound)
+                .ok_or_else(|| Failure::at(name, format!("{unit} {asked} asked for, but there are {there}")))?;
+            Ok(range.start.min(len_bytes)..range.end.min(len_bytes))
+        });
+        checked.collect()
+    }
+}
+
+/// The result, for scripts.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
-    command: &'static str,
     file: &'a str,
     output: &'a str,
     bytes_out: u64,
@@ -104,48 +117,55 @@ struct Report<'a> {
     threads: usize,
 }
 
+const COMMAND: &str = "extract";
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let start = Instant::now();
     let target = match &args.output {
         Some(path) if !files::is_dash(path) => Target::Path(path.clone()),
         _ if global.json => return Err(report::json_needs_stdout()),
         _ => Target::Stdout,
     };
+    files::for_each(std::slice::from_ref(&args.file), |path| {
+        json::tracked(global, COMMAND, path, extract(args, global, &target))
+    })
+}
+
+fn extract(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+    let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let input = Input::open(&args.file)?;
     let options = OutputOptions { force: args.force, binary: false, sparse: true, durable: false, private: false };
-    let mut output = Output::create(&target, Some(&input.metadata), options)?;
+    let mut output = Output::create(target, Some(&input.metadata), options)?;
     let (archive, why_none) = match input.seekable().map(ArchiveReader::open) {
         Some(Ok(archive)) => (archive, "no index".to_owned()),
-        // The content may be whole all the same; where addresses are, the index alone knows.
+        // The content may be intact all the same. Addresses cannot be found without the index.
         Some(Err(error @ Error::Index(_))) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
         Some(Err(error)) => return Err(input_failure(&input.name, error)),
         None => (None, "no index".to_owned()),
     };
     let indexed = archive.is_some();
-    match archive {
-        Some(mut archive) => {
+    match (archive, args.wanted.content()) {
+        (Some(archive), wanted) => {
             if !archive.has_block_checksums() {
                 report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
             }
-            for piece in args.wanted.pieces(&mut archive, &input.name)? {
-                match piece {
-                    address_map::Piece::Stored(bytes) => {
-                        by_index(&mut archive, bytes, &input.name, &mut output, &mut engine)?;
-                    }
-                    address_map::Piece::Zeros(len_bytes) => {
-                        output.write_zeros(len_bytes).map_err(|error| Failure::io(&output.name, &error))?;
-                    }
-                }
+            let mut source = Source { archive, name: &input.name, engine: &mut engine };
+            match wanted {
+                Some(wanted) => source.copy(&wanted, &mut output)?,
+                None => source.copy_addresses(args.wanted.address, &mut output)?,
             }
         }
-        None if args.wanted.address.is_some() => return Err(no_address_map(&input.name)),
-        None => {
+        (None, None) => return Err(no_address_map(&input.name)),
+        (None, Some(wanted)) => {
+            if !wanted.ranges.is_ascending() {
+                let why = "ranges that are not in ascending order need an archive with an index";
+                return Err(Failure::at(&input.name, format!("{}: {why}", wanted.ranges)));
+            }
             report::say(global, &format!("{}: {why_none}; decoding from the start", input.name));
             input.rewind()?;
-            from_the_start(&input, &args.wanted, &mut output, &mut engine)?;
+            from_the_start(&input, &wanted, &mut output, &mut engine)?;
         }
     }
     let output_name = output.name.clone();
@@ -155,7 +175,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         report::say(global, &format!("{}: {bytes_out} bytes restored, {seconds:.4} s: {output_name}", input.name));
     }
     let report = Report {
-        command: "extract",
         file: &input.name,
         output: &output_name,
         bytes_out,
@@ -164,86 +183,198 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         backend: engine.name(),
         threads: engine.threads(),
     };
-    report::print_json(global, &report)?;
-    Ok(ExitCode::SUCCESS)
+    json::print(global, COMMAND, &report)
 }
 
-/// Reads and decodes the pages that hold the wanted bytes, and no others.
-fn by_index(
-    archive: &mut ArchiveReader<&File>,
-    bytes: Range<u64>,
-    name: &str,
-    output: &mut Output,
-    mut engine: &mut Engine,
-) -> Result<(), Failure> {
-    if bytes.is_empty() {
-        return Ok(());
-    }
-    let page = PAGE_SIZE as u64;
-    let pages = bytes.start / page..bytes.end.div_ceil(page);
-    let mut window = Window { at: pages.start * page, bytes };
-    let pool = engine.pool();
-    pool.install(|| {
-        let mut reader = archive.read_pages(pages, &mut engine).map_err(|error| input_failure(name, error))?;
-        let mut batch = ContentBatch::new();
-        while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
-            window.write(&batch, output)?;
+/// An archive to copy from.
+struct Source<'a> {
+    archive: ArchiveReader<&'a File>,
+    name: &'a str,
+    engine: &'a mut Engine,
+}
+
+impl Source<'_> {
+    /// Copies ranges of the content, in the order in which they were given.
+    fn copy(&mut self, wanted: &ContentRanges<'_>, output: &mut Output) -> Result<(), Failure> {
+        for range in wanted.within(self.name, self.archive.content_len())? {
+            self.copy_range(range, |span| write(span, output))?;
         }
         Ok(())
-    })
+    }
+
+    /// Copies a range of addresses. Stored pages are in the order of their addresses, so the archive is read once.
+    fn copy_addresses(&mut self, addresses: Option<OpenRange>, output: &mut Output) -> Result<(), Failure> {
+        let OpenRange { start, end } = addresses.expect("one of the three is required");
+        let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
+        let map = StoredMap::read(&mut self.archive).map_err(|error| Failure::at(self.name, error))?;
+        let map = map.ok_or_else(|| no_address_map(self.name))?;
+        let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| Failure::at(self.name, error))?;
+        let mut merge = Merge { spans: plan.spans(), stored_bytes: 0 };
+        self.copy_range(plan.content.clone(), |span| merge.push(span, output))?;
+        merge.finish(output)
+    }
+
+    /// Reads and decodes the pages that hold `bytes`, and no others.
+    fn copy_range(
+        &mut self,
+        bytes: Range<u64>,
+        sink: impl FnMut(ContentSpan<'_>) -> Result<(), Failure> + Send,
+    ) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (name, archive) = (self.name, &mut self.archive);
+        let page = PAGE_SIZE as u64;
+        let pages = bytes.start / page..bytes.end.div_ceil(page);
+        let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink };
+        let pool = self.engine.pool();
+        let engine = &mut *self.engine;
+        let copied = pool.install(|| {
+            let reader = match engine.codec() {
+                Some(codec) => archive.read_pages_with(pages, codec),
+                None => archive.read_pages(pages),
+            };
+            let mut reader = reader.map_err(|error| input_failure(name, error))?;
+            let mut batch = ContentBatch::new();
+            while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
+                window.push(&batch)?;
+            }
+            Ok(())
+        });
+        self.engine.warn_of_fallback();
+        copied
+    }
 }
 
 fn no_address_map(name: &str) -> Failure {
-    Failure::at(name, "has no address map: it is no snapshot of a process")
+    Failure::at(name, "has no address map: it is not a snapshot of a process")
 }
 
 /// Decodes from the start, up to the last byte that is wanted.
-fn from_the_start(input: &Input, wanted: &Wanted, output: &mut Output, engine: &mut Engine) -> Result<(), Failure> {
+fn from_the_start(
+    input: &Input,
+    wanted: &ContentRanges<'_>,
+    output: &mut Output,
+    engine: &mut Engine,
+) -> Result<(), Failure> {
     let pool = engine.pool();
-    let (range, _) = wanted.bytes();
-    let mut window = Window { at: 0, bytes: range.start..range.end.unwrap_or(u64::MAX) };
-    pool.install(|| {
-        let mut reader = FrameReader::with_decoder(input.file(), engine);
+    let ranges = wanted.open().into_iter().map(|range| range.start..range.end.unwrap_or(u64::MAX)).collect();
+    let mut window = Window { at: 0, ranges, sink: |span: ContentSpan<'_>| write(span, output) };
+    let end = window.ranges.last().map_or(0, |range| range.end);
+    let copied = pool.install(|| {
+        let mut reader = match engine.codec() {
+            Some(codec) => FrameReader::with_codec(input.file(), codec),
+            None => FrameReader::new(input.file()),
+        };
         let mut batch = ContentBatch::new();
-        while window.at < window.bytes.end {
+        while window.at < end {
             if !reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))? {
-                // The content ends here: the range must end here too.
+                // The content ends here: so must the ranges.
                 return wanted.within(&input.name, window.at).map(|_| ());
             }
-            window.write(&batch, output)?;
+            window.push(&batch)?;
         }
         Ok(())
-    })
+    });
+    engine.warn_of_fallback();
+    copied
 }
 
-/// Lets through the bytes that are wanted.
-struct Window {
-    /// Where the next batch starts.
+/// Passes on the bytes of ascending ranges.
+struct Window<F> {
+    /// Where the next span starts in the content.
     at: u64,
-    bytes: Range<u64>,
+    ranges: Vec<Range<u64>>,
+    sink: F,
 }
 
-impl Window {
-    fn write(&mut self, batch: &ContentBatch, output: &mut Output) -> Result<(), Failure> {
-        for piece in batch.pieces() {
-            let len_bytes = match piece {
-                Piece::Data(bytes) => bytes.len() as u64,
-                Piece::Zeros(len_bytes) => len_bytes,
+impl<F: FnMut(ContentSpan<'_>) -> Result<(), Failure>> Window<F> {
+    fn push(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
+        for span in batch.spans() {
+            let len_bytes = match span {
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
             };
-            let inside = |position: u64| position.saturating_sub(self.at).min(len_bytes);
-            let (start, end) = (inside(self.bytes.start), inside(self.bytes.end));
-            let written = match piece {
-                Piece::Data(bytes) => output.write_data(&bytes[index(start)..index(end)]),
-                Piece::Zeros(_) => output.write_zeros(end - start),
-            };
-            written.map_err(|error| Failure::io(&output.name, &error))?;
-            self.at += len_bytes;
+            let (span_start, span_end) = (self.at, self.at + len_bytes);
+            let from = self.ranges.partition_point(|range| range.end <= span_start);
+            for range in self.ranges[from..].iter().take_while(|range| range.start < span_end) {
+                let (start, end) = (range.start.max(span_start) - span_start, range.end.min(span_end) - span_start);
+                (self.sink)(match span {
+                    ContentSpan::Data(bytes) => ContentSpan::Data(&bytes[index(start)..index(end)]),
+                    ContentSpan::Zeros(_) => ContentSpan::Zeros(end - start),
+                })?;
+            }
+            self.at = span_end;
         }
         Ok(())
     }
 }
 
-/// A position in bytes that lie in memory.
+/// Puts zeros between the stored bytes of a range of addresses.
+struct Merge<I> {
+    spans: I,
+    /// Stored bytes that are due before the next span.
+    stored_bytes: u64,
+}
+
+impl<I: Iterator<Item = AddressSpan>> Merge<I> {
+    /// Takes the next stored bytes.
+    fn push(&mut self, mut stored: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
+        loop {
+            let len_bytes = match stored {
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
+            };
+            if len_bytes == 0 {
+                return Ok(());
+            }
+            self.fill(output)?;
+            let now = len_bytes.min(self.stored_bytes);
+            if now == 0 {
+                // The plan's content has no byte more than its spans.
+                return Ok(());
+            }
+            self.stored_bytes -= now;
+            stored = match stored {
+                ContentSpan::Data(bytes) => {
+                    let (now, rest) = bytes.split_at(index(now));
+                    write(ContentSpan::Data(now), output)?;
+                    ContentSpan::Data(rest)
+                }
+                ContentSpan::Zeros(len_bytes) => {
+                    write(ContentSpan::Zeros(now), output)?;
+                    ContentSpan::Zeros(len_bytes - now)
+                }
+            };
+        }
+    }
+
+    /// Writes zeros up to the next stored bytes.
+    fn fill(&mut self, output: &mut Output) -> Result<(), Failure> {
+        while self.stored_bytes == 0 {
+            match self.spans.next() {
+                Some(AddressSpan::Stored(len_bytes)) => self.stored_bytes = len_bytes,
+                Some(AddressSpan::Zeros(len_bytes)) => write(ContentSpan::Zeros(len_bytes), output)?,
+                None => break,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, output: &mut Output) -> Result<(), Failure> {
+        self.fill(output)
+    }
+}
+
+fn write(span: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
+    let written = match span {
+        ContentSpan::Data(bytes) => output.write_data(bytes),
+        ContentSpan::Zeros(len_bytes) => output.write_zeros(len_bytes),
+    };
+    written.map_err(|error| Failure::io(&output.name, &error))
+}
+
+/// A position in bytes that are in memory.
 fn index(position: u64) -> usize {
-    usize::try_from(position).expect("a slice's length was an upper bound")
+    usize::try_from(position).expect("at most the length of a slice")
 }

@@ -1,41 +1,58 @@
-//! `trueno-zram info`: this machine, and which back end would be chosen on it.
+//! `trueno-zram info`: this machine, and how `auto` uses it.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
+use serde::Serialize;
+
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::machine::{Gpu, Machine};
+use crate::json::{self, Status};
+use crate::machine::{Gpu, Machine, Measure};
 use crate::quantity;
 
-/// Show this machine's CPU and GPUs, and which back end would be chosen.
+/// Show the CPU and the GPUs of this machine, and how `--backend auto` chooses between them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Measure the bandwidth to each GPU and back: 256 MiB of page-locked memory, best of 5.
+    /// Measure the bandwidth to each GPU and back: 256 MiB of page-locked memory, best of 5 rounds.
     #[arg(long)]
     measure: bool,
-    /// Say which back end a batch of that many pages would go to.
+    /// Show only where `auto` sends a batch of this many pages.
     #[arg(long, value_name = "PAGES")]
     batch: Option<usize>,
 }
 
-/// Runs the command.
-pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let machine = Machine::look(args.measure, args.batch);
-    let text = if global.json {
-        let json = serde_json::to_string_pretty(&machine).map_err(|e| Failure::at("info", e))?;
-        json + "\n"
-    } else {
-        describe(&machine)
-    };
-    std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
-    // A measurement that was asked for and failed is a failure; that there is no GPU to measure is no news.
-    let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
-    failed.map_or(Ok(ExitCode::SUCCESS), |error| Err(Failure::at("measuring the bandwidth", error)))
+/// The result, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    #[serde(flatten)]
+    machine: &'a Machine,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
 }
 
-/// A few lines that a new user understands at a glance.
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let measure = if args.measure { Measure::Bandwidth } else { Measure::Nothing };
+    let machine = Machine::look(measure, args.batch);
+    // A measurement that was requested and failed is a failure. A machine without a GPU is not.
+    let failed = machine.gpu.devices.iter().find_map(|gpu| gpu.error.as_ref().filter(|_| args.measure));
+    let failure = failed.map(|error| Failure::at("measuring the bandwidth", error));
+    if global.json {
+        let (status, error) = match &failure {
+            Some(Failure::Failed(error)) => (Status::Failed, Some(error.as_str())),
+            _ => (Status::Ok, None),
+        };
+        json::print_with(global, "info", status, &Report { machine: &machine, error })?;
+    } else {
+        let text = describe(&machine);
+        std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
+    }
+    Ok(failure.map_or(ExitCode::SUCCESS, |failure| failure.report()))
+}
+
+/// A few lines for people to read.
 fn describe(machine: &Machine) -> String {
     let mut out = String::new();
     let mut line = |title: &str, text: &str| {
@@ -43,8 +60,8 @@ fn describe(machine: &Machine) -> String {
         let _ = writeln!(out, "{title:<9}{text}");
     };
     let cpu = &machine.cpu;
-    line("CPU", &format!("{}, {}", cpu.model, plural(cpu.threads, "hardware thread")));
-    line("", &format!("back end {} ({})", cpu.backend, cpu.features_text()));
+    line("CPU", &format!("{}, {}", cpu.model, plural(cpu.hardware_threads, "hardware thread")));
+    line("", &format!("instruction set {} ({})", cpu.instruction_set, cpu.features_text()));
     if let Some(memory) = &machine.memory {
         let (total, available) = (quantity::bytes(memory.total_bytes), quantity::bytes(memory.available_bytes));
         line("Memory", &format!("{total}, {available} available"));
@@ -54,14 +71,14 @@ fn describe(machine: &Machine) -> String {
         gpu_lines(gpu, |text| line("", text));
     }
     if let Some(why) = &machine.gpu.reason {
-        line("GPU", &format!("none to use: {why}"));
+        line("GPU", &format!("none that can be used: {why}"));
     }
     if let Some(driver) = machine.gpu.driver_text() {
         line("Driver", &driver);
     }
     for (i, choice) in machine.choices.iter().enumerate() {
         let title = if i == 0 { "Choice" } else { "" };
-        line(title, &format!("{:<19} {:<12} {}", choice.batch, choice.backend_text(cpu), choice.why));
+        line(title, &format!("{:<17} {:<17} {}", choice.batch, choice.placement_text(cpu), choice.why));
     }
     out
 }
@@ -73,9 +90,9 @@ fn gpu_lines(gpu: &Gpu, mut line: impl FnMut(&str)) {
     let free = gpu.free_memory_bytes.map_or(String::new(), |free| format!(" ({} free)", quantity::bytes(free)));
     let l2 = quantity::bytes(gpu.l2_cache_bytes);
     line(&format!("memory {}{free}, L2 cache {l2}", quantity::bytes(gpu.memory_bytes)));
-    line(&format!("best in batches of {}", quantity::pages(gpu.optimal_batch_pages as u64)));
+    line(&format!("works best with batches of {}", quantity::pages(gpu.optimal_batch_pages as u64)));
     if let Some(bus) = &gpu.bandwidth {
-        line(&format!("to the GPU {:.1} GB/s, back {:.1} GB/s", bus.to_gpu_gbps, bus.from_gpu_gbps));
+        line(&format!("{:.1} GB/s to the GPU, {:.1} GB/s back", bus.to_gpu_gbps, bus.from_gpu_gbps));
     }
     if let Some(error) = &gpu.error {
         line(&format!("cannot be used: {error}"));

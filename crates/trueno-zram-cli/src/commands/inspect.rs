@@ -1,91 +1,105 @@
-//! `trueno-zram inspect`: what the pages of an image or an archive are made of.
+//! `trueno-zram inspect`: what the pages of images and archives are made of.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read, Seek, SeekFrom, Write as _};
-use std::path::PathBuf;
+use std::io::{self, BufWriter, Cursor, Read, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trueno_zram_archive::{ArchiveReader, BlockKind, BlockPlace, ContentBatch, CpuPageDecoder, FrameReader, Piece};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict};
+use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
-use crate::address_map::{self, AddressMap};
+use crate::address_map::StoredMap;
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::files;
 use crate::input::{self, Input};
-use crate::survey::{Findings, Format, Held, Survey, Surveyor};
-use crate::terminal::{DrawChoice, Style, printable};
+use crate::json;
+use crate::messages;
+use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
+use crate::terminal::{DrawChoice, Style};
 
-/// Show what the pages of a file or an archive are made of.
+/// Show what the pages of files and archives are made of.
 ///
-/// Of an image, every page is compressed to see how it would be held. Of a page archive, the index tells that: no page is
-/// read, unless --decode asks for entropy and copies. Other .lz4 files are decoded, and their content is inspected.
+/// The pages of an image are compressed to find out how they would be stored. For a page archive, its index has that
+/// information: pages are decoded only if --decode asks for entropy and copies. Other .lz4 files are decoded, and their
+/// content is inspected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// An image, a page archive or another .lz4 file; `-` is standard input.
-    #[arg(value_name = "FILE")]
-    file: PathBuf,
-    /// Decode an archive's pages too, to see their entropy and which are copies of others.
+    /// Images, page archives or other .lz4 files; `-` is standard input.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Also decode the pages of archives, to show their entropy and which pages are copies of others.
     #[arg(long)]
     decode: bool,
-    /// Take the file as an image even if it is a .lz4 file.
+    /// Treat the files as images even if they are .lz4 files.
     #[arg(long, conflicts_with = "decode")]
     raw: bool,
     /// How to draw.
     #[arg(long, value_enum, default_value_t = DrawChoice::Auto)]
     draw: DrawChoice,
-    /// List all ranges of a snapshot's address map, not the largest alone.
+    /// List all ranges of a snapshot's address map, not only the largest.
     #[arg(long)]
     ranges: bool,
 }
 
-/// Pages of an archive whose blocks are looked up at once.
-const PAGES_AT_ONCE: u64 = 1 << 16;
+const COMMAND: &str = "inspect";
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let findings = look(args, global)?;
-    if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
-        eprintln!("trueno-zram: {}: {note}", printable(&findings.name));
-    }
-    let text = if global.json {
-        serde_json::to_string(&findings.to_json()).map_err(|e| Failure::at("the report", e))? + "\n"
-    } else {
-        findings.describe(Style::choose(args.draw), args.ranges)
-    };
-    io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
-    Ok(ExitCode::SUCCESS)
+    let mut engine = Engine::choose(global)?;
+    let mut is_first = true;
+    files::for_each(&args.files, |path| {
+        let shown = inspect(path, args, global, &mut engine, std::mem::take(&mut is_first));
+        json::tracked(global, COMMAND, path, shown)
+    })
 }
 
-fn look(args: &Args, global: &Global) -> Result<Findings, Failure> {
-    let input = Input::open(&args.file)?;
+fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_first: bool) -> Result<(), Failure> {
+    let findings = look(path, args, engine)?;
+    if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
+        messages::problem(format_args!("{}: {note}", findings.name));
+    }
+    if global.json {
+        return json::print(global, COMMAND, &findings.to_json());
+    }
+    let ranges = if args.ranges { Ranges::All } else { Ranges::Largest };
+    let mut out = BufWriter::new(io::stdout().lock());
+    let separated = if is_first { Ok(()) } else { writeln!(out) };
+    separated
+        .and_then(|()| findings.describe(&mut out, Style::choose(args.draw), ranges))
+        .and_then(|()| out.flush())
+        .map_err(|e| Failure::io("standard output", &e))
+}
+
+fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
+    let input = Input::open(path)?;
     let name = input.name.clone();
-    let mut engine = Engine::choose(global)?;
-    let failed = |error: io::Error| Failure::io(&name, &error);
-    let head = head(input.file()).map_err(failed)?;
+    let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
     let is_lz4 = !args.raw && starts_lz4(&head);
     let seekable = input.len_bytes.is_some();
     if seekable {
-        rewind(input.file(), &head).map_err(failed)?;
+        input.rewind()?;
     }
     match (is_lz4, seekable) {
-        (true, true) => of_archive(args, &input, &mut engine),
-        (true, false) => of_stream(&name, Cursor::new(head).chain(input.file()), &mut engine, None),
-        (false, true) => of_image(input, &mut engine),
-        (false, false) => of_pipe(&name, Cursor::new(head).chain(input.file()), &mut engine),
+        (true, true) => of_archive(args, &input, engine),
+        (true, false) => of_pipe_archive(&name, Cursor::new(head).chain(input.file()), engine),
+        (false, _) => {
+            let note = Container::detect(&head).map(Container::note);
+            let findings = match seekable {
+                true => of_image(input, engine),
+                false => of_pipe(&name, Cursor::new(head).chain(input.file()), engine),
+            };
+            Ok(Findings { note, ..findings? })
+        }
     }
 }
 
-/// The first bytes, up to the length of a frame's magic number.
+/// Reads the first bytes, as many as it takes to recognize the file.
 fn head(file: &File) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
-    file.take(4).read_to_end(&mut head)?;
+    file.take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
-}
-
-fn rewind(mut file: &File, head: &[u8]) -> io::Result<()> {
-    let back = i64::try_from(head.len()).expect("four bytes at most");
-    file.seek(SeekFrom::Current(-back)).map(drop)
 }
 
 /// By the LZ4 frame format: a frame, a skippable frame, or a frame of the old format.
@@ -96,41 +110,49 @@ fn starts_lz4(head: &[u8]) -> bool {
 
 /// An archive by its index, or any other .lz4 file.
 fn of_archive(args: &Args, input: &Input, engine: &mut Engine) -> Result<Findings, Failure> {
-    let name = &input.name;
-    let note = match ArchiveReader::open(input.file()) {
-        Ok(Some(archive)) => return of_index(args, name, archive, engine),
-        Ok(None) => None,
-        Err(error) => Some(format!("{error}; inspecting the content without the index")),
+    let note = match input.seekable().map(ArchiveReader::open) {
+        Some(Ok(Some(archive))) => return of_index(args, &input.name, archive, engine),
+        Some(Ok(None)) | None => None,
+        Some(Err(error)) => Some(format!("{error}; inspecting the content without the index")),
     };
-    let mut file = input.file();
-    file.rewind().map_err(|e| Failure::io(name, &e))?;
-    let findings = of_stream(name, file, engine, input.len_bytes)?;
-    Ok(Findings { note, ..findings })
+    input.rewind()?;
+    let (findings, _) = of_stream(&input.name, input.file(), engine)?;
+    Ok(Findings { note, file_bytes: input.len_bytes, ..findings })
+}
+
+/// A .lz4 file from a pipe. Its index, if it has one, comes last and is checked against the content.
+fn of_pipe_archive(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result<Findings, Failure> {
+    let (findings, index) = of_stream(name, input, engine)?;
+    let (format, note) = match index {
+        IndexVerdict::Absent => (Format::Lz4Frame, None),
+        IndexVerdict::Agrees => {
+            let note =
+                "a page archive from a pipe: all its pages were decoded, and its address map, if any, is not shown";
+            (Format::Archive, Some(note.to_owned()))
+        }
+        IndexVerdict::Disagrees(why) => {
+            (Format::Lz4Frame, Some(format!("bad index: {why}; inspecting the content without the index")))
+        }
+    };
+    Ok(Findings { format, note, ..findings })
 }
 
 /// An archive with an index.
 fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: &Engine) -> Result<Findings, Failure> {
     let failed = |error| archive_failed(name, error);
     let mut survey = Survey::default();
-    let (pages, content_len) = (archive.page_count(), archive.content_len());
-    let mut at = 0;
-    while at < pages {
-        for block in archive.locate(at..pages.min(at + PAGES_AT_ONCE)).map_err(failed)? {
-            // A run of zeros may begin before these pages, or end behind them.
-            let end = block.first_page + block.pages;
-            add_block(&mut survey, &BlockPlace { first_page: at, pages: end - at, ..block }, content_len);
-            at = end;
-        }
+    survey_index(&mut archive, &mut survey).map_err(failed)?;
+    let map = StoredMap::read(&mut archive).map_err(|e| Failure::at(name, e))?;
+    let pages = archive.page_count();
+    if let Some(map) = &map {
+        map.check_pages(pages).map_err(|e| Failure::at(name, e))?;
     }
-    let bytes = archive.section(address_map::SECTION).map_err(failed)?;
-    let map = bytes.map(|bytes| AddressMap::from_bytes(&bytes)).transpose().map_err(|e| Failure::at(name, e))?;
     let mut findings = Findings::new(name, Format::Archive, survey);
     findings.file_bytes = Some(archive.archive_len());
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        let mut decoder = CpuPageDecoder::new();
-        let mut reader = archive.read_pages(0..pages, &mut decoder).map_err(failed)?;
+        let mut reader = archive.read_pages(0..pages).map_err(failed)?;
         let mut batch = ContentBatch::new();
         while reader.read_batch(&mut batch).map_err(failed)? {
             take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
@@ -141,12 +163,21 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     Ok(findings)
 }
 
+/// Counts the blocks of an archive by its index.
+fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), trueno_zram_archive::Error> {
+    let (pages, content_len) = (archive.page_count(), archive.content_len());
+    for block in archive.blocks(0..pages)? {
+        add_block(survey, &block?, content_len);
+    }
+    Ok(())
+}
+
 fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     let held = match block.kind {
-        BlockKind::Zeros => Held::Zero,
-        BlockKind::SameFilled => Held::SameFilled,
-        BlockKind::Lz4 => Held::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
-        BlockKind::Raw => Held::Raw,
+        PageKind::SameFilled if block.zero => SurveyedPage::Zero,
+        PageKind::SameFilled => SurveyedPage::SameFilled,
+        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Raw => SurveyedPage::Raw,
     };
     let left = content_len.saturating_sub(block.first_page * PAGE_SIZE as u64);
     match usize::try_from(left) {
@@ -155,13 +186,8 @@ fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     }
 }
 
-/// Any .lz4 file: its content.
-fn of_stream(
-    name: &str,
-    input: impl Read + Send,
-    engine: &mut Engine,
-    file_bytes: Option<u64>,
-) -> Result<Findings, Failure> {
+/// The content of any .lz4 file, and whether its index, if it has one, agrees with it.
+fn of_stream(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result<(Findings, IndexVerdict), Failure> {
     let mut surveyor = Surveyor::compressing(engine);
     let mut reader = FrameReader::new(input);
     let mut batch = ContentBatch::new();
@@ -171,19 +197,19 @@ fn of_stream(
     surveyor.finish().map_err(|e| Failure::at(name, e))?;
     let (survey, content) = surveyor.into_findings();
     let mut findings = Findings::new(name, Format::Lz4Frame, survey);
-    findings.file_bytes = Some(file_bytes.unwrap_or(reader.summary().input_len));
+    findings.file_bytes = Some(reader.summary().input_len);
     findings.content = content;
-    Ok(findings)
+    Ok((findings, reader.summary().index.clone()))
 }
 
 fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<(), trueno_zram_core::Error> {
-    batch.pieces().try_for_each(|piece| match piece {
-        Piece::Data(bytes) => surveyor.bytes(bytes),
-        Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+    batch.spans().try_for_each(|span| match span {
+        ContentSpan::Data(bytes) => surveyor.bytes(bytes),
+        ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
     })
 }
 
-/// An image that can be sought in: holes are not read.
+/// An image that can seek: its holes are not read.
 fn of_image(input: Input, engine: &mut Engine) -> Result<Findings, Failure> {
     let name = input.name.clone();
     let mut pages: Vec<Page> = vec![[0; PAGE_SIZE]; engine.batch_pages()];
@@ -191,9 +217,9 @@ fn of_image(input: Input, engine: &mut Engine) -> Result<Findings, Failure> {
     let mut reader = input.into_pages();
     loop {
         let taken = match reader.next(&mut pages).map_err(|e| Failure::io(&name, &e))? {
-            input::Piece::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
-            input::Piece::Zeros(len_bytes) => surveyor.zeros(len_bytes),
-            input::Piece::End => break,
+            input::InputSpan::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
+            input::InputSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+            input::InputSpan::End => break,
         };
         taken.map_err(|e| Failure::at(&name, e))?;
     }

@@ -19,23 +19,36 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 }
 
-/// What the command line's own text does not say.
+/// Sections that the command line's own text does not have.
 const MORE: &str = r#".SH "EXIT STATUS"
 .TP
 0
-All went well. That the reader of our output went away is no error.
+Success.
 .TP
 1
-Something failed: one line on standard error says what and where.
+Something failed. One line per failure on standard error says what and where.
 .TP
 2
-The arguments make no sense.
+The arguments are not valid.
+.PP
+If the reader of standard output goes away, the process ends by SIGPIPE (141 in a shell).
 .SH FILES
 A page archive is a standard LZ4 frame with one block for each page of 4096 bytes, and an index in a skippable frame at
 its end.
 .BR lz4 (1)
 and every other reader of LZ4 frames restores it.
+.PP
+A new file gets its name once it is complete, and an existing name is not taken without
+.BR \-f .
+On file systems with neither hard links nor
+.BR renameat2 (2),
+a file that another program creates at the very moment at which the output gets its name is replaced.
 .SH EXAMPLES
+.TP
+.B tar \-I trueno\-zram \-cf backup.tar.lz4 directory
+Compresses a tar archive;
+.B tar \-I trueno\-zram \-xf
+extracts it.
 .TP
 .B trueno-zram compress guest.img
 Writes guest.img.lz4 and keeps guest.img.
@@ -44,7 +57,7 @@ Writes guest.img.lz4 and keeps guest.img.
 Restores ten pages, reading only those.
 .TP
 .B trueno-zram snapshot 4711 \-\-stop \-o process.lz4
-Saves the anonymous memory of process 4711, which stands still meanwhile.
+Saves the anonymous memory of process 4711, which is stopped meanwhile.
 .TP
 .B trueno-zram inspect process.lz4
 Shows what it is made of.
@@ -75,7 +88,7 @@ fn write_page(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
     render(command).and_then(|page| fs::write(&path, page)).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// One page. That of the whole tool has sections more.
+/// One page. That of the tool has additional sections.
 fn render(command: &clap::Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let man = Man::new(command.clone()).manual("trueno-zram");

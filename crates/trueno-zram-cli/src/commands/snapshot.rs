@@ -1,41 +1,42 @@
 //! `trueno-zram snapshot`: the memory of a running process into a page archive with its address map.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveWriter, ContentHash, PageCounts, Summary, WriteOptions};
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
+use trueno_zram_archive::{Summary, WriteOptions};
+use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
+use trueno_zram_io::{Claim, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::json;
+use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
-use crate::process::{Left, MemoryReader, Process, ProcessError, Selection, Stopped};
+use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
 use crate::quantity;
 use crate::report;
-use crate::terminal::printable;
 
 /// Save the anonymous memory of a running process as a page archive.
 ///
-/// Heap, stacks and other anonymous memory go into the archive, with a map of the addresses they had: `inspect` shows
-/// it. Pages that the process never touched are not stored; the map tells them from stored ones. Memory shared with other
-/// processes and the kernel's own ranges (vvar, vdso, vsyscall) are left out.
+/// Heap, stacks and other anonymous memory go into the archive, together with a map of their addresses, which `inspect`
+/// shows. Pages that the process never touched are not stored; the map marks them. Memory shared with other processes
+/// and the kernel's own ranges (vvar, vdso, vsyscall) are left out.
 ///
-/// The process goes on while it is read, so that pages may be of different moments. With --stop it stands still, and
-/// goes on afterwards even if the reading fails; only if trueno-zram is killed by SIGKILL it stays stopped, until `kill -CONT
-/// PID`. Its parent sees it stop and go on.
+/// The process keeps running while it is read, so pages may be of different moments. With --stop it is stopped, and
+/// continues afterwards even if reading fails. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
+/// Its parent sees it stop and continue. Output to a pipe is written once the process has continued.
 ///
-/// Reading takes the right to trace the process: as root, or as its user where kernel.yama.ptrace_scope is 0.
-/// The archive can hold secrets; it is made readable by its owner alone.
+/// Reading needs permission to trace the process: run as root, or as its user where kernel.yama.ptrace_scope is 0.
+/// The archive can hold secrets. It is readable by its owner alone, and is written only to a new file, to standard
+/// output, or with -f in place of a regular file.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Number of the process.
+    /// Process ID.
     #[arg(value_name = "PID")]
     pid: u32,
     /// The archive to write; `-` is standard output.
@@ -44,22 +45,19 @@ pub(crate) struct Args {
     /// Overwrite the archive if it exists.
     #[arg(short, long)]
     force: bool,
-    /// Stop the process while its memory is read, so that all pages are of one moment.
+    /// Stop the process while its memory is read, so that all pages are of the same moment.
     #[arg(long)]
     stop: bool,
-    /// Also save the pages of private mappings of files that the process wrote to: data of programs and libraries.
+    /// Also save pages of private file mappings that the process wrote to: data of programs and libraries.
     #[arg(long)]
     all_private: bool,
 }
 
-/// Buffers between reader and writer: one is filled, one compressed, one waits.
-const BUFFERS: usize = 3;
-
-/// What a snapshot came to.
+/// The result of a snapshot.
 #[derive(Debug, Serialize)]
 struct Report {
     pid: u32,
-    command: String,
+    process: String,
     output: String,
     consistency: Consistency,
     mappings: usize,
@@ -82,13 +80,54 @@ struct Report {
     threads: usize,
 }
 
-/// What the reading thread brings home.
-struct ReadOut {
+/// A process as a source of pages. If it was stopped, it continues as soon as its last page is read.
+struct ProcessSource<'a> {
+    reader: MemoryReader<'a, Process>,
+    /// The address map, without its mappings until the end.
     map: AddressMap,
-    hash: ContentHash,
-    swapped_pages: u64,
-    left: Left,
-    stopped: Option<Duration>,
+    begun: Instant,
+    stopped: Option<Stopped>,
+    /// How long it was stopped.
+    stopped_for: Option<Duration>,
+}
+
+impl<'a> ProcessSource<'a> {
+    /// Stops the process if that is wanted, and looks up its ranges.
+    fn start(args: &Args, process: &'a Process) -> Result<Self, ProcessError> {
+        let begun = Instant::now();
+        let stopped = args.stop.then(|| Stopped::stop(process)).transpose()?;
+        let consistency = if args.stop { Consistency::Stopped } else { Consistency::Live };
+        let selection = if args.all_private { Selection::AllPrivate } else { Selection::Anonymous };
+        let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+        let (pid, command) = (process.pid, process.command.clone());
+        let reader = MemoryReader::new(pid, process, process.maps()?, selection);
+        let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
+        Ok(Self { reader, map, begun, stopped, stopped_for: None })
+    }
+}
+
+impl PageSource for ProcessSource<'_> {
+    type Error = Failure;
+
+    /// Not known beforehand: a live process may take more memory at any time.
+    fn len_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
+        let filled = self.reader.fill(room).map_err(failed)?;
+        if filled > 0 {
+            return Ok(Claim::Filled(filled * PAGE_SIZE));
+        }
+        self.stopped_for = self.stopped.take().map(|_| self.begun.elapsed());
+        self.map.mappings = std::mem::take(&mut self.reader.mappings);
+        Ok(Claim::End)
+    }
+
+    fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
+        let map = self.map.to_bytes().map_err(|error| Failure::at("address map", error))?;
+        Ok(vec![(address_map::SECTION, map)])
+    }
 }
 
 /// Runs the command.
@@ -105,99 +144,26 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let process = Process::open(args.pid).map_err(failed)?;
-    // What is in a process's memory is no one else's business.
+    // A process's memory can hold secrets.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let options = OutputOptions { force: args.force, binary: true, private: true, ..OutputOptions::default() };
-    let output = Output::create(&target, None, options)?;
+    let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
-    let (read, output, summary) = copy(args, &process, &mut engine, output)?;
-    output.finish(None)?;
-    let report = Report::new(&read, &summary, &engine, name, begun.elapsed());
+    let source = ProcessSource::start(args, &process).map_err(failed)?;
+    // The process that is stopped may be the one that reads the output, and would never do so.
+    let (source, summary) = if args.stop && output.can_block() {
+        let done = engine.compress(source, (Spool::new()?, &name), WriteOptions::default(), &())?;
+        done.out.copy_to(&mut output)?;
+        (done.source, done.summary)
+    } else {
+        let done = engine.compress(source, (output, &name), WriteOptions::default(), &())?;
+        output = done.out;
+        (done.source, done.summary)
+    };
+    output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
+    let report = Report::new(&source, &summary, &engine, name, begun.elapsed());
     report.print(global)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Reads on one thread, compresses and writes on this one.
-fn copy(
-    args: &Args,
-    process: &Process,
-    engine: &mut Engine,
-    output: Output,
-) -> Result<(ReadOut, Output, Summary), Failure> {
-    let name = output.name.clone();
-    let archive_failed = |error: trueno_zram_archive::Error| match error {
-        trueno_zram_archive::Error::Write(error) => Failure::io(&name, &error),
-        error => Failure::at(&name, error),
-    };
-    // What is not known beforehand is how many pages there are: a live process may take more at any time.
-    let mut writer = ArchiveWriter::new(output, WriteOptions::default()).map_err(archive_failed)?;
-    let (full_sender, full) = sync_channel(BUFFERS);
-    let (empty_sender, empty) = sync_channel(BUFFERS);
-    let batch_pages = engine.batch_pages();
-    for _ in 1..BUFFERS {
-        empty_sender.send(vec![[0; PAGE_SIZE]; batch_pages]).expect("there is room for all buffers");
-    }
-    let (read, written) = std::thread::scope(|scope| {
-        let reader = scope.spawn(move || {
-            // The signal thread must not end the process between the two: `Stopped` sees to that.
-            let stopped = args.stop.then(|| Stopped::stop(process)).transpose()?;
-            let begun = Instant::now();
-            let read = read_all(args, process, vec![[0; PAGE_SIZE]; batch_pages], &full_sender, &empty);
-            let still = stopped.as_ref().map(|_| begun.elapsed());
-            drop(stopped);
-            read.map(|read| ReadOut { stopped: still, ..read })
-        });
-        let mut batch = CompressedBatch::new();
-        let mut write = |(pages, filled): (Vec<Page>, usize)| {
-            engine.compress_into(&pages[..filled], &mut batch).map_err(|e| Failure::at("compressing", e))?;
-            writer.write_batch(&batch).map_err(archive_failed)?;
-            // The reader may be done already.
-            let _ = empty_sender.send(pages);
-            Ok(())
-        };
-        let written: Result<(), Failure> = full.into_iter().try_for_each(&mut write);
-        drop(empty_sender);
-        (reader.join(), written)
-    });
-    // A panic there is a panic here. A failed write ends the reading, so its error is the one to tell of.
-    let read = read.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-    written?;
-    let read = read.map_err(failed)?;
-    let map = read.map.to_bytes().map_err(|e| Failure::at(&name, e))?;
-    writer.add_section(address_map::SECTION, &map).map_err(archive_failed)?;
-    let (output, summary) = writer.finish(Some(read.hash.clone())).map_err(archive_failed)?;
-    Ok((read, output, summary))
-}
-
-/// Reads the whole process, and sends its pages on.
-fn read_all(
-    args: &Args,
-    process: &Process,
-    buffer: Vec<Page>,
-    full: &SyncSender<(Vec<Page>, usize)>,
-    empty: &Receiver<Vec<Page>>,
-) -> Result<ReadOut, ProcessError> {
-    let consistency = if args.stop { Consistency::Stopped } else { Consistency::Live };
-    let selection = if args.all_private { Selection::AllPrivate } else { Selection::Anonymous };
-    let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-    let lines = process.maps()?;
-    let mut hash = ContentHash::new();
-    let sink = |pages: &mut Vec<Page>, filled: usize| {
-        hash.update(pages[..filled].as_flattened());
-        let handed_on = full.send((std::mem::take(pages), filled)).is_ok();
-        match empty.recv() {
-            Ok(buffer) if handed_on => {
-                *pages = buffer;
-                ControlFlow::Continue(())
-            }
-            _ => ControlFlow::Break(()),
-        }
-    };
-    let mut reader = MemoryReader::new(process.pid, process, buffer, sink);
-    let mappings = reader.read(&lines, selection)?;
-    let (swapped_pages, left) = (reader.swapped, reader.left);
-    let map = AddressMap { pid: process.pid, command: process.command.clone(), taken_unix_s, consistency, mappings };
-    Ok(ReadOut { map, hash, swapped_pages, left, stopped: None })
 }
 
 fn failed(error: ProcessError) -> Failure {
@@ -205,30 +171,30 @@ fn failed(error: ProcessError) -> Failure {
 }
 
 impl Report {
-    fn new(read: &ReadOut, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
-        let map = &read.map;
-        let PageCounts { zero, same_filled, lz4, raw } = summary.pages;
+    fn new(source: &ProcessSource<'_>, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
+        let (map, reader) = (&source.map, &source.reader);
+        let PageStats { zero, same_filled, lz4, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
-            command: map.command.clone(),
+            process: map.command.clone(),
             output,
             consistency: map.consistency,
             mappings: map.mappings.len(),
             pages: map.pages(PageState::Stored),
             zero,
-            same_filled,
+            same_filled: same_filled - zero,
             lz4,
             raw,
             untouched_pages: map.pages(PageState::Untouched),
-            swapped_pages: read.swapped_pages,
+            swapped_pages: reader.swapped,
             unreadable_pages: map.pages(PageState::Unreadable),
-            shared_bytes_left_out: read.left.shared_bytes,
-            file_bytes_left_out: read.left.file_bytes,
+            shared_bytes_left_out: reader.left.shared_bytes,
+            file_bytes_left_out: reader.left.file_bytes,
             bytes_in: summary.content_len,
             bytes_out: summary.archive_len,
             ratio: summary.content_len as f64 / summary.archive_len as f64,
             seconds: took.as_secs_f64(),
-            stopped_seconds: read.stopped.map(|time| time.as_secs_f64()),
+            stopped_seconds: source.stopped_for.map(|time| time.as_secs_f64()),
             backend: engine.name(),
             threads: engine.threads(),
         }
@@ -236,38 +202,40 @@ impl Report {
 
     fn print(&self, global: &Global) -> Result<(), Failure> {
         if self.unreadable_pages > 0 {
-            // Not silenced by --quiet: the snapshot is not whole.
+            // Not silenced by --quiet: the snapshot is not complete.
             let unreadable = quantity::pages(self.unreadable_pages);
-            eprintln!("trueno-zram: {unreadable} of process {} could not be read and are not in it", self.pid);
+            messages::problem(format_args!("{}: {unreadable} of process {} could not be read", self.output, self.pid));
         }
         if global.json {
-            return report::print_json(global, self);
+            return json::print(global, "snapshot", self);
         }
         if global.quiet {
             return Ok(());
         }
         let (bytes_in, bytes_out) = (quantity::bytes(self.bytes_in), quantity::bytes(self.bytes_out));
-        eprintln!(
+        messages::line(format_args!(
             "{} ({}): {} in {} ranges, {bytes_in} into {bytes_out}, ratio {:.3}, {:.2} s",
-            printable(&self.command),
+            self.process,
             self.pid,
             quantity::pages(self.pages),
             self.mappings,
             self.ratio,
             self.seconds,
-        );
+        ));
         match self.stopped_seconds {
-            Some(seconds) => eprintln!("stood still for {:.0} ms: all pages are of one moment", seconds * 1e3),
-            None => eprintln!("read while it ran: pages may be of different moments (--stop for one moment)"),
+            Some(seconds) => {
+                messages::line(format_args!("stopped for {:.0} ms: all pages are of the same moment", seconds * 1e3));
+            }
+            None => messages::line("read while running: pages may be of different moments (--stop prevents that)"),
         }
         if global.verbose > 0 {
-            eprintln!(
-                "not in it: {} never touched, {} of shared memory, {} of files' mappings; {} came back from swap",
+            messages::line(format_args!(
+                "left out: {} never touched, {} of shared memory, {} of file mappings; {} read from swap",
                 quantity::pages(self.untouched_pages),
                 quantity::bytes(self.shared_bytes_left_out),
                 quantity::bytes(self.file_bytes_left_out),
                 quantity::pages(self.swapped_pages),
-            );
+            ));
         }
         Ok(())
     }

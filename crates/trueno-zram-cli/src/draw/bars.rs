@@ -1,4 +1,4 @@
-//! Horizontal bars, one a line, the longest as wide as there is room.
+//! Horizontal bars, one per line. The longest fills the width.
 
 use super::Shade;
 use crate::quantity;
@@ -9,19 +9,19 @@ use crate::terminal::Style;
 pub(crate) struct Bar {
     pub(crate) label: String,
     pub(crate) count: u64,
-    /// Its colour, that of a cell of a map; none for one of its own.
+    /// The shade whose colour it has; `None` for the default colour.
     pub(crate) shade: Option<Shade>,
 }
 
-/// A colour of the 256 that is no shade's: blue.
+/// A colour of the 256 that no shade has: blue.
 const PLAIN_COLOUR: u8 = 67;
 
-/// Columns of the share behind a bar.
+/// Columns of the share after a bar.
 const SHARE_WIDTH: usize = 8;
-/// The narrowest that bars are drawn.
+/// The least width of bars.
 const LEAST_WIDTH: usize = 8;
 
-/// Lines of `style.width` columns at most: label, bar, share of `whole`.
+/// Draws lines of at most `style.width` columns: label, bar, share of `whole`.
 pub(crate) fn bars(rows: &[Bar], whole: u64, style: Style) -> Vec<String> {
     let label_width = rows.iter().map(|row| row.label.chars().count()).max().unwrap_or(0);
     let width = style.width.saturating_sub(label_width + SHARE_WIDTH + 3).max(LEAST_WIDTH);
@@ -37,7 +37,7 @@ pub(crate) fn bars(rows: &[Bar], whole: u64, style: Style) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A bar of `count` where `longest` fills `width`. What is there always shows.
+/// Draws a bar of `count` where `longest` fills `width`. A count above 0 is always visible.
 fn bar(count: u64, longest: u64, width: usize, unicode: bool) -> String {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     if count == 0 {

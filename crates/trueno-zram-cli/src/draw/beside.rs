@@ -1,6 +1,6 @@
-//! Two pictures side by side.
+//! Puts two pictures side by side.
 
-/// Joins lines pairwise; the right ones begin in one column.
+/// Joins lines in pairs. The right ones start in the same column.
 pub(crate) fn beside(left: &[String], right: &[String], left_width: usize) -> Vec<String> {
     let lines = left.len().max(right.len());
     let at = |lines: &[String], line: usize| lines.get(line).cloned().unwrap_or_default();

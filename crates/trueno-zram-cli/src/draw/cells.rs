@@ -1,22 +1,22 @@
-//! A map of cells in rows, each shaded.
+//! A map of shaded cells in rows.
 
 use super::coloured;
 use crate::terminal::Style;
 
-/// How dark a cell is.
+/// The shade of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shade {
-    /// Nothing there.
+    /// Empty.
     Empty,
     /// One of four steps, 0 to 3.
     Step(u8),
 }
 
 impl Shade {
-    /// All, from the lightest.
+    /// All shades, from the lightest.
     pub(crate) const ALL: [Self; 5] = [Self::Empty, Self::Step(0), Self::Step(1), Self::Step(2), Self::Step(3)];
 
-    /// The shade for a part of a whole.
+    /// Returns the shade for a part of a whole.
     pub(crate) fn of(part: u64, whole: u64) -> Self {
         let quarters = (u128::from(part) * 4).div_ceil(u128::from(whole.max(1)));
         Self::Step(u8::try_from(quarters.clamp(1, 4) - 1).unwrap_or(3))
@@ -37,7 +37,7 @@ impl Shade {
         }
     }
 
-    /// A colour of the 256: grey, green, yellow, orange, red.
+    /// Returns a colour of the 256: grey, green, yellow, orange, red.
     pub(super) fn colour(self) -> u8 {
         match self {
             Self::Empty => 240,
@@ -49,19 +49,19 @@ impl Shade {
     }
 }
 
-/// Rows of at most `columns` cells, without a line's end.
+/// Draws rows of at most `columns` cells.
 pub(crate) fn cells(shades: &[Shade], columns: usize, style: Style) -> Vec<String> {
     shades.chunks(columns.max(1)).map(|row| paint(row, style)).collect()
 }
 
-/// Cells of each shade with its meaning, on as many lines as it takes.
+/// Draws each shade with its meaning, on as many lines as needed.
 pub(crate) fn legend(meanings: [&str; 5], columns: usize, style: Style) -> Vec<String> {
     const GAP: usize = 2;
     let mut lines: Vec<String> = Vec::new();
     let mut used = columns;
     for (shade, meaning) in Shade::ALL.into_iter().zip(meanings) {
         let entry = format!("{} {meaning}", paint(&[shade; 2], style));
-        // Colours take no columns.
+        // Escape sequences take no columns.
         let width = 3 + meaning.chars().count();
         match lines.last_mut() {
             Some(line) if used + GAP + width <= columns => {

@@ -1,4 +1,4 @@
-//! Pictures in the terminal: bars, and maps of cells.
+//! Pictures for the terminal: bars, and maps of cells.
 
 mod bars;
 mod beside;
@@ -10,12 +10,12 @@ pub(crate) use cells::{Shade, cells, legend};
 
 use crate::terminal::Style;
 
-/// Text in a colour of the 256, where there are colours.
+/// Returns the text in one of 256 colours, if the style has colours.
 fn coloured(text: &str, colour: u8, style: Style) -> String {
     if style.colour && !text.is_empty() { format!("\x1b[38;5;{colour}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Columns that text takes: colours take none.
+/// Returns the columns that text takes. Escape sequences take none.
 fn columns(text: &str) -> usize {
     let mut parts = text.split("\x1b[");
     let first = parts.next().unwrap_or_default();

@@ -1,16 +1,16 @@
-//! How fast bytes go to a GPU and back, measured.
+//! Measures the bandwidth to a GPU and back.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, GpuResult, HostCaching, PinnedBuffer, Stream};
 
-/// Bytes moved in one go: enough that starting the copy does not show.
+/// Bytes per copy: enough to make the cost of starting it negligible.
 const LEN_BYTES: usize = 256 << 20;
-/// The best of that many counts: others may use the bus.
+/// The best round counts: others may use the bus.
 const ROUNDS: usize = 5;
 
-/// The speed of the bus, in 10^9 bytes a second.
+/// The bandwidth of the bus in 10^9 bytes per second.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Bandwidth {
     pub(crate) to_gpu_gbps: f64,

@@ -1,79 +1,59 @@
-//! Which back end a batch would go to, and why.
+//! Where `--backend auto` sends a batch of pages, and why.
 
 use serde::Serialize;
-use trueno_zram_core::gpu::{BackendSelection, select_backend};
+use trueno_zram_core::Placement;
 
 use super::{Cpu, Gpus};
 
-/// The choice for batches of some size.
+/// The rule for batches of some sizes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Choice {
-    /// The sizes this holds for, in words.
+    /// The sizes of batches this holds for, as text.
     pub(crate) batch: String,
+    /// The smallest of these sizes.
     pub(crate) least_pages: usize,
-    /// `gpu`, `simd` or `scalar`.
-    pub(crate) backend: &'static str,
-    pub(crate) why: String,
+    pub(crate) placement: AutoPlacement,
+    pub(crate) why: &'static str,
 }
 
-/// Sizes that are tried to find where the choice changes.
-const TRIED_PAGES: std::ops::RangeInclusive<usize> = 1..=100_000;
+/// Where a batch goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AutoPlacement {
+    /// To the CPU, always.
+    Cpu,
+    /// To the GPU, the CPU or both, by the rates measured so far.
+    Measured,
+}
 
 impl Choice {
-    /// For one batch.
+    /// The rule for batches of `pages` pages.
     pub(crate) fn of_batch(pages: usize, gpus: &Gpus) -> Self {
-        let selection = select_backend(pages, gpus.available);
         let batch = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
-        Self { batch, least_pages: pages, backend: name(selection), why: why(selection, gpus).into() }
+        let (placement, why) = match pages {
+            _ if !gpus.available => (AutoPlacement::Cpu, "there is no usable GPU"),
+            pages if pages < Placement::MIN_GPU_PAGES => (AutoPlacement::Cpu, "too small to be worth the transfers"),
+            _ => (AutoPlacement::Measured, "whichever was fastest so far for that size, once each was tried"),
+        };
+        Self { batch, least_pages: pages, placement, why }
     }
 
-    /// For every size: one entry for each run of sizes with the same answer.
+    /// The rules for all batches: one per range of sizes.
     pub(crate) fn all(gpus: &Gpus) -> Vec<Self> {
-        let changes: Vec<usize> = TRIED_PAGES
-            .filter(|pages| {
-                *pages == *TRIED_PAGES.start()
-                    || select_backend(*pages, gpus.available) != select_backend(*pages - 1, gpus.available)
-            })
-            .collect();
-        let ends = changes.iter().skip(1).map(|next| Some(next - 1)).chain([None]);
-        changes
-            .iter()
-            .zip(ends)
-            .map(|(&first, last)| {
-                let batch = match last {
-                    Some(last) if last == first => format!("{first} page(s)"),
-                    Some(last) => format!("{first} to {last} pages"),
-                    None => format!("{first} pages or more"),
-                };
-                Self { batch, ..Self::of_batch(first, gpus) }
-            })
-            .collect()
-    }
-
-    /// The back end as it is called elsewhere.
-    pub(crate) fn backend_text(&self, cpu: &Cpu) -> String {
-        match self.backend {
-            "gpu" => "GPU".into(),
-            "simd" => format!("CPU, {}", cpu.backend),
-            _ => "CPU, scalar".into(),
+        let least = Placement::MIN_GPU_PAGES;
+        let rule = |pages, batch: String| Self { batch, ..Self::of_batch(pages, gpus) };
+        match gpus.available {
+            false => vec![rule(1, "all batches".into())],
+            true => vec![rule(1, format!("below {least} pages")), rule(least, format!("{least} pages or more"))],
         }
     }
-}
 
-fn name(selection: BackendSelection) -> &'static str {
-    match selection {
-        BackendSelection::Gpu => "gpu",
-        BackendSelection::Simd => "simd",
-        BackendSelection::Scalar => "scalar",
-    }
-}
-
-fn why(selection: BackendSelection, gpus: &Gpus) -> &'static str {
-    match selection {
-        BackendSelection::Gpu => "enough pages to be worth the way over the bus",
-        BackendSelection::Scalar => "too few pages for anything else to show",
-        BackendSelection::Simd if gpus.available => "too few pages to be worth the way to the GPU",
-        BackendSelection::Simd => "enough pages for vector code; there is no GPU to use",
+    /// The placement for people to read.
+    pub(crate) fn placement_text(&self, cpu: &Cpu) -> String {
+        match self.placement {
+            AutoPlacement::Cpu => format!("CPU, {}", cpu.instruction_set),
+            AutoPlacement::Measured => "GPU, CPU or both".into(),
+        }
     }
 }
 
@@ -86,21 +66,21 @@ mod tests {
     }
 
     #[test]
-    fn the_runs_of_sizes_agree_with_the_rule_everywhere() {
+    fn the_ranges_of_sizes_agree_with_the_rule_everywhere() {
         for available in [true, false] {
             let choices = Choice::all(&gpus(available));
             for pages in (1..2000).chain([10_000, 1_000_000]) {
                 let choice = choices.iter().rfind(|choice| choice.least_pages <= pages).expect("from 1 on");
-                assert_eq!(choice.backend, name(select_backend(pages, available)), "{pages} pages");
+                assert_eq!(choice.placement, Choice::of_batch(pages, &gpus(available)).placement, "{pages} pages");
             }
         }
         let batches: Vec<_> = Choice::all(&gpus(true)).into_iter().map(|choice| choice.batch).collect();
-        assert_eq!(batches, ["1 to 3 pages", "4 to 999 pages", "1000 pages or more"]);
+        assert_eq!(batches, ["below 64 pages", "64 pages or more"]);
     }
 
     #[test]
     fn the_reason_names_what_is_missing() {
-        assert!(Choice::of_batch(5000, &gpus(false)).why.contains("no GPU"));
-        assert_eq!(Choice::of_batch(50, &gpus(true)).why, "too few pages to be worth the way to the GPU");
+        assert!(Choice::of_batch(5000, &gpus(false)).why.contains("no usable GPU"));
+        assert_eq!(Choice::of_batch(50, &gpus(true)).why, "too small to be worth the transfers");
     }
 }

@@ -1,4 +1,4 @@
-//! The CPU: its name, what it can do, and the back end that follows from that.
+//! The CPU: its name, its features, and the instruction set that the codec uses.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -13,13 +13,13 @@ pub(crate) struct Cpu {
     pub(crate) model: String,
     pub(crate) architecture: &'static str,
     /// Hardware threads that this process may use.
-    pub(crate) threads: usize,
-    /// Instructions that matter here, and whether they are there.
+    pub(crate) hardware_threads: usize,
+    /// The extensions that the codec can use.
     pub(crate) features: Vec<Feature>,
-    /// The back end that would be used.
-    pub(crate) backend: String,
-    /// Those that this CPU can run.
-    pub(crate) backends: Vec<String>,
+    /// The instruction set that the codec uses.
+    pub(crate) instruction_set: String,
+    /// The instruction sets that this CPU supports.
+    pub(crate) instruction_sets: Vec<String>,
 }
 
 /// An extension of the instruction set.
@@ -35,14 +35,14 @@ impl Cpu {
         Self {
             model: model(&cpuinfo).unwrap_or_else(|| "unknown CPU".into()),
             architecture: std::env::consts::ARCH,
-            threads: available_parallelism().map_or(1, NonZeroUsize::get),
+            hardware_threads: available_parallelism().map_or(1, NonZeroUsize::get),
             features: features(),
-            backend: InstructionSet::detect().to_string(),
-            backends: InstructionSet::available().iter().map(InstructionSet::to_string).collect(),
+            instruction_set: InstructionSet::detect().to_string(),
+            instruction_sets: InstructionSet::available().iter().map(InstructionSet::to_string).collect(),
         }
     }
 
-    /// What is there and what is missing.
+    /// Lists the features that are present and those that are missing.
     pub(crate) fn features_text(&self) -> String {
         let named = |present: bool| {
             let names = self.features.iter().filter(|feature| feature.present == present);
@@ -50,7 +50,7 @@ impl Cpu {
         };
         match (named(true), named(false)) {
             (present, missing) if present.is_empty() && missing.is_empty() => {
-                format!("no vector code for {}", self.architecture)
+                format!("no vector instructions for {}", self.architecture)
             }
             (present, missing) if missing.is_empty() => format!("has {present}"),
             (present, missing) if present.is_empty() => format!("lacks {missing}"),
@@ -59,7 +59,7 @@ impl Cpu {
     }
 }
 
-/// The name of the CPU in `/proc/cpuinfo`, whose keys differ from one architecture to the next.
+/// Finds the name of the CPU in `/proc/cpuinfo`, whose keys depend on the architecture.
 fn model(cpuinfo: &str) -> Option<String> {
     ["model name", "cpu model", "Model", "cpu"].into_iter().find_map(|key| {
         let value = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == key)?.1;
@@ -67,7 +67,7 @@ fn model(cpuinfo: &str) -> Option<String> {
     })
 }
 
-/// Those that the AVX2 back end is made of.
+/// The extensions that the AVX2 instruction set of the codec needs.
 #[cfg(target_arch = "x86_64")]
 fn features() -> Vec<Feature> {
     [

@@ -1,4 +1,4 @@
-//! The GPUs: what the driver says of each, or why there is none to use.
+//! The GPUs as the driver describes them, or why none can be used.
 
 use std::fs;
 
@@ -7,18 +7,19 @@ use trueno_zram_core::Error;
 use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
 
+use super::Measure;
 use super::bandwidth::Bandwidth;
 
-/// All GPUs that the driver lists.
+/// All GPUs of the driver.
 #[derive(Debug, Serialize)]
 pub(crate) struct Gpus {
-    /// Whether batches may go to a GPU.
+    /// Whether a GPU can be used.
     pub(crate) available: bool,
     /// Why not.
     pub(crate) reason: Option<String>,
     /// The kernel module's version, such as `580.65.06`.
     pub(crate) driver_version: Option<String>,
-    /// The CUDA version that the driver speaks, such as `13.0`.
+    /// The CUDA version that the driver supports, such as `13.0`.
     pub(crate) cuda_version: Option<String>,
     pub(crate) devices: Vec<Gpu>,
 }
@@ -35,14 +36,14 @@ pub(crate) struct Gpu {
     pub(crate) free_memory_bytes: Option<u64>,
     pub(crate) l2_cache_bytes: u64,
     pub(crate) optimal_batch_pages: usize,
-    /// If it was measured.
+    /// `None` unless it was measured.
     pub(crate) bandwidth: Option<Bandwidth>,
-    /// Why the device cannot be used, or what failed in measuring it.
+    /// Why the device cannot be used, or why measuring it failed.
     pub(crate) error: Option<String>,
 }
 
 impl Gpus {
-    pub(crate) fn look(measure: bool) -> Self {
+    pub(crate) fn look(measure: Measure) -> Self {
         let (mut cuda_version, mut devices) = (None, Vec::new());
         for info in GpuDeviceInfo::all() {
             let mut gpu = Gpu::from(&info);
@@ -52,7 +53,7 @@ impl Gpus {
                     cuda_version = Some(cuda_version_text(limits.driver_version));
                     gpu.multiprocessors = Some(limits.multiprocessors);
                     gpu.free_memory_bytes = context.free_memory().ok();
-                    if measure {
+                    if measure == Measure::Bandwidth {
                         let measured = Bandwidth::measure(&context);
                         gpu.error = measured.as_ref().err().map(ToString::to_string);
                         gpu.bandwidth = measured.ok();
@@ -66,7 +67,7 @@ impl Gpus {
         Self { available, reason: (!available).then(why_none), driver_version: driver_version(), cuda_version, devices }
     }
 
-    /// The driver's versions, as far as they are known.
+    /// The versions of the driver that are known.
     pub(crate) fn driver_text(&self) -> Option<String> {
         match (&self.driver_version, &self.cuda_version) {
             (Some(driver), Some(cuda)) => Some(format!("NVIDIA {driver}, CUDA {cuda}")),
@@ -95,15 +96,15 @@ impl From<&GpuDeviceInfo> for Gpu {
     }
 }
 
-/// What the driver answers when the first device is asked for.
+/// Returns the error of opening the first device.
 fn why_none() -> String {
     match GpuContext::new(0) {
-        Ok(_) => "the GPU answers now, and did not at the start".into(),
+        Ok(_) => "the GPU works now, but did not at first".into(),
         Err(error) => reason_of(error),
     }
 }
 
-/// The text of the driver's error, without the words that say that there is no GPU.
+/// The text of the driver's error, without the introduction that there is no GPU.
 fn reason_of(error: Error) -> String {
     match error {
         Error::GpuNotAvailable(why) => why,
@@ -111,7 +112,7 @@ fn reason_of(error: Error) -> String {
     }
 }
 
-/// CUDA counts 13000 for 13.0.
+/// CUDA encodes 13.0 as 13000.
 fn cuda_version_text(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
@@ -134,7 +135,7 @@ mod tests {
 
     #[test]
     fn there_is_a_reason_exactly_where_there_is_no_gpu() {
-        let gpus = Gpus::look(false);
+        let gpus = Gpus::look(Measure::Nothing);
         assert_eq!(gpus.reason.is_none(), gpus.available);
         assert_eq!(gpus.available, gpus.devices.iter().any(|gpu| gpu.supported));
     }

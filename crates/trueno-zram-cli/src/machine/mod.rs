@@ -1,4 +1,4 @@
-//! What this machine has: CPU, memory, GPUs, and which back end would be chosen.
+//! This machine: CPU, memory, GPUs, and how `auto` chooses between them.
 
 mod bandwidth;
 mod choice;
@@ -13,15 +13,22 @@ pub(crate) use choice::Choice;
 pub(crate) use cpu::Cpu;
 pub(crate) use gpu::{Gpu, Gpus};
 
-/// This machine, as far as it matters here.
+/// The parts of this machine that matter here.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     pub(crate) version: &'static str,
     pub(crate) cpu: Cpu,
-    /// None where the system does not say.
+    /// `None` if the system does not report it.
     pub(crate) memory: Option<Memory>,
     pub(crate) gpu: Gpus,
     pub(crate) choices: Vec<Choice>,
+}
+
+/// Whether to measure the bandwidth of the bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Measure {
+    Nothing,
+    Bandwidth,
 }
 
 /// Memory of the system.
@@ -32,8 +39,8 @@ pub(crate) struct Memory {
 }
 
 impl Machine {
-    /// Looks around. The bandwidth of the bus is measured only if asked for: it takes a while and much memory.
-    pub(crate) fn look(measure: bool, batch: Option<usize>) -> Self {
+    /// Looks at the machine. The bandwidth of the bus is measured on request only: it takes a while and much memory.
+    pub(crate) fn look(measure: Measure, batch: Option<usize>) -> Self {
         let gpu = Gpus::look(measure);
         let choices = match batch {
             Some(pages) => vec![Choice::of_batch(pages, &gpu)],
@@ -45,7 +52,7 @@ impl Machine {
 }
 
 impl Memory {
-    /// From the text of `/proc/meminfo`.
+    /// Parses the text of `/proc/meminfo`.
     fn parse(meminfo: &str) -> Option<Self> {
         let kib = |name: &str| {
             let line = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub(crate) use error::ProcessError;
 pub(crate) use maps::MapsLine;
 pub(crate) use pagemap::Wanted;
-pub(crate) use reader::{Left, MemoryReader, Selection};
+pub(crate) use reader::{MemoryReader, Selection};
 pub(crate) use stop::Stopped;
 
 /// A process whose memory can be read. The files are opened together, so all are of one process even if its number goes

@@ -1,7 +1,6 @@
-//! Reads the pages of a process, batch by batch, and notes where each was.
+//! Reads the pages of a process in order of their addresses, and notes where each was.
 
 use std::io;
-use std::ops::ControlFlow;
 
 use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
@@ -17,48 +16,88 @@ const ENTRIES_AT_ONCE: usize = 1 << 16;
 pub(crate) enum Selection {
     /// Heap, stacks and other anonymous memory.
     Anonymous,
-    /// And the pages of files' private mappings that the process wrote to.
+    /// In addition, the pages of private file mappings that the process wrote to.
     AllPrivate,
 }
 
 /// What was left out by choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// Bytes of memory shared with other processes, which is not private to this one.
+    /// Bytes of memory that is shared with other processes.
     pub(crate) shared_bytes: u64,
-    /// Bytes of private mappings of files.
+    /// Bytes of private file mappings.
     pub(crate) file_bytes: u64,
 }
 
-/// Reads pages into batches, which it hands on.
-pub(crate) struct MemoryReader<'a, S, F> {
+/// Reads the pages of a process.
+pub(crate) struct MemoryReader<'a, S> {
     pid: u32,
     source: &'a S,
-    /// Takes full pages from the front of the batch; what it leaves there is filled again. `Break` ends the reading.
-    sink: F,
-    batch: Vec<Page>,
-    filled: usize,
+    selection: Selection,
+    lines: std::vec::IntoIter<MapsLine>,
+    /// The range that is being read.
+    current: Option<Current>,
+    /// Entries of the pagemap for the pages of the current range from its `at` on.
     entries: Vec<u64>,
-    /// Pages handed on or waiting to be.
+    next_entry: usize,
+    /// Pages read.
     pages: u64,
-    /// Pages of those that were out in swap.
+    /// Those of them that were in swap.
     pub(crate) swapped: u64,
     pub(crate) left: Left,
+    /// The ranges that were read to their end. Those in which nothing was touched are among them: they are part of the
+    /// process's picture.
+    pub(crate) mappings: Vec<Mapping>,
 }
 
-impl<'a, S: Source, F: FnMut(&mut Vec<Page>, usize) -> ControlFlow<()>> MemoryReader<'a, S, F> {
-    pub(crate) fn new(pid: u32, source: &'a S, batch: Vec<Page>, sink: F) -> Self {
-        let entries = vec![0; ENTRIES_AT_ONCE];
-        Self { pid, source, sink, batch, filled: 0, entries, pages: 0, swapped: 0, left: Left::default() }
+/// A range that is being read.
+struct Current {
+    at: u64,
+    end: u64,
+    wanted: Wanted,
+    mapping: Mapping,
+}
+
+impl<'a, S: Source> MemoryReader<'a, S> {
+    pub(crate) fn new(pid: u32, source: &'a S, lines: Vec<MapsLine>, selection: Selection) -> Self {
+        Self {
+            pid,
+            source,
+            selection,
+            lines: lines.into_iter(),
+            current: None,
+            entries: Vec::new(),
+            next_entry: 0,
+            pages: 0,
+            swapped: 0,
+            left: Left::default(),
+            mappings: Vec::new(),
+        }
     }
 
-    /// Reads all ranges that are wanted. Those in which nothing was touched are in the result too: they are part of the
-    /// process's picture. Less than all if the sink broke off.
-    pub(crate) fn read(&mut self, lines: &[MapsLine], selection: Selection) -> Result<Vec<Mapping>, ProcessError> {
-        let mut mappings = Vec::new();
-        for line in lines {
+    /// Reads on into `room`; the pages read. Fewer than there is room for only at the end.
+    pub(crate) fn fill(&mut self, room: &mut [Page]) -> Result<usize, ProcessError> {
+        let mut filled = 0;
+        while filled < room.len() {
+            let Some(mut current) = self.current.take().or_else(|| self.next_range()) else { break };
+            if current.at < current.end {
+                filled += self.read_some(&mut current, &mut room[filled..])?;
+            }
+            if current.at < current.end {
+                self.current = Some(current);
+            } else {
+                self.finish(current);
+            }
+        }
+        Ok(filled)
+    }
+
+    /// The next range that is wanted; none at the end.
+    fn next_range(&mut self) -> Option<Current> {
+        loop {
+            let line = self.lines.next()?;
             let bytes = line.end - line.start;
-            let wanted = match selection {
+            let wanted = match self.selection {
                 _ if line.is_the_kernels() => continue,
                 _ if line.is_shared() => {
                     self.left.shared_bytes += bytes;
@@ -72,103 +111,77 @@ impl<'a, S: Source, F: FnMut(&mut Vec<Page>, usize) -> ControlFlow<()>> MemoryRe
                 }
             };
             let flags = Flags::new(&line.permissions, line.is_anonymous());
-            let (name, first_page) = (line.name.clone(), self.pages);
-            let mut mapping = Mapping { start: line.start, flags, name, first_page, runs: Vec::new() };
-            let flow = if line.held_kib == 0 {
-                mapping.push(bytes / PAGE_SIZE as u64, PageState::Untouched);
-                ControlFlow::Continue(())
-            } else {
-                self.read_range(line, wanted, &mut mapping)?
-            };
-            // A file's mapping of which no page is the process's own says nothing.
-            let says_nothing =
-                wanted == Wanted::Own && mapping.runs.iter().all(|run| run.state == PageState::Untouched);
-            if !says_nothing {
-                mappings.push(mapping);
+            let mapping =
+                Mapping { start: line.start, flags, name: line.name, first_page: self.pages, runs: Vec::new() };
+            let mut current = Current { at: line.start, end: line.end, wanted, mapping };
+            if line.held_kib == 0 {
+                current.mapping.push(bytes / PAGE_SIZE as u64, PageState::Untouched);
+                current.at = current.end;
             }
-            if flow.is_break() {
-                return Ok(mappings);
-            }
+            self.entries.clear();
+            self.next_entry = 0;
+            return Some(current);
         }
-        if self.filled > 0 {
-            // The end either way.
-            let _ = (self.sink)(&mut self.batch, self.filled);
-        }
-        Ok(mappings)
     }
 
-    fn read_range(
-        &mut self,
-        line: &MapsLine,
-        wanted: Wanted,
-        mapping: &mut Mapping,
-    ) -> Result<ControlFlow<()>, ProcessError> {
-        let mut at = line.start;
-        while at < line.end {
-            let entries_left = usize::try_from((line.end - at) / PAGE_SIZE as u64).unwrap_or(usize::MAX);
-            let mut entries = std::mem::take(&mut self.entries);
-            let asked = &mut entries[..entries_left.min(ENTRIES_AT_ONCE)];
-            let got = retried(|| self.source.page_entries(at, asked)).map_err(|e| self.failed("pagemap", e))?;
-            if got == 0 {
-                return Err(ProcessError::Gone { pid: self.pid });
-            }
-            for run in entries[..got].chunk_by(|a, b| wanted.takes(*a) == wanted.takes(*b)) {
-                if wanted.takes(run[0]) {
-                    self.swapped += run.iter().filter(|entry| pagemap::is_swapped(**entry)).count() as u64;
-                    if self.read_run(at, run.len(), mapping)?.is_break() {
-                        return Ok(ControlFlow::Break(()));
-                    }
-                } else {
-                    mapping.push(run.len() as u64, PageState::Untouched);
-                }
-                at += (run.len() * PAGE_SIZE) as u64;
-            }
-            self.entries = entries;
+    /// Keeps a range that was read to its end. A file mapping without a page of the process's own says nothing.
+    fn finish(&mut self, Current { wanted, mapping, .. }: Current) {
+        let is_untouched = mapping.runs.iter().all(|run| run.state == PageState::Untouched);
+        if wanted != Wanted::Own || !is_untouched {
+            self.mappings.push(mapping);
         }
-        Ok(ControlFlow::Continue(()))
     }
 
-    /// Reads neighbouring pages. One that the kernel does not give is noted as such; the next is tried again.
-    fn read_run(&mut self, start: u64, pages: usize, mapping: &mut Mapping) -> Result<ControlFlow<()>, ProcessError> {
-        let mut done = 0;
-        while done < pages {
-            let room = (self.batch.len() - self.filled).min(pages - done);
-            let bytes = self.batch[self.filled..self.filled + room].as_flattened_mut();
-            let address = start + (done * PAGE_SIZE) as u64;
-            match retried(|| self.source.memory(address, bytes)) {
-                Ok(0) => return Err(ProcessError::Gone { pid: self.pid }),
-                // A part of a page is of no use to anyone.
-                Ok(bytes) if bytes < PAGE_SIZE => self.unreadable(&mut done, mapping),
-                Ok(bytes) => {
-                    let got = bytes / PAGE_SIZE;
-                    mapping.push(got as u64, PageState::Stored);
-                    self.pages += got as u64;
-                    self.filled += got;
-                    done += got;
-                }
-                // EFAULT: as EIO, of kernels that pass it on.
-                Err(error) if is_errno(&error, Errno::IO) || is_errno(&error, Errno::FAULT) => {
-                    self.unreadable(&mut done, mapping);
-                }
-                Err(error) => return Err(self.failed("mem", error)),
-            }
-            if self.filled == self.batch.len() {
-                let full = std::mem::take(&mut self.filled);
-                if (self.sink)(&mut self.batch, full).is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
-            }
+    /// Reads neighbouring pages that are wanted, or passes over some that are not; the pages read.
+    fn read_some(&mut self, current: &mut Current, room: &mut [Page]) -> Result<usize, ProcessError> {
+        if self.next_entry == self.entries.len() {
+            self.read_entries(current)?;
         }
-        Ok(ControlFlow::Continue(()))
+        let is_wanted = |entry: &u64| current.wanted.takes(*entry);
+        let entries = &self.entries[self.next_entry..];
+        let run = entries.chunk_by(|a, b| is_wanted(a) == is_wanted(b)).next().unwrap_or(&[]);
+        if !run.first().is_some_and(is_wanted) {
+            current.mapping.push(run.len() as u64, PageState::Untouched);
+            self.advance(current, run.len());
+            return Ok(0);
+        }
+        let pages = run.len().min(room.len());
+        let read = retried(|| self.source.memory(current.at, room[..pages].as_flattened_mut()));
+        let got = match read {
+            Ok(0) => return Err(ProcessError::Gone { pid: self.pid }),
+            // A part of a page is of no use.
+            Ok(bytes) => bytes / PAGE_SIZE,
+            // EFAULT: some kernels pass it on instead of EIO.
+            Err(error) if is_errno(&error, Errno::IO) || is_errno(&error, Errno::FAULT) => 0,
+            Err(error) => return Err(ProcessError::io(self.pid, "mem", error)),
+        };
+        let done = got.max(1);
+        let swapped = run[..done].iter().filter(|entry| pagemap::is_swapped(**entry)).count() as u64;
+        if got > 0 {
+            current.mapping.push(got as u64, PageState::Stored);
+        } else {
+            // The kernel does not give this page; the next one is tried again.
+            current.mapping.push(1, PageState::Unreadable);
+        }
+        self.swapped += swapped;
+        self.pages += got as u64;
+        self.advance(current, done);
+        Ok(got)
     }
 
-    fn unreadable(&self, done: &mut usize, mapping: &mut Mapping) {
-        mapping.push(1, PageState::Unreadable);
-        *done += 1;
+    fn advance(&mut self, current: &mut Current, pages: usize) {
+        self.next_entry += pages;
+        current.at += (pages * PAGE_SIZE) as u64;
     }
 
-    fn failed(&self, file: &'static str, error: io::Error) -> ProcessError {
-        ProcessError::io(self.pid, file, error)
+    fn read_entries(&mut self, current: &Current) -> Result<(), ProcessError> {
+        let left = usize::try_from((current.end - current.at) / PAGE_SIZE as u64).unwrap_or(usize::MAX);
+        self.entries.resize(left.min(ENTRIES_AT_ONCE), 0);
+        self.next_entry = 0;
+        let got = retried(|| self.source.page_entries(current.at, &mut self.entries));
+        let got = got.map_err(|error| ProcessError::io(self.pid, "pagemap", error))?;
+        self.entries.truncate(got);
+        if got == 0 { Err(ProcessError::Gone { pid: self.pid }) } else { Ok(()) }
     }
 }
 

@@ -1,20 +1,20 @@
-//! Pages that are exact copies of another, by their hash, in bounded memory.
+//! Counts pages that are exact copies of another one, by their hash, in bounded memory.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
 
 use trueno_zram_core::Page;
 
-/// Hashes kept at most: about 20 MiB, and exact up to 4 GiB of distinct pages.
+/// The most hashes kept: about 20 MiB, and exact up to 4 GiB of distinct pages.
 const MOST_KEPT: usize = 1 << 20;
 
-/// Counts distinct pages. Past a million of them it keeps every second hash, then every fourth, and so on, and the
+/// Counts distinct pages. Beyond a million of them it keeps every second hash, then every fourth, and so on, and the
 /// counts are estimates.
 #[derive(Clone, Debug)]
 pub(crate) struct Copies {
     kept: HashSet<u64, BuildHasherDefault<AsIs>>,
     most_kept: usize,
-    /// Hashes are kept that end in so many zero bits.
+    /// Only hashes that end in this many zero bits are kept.
     zero_bits: u32,
     pages: u64,
 }
@@ -45,31 +45,31 @@ impl Copies {
         hash.trailing_zeros() >= self.zero_bits
     }
 
-    /// Pages that are a copy of another one that was counted before.
+    /// Returns how many pages are a copy of one counted earlier.
     pub(crate) fn copies(&self) -> u64 {
         self.pages.saturating_sub((self.kept.len() as u64) << self.zero_bits)
     }
 
-    /// Whether the count is exact but for two pages with one hash, which does not happen.
+    /// Whether the count is exact. Two different pages with the same hash are not expected.
     pub(crate) fn is_exact(&self) -> bool {
         self.zero_bits == 0
     }
 }
 
-/// The hash of a page: 64 bits.
+/// Returns the 64-bit hash of a page.
 pub(super) fn hash(page: &Page) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(page);
     hasher.finish()
 }
 
-/// The keys are hashes already.
+/// A hasher for keys that are hashes already.
 #[derive(Clone, Copy, Debug, Default)]
 struct AsIs(u64);
 
 impl Hasher for AsIs {
     fn finish(&self) -> u64 {
-        // The lowest bits may all be zero in what is kept; tables go by those.
+        // The lowest bits of kept hashes may all be zero, and tables use those.
         self.0.rotate_right(32)
     }
 

@@ -1,4 +1,4 @@
-//! Order-0 entropy of pages: how many bits a byte needs if each is coded by itself.
+//! Order-0 entropy of pages: the bits per byte if each byte is coded by itself.
 
 use serde::Serialize;
 use trueno_zram_core::{PAGE_SIZE, Page};
@@ -6,19 +6,19 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 /// Half bits from 0 to 8.
 const ENTROPY_STEPS: usize = 16;
 
-/// The distribution over pages.
+/// The distribution of entropy over pages.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Entropies {
-    /// Pages that were measured: all but zero pages.
+    /// Pages measured: all but zero pages.
     pub(crate) pages: u64,
-    /// Pages from 0 to half a bit a byte, from there to one bit, and so on.
+    /// Pages with 0 to 0.5 bits per byte, with 0.5 to 1, and so on.
     pub(crate) by_half_bit: [u64; ENTROPY_STEPS],
     #[serde(skip)]
     sum_bits: f64,
 }
 
 impl Entropies {
-    /// Counts a page of so many bits a byte.
+    /// Counts a page with this many bits per byte.
     pub(super) fn add(&mut self, bits: f64) {
         self.pages += 1;
         self.sum_bits += bits;
@@ -28,13 +28,13 @@ impl Entropies {
         self.by_half_bit[step.min(ENTROPY_STEPS - 1)] += 1;
     }
 
-    /// The mean over pages; none of no pages.
+    /// Returns the mean over all pages; `None` without pages.
     pub(crate) fn mean_bits(&self) -> Option<f64> {
         (self.pages > 0).then(|| self.sum_bits / self.pages as f64)
     }
 }
 
-/// Knows `n * log2(n)` for all counts that a page can have.
+/// A table of `n * log2(n)` for all counts that a page can have.
 pub(super) struct EntropyTable {
     n_log_n: Vec<f64>,
 }
@@ -45,9 +45,9 @@ impl EntropyTable {
         Self { n_log_n: (0..=PAGE_SIZE).map(n_log_n).collect() }
     }
 
-    /// Bits a byte.
+    /// Returns the bits per byte of a page.
     pub(super) fn bits(&self, page: &Page) -> f64 {
-        // Four tables: one byte's count need not wait for that of an equal byte before it.
+        // Four tables, so that equal neighbouring bytes do not wait for each other's count.
         let mut counts = [[0u16; 256]; 4];
         for four in page.as_chunks::<4>().0 {
             for (counts, byte) in counts.iter_mut().zip(four) {

@@ -1,13 +1,12 @@
-//! What `inspect` found, for machines; `picture` draws it for people.
+//! What `inspect` found in one file; `picture` draws it for people.
 
-use serde::Serialize;
-use serde_json::{Value, json};
-use trueno_zram_core::PAGE_SIZE;
+use serde::{Serialize, Serializer};
 
-use super::{Copies, Entropies, Survey, ratio};
-use crate::address_map::{AddressMap, PageState};
+use super::{Copies, Entropies, Overview, Survey, ratio};
+use crate::address_map::{Consistency, MappedRun, PageState, StoredMap, StoredMapping};
+use crate::json::PageKinds;
 
-/// What kind of file it is.
+/// The kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Format {
@@ -15,7 +14,7 @@ pub(crate) enum Format {
     Image,
     /// A page archive with its index.
     Archive,
-    /// An .lz4 file without a page index.
+    /// An .lz4 file without a usable page index.
     Lz4Frame,
 }
 
@@ -24,15 +23,15 @@ pub(crate) enum Format {
 pub(crate) struct Findings {
     pub(crate) name: String,
     pub(crate) format: Format,
-    /// What the user should know beside.
+    /// Something the user should know before trusting the figures.
     pub(crate) note: Option<String>,
-    /// Bytes of the file, if it is compressed.
+    /// Size of the file, if it is compressed.
     pub(crate) file_bytes: Option<u64>,
     pub(crate) survey: Survey,
-    /// What can only be said of pages that were looked at.
+    /// What only the pages' content shows, if it was read.
     pub(crate) content: Option<Content>,
-    /// If it is the snapshot of a process.
-    pub(crate) map: Option<AddressMap>,
+    /// The address map, if the file is a snapshot of a process.
+    pub(crate) map: Option<StoredMap>,
 }
 
 /// What was found in the pages themselves.
@@ -42,97 +41,156 @@ pub(crate) struct Content {
     pub(crate) copies: Copies,
 }
 
-impl Format {
-    pub(super) fn text(self) -> &'static str {
-        match self {
-            Self::Image => "image",
-            Self::Archive => "page archive",
-            Self::Lz4Frame => ".lz4 file without a page index",
-        }
-    }
-}
-
 impl Findings {
     pub(crate) fn new(name: &str, format: Format, survey: Survey) -> Self {
         Self { name: name.to_owned(), format, note: None, file_bytes: None, survey, content: None, map: None }
     }
 
-    /// For scripts.
-    pub(crate) fn to_json(&self) -> Value {
+    /// The findings as `--json` prints them.
+    pub(crate) fn to_json(&self) -> impl Serialize {
         let survey = &self.survey;
         let content = self.content.as_ref();
-        json!({
-            "file": self.name,
-            "format": self.format,
-            "note": self.note,
-            "bytes": survey.bytes,
-            "pages": survey.pages,
-            "zero": survey.zero,
-            "same_filled": survey.same_filled,
-            "lz4": survey.lz4,
-            "raw": survey.raw,
-            "held_bytes": survey.held_bytes,
-            "ratio": survey.ratio(),
-            "ratio_without_same_filled": survey.ratio_of_rest(),
-            "file_bytes": self.file_bytes,
-            "file_ratio": self.file_bytes.map(|file_bytes| ratio(survey.bytes, file_bytes)),
-            "lz4_sizes": { "step_bytes": super::SIZE_STEP, "pages": survey.lz4_sizes },
-            "entropy": content.map(|content| json!({
-                "pages": content.entropies.pages,
-                "mean_bits": content.entropies.mean_bits(),
-                "by_half_bit": content.entropies.by_half_bit,
-            })),
-            "copies": content.map(|content| json!({
-                "pages": content.copies.copies(),
-                "exact": content.copies.is_exact(),
-            })),
-            "overview": survey.overview,
-            "address_map": self.map.as_ref().map(map_json),
-        })
+        FindingsJson {
+            file: &self.name,
+            format: self.format,
+            note: self.note.as_deref(),
+            bytes: survey.bytes,
+            kinds: survey.kinds(),
+            held_bytes: survey.held_bytes,
+            held_ratio: survey.ratio(),
+            held_ratio_without_same_filled: survey.ratio_of_rest(),
+            file_bytes: self.file_bytes,
+            ratio: self.file_bytes.map(|file_bytes| ratio(survey.bytes, file_bytes)),
+            lz4_sizes: SizesJson { step_bytes: super::SIZE_STEP, by_step: &survey.lz4_sizes },
+            entropy: content
+                .map(|content| EntropyJson { mean_bits: content.entropies.mean_bits(), entropies: &content.entropies }),
+            copies: content
+                .map(|content| CopiesJson { pages: content.copies.copies(), exact: content.copies.is_exact() }),
+            overview: &survey.overview,
+            address_map: self.map.as_ref().map(|map| MapJson {
+                pid: map.pid,
+                process: &map.command,
+                taken_unix_s: map.taken_unix_s,
+                consistency: map.consistency,
+                ranges: map,
+            }),
+        }
     }
 }
 
-/// Addresses as text: numbers of JSON are not exact so far up.
-fn map_json(map: &AddressMap) -> Value {
-    let ranges = map.mappings.iter().map(|mapping| {
-        let mut runs = Vec::new();
-        let (mut at, mut page) = (mapping.start, mapping.first_page);
-        for run in &mapping.runs {
-            let end = at + run.pages * PAGE_SIZE as u64;
-            match run.state {
-                PageState::Stored => {
-                    runs.push(json!({ "start": hex(at), "end": hex(end), "first_page": page, "pages": run.pages }));
-                    page += run.pages;
-                }
-                PageState::Unreadable => {
-                    runs.push(json!({ "start": hex(at), "end": hex(end), "unreadable_pages": run.pages }));
-                }
-                PageState::Untouched => {}
-            }
-            at = end;
-        }
-        json!({
-            "start": hex(mapping.start),
-            "end": hex(mapping.end()),
-            "permissions": mapping.flags.permissions(),
-            "anonymous": mapping.flags.is_anonymous(),
-            "name": mapping.name,
-            "first_page": mapping.first_page,
-            "pages": mapping.pages(PageState::Stored),
-            "untouched_pages": mapping.pages(PageState::Untouched),
-            "unreadable_pages": mapping.pages(PageState::Unreadable),
-            "runs": runs,
-        })
-    });
-    json!({
-        "pid": map.pid,
-        "command": map.command,
-        "taken_unix_s": map.taken_unix_s,
-        "consistency": map.consistency,
-        "ranges": ranges.collect::<Vec<_>>(),
-    })
+#[derive(Serialize)]
+struct FindingsJson<'a> {
+    file: &'a str,
+    format: Format,
+    note: Option<&'a str>,
+    bytes: u64,
+    #[serde(flatten)]
+    kinds: PageKinds,
+    held_bytes: u64,
+    held_ratio: f64,
+    held_ratio_without_same_filled: f64,
+    file_bytes: Option<u64>,
+    ratio: Option<f64>,
+    lz4_sizes: SizesJson<'a>,
+    entropy: Option<EntropyJson<'a>>,
+    copies: Option<CopiesJson>,
+    overview: &'a Overview,
+    address_map: Option<MapJson<'a>>,
 }
 
-fn hex(address: u64) -> String {
-    format!("{address:#x}")
+#[derive(Serialize)]
+struct SizesJson<'a> {
+    step_bytes: usize,
+    by_step: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct EntropyJson<'a> {
+    mean_bits: Option<f64>,
+    #[serde(flatten)]
+    entropies: &'a Entropies,
+}
+
+#[derive(Serialize)]
+struct CopiesJson {
+    pages: u64,
+    exact: bool,
+}
+
+/// Addresses are text: many JSON readers do not keep such large numbers exactly.
+#[derive(Serialize)]
+struct MapJson<'a> {
+    pid: u32,
+    process: &'a str,
+    taken_unix_s: u64,
+    consistency: Consistency,
+    #[serde(serialize_with = "ranges")]
+    ranges: &'a StoredMap,
+}
+
+#[derive(Serialize)]
+struct RangeJson<'a> {
+    #[serde(serialize_with = "hex")]
+    start: u64,
+    #[serde(serialize_with = "hex")]
+    end: u64,
+    permissions: String,
+    anonymous: bool,
+    name: &'a str,
+    first_page: u64,
+    pages: u64,
+    untouched_pages: u64,
+    unreadable_pages: u64,
+    #[serde(serialize_with = "runs")]
+    runs: StoredMapping<'a>,
+}
+
+#[derive(Serialize)]
+struct RunJson {
+    #[serde(serialize_with = "hex")]
+    start: u64,
+    #[serde(serialize_with = "hex")]
+    end: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_page: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unreadable_pages: Option<u64>,
+}
+
+impl RunJson {
+    /// `None` for untouched pages, which are not listed.
+    fn of(run: MappedRun) -> Option<Self> {
+        let (first_page, pages, unreadable_pages) = match run.state {
+            PageState::Stored => (Some(run.first_page), Some(run.pages), None),
+            PageState::Unreadable => (None, None, Some(run.pages)),
+            PageState::Untouched => return None,
+        };
+        Some(Self { start: run.start, end: run.end(), first_page, pages, unreadable_pages })
+    }
+}
+
+fn ranges<S: Serializer>(map: &StoredMap, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(map.mappings().map(|mapping| RangeJson {
+        start: mapping.start,
+        end: mapping.end(),
+        permissions: mapping.flags.permissions(),
+        anonymous: mapping.flags.is_anonymous(),
+        name: mapping.name,
+        first_page: mapping.first_page,
+        pages: mapping.pages.stored,
+        untouched_pages: mapping.pages.untouched,
+        unreadable_pages: mapping.pages.unreadable,
+        runs: mapping,
+    }))
+}
+
+fn runs<S: Serializer>(mapping: &StoredMapping<'_>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(mapping.runs().filter_map(RunJson::of))
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn hex<S: Serializer>(address: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{address:#x}"))
 }

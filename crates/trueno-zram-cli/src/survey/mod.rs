@@ -1,5 +1,6 @@
-//! What the pages of an image are made of: kinds, sizes, entropy, copies, and where.
+//! Surveys the pages of an image: kinds, sizes, entropy, copies, and where they are.
 
+mod container;
 mod copies;
 mod entropy;
 mod findings;
@@ -7,31 +8,34 @@ mod overview;
 mod picture;
 mod surveyor;
 
-use serde::Serialize;
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
+use crate::json::PageKinds;
+
+pub(crate) use container::{Container, HEAD_BYTES};
 pub(crate) use copies::Copies;
 pub(crate) use entropy::Entropies;
 pub(crate) use findings::{Content, Findings, Format};
 pub(crate) use overview::{Cell, Overview};
+pub(crate) use picture::Ranges;
 pub(crate) use surveyor::Surveyor;
 
-/// How a page is held.
+/// How a page is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum SurveyedPage {
     Zero,
     SameFilled,
-    /// In so many bytes.
+    /// In this many bytes.
     Lz4(u16),
     Raw,
 }
 
-/// Compressed sizes are counted by 256 bytes.
+/// Compressed sizes are counted in steps of 256 bytes.
 pub(crate) const SIZE_STEP: usize = 256;
 const SIZE_STEPS: usize = PAGE_SIZE / SIZE_STEP;
 
 /// Counts over all pages of an image.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Survey {
     /// Bytes of the image.
     pub(crate) bytes: u64,
@@ -40,15 +44,15 @@ pub(crate) struct Survey {
     pub(crate) same_filled: u64,
     pub(crate) lz4: u64,
     pub(crate) raw: u64,
-    /// Bytes of all pages as held: same-filled ones, zeros too, as a word of 8 bytes.
+    /// Bytes of all pages as stored. Same-filled pages, zero pages included, take a word of 8 bytes.
     pub(crate) held_bytes: u64,
     /// LZ4 pages by their size: 1 to 256 bytes, 257 to 512, and so on.
     pub(crate) lz4_sizes: [u64; SIZE_STEPS],
     pub(crate) overview: Overview,
 }
 
-impl Held {
-    /// Bytes a page takes.
+impl SurveyedPage {
+    /// Returns the bytes that such a page takes.
     fn bytes(self) -> u64 {
         match self {
             Self::Zero | Self::SameFilled => FILL_WORD_BYTES as u64,
@@ -59,41 +63,47 @@ impl Held {
 }
 
 impl Survey {
-    /// Counts `pages` whole pages that are held alike.
-    pub(crate) fn add(&mut self, held: Held, pages: u64) {
+    /// Counts `pages` whole pages of the same kind and size.
+    pub(crate) fn add(&mut self, held: SurveyedPage, pages: u64) {
         self.add_bytes(held, pages, pages * PAGE_SIZE as u64);
     }
 
-    /// Counts a last page that is shorter.
-    pub(crate) fn add_tail(&mut self, held: Held, len_bytes: usize) {
+    /// Counts a shorter last page.
+    pub(crate) fn add_tail(&mut self, held: SurveyedPage, len_bytes: usize) {
         self.add_bytes(held, 1, len_bytes as u64);
     }
 
-    fn add_bytes(&mut self, held: Held, pages: u64, bytes: u64) {
+    fn add_bytes(&mut self, held: SurveyedPage, pages: u64, bytes: u64) {
         self.bytes += bytes;
         self.pages += pages;
         let held_bytes = (held.bytes() * pages).min(bytes);
         self.held_bytes += held_bytes;
         *match held {
-            Held::Zero => &mut self.zero,
-            Held::SameFilled => &mut self.same_filled,
-            Held::Lz4(len_bytes) => {
+            SurveyedPage::Zero => &mut self.zero,
+            SurveyedPage::SameFilled => &mut self.same_filled,
+            SurveyedPage::Lz4(len_bytes) => {
                 let step = usize::from(len_bytes).saturating_sub(1) / SIZE_STEP;
                 self.lz4_sizes[step.min(SIZE_STEPS - 1)] += pages;
                 &mut self.lz4
             }
-            Held::Raw => &mut self.raw,
+            SurveyedPage::Raw => &mut self.raw,
         } += pages;
-        let zero_pages = if held == Held::Zero { pages } else { 0 };
+        let zero_pages = if held == SurveyedPage::Zero { pages } else { 0 };
         self.overview.add(pages, held_bytes, zero_pages);
     }
 
-    /// Bytes of the image over bytes held; 1 for an empty one.
+    /// Returns the numbers of pages by kind.
+    pub(crate) fn kinds(&self) -> PageKinds {
+        let Self { pages, zero, same_filled, lz4, raw, .. } = *self;
+        PageKinds { pages, zero, same_filled, lz4, raw }
+    }
+
+    /// Returns the bytes of the image divided by the bytes stored; 1 for an empty image.
     pub(crate) fn ratio(&self) -> f64 {
         ratio(self.bytes, self.held_bytes)
     }
 
-    /// The same, for the pages that are not one repeated word.
+    /// Returns the ratio of the pages that are not one repeated word.
     pub(crate) fn ratio_of_rest(&self) -> f64 {
         let same = self.zero + self.same_filled;
         let rest_bytes = self.bytes.saturating_sub(same * PAGE_SIZE as u64);
@@ -101,7 +111,7 @@ impl Survey {
     }
 }
 
-/// Bytes over bytes; 1 for nothing.
+/// Divides bytes by bytes; 1 for nothing.
 pub(crate) fn ratio(bytes: u64, held_bytes: u64) -> f64 {
     if held_bytes == 0 { 1.0 } else { bytes as f64 / held_bytes as f64 }
 }
@@ -114,17 +124,17 @@ mod tests {
     fn pages_are_counted_by_kind_and_size() {
         let mut survey = Survey::default();
         for (held, pages) in [
-            (Held::Zero, 10),
-            (Held::SameFilled, 1),
-            (Held::Lz4(1), 1),
-            (Held::Lz4(256), 1),
-            (Held::Lz4(257), 1),
-            (Held::Lz4(4095), 1),
-            (Held::Raw, 1),
+            (SurveyedPage::Zero, 10),
+            (SurveyedPage::SameFilled, 1),
+            (SurveyedPage::Lz4(1), 1),
+            (SurveyedPage::Lz4(256), 1),
+            (SurveyedPage::Lz4(257), 1),
+            (SurveyedPage::Lz4(4095), 1),
+            (SurveyedPage::Raw, 1),
         ] {
             survey.add(held, pages);
         }
-        survey.add_tail(Held::Raw, 100);
+        survey.add_tail(SurveyedPage::Raw, 100);
         assert_eq!((survey.zero, survey.same_filled, survey.lz4, survey.raw), (10, 1, 4, 2));
         assert_eq!((survey.lz4_sizes[0], survey.lz4_sizes[1], survey.lz4_sizes[15]), (2, 1, 1));
         assert_eq!(survey.bytes, 16 * 4096 + 100);

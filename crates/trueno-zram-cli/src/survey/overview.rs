@@ -1,11 +1,11 @@
-//! An image from front to back in at most some thousand cells, whatever its length.
+//! An overview of an image from front to back in at most a few thousand cells, whatever its length.
 
 use serde::Serialize;
 
-/// A cell is joined with its neighbour when there would be more.
+/// The most cells. Neighbours are merged when there would be more.
 const MOST_CELLS: usize = 4096;
 
-/// Cells of equally many pages, but for the last.
+/// Cells of the same number of pages, except for the last.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overview {
     pub(crate) pages_per_cell: u64,
@@ -37,7 +37,7 @@ impl Cell {
 }
 
 impl Overview {
-    /// Adds pages that are alike: all of them take `held_bytes`, and all or none are zero.
+    /// Adds pages of the same kind. Together they take `held_bytes`; all or none are zero.
     pub(super) fn add(&mut self, pages: u64, held_bytes: u64, zero_pages: u64) {
         let all = Cell { pages, held_bytes, zero_pages };
         let mut left = all;
@@ -69,7 +69,7 @@ impl Overview {
         self.pages_per_cell *= 2;
     }
 
-    /// The same in at most `most` cells.
+    /// Returns the same overview in at most `most` cells.
     pub(crate) fn at_most(&self, most: usize) -> Self {
         let step = self.cells.len().div_ceil(most.max(1)).max(1);
         Self { pages_per_cell: self.pages_per_cell * step as u64, cells: joined(&self.cells, step) }
@@ -80,7 +80,7 @@ fn joined(cells: &[Cell], step: usize) -> Vec<Cell> {
     cells.chunks(step).map(|cells| cells.iter().copied().fold(Cell::default(), Cell::join)).collect()
 }
 
-/// `value * part / whole`, for any numbers.
+/// Returns `value * part / whole` without overflow.
 fn share(value: u64, part: u64, whole: u64) -> u64 {
     u64::try_from(u128::from(value) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
 }

@@ -1,24 +1,33 @@
-//! What `inspect` found, as a picture for people.
+//! Shows what `inspect` found: figures, histograms, a map of the image, the ranges of a snapshot.
+
+use std::io::{self, Write};
 
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
-use super::findings::{Content, Findings};
+use super::findings::{Content, Findings, Format};
 use super::{Cell, SIZE_STEP, Survey, ratio};
-use crate::address_map::{AddressMap, Consistency, Mapping, PageState};
+use crate::address_map::{Consistency, StoredMap, StoredMapping};
 use crate::draw::{Bar, Shade, bars, beside, cells, legend};
 use crate::quantity;
 use crate::terminal::{Style, printable};
 
-/// From so many columns on, two histograms stand side by side.
+/// Two histograms are drawn side by side from this many columns on.
 const WIDE: usize = 100;
-/// Rows of the map at most.
+/// The most rows of the map.
 const MAP_ROWS: usize = 12;
-/// Ranges shown of an address map, unless all are asked for.
+/// The ranges shown of an address map, unless all are asked for.
 const FEW_RANGES: usize = 12;
 
+/// Which ranges of an address map to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ranges {
+    Largest,
+    All,
+}
+
 impl Findings {
-    /// All of it; figures alone without a style.
-    pub(crate) fn describe(&self, style: Option<Style>, all_ranges: bool) -> String {
+    /// Writes everything for people to read; figures only, without a style.
+    pub(crate) fn describe(&self, out: &mut impl Write, style: Option<Style>, ranges: Ranges) -> io::Result<()> {
         let mut lines = self.figures();
         if let Some(style) = style.filter(|_| self.survey.pages > 0) {
             lines.push(String::new());
@@ -26,20 +35,31 @@ impl Findings {
             lines.push(String::new());
             lines.extend(map(&self.survey, style));
         }
-        if let Some(map) = &self.map {
-            lines.push(String::new());
-            lines.extend(address_map(map, all_ranges));
+        for line in lines {
+            writeln!(out, "{line}")?;
         }
-        lines.join("\n") + "\n"
+        match &self.map {
+            Some(map) => address_map(out, map, ranges),
+            None => Ok(()),
+        }
+    }
+
+    fn format_text(&self) -> &'static str {
+        match self.format {
+            Format::Image => "image",
+            Format::Archive => "page archive",
+            Format::Lz4Frame if self.note.is_some() => ".lz4 file whose page index cannot be used",
+            Format::Lz4Frame => ".lz4 file without a page index",
+        }
     }
 
     fn figures(&self) -> Vec<String> {
         let survey = &self.survey;
         let (pages, bytes) = (quantity::pages(survey.pages), quantity::bytes(survey.bytes));
-        let mut lines = vec![format!("{}: {}, {bytes}, {pages}", self.name, self.format.text())];
+        let mut lines = vec![format!("{}: {}, {bytes}, {pages}", printable(&self.name), self.format_text())];
         let tail_bytes = survey.bytes % PAGE_SIZE as u64;
         if tail_bytes > 0 {
-            lines[0].push_str(&format!(" (the last of {tail_bytes} bytes)"));
+            lines[0].push_str(&format!(" (the last one has {tail_bytes} bytes)"));
         }
         lines.push(String::new());
         let kinds =
@@ -51,17 +71,17 @@ impl Findings {
         lines.push(String::new());
         let held = quantity::bytes(survey.held_bytes);
         lines.push(format!(
-            "  ratio {:.3}: held in {held}; without zero and same-filled pages {:.3}",
+            "  ratio {:.3}: stored in {held}; {:.3} without zero and same-filled pages",
             survey.ratio(),
             survey.ratio_of_rest()
         ));
         if let Some(file_bytes) = self.file_bytes {
             let (size, file_ratio) = (quantity::bytes(file_bytes), ratio(survey.bytes, file_bytes));
-            lines.push(format!("  file {size}, ratio {file_ratio:.3}, with all that is around the pages"));
+            lines.push(format!("  file of {size}: ratio {file_ratio:.3}, headers, checksums and index included"));
         }
         match &self.content {
             Some(content) => lines.extend(content_figures(content)),
-            None => lines.push("  entropy and copies: --decode shows them".into()),
+            None => lines.push("  use --decode to see entropy and copies".into()),
         }
         lines
     }
@@ -71,18 +91,18 @@ fn content_figures(content: &Content) -> Vec<String> {
     let copies = content.copies.copies();
     let about = if content.copies.is_exact() { "" } else { "about " };
     let copies = match copies {
-        0 => "  no page is a copy of another".into(),
-        1 => "  1 page is an exact copy of another".into(),
+        0 => "  no page is a copy of another one".into(),
+        1 => "  1 page is an exact copy of another one".into(),
         copies => format!("  {about}{} pages are exact copies of others", quantity::count(copies)),
     };
-    let mut lines = vec![format!("{copies} (zero and same-filled ones apart)")];
+    let mut lines = vec![format!("{copies} (not counting zero and same-filled pages)")];
     if let Some(mean) = content.entropies.mean_bits() {
-        lines.push(format!("  entropy {mean:.2} bits a byte, the mean of all pages but zero ones"));
+        lines.push(format!("  entropy {mean:.2} bits per byte on average (not counting zero pages)"));
     }
     lines
 }
 
-/// The sizes, and the entropies if they are known: side by side where there is room.
+/// The sizes, and the entropies if they are known, side by side if there is room.
 fn histograms(survey: &Survey, content: Option<&Content>, style: Style) -> Vec<String> {
     const GAP: usize = 3;
     let half = Style { width: style.width / 2 - GAP, ..style };
@@ -101,7 +121,7 @@ fn histograms(survey: &Survey, content: Option<&Content>, style: Style) -> Vec<S
 }
 
 fn sizes(survey: &Survey, style: Style) -> Vec<String> {
-    // The colours of the map, so that its cells are found here again.
+    // The colours of the map below.
     let bar = |label: String, count, shade| Bar { label, count, shade: Some(shade) };
     let by_size = |len_bytes: usize| Shade::of(len_bytes as u64, PAGE_SIZE as u64);
     let mut rows = vec![
@@ -113,7 +133,7 @@ fn sizes(survey: &Survey, style: Style) -> Vec<String> {
         rows.push(bar(format!("{} - {most:>4}", step * SIZE_STEP + 1), count, by_size(most)));
     }
     rows.push(bar("raw  4096".into(), survey.raw, by_size(PAGE_SIZE)));
-    titled("Bytes a page takes", bars(&rows, survey.pages, style))
+    titled("Bytes per page", bars(&rows, survey.pages, style))
 }
 
 fn entropies(content: &Content, style: Style) -> Vec<String> {
@@ -123,7 +143,7 @@ fn entropies(content: &Content, style: Style) -> Vec<String> {
         Bar { label, count, shade: None }
     };
     let rows: Vec<_> = entropies.by_half_bit.into_iter().enumerate().map(row).collect();
-    titled("Entropy of a page, bits a byte (zero pages apart)", bars(&rows, entropies.pages, style))
+    titled("Entropy of pages in bits per byte (without zero pages)", bars(&rows, entropies.pages, style))
 }
 
 fn titled(title: &str, mut lines: Vec<String>) -> Vec<String> {
@@ -135,18 +155,18 @@ fn titled(title: &str, mut lines: Vec<String>) -> Vec<String> {
 fn map(survey: &Survey, style: Style) -> Vec<String> {
     const LABEL_WIDTH: usize = 12;
     let room = style.width - LABEL_WIDTH;
-    // Steps that are easy to count with.
+    // A multiple of 16 makes offsets easy to read.
     let columns = if room >= 64 { room / 16 * 16 } else { room };
     let overview = survey.overview.at_most(columns * MAP_ROWS);
     let shades: Vec<Shade> = overview.cells.iter().map(shade).collect();
     let cell_bytes = overview.pages_per_cell * PAGE_SIZE as u64;
     let each = format!("{} ({})", quantity::bytes(cell_bytes), quantity::pages(overview.pages_per_cell));
-    let mut lines = vec![format!("From front to back, {each} a cell")];
+    let mut lines = vec![format!("From front to back, {each} per cell")];
     for (row, text) in cells(&shades, columns, style).into_iter().enumerate() {
         let start = quantity::bytes((row * columns) as u64 * cell_bytes);
         lines.push(format!("{start:>10}  {text}"));
     }
-    let meanings = ["zero", "to 1/4 held", "to 1/2", "to 3/4", "more"];
+    let meanings = ["zero", "up to 1/4", "up to 1/2", "up to 3/4", "more"];
     let legend = legend(meanings, room, style);
     lines.extend(legend.into_iter().map(|line| format!("{:LABEL_WIDTH$}{line}", "")));
     lines
@@ -156,36 +176,47 @@ fn shade(cell: &Cell) -> Shade {
     if cell.zero_pages == cell.pages { Shade::Empty } else { Shade::of(cell.held_bytes, cell.pages * PAGE_SIZE as u64) }
 }
 
-/// The ranges of a snapshot, the largest or all, in order of their addresses.
-fn address_map(map: &AddressMap, all: bool) -> Vec<String> {
+/// Writes the ranges of a snapshot in order of their addresses, the largest or all.
+fn address_map(out: &mut impl Write, map: &StoredMap, ranges: Ranges) -> io::Result<()> {
     let how = match map.consistency {
-        Consistency::Live => "read while it ran",
-        Consistency::Stopped => "it stood still",
+        Consistency::Live => "read while it was running",
+        Consistency::Stopped => "read while it was stopped",
     };
-    let ranges = map.mappings.len();
-    let mut lines =
-        vec![format!("Memory of {} (process {}), {how}; {ranges} ranges", printable(&map.command), map.pid)];
-    let unreadable = map.pages(PageState::Unreadable);
-    if unreadable > 0 {
-        lines.push(format!("  {} could not be read", quantity::pages(unreadable)));
+    let count = quantity::count(map.mapping_count);
+    writeln!(out, "\nMemory of {} (process {}), {how}; {count} ranges", printable(&map.command), map.pid)?;
+    if map.pages.unreadable > 0 {
+        writeln!(out, "  {} could not be read", quantity::pages(map.pages.unreadable))?;
     }
-    let mut shown: Vec<&Mapping> = map.mappings.iter().collect();
-    if !all && shown.len() > FEW_RANGES {
-        shown.sort_by_key(|mapping| std::cmp::Reverse(mapping.pages(PageState::Stored)));
-        shown.truncate(FEW_RANGES);
-        shown.sort_by_key(|mapping| mapping.start);
+    writeln!(out, "  {:>16} {:>16} {:<4} {:>11} {:>13}  name", "start", "end", "", "pages", "untouched")?;
+    if ranges == Ranges::All || map.mapping_count <= FEW_RANGES as u64 {
+        return map.mappings().try_for_each(|mapping| range(out, &mapping));
     }
-    lines.push(format!("  {:>16} {:>16} {:<4} {:>11} {:>13}  name", "start", "end", "", "pages", "untouched"));
-    for mapping in &shown {
-        let [stored, untouched] =
-            [PageState::Stored, PageState::Untouched].map(|state| quantity::count(mapping.pages(state)));
-        let name = if mapping.name.is_empty() { "anonymous".into() } else { printable(&mapping.name) };
-        let permissions = mapping.flags.permissions();
-        let (start, end) = (mapping.start, mapping.end());
-        lines.push(format!("  {start:16x} {end:16x} {permissions:<4} {stored:>11} {untouched:>13}  {name}"));
+    for mapping in largest(map) {
+        range(out, &mapping)?;
     }
-    if shown.len() < ranges {
-        lines.push(format!("  and {} smaller ones: --ranges shows all", ranges - shown.len()));
+    let smaller = quantity::count(map.mapping_count - FEW_RANGES as u64);
+    writeln!(out, "  and {smaller} smaller ones: --ranges shows all")
+}
+
+fn range(out: &mut impl Write, mapping: &StoredMapping<'_>) -> io::Result<()> {
+    let [stored, untouched] = [mapping.pages.stored, mapping.pages.untouched].map(quantity::count);
+    let name = if mapping.name.is_empty() { "anonymous".into() } else { printable(mapping.name) };
+    let permissions = mapping.flags.permissions();
+    let (start, end) = (mapping.start, mapping.end());
+    writeln!(out, "  {start:16x} {end:16x} {permissions:<4} {stored:>11} {untouched:>13}  {name}")
+}
+
+/// The mappings with the most stored pages, in order of their addresses. Takes memory for those only.
+fn largest(map: &StoredMap) -> Vec<StoredMapping<'_>> {
+    let mut largest: Vec<StoredMapping<'_>> = Vec::with_capacity(FEW_RANGES + 1);
+    for mapping in map.mappings() {
+        // Of equal ones the first stays.
+        let at = largest.partition_point(|kept| kept.pages.stored >= mapping.pages.stored);
+        if at < FEW_RANGES {
+            largest.insert(at, mapping);
+            largest.truncate(FEW_RANGES);
+        }
     }
-    lines
+    largest.sort_by_key(|mapping| mapping.start);
+    largest
 }

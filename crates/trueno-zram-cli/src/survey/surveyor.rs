@@ -1,18 +1,18 @@
-//! Takes an image's content in pieces of any length, and surveys its pages.
+//! Surveys the pages of content that arrives in parts of any length.
 
 use rayon::prelude::*;
 use trueno_zram_core::{CompressedBatch, Error, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind};
 
 use super::copies::{self, Copies};
 use super::entropy::{Entropies, EntropyTable};
-use super::{Content, Held, Survey};
+use super::{Content, Survey, SurveyedPage};
 use crate::engine::Engine;
 
-/// Where the kinds and sizes of pages come from.
+/// The source of the kinds and sizes of pages.
 enum Sizes<'a> {
-    /// Pages are compressed to see.
+    /// Pages are compressed to find out.
     Compress { engine: &'a mut Engine, batch: CompressedBatch },
-    /// They are known already, from an archive's index.
+    /// The index of an archive has told them already.
     Known,
 }
 
@@ -28,13 +28,13 @@ pub(crate) struct Surveyor<'a> {
 }
 
 impl<'a> Surveyor<'a> {
-    /// Compresses pages with `engine` to see how they are held.
+    /// Compresses pages with `engine` to find out how they would be stored.
     pub(crate) fn compressing(engine: &'a mut Engine) -> Self {
         let batch_pages = engine.batch_pages();
         Self::new(Sizes::Compress { engine, batch: CompressedBatch::new() }, batch_pages, Survey::default())
     }
 
-    /// Looks at content alone: `survey` has the rest.
+    /// Looks at content only; `survey` has the kinds and sizes.
     pub(crate) fn of_surveyed(survey: Survey, batch_pages: usize) -> Self {
         Self::new(Sizes::Known, batch_pages, survey)
     }
@@ -51,7 +51,7 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Takes more content.
+    /// Adds content.
     pub(crate) fn bytes(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
             let room = &mut self.pages.as_flattened_mut()[self.filled_bytes..];
@@ -66,7 +66,7 @@ impl<'a> Surveyor<'a> {
         Ok(())
     }
 
-    /// Takes zeros. Whole pages of them cost next to nothing.
+    /// Adds zero bytes. Whole pages of them cost next to nothing.
     pub(crate) fn zeros(&mut self, mut len_bytes: u64) -> Result<(), Error> {
         const ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
         let started = self.filled_bytes % PAGE_SIZE;
@@ -76,17 +76,17 @@ impl<'a> Surveyor<'a> {
             len_bytes -= now as u64;
         }
         if len_bytes >= PAGE_SIZE as u64 {
-            // What came before these pages is counted before them: the overview is in order.
+            // Earlier pages are counted first, so that the overview is in order.
             self.flush()?;
             if matches!(self.sizes, Sizes::Compress { .. }) {
-                self.survey.add(Held::Zero, len_bytes / PAGE_SIZE as u64);
+                self.survey.add(SurveyedPage::Zero, len_bytes / PAGE_SIZE as u64);
             }
         }
         let rest = usize::try_from(len_bytes % PAGE_SIZE as u64).expect("shorter than a page");
         self.bytes(&ZEROS[..rest])
     }
 
-    /// Ends the content: what is left of it may be a part of a page.
+    /// Ends the content. Its last page may be shorter.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
         let tail_bytes = self.filled_bytes % PAGE_SIZE;
         let whole = self.filled_bytes / PAGE_SIZE;
@@ -96,22 +96,22 @@ impl<'a> Surveyor<'a> {
             return Ok(());
         }
         if matches!(self.sizes, Sizes::Compress { .. }) {
-            // As archives hold it.
+            // As archives store it.
             let tail = &self.pages[whole][..tail_bytes];
             let len_bytes = lz4_flex::block::compress(tail).len();
             let shrinks = len_bytes < tail_bytes;
-            let held = u16::try_from(len_bytes).ok().filter(|_| shrinks).map_or(Held::Raw, Held::Lz4);
+            let held = u16::try_from(len_bytes).ok().filter(|_| shrinks).map_or(SurveyedPage::Raw, SurveyedPage::Lz4);
             self.survey.add_tail(held, tail_bytes);
         }
         Ok(())
     }
 
-    /// What was found.
+    /// Returns what was found.
     pub(crate) fn into_findings(self) -> (Survey, Option<Content>) {
         (self.survey, Some(Content { entropies: self.entropies, copies: self.copies }))
     }
 
-    /// Surveys the pages that wait.
+    /// Surveys the buffered pages.
     fn flush(&mut self) -> Result<(), Error> {
         debug_assert_eq!(self.filled_bytes % PAGE_SIZE, 0);
         let pages = &self.pages[..self.filled_bytes / PAGE_SIZE];
@@ -122,7 +122,7 @@ impl<'a> Surveyor<'a> {
         }
         let table = &self.table;
         let look = |page: &Page| match trueno_zram_core::same_filled(page) {
-            // Neither has anything to tell by its hash: it is counted as what it is.
+            // Zero and same-filled pages are counted by kind, not as copies.
             Some([0, 0, 0, 0, 0, 0, 0, 0]) => (None, None),
             Some(_) => (Some(table.bits(page)), None),
             None => (Some(table.bits(page)), Some(copies::hash(page))),
@@ -140,14 +140,14 @@ impl<'a> Surveyor<'a> {
     }
 }
 
-/// How a compressed page is held.
-fn held(data: PageData<'_>) -> Held {
+/// Returns how a compressed page is stored.
+fn held(data: PageData<'_>) -> SurveyedPage {
     match data.kind() {
-        PageKind::SameFilled if data.bytes() == [0; FILL_WORD_BYTES] => Held::Zero,
-        PageKind::SameFilled => Held::SameFilled,
-        // Zstandard pages come from no engine here; their size is what counts.
-        PageKind::Lz4 | PageKind::Zstd => Held::Lz4(u16::try_from(data.bytes().len()).unwrap_or(u16::MAX)),
-        PageKind::Raw => Held::Raw,
+        PageKind::SameFilled if data.bytes() == [0; FILL_WORD_BYTES] => SurveyedPage::Zero,
+        PageKind::SameFilled => SurveyedPage::SameFilled,
+        // No engine here makes Zstandard pages.
+        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(data.bytes().len()).unwrap_or(u16::MAX)),
+        PageKind::Raw => SurveyedPage::Raw,
     }
 }
 
@@ -156,10 +156,10 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::args::BackendChoice;
+    use crate::args::Backend;
 
     fn engine() -> Engine {
-        Engine::with(BackendChoice::Cpu, NonZeroUsize::MIN).expect("the CPU is always there")
+        Engine::with(Backend::Cpu, NonZeroUsize::MIN).expect("the CPU is always there")
     }
 
     fn survey_of(pieces: &[(&[u8], u64)]) -> (Survey, u64, u64) {

@@ -79,3 +79,38 @@ fn damage_deep_in_a_large_archive_is_found_and_placed() {
     assert!(fs::read(folder.path().join("image")).unwrap() == image(4000), "the old file is untouched");
     run_with(folder.path(), &["test"], &archive).fails(&["standard input", "byte"]);
 }
+
+#[test]
+fn salvage_restores_all_other_pages_and_lists_the_damaged_ones() {
+    let folder = folder();
+    let content = image(3000);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    run(folder.path(), &["decompress", "--salvage", "image.lz4", "-o", "whole"]).ok();
+    assert!(fs::read(folder.path().join("whole")).unwrap() == content, "without damage it is like any other");
+    let mut archive = fs::read(folder.path().join("image.lz4")).unwrap();
+    for at in [archive.len() / 3, archive.len() / 2] {
+        archive[at] ^= 0x10;
+    }
+    fs::write(folder.path().join("image.lz4"), &archive).unwrap();
+    run(folder.path(), &["decompress", "image.lz4", "-o", "none"]).fails(&["image.lz4"]);
+    let from_file = run(folder.path(), &["decompress", "--salvage", "image.lz4", "-o", "saved"]);
+    assert_eq!(from_file.code, Some(1), "{}", from_file.stderr);
+    let listed: Vec<usize> = from_file
+        .stderr
+        .lines()
+        .filter_map(|line| line.strip_prefix("trueno-zram: image.lz4: page ")?.split_once(' ')?.0.parse().ok())
+        .collect();
+    assert_eq!(listed.len(), 2, "{}", from_file.stderr);
+    let saved = fs::read(folder.path().join("saved")).unwrap();
+    assert_eq!(saved.len(), content.len());
+    for (page, (saved, original)) in saved.chunks(PAGE_SIZE).zip(content.chunks(PAGE_SIZE)).enumerate() {
+        let expected = if listed.contains(&page) { &[0; PAGE_SIZE][..] } else { original };
+        assert!(saved == expected, "page {page}");
+    }
+    let last = from_file.stderr.lines().last().unwrap();
+    assert!(last.contains("2 pages damaged") && last.contains("saved"), "{last}");
+    run(folder.path(), &["decompress", "--salvage", "--rm", "image.lz4"]).refuses(&["cannot be used with"]);
+    let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
+    assert!(from_pipe.code == Some(1) && from_pipe.stdout == saved, "{}", from_pipe.stderr);
+}

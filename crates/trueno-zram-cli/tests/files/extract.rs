@@ -117,3 +117,53 @@ fn archives_without_block_checksums_come_with_a_warning() {
     let out = run(folder.path(), &["extract", "-q", "image.lz4", "--pages", "1"]).ok();
     assert!(out.stderr.is_empty(), "{}", out.stderr);
 }
+
+#[test]
+fn lists_of_ranges_come_in_the_order_asked_for() {
+    let folder = folder();
+    let content = image(100);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    let pages = |numbers: &[usize]| -> Vec<u8> {
+        numbers.iter().flat_map(|n| &content[n * PAGE_SIZE..(n + 1) * PAGE_SIZE]).copied().collect()
+    };
+    for (list, numbers) in [
+        ("1,3,5..9", &[1, 3, 5, 6, 7, 8][..]),
+        ("1,3,98..", &[1, 3, 98, 99]),
+        ("3..5,5..=6", &[3, 4, 5, 6]),
+        ("90,3,90", &[90, 3, 90]),
+    ] {
+        let out = run(folder.path(), &["extract", "image.lz4", "--pages", list]).ok();
+        assert!(out.stdout == pages(numbers), "{list}");
+    }
+    let out = run(folder.path(), &["extract", "image.lz4", "--bytes", "0..5,4K..4100"]).ok();
+    assert!(out.stdout == [&content[..5], &content[4096..4100]].concat());
+    // No page is written if one of them is not there.
+    let out = run(folder.path(), &["extract", "image.lz4", "--pages", "1,100"]).fails(&["pages 100..101", "are 100"]);
+    assert!(out.stdout.is_empty());
+
+    let archive = fs::read(folder.path().join("image.lz4")).unwrap();
+    let from_pipe = |list: &str| run_with(folder.path(), &["extract", "-", "-q", "--pages", list], &archive);
+    assert!(from_pipe("1,3,5..9").ok().stdout == pages(&[1, 3, 5, 6, 7, 8]));
+    from_pipe("90,3").fails(&["ascending order"]);
+    from_pipe("1,100").fails(&["pages 100..101", "are 100"]);
+}
+
+#[test]
+fn test_fails_if_the_index_does_not_describe_the_content() {
+    let folder = folder();
+    let content = image(300);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    run(folder.path(), &["test", "image.lz4"]).ok();
+    // The last byte of the index's entries: before the table of one group and the footer.
+    let archive = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("image.lz4")).unwrap();
+    let at = archive.metadata().unwrap().len() - 80 - 12 - 1;
+    let mut byte = [0];
+    archive.read_exact_at(&mut byte, at).unwrap();
+    archive.write_all_at(&[byte[0] ^ 1], at).unwrap();
+    run(folder.path(), &["test", "image.lz4"]).fails(&["image.lz4", "index"]);
+    let restored = run(folder.path(), &["decompress", "-c", "image.lz4"]);
+    assert!(restored.stdout == content, "the content needs no index");
+    assert!(restored.stderr.contains("index"), "{}", restored.stderr);
+}

@@ -3,10 +3,17 @@
 
 mod damage;
 mod extract;
+mod faults;
+mod file_systems;
 mod foreign;
+mod habits;
 mod outputs;
 mod reports;
 mod round_trips;
+mod shim;
 mod signals;
 mod sparse;
+mod streams;
 mod support;
+mod terminal;
+mod threads;

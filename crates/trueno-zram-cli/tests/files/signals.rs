@@ -16,20 +16,30 @@ use crate::support::{command, folder, image, names, run};
 fn start_and_stall(folder: &Path, args: &[&str], some: &[u8]) -> Child {
     let mut child = command(folder, args).stderr(Stdio::null()).spawn().unwrap();
     child.stdin.as_mut().unwrap().write_all(some).unwrap();
-    // It is under way once the file beside has some bytes.
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while part_bytes(folder) == 0 {
-        assert!(Instant::now() < deadline, "no output was begun");
-        std::thread::yield_now();
-    }
+    wait_for_output(&child, folder);
     child
 }
 
-/// Bytes of the file that is being written beside.
-fn part_bytes(folder: &Path) -> u64 {
-    let parts = names(folder).into_iter().filter(|name| name.ends_with(".part"));
+/// Waits until the new file has some bytes.
+fn wait_for_output(child: &Child, folder: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while new_file_bytes(child, folder) == 0 {
+        assert!(Instant::now() < deadline, "no output was begun");
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes of the file in `folder` that the child has open and that has no name yet, or a temporary one.
+fn new_file_bytes(child: &Child, folder: &Path) -> u64 {
+    let folder = fs::canonicalize(folder).unwrap();
+    let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", child.id())) else { return 0 };
+    let is_new = |path: &Path| {
+        let file = fs::read_link(path).ok().filter(|file| file.starts_with(&folder))?;
+        let name = file.file_name()?.to_str()?.to_owned();
+        (name.starts_with('#') || name.ends_with(".part")).then(|| fs::metadata(path).ok())?
+    };
     // It may be gone by now.
-    parts.filter_map(|name| fs::metadata(folder.join(name)).ok()).map(|metadata| metadata.len()).sum()
+    descriptors.filter_map(|entry| is_new(&entry.ok()?.path())).map(|metadata| metadata.len()).sum()
 }
 
 fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
@@ -71,6 +81,7 @@ fn a_kill_leaves_the_old_file_or_none() {
     let mut child = start_and_stall(folder.path(), &["compress", "-f", "-o", "old"], &image(4000));
     signalled(&mut child, Signal::KILL);
     assert_eq!(fs::read(folder.path().join("old")).unwrap(), b"old");
+    assert_eq!(names(folder.path()), ["old"], "a file without a name leaves nothing behind");
 
     let archive = {
         fs::write(folder.path().join("image"), image(6000)).unwrap();
@@ -119,11 +130,7 @@ fn an_ignored_hangup_stays_ignored() {
     let content = image(4000);
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(&content).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while part_bytes(folder.path()) == 0 {
-        assert!(Instant::now() < deadline, "no output was begun");
-        std::thread::yield_now();
-    }
+    wait_for_output(&child, folder.path());
     kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
     drop(stdin);
     assert!(child.wait().unwrap().success());

@@ -63,7 +63,12 @@ pub(crate) fn run<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Run {
 
 /// Runs the binary in a folder, with `input` on standard input.
 pub(crate) fn run_with<S: AsRef<OsStr>>(folder: &Path, args: &[S], input: &[u8]) -> Run {
-    let mut child = command(folder, args).spawn().unwrap();
+    finish(&mut command(folder, args), input)
+}
+
+/// Runs a command to its end, with `input` on standard input.
+pub(crate) fn finish(command: &mut Command, input: &[u8]) -> Run {
+    let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     std::thread::scope(|scope| {
         // It may stop reading early: then it has its reason.

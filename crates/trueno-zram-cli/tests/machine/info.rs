@@ -11,7 +11,7 @@ fn a_new_user_sees_the_machine_at_a_glance() {
     for title in ["CPU ", "Memory ", "GPU", "Choice "] {
         assert!(text.lines().any(|line| line.starts_with(title)), "{title:?} is in\n{text}");
     }
-    assert!(text.contains(&format!("back end {}", trueno_zram_core::cpu::InstructionSet::detect())), "{text}");
+    assert!(text.contains(&format!("instruction set {}", trueno_zram_core::cpu::InstructionSet::detect())), "{text}");
     assert!(text.lines().count() < 30 && text.lines().all(|line| line.chars().count() <= 120), "{text}");
 }
 
@@ -22,22 +22,25 @@ fn scripts_get_the_same() {
     let available = trueno_zram_core::gpu::gpu_available();
     assert_eq!(machine["gpu"]["available"], available);
     assert_eq!(machine["gpu"]["reason"].is_string(), !available);
-    assert_eq!(machine["cpu"]["backend"], trueno_zram_core::cpu::InstructionSet::detect().to_string());
+    assert_eq!(machine["cpu"]["instruction_set"], trueno_zram_core::cpu::InstructionSet::detect().to_string());
     assert!(machine["memory"]["total_bytes"].as_u64().unwrap() > 1 << 20);
     assert_eq!(machine["choices"][0]["least_pages"], 1);
 }
 
 #[test]
-fn a_batch_size_is_answered() {
-    let backend_of = |pages: &str| {
+fn a_batch_size_is_answered_as_auto_decides() {
+    let placement_of = |pages: &str| {
         let shown = run(folder().path(), &["info", "--json", "--batch", pages]).ok();
         let machine: Value = serde_json::from_slice(&shown.stdout).unwrap();
         assert_eq!(machine["choices"].as_array().unwrap().len(), 1);
-        machine["choices"][0]["backend"].as_str().unwrap().to_owned()
+        machine["choices"][0]["placement"].as_str().unwrap().to_owned()
     };
-    assert_eq!(backend_of("1"), "scalar");
-    assert_eq!(backend_of("500"), "simd");
-    assert_eq!(backend_of("50000"), if trueno_zram_core::gpu::gpu_available() { "gpu" } else { "simd" });
+    let by_rates = if trueno_zram_core::gpu::gpu_available() { "measured" } else { "cpu" };
+    assert_eq!(placement_of("1"), "cpu");
+    assert_eq!(placement_of("63"), "cpu");
+    assert_eq!(placement_of("64"), by_rates);
+    assert_eq!(placement_of("500"), by_rates, "the thresholds of select_backend play no part");
+    assert_eq!(placement_of("50000"), by_rates);
 }
 
 #[test]

@@ -32,7 +32,8 @@ fn check_known(report: &Value, name: &str) {
     assert_eq!(of("pages"), 15, "{name}");
     assert_eq!((of("zero"), of("same_filled")), (5, 2), "{name}");
     assert_eq!(of("lz4") + of("raw"), 8, "{name}");
-    let sizes: u64 = report["lz4_sizes"]["pages"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).sum();
+    let sizes: u64 =
+        report["lz4_sizes"]["by_step"].as_array().unwrap().iter().map(|pages| pages.as_u64().unwrap()).sum();
     assert_eq!(sizes, of("lz4"), "{name}");
     let cells = report["overview"]["cells"].as_array().unwrap();
     assert_eq!(cells.iter().map(|cell| cell["pages"].as_u64().unwrap()).sum::<u64>(), 15, "{name}");
@@ -167,7 +168,7 @@ fn empty_images_are_fine_and_what_is_no_file_is_named() {
     let folder = folder();
     fs::write(folder.path().join("empty"), "").unwrap();
     let report = json(&run(folder.path(), &["inspect", "empty", "--json"]).ok());
-    assert_eq!((&report["pages"], &report["ratio"]), (&0.into(), &1.0.into()));
+    assert_eq!((&report["pages"], &report["held_ratio"]), (&0.into(), &1.0.into()));
     run(folder.path(), &["inspect", "empty"]).ok();
     run(folder.path(), &["inspect", "missing"]).fails(&["missing", "No such file"]);
     run(folder.path(), &["inspect", "."]).fails(&["directory"]);
@@ -187,4 +188,71 @@ fn a_sparse_image_goes_at_the_speed_of_its_data() {
     let report = json(&run(folder.path(), &["inspect", "sparse", "--json"]).ok());
     assert_eq!(report["bytes"], len_bytes);
     assert_eq!(report["zero"], len_bytes / PAGE_SIZE as u64 - data_pages);
+}
+
+#[test]
+fn an_archive_from_a_pipe_is_known_as_one() {
+    let folder = with_image();
+    run(folder.path(), &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    let mut archive = fs::read(folder.path().join("image.lz4")).unwrap();
+    let shown = run_with(folder.path(), &["inspect", "-", "--json"], &archive).ok();
+    let report = json(&shown);
+    assert_eq!((&report["format"], &report["file_bytes"]), (&"archive".into(), &archive.len().into()));
+    check_known(&report, "archive from a pipe");
+    check_content(&report, "archive from a pipe");
+    assert!(report["note"].as_str().unwrap().contains("from a pipe"), "{report}");
+    let text = run_with(folder.path(), &["inspect", "-"], &archive).ok();
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.starts_with("standard input: page archive,") && !text.contains("without a page index"), "{text}");
+
+    let at = archive.len() - 60;
+    archive[at] ^= 0xff;
+    let shown = run_with(folder.path(), &["inspect", "-", "--json"], &archive);
+    let report = json(&shown);
+    assert_eq!((shown.code, &report["format"]), (Some(0), &"lz4-frame".into()));
+    assert!(shown.stderr.contains("bad index"), "{}", shown.stderr);
+}
+
+#[test]
+fn images_in_a_container_come_with_a_note() {
+    let folder = folder();
+    for (name, head, known) in [
+        ("disk.qcow2", &b"QFI\xfb\0\0\0\x03"[..], Some("qcow2")),
+        ("memory.gz", b"\x1f\x8b\x08\0", Some("gzip")),
+        ("memory.zst", b"\x28\xb5\x2f\xfd", Some("Zstandard")),
+        ("memory.raw", b"QFI memory", None),
+    ] {
+        let mut file = head.to_vec();
+        file.resize(3 * PAGE_SIZE, 1);
+        fs::write(folder.path().join(name), &file).unwrap();
+        for (args, input) in [(["inspect", name, "--json"], &[][..]), (["inspect", "-", "--json"], &file)] {
+            let shown = run_with(folder.path(), &args, input).ok();
+            let report = json(&shown);
+            assert_eq!((&report["format"], &report["pages"]), (&"image".into(), &3.into()));
+            match known {
+                Some(known) => {
+                    assert!(shown.stderr.contains(known) && shown.stderr.contains("raw image"), "{}", shown.stderr);
+                    assert!(report["note"].as_str().unwrap().contains(known), "{report}");
+                }
+                None => assert!(shown.stderr.is_empty() && report["note"].is_null(), "{}", shown.stderr),
+            }
+        }
+    }
+}
+
+#[test]
+fn several_files_are_inspected_and_one_that_fails_does_not_stop_the_others() {
+    let folder = with_image();
+    fs::write(folder.path().join("other"), image(20)).unwrap();
+    let text = String::from_utf8(run(folder.path(), &["inspect", "image", "other"]).ok().stdout).unwrap();
+    assert!(text.starts_with("image: ") && text.contains("\n\nother: "), "{text}");
+
+    let shown = run(folder.path(), &["inspect", "image", "missing", "other", "--json"]).fails(&["missing"]);
+    let reports = shown.json();
+    let of = |key: &str| reports.iter().map(|report| report[key].as_str().unwrap().to_owned()).collect::<Vec<_>>();
+    assert_eq!(of("file"), ["image", "missing", "other"]);
+    assert_eq!(of("status"), ["ok", "failed", "ok"]);
+    assert_eq!(of("command"), ["inspect"; 3]);
+    assert!(reports.iter().all(|report| report["schema"] == 1));
+    assert!(reports[1]["error"].as_str().unwrap().contains("No such file"), "{}", reports[1]);
 }

@@ -21,7 +21,7 @@ fn there_is_a_page_for_the_tool_and_one_for_each_command() {
     let pages = folder.path().join("pages");
     let names = names(&pages);
     assert!(names.contains(&"trueno-zram.1".into()) && names.contains(&"trueno-zram-snapshot.1".into()), "{names:?}");
-    assert!(!names.contains(&"trueno-zram-man.1".into()), "hidden commands have none");
+    assert!(names.contains(&"trueno-zram-man.1".into()), "man is a command like others");
     let whole = fs::read_to_string(pages.join("trueno-zram.1")).unwrap();
     for name in names.iter().filter(|name| *name != "trueno-zram.1") {
         let listed = name.trim_end_matches(".1").replace('-', "\\-");
@@ -37,4 +37,24 @@ fn a_folder_that_cannot_be_made_is_named() {
     let folder = folder();
     fs::write(folder.path().join("file"), "").unwrap();
     run(folder.path(), &["man", "--dir", "file/pages"]).fails(&["file/pages"]);
+}
+
+#[test]
+fn the_help_lists_every_command() {
+    let help = String::from_utf8(run(folder().path(), &["--help"]).ok().stdout).unwrap();
+    for command in [
+        "compress",
+        "decompress",
+        "test",
+        "extract",
+        "inspect",
+        "info",
+        "bench",
+        "selftest",
+        "snapshot",
+        "completions",
+        "man",
+    ] {
+        assert!(help.lines().any(|line| line.trim_start().starts_with(&format!("{command} "))), "{command} in {help}");
+    }
 }

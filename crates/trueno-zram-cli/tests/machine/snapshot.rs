@@ -10,7 +10,7 @@ use std::process::Child;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trueno_test_pages::PAGE_SIZE;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, CpuPageDecoder, Piece};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan};
 
 use crate::support::{command, folder, names, run};
 use crate::victim::{RESERVED_BYTES, Victim};
@@ -56,14 +56,13 @@ fn page_at(map: &Value, address: u64) -> Option<u64> {
 /// Pages of the archive.
 fn pages(folder: &Path, range: std::ops::Range<u64>) -> Vec<u8> {
     let mut archive = ArchiveReader::open(File::open(folder.join("snapshot.lz4")).unwrap()).unwrap().unwrap();
-    let mut decoder = CpuPageDecoder::new();
-    let mut reader = archive.read_pages(range, &mut decoder).unwrap();
+    let mut reader = archive.read_pages(range).unwrap();
     let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
     while reader.read_batch(&mut batch).unwrap() {
-        for piece in batch.pieces() {
-            match piece {
-                Piece::Data(data) => bytes.extend_from_slice(data),
-                Piece::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
+        for span in batch.spans() {
+            match span {
+                ContentSpan::Data(data) => bytes.extend_from_slice(data),
+                ContentSpan::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
             }
         }
     }
@@ -182,23 +181,114 @@ fn a_process_that_goes_away_is_an_error() {
 #[test]
 fn a_signal_lets_the_process_go_on() {
     let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
-    let snapshot = stuck_snapshot(folder.path(), &victim, &["--stop"]);
-    assert_eq!(victim.state(), 'T', "it stands still while it is read");
-    // Others, such as SIGINT, are ignored by those whom a script started in the background.
-    kill_process(Pid::from_child(&snapshot), Signal::TERM).unwrap();
-    let output = snapshot.wait_with_output().unwrap();
-    assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
-    victim.wait_for_state(&['S', 'R']);
+    let pid = victim.pid().to_string();
+    // Tried until the snapshot is caught while the process is stopped.
+    for _ in 0..100 {
+        let args = ["snapshot", &pid, "--stop", "-f", "-o", "snapshot.lz4"];
+        let mut snapshot = command(folder.path(), &args).spawn().unwrap();
+        while victim.state() != 'T' && snapshot.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let number = Pid::from_child(&snapshot);
+        kill_process(number, Signal::STOP).unwrap();
+        // It may have been stopped after it let the process continue.
+        let caught = snapshot.try_wait().unwrap().is_none() && victim.state() == 'T';
+        // Others, such as SIGINT, are ignored by those whom a script started in the background.
+        kill_process(number, Signal::TERM).unwrap();
+        kill_process(number, Signal::CONT).unwrap();
+        let output = snapshot.wait_with_output().unwrap();
+        victim.wait_for_state(&['S', 'R']);
+        if caught && output.status.signal() == Some(Signal::TERM.as_raw()) {
+            assert_eq!(names(folder.path()), Vec::<String>::new());
+            return;
+        }
+        let _ = fs::remove_file(folder.path().join("snapshot.lz4"));
+    }
+    panic!("the snapshot was never caught while the process was stopped");
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error_and_the_process_goes_on() {
+fn a_reader_that_goes_away_ends_the_snapshot_and_the_process_goes_on() {
+    for more in [&["--stop"][..], &[]] {
+        let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
+        let mut snapshot = stuck_snapshot(folder.path(), &victim, more);
+        drop(snapshot.stdout.take());
+        let output = snapshot.wait_with_output().unwrap();
+        assert_eq!(output.status.signal(), Some(Signal::PIPE.as_raw()), "{}", String::from_utf8_lossy(&output.stderr));
+        victim.wait_for_state(&['S', 'R']);
+    }
+}
+
+#[test]
+fn a_process_that_reads_the_snapshot_itself_is_not_waited_for_while_it_is_stopped() {
     let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
-    let mut snapshot = stuck_snapshot(folder.path(), &victim, &["--stop"]);
-    drop(snapshot.stdout.take());
-    let output = snapshot.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    // Nobody reads the output until the process runs again, as if the process itself were the reader.
+    let pid = victim.pid().to_string();
+    let mut snapshot = command(folder.path(), &["snapshot", &pid, "--stop", "-o", "-"]).spawn().unwrap();
+    let mut first = [0; 4];
+    snapshot.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     victim.wait_for_state(&['S', 'R']);
+    let mut archive = first.to_vec();
+    snapshot.stdout.as_mut().unwrap().read_to_end(&mut archive).unwrap();
+    assert!(snapshot.wait().unwrap().success());
+    fs::write(folder.path().join("snapshot.lz4"), &archive).unwrap();
+    let map = address_map(folder.path());
+    let page = page_at(&map, victim.address).unwrap();
+    assert!(pages(folder.path(), page..page + 100) == victim.content()[..100 * PAGE_SIZE]);
+}
+
+#[test]
+fn only_new_regular_files_are_private_enough() {
+    let (folder, victim) = (folder(), Victim::start(1));
+    let pid = victim.pid().to_string();
+    let at = |name: &str| folder.path().join(name);
+    rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), rustix::fs::FileType::Fifo, 0o666.into(), 0).unwrap();
+    fs::write(at("theirs"), "theirs").unwrap();
+    std::os::unix::fs::symlink("theirs", at("link")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+    for (name, words) in [("fifo", "not a regular file"), ("socket", "not a regular file"), ("link", "is a symlink")] {
+        for force in ["-q", "-f"] {
+            run(folder.path(), &["snapshot", &pid, force, "-o", name]).fails(&[name, words]);
+        }
+    }
+    assert_eq!(fs::read(at("theirs")).unwrap(), b"theirs");
+    // A file that others may read is replaced, not written into.
+    let reader = File::open(at("theirs")).unwrap();
+    run(folder.path(), &["snapshot", &pid, "-f", "-o", "theirs"]).ok();
+    assert_eq!(std::io::read_to_string(reader).unwrap(), "theirs", "who had it open sees nothing new");
+    assert_eq!(fs::metadata(at("theirs")).unwrap().permissions().mode() & 0o777, 0o600);
+    // A pipe that the shell made is the user's own.
+    let script = format!("\"$0\" snapshot {pid} -q -o >(cat > copy); status=$?; wait; exit $status");
+    let mut bash = std::process::Command::new("bash");
+    let status = bash.current_dir(folder.path()).args(["-c", &script, crate::support::BINARY]).status().unwrap();
+    assert!(status.success());
+}
+
+#[test]
+fn a_system_call_that_fails_leaves_no_part_of_a_snapshot_and_no_stopped_process() {
+    let victim = Victim::start(20);
+    let pid = victim.pid().to_string();
+    let check = |folder: &Path, faulty: &crate::shim::Faulty| {
+        assert!(victim.state() != 'T', "it was left stopped: {}", faulty.what);
+        let others = names(folder).into_iter().filter(|name| name != "snapshot.lz4").count();
+        assert!(others == 0 || faulty.function == "unlink", "{}", faulty.what);
+        if !folder.join("snapshot.lz4").exists() {
+            assert_eq!(faulty.run.code, Some(1), "{}", faulty.what);
+            return;
+        }
+        let map = address_map(folder);
+        // A page that could not be read is a warning, and not in the archive.
+        let unreadable = faulty.run.stderr.contains("could not be read");
+        match page_at(&map, victim.address) {
+            Some(first) if !unreadable => {
+                assert!(pages(folder, first..first + 20) == victim.content(), "{}", faulty.what);
+            }
+            _ => assert!(unreadable, "{}", faulty.what),
+        }
+    };
+    let args = ["snapshot", &pid, "--stop", "--backend", "cpu", "-T", "2", "-o", "snapshot.lz4"];
+    let runs = crate::shim::at_every_call(11, &args, &[], |_| {}, check);
+    println!("{runs} runs");
 }
 
 #[test]
@@ -235,7 +325,7 @@ fn threads_of_the_kernel_have_no_memory() {
     if status.contains("VmSize") || !status.contains("kthreadd") {
         return;
     }
-    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "thread of the kernel"]);
+    run(folder().path(), &["snapshot", "2", "-o", "snapshot.lz4"]).fails(&["process 2", "kernel thread"]);
 }
 
 #[test]
@@ -254,6 +344,6 @@ fn missing_rights_are_told_with_what_would_give_them() {
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("no right to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
+    assert!(stderr.contains("no permission to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! Batches on GPU, CPU or both at once, whichever is measured to be the fastest.
+//! Batches on the GPU, the CPU or both at once, whichever is measured to be fastest.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::CompressedPages;
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
 use crate::page::{PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_pool;
 
-/// Compresses and decompresses batches of pages with all that the machine has.
+/// Compresses and decompresses batches of pages with the GPU and all CPU cores.
 ///
-/// It owns a [`GpuBatchCompressor`], if there is a GPU, and a [`CpuBatchCompressor`], and measures what they reach, apart
-/// and both at once on one batch, for each direction and size of batch. A batch goes where such batches went fastest; the
-/// next best, if it came near, is measured again from time to time, so that a changed machine is noticed. Batches below 64 pages always
-/// go to the CPU. A GPU that was given up is not used again.
+/// It owns a [`CpuBatchCompressor`] and, if there is a GPU, a [`GpuBatchCompressor`]. It measures the speed of each
+/// alone and of both together, for each direction and batch size. A batch goes where batches of its size ran fastest.
+/// The runner-up, if it is close, is measured again from time to time, to notice changes of the machine. Batches of
+/// fewer than 64 pages always go to the CPU. A GPU that was given up is not used again.
 ///
-/// Which bytes a page is held in depends on who compressed it, and so on the times measured. They are a standard LZ4 block
-/// either way, and either side restores what the other compressed. Who needs the same bytes each time takes one of
-/// the two compressors.
+/// The bytes that hold a page depend on which side compressed it, and so on the measured times. They are a standard LZ4
+/// block either way, and each side restores what the other compressed. Use one of the two compressors directly if the
+/// same pages must always give the same bytes.
 ///
 /// ```
 /// use trueno_zram_core::{BatchCompressor, PAGE_SIZE, gpu::{GpuBatchConfig, GpuOptions}};
@@ -45,19 +45,19 @@ use crate::threads::default_pool;
 /// assert_eq!(compressor.decompress(&batch)?, pages);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-pub struct BatchCompressor<D: Device = Cuda> {
+pub struct BatchCompressor<D: RingDevice = Cuda> {
     gpu: Option<GpuBatchCompressor<D>>,
     cpu: CpuBatchCompressor,
     rates: Rates,
-    /// What the CPU makes of a shared batch, before it is put behind the GPU's part.
+    /// The CPU's part of a shared batch, before it is appended to the GPU's part.
     tail: CompressedBatch,
     device: Option<GpuDeviceInfo>,
-    /// Why there never was a GPU.
+    /// The reason why there never was a GPU.
     why_no_gpu: Option<String>,
     last_placement: Option<Placement>,
 }
 
-/// Where a batch is going.
+/// Where a batch goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     Gpu,
@@ -65,14 +65,14 @@ enum Plan {
     Both { head_pages: usize },
 }
 
-/// How long the GPU and the CPU took for their parts.
+/// The GPU's and the CPU's part of a shared batch, with their times.
 type Sides = (Part, Part);
 
 impl BatchCompressor {
-    /// Opens the GPU, if there is one, and starts the threads.
+    /// Opens the GPU, if there is one, and creates the CPU compressor.
     ///
-    /// Without a usable GPU it works on the CPU alone, and [`why_no_gpu`](Self::why_no_gpu) says why. So it does for
-    /// algorithms other than LZ4.
+    /// Without a usable GPU, and for algorithms other than LZ4, it uses the CPU alone. [`why_no_gpu`](Self::why_no_gpu)
+    /// returns the reason.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
@@ -83,8 +83,8 @@ impl BatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Config`] for sizes out of range, with or without a GPU;
-    /// [`Error::ZstdLevel`] for a level that Zstandard does not have; [`Error::ThreadPool`] if the threads cannot be started.
+    /// [`Error::Config`] if a size is out of range, with or without a GPU; [`Error::ZstdLevel`] if the level is outside
+    /// Zstandard's range; [`Error::ThreadPool`] if the threads cannot be started.
     pub fn new(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let (algorithm, device_index) = (config.algorithm, config.device_index);
         let cpu_on = |pool| CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool);
@@ -103,8 +103,8 @@ impl BatchCompressor {
     }
 }
 
-impl<D: Device> BatchCompressor<D> {
-    /// Of compressors for the same algorithm.
+impl<D: RingDevice> BatchCompressor<D> {
+    /// Creates a compressor from parts, which must use the same algorithm.
     pub(crate) fn with_parts(gpu: Option<GpuBatchCompressor<D>>, cpu: CpuBatchCompressor) -> Self {
         Self {
             gpu,
@@ -117,13 +117,14 @@ impl<D: Device> BatchCompressor<D> {
         }
     }
 
-    /// Why no GPU is used: there is none, or it does not do the algorithm, or it was given up. `None` if one is used.
+    /// Returns the reason why no GPU is used: there is none, it does not support the algorithm, or it was given up.
+    /// Returns `None` if one is used.
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions, gpu_available}};
     /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
     /// if let Some(why) = compressor.why_no_gpu() {
-    ///     println!("on the CPU alone: {why}");
+    ///     println!("using only the CPU: {why}");
     /// }
     /// # assert!(compressor.why_no_gpu().is_some() || gpu_available());
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -136,7 +137,7 @@ impl<D: Device> BatchCompressor<D> {
         }
     }
 
-    /// Where the last batch went that was not empty.
+    /// Returns where the last non-empty batch went.
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
@@ -154,7 +155,7 @@ impl<D: Device> BatchCompressor<D> {
         self.last_placement
     }
 
-    /// What the GPU has done so far, if there is or was one.
+    /// Returns the GPU's statistics, if there is or was a GPU.
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
@@ -169,7 +170,7 @@ impl<D: Device> BatchCompressor<D> {
         self.gpu.as_ref().map(GpuBatchCompressor::stats)
     }
 
-    /// The GPU that it was opened with, as the driver describes it.
+    /// Returns the driver's description of the GPU.
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
@@ -182,7 +183,7 @@ impl<D: Device> BatchCompressor<D> {
         self.device.as_ref()
     }
 
-    /// The algorithm pages are compressed with.
+    /// Returns the algorithm that pages are compressed with.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
@@ -195,7 +196,7 @@ impl<D: Device> BatchCompressor<D> {
         self.cpu.algorithm()
     }
 
-    /// Threads that compress on the CPU.
+    /// Returns the number of CPU threads.
     ///
     /// ```
     /// use std::num::NonZeroUsize;
@@ -221,14 +222,14 @@ impl<D: Device> BatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdFailed`], as [`Error::InPage`], if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::InPage`] with [`Error::ZstdFailed`] if Zstandard runs out of memory. LZ4 does not fail.
     pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
         let mut batch = CompressedBatch::new();
         self.compress_into(pages, &mut batch, &())?;
         Ok(batch)
     }
 
-    /// Compresses pages into a batch that is used again, and reports how far it is.
+    /// Compresses pages into an existing batch, replacing its contents, and reports progress.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -241,7 +242,7 @@ impl<D: Device> BatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// As [`compress`](Self::compress); the batch is then empty.
+    /// The errors of [`compress`](Self::compress). The batch is then empty.
     pub fn compress_into(
         &mut self,
         pages: &[Page],
@@ -251,7 +252,7 @@ impl<D: Device> BatchCompressor<D> {
         let plan = self.plan(Direction::Compress, pages.len());
         let (done, time) = timed(|| self.compress_as(plan, pages, batch, progress));
         let sides = done.inspect_err(|_| batch.clear())?;
-        self.note(Direction::Compress, plan, pages.len(), time, sides);
+        self.record(Direction::Compress, plan, pages.len(), time, sides);
         Ok(())
     }
 
@@ -259,21 +260,21 @@ impl<D: Device> BatchCompressor<D> {
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, CpuBatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
-    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?; // wherever it comes from
+    /// let batch = CpuBatchCompressor::default().compress(&[[3; 4096]; 2])?; // from any compressor
     /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
     /// assert_eq!(compressor.decompress(&batch)?, [[3; 4096]; 2]);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As [`decompress_into`](Self::decompress_into).
+    /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
         let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }
 
-    /// Restores all pages of a batch in place, and reports how far it is.
+    /// Restores all pages of a batch into `pages` and reports progress.
     ///
     /// ```
     /// use trueno_zram_core::{BatchCompressor, PAGE_SIZE, gpu::{GpuBatchConfig, GpuOptions}};
@@ -286,8 +287,8 @@ impl<D: Device> BatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the destination has another number of pages; [`Error::InPage`] for the first page that
-    /// is corrupt, with all other pages restored.
+    /// [`Error::PageCount`] if the destination has a different number of pages; [`Error::InPage`] for the first corrupt
+    /// page. All other pages are restored.
     pub fn decompress_into(
         &mut self,
         batch: &CompressedBatch,
@@ -306,7 +307,7 @@ impl<D: Device> BatchCompressor<D> {
     ) -> Result<()> {
         let plan = self.plan(Direction::Decompress, pages.len());
         let (done, time) = timed(|| self.decompress_as(plan, from, pages, progress));
-        self.note(Direction::Decompress, plan, from.len(), time, done?);
+        self.record(Direction::Decompress, plan, from.len(), time, done?);
         Ok(())
     }
 
@@ -323,7 +324,7 @@ impl<D: Device> BatchCompressor<D> {
         }
     }
 
-    fn note(&mut self, direction: Direction, plan: Plan, pages: usize, time: Duration, sides: Option<Sides>) {
+    fn record(&mut self, direction: Direction, plan: Plan, pages: usize, time: Duration, sides: Option<Sides>) {
         let choice = match plan {
             Plan::Gpu => Placement::Gpu,
             Plan::Cpu => Placement::Cpu,
@@ -335,7 +336,7 @@ impl<D: Device> BatchCompressor<D> {
         }
     }
 
-    /// After an error the batch holds some of the pages.
+    /// Compresses pages as planned. After an error the batch holds some of the pages.
     fn compress_as(
         &mut self,
         plan: Plan,
@@ -353,7 +354,7 @@ impl<D: Device> BatchCompressor<D> {
                     || cpu.compress_into(rest, tail, progress),
                 );
                 head_done.0?;
-                tail_done.0.map_err(|error| behind(error, head_pages))?;
+                tail_done.0.map_err(|error| in_tail(error, head_pages))?;
                 cpu.pool().install(|| batch.append_batch(tail));
                 Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
             }
@@ -361,7 +362,7 @@ impl<D: Device> BatchCompressor<D> {
         }
     }
 
-    /// There is a place for each page of the batch.
+    /// Restores pages as planned. `pages` has one place per page of the batch.
     fn decompress_as(
         &mut self,
         plan: Plan,
@@ -379,7 +380,7 @@ impl<D: Device> BatchCompressor<D> {
                     || gpu.restore(from.first(head_pages), head, progress).map(drop),
                     || cpu.restore(held, head_pages, rest, progress),
                 );
-                // Both sides have done all they can; the error of the earlier page is the one to report.
+                // Both sides have done all they can. Report the error of the earlier page.
                 head_done.0.and(tail_done.0)?;
                 Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
             }
@@ -388,9 +389,9 @@ impl<D: Device> BatchCompressor<D> {
     }
 }
 
-impl<D: Device> sealed::Sealed for BatchCompressor<D> {}
+impl<D: RingDevice> sealed::Sealed for BatchCompressor<D> {}
 
-impl<D: Device> BatchCodec for BatchCompressor<D> {
+impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     fn name(&self) -> &'static str {
         "auto"
     }
@@ -432,7 +433,7 @@ impl<D: Device> BatchCodec for BatchCompressor<D> {
     }
 }
 
-impl<D: Device> fmt::Debug for BatchCompressor<D> {
+impl<D: RingDevice> fmt::Debug for BatchCompressor<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BatchCompressor")
             .field("gpu", &self.gpu)
@@ -443,8 +444,8 @@ impl<D: Device> fmt::Debug for BatchCompressor<D> {
     }
 }
 
-impl<D: Device> fmt::Display for BatchCompressor<D> {
-    /// What it works on, and why without a GPU: `GPU 0 (NVIDIA H200) and 16 CPU threads`.
+impl<D: RingDevice> fmt::Display for BatchCompressor<D> {
+    /// Writes what the compressor uses, such as `GPU 0 (NVIDIA H200) and 16 CPU threads`, or why it uses no GPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = self.threads();
         match (self.why_no_gpu(), &self.gpu) {
@@ -455,19 +456,19 @@ impl<D: Device> fmt::Display for BatchCompressor<D> {
                 }
                 write!(f, " and {threads} CPU threads")
             }
-            (why, _) => write!(f, "{threads} CPU threads; {}", why.unwrap_or("no GPU was asked for")),
+            (why, _) => write!(f, "{threads} CPU threads; {}", why.unwrap_or("no GPU was requested")),
         }
     }
 }
 
-/// What it came to, and how long it took.
+/// Runs `work` and returns its result and the time it took.
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = work();
     (result, start.elapsed())
 }
 
-/// Does the head on this thread and the tail on another, at the same time.
+/// Runs `head` on this thread and `tail` on another, at the same time.
 fn side_by_side(
     head: impl FnOnce() -> Result<()>,
     mut tail: impl FnMut() -> Result<()> + Send,
@@ -475,7 +476,7 @@ fn side_by_side(
     let mut tail_done = None;
     let head_done = thread::scope(|scope| {
         let builder = thread::Builder::new().name("batch-tail".to_owned());
-        // Should the system start no thread more, the tail is done after the head.
+        // If the system cannot start another thread, the tail runs after the head.
         let _started = builder.spawn_scoped(scope, || tail_done = Some(timed(&mut tail)));
         timed(head)
     });
@@ -486,8 +487,8 @@ fn sides(gpu: (usize, Duration), cpu: (usize, Duration)) -> Sides {
     (Part { pages: gpu.0, time: gpu.1 }, Part { pages: cpu.0, time: cpu.1 })
 }
 
-/// An error of a tail, told from the start of the batch.
-fn behind(error: Error, head_pages: usize) -> Error {
+/// Converts an error in the tail to one with page numbers that count from the start of the batch.
+fn in_tail(error: Error, head_pages: usize) -> Error {
     match error {
         Error::InPage { index, error } => Error::InPage { index: head_pages + index, error },
         other => other,

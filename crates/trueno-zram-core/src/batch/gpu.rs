@@ -1,5 +1,6 @@
 //! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::interpreter::Interpreter;
 use crate::gpu::ring::into_batch::IntoBatch;
 use crate::gpu::ring::into_pages::{Arenas, IntoPages};
@@ -42,6 +43,9 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// Should the GPU fail, at whatever call, the CPU does what is left of the batch: the result is right, and
 /// [`stats`](Self::stats) say how many pages and why. A device that can be used no more (an illegal address, a failed
 /// launch, a kernel that hangs) is not used again.
+///
+/// A compressor belongs to the process that made it. In a child made by `fork`, every call returns
+/// [`GpuError::OtherProcess`]: make a compressor of its own there.
 ///
 /// The device's primary context is shared with all of the process, and a kernel of others that runs there can be in the way.
 /// Batches wait no longer than the [time limit](GpuOptions::time_limit) in any stage. Dropping waits as long at most: what could
@@ -73,7 +77,7 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct GpuBatchCompressor<D: Device = Cuda> {
+pub struct GpuBatchCompressor<D: RingDevice = Cuda> {
     config: GpuBatchConfig,
     /// `None` once the device was given up. Between two batches nothing of ours is queued there: what dropping it may wait for
     /// is the work of others.
@@ -83,6 +87,8 @@ pub struct GpuBatchCompressor<D: Device = Cuda> {
     stats: GpuBatchStats,
     failures_in_a_row: u32,
     pub(super) time_limit: Duration,
+    /// The process that made it.
+    pub(super) process: u32,
 }
 
 impl GpuBatchCompressor {
@@ -157,15 +163,11 @@ impl GpuBatchCompressor<Interpreter> {
     }
 }
 
-impl<D: Device> GpuBatchCompressor<D> {
+impl<D: RingDevice> GpuBatchCompressor<D> {
     pub(crate) fn on(device: D, config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let pool = options.pool.clone().map_or_else(default_gpu_pool, Ok)?;
         let cpu = CpuBatchCompressor::with_pool(config.algorithm, InstructionSet::detect(), pool)?;
-        let shape = RingShape {
-            slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
-            slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_SLOT_PAGES"),
-            time_limit: options.time_limit,
-        };
+        let shape = ring_shape(&config, options.time_limit);
         Ok(Self {
             config,
             ring: Some(BoundedDrop::new(
@@ -177,6 +179,7 @@ impl<D: Device> GpuBatchCompressor<D> {
             stats: GpuBatchStats::default(),
             failures_in_a_row: 0,
             time_limit: options.time_limit,
+            process: std::process::id(),
         })
     }
 
@@ -243,6 +246,7 @@ impl<D: Device> GpuBatchCompressor<D> {
     /// # Errors
     /// None on account of the device: then the CPU does it, and LZ4 does not fail there.
     pub fn compress_batch(&mut self, pages: &[Page]) -> Result<BatchResult> {
+        self.check_process()?;
         let start = Instant::now();
         let mut compressed = places(pages.len(), self.cpu.pool());
         self.arenas.start();
@@ -286,20 +290,23 @@ impl<D: Device> GpuBatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.check_process()?;
         let start = Instant::now();
         batch.clear();
-        let outcome = match &mut self.ring {
-            Some(ring) => {
-                let mut sink = IntoBatch::new(batch, pages.len());
-                ring.compress(self.cpu.pool(), pages, &mut sink, &|done| progress.pages_done(done))
+        empty_after_panic(batch, CompressedBatch::clear, |batch| {
+            let outcome = match &mut self.ring {
+                Some(ring) => {
+                    let mut sink = IntoBatch::new(batch, pages.len());
+                    ring.compress(self.cpu.pool(), pages, &mut sink, &|done| progress.pages_done(done))
+                }
+                None => Outcome::default(),
+            };
+            let left = &pages[outcome.pages_done..];
+            if self.note(&outcome, left.len()) {
+                self.cpu.compress_onto(left, batch, progress)?;
             }
-            None => Outcome::default(),
-        };
-        let left = &pages[outcome.pages_done..];
-        if self.note(&outcome, left.len()) {
-            self.cpu.compress_onto(left, batch, progress)?;
-        }
-        Ok(self.compressed(batch.index(), &outcome, start))
+            Ok(self.compressed(batch.index(), &outcome, start))
+        })
     }
 
     /// Restores pages.
@@ -353,6 +360,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         to: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.check_process()?;
         let start = Instant::now();
         let restored = match &mut self.ring {
             Some(ring) => ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done)),
@@ -398,8 +406,18 @@ impl<D: Device> GpuBatchCompressor<D> {
         times
     }
 
+    /// Refuses to work in a child of the process that made the compressor: neither the pool's threads nor the CUDA context
+    /// exist there, and whoever waited for them would wait for ever.
+    pub(super) fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.process {
+            return Ok(());
+        }
+        Err(GpuError::OtherProcess { owner: self.process }.into())
+    }
+
     /// The device, unless it was given up.
     pub(super) fn device(&self) -> Result<&D> {
+        self.check_process()?;
         let given_up =
             || GpuError::ContextLost { reason: self.stats.fallback.device_given_up.clone().unwrap_or_default() };
         Ok(self.ring.as_ref().map(|ring| ring.device()).ok_or_else(given_up)?)
@@ -418,14 +436,27 @@ impl<D: Device> GpuBatchCompressor<D> {
 
     /// After a failure outside the ring: a device that was lost in it is not used again.
     pub(super) fn drop_ring_if_lost(&mut self) {
-        if let Some(loss) = self.device().ok().and_then(Device::loss) {
+        if let Some(loss) = self.device().ok().and_then(RingDevice::loss) {
             self.stats.fallback.device_given_up = Some(loss);
             self.ring = None;
         }
     }
 
+    pub(super) fn ring_shape(&self) -> RingShape {
+        ring_shape(&self.config, self.time_limit)
+    }
+
+    /// Counts pages that are left to the CPU after a panic, which is not the device's fault.
+    pub(super) fn note_panic(&mut self, pages: usize) {
+        let fallback = &mut self.stats.fallback;
+        fallback.batches += 1;
+        fallback.pages += pages as u64;
+        fallback.last_reason = Some("a panic in the middle of a stream".to_owned());
+        self.drop_ring_if_lost();
+    }
+
     /// Counts pages that the device refused though nothing is wrong with them.
-    fn note_refused(&mut self, pages: usize) {
+    pub(super) fn note_refused(&mut self, pages: usize) {
         if pages > 0 {
             self.stats.fallback.batches += 1;
             self.stats.fallback.pages += pages as u64;
@@ -464,9 +495,9 @@ impl<D: Device> GpuBatchCompressor<D> {
     }
 }
 
-impl<D: Device> sealed::Sealed for GpuBatchCompressor<D> {}
+impl<D: RingDevice> sealed::Sealed for GpuBatchCompressor<D> {}
 
-impl<D: Device> BatchCodec for GpuBatchCompressor<D> {
+impl<D: RingDevice> BatchCodec for GpuBatchCompressor<D> {
     fn name(&self) -> &'static str {
         D::NAME
     }
@@ -507,6 +538,23 @@ impl<D: Device> BatchCodec for GpuBatchCompressor<D> {
 
     fn fallback(&self) -> Option<&FallbackStats> {
         Some(&self.stats.fallback)
+    }
+}
+
+/// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: half of it would look
+/// like a whole one.
+pub(super) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {
+    catch_unwind(AssertUnwindSafe(|| work(batch))).unwrap_or_else(|panic| {
+        empty(batch);
+        resume_unwind(panic)
+    })
+}
+
+fn ring_shape(config: &GpuBatchConfig, time_limit: Duration) -> RingShape {
+    RingShape {
+        slots: if config.async_dma { config.ring_buffer_slots } else { 1 },
+        slot_pages: u32::try_from(config.batch_size).expect("checked against MAX_SLOT_PAGES"),
+        time_limit,
     }
 }
 

@@ -8,6 +8,7 @@ mod placement;
 mod resident;
 mod result;
 mod stats;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -17,3 +18,4 @@ pub use options::GpuOptions;
 pub use placement::Placement;
 pub use result::{BatchResult, BatchTimes, RestoredBatch};
 pub use stats::{FallbackStats, GpuBatchStats};
+pub use stream::{CompressStream, CompressedSlot, DecompressStream, PackedSlot, PageSlot, RestoredSlot};

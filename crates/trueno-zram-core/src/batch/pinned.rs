@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::gpu::GpuBatchCompressor;
+use super::gpu::{GpuBatchCompressor, empty_after_panic};
 use super::result::BatchTimes;
 use crate::arena::{CompressedBatch, check_destination};
 use crate::error::Result;
@@ -10,13 +10,13 @@ use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::ring::Outcome;
 use crate::gpu::ring::decompress::{CompressedPages, Restored};
-use crate::gpu::ring::device::{Device, HostRole, PinnedMemory};
+use crate::gpu::ring::device::{HostRole, PinnedMemory, RingDevice};
 use crate::gpu::ring::into_batch::IntoBatch;
 use crate::gpu::{PinnedBatch, PinnedPages};
 use crate::page::PAGE_SIZE;
 use crate::progress::Progress;
 
-impl<D: Device> GpuBatchCompressor<D> {
+impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Allocates page-locked memory for pages, all zero.
     ///
     /// ```no_run
@@ -77,24 +77,26 @@ impl<D: Device> GpuBatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.check_process()?;
         let start = Instant::now();
         batch.clear();
         let len = pages.len();
         let may_use = self.adopt([pages.memory_mut()]);
-        let outcome = match self.ring.as_mut().filter(|_| may_use) {
-            Some(ring) => {
-                let mut sink = IntoBatch::new(batch, len);
-                let report = |done| progress.pages_done(done);
-                ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
+        empty_after_panic(batch, CompressedBatch::clear, |batch| {
+            let outcome = match self.ring.as_mut().filter(|_| may_use) {
+                Some(ring) => {
+                    let mut sink = IntoBatch::new(batch, len);
+                    let report = |done| progress.pages_done(done);
+                    ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
+                }
+                None => Outcome::default(),
+            };
+            if self.note(&outcome, len - outcome.pages_done) {
+                // Bytes that the GPU only reads are within reach even while it hangs.
+                self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
             }
-            None => Outcome::default(),
-        };
-        let left = len - outcome.pages_done;
-        if self.note(&outcome, left) {
-            // Bytes that the GPU only reads are within reach even while it hangs.
-            self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
-        }
-        Ok(self.compressed(batch.index(), &outcome, start))
+            Ok(self.compressed(batch.index(), &outcome, start))
+        })
     }
 
     /// Compresses pages that lie in page-locked memory to page-locked memory: the GPU fetches the ones and puts the others,
@@ -123,6 +125,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
         let len = pages.len();
+        self.check_process()?;
         batch.check_room(len)?;
         let start = Instant::now();
         let may_use = self.adopt([pages.memory_mut(), batch.memory_mut()]);
@@ -131,21 +134,23 @@ impl<D: Device> GpuBatchCompressor<D> {
             batch.memory_mut().bytes_mut()?;
         }
         batch.clear();
-        let mut outcome = match self.ring.as_mut().filter(|_| may_use) {
-            Some(ring) => {
-                let report = |done| progress.pages_done(done);
-                ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
+        empty_after_panic(batch, PinnedBatch::clear, |batch| {
+            let mut outcome = match self.ring.as_mut().filter(|_| may_use) {
+                Some(ring) => {
+                    let report = |done| progress.pages_done(done);
+                    ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
+                }
+                None => Outcome::default(),
+            };
+            self.reach(batch.memory_mut(), &mut outcome)?;
+            if self.note(&outcome, len - outcome.pages_done) {
+                // Bytes that the GPU only reads are within reach even while it hangs.
+                let mut left = CompressedBatch::new();
+                self.cpu.compress_into(&pages.pages()?[outcome.pages_done..], &mut left, progress)?;
+                left.iter().try_for_each(|page| batch.push(page))?;
             }
-            None => Outcome::default(),
-        };
-        self.reach(batch.memory_mut(), &mut outcome)?;
-        if self.note(&outcome, len - outcome.pages_done) {
-            // Bytes that the GPU only reads are within reach even while it hangs.
-            let mut left = CompressedBatch::new();
-            self.cpu.compress_into(&pages.pages()?[outcome.pages_done..], &mut left, progress)?;
-            left.iter().try_for_each(|page| batch.push(page))?;
-        }
-        Ok(self.compressed(batch.index(), &outcome, start))
+            Ok(self.compressed(batch.index(), &outcome, start))
+        })
     }
 
     /// Restores all pages of a batch to page-locked memory: the GPU puts them there.
@@ -171,6 +176,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut PinnedPages<D::Pinned>,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.check_process()?;
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
         let from = CompressedPages::from(batch);
@@ -211,6 +217,7 @@ impl<D: Device> GpuBatchCompressor<D> {
         pages: &mut PinnedPages<D::Pinned>,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.check_process()?;
         check_destination(batch.len(), pages.len())?;
         let start = Instant::now();
         let may_use = self.adopt([batch.memory_mut(), pages.memory_mut()]);

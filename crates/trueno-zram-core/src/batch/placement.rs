@@ -1,21 +1,19 @@
-//! Where a batch goes, by the rates that GPU, CPU and both together were measured at.
+//! Chooses where a batch goes, by the measured rates of the GPU, the CPU and both together.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::gpu::{BackendSelection, select_backend};
 
-/// Below this many pages a batch is done on the CPU before the GPU has been told of it.
-const MIN_SHARED_PAGES: usize = 64;
-/// Every so many batches of a class the runner-up is measured again.
+/// The runner-up is measured again once every this many batches of a class.
 const RETRY_EVERY: u64 = 64;
-/// A runner-up so many times slower than the best is not measured again.
+/// A runner-up that is slower than the best by more than this factor is not measured again.
 const HOPELESS_FACTOR: u64 = 2;
-/// Both together are not tried where one side is so many times slower: what it could add is lost in the sharing.
+/// Both together are not tried if one side is slower by this factor: sharing costs more than it could add.
 const UNEVEN_FACTOR: u64 = 20;
-/// Each side of a shared batch gets at least this part of it: of fewer pages no rate can be told.
+/// Each side of a shared batch gets at least this fraction of it: fewer pages do not allow a measurement.
 const MIN_SHARE: usize = 32;
-/// Classes of batch sizes: one a power of two.
+/// Classes of batch sizes: one per power of two.
 const CLASSES: usize = usize::BITS as usize;
 
 /// Where a batch was compressed or restored.
@@ -24,7 +22,7 @@ const CLASSES: usize = usize::BITS as usize;
 /// use trueno_zram_core::{BatchCompressor, Placement, gpu::{GpuBatchConfig, GpuOptions}};
 /// let mut compressor = BatchCompressor::new(GpuBatchConfig::default(), &GpuOptions::default())?;
 /// compressor.compress(&[[7; 4096]; 10])?;
-/// assert_eq!(compressor.last_placement(), Some(Placement::Cpu), "ten pages are not worth the way to a GPU");
+/// assert_eq!(compressor.last_placement(), Some(Placement::Cpu), "ten pages are not worth the transfer to a GPU");
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,8 +31,17 @@ pub enum Placement {
     Gpu,
     /// All pages on the CPU.
     Cpu,
-    /// The first pages on the GPU, at the same time the others on the CPU.
+    /// The first pages on the GPU and the others on the CPU, at the same time.
     Both,
+}
+
+impl Placement {
+    /// Smaller batches always go to the CPU, which finishes them before a GPU could start.
+    ///
+    /// ```
+    /// assert!(trueno_zram_core::Placement::MIN_GPU_PAGES > 1);
+    /// ```
+    pub const MIN_GPU_PAGES: usize = 64;
 }
 
 impl fmt::Display for Placement {
@@ -47,26 +54,27 @@ impl fmt::Display for Placement {
     }
 }
 
-/// What is done with a batch.
+/// The operation on a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Compress,
     Decompress,
 }
 
-/// Pages in 1,000 seconds; a whole number, so that the same times always lead to the same choices.
+/// A rate in pages per 1,000 seconds. It is an integer, so that the same times always lead to the same choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rate(u64);
 
 impl Rate {
-    /// `None` if there is nothing to tell a rate by.
+    /// Returns `None` if there are no pages or no time passed.
     fn of(pages: usize, time: Duration) -> Option<Self> {
         const NANOSECONDS: u128 = 1_000_000_000_000;
         let rate = (pages as u128 * NANOSECONDS).checked_div(time.as_nanos())?;
         (pages > 0).then(|| Self(u64::try_from(rate).unwrap_or(u64::MAX).max(1)))
     }
 
-    /// A new measurement counts a quarter: one that was disturbed does not turn the choice, a change does in a few batches.
+    /// Updates an average with a new measurement, which counts a quarter. A single disturbed measurement does not
+    /// change the choice; a lasting change does so within a few batches.
     fn follow(known: &mut Option<Self>, measured: Self) {
         let rate = known.map_or(measured, |Self(known)| Self(known - known / 4 + measured.0 / 4));
         *known = Some(rate);
@@ -84,9 +92,9 @@ pub(crate) struct Part {
     pub(crate) time: Duration,
 }
 
-/// What each choice was measured to reach, for each direction and size of batch.
+/// The measured rate of each placement, for each direction and batch size.
 ///
-/// It reads no clock: times are given to it, and the same times lead to the same choices.
+/// It reads no clock: the caller supplies the times, and the same times lead to the same choices.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates {
     compress: Measurements,
@@ -96,7 +104,7 @@ pub(crate) struct Rates {
 #[derive(Clone, Debug)]
 struct Measurements {
     classes: [Class; CLASSES],
-    /// Whether the GPU was used before. The first use allocates page-locked memory and is no measure of the next.
+    /// Whether the GPU was used before. The first use allocates page-locked memory, so its time is not representative.
     gpu_is_warm: bool,
 }
 
@@ -105,7 +113,7 @@ struct Measurements {
 struct Class {
     batches: u64,
     rates: PerPlacement<Option<Rate>>,
-    /// The GPU's and the CPU's rate, each while the other is at work.
+    /// The rates of the GPU and the CPU while the other side is working too.
     sides: Option<(Rate, Rate)>,
 }
 
@@ -135,15 +143,15 @@ impl<T> PerPlacement<T> {
 }
 
 impl Rates {
-    /// Nothing measured.
+    /// Creates an empty set of measurements.
     pub(crate) fn new() -> Self {
         let unknown = Measurements { classes: [Class::default(); CLASSES], gpu_is_warm: false };
         Self { compress: unknown.clone(), decompress: unknown }
     }
 
-    /// Where the next batch of so many pages should go, given a GPU.
+    /// Returns where the next batch of `pages` pages should go, given a GPU.
     pub(crate) fn choose(&mut self, direction: Direction, pages: usize) -> Placement {
-        if pages < MIN_SHARED_PAGES {
+        if pages < Placement::MIN_GPU_PAGES {
             return Placement::Cpu;
         }
         let class = self.of(direction).class(pages);
@@ -151,19 +159,19 @@ impl Rates {
         class.choose(pages)
     }
 
-    /// How many of the first pages of a shared batch the GPU should get, for both sides to end at the same time.
+    /// Returns how many of the first pages of a shared batch the GPU should get for both sides to end at the same time.
     pub(crate) fn head_pages(&mut self, direction: Direction, pages: usize) -> usize {
         let class = self.of(direction).class(pages);
         let Some((gpu, cpu)) = class.sides.or(class.rates.gpu.zip(class.rates.cpu)) else {
             return pages / 2;
         };
         let (gpu, cpu) = (u128::from(gpu.0), u128::from(cpu.0));
-        let head_pages = usize::try_from(pages as u128 * gpu / (gpu + cpu)).expect("a part of the pages");
+        let head_pages = usize::try_from(pages as u128 * gpu / (gpu + cpu)).expect("the head is a part of the pages");
         let least = pages.div_ceil(MIN_SHARE).min(pages / 2);
         head_pages.clamp(least, pages - least)
     }
 
-    /// A batch of so many pages took so long.
+    /// Records the time of a batch.
     pub(crate) fn record(&mut self, direction: Direction, choice: Placement, pages: usize, time: Duration) {
         let measurements = self.of(direction);
         let Some(rate) = Rate::of(pages, time) else { return };
@@ -172,7 +180,7 @@ impl Rates {
         }
     }
 
-    /// How long the two sides of a shared batch took.
+    /// Records the times of the two sides of a shared batch.
     pub(crate) fn record_sides(&mut self, direction: Direction, gpu: Part, cpu: Part) {
         let class = self.of(direction).class(gpu.pages + cpu.pages);
         let (Some(gpu), Some(cpu)) = (Rate::of(gpu.pages, gpu.time), Rate::of(cpu.pages, cpu.time)) else { return };
@@ -206,9 +214,9 @@ impl Class {
         if let Some(untried) = order.iter().find(|choice| rate(choice).is_none() && self.may_pay(**choice)) {
             return *untried;
         }
-        // Of equals the earlier in the order.
+        // Ties go to the earlier placement in the order.
         let known = || order.iter().rev().filter(|choice| rate(choice).is_some());
-        let best = *known().max_by_key(|choice| rate(choice)).expect("all single choices are known here");
+        let best = *known().max_by_key(|choice| rate(choice)).expect("both single sides have been measured");
         let runner_up = known().filter(|choice| **choice != best).max_by_key(|choice| rate(choice));
         let is_close = |choice: &&Placement| {
             rate(choice).zip(rate(&best)).is_some_and(|(rate, best)| rate.is_within(HOPELESS_FACTOR, best))
@@ -219,7 +227,7 @@ impl Class {
         }
     }
 
-    /// Whether a choice that was never measured could be the best.
+    /// Returns `true` if a placement that was never measured could be the best.
     fn may_pay(&self, choice: Placement) -> bool {
         match (choice, self.rates.gpu, self.rates.cpu) {
             (Placement::Both, Some(gpu), Some(cpu)) => gpu.min(cpu).is_within(UNEVEN_FACTOR, gpu.max(cpu)),

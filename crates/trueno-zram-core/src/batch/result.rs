@@ -1,12 +1,12 @@
-//! What a batch came to: its pages, and where the time went.
+//! The result of a batch: its pages and times.
 
 use crate::gpu::ring::StageTimes;
 use crate::page::{CompressedPage, PAGE_SIZE, Page};
 
-/// Where a batch's time went.
+/// The time of a batch, by stage.
 ///
-/// The first three come from marks on the device, added up over the slots of the ring, which overlap: their sum can be
-/// more than the total. Pages that the CPU did have no share in them.
+/// The times of the three stages come from events on the device. They are summed over the slots of the ring, which
+/// overlap, so their sum can exceed the total. Pages processed by the CPU do not count in them.
 ///
 /// ```
 /// use trueno_zram_core::gpu::BatchTimes;
@@ -36,12 +36,12 @@ impl BatchTimes {
     }
 }
 
-/// 584 years fit.
+/// Converts to nanoseconds, saturating after 584 years.
 fn nanoseconds(time: std::time::Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Compressed pages, and where the time went.
+/// Compressed pages and the time of each stage.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{BatchResult, GpuBatchCompressor, GpuBatchConfig, gpu_available};
@@ -88,7 +88,7 @@ impl BatchResult {
         Self { pages, h2d_time_ns, kernel_time_ns, d2h_time_ns, total_time_ns }
     }
 
-    /// Throughput in bytes a second, for so many bytes of input; 0 if no time passed.
+    /// Returns the throughput in bytes per second for `input_bytes` of input, or 0 if no time passed.
     ///
     /// ```
     /// use trueno_zram_core::gpu::BatchResult;
@@ -101,7 +101,7 @@ impl BatchResult {
         if self.total_time_ns == 0 { 0.0 } else { input_bytes as f64 * 1e9 / self.total_time_ns as f64 }
     }
 
-    /// Bytes of the pages over bytes that hold them; 1 for no pages at all.
+    /// Returns the ratio of the pages' bytes to the bytes that hold them, or 1 for no pages.
     ///
     /// ```
     /// use trueno_zram_core::{CompressedPage, PageData, PageKind, gpu::BatchResult};
@@ -118,7 +118,7 @@ impl BatchResult {
         if held == 0 { 1.0 } else { (self.pages.len() * PAGE_SIZE) as f64 / held as f64 }
     }
 
-    /// Whether the kernel took more than five times as long as both transfers together: the "PCIe 5x rule".
+    /// Returns `true` if the kernel took more than five times as long as both transfers together: the "PCIe 5x rule".
     ///
     /// ```
     /// use trueno_zram_core::gpu::BatchResult;
@@ -134,7 +134,7 @@ impl BatchResult {
     }
 }
 
-/// Restored pages, and where the time went.
+/// Restored pages and the time of each stage.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -147,8 +147,8 @@ impl BatchResult {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoredBatch {
-    /// The pages.
+    /// The restored pages.
     pub pages: Vec<Page>,
-    /// Where the time went.
+    /// The time of each stage.
     pub times: BatchTimes,
 }

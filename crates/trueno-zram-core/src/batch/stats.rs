@@ -1,8 +1,8 @@
-//! What a compressor has done so far, and what the CPU had to do in the GPU's stead.
+//! Statistics of a GPU compressor, including its fallback to the CPU.
 
 use crate::page::PAGE_SIZE;
 
-/// What a [`GpuBatchCompressor`](super::GpuBatchCompressor) has done so far.
+/// Totals of a [`GpuBatchCompressor`](super::GpuBatchCompressor).
 ///
 /// ```
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, gpu_available};
@@ -22,23 +22,23 @@ use crate::page::PAGE_SIZE;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GpuBatchStats {
-    /// Pages compressed, wherever.
+    /// Pages compressed, on the GPU or the CPU.
     pub pages_compressed: u64,
-    /// Their bytes.
+    /// Bytes of those pages.
     pub total_bytes_in: u64,
-    /// The bytes that hold them.
+    /// Bytes that hold them.
     pub total_bytes_out: u64,
-    /// The time that compression took (ns).
+    /// Time spent on compression (ns).
     pub total_time_ns: u64,
-    /// Pages restored, wherever.
+    /// Pages restored, on the GPU or the CPU.
     pub pages_decompressed: u64,
-    /// The time that decompression took (ns).
+    /// Time spent on decompression (ns).
     pub decompress_time_ns: u64,
-    /// What the CPU did because the GPU could not.
+    /// Work that fell back to the CPU.
     pub fallback: FallbackStats,
 }
 
-/// What the CPU did because the GPU could not.
+/// Work that the CPU did because the GPU could not.
 ///
 /// ```
 /// use trueno_zram_core::gpu::FallbackStats;
@@ -47,18 +47,18 @@ pub struct GpuBatchStats {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FallbackStats {
-    /// Batches in which the GPU failed, or was not used any more.
+    /// Batches in which the GPU failed or was no longer in use.
     pub batches: u64,
-    /// Pages that the CPU did.
+    /// Pages processed by the CPU instead.
     pub pages: u64,
-    /// Why, the last time: the driver call and the CUDA error by its name.
+    /// The reason for the last fallback: the driver call and the name of the CUDA error.
     pub last_reason: Option<String>,
-    /// Why the device is not used any more, if it is not.
+    /// The reason why the device is no longer used, if it was given up.
     pub device_given_up: Option<String>,
 }
 
 impl GpuBatchStats {
-    /// Bytes in over bytes out; 1 if nothing was compressed.
+    /// Returns the ratio of bytes in to bytes out, or 1 if nothing was compressed.
     ///
     /// ```
     /// use trueno_zram_core::gpu::GpuBatchStats;
@@ -70,7 +70,7 @@ impl GpuBatchStats {
         if self.total_bytes_out == 0 { 1.0 } else { self.total_bytes_in as f64 / self.total_bytes_out as f64 }
     }
 
-    /// Bytes compressed a second, in 10^9; 0 if nothing was compressed.
+    /// Returns the compression throughput in 10^9 bytes per second, or 0 if nothing was compressed.
     ///
     /// ```
     /// use trueno_zram_core::gpu::GpuBatchStats;
@@ -79,7 +79,7 @@ impl GpuBatchStats {
     /// ```
     #[must_use]
     pub fn throughput_gbps(&self) -> f64 {
-        // Bytes a nanosecond are gigabytes a second.
+        // Bytes per nanosecond equal gigabytes per second.
         if self.total_time_ns == 0 { 0.0 } else { self.total_bytes_in as f64 / self.total_time_ns as f64 }
     }
 

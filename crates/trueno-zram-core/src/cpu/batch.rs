@@ -14,19 +14,18 @@ use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
 use crate::threads::default_pool;
 
-/// Pages that one thread takes at a time: long enough to hide the scheduling, short enough to share out the rest.
+/// Pages that one thread takes at a time: enough to hide the scheduling cost, few enough to balance the load.
 const CHUNK_PAGES: usize = 16;
 
-/// Chunks of output that are kept for each thread between two moves to the arena. It bounds the extra memory
-/// (4 MiB a thread) and makes the wait for the slowest chunk a hundredth of the work.
+/// Chunks of output kept per thread between two copies to the arena. This bounds the extra memory (4 MiB per thread)
+/// and keeps the wait for the slowest chunk at a hundredth of the work.
 const CHUNKS_PER_THREAD: usize = 64;
 
 /// Compresses and decompresses batches of pages on several cores.
 ///
-/// The result is the same whatever the number of threads: the pages lie in the arena in their order, each directly
-/// after the one before. Once warm, [`compress_into`](Self::compress_into) and
-/// [`decompress_into`](Self::decompress_into) allocate nothing a page: a few small buffers for each 1,024 pages a thread
-/// are all.
+/// The result does not depend on the number of threads: pages lie in the arena in order, without gaps. Once warm,
+/// [`compress_into`](Self::compress_into) and [`decompress_into`](Self::decompress_into) do not allocate per page, only
+/// a few small buffers per 1,024 pages and thread.
 ///
 /// ```
 /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
@@ -43,15 +42,15 @@ const CHUNKS_PER_THREAD: usize = 64;
 /// ```
 pub struct CpuBatchCompressor {
     pool: Arc<ThreadPool>,
-    /// One codec per thread of the pool, by the thread's index.
+    /// One codec per pool thread, by thread index.
     codecs: Vec<Mutex<PageCodec>>,
-    /// Where chunks are compressed to before their place in the arena is known.
+    /// Output buffers of the chunks, whose place in the arena is not known yet.
     chunks: Vec<Chunk>,
     algorithm: Algorithm,
     instruction_set: InstructionSet,
 }
 
-/// The compressed pages of one chunk; offsets count from the chunk's start.
+/// The compressed pages of one chunk. Offsets count from the chunk's start.
 struct Chunk {
     bytes: Box<[u8; CHUNK_PAGES * PAGE_SIZE]>,
     len_bytes: usize,
@@ -70,7 +69,8 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// As [`with_pool`](Self::with_pool), and [`Error::ThreadPool`](crate::Error::ThreadPool) if the threads cannot be started.
+    /// The errors of [`with_pool`](Self::with_pool), and [`Error::ThreadPool`](crate::Error::ThreadPool) if the threads
+    /// cannot be started.
     pub fn new(algorithm: Algorithm) -> Result<Self> {
         Self::with_pool(algorithm, InstructionSet::detect(), default_pool()?)
     }
@@ -87,8 +87,8 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU lacks the instruction set, [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that
-    /// Zstandard does not have.
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU lacks the instruction
+    /// set; [`Error::ZstdLevel`](crate::Error::ZstdLevel) if the level is outside Zstandard's range.
     pub fn with_pool(algorithm: Algorithm, instruction_set: InstructionSet, pool: Arc<ThreadPool>) -> Result<Self> {
         let codecs = (0..pool.current_num_threads())
             .map(|_| PageCodec::with_instruction_set(algorithm, instruction_set).map(Mutex::new))
@@ -156,14 +156,15 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdFailed`](crate::Error::ZstdFailed), as [`Error::InPage`](crate::Error::InPage), if Zstandard runs out of memory. LZ4 does not fail.
+    /// [`Error::InPage`](crate::Error::InPage) with [`Error::ZstdFailed`](crate::Error::ZstdFailed) if Zstandard runs
+    /// out of memory. LZ4 does not fail.
     pub fn compress(&mut self, pages: &[Page]) -> Result<CompressedBatch> {
         let mut batch = CompressedBatch::new();
         self.compress_into(pages, &mut batch, &())?;
         Ok(batch)
     }
 
-    /// Compresses pages into a batch that is used again, and reports how far it is.
+    /// Compresses pages into an existing batch, replacing its contents, and reports progress.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
@@ -176,7 +177,7 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// As [`compress`](Self::compress); the batch is then empty.
+    /// The errors of [`compress`](Self::compress). The batch is then empty.
     pub fn compress_into(
         &mut self,
         pages: &[Page],
@@ -187,7 +188,7 @@ impl CpuBatchCompressor {
         self.compress_onto(pages, batch, progress).inspect_err(|_| batch.clear())
     }
 
-    /// Compresses pages behind those that a batch has already. After an error the batch holds some of them.
+    /// Appends compressed pages to a batch. After an error the batch holds some of them.
     pub(crate) fn compress_onto(
         &mut self,
         pages: &[Page],
@@ -230,14 +231,14 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// As [`decompress_into`](Self::decompress_into).
+    /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
         let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }
 
-    /// Restores all pages of a batch in place, and reports how far it is.
+    /// Restores all pages of a batch into `pages` and reports progress.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
@@ -251,8 +252,8 @@ impl CpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`](crate::Error::PageCount) if the destination has another number of pages; [`Error::InPage`](crate::Error::InPage) for the first page that
-    /// is corrupt, with all other pages restored.
+    /// [`Error::PageCount`](crate::Error::PageCount) if the destination has a different number of pages;
+    /// [`Error::InPage`](crate::Error::InPage) for the first corrupt page. All other pages are restored.
     pub fn decompress_into(
         &mut self,
         batch: &CompressedBatch,
@@ -260,10 +261,15 @@ impl CpuBatchCompressor {
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         check_destination(batch.len(), pages.len())?;
-        self.restore(|page| batch.get(page).expect("as many as pages"), 0, pages, progress)
+        self.restore(
+            |page| batch.get(page).expect("the batch has as many pages as the destination"),
+            0,
+            pages,
+            progress,
+        )
     }
 
-    /// Restores pages from wherever they are held. `first_page` is the number of the first of them.
+    /// Restores pages from any source. `first_page` is the number of the first page.
     pub(crate) fn restore<'a>(
         &mut self,
         held: impl Fn(usize) -> PageData<'a> + Sync,
@@ -309,7 +315,7 @@ impl BatchCodec for CpuBatchCompressor {
         &self.pool
     }
 
-    /// 4 MiB: a few batches fit the last-level cache together.
+    /// 4 MiB, so that a few batches fit the last-level cache together.
     fn preferred_batch_pages(&self) -> usize {
         1024
     }
@@ -334,10 +340,10 @@ impl BatchCodec for CpuBatchCompressor {
 }
 
 impl Default for CpuBatchCompressor {
-    /// LZ4 on all cores.
+    /// Creates an LZ4 compressor on all cores.
     ///
     /// # Panics
-    /// If the system cannot start threads; [`CpuBatchCompressor::new`] returns that as an error.
+    /// Panics if the system cannot start threads. [`CpuBatchCompressor::new`] returns an error instead.
     fn default() -> Self {
         Self::new(Algorithm::Lz4).expect("the system can start worker threads")
     }
@@ -356,7 +362,7 @@ impl std::fmt::Debug for CpuBatchCompressor {
 impl Chunk {
     fn new() -> Self {
         let bytes = vec![0; CHUNK_PAGES * PAGE_SIZE].into_boxed_slice();
-        let bytes = bytes.try_into().expect("the vector was made with the length of a chunk");
+        let bytes = bytes.try_into().expect("the vector has the length of a chunk");
         Self { bytes, len_bytes: 0, index: Vec::with_capacity(CHUNK_PAGES) }
     }
 
@@ -364,8 +370,9 @@ impl Chunk {
         self.index.clear();
         self.len_bytes = 0;
         for (index, page) in (first_page..).zip(pages) {
-            // Every page before took at most its own size, so there is room for a whole one here.
-            let out = self.bytes[self.len_bytes..].first_chunk_mut().expect("a chunk has room for all its pages raw");
+            // Every earlier page took at most its own size, so there is room for a whole page here.
+            let out =
+                self.bytes[self.len_bytes..].first_chunk_mut().expect("a chunk has room for all of its pages held raw");
             let data = codec.compress(page, out).map_err(|e| e.in_page(index))?;
             self.index.push(IndexEntry::new(self.len_bytes as u64, data));
             let (kind, len_bytes) = (data.kind(), data.bytes().len());
@@ -378,14 +385,14 @@ impl Chunk {
     }
 }
 
-/// Runs `work` with the codec of the pool's thread that this is.
+/// Runs `work` with the codec of the current pool thread.
 fn with_own_codec<T>(codecs: &[Mutex<PageCodec>], work: impl FnOnce(&mut PageCodec) -> T) -> T {
-    let thread = rayon::current_thread_index().expect("work runs on threads of the pool");
-    // A codec's earlier work never shows in later results, so one that a panic left behind is as good as new.
+    let thread = rayon::current_thread_index().expect("the work runs on a pool thread");
+    // Earlier work never affects later results, so a codec left behind by a panic can be used again.
     work(&mut codecs[thread].lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs all the work, and reports the error of the earliest part that failed.
+/// Runs all the work and returns the error of the earliest part that failed.
 fn first_error(work: impl IndexedParallelIterator<Item = Result<()>>) -> Result<()> {
     work.enumerate()
         .filter_map(|(part, done)| done.err().map(|error| (part, error)))

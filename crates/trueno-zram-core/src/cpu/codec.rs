@@ -1,4 +1,4 @@
-//! One page at a time: a reusable context that compresses and decompresses without allocating.
+//! Single pages: a reusable context that compresses and decompresses without allocating.
 
 use crate::algorithm::Algorithm;
 use crate::cpu::{InstructionSet, zstd};
@@ -9,9 +9,9 @@ use crate::{fill_page, same_filled};
 
 /// Compresses and decompresses single pages.
 ///
-/// A codec owns its working memory: LZ4 allocates nothing after [`new`](Self::new), Zstandard nothing after its first page
-/// each way. What a codec did before never shows in what it does next: the same page gives the same bytes, always and
-/// on every back end.
+/// A codec owns its working memory. LZ4 allocates nothing after [`new`](Self::new); Zstandard allocates nothing after
+/// its first page in each direction. Earlier pages never affect later results: the same page always gives the same
+/// bytes, with every instruction set.
 ///
 /// ```
 /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageKind};
@@ -34,11 +34,11 @@ pub struct PageCodec {
     algorithm: Algorithm,
     lz4: lz4::Codec,
     encoder: Encoder,
-    /// Made when the first Zstandard page comes: few users of LZ4 ever meet one.
+    /// Created for the first Zstandard page, which few users of LZ4 ever see.
     zstd_decoder: Option<zstd::Decoder>,
 }
 
-/// What compresses, with the state that it needs beside the LZ4 codec.
+/// The encoder in use, with any state beyond that of the LZ4 codec.
 enum Encoder {
     None,
     Lz4,
@@ -46,7 +46,7 @@ enum Encoder {
 }
 
 impl PageCodec {
-    /// A codec for `algorithm` on the best back end of this CPU.
+    /// Creates a codec for `algorithm` with the fastest instruction set of this CPU.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, Error, PageCodec};
@@ -56,12 +56,12 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that Zstandard does not have.
+    /// [`Error::ZstdLevel`](crate::Error::ZstdLevel) if the level is outside Zstandard's range.
     pub fn new(algorithm: Algorithm) -> Result<Self> {
         Self::with_instruction_set(algorithm, InstructionSet::detect())
     }
 
-    /// A codec for `algorithm` on a back end of the caller's choice.
+    /// Creates a codec for `algorithm` with the given instruction set.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, PageCodec, cpu::InstructionSet};
@@ -71,24 +71,24 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU cannot run it, [`Error::ZstdLevel`](crate::Error::ZstdLevel) for a level that Zstandard does
-    /// not have.
-    pub fn with_instruction_set(algorithm: Algorithm, backend: InstructionSet) -> Result<Self> {
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU lacks the instruction
+    /// set; [`Error::ZstdLevel`](crate::Error::ZstdLevel) if the level is outside Zstandard's range.
+    pub fn with_instruction_set(algorithm: Algorithm, instruction_set: InstructionSet) -> Result<Self> {
         let encoder = match algorithm {
             Algorithm::None => Encoder::None,
             Algorithm::Lz4 => Encoder::Lz4,
             Algorithm::Zstd { level } => Encoder::Zstd(zstd::Encoder::new(level)?),
         };
-        Ok(Self { algorithm, lz4: lz4::Codec::new(backend)?, encoder, zstd_decoder: None })
+        Ok(Self { algorithm, lz4: lz4::Codec::new(instruction_set)?, encoder, zstd_decoder: None })
     }
 
-    /// The algorithm pages are compressed with. Decompression takes pages of every kind.
+    /// Returns the algorithm that pages are compressed with. Decompression accepts pages of every kind.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageData, PageKind};
     /// let mut codec = PageCodec::new(Algorithm::None)?;
     /// assert_eq!(codec.algorithm(), Algorithm::None);
-    /// // A block of 15 and 4072 zeros, copied from the first, and five more: LZ4 is read all the same.
+    /// // An LZ4 block: one zero, a match that repeats it, and five zeros. The codec still decodes it.
     /// let zeros = [&[0x1f, 0, 1, 0][..], &[255; 15], &[246, 0x50, 0, 0, 0, 0, 0]].concat();
     /// codec.decompress(PageData::new(PageKind::Lz4, &zeros)?, &mut [1; PAGE_SIZE])?;
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -98,7 +98,7 @@ impl PageCodec {
         self.algorithm
     }
 
-    /// The back end that LZ4 runs on.
+    /// Returns the instruction set that LZ4 uses.
     ///
     /// ```
     /// use trueno_zram_core::{PageCodec, cpu::InstructionSet};
@@ -109,7 +109,7 @@ impl PageCodec {
         self.lz4.instruction_set()
     }
 
-    /// Compresses a page; the result borrows `out`, or the page itself if it would not shrink.
+    /// Compresses a page. The result borrows `out`, or the page itself if it would not shrink.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, PageKind};
@@ -140,7 +140,7 @@ impl PageCodec {
         })
     }
 
-    /// Restores a page, whatever it was compressed with. Zstandard data may be several frames, as that format allows.
+    /// Restores a page of any kind. Zstandard data may consist of several frames, as the format allows.
     ///
     /// ```
     /// use trueno_zram_core::{PAGE_SIZE, PageCodec, PageData, PageKind};
@@ -151,12 +151,13 @@ impl PageCodec {
     /// ```
     ///
     /// # Errors
-    /// [`Error::CorruptLz4`](crate::Error::CorruptLz4), [`Error::CorruptZstd`](crate::Error::CorruptZstd) or [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) for data that is no page; what
-    /// `page` holds afterwards is then of no use.
+    /// [`Error::CorruptLz4`](crate::Error::CorruptLz4), [`Error::CorruptZstd`](crate::Error::CorruptZstd) or
+    /// [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) if the data does not decode to exactly one page. The
+    /// contents of `page` are then unspecified.
     pub fn decompress(&mut self, data: PageData<'_>, page: &mut Page) -> Result<()> {
         match data.kind() {
             PageKind::SameFilled => {
-                let word = data.bytes().try_into().expect("PageData holds same-filled pages as one word");
+                let word = data.bytes().try_into().expect("PageData holds a same-filled page as one word");
                 fill_page(page, word);
             }
             PageKind::Raw => page.copy_from_slice(data.bytes()),
@@ -174,9 +175,9 @@ impl PageCodec {
 }
 
 impl Default for PageCodec {
-    /// LZ4 on the best back end of this CPU.
+    /// Creates an LZ4 codec with the fastest instruction set of this CPU.
     fn default() -> Self {
-        Self::new(Algorithm::Lz4).expect("LZ4 on a detected back end is always there")
+        Self::new(Algorithm::Lz4).expect("LZ4 supports every detected instruction set")
     }
 }
 
@@ -184,7 +185,7 @@ impl std::fmt::Debug for PageCodec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageCodec")
             .field("algorithm", &self.algorithm)
-            .field("backend", &self.instruction_set())
+            .field("instruction_set", &self.instruction_set())
             .finish()
     }
 }

@@ -1,11 +1,11 @@
-//! Which vector instructions the CPU has: asked once, proven by tokens.
+//! The CPU's vector instructions, detected at run time and proven by tokens.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// A set of vector instructions that the LZ4 codec runs on. All give the same bytes.
+/// A set of vector instructions that the LZ4 codec can use. All give the same bytes.
 ///
 /// ```
 /// use trueno_zram_core::cpu::InstructionSet;
@@ -14,12 +14,13 @@ use crate::error::{Error, Result};
 /// assert_eq!("scalar".parse(), Ok(InstructionSet::Scalar));
 /// ```
 ///
-/// There is no AVX-512: neither encoder nor decoder gained by wider vectors (0.99 and 0.93 to 0.97 of AVX2's speed). There is
-/// no Neon yet: what it would gain has not been measured on such a CPU, where [`InstructionSet::Scalar`] runs.
+/// There is no AVX-512 variant: wider vectors speed up neither the encoder nor the decoder (0.99 and 0.93 to 0.97 of
+/// AVX2's speed). There is no Neon variant yet: its gain has not been measured. CPUs with Neon use
+/// [`InstructionSet::Scalar`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InstructionSet {
-    /// Portable code, on any CPU.
+    /// Portable code, for any CPU.
     Scalar,
     /// x86-64 with AVX2, BMI1, BMI2 and LZCNT: Intel since 2013, AMD since 2015.
     Avx2,
@@ -28,11 +29,11 @@ pub enum InstructionSet {
 impl InstructionSet {
     const ALL: [Self; 2] = [Self::Scalar, Self::Avx2];
 
-    /// The fastest back end of this CPU.
+    /// Returns the fastest instruction set of this CPU.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, PageCodec, cpu::InstructionSet};
-    /// let codec = PageCodec::with_instruction_set(Algorithm::Lz4, InstructionSet::detect())?; // what `PageCodec::new` does
+    /// let codec = PageCodec::with_instruction_set(Algorithm::Lz4, InstructionSet::detect())?; // like `PageCodec::new`
     /// println!("LZ4 on {}", codec.instruction_set());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -41,24 +42,24 @@ impl InstructionSet {
         Self::available().last().copied().unwrap_or(Self::Scalar)
     }
 
-    /// All back ends of this CPU, the slowest first.
+    /// Returns all instruction sets of this CPU, slowest first.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, PAGE_SIZE, PageCodec, cpu::InstructionSet};
     /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 100) as u8);
-    /// for backend in InstructionSet::available() {
+    /// for set in InstructionSet::available() {
     ///     let mut out = [0; PAGE_SIZE];
-    ///     let compressed = PageCodec::with_instruction_set(Algorithm::Lz4, backend)?.compress(&page, &mut out)?.bytes().len();
-    ///     println!("{backend}: {compressed} bytes"); // the same on all
+    ///     let compressed = PageCodec::with_instruction_set(Algorithm::Lz4, set)?.compress(&page, &mut out)?.bytes().len();
+    ///     println!("{set}: {compressed} bytes"); // the same for all
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|backend| backend.token().is_ok()).collect()
+        Self::ALL.into_iter().filter(|set| set.token().is_ok()).collect()
     }
 
-    /// The proof that this CPU has the instructions.
+    /// Returns proof that this CPU has the instructions.
     pub(crate) fn token(self) -> Result<Token> {
         match self {
             Self::Scalar => Ok(Token::Scalar(Scalar)),
@@ -83,12 +84,12 @@ impl FromStr for InstructionSet {
     type Err = Error;
 
     fn from_str(name: &str) -> Result<Self> {
-        let backend = Self::ALL.into_iter().find(|backend| backend.to_string() == name);
-        backend.ok_or_else(|| Error::Unsupported { what: format!("a back end named {name:?}"), by: "the CPU codec" })
+        let found = Self::ALL.into_iter().find(|set| set.to_string() == name);
+        found.ok_or_else(|| Error::Unsupported { what: format!("the instruction set {name:?}"), by: "the CPU codec" })
     }
 }
 
-/// A back end that this CPU has. Only [`InstructionSet::token`] makes one.
+/// An instruction set that this CPU has. Created only by [`InstructionSet::token`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Token {
     Scalar(Scalar),
@@ -106,18 +107,18 @@ impl Token {
     }
 }
 
-/// Portable arithmetic: every CPU has it.
+/// Portable arithmetic, available on every CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar;
 
-/// A value exists only on a CPU with AVX2, BMI1, BMI2 and LZCNT.
+/// Proof of AVX2, BMI1, BMI2 and LZCNT: a value exists only on a CPU that has them.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx2(());
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
-    /// The only constructor.
+    /// Detects the instructions. This is the only constructor.
     pub(crate) fn detect() -> Option<Self> {
         let all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")

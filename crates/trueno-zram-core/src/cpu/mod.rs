@@ -1,4 +1,4 @@
-//! Compression on the CPU: back ends, single pages, batches on all cores.
+//! Compression on the CPU: instruction sets, single pages, batches on all cores.
 //!
 //! ```
 //! use trueno_zram_core::{Algorithm, PAGE_SIZE, cpu};

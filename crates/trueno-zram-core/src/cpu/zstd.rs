@@ -1,4 +1,4 @@
-//! Pages as Zstandard frames, by the C library.
+//! Pages as Zstandard frames, using the C library.
 
 use zstd::bulk;
 use zstd::zstd_safe::CParameter;
@@ -16,12 +16,12 @@ impl Encoder {
             return Err(Error::ZstdLevel { level, min: *levels.start(), max: *levels.end() });
         }
         let mut compressor = bulk::Compressor::new(level).map_err(failed)?;
-        // Every frame holds one page, so its length need not be stored.
+        // Every frame holds exactly one page, so the length is not stored.
         compressor.set_parameter(CParameter::ContentSizeFlag(false)).map_err(failed)?;
         Ok(Self(compressor))
     }
 
-    /// Returns the length of the frame, or `None` for a page that does not shrink.
+    /// Returns the length of the frame, or `None` if the page does not shrink.
     pub(super) fn encode(&mut self, page: &Page, out: &mut Page) -> Result<Option<usize>> {
         match self.0.compress_to_buffer(page, &mut out[..PAGE_SIZE - 1]) {
             Ok(len_bytes) => Ok(Some(len_bytes)),
@@ -52,7 +52,7 @@ fn failed(error: std::io::Error) -> Error {
     Error::ZstdFailed { reason: error.to_string() }
 }
 
-/// The library reports its errors by name only.
+/// Returns `true` if the output buffer was too small. The library reports errors by name only.
 fn is_destination_too_small(error: &std::io::Error) -> bool {
     error.to_string().contains("Destination buffer is too small")
 }

@@ -1,4 +1,4 @@
-//! Stands in for `zstd.rs` in builds without the feature `zstd`: there are no contexts, and every request is refused.
+//! Replaces `zstd.rs` in builds without the feature `zstd`: contexts cannot be created, and every request is rejected.
 
 use std::convert::Infallible;
 
@@ -9,7 +9,7 @@ pub(super) struct Encoder(Infallible);
 
 impl Encoder {
     pub(super) fn new(_level: i32) -> Result<Self> {
-        Err(refused())
+        Err(unsupported())
     }
 
     pub(super) fn encode(&mut self, _page: &Page, _out: &mut Page) -> Result<Option<usize>> {
@@ -21,7 +21,7 @@ pub(super) struct Decoder(Infallible);
 
 impl Decoder {
     pub(super) fn new() -> Result<Self> {
-        Err(refused())
+        Err(unsupported())
     }
 
     pub(super) fn decode(&mut self, _frame: &[u8], _page: &mut Page) -> Result<()> {
@@ -29,6 +29,6 @@ impl Decoder {
     }
 }
 
-fn refused() -> Error {
+fn unsupported() -> Error {
     Error::Unsupported { what: "Zstandard".to_owned(), by: "this build (without the feature `zstd`)" }
 }

@@ -1,8 +1,8 @@
-//! Which back end suits a batch, and whether offloading it can pay.
+//! Chooses a back end for a batch and predicts whether offloading pays.
 
 use crate::page::PAGE_SIZE;
 
-/// What a batch is compressed on.
+/// The back end that compresses a batch.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{select_backend, BackendSelection, gpu_available};
@@ -22,17 +22,17 @@ pub enum BackendSelection {
     Gpu,
     /// The CPU, with its vector instructions and all cores.
     Simd,
-    /// The CPU, one page after the other.
+    /// The CPU, one page at a time.
     Scalar,
 }
 
-/// From this many pages on, the GPU is worth its launch and transfers.
+/// The smallest batch, in pages, for which the GPU is worth its launch and transfers.
 const GPU_MIN_PAGES: usize = 1000;
-/// From this many pages on, the vector path is worth its set-up.
+/// The smallest batch, in pages, for which the vector path is worth its set-up.
 const SIMD_MIN_PAGES: usize = 4;
 
-/// Picks the back end for a batch of `batch_size` pages: the GPU from 1000 pages on if there is one, else the CPU's
-/// vector path from 4 pages on, else its scalar path.
+/// Selects the back end for a batch of `batch_size` pages: the GPU from 1000 pages on if one is available, otherwise
+/// the CPU's vector path from 4 pages on, otherwise its scalar path.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{select_backend, gpu_available};
@@ -54,21 +54,21 @@ pub fn select_backend(batch_size: usize, gpu_available: bool) -> BackendSelectio
     }
 }
 
-/// What the CPU is taken to compress a second, in GB.
+/// Assumed compression speed of the CPU, in GB/s.
 const CPU_BASELINE_GBPS: f64 = 3.0;
-/// What a batch costs on the GPU however small it is.
+/// Fixed cost of a batch on the GPU, in seconds.
 const GPU_FIXED_S: f64 = 20e-6;
-/// How many times as long the CPU must take.
+/// How many times longer the CPU must take for the rule to hold.
 const PCIE_RULE_FACTOR: f64 = 5.0;
 
-/// Predicts, before a run, whether offloading `pages` pages to a GPU pays by the "PCIe 5x rule".
+/// Predicts, before a run, whether offloading `pages` pages to a GPU pays according to the "PCIe 5x rule".
 ///
-/// True if the CPU's time for the pages, at a baseline of 3 GB/s, is more than 5 times the GPU path's: a fixed 20 us a
-/// batch, the pages' bytes over the bus twice (there and back) at `pcie_gbps`, and the kernel at `gpu_gbps` (all in
-/// 10^9 bytes a second). False for 0 pages, and for speeds that are not above 0.
+/// Returns `true` if the CPU, at a baseline of 3 GB/s, takes more than 5 times as long as the GPU path. The GPU path
+/// takes a fixed 20 us per batch, plus two transfers of the pages (there and back) at `pcie_gbps`, plus the kernel at
+/// `gpu_gbps` (all speeds in 10^9 bytes per second). Returns `false` for 0 pages and for speeds that are not above 0.
 ///
-/// The rule counts transfers and kernel one after the other. A pipeline overlaps them, and only compressed bytes go back:
-/// the GPU can be worth it where the rule says no.
+/// The rule adds up transfers and kernel. A pipeline overlaps them and transfers only compressed bytes back, so the GPU
+/// can be worthwhile where the rule says no.
 ///
 /// ```
 /// use trueno_zram_core::gpu::meets_pcie_rule;
@@ -88,7 +88,7 @@ pub fn meets_pcie_rule(pages: usize, pcie_gbps: f64, gpu_gbps: f64) -> bool {
     if pages == 0 || !(pcie_gbps > 0.0 && gpu_gbps > 0.0) {
         return false;
     }
-    // Rounding does not matter: past 2^53 bytes the fixed cost is long out of sight.
+    // Rounding does not matter: beyond 2^53 bytes the fixed cost is negligible.
     let gigabytes = pages as f64 * PAGE_SIZE as f64 / 1e9;
     let cpu_s = gigabytes / CPU_BASELINE_GBPS;
     let gpu_s = GPU_FIXED_S + 2.0 * gigabytes / pcie_gbps + gigabytes / gpu_gbps;
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_back_end_changes_at_4_and_at_1000_pages() {
+    fn back_end_changes_at_4_and_1000_pages() {
         use BackendSelection::{Gpu, Scalar, Simd};
         for (pages, with_gpu, without) in [
             (0, Scalar, Scalar),
@@ -111,22 +111,22 @@ mod tests {
             (usize::MAX, Gpu, Simd),
         ] {
             assert_eq!(select_backend(pages, true), with_gpu, "{pages} pages with a GPU");
-            assert_eq!(select_backend(pages, false), without, "{pages} pages without");
+            assert_eq!(select_backend(pages, false), without, "{pages} pages without a GPU");
         }
     }
 
     #[test]
-    fn the_rule_turns_where_the_fixed_cost_is_covered() {
-        // At 64 and 500 GB/s a page takes 1365.3 ns on the CPU and 5 x 136.2 ns on the GPU; the fixed cost is 5 x 20 us:
-        // 100 us / 684.4 ns = 146.1 pages.
+    fn rule_holds_once_the_fixed_cost_is_covered() {
+        // At 64 and 500 GB/s a page takes 1365.3 ns on the CPU and 5 x 136.2 ns on the GPU. The fixed cost is 5 x 20
+        // us: 100 us / 684.4 ns = 146.1 pages.
         assert!(!meets_pcie_rule(146, 64.0, 500.0));
         assert!(meets_pcie_rule(147, 64.0, 500.0));
         assert!(meets_pcie_rule(usize::MAX, 64.0, 500.0));
     }
 
     #[test]
-    fn slow_links_and_slow_kernels_never_pay() {
-        // Two transfers at 30 GB/s alone take a fifth of the time at 3 GB/s.
+    fn rule_never_holds_for_slow_links_or_kernels() {
+        // Two transfers at 30 GB/s alone take a fifth of the CPU's time at 3 GB/s.
         assert!(!meets_pcie_rule(usize::MAX, 29.0, f64::INFINITY));
         assert!(meets_pcie_rule(1_000_000, 31.0, f64::INFINITY));
         assert!(!meets_pcie_rule(1_000_000, f64::INFINITY, 15.0));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_or_no_speed_is_no() {
+    fn rule_is_false_for_no_pages_and_invalid_speeds() {
         assert!(!meets_pcie_rule(0, 64.0, 500.0));
         for nonsense in [0.0, -1.0, f64::NAN, f64::NEG_INFINITY] {
             assert!(!meets_pcie_rule(10_000, nonsense, 500.0));

@@ -1,4 +1,4 @@
-//! Values that are dropped on a thread of their own: to free memory of a device may take for ever.
+//! Values dropped on a separate thread, because freeing device memory may block forever.
 
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
@@ -7,16 +7,17 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// A value whose dropping is waited for no longer than a limit.
+/// A value whose drop is waited for no longer than a time limit.
 ///
-/// Device memory and modules are freed when nothing runs in the context any more, kernels of others among it: they share the
-/// primary context. We wait for them in `cuCtxSynchronize`, and would in `cuMemFree` and `cuModuleUnload`, whatever we did; of
-/// `cuMemFreeHost` nothing else is promised. Streams and events are destroyed at once. None of these calls takes a limit:
-/// if one is too long, the thread goes on by itself, and the memory is freed when the kernels end, or never. The context
-/// is not given up for it: a long kernel is not a hung one, and nothing of ours runs.
+/// Device memory and modules are freed only when nothing runs in the context any more, including kernels launched by
+/// other users of the primary context. We wait for them in `cuCtxSynchronize`; `cuMemFree` and `cuModuleUnload` would
+/// wait anyway, and `cuMemFreeHost` gives no better guarantee. Streams and events are destroyed at once. None of these
+/// calls takes a time limit. If one takes too long, its thread continues on its own, and the memory is freed when the
+/// kernels end, or never. The context is not given up for this: a long kernel is not a hung one, and none of our work
+/// is running.
 #[derive(Debug)]
 pub(crate) struct BoundedDrop<T: Send + 'static> {
-    /// There until it is dropped.
+    /// `Some` until dropped.
     value: Option<T>,
     time_limit: Duration,
 }
@@ -31,20 +32,20 @@ impl<T: Send + 'static> Deref for BoundedDrop<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.value.as_ref().expect("there until it is dropped")
+        self.value.as_ref().expect("the value is present until it is dropped")
     }
 }
 
 impl<T: Send + 'static> DerefMut for BoundedDrop<T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.value.as_mut().expect("there until it is dropped")
+        self.value.as_mut().expect("the value is present until it is dropped")
     }
 }
 
 impl<T: Send + 'static> Drop for BoundedDrop<T> {
     fn drop(&mut self) {
         let Some(value) = self.value.take() else { return };
-        // If there is no thread to be had, it leaks: dropped here, it might never return.
+        // Without a new thread the value leaks: dropping it here might never return.
         let value = ManuallyDrop::new(value);
         let (done, ended) = channel::<()>();
         let freeing = thread::Builder::new().name("gpu-free".to_owned()).spawn(move || {
@@ -55,7 +56,7 @@ impl<T: Send + 'static> Drop for BoundedDrop<T> {
         if ended.recv_timeout(self.time_limit) == Err(RecvTimeoutError::Timeout) {
             return;
         }
-        // A second panic would end the process.
+        // A second panic would abort the process.
         if let Err(panic) = freeing.join()
             && !thread::panicking()
         {
@@ -73,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes until it is told, and says when it is done.
+    /// Blocks in `drop` until it receives a message, then sends one.
     struct Slow(Receiver<()>, Sender<()>);
 
     impl Drop for Slow {
@@ -84,26 +85,26 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_long_is_dropped_later() {
+    fn slow_drop_continues_in_the_background() {
         let ((go, gate), (done, ended)) = (channel(), channel());
         let start = Instant::now();
         drop(BoundedDrop::new(Slow(gate, done), Duration::from_millis(5)));
         assert!(start.elapsed() >= Duration::from_millis(5));
-        assert!(ended.try_recv().is_err(), "it is not done yet");
+        assert!(ended.try_recv().is_err(), "the drop is still running");
         go.send(()).unwrap();
-        assert_eq!(ended.recv(), Ok(()), "and then it is");
+        assert_eq!(ended.recv(), Ok(()), "the drop completes later");
     }
 
     #[test]
-    fn what_is_dropped_soon_is_waited_for() {
+    fn fast_drop_is_waited_for() {
         let ((go, gate), (done, ended)) = (channel(), channel());
         go.send(()).unwrap();
         drop(BoundedDrop::new(Slow(gate, done), Duration::from_secs(30)));
-        assert_eq!(ended.try_recv(), Ok(()), "it is done already");
+        assert_eq!(ended.try_recv(), Ok(()), "the drop is complete");
     }
 
     #[test]
-    fn a_panic_is_passed_on() {
+    fn panic_in_drop_is_propagated() {
         struct Panics;
         impl Drop for Panics {
             fn drop(&mut self) {

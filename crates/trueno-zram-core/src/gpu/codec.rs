@@ -1,4 +1,4 @@
-//! The LZ4 kernels on pages that lie in device memory.
+//! The LZ4 kernels, for pages in device memory.
 
 mod compressor;
 mod decompressor;
@@ -17,19 +17,18 @@ use super::stream::Stream;
 pub use compressor::Lz4Compressor;
 pub use decompressor::{Lz4Decompressor, PackedPages};
 
-/// The most pages of one launch: an index entry holds a place of 32 bits, in units of 16 bytes.
+/// Maximum number of pages per launch: an index entry stores a 32-bit offset in units of 16 bytes.
 ///
 /// ```
 /// assert_eq!(trueno_zram_core::gpu::raw::MAX_BATCH_PAGES, 16 << 20);
 /// ```
 pub const MAX_BATCH_PAGES: u32 = 16 << 20;
 
-const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
 const COUNTER_BYTES: usize = size_of::<u32>();
 
-/// What a launch needs beside the caller's buffers. One launch at a time works in it: each waits for the one before,
-/// whatever their streams.
+/// Device memory that a launch needs besides the caller's buffers. Each launch waits for the previous one, even across
+/// streams, so only one uses it at a time.
 #[derive(Debug)]
 struct Workspace {
     next_page: DeviceBuffer,
@@ -48,14 +47,14 @@ impl Workspace {
         })
     }
 
-    /// Waits for the launch before, and sets the page counter back.
+    /// Waits for the previous launch and resets the page counter.
     fn reset(&self, stream: &Stream) -> GpuResult<()> {
         stream.wait_for_event(&self.last_launch)?;
         stream.fill(&self.next_page, 0..COUNTER_BYTES, 0)
     }
 }
 
-/// The kernel's grid for a batch: as many blocks as fit the multiprocessors that it may take, or as have a page.
+/// Returns the grid for a batch: as many blocks as fit on the allowed multiprocessors, or as there are pages for.
 fn grid_of(kernel: &impl Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
     let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
     kernel.grid(pages).min(loaded.resident_blocks()).min(share)
@@ -84,18 +83,18 @@ mod tests {
     use crate::page::PAGE_SIZE;
 
     #[test]
-    fn a_batch_needs_its_room() {
+    fn check_room_rejects_short_buffers() {
         assert_eq!(check_room("input", 8192, 2, PAGE_SIZE), Ok(()));
         assert_eq!(check_room("input", 0, 0, PAGE_SIZE), Ok(()));
         let short = check_room("input", 8191, 2, PAGE_SIZE);
         assert_eq!(short, Err(GpuError::ShortBuffer { what: "input", len_bytes: 8191, needed_bytes: 8192 }));
-        // No product wraps.
+        // The products do not wrap.
         assert!(check_room("index", usize::MAX >> 1, u32::MAX, 8).is_ok());
         assert!(check_room("output", 1 << 40, u32::MAX, PAGE_SIZE).is_err());
     }
 
     #[test]
-    fn a_batch_has_no_more_pages_than_an_index_can_place() {
+    fn check_pages_rejects_more_pages_than_an_index_can_address() {
         assert_eq!(check_pages(MAX_BATCH_PAGES), Ok(()));
         assert!(check_pages(MAX_BATCH_PAGES + 1).is_err());
         let last = u64::from(MAX_BATCH_PAGES - 1) * PAGE_SIZE as u64 / u64::from(PACK_ALIGN_BYTES);

@@ -5,12 +5,12 @@ use crate::error::{Error, Result};
 
 /// The configuration of a GPU compressor.
 ///
-/// A call may pass more pages than `batch_size`: they are split into batches that run through the ring. `async_dma: false`
-/// with one slot runs serially: copy in, compress, copy out.
+/// A call may pass more pages than `batch_size`; they are split into batches that run through the ring. With
+/// `async_dma: false` and one slot, the stages run one after the other: copy in, compress, copy out.
 ///
-/// `batch_size` is 1 to [`MAX_SLOT_PAGES`](Self::MAX_SLOT_PAGES), `ring_buffer_slots` 1 to
-/// [`MAX_RING_SLOTS`](Self::MAX_RING_SLOTS), and their product at most [`MAX_RING_PAGES`](Self::MAX_RING_PAGES), since every slot
-/// takes page-locked and device memory for all its pages.
+/// `batch_size` is 1 to [`MAX_SLOT_PAGES`](Self::MAX_SLOT_PAGES) and `ring_buffer_slots` is 1 to
+/// [`MAX_RING_SLOTS`](Self::MAX_RING_SLOTS). Their product is at most [`MAX_RING_PAGES`](Self::MAX_RING_PAGES), because
+/// every slot takes page-locked and device memory for all of its pages.
 ///
 /// ```
 /// use trueno_zram_core::gpu::GpuBatchConfig;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_that_no_machine_has_memory_for_are_refused() {
+    fn rejects_sizes_out_of_range() {
         let refused = |batch_size, ring_buffer_slots| {
             let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() };
             match config.check() {

@@ -1,4 +1,4 @@
-//! A device's primary context: made current for each call, and given up for good when it breaks.
+//! A device's primary context: made current for each call, and given up for good after a failure.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -9,15 +9,16 @@ use super::device::{Device, DeviceLimits, GpuDeviceInfo};
 use super::driver::{CUcontext, Driver, driver};
 use super::error::{DriverError, GpuError, GpuResult};
 
-/// A device in use. Clones share it; buffers, streams, events and modules keep it alive.
+/// A device in use. Clones share it. Buffers, streams, events and modules keep it alive.
 ///
-/// It is the device's *primary* context, the one that libraries over the CUDA runtime use: memory can be shared with
-/// them. Each call makes it current on the calling thread and restores what was current before, so any thread may call.
+/// This is the device's *primary* context, which libraries built on the CUDA runtime also use, so memory can be shared
+/// with them. Each call makes the context current on the calling thread and restores the previous one, so any thread
+/// may call.
 ///
-/// **When it breaks.** The first error that [poisons](GpuError::poisons_context) the context, or [`abandon`](Self::abandon), ends
-/// its use, by this value and by all others of the process on that device: every later call gives
-/// [`GpuError::ContextLost`] with the first reason, the device cannot be opened again, and what lives in the context is
-/// leaked, not freed. CUDA would refuse to free it, and under a hung kernel would wait for ever.
+/// **Failure.** The first error that [poisons](GpuError::poisons_context) the context, or a call of
+/// [`abandon`](Self::abandon), ends its use: by this value and by all others of the process on that device. Every later
+/// call returns [`GpuError::ContextLost`] with the first reason, and the device cannot be opened again. Objects in the
+/// context are leaked, not freed: CUDA would refuse to free them, and under a hung kernel would wait forever.
 ///
 /// ```
 /// use trueno_zram_core::{Error, gpu::raw::GpuContext};
@@ -40,28 +41,29 @@ struct Inner {
     lost: Arc<Lost>,
 }
 
-/// Why a device's primary context was given up, once it was.
+/// The reason why a device's primary context was given up, once set.
 type Lost = OnceLock<Loss>;
 
-/// Why a context can be used no more.
+/// The reason why a context can no longer be used.
 #[derive(Debug, PartialEq, Eq)]
 struct Loss {
     reason: String,
-    /// Whether it is known that the device does nothing for the context any more.
+    /// Whether the device is known to have stopped all work of the context.
     stopped: bool,
 }
 
-/// The process has one primary context a device: what is lost to one user of it is lost to all.
+/// Returns the shared loss state of a device. A process has one primary context per device, so all its users lose it
+/// together.
 fn lost_of(device_index: u32) -> Arc<Lost> {
     static BY_DEVICE: Mutex<BTreeMap<u32, Arc<Lost>>> = Mutex::new(BTreeMap::new());
-    // A map is whole between any two of its operations, whatever panicked.
+    // The map is consistent between any two of its operations, even after a panic.
     let mut by_device = BY_DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(by_device.entry(device_index).or_default())
 }
 
-// SAFETY: the handle is an opaque token of the driver, which may be used from any thread; the rest is plain data.
+// SAFETY: the handle is an opaque driver token that any thread may use; the rest is plain data.
 unsafe impl Send for Inner {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Inner {}
 
 impl GpuContext {
@@ -75,8 +77,9 @@ impl GpuContext {
     /// ```
     ///
     /// # Errors
-    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the failed call and the CUDA error's name, if
-    /// there is no driver, no such device, the device is not [supported](GpuDeviceInfo::is_supported), or it was given up before.
+    /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the failed call and the name of the CUDA error,
+    /// if there is no driver or no such device, the device is not [supported](GpuDeviceInfo::is_supported), or it was
+    /// given up earlier.
     pub fn new(device_index: u32) -> crate::Result<Self> {
         Self::open(device_index).map_err(GpuError::not_available)
     }
@@ -94,12 +97,13 @@ impl GpuContext {
             return Err(GpuError::ContextLost { reason: loss.reason.clone() });
         }
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the destination is a value of ours, the device the driver's; `Inner::drop` releases it.
+        // SAFETY: the destination is a local variable and the device comes from the driver; `Inner::drop` releases the
+        // context.
         unsafe { driver.cuDevicePrimaryCtxRetain(&raw mut handle, device.handle) }?;
         Ok(Self { inner: Arc::new(Inner { driver, device, limits, handle, lost }) })
     }
 
-    /// The device.
+    /// Returns the description of the device.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
@@ -113,7 +117,7 @@ impl GpuContext {
         &self.inner.device.info
     }
 
-    /// What bounds a launch on it.
+    /// Returns the limits for launches on the device.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
@@ -126,7 +130,7 @@ impl GpuContext {
         &self.inner.limits
     }
 
-    /// Waits until all work of the context, of every stream, is done.
+    /// Waits until all work of the context, in every stream, is done.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
@@ -140,13 +144,13 @@ impl GpuContext {
     /// ```
     ///
     /// # Errors
-    /// Those of the work waited for.
+    /// The errors of that work.
     pub fn synchronize(&self) -> GpuResult<()> {
-        // SAFETY: it takes no arguments; the context is current.
+        // SAFETY: the call takes no arguments; the context is current.
         self.call(|driver| unsafe { driver.cuCtxSynchronize() })
     }
 
-    /// Bytes of device memory that are free now.
+    /// Returns the number of free bytes of device memory.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
@@ -159,12 +163,12 @@ impl GpuContext {
     /// If the driver call fails.
     pub fn free_memory(&self) -> GpuResult<u64> {
         let (mut free, mut total) = (0usize, 0usize);
-        // SAFETY: both destinations are values of ours.
+        // SAFETY: both destinations are local variables.
         self.call(|driver| unsafe { driver.cuMemGetInfo_v2(&raw mut free, &raw mut total) })?;
         Ok(free as u64)
     }
 
-    /// Runs `f` with the context current on this thread, for libraries that use what is current.
+    /// Runs `f` with the context current on this thread, for libraries that use the current context.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
@@ -175,12 +179,13 @@ impl GpuContext {
     /// ```
     ///
     /// # Errors
-    /// If the context is lost, or cannot be made current.
+    /// If the context is lost or cannot be made current.
     pub fn with_current<T>(&self, f: impl FnOnce() -> T) -> GpuResult<T> {
         self.call(|_| Ok(f()))
     }
 
-    /// Gives the context up: for a kernel that hangs, say. Nothing in it can be used again. The first reason given stays.
+    /// Gives the context up, for example because a kernel hangs. Nothing in it can be used again. The first reason is
+    /// kept.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::GpuError;
@@ -189,7 +194,7 @@ impl GpuContext {
     /// context.abandon("a kernel hangs");
     /// let later = DeviceBuffer::new(&context, 4096).err();
     /// assert_eq!(later, Some(GpuError::ContextLost { reason: "a kernel hangs".into() }));
-    /// assert!(GpuContext::new(0).is_err(), "nor can it be opened again");
+    /// assert!(GpuContext::new(0).is_err(), "the device cannot be opened again");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub fn abandon(&self, reason: &str) {
@@ -197,28 +202,28 @@ impl GpuContext {
     }
 
     fn lose(&self, loss: Loss) {
-        // The first reason is the cause; later ones are its consequences.
+        // The first reason is the cause; later ones are consequences.
         let _ = self.inner.lost.set(loss);
     }
 
-    /// Whether the context was lost in a way that has stopped all its copies.
+    /// Returns `true` if the context was lost in a way that has stopped all of its copies.
     pub(crate) fn has_stopped(&self) -> bool {
         self.inner.lost.get().is_some_and(|loss| loss.stopped)
     }
 
-    /// Why the context is lost, if it is.
+    /// Returns the reason why the context is lost, if it is.
     pub(crate) fn loss(&self) -> Option<&str> {
         self.inner.lost.get().map(|loss| loss.reason.as_str())
     }
 
-    /// Whether the context was given up.
+    /// Returns `true` if the context was given up.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::GpuContext;
     /// let context = GpuContext::new(0)?;
     /// let finished = context.synchronize();
     /// if context.is_lost() {
-    ///     println!("from here on the CPU does it: {finished:?}");
+    ///     println!("the CPU takes over: {finished:?}");
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -227,7 +232,8 @@ impl GpuContext {
         self.inner.lost.get().is_some()
     }
 
-    /// The one way to the driver: refuses a lost context, makes it current, and notices errors that poison it.
+    /// Calls the driver. All calls go through here: a lost context is rejected, the context is made current, and errors
+    /// that poison it are recorded.
     pub(crate) fn call<T>(&self, f: impl FnOnce(&Driver) -> Result<T, DriverError>) -> GpuResult<T> {
         if let Some(loss) = self.inner.lost.get() {
             return Err(GpuError::ContextLost { reason: loss.reason.clone() });
@@ -245,17 +251,18 @@ impl GpuContext {
         })
     }
 
-    /// For `Drop`, which can report nothing: a lost context's objects are leaked, and other failures leave nothing to do.
+    /// Like `call`, for `Drop`, which cannot report errors. The objects of a lost context are leaked; other failures
+    /// are ignored.
     pub(crate) fn call_in_drop(&self, f: impl FnOnce(&Driver) -> Result<(), DriverError>) {
         let _ = self.call(f);
     }
 
-    /// Refuses what belongs to another context.
+    /// Rejects an object that belongs to another context.
     pub(crate) fn check_same(&self, other: &Self, what: &'static str) -> GpuResult<()> {
         if self.is_same(other) { Ok(()) } else { Err(GpuError::ForeignContext { what }) }
     }
 
-    /// Contexts opened twice on one device are the same primary context.
+    /// Returns `true` if both are the same primary context. Contexts opened twice on one device are.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.inner.handle == other.inner.handle
     }
@@ -270,13 +277,13 @@ impl fmt::Debug for GpuContext {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.lost.get().is_none() {
-            // SAFETY: `open` retained it once; nothing of ours lives in it, since all hold the `Arc`.
+            // SAFETY: `open` retained it once; none of our objects are left in it, since each holds the `Arc`.
             let _ = unsafe { self.driver.cuDevicePrimaryCtxRelease_v2(self.device.handle) };
         }
     }
 }
 
-/// A context made current on this thread. Popped on unwinding too, so that the caller's own context is back in its place.
+/// A context made current on this thread. It is popped on unwinding too, which restores the caller's own context.
 struct Current<'a> {
     driver: &'a Driver,
 }
@@ -296,7 +303,7 @@ impl<'a> Current<'a> {
 
     fn pop_of(driver: &Driver) -> Result<(), DriverError> {
         let mut popped = std::ptr::null_mut();
-        // SAFETY: the destination is a value of ours; `push` put a context on this thread's stack.
+        // SAFETY: the destination is a local variable; `push` put a context on this thread's stack.
         unsafe { driver.cuCtxPopCurrent_v2(&raw mut popped) }
     }
 }
@@ -313,17 +320,17 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn without_a_driver_the_error_says_so() {
+    fn missing_driver_is_named_in_the_error() {
         if driver().err() != Some(GpuError::NoDriver) {
-            return; // tests/gpu_device.rs has the rest.
+            return; // A driver is installed; see tests/gpu_device.rs.
         }
-        let Err(Error::GpuNotAvailable(why)) = GpuContext::new(0) else { panic!("another answer") };
+        let Err(Error::GpuNotAvailable(why)) = GpuContext::new(0) else { panic!("expected GpuNotAvailable") };
         assert!(why.contains("libcuda"), "{why}");
     }
 
     #[test]
-    fn a_loss_is_shared_by_device_and_keeps_its_first_reason() {
-        // No machine has as many devices: no other test is disturbed.
+    fn loss_is_shared_per_device_and_keeps_its_first_reason() {
+        // No machine has that many devices, so no other test is affected.
         let loss = |reason: &str| Loss { reason: reason.to_owned(), stopped: false };
         let (one, same, other) = (lost_of(u32::MAX), lost_of(u32::MAX), lost_of(u32::MAX - 1));
         assert_eq!(one.set(loss("first")), Ok(()));
@@ -333,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_not_there_is_an_error() {
+    fn rejects_a_device_that_does_not_exist() {
         assert!(matches!(GpuContext::new(u32::MAX), Err(Error::GpuNotAvailable(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The devices that the driver lists, and what batches suit them.
+//! The devices that the driver lists, and their optimal batch sizes.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -8,10 +8,11 @@ use super::driver::{CUdevice, CUdevice_attribute, Driver, driver, non_negative};
 use super::error::{GpuError, GpuResult};
 use crate::page::PAGE_SIZE;
 
-/// Whether this machine has a GPU that can compress pages: an NVIDIA driver that loads, and a device it
-/// [supports](GpuDeviceInfo::is_supported).
+/// Returns `true` if this machine has a GPU that can compress pages: an NVIDIA driver that loads, and a
+/// [supported](GpuDeviceInfo::is_supported) device.
 ///
-/// Asked of the driver at run time, once a process; never panics, whatever is or is not installed.
+/// The driver is queried at run time, once per process. This function never panics, whether a driver is installed or
+/// not.
 ///
 /// ```
 /// use trueno_zram_core::gpu::gpu_available;
@@ -26,7 +27,7 @@ pub fn gpu_available() -> bool {
     *AVAILABLE.get_or_init(|| GpuDeviceInfo::all().iter().any(GpuDeviceInfo::is_supported))
 }
 
-/// What a device is driven through.
+/// The interface through which a device is used.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{GpuBackend, GpuDeviceInfo};
@@ -37,11 +38,11 @@ pub fn gpu_available() -> bool {
 pub enum GpuBackend {
     /// NVIDIA's driver.
     Cuda,
-    /// Anything else. Such devices can be described, and are not supported.
+    /// Any other interface. Such devices can be described but are not supported.
     Other,
 }
 
-/// What is known of a GPU.
+/// The description of a GPU.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{GpuBackend, GpuDeviceInfo};
@@ -63,25 +64,25 @@ pub enum GpuBackend {
 pub struct GpuDeviceInfo {
     /// The driver's index, for [`GpuBatchConfig::device_index`](super::GpuBatchConfig::device_index).
     pub index: u32,
-    /// The product's name.
+    /// Product name.
     pub name: String,
     /// Bytes of device memory.
     pub total_memory: u64,
     /// Bytes of L2 cache.
     pub l2_cache_size: u64,
-    /// Major and minor number.
+    /// Compute capability, as major and minor number.
     pub compute_capability: (u32, u32),
-    /// What it is driven through.
+    /// The interface through which the device is used.
     pub backend: GpuBackend,
 }
 
 impl GpuDeviceInfo {
-    /// The fewest pages that [`optimal_batch_size`](Self::optimal_batch_size) gives: less does not fill a GPU.
-    const LEAST_BATCH_PAGES: u64 = 6_144;
-    /// The oldest compute capability that the kernels run on.
-    const LEAST_CAPABILITY: (u32, u32) = (7, 0);
+    /// The smallest [`optimal_batch_size`](Self::optimal_batch_size): fewer pages do not fill a GPU.
+    const MIN_BATCH_PAGES: u64 = 6_144;
+    /// The lowest compute capability that the kernels support.
+    const MIN_CAPABILITY: (u32, u32) = (7, 0);
 
-    /// All devices that the driver lists, supported or not; none where there is no driver.
+    /// Returns all devices that the driver lists, supported or not. The list is empty if there is no driver.
     ///
     /// ```
     /// for device in trueno_zram_core::gpu::GpuDeviceInfo::all() {
@@ -92,11 +93,11 @@ impl GpuDeviceInfo {
     pub fn all() -> Vec<Self> {
         let Ok(driver) = driver() else { return Vec::new() };
         let count = device_count(driver).unwrap_or(0);
-        // A device that cannot even be described is of no use to anyone.
+        // Skip devices that cannot even be described.
         (0..count).filter_map(|index| Device::find(driver, index).ok()).map(|device| device.info).collect()
     }
 
-    /// Pages that fill 80 % of the L2 cache, but 6,144 at least.
+    /// Returns the number of pages that fill 80 % of the L2 cache, but at least 6,144.
     ///
     /// H100: 10,240; A100: 8,192; RTX 4090: 14,745; RTX 3090: 6,144.
     ///
@@ -110,11 +111,11 @@ impl GpuDeviceInfo {
     #[must_use]
     pub fn optimal_batch_size(&self) -> usize {
         let in_cache = self.l2_cache_size / 5 * 4 + self.l2_cache_size % 5 * 4 / 5;
-        let pages = (in_cache / PAGE_SIZE as u64).max(Self::LEAST_BATCH_PAGES);
+        let pages = (in_cache / PAGE_SIZE as u64).max(Self::MIN_BATCH_PAGES);
         usize::try_from(pages).unwrap_or(usize::MAX)
     }
 
-    /// Whether pages can be compressed on it: CUDA, compute capability 7.0 or higher.
+    /// Returns `true` if pages can be compressed on the device: CUDA with compute capability 7.0 or higher.
     ///
     /// ```
     /// use trueno_zram_core::gpu::GpuDeviceInfo;
@@ -123,33 +124,33 @@ impl GpuDeviceInfo {
     /// ```
     #[must_use]
     pub fn is_supported(&self) -> bool {
-        self.backend == GpuBackend::Cuda && self.compute_capability >= Self::LEAST_CAPABILITY
+        self.backend == GpuBackend::Cuda && self.compute_capability >= Self::MIN_CAPABILITY
     }
 }
 
-/// What bounds a kernel launch on a device.
+/// The limits of a device for kernel launches.
 ///
 /// ```no_run
 /// let context = trueno_zram_core::gpu::raw::GpuContext::new(0)?;
 /// let limits = context.limits();
-/// println!("{} SMs, {} KiB of shared memory a block", limits.multiprocessors, limits.shared_bytes_per_block >> 10);
+/// println!("{} SMs, {} KiB of shared memory per block", limits.multiprocessors, limits.shared_bytes_per_block >> 10);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
-    /// The most shared memory a block can have, for kernels that ask for more than the usual 48 KiB.
+    /// Maximum shared memory per block, for kernels that request more than the usual 48 KiB.
     pub shared_bytes_per_block: u32,
-    /// Shared memory of one multiprocessor.
+    /// Shared memory per multiprocessor.
     pub shared_bytes_per_multiprocessor: u32,
-    /// The most threads resident on one multiprocessor.
+    /// Maximum number of resident threads per multiprocessor.
     pub threads_per_multiprocessor: u32,
-    /// The CUDA version that the driver knows, such as 13000 for 13.0.
+    /// The CUDA version of the driver, such as 13000 for 13.0.
     pub driver_version: u32,
 }
 
-/// A device of the driver.
+/// A device listed by the driver.
 pub(crate) struct Device {
     pub(crate) handle: CUdevice,
     pub(crate) info: GpuDeviceInfo,
@@ -161,10 +162,10 @@ impl Device {
         let ordinal = i32::try_from(index).ok().filter(|_| index < count);
         let ordinal = ordinal.ok_or(GpuError::NoDevice { index, count })?;
         let mut handle = 0;
-        // SAFETY: the destination is a value of ours; the ordinal is below the count.
+        // SAFETY: the destination is a local variable; the ordinal is below the count.
         unsafe { driver.cuDeviceGet(&raw mut handle, ordinal) }?;
         let mut total_memory = 0usize;
-        // SAFETY: the destination is a value of ours; the device is the driver's.
+        // SAFETY: the destination is a local variable; the device comes from the driver.
         unsafe { driver.cuDeviceTotalMem_v2(&raw mut total_memory, handle) }?;
         use CUdevice_attribute as A;
         let attribute = |which, what| attribute(driver, handle, which, what);
@@ -186,21 +187,21 @@ impl Device {
         use CUdevice_attribute as A;
         let attribute = |which, what| attribute(driver, self.handle, which, what);
         let mut version = 0;
-        // SAFETY: the destination is a value of ours.
+        // SAFETY: the destination is a local variable.
         unsafe { driver.cuDriverGetVersion(&raw mut version) }?;
         Ok(DeviceLimits {
             multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, "SM count")?,
             shared_bytes_per_block: attribute(
                 A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-                "shared memory a block",
+                "shared memory per block",
             )?,
             shared_bytes_per_multiprocessor: attribute(
                 A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-                "shared memory an SM",
+                "shared memory per SM",
             )?,
             threads_per_multiprocessor: attribute(
                 A::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
-                "threads an SM",
+                "threads per SM",
             )?,
             driver_version: non_negative("driver version", version)?,
         })
@@ -209,14 +210,14 @@ impl Device {
 
 fn device_count(driver: &Driver) -> GpuResult<u32> {
     let mut count = 0;
-    // SAFETY: the destination is a value of ours.
+    // SAFETY: the destination is a local variable.
     unsafe { driver.cuDeviceGetCount(&raw mut count) }?;
     non_negative("device count", count)
 }
 
 fn attribute(driver: &Driver, device: CUdevice, which: CUdevice_attribute, what: &'static str) -> GpuResult<u32> {
     let mut value = 0;
-    // SAFETY: the destination is a value of ours; the device is the driver's.
+    // SAFETY: the destination is a local variable; the device comes from the driver.
     unsafe { driver.cuDeviceGetAttribute(&raw mut value, which, device) }?;
     non_negative(what, value)
 }
@@ -224,7 +225,7 @@ fn attribute(driver: &Driver, device: CUdevice, which: CUdevice_attribute, what:
 fn name(driver: &Driver, device: CUdevice) -> GpuResult<String> {
     const ROOM_BYTES: u8 = 255;
     let mut bytes = [0u8; ROOM_BYTES as usize + 1];
-    // SAFETY: the destination is one byte longer than it is said to be, so that a zero always ends it.
+    // SAFETY: the destination is one byte longer than the length passed, so it always ends with a zero.
     unsafe { driver.cuDeviceGetName(bytes.as_mut_ptr().cast(), ROOM_BYTES.into(), device) }?;
     let text = CStr::from_bytes_until_nul(&bytes).expect("the last byte stays zero");
     Ok(text.to_string_lossy().into_owned())
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn optimal_batches_are_those_of_the_table() {
+    fn optimal_batch_sizes_match_the_table() {
         const MIB: u64 = 1 << 20;
         for (name, l2_mib, pages) in
             [("H100", 50, 10_240), ("A100", 40, 8_192), ("RTX 4090", 72, 14_745), ("RTX 3090", 6, 6_144)]
@@ -254,13 +255,13 @@ mod tests {
             assert_eq!(device(l2_mib * MIB, (8, 0)).optimal_batch_size(), pages, "{name}");
         }
         assert_eq!(device(30 * MIB, (8, 0)).optimal_batch_size(), 6_144, "exactly 80 % of 30 MiB");
-        assert_eq!(device(30 * MIB + 5120, (8, 0)).optimal_batch_size(), 6_145, "a page more");
+        assert_eq!(device(30 * MIB + 5120, (8, 0)).optimal_batch_size(), 6_145, "one page more");
         assert_eq!(device(0, (8, 0)).optimal_batch_size(), 6_144);
         assert!(device(u64::MAX, (8, 0)).optimal_batch_size() > 1 << 50);
     }
 
     #[test]
-    fn supported_from_volta_on() {
+    fn supports_compute_capability_7_0_and_higher() {
         for (capability, supported) in
             [((6, 2), false), ((7, 0), true), ((7, 5), true), ((9, 0), true), ((12, 0), true), ((0, 9), false)]
         {
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answers_agree_and_stay() {
+    fn device_queries_are_consistent_and_repeatable() {
         let supported = GpuDeviceInfo::all().iter().any(GpuDeviceInfo::is_supported);
         assert_eq!(gpu_available(), supported);
         assert_eq!(gpu_available(), supported);

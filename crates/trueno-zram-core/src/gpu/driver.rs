@@ -1,9 +1,9 @@
-//! The CUDA driver, found at run time: the one file that touches cudarc.
+//! The CUDA driver, found at run time. This is the only file that uses cudarc.
 //!
-//! Not called through cudarc's own functions, for two reasons: they panic where a symbol is missing, and they return an
-//! `enum` of the errors of one CUDA version, so that an error which a newer driver invents would be undefined behaviour.
-//! Here the functions are looked up once, together, and return plain numbers; cudarc's declarations check the
-//! signatures when this file is compiled.
+//! The driver is not called through cudarc's own functions, for two reasons: they panic if a symbol is missing, and
+//! they return an `enum` of one CUDA version's errors, so an error introduced by a newer driver would be undefined
+//! behaviour. Here the functions are looked up once, all together, and return plain numbers. cudarc's declarations
+//! check the signatures at compile time.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
@@ -15,9 +15,9 @@ pub(crate) use cudarc::driver::sys::{
     CUmodule, CUstream,
 };
 
-use super::error::{DriverError, GpuError, GpuResult};
+use super::error::{DriverError, GpuError, GpuResult, IS_STATIC_BUILD};
 
-/// Not among the functions below: cudarc declares its argument as the `enum` that is avoided here.
+/// Not among the functions below because cudarc declares its argument as the `enum` that is avoided here.
 type GetErrorName = unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint;
 
 macro_rules! driver_functions {
@@ -29,7 +29,7 @@ macro_rules! driver_functions {
             $($symbol: unsafe extern "C" fn($($ty),*) -> c_uint,)*
         }
 
-        // cudarc's declarations, made from CUDA's headers, have the same arguments: or this does not compile.
+        // This compiles only if cudarc's declarations, generated from CUDA's headers, have the same arguments.
         $(const _: unsafe fn($($ty),*) -> sys::CUresult = sys::$symbol;)*
 
         impl Driver {
@@ -46,10 +46,10 @@ macro_rules! driver_functions {
         impl Driver {
             $(
                 /// # Safety
-                /// The arguments are as CUDA's documentation of the function asks.
+                /// The arguments must satisfy CUDA's documentation of the function.
                 pub(crate) unsafe fn $symbol(&self, $($arg: $ty),*) -> Result<(), DriverError> {
-                    // SAFETY: the pointer is the driver's function of that name, whose signature cudarc's declaration
-                    // confirms; the caller upholds what the function asks of its arguments.
+                    // SAFETY: the pointer is the driver's function of that name, and cudarc's declaration confirms the
+                    // signature. The caller upholds the function's requirements on the arguments.
                     let status = unsafe { (self.$symbol)($($arg),*) };
                     self.check(stringify!($symbol), status)
                 }
@@ -122,33 +122,36 @@ driver_functions! {
     );
 }
 
-/// The driver, loaded and initialised on the first call. The answer, good or bad, is kept: neither libraries nor
-/// devices come and go under a running process.
+/// Returns the driver, loaded and initialised on the first call. The result, good or bad, is kept: libraries and
+/// devices do not come and go while a process runs.
 pub(crate) fn driver() -> GpuResult<&'static Driver> {
     static DRIVER: OnceLock<GpuResult<Driver>> = OnceLock::new();
     DRIVER.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
 fn load() -> GpuResult<Driver> {
-    // SAFETY: loading libcuda runs its initialisers, which is what an NVIDIA driver is installed for.
+    if IS_STATIC_BUILD {
+        return Err(GpuError::NoDriver);
+    }
+    // SAFETY: loading libcuda runs its initialisers, as intended by installing an NVIDIA driver.
     if !unsafe { sys::is_culib_present() } {
         return Err(GpuError::NoDriver);
     }
-    // The library can still vanish before cudarc loads it again, and cudarc then panics.
+    // The library can still disappear before cudarc loads it again, and cudarc then panics.
     std::panic::catch_unwind(|| {
         // SAFETY: as above.
         unsafe { sys::culib() };
     })
     .map_err(|_| GpuError::NoDriver)?;
     let driver = Driver::find()?;
-    // SAFETY: 0 is the only value that CUDA allows; it may be called at any time.
+    // SAFETY: 0 is the only value that CUDA allows; the function may be called at any time.
     unsafe { driver.cuInit(0) }?;
     Ok(driver)
 }
 
-/// Looks a function up in libcuda, which `load` has loaded for good.
+/// Looks up a function in libcuda. `load` has loaded the library for the lifetime of the process.
 fn symbol<F: Copy>(name: &'static str) -> GpuResult<F> {
-    // SAFETY: `load` has loaded the library already.
+    // SAFETY: `load` has already loaded the library.
     let library = unsafe { sys::culib() };
     // SAFETY: the type is the signature of that function; see `driver_functions`.
     let found = unsafe { library.get::<F>(name.as_bytes()) };
@@ -160,27 +163,27 @@ impl Driver {
         match status {
             0 => Ok(()),
             number => {
-                // The documentation speaks of `cuMemAlloc`; that libraries export a second version is no one's concern.
+                // CUDA's documentation says `cuMemAlloc`; the suffix `_v2` is a detail of the library's exports.
                 let call = symbol.trim_end_matches("_v2");
                 Err(DriverError { call, code: self.error_name(number), number })
             }
         }
     }
 
-    /// The name as the driver itself has it: it knows its own errors, however new.
+    /// Returns the driver's own name for an error, so that errors of newer drivers have names too.
     fn error_name(&self, number: c_uint) -> &'static str {
         let mut name = std::ptr::null();
-        // SAFETY: any number may be asked for; the destination is a pointer of ours.
+        // SAFETY: any number is allowed; the destination is a local variable.
         let status = unsafe { (self.get_error_name)(number, &raw mut name) };
         if status != 0 || name.is_null() {
             return "unknown CUDA error";
         }
-        // SAFETY: on success it is a C string in libcuda, which is never unloaded.
+        // SAFETY: on success this is a C string in libcuda, which is never unloaded.
         unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("unknown CUDA error")
     }
 }
 
-/// Turns a count or size that the driver gives as a C `int` into a `u32`.
+/// Converts a count or size that the driver returns as a C `int` to a `u32`.
 pub(crate) fn non_negative(what: &'static str, value: c_int) -> GpuResult<u32> {
     u32::try_from(value).map_err(|_| GpuError::OutOfRange { what, value: value.into() })
 }

@@ -1,6 +1,6 @@
-//! What can go wrong between here and the GPU, by the call that failed.
+//! Errors between this crate and the GPU, by the call that failed.
 
-/// A call of the CUDA driver that failed.
+/// A failed call of the CUDA driver.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::GpuError;
@@ -19,12 +19,12 @@ pub struct DriverError {
     pub call: &'static str,
     /// The name of the CUDA error, such as `CUDA_ERROR_ILLEGAL_ADDRESS`.
     pub code: &'static str,
-    /// Its number, such as 700.
+    /// The number of the CUDA error, such as 700.
     pub number: u32,
 }
 
-/// Errors after which CUDA refuses all further work of a context: the kernel, the device or the driver failed.
-/// Each is documented to leave the context, or the process's use of CUDA, unusable.
+/// Errors after which CUDA rejects all further work of a context: the kernel, the device or the driver failed. Each is
+/// documented to leave the context, or the process's use of CUDA, unusable.
 const POISONING: [u32; 17] = [
     4,   // CUDA_ERROR_DEINITIALIZED
     46,  // CUDA_ERROR_DEVICE_UNAVAILABLE
@@ -45,19 +45,19 @@ const POISONING: [u32; 17] = [
     999, // CUDA_ERROR_UNKNOWN: what a lost device gives
 ];
 
-/// Of these, the ones that a kernel causes: CUDA ends the context's work, copies among it, before it reports them. After the
-/// others nothing is known of copies under way.
+/// The poisoning errors that a kernel causes. CUDA stops the context's work, including copies, before it reports them.
+/// After the other errors nothing is known about copies in flight.
 const STOPPING: [u32; 9] = [700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 impl DriverError {
     pub(crate) const NOT_READY: u32 = 600;
 
-    /// Whether the device has stopped all work of the context.
+    /// Returns `true` if the device has stopped all work of the context.
     pub(crate) fn has_stopped_device(&self) -> bool {
         STOPPING.contains(&self.number)
     }
 
-    /// Whether the context can be used no more.
+    /// Returns `true` if the context can no longer be used.
     ///
     /// ```
     /// use trueno_zram_core::gpu::DriverError;
@@ -71,154 +71,171 @@ impl DriverError {
     }
 }
 
-/// Why the GPU did not do what it was asked.
+/// Whether this build is static and so cannot load the driver's library at run time. On Windows static builds can.
+pub(crate) const IS_STATIC_BUILD: bool = cfg!(all(unix, target_feature = "crt-static"));
+
+/// The text of [`GpuError::NoDriver`].
+const NO_DRIVER: &str = if IS_STATIC_BUILD {
+    "libcuda cannot be loaded: this is a static build, which cannot load a driver at run time; \
+     use a dynamically linked build for the GPU"
+} else {
+    "libcuda cannot be loaded: no NVIDIA driver is installed"
+};
+
+/// The error of a GPU operation.
 ///
 /// ```
 /// use trueno_zram_core::gpu::GpuError;
-/// assert_eq!(GpuError::NoDevice { index: 1, count: 1 }.to_string(), "there is no CUDA device 1: the driver lists 1");
+/// assert_eq!(GpuError::NoDevice { index: 1, count: 1 }.to_string(), "CUDA device 1 does not exist: the driver lists 1");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// No NVIDIA driver is installed, or it cannot be loaded.
-    #[error("libcuda cannot be loaded: there is no NVIDIA driver")]
+    /// No NVIDIA driver is installed, it cannot be loaded, or this is a static build, which cannot load one.
+    #[error("{NO_DRIVER}")]
     NoDriver,
-    /// The driver is older than anything supported, or broken.
+    /// The driver is broken or older than any supported version.
     #[error("libcuda has no {symbol}: the NVIDIA driver is broken or older than CUDA 11.0")]
     MissingSymbol {
-        /// The function that is not there.
+        /// The missing function.
         symbol: &'static str,
     },
-    /// The driver lists no device of that index.
-    #[error("there is no CUDA device {index}: the driver lists {count}")]
+    /// The driver lists no device with that index.
+    #[error("CUDA device {index} does not exist: the driver lists {count}")]
     NoDevice {
-        /// The index asked for.
+        /// The requested index.
         index: u32,
-        /// Devices listed.
+        /// The number of devices listed.
         count: u32,
     },
-    /// The device is older than compute capability 7.0.
-    #[error("{name} has compute capability {major}.{minor}; 7.0 is needed")]
+    /// The device's compute capability is below 7.0.
+    #[error("{name} has compute capability {major}.{minor}; 7.0 or higher is required")]
     OldDevice {
         /// The device's name.
         name: String,
-        /// Its compute capability.
+        /// Major number of its compute capability.
         major: u32,
-        /// The part after the point.
+        /// Minor number of its compute capability.
         minor: u32,
     },
     /// A driver call failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The context was given up earlier: an error poisoned it, or a kernel hung.
+    /// The context was given up earlier, because an error poisoned it or a kernel hung.
     #[error("the CUDA context was given up: {reason}")]
     ContextLost {
         /// The first failure.
         reason: String,
     },
-    /// The driver did not accept a kernel's text.
-    #[error("the driver refuses the PTX: {error}\n{log}")]
+    /// A compressor was used in a child of the process that created it.
+    #[error("the compressor belongs to process {owner}; a forked child must create its own")]
+    OtherProcess {
+        /// The process that created it.
+        owner: u32,
+    },
+    /// The driver rejected a kernel's PTX.
+    #[error("the driver rejected the PTX: {error}\n{log}")]
     Ptx {
         /// The failed call.
         error: DriverError,
-        /// What the driver's compiler says, with line numbers.
+        /// The messages of the driver's compiler, with line numbers.
         log: String,
     },
-    /// Text that cannot be handed to the driver: it has a zero byte inside.
-    #[error("a zero byte at {at} of a text for the driver")]
+    /// A string for the driver contains a zero byte.
+    #[error("a string for the driver contains a zero byte at {at}")]
     ZeroByte {
-        /// Its position.
+        /// Position of the zero byte.
         at: usize,
     },
-    /// A launch with other arguments than the kernel declares.
+    /// The arguments of a launch do not match the kernel's parameters.
     #[error("{kernel} takes {expected}, not {given}")]
     Arguments {
         /// The kernel.
         kernel: String,
-        /// Its parameters.
+        /// The kernel's parameters.
         expected: String,
-        /// The arguments.
+        /// The given arguments.
         given: String,
     },
-    /// A kernel that cannot be written for the device.
-    #[error("{kernel} cannot be written for this device: {reason}")]
+    /// A kernel cannot be generated for the device.
+    #[error("{kernel} cannot be generated for this device: {reason}")]
     Kernel {
         /// The kernel.
         kernel: String,
-        /// What the device lacks.
+        /// The feature that the device lacks.
         reason: String,
     },
-    /// A kernel of which not one block fits a multiprocessor.
-    #[error("{kernel}: a block of {threads} threads with {shared_bytes} bytes of shared memory does not fit")]
+    /// Not even one block of the kernel fits on a multiprocessor.
+    #[error("{kernel}: a block of {threads} threads with {shared_bytes} bytes of shared memory does not fit an SM")]
     BlockTooLarge {
         /// The kernel.
         kernel: String,
-        /// Threads a block.
+        /// Threads per block.
         threads: u32,
-        /// Shared memory a block.
+        /// Shared memory per block.
         shared_bytes: u32,
     },
-    /// A buffer that is too small for so many pages.
-    #[error("the {what} buffer has {len_bytes} bytes; {needed_bytes} are needed")]
+    /// A buffer is too small for the pages.
+    #[error("the {what} buffer has {len_bytes} bytes; {needed_bytes} are required")]
     ShortBuffer {
-        /// Its part in the launch.
+        /// The buffer's role in the launch.
         what: &'static str,
-        /// What it has.
+        /// The buffer's length.
         len_bytes: usize,
-        /// What the pages need.
+        /// The length that the pages need.
         needed_bytes: u64,
     },
-    /// A length that must be a multiple of something and is not.
-    #[error("the {what}, {value}, is no multiple of {align}")]
+    /// A length is not a multiple of the required alignment.
+    #[error("the {what} is {value}, which is not a multiple of {align}")]
     Misaligned {
-        /// Its meaning.
+        /// The meaning of the length.
         what: &'static str,
         /// The length.
         value: u64,
-        /// What it must be a multiple of.
+        /// The required alignment.
         align: u32,
     },
     /// A buffer, stream or event of one context was used in another.
     #[error("{what} belongs to another CUDA context")]
     ForeignContext {
-        /// What was misplaced.
+        /// The object.
         what: &'static str,
     },
-    /// A copy that would leave its buffer.
+    /// A copy would exceed its buffer.
     #[error("bytes {offset} to {offset} + {len_bytes} lie outside the buffer of {buffer_len_bytes} bytes")]
     OutsideBuffer {
-        /// Where it would start.
+        /// Start of the copy.
         offset: usize,
-        /// Its length.
+        /// Length of the copy.
         len_bytes: usize,
-        /// What there is.
+        /// Length of the buffer.
         buffer_len_bytes: usize,
     },
     /// The GPU did not finish in time.
     #[error("the GPU did not finish within {timeout_ms} ms")]
     TimedOut {
-        /// The limit.
+        /// The time limit.
         timeout_ms: u128,
     },
-    /// The device's index does not describe the pages that it was given.
-    #[error("the device's index entry of page {page} makes no sense: {bits:#018x}")]
+    /// The index that the device wrote does not describe the given pages.
+    #[error("the device's index entry for page {page} makes no sense: {bits:#018x}")]
     WrongIndex {
-        /// The page, in its batch.
+        /// The page's number in its batch.
         page: usize,
-        /// The entry.
+        /// The index entry.
         bits: u64,
     },
-    /// A value that the driver gave, or should be given, does not fit its type.
+    /// A value from or for the driver does not fit its type.
     #[error("{what} is out of range: {value}")]
     OutOfRange {
-        /// Its meaning.
+        /// The meaning of the value.
         what: &'static str,
         /// The value.
         value: i128,
     },
 }
 
-/// Result of the layer over the driver.
+/// The result type of the driver layer.
 ///
 /// ```
 /// fn listed() -> trueno_zram_core::gpu::raw::GpuResult<usize> {
@@ -229,7 +246,7 @@ pub enum GpuError {
 pub type GpuResult<T> = Result<T, GpuError>;
 
 impl GpuError {
-    /// Whether the context that gave this error can be used no more.
+    /// Returns `true` if the context that returned this error can no longer be used.
     ///
     /// ```
     /// use trueno_zram_core::gpu::GpuError;
@@ -247,7 +264,7 @@ impl GpuError {
 }
 
 impl GpuError {
-    /// The driver is older than the PTX version of a text: an older version may do.
+    /// Returns `true` if the driver is too old for the PTX version. An older version may work.
     pub(crate) fn is_unsupported_ptx_version(&self) -> bool {
         const UNSUPPORTED_PTX_VERSION: u32 = 222;
         matches!(self, Self::Ptx { error, .. } if error.number == UNSUPPORTED_PTX_VERSION)
@@ -255,7 +272,7 @@ impl GpuError {
 }
 
 impl GpuError {
-    /// The error of a device that cannot be opened or set up.
+    /// Converts the error of a device that cannot be opened or set up.
     pub(crate) fn not_available(self) -> crate::Error {
         crate::Error::GpuNotAvailable(self.to_string())
     }
@@ -278,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_names_the_call_the_code_and_the_number() {
+    fn message_names_call_code_and_number() {
         let error = DriverError { call: "cuLaunchKernel", code: "CUDA_ERROR_LAUNCH_FAILED", number: 719 };
         assert_eq!(error.to_string(), "cuLaunchKernel: CUDA_ERROR_LAUNCH_FAILED (719)");
         assert_eq!(crate::Error::from(GpuError::from(error)), crate::Error::Gpu(GpuError::Driver(error)));
@@ -286,11 +303,24 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_kernels_poison_and_refusals_do_not() {
+    fn kernel_failures_poison_the_context_and_rejections_do_not() {
         let poisons = |number| DriverError { call: "", code: "", number }.poisons_context();
-        // The four that kernels give: bad address, misaligned, launch failed, and the driver's watchdog.
+        // Errors that kernels cause: bad address, misaligned address, launch failed, driver watchdog.
         assert!([700, 716, 719, 702].into_iter().all(poisons));
-        // Invalid value, no memory, no device, invalid PTX, not ready, too many resources.
+        // Invalid value, out of memory, no device, invalid PTX, not ready, too many resources.
         assert!(![1, 2, 100, 218, 600, 701].into_iter().any(poisons));
+    }
+
+    #[test]
+    fn missing_driver_message_fits_the_build() {
+        let text = GpuError::NoDriver.to_string();
+        assert_eq!(text.contains("this is a static build, which cannot load a driver at run time"), IS_STATIC_BUILD);
+        assert_eq!(text.contains("no NVIDIA driver is installed"), !IS_STATIC_BUILD);
+    }
+
+    #[cfg(all(unix, target_feature = "crt-static"))]
+    #[test]
+    fn static_build_reports_no_driver() {
+        assert_eq!(crate::gpu::driver::driver().err(), Some(GpuError::NoDriver));
     }
 }

@@ -1,4 +1,4 @@
-//! Events: marks in a stream, to wait for and to measure between.
+//! Events: markers in a stream, to wait for and to measure between.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -8,7 +8,8 @@ use super::context::GpuContext;
 use super::driver::CUevent;
 use super::error::{DriverError, GpuError, GpuResult};
 
-/// A mark that a [`Stream`](super::stream::Stream) reaches when all work before it is done. One that was never recorded counts as reached.
+/// A marker that a [`Stream`](super::stream::Stream) reaches when all work before it is done. An event that was never
+/// recorded counts as reached.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
@@ -18,7 +19,7 @@ use super::error::{DriverError, GpuError, GpuResult};
 /// stream.record(&start)?;
 /// stream.record(&end)?;
 /// end.wait()?;
-/// println!("{:?} for nothing", end.since(&start)?);
+/// println!("{:?} for no work", end.since(&start)?);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub struct Event {
@@ -26,18 +27,18 @@ pub struct Event {
     handle: CUevent,
 }
 
-// SAFETY: the handle is a token of the driver, which may be used from any thread.
+// SAFETY: the handle is a driver token that any thread may use.
 unsafe impl Send for Event {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Event {}
 
-/// How long [`Event::wait_for`] sleeps between two questions: short beside a batch, long beside a question.
+/// How long [`Event::wait_for`] sleeps between two queries: short compared with a batch, long compared with a query.
 const POLL: Duration = Duration::from_micros(20);
 
 impl Event {
     const DISABLE_TIMING: u32 = 0x2;
 
-    /// An event that notes the time.
+    /// Creates an event that records the time.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
@@ -45,7 +46,7 @@ impl Event {
     /// # let stream = Stream::new(&context)?;
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
     /// stream.record(&start)?;
-    /// // ... what is to be measured ...
+    /// // ... the work to measure ...
     /// stream.record(&end)?;
     /// end.wait()?;
     /// println!("{:?}", end.since(&start)?);
@@ -58,7 +59,7 @@ impl Event {
         Self::with_flags(context, 0)
     }
 
-    /// An event that only orders, which is cheaper.
+    /// Creates an event without timing, which is cheaper.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
@@ -67,7 +68,7 @@ impl Event {
     /// let done = Event::ordering(&context)?;
     /// first.record(&done)?;
     /// second.wait_for_event(&done)?;
-    /// assert!(done.since(&done).is_err(), "it notes no time");
+    /// assert!(done.since(&done).is_err(), "the event has no timing");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -79,12 +80,12 @@ impl Event {
 
     fn with_flags(context: &GpuContext, flags: u32) -> GpuResult<Self> {
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the destination is a value of ours; `drop` destroys the event.
+        // SAFETY: the destination is a local variable; `drop` destroys the event.
         context.call(|driver| unsafe { driver.cuEventCreate(&raw mut handle, flags) })?;
         Ok(Self { context: context.clone(), handle })
     }
 
-    /// Waits until the mark is reached.
+    /// Waits until the event is reached.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
@@ -99,13 +100,13 @@ impl Event {
     /// ```
     ///
     /// # Errors
-    /// Those of the work before the mark.
+    /// The errors of the work before the event.
     pub fn wait(&self) -> GpuResult<()> {
-        // SAFETY: the event lives.
+        // SAFETY: the event exists.
         self.context.call(|driver| unsafe { driver.cuEventSynchronize(self.handle) })
     }
 
-    /// Waits until the mark is reached, but no longer than `timeout`.
+    /// Waits until the event is reached, but no longer than `timeout`.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::GpuError;
@@ -117,13 +118,13 @@ impl Event {
     /// // ... a launch ...
     /// stream.record(&done)?;
     /// if let Err(GpuError::TimedOut { .. }) = done.wait_for(Duration::from_secs(2)) {
-    ///     context.abandon("the kernel hangs"); // to free its buffers would wait for it: now they are leaked
+    ///     context.abandon("the kernel hangs"); // its buffers are leaked: freeing them would wait for the kernel
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::TimedOut`], or those of the work before the mark.
+    /// [`GpuError::TimedOut`], or the errors of the work before the event.
     pub fn wait_for(&self, timeout: Duration) -> GpuResult<()> {
         let start = Instant::now();
         while !self.is_reached()? {
@@ -135,7 +136,7 @@ impl Event {
         Ok(())
     }
 
-    /// Whether the mark is reached already.
+    /// Returns `true` if the event is reached.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
@@ -144,15 +145,15 @@ impl Event {
     /// let done = Event::ordering(&context)?;
     /// stream.record(&done)?;
     /// while !done.is_reached()? {
-    ///     std::thread::yield_now(); // or do something of use
+    ///     std::thread::yield_now(); // or do useful work
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of the work before the mark.
+    /// The errors of the work before the event.
     pub fn is_reached(&self) -> GpuResult<bool> {
-        // SAFETY: the event lives.
+        // SAFETY: the event exists.
         match self.context.call(|driver| unsafe { driver.cuEventQuery(self.handle) }) {
             Ok(()) => Ok(true),
             Err(GpuError::Driver(DriverError { number: DriverError::NOT_READY, .. })) => Ok(false),
@@ -160,7 +161,7 @@ impl Event {
         }
     }
 
-    /// The GPU's time between two [timed](Self::timed) marks, both reached; to about half a microsecond.
+    /// Returns the GPU time between two [timed](Self::timed) events, both reached, to about half a microsecond.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
@@ -177,15 +178,15 @@ impl Event {
     /// ```
     ///
     /// # Errors
-    /// If one of the two was not recorded, or not reached, or notes no time.
+    /// If either event was not recorded, is not reached, or has no timing.
     pub fn since(&self, start: &Self) -> GpuResult<Duration> {
         self.context.check_same(&start.context, "the event")?;
         let mut milliseconds = 0f32;
         self.context.call(|driver| {
-            // SAFETY: the destination is a value of ours; both events live.
+            // SAFETY: the destination is a local variable; both events exist.
             unsafe { driver.cuEventElapsedTime(&raw mut milliseconds, start.handle, self.handle) }
         })?;
-        // An end before its start is no duration; the driver gives it as negative.
+        // The driver returns a negative time if the end precedes the start, which is no duration.
         Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 
@@ -206,7 +207,7 @@ impl fmt::Debug for Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        // SAFETY: `with_flags` created it. The driver keeps what pending work needs of it.
+        // SAFETY: `with_flags` created the event. The driver keeps it as long as pending work needs it.
         self.context.call_in_drop(|driver| unsafe { driver.cuEventDestroy_v2(self.handle) });
     }
 }

@@ -1,4 +1,4 @@
-//! The one place that turns a kernel's data into something to launch on a device.
+//! Turns a kernel's IR into something that can be launched on a device.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
 use super::module::Module;
 use super::stream::Stream;
 
-/// How many warps a block of the page kernels has, and the oldest device that allows it.
+/// The number of warps per block of the page kernels, and the lowest target that supports it.
 ///
 /// ```
 /// use trueno_zram_core::gpu::raw::BlockShape;
@@ -21,37 +21,37 @@ use super::stream::Stream;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
-    /// Warps a block.
+    /// Warps per block.
     pub warps_per_block: u32,
-    /// What the kernel is validated for.
+    /// The target that the kernel is validated for.
     pub target: Target,
 }
 
 impl BlockShape {
-    /// Four warps with static shared memory: runs on every supported device.
+    /// Four warps with static shared memory. Runs on every supported device.
     ///
     /// ```
     /// use trueno_zram_core::gpu::raw::BlockShape;
-    /// assert!(BlockShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "what every device has");
+    /// assert!(BlockShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "every device has 48 KiB");
     /// ```
     pub const EVERYWHERE: Self = Self { warps_per_block: 4, target: Target::SM_70 };
-    /// One block that fills a multiprocessor: the fastest on Hopper.
+    /// One block that fills a multiprocessor: the fastest shape on Hopper.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
     /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
     /// # let context = GpuContext::new(0)?;
-    /// // On a device without the shared memory that is an error.
+    /// // On a device without that much shared memory this is an error.
     /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, TableStores::ReadBack, BlockShape::WIDE)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
-    /// Shared memory of a warp of the page kernels, at most.
+    /// Maximum shared memory per warp of the page kernels.
     const WARP_SHARED_BYTES: u32 = 8 * 1024;
-    /// What the alignment of the pages costs a block.
+    /// Shared memory per block lost to the alignment of the pages.
     const SLACK_BYTES: u32 = 3 * 1024;
 
-    /// Shared memory that a block of the page kernels needs at most.
+    /// Returns the maximum shared memory of a block of the page kernels.
     ///
     /// ```
     /// use trueno_zram_core::gpu::raw::BlockShape;
@@ -62,35 +62,35 @@ impl BlockShape {
         self.warps_per_block * Self::WARP_SHARED_BYTES + Self::SLACK_BYTES
     }
 
-    /// The best shape for a device: the wide one, where the device has the shared memory and is new enough.
+    /// Returns the best shape for a device: the wide one, if the device has enough shared memory and is new enough.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext};
     /// let context = GpuContext::new(0)?;
     /// let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
-    /// println!("{} warps a block", shape.warps_per_block);
+    /// println!("{} warps per block", shape.warps_per_block);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
     pub fn best_for(compute_capability: (u32, u32), limits: &DeviceLimits) -> Self {
         let (major, minor) = compute_capability;
         let wide = Self::WIDE;
-        // Some devices newer than Hopper have less shared memory: both are asked.
+        // Some devices newer than Hopper have less shared memory, so both are checked.
         let fits = Target::for_capability(major, minor)
             .is_some_and(|target| is_at_least(target, wide.target) && target.max_shared_bytes() >= wide.shared_bytes());
         if fits && limits.shared_bytes_per_block >= wide.shared_bytes() { wide } else { Self::EVERYWHERE }
     }
 }
 
-/// Whether a device of one target runs what is written for another.
+/// Returns `true` if a device of target `target` runs code generated for `wanted`.
 fn is_at_least(target: Target, wanted: Target) -> bool {
     let place = |target| Target::ALL.iter().position(|known| *known == target);
     place(target) >= place(wanted)
 }
 
-/// A kernel on a device, with the size of its blocks and the grid that fills the device.
+/// A kernel loaded on a device, with its block size and the grid that fills the device.
 ///
-/// The text is written for the device's own generation, or for the newest older one that the driver knows.
+/// The PTX is generated for the device's own target, or for the newest older one that the driver supports.
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -116,7 +116,7 @@ pub struct LoadedKernel {
 }
 
 impl LoadedKernel {
-    /// Writes a kernel's text for the device and has the driver compile it.
+    /// Generates a kernel's PTX for the device and compiles it with the driver.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
@@ -127,8 +127,8 @@ impl LoadedKernel {
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::Kernel`] if the device lacks what the kernel needs, [`GpuError::BlockTooLarge`] if not one block fits
-    /// a multiprocessor, [`GpuError::Ptx`] if the driver refuses the text.
+    /// [`GpuError::Kernel`] if the device lacks a feature that the kernel needs; [`GpuError::BlockTooLarge`] if not
+    /// even one block fits on a multiprocessor; [`GpuError::Ptx`] if the driver rejects the PTX.
     pub fn new(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<Self> {
         let (module, target) = compile(context, kernel)?;
         let launcher = Launcher::new(&Arc::new(module), &kernel.name, &param_kinds(kernel))?;
@@ -146,14 +146,14 @@ impl LoadedKernel {
         Ok(Self { context, launcher, target, block_threads, dynamic_shared_bytes, blocks_per_multiprocessor })
     }
 
-    /// The device's context.
+    /// Returns the device's context.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel, Stream};
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let stream = Stream::new(loaded.context())?; // one that can launch it
+    /// let stream = Stream::new(loaded.context())?; // a stream that can launch it
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -161,7 +161,7 @@ impl LoadedKernel {
         &self.context
     }
 
-    /// What the text was written for.
+    /// Returns the target that the PTX was generated for.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -176,14 +176,14 @@ impl LoadedKernel {
         self.target
     }
 
-    /// Threads a block.
+    /// Returns the number of threads per block.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let pages_at_a_time = loaded.resident_blocks() * loaded.block_threads() / 32; // one a warp
+    /// let pages_at_a_time = loaded.resident_blocks() * loaded.block_threads() / 32; // one page per warp
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -191,7 +191,7 @@ impl LoadedKernel {
         self.block_threads
     }
 
-    /// Dynamic shared memory a block.
+    /// Returns the dynamic shared memory per block.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -206,7 +206,7 @@ impl LoadedKernel {
         self.dynamic_shared_bytes
     }
 
-    /// Blocks that one multiprocessor holds at a time.
+    /// Returns how many blocks fit on one multiprocessor at a time.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -222,14 +222,14 @@ impl LoadedKernel {
         self.blocks_per_multiprocessor
     }
 
-    /// Blocks that the device holds at a time: the grid for kernels that draw their pages.
+    /// Returns how many blocks fit on the device at a time: the grid for kernels that fetch their pages from a counter.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let grid = loaded.resident_blocks().min(1000); // blocks beyond these would only wait
+    /// let grid = loaded.resident_blocks().min(1000); // more blocks would only wait
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -237,7 +237,7 @@ impl LoadedKernel {
         self.blocks_per_multiprocessor.saturating_mul(self.context.limits().multiprocessors)
     }
 
-    /// What the driver's compiler made of it.
+    /// Returns the resources that the driver's compiler assigned to the kernel.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel};
@@ -254,7 +254,7 @@ impl LoadedKernel {
         self.launcher.attributes()
     }
 
-    /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's own declaration.
+    /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's parameters.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, Stream};
@@ -270,17 +270,17 @@ impl LoadedKernel {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Launcher::launch`].
+    /// The errors of [`Launcher::launch`].
     ///
     /// # Safety
-    /// That of [`Launcher::launch`]: with these arguments, the kernel stays inside the buffers among them.
+    /// The requirements of [`Launcher::launch`]: with these arguments, the kernel stays within the buffers among them.
     pub unsafe fn launch(&self, stream: &Stream, grid: u32, args: &LaunchArgs<'_>) -> GpuResult<()> {
-        // SAFETY: the caller vouches for what the kernel does with the arguments.
+        // SAFETY: the caller guarantees the kernel's behaviour with these arguments.
         unsafe { self.launcher.launch(stream, grid, self.block_threads, self.dynamic_shared_bytes, args) }
     }
 }
 
-/// Compiles the kernel for the device's generation. A driver too old for that PTX version gets an older one.
+/// Compiles the kernel for the device's target. A driver that is too old for that PTX version gets an older one.
 fn compile(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<(Module, Target)> {
     let (major, minor) = context.info().compute_capability;
     let mut refused = None;
@@ -290,22 +290,22 @@ fn compile(context: &GpuContext, kernel: &ValidKernel) -> GpuResult<(Module, Tar
         match written.and_then(|ptx| Module::from_ptx(context, &ptx)) {
             Ok(module) => return Ok((module, target)),
             Err(error) if error.is_unsupported_ptx_version() => refused = Some(error),
-            // That an older target lacks something is a consequence: the driver's refusal of the newer one is the cause.
+            // An older target may lack a feature, but the cause is that the driver rejected the newer one.
             Err(error) => return Err(refused.unwrap_or(error)),
         }
     }
-    let no_target = || format!("compute capability {major}.{minor} is not known");
+    let no_target = || format!("unknown compute capability {major}.{minor}");
     Err(refused.unwrap_or_else(|| GpuError::Kernel { kernel: kernel.name.clone(), reason: no_target() }))
 }
 
-/// The targets that a device runs, newest first.
+/// Returns the targets that a device supports, newest first.
 fn targets_for(major: u32, minor: u32) -> impl Iterator<Item = Target> {
     let newest = Target::for_capability(major, minor);
     let runs = move |target: &Target| newest.is_some_and(|newest| is_at_least(newest, *target));
     Target::ALL.iter().rev().copied().filter(runs)
 }
 
-/// What the kernel declares to take.
+/// Returns the kinds of the kernel's parameters.
 fn param_kinds(kernel: &ValidKernel) -> Vec<ParamKind> {
     let kind = |ty| match ty {
         ParamTy::U32 => ParamKind::U32,
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wide_shape_is_for_devices_with_the_memory() {
+    fn wide_shape_needs_enough_shared_memory() {
         for (capability, shared_kib, wide) in [
             ((7, 0), 96, false),
             ((7, 5), 64, false),
@@ -343,7 +343,7 @@ mod tests {
             ((10, 0), 227, true),
             ((10, 3), 227, true),
             ((12, 0), 99, false),
-            // Newer than Hopper and of a kind without the memory, whatever the driver says.
+            // Newer than Hopper, of a kind without that much memory, whatever the driver reports.
             ((12, 0), 227, false),
             ((8, 9), 227, false),
         ] {
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kernels_keep_to_what_their_shape_allows() {
+    fn both_kernels_stay_within_their_shape() {
         for BlockShape { warps_per_block, target } in [BlockShape::EVERYWHERE, BlockShape::WIDE] {
             let shape = BlockShape { warps_per_block, target };
             let compress = Lz4WarpCompressKernel::new(1).with_target(target).with_warps_per_block(warps_per_block);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_run_from_the_devices_own_to_the_oldest() {
+    fn targets_are_listed_from_newest_to_oldest() {
         assert_eq!(targets_for(8, 0).collect::<Vec<_>>(), [Target::SM_80, Target::SM_75, Target::SM_70]);
         assert_eq!(targets_for(9, 0).next(), Some(Target::SM_90));
         assert_eq!(targets_for(13, 7).next(), Target::ALL.last().copied());
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn parameter_kinds_are_those_that_the_kernels_declare() {
+    fn parameter_kinds_match_the_kernels() {
         use ParamKind::{Buffer, U32, U64};
         let compress = Lz4WarpCompressKernel::new(1);
         assert_eq!(param_kinds(compress.ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);

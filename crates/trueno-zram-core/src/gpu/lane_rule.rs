@@ -1,4 +1,4 @@
-//! Asks each device once which lane wins a conflicting store.
+//! Probes each device once for the lane that wins a conflicting store.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use super::launch::LaunchArgs;
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
 
-/// Rounds of each warp, of about 125 conflicts: even one multiprocessor alone sees a hundred thousand.
+/// Rounds per warp, with about 125 conflicts each: even a single multiprocessor sees a hundred thousand.
 const ROUNDS: u32 = 128;
-/// Blocks at most, so that the counts fit 32 bits on any device.
+/// Maximum number of blocks, so that the counts fit in 32 bits on any device.
 const MAX_BLOCKS: u32 = 4096;
 
-/// What a probe of the device saw of conflicting 16-bit shared stores. It runs once a process and device; later calls
-/// give the same counts.
+/// Returns the results of probing the device for conflicting 16-bit stores to shared memory. The probe runs once per
+/// process and device; later calls return the same counts.
 ///
 /// ```no_run
 /// let context = trueno_zram_core::gpu::raw::GpuContext::new(0)?;
@@ -32,7 +32,8 @@ const MAX_BLOCKS: u32 = 4096;
 /// If the probe cannot be run.
 pub fn lane_rule(context: &GpuContext) -> GpuResult<LaneRuleCounts> {
     static BY_DEVICE: Mutex<BTreeMap<u32, LaneRuleCounts>> = Mutex::new(BTreeMap::new());
-    // A map is whole between any two of its operations, whatever panicked. Held during the probe: one is enough.
+    // The map is consistent between any two of its operations, even after a panic. The lock is held during the probe,
+    // so that only one runs.
     let mut by_device = BY_DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
     let index = context.info().index;
     if let Some(seen) = by_device.get(&index) {
@@ -49,7 +50,7 @@ fn probe(context: &GpuContext) -> GpuResult<LaneRuleCounts> {
     let counts = DeviceBuffer::new(context, 8)?;
     stream.fill(&counts, 0..8, 0)?;
     let grid = kernel.resident_blocks().min(MAX_BLOCKS);
-    // SAFETY: the kernel adds to the two words that there are.
+    // SAFETY: the kernel only adds to the two words of the buffer.
     unsafe { kernel.launch(&stream, grid, &LaunchArgs::new().buffer(&counts).u32(ROUNDS)) }?;
     let mut words = [0; 8];
     stream.download(&counts, 0, &mut words)?;

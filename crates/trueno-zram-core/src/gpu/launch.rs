@@ -1,4 +1,4 @@
-//! The one place that launches kernels, with arguments checked against the kernel's parameters.
+//! Launches kernels, with arguments checked against the kernel's parameters. All launches go through here.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ use super::memory::DeviceBuffer;
 use super::module::Module;
 use super::stream::Stream;
 
-/// What a kernel takes in one of its parameters.
+/// The kind of a kernel parameter.
 ///
 /// ```
 /// use trueno_zram_core::gpu::raw::ParamKind;
@@ -21,16 +21,16 @@ use super::stream::Stream;
 pub enum ParamKind {
     /// An address in device memory.
     Buffer,
-    /// 32 bits.
+    /// A 32-bit number.
     U32,
-    /// 64 bits.
+    /// A 64-bit number.
     U64,
 }
 
-/// The most parameters that a kernel here can have.
+/// Maximum number of kernel parameters.
 const MAX_PARAMS: usize = 16;
 
-/// Arguments for a launch, in order; sixteen at most. They are kept in place: a launch allocates nothing.
+/// The arguments of a launch, in order, at most sixteen. They are stored inline, so a launch does not allocate.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs};
@@ -42,20 +42,20 @@ const MAX_PARAMS: usize = 16;
 #[derive(Debug)]
 pub struct LaunchArgs<'a> {
     slots: [Slot<'a>; MAX_PARAMS],
-    /// How many were given, even past what there is room for: then no kernel takes them.
+    /// How many were given. May exceed the capacity; then no kernel accepts them.
     count: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot<'a> {
-    /// The argument, from the front of its 8 bytes.
+    /// The argument, at the start of its 8 bytes.
     value: [u8; 8],
     kind: ParamKind,
     buffer: Option<&'a DeviceBuffer>,
 }
 
 impl<'a> LaunchArgs<'a> {
-    /// None yet.
+    /// Creates an empty argument list.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{LaunchArgs, Launcher, Stream};
@@ -71,7 +71,7 @@ impl<'a> LaunchArgs<'a> {
         Self { slots: [Slot { value: [0; 8], kind: ParamKind::U64, buffer: None }; MAX_PARAMS], count: 0 }
     }
 
-    /// A buffer's address.
+    /// Adds a buffer's address.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs};
@@ -85,7 +85,7 @@ impl<'a> LaunchArgs<'a> {
         self.push(Slot { value: buffer.address().to_ne_bytes(), kind: ParamKind::Buffer, buffer: Some(buffer) })
     }
 
-    /// A 32-bit number.
+    /// Adds a 32-bit number.
     ///
     /// ```
     /// use trueno_zram_core::gpu::raw::LaunchArgs;
@@ -97,7 +97,7 @@ impl<'a> LaunchArgs<'a> {
         self.push(Slot { value: [a, b, c, d, 0, 0, 0, 0], kind: ParamKind::U32, buffer: None })
     }
 
-    /// A 64-bit number.
+    /// Adds a 64-bit number.
     ///
     /// ```
     /// use trueno_zram_core::gpu::raw::LaunchArgs;
@@ -120,7 +120,7 @@ impl<'a> LaunchArgs<'a> {
         &self.slots[..self.count.min(MAX_PARAMS)]
     }
 
-    /// Checks number, order and width against a kernel's parameters.
+    /// Checks number, order and width of the arguments against a kernel's parameters.
     fn check(&self, kernel: &str, params: &[ParamKind]) -> GpuResult<()> {
         let kinds = self.given().iter().map(|slot| slot.kind);
         if self.count <= MAX_PARAMS && kinds.clone().eq(params.iter().copied()) {
@@ -140,7 +140,7 @@ impl Default for LaunchArgs<'_> {
     }
 }
 
-/// What the driver's compiler made of a kernel.
+/// The resources that the driver's compiler assigned to a kernel.
 ///
 /// ```no_run
 /// # fn of(launcher: &trueno_zram_core::gpu::raw::Launcher) -> trueno_zram_core::gpu::raw::GpuResult<()> {
@@ -151,17 +151,17 @@ impl Default for LaunchArgs<'_> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KernelAttributes {
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Bytes of local memory a thread: spilled registers, mostly.
+    /// Bytes of local memory per thread, mostly spilled registers.
     pub local_bytes: u32,
-    /// Shared memory that the kernel declares itself.
+    /// Shared memory that the kernel itself declares.
     pub static_shared_bytes: u32,
-    /// The most threads a block can have.
+    /// Maximum number of threads per block.
     pub max_block_threads: u32,
 }
 
-/// A kernel ready to run.
+/// A kernel ready to launch.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -177,7 +177,7 @@ pub struct KernelAttributes {
 /// let stream = Stream::new(&context)?;
 /// let buffer = DeviceBuffer::new(&context, 4)?;
 /// let store7 = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "store7", &[ParamKind::Buffer])?;
-/// // SAFETY: the kernel writes the first 4 bytes of its argument, which has 4.
+/// // SAFETY: the kernel writes the first 4 bytes of its argument, which has 4 bytes.
 /// unsafe { store7.launch(&stream, 1, 1, 0, &LaunchArgs::new().buffer(&buffer)) }?;
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
@@ -188,13 +188,13 @@ pub struct Launcher {
     params: Vec<ParamKind>,
 }
 
-// SAFETY: the handle is a token of the driver, which may be used from any thread; the module keeps it valid.
+// SAFETY: the handle is a driver token that any thread may use; the module keeps it valid.
 unsafe impl Send for Launcher {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Launcher {}
 
 impl Launcher {
-    /// Finds a kernel. `params` are its parameters, as its maker declares them: the driver cannot be asked.
+    /// Finds a kernel in a module. `params` are its declared parameters, which the driver cannot report.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
@@ -214,7 +214,7 @@ impl Launcher {
         Ok(Self { module: Arc::clone(module), function, entry: entry.to_owned(), params: params.to_vec() })
     }
 
-    /// Allows launches with this much dynamic shared memory a block; without it, 48 KiB is the most.
+    /// Allows launches with this much dynamic shared memory per block. The default limit is 48 KiB.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
@@ -223,13 +223,13 @@ impl Launcher {
     /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
     /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
     /// let most = context.limits().shared_bytes_per_block;
-    /// nothing.allow_dynamic_shared(most)?; // from here on, launches may ask for up to `most`
+    /// nothing.allow_dynamic_shared(most)?; // from here on, launches may use up to `most`
     /// assert!(nothing.allow_dynamic_shared(most + 1).is_err());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the device has not as much.
+    /// If the device does not have that much.
     pub fn allow_dynamic_shared(&self, bytes: u32) -> GpuResult<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let value = c_int_of("dynamic shared memory", bytes)?;
@@ -237,7 +237,7 @@ impl Launcher {
         self.module.context().call(|driver| unsafe { driver.cuFuncSetAttribute(self.function, attribute, value) })
     }
 
-    /// What the compiler made of it.
+    /// Returns the resources that the compiler assigned to the kernel.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
@@ -265,13 +265,13 @@ impl Launcher {
     fn attribute(&self, which: CUfunction_attribute, what: &'static str) -> GpuResult<u32> {
         let mut value = 0;
         self.module.context().call(|driver| {
-            // SAFETY: the destination is a value of ours; the function lives as long as the module.
+            // SAFETY: the destination is a local variable; the function lives as long as the module.
             unsafe { driver.cuFuncGetAttribute(&raw mut value, which, self.function) }
         })?;
         non_negative(what, value)
     }
 
-    /// How many blocks of that shape one multiprocessor holds at a time; 0 if none fits.
+    /// Returns how many blocks of that shape fit on one multiprocessor at a time; 0 if none fits.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Launcher, Module};
@@ -292,7 +292,7 @@ impl Launcher {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let shared = dynamic_shared_bytes as usize;
         self.module.context().call(|driver| {
-            // SAFETY: the destination is a value of ours; the function lives as long as the module.
+            // SAFETY: the destination is a local variable; the function lives as long as the module.
             unsafe {
                 driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&raw mut blocks, self.function, threads, shared)
             }
@@ -301,7 +301,7 @@ impl Launcher {
     }
 
     /// Queues a launch of `grid` blocks of `block_threads` threads. Number, order and width of the arguments are checked
-    /// against the parameters; that the buffers are large enough for what the kernel does is the caller's word.
+    /// against the parameters. The caller guarantees that the buffers are large enough for the kernel.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, LaunchArgs, Launcher, Module, Stream};
@@ -312,18 +312,18 @@ impl Launcher {
     /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
     /// // SAFETY: the kernel touches no memory.
     /// unsafe { nothing.launch(&stream, 132, 256, 0, &LaunchArgs::new()) }?;
-    /// // SAFETY: as above. A number that the kernel does not take is refused.
+    /// // SAFETY: as above. An argument that the kernel does not have is rejected.
     /// assert!(unsafe { nothing.launch(&stream, 132, 256, 0, &LaunchArgs::new().u32(1)) }.is_err());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::Arguments`] for arguments that are not the parameters, or what the driver says. An error of the kernel
-    /// itself shows in the first call that waits for it.
+    /// [`GpuError::Arguments`] if the arguments do not match the parameters, or the driver's error. An error in the
+    /// kernel itself appears in the first call that waits for it.
     ///
     /// # Safety
-    /// With these arguments, the kernel accesses nothing but the buffers among them, and stays inside them.
-    /// (The buffers outlive the kernel by themselves: freeing one waits.)
+    /// With these arguments, the kernel accesses nothing but the buffers among them and stays within their bounds.
+    /// (The buffers outlive the kernel: freeing one waits.)
     pub unsafe fn launch(
         &self,
         stream: &Stream,
@@ -340,9 +340,9 @@ impl Launcher {
         }
         let mut values: [*mut c_void; MAX_PARAMS] = args.slots.each_ref().map(|s| s.value.as_ptr().cast_mut().cast());
         context.call(|driver| {
-            // SAFETY: there are at least as many pointers as the kernel has parameters, each to at least the bytes of that
-            // parameter, which the driver copies before it returns; function and stream live; the caller vouches for
-            // what the kernel does.
+            // SAFETY: there are at least as many pointers as the kernel has parameters, each to at least the bytes of
+            // that parameter, and the driver copies them before it returns. Function and stream exist. The caller
+            // guarantees the kernel's behaviour.
             unsafe {
                 driver.cuLaunchKernel(
                     self.function,
@@ -378,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_must_be_the_parameters_in_number_order_and_width() {
+    fn rejects_arguments_of_wrong_number_order_or_width() {
         use ParamKind::{Buffer, U32, U64};
         let args = || LaunchArgs::new().u64(1).u32(2);
         assert_eq!(args().check("k", &[U64, U32]), Ok(()));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn more_arguments_than_there_is_room_for_suit_no_kernel() {
+    fn rejects_more_arguments_than_the_capacity() {
         let args = |count| (0..count).fold(LaunchArgs::new(), |args, i| args.u32(i));
         assert_eq!(args(16).check("k", &[ParamKind::U32; 16]), Ok(()));
         assert!(args(17).check("k", &[ParamKind::U32; 16]).unwrap_err().to_string().ends_with("not 17 arguments"));
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_stand_at_the_front_of_their_bytes() {
+    fn arguments_are_stored_at_the_start_of_their_bytes() {
         let args = LaunchArgs::new().u32(0x0102_0304).u64(5);
         assert_eq!(args.slots[0].value[..4], 0x0102_0304u32.to_ne_bytes());
         assert_eq!(args.slots[1].value, 5u64.to_ne_bytes());

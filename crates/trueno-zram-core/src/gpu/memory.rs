@@ -8,12 +8,13 @@ use super::context::GpuContext;
 use super::driver::CUdeviceptr;
 use super::error::{GpuError, GpuResult};
 
-/// Bytes in device memory.
+/// A buffer in device memory.
 ///
-/// The host cannot touch them but through a [`Stream`](super::stream::Stream), in the order of that stream: so a shared reference is enough
-/// to copy in either direction or to pass them to a kernel, and two streams that disagree spoil bytes, not memory
-/// safety. Dropping one waits for all work of its context, so that nothing in flight can still use it: for kernels of
-/// others, too, and without a limit, unless the context was given up. Buffers are made to be kept.
+/// The host accesses it only through a [`Stream`](super::stream::Stream), in that stream's order. So a shared reference
+/// is enough to copy in either direction or to pass it to a kernel; two uncoordinated streams can corrupt the contents,
+/// but not memory safety. Dropping a buffer waits for all work of its context, so that nothing in flight can still use
+/// it. This includes kernels launched by other users of the context and has no time limit, unless the context was given
+/// up. Buffers are meant to be kept and reused.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
@@ -33,7 +34,7 @@ pub struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// Allocates `len_bytes` bytes, whatever they hold. The start is aligned to 256 bytes.
+    /// Allocates `len_bytes` uninitialised bytes, aligned to 256 bytes.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
@@ -44,17 +45,17 @@ impl DeviceBuffer {
     /// ```
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, mostly.
+    /// Usually `CUDA_ERROR_OUT_OF_MEMORY`.
     pub fn new(context: &GpuContext, len_bytes: usize) -> GpuResult<Self> {
         let mut address = 0;
-        // The driver refuses to allocate nothing.
+        // The driver rejects allocations of 0 bytes.
         let allocated = len_bytes.max(1);
-        // SAFETY: the destination is a value of ours; `drop` frees the memory.
+        // SAFETY: the destination is a local variable; `drop` frees the memory.
         context.call(|driver| unsafe { driver.cuMemAlloc_v2(&raw mut address, allocated) })?;
         Ok(Self { context: context.clone(), address, len_bytes })
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
@@ -69,7 +70,7 @@ impl DeviceBuffer {
         self.len_bytes
     }
 
-    /// Its address on the device, for foreign libraries and for tables of pointers.
+    /// Returns the address on the device, for other libraries and for tables of pointers.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
@@ -89,10 +90,10 @@ impl DeviceBuffer {
         &self.context
     }
 
-    /// The address of a part, if the buffer has it.
+    /// Returns the address of a part, or an error if it exceeds the buffer.
     pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> GpuResult<CUdeviceptr> {
         check_part(offset, len_bytes, self.len_bytes)?;
-        // Device addresses have 64 bits, and so has `usize` wherever CUDA runs.
+        // Device addresses have 64 bits, as does `usize` wherever CUDA runs.
         Ok(self.address + offset as u64)
     }
 }
@@ -106,15 +107,15 @@ impl fmt::Debug for DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         self.context.call_in_drop(|driver| {
-            // SAFETY: no arguments. Copies and kernels that use the buffer are done after it.
+            // SAFETY: the call takes no arguments. After it, copies and kernels that use the buffer are done.
             unsafe { driver.cuCtxSynchronize() }?;
-            // SAFETY: `new` allocated it, and nothing uses it any more.
+            // SAFETY: `new` allocated the memory, and nothing uses it any more.
             unsafe { driver.cuMemFree_v2(self.address) }
         });
     }
 }
 
-/// Checks that a part lies inside a buffer.
+/// Checks that a part lies within a buffer.
 pub(crate) fn check_part(offset: usize, len_bytes: usize, buffer_len_bytes: usize) -> GpuResult<Range<usize>> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= buffer_len_bytes => Ok(offset..end),
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_lie_inside() {
+    fn rejects_parts_outside_the_buffer() {
         assert_eq!(check_part(0, 0, 0), Ok(0..0));
         assert_eq!(check_part(3, 5, 8), Ok(3..8));
         for (offset, len_bytes) in [(3, 6), (9, 0), (usize::MAX, 1), (1, usize::MAX)] {

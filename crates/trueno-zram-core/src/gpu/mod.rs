@@ -1,19 +1,20 @@
-//! Compression on NVIDIA GPUs, where there is one.
+//! Compression on NVIDIA GPUs.
 //!
-//! The driver is looked for at run time: the same binary runs with and without one, and nothing here panics for want of
-//! it. [`gpu_available`] says whether there is a GPU, [`GpuDeviceInfo::all`] which, [`select_backend`] whether a batch
-//! should go there. [`GpuBatchCompressor`] does batches, with the CPU behind it: of pages that lie anywhere, in page-locked
-//! memory ([`PinnedPages`], [`PinnedBatch`]), or on the GPU ([`DevicePages`], [`PackedOnDevice`]).
+//! The driver is found at run time: the same binary runs with and without one, and nothing here panics if it is
+//! missing. [`gpu_available`] tells whether there is a usable GPU, [`GpuDeviceInfo::all`] lists the GPUs, and
+//! [`select_backend`] tells whether a batch should go there. [`GpuBatchCompressor`] compresses batches, with the CPU as
+//! its fallback. Pages may lie anywhere: in ordinary memory, in page-locked memory ([`PinnedPages`], [`PinnedBatch`]),
+//! or on the GPU ([`DevicePages`], [`PackedOnDevice`]).
 //!
 //! ```
 //! use trueno_zram_core::gpu::{BackendSelection, gpu_available, select_backend};
 //! if select_backend(50_000, gpu_available()) == BackendSelection::Gpu {
-//!     println!("worth the way over the bus");
+//!     println!("worth the transfer");
 //! }
 //! ```
 //!
-//! The feature `internals` exposes `raw`, the layer over the driver that the rest is built on: contexts, buffers, streams, events,
-//! launches. It is for the project's own tools and tests.
+//! The feature `internals` exposes `raw`, the driver layer that the rest is built on: contexts, buffers, streams,
+//! events, launches. It is for the project's own tools and tests.
 
 mod backend;
 pub(crate) mod bounded_drop;
@@ -37,7 +38,8 @@ pub(crate) mod ring;
 mod stream;
 
 pub use crate::batch::{
-    BatchResult, BatchTimes, FallbackStats, GpuBatchCompressor, GpuBatchStats, GpuOptions, RestoredBatch,
+    BatchResult, BatchTimes, CompressStream, CompressedSlot, DecompressStream, FallbackStats, GpuBatchCompressor,
+    GpuBatchStats, GpuOptions, PackedSlot, PageSlot, RestoredBatch, RestoredSlot,
 };
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
@@ -49,15 +51,15 @@ pub use resident::{DevicePages, PackedOnDevice};
 pub use ring::cuda::Cuda;
 pub use ring::interpreter::Interpreter;
 
-/// The thin layer over the CUDA driver, for those who bring their own kernels, or run ours on memory of their own.
+/// A thin layer over the CUDA driver, for running custom kernels, or this crate's kernels on custom memory.
 ///
-/// All of it is safe but launches ([`Launcher::launch`](raw::Launcher::launch) and those built on it): a kernel is
-/// foreign code, and may do anything.
+/// All of it is safe except launches ([`Launcher::launch`](raw::Launcher::launch) and the calls built on it): a kernel
+/// can do anything.
 ///
-/// - Every object keeps its [`GpuContext`](raw::GpuContext) alive; drop them in any order, on any thread.
-/// - What is in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when touched.
-///   They wait as long as it takes, and for what others do in the context, too; the types outside this module do not.
-/// - Once an error has poisoned a context, all calls give that error, at once, and nothing is freed.
+/// - Every object keeps its [`GpuContext`](raw::GpuContext) alive. Objects can be dropped in any order, on any thread.
+/// - Work in flight is guarded by the objects: device buffers wait when dropped, page-locked ones also when accessed.
+///   They wait without a time limit, and also for other users of the context. The types outside this module do not.
+/// - After an error has poisoned a context, all calls return that error at once, and nothing is freed.
 ///
 /// ```
 /// use trueno_zram_core::gpu::{GpuDeviceInfo, raw::GpuContext};

@@ -1,4 +1,4 @@
-//! Kernels' text, compiled by the driver.
+//! PTX modules, compiled by the driver.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_void};
@@ -8,8 +8,8 @@ use super::context::GpuContext;
 use super::driver::{CUfunction, CUjit_option, CUmodule};
 use super::error::{GpuError, GpuResult};
 
-/// A PTX text, compiled for a device. The kernels in it run through a [`Launcher`](super::launch::Launcher). Dropping it
-/// waits, as dropping a [`DeviceBuffer`](super::memory::DeviceBuffer) does.
+/// A PTX module compiled for a device. Its kernels run through a [`Launcher`](super::launch::Launcher). Dropping it
+/// waits like dropping a [`DeviceBuffer`](super::memory::DeviceBuffer).
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{GpuContext, Module};
@@ -22,40 +22,40 @@ pub struct Module {
     handle: CUmodule,
 }
 
-// SAFETY: the handle is a token of the driver, which may be used from any thread.
+// SAFETY: the handle is a driver token that any thread may use.
 unsafe impl Send for Module {}
-// SAFETY: as above; the driver locks for itself.
+// SAFETY: as above; the driver does its own locking.
 unsafe impl Sync for Module {}
 
-/// Room for what the driver's compiler says of a bad text; it cuts off what is longer.
+/// Capacity for the messages of the driver's compiler, which truncates longer ones.
 const LOG_BYTES: usize = 16 * 1024;
 
 impl Module {
-    /// Compiles a text. The driver keeps what it compiled on disk: the first time takes tens of milliseconds, later ones less.
+    /// Compiles PTX. The driver caches the result on disk: the first time takes tens of milliseconds, later times less.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::GpuError;
     /// use trueno_zram_core::gpu::raw::{GpuContext, Module};
     /// # let context = GpuContext::new(0)?;
     /// match Module::from_ptx(&context, ".version 6.4\n.target sm_70\nno PTX") {
-    ///     Err(GpuError::Ptx { log, .. }) => println!("{log}"), // says in which line
+    ///     Err(GpuError::Ptx { log, .. }) => println!("{log}"), // names the line
     ///     other => panic!("{other:?}"),
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::Ptx`] with the compiler's words if the text is wrong, or too new for the driver or the device.
+    /// [`GpuError::Ptx`] with the compiler's messages if the PTX is invalid, or too new for the driver or the device.
     pub fn from_ptx(context: &GpuContext, ptx: &str) -> GpuResult<Self> {
         let text = c_text(ptx)?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut options = [CUjit_option::CU_JIT_ERROR_LOG_BUFFER, CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES];
-        // Sizes are passed in the place of the pointers: that is how the driver takes them. One byte stays for the zero.
+        // The driver takes sizes in place of the pointers. One byte is reserved for the final zero.
         let mut values: [*mut c_void; 2] = [log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(LOG_BYTES - 1)];
         let mut handle = std::ptr::null_mut();
         let loaded = context.call(|driver| {
-            // SAFETY: the text ends with a zero; there are two options with their two values, of which the first is a
-            // buffer longer than the second says; all outlive the call. `drop` unloads the module.
+            // SAFETY: the PTX ends with a zero. There are two options with two values; the first value is a buffer
+            // longer than the second says. All outlive the call. `drop` unloads the module.
             unsafe {
                 driver.cuModuleLoadDataEx(
                     &raw mut handle,
@@ -76,12 +76,12 @@ impl Module {
         }
     }
 
-    /// The function of a kernel. It lives as long as the module.
+    /// Returns the function of a kernel. It lives as long as the module.
     pub(crate) fn function(&self, entry: &str) -> GpuResult<CUfunction> {
         let name = c_text(entry)?;
         let mut function = std::ptr::null_mut();
         self.context.call(|driver| {
-            // SAFETY: the destination is a value of ours, the module lives, and the name ends with a zero.
+            // SAFETY: the destination is a local variable, the module exists, and the name ends with a zero.
             unsafe { driver.cuModuleGetFunction(&raw mut function, self.handle, name.as_ptr()) }
         })?;
         Ok(function)
@@ -105,9 +105,9 @@ impl fmt::Debug for Module {
 impl Drop for Module {
     fn drop(&mut self) {
         self.context.call_in_drop(|driver| {
-            // SAFETY: no arguments. Kernels of the module are done after it.
+            // SAFETY: the call takes no arguments. After it, kernels of the module are done.
             unsafe { driver.cuCtxSynchronize() }?;
-            // SAFETY: `from_ptx` loaded it; launchers keep it alive, so none is left.
+            // SAFETY: `from_ptx` loaded the module. Launchers keep it alive, so none is left.
             unsafe { driver.cuModuleUnload(self.handle) }
         });
     }

@@ -1,4 +1,4 @@
-//! Page-locked host memory, which the GPU copies from and to by itself.
+//! Page-locked host memory, which the GPU copies from and to directly.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
 use super::event::Event;
 
-/// How the CPU sees page-locked memory.
+/// How the CPU caches page-locked memory.
 ///
 /// ```
 /// use trueno_zram_core::gpu::raw::HostCaching;
@@ -18,14 +18,14 @@ use super::event::Event;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCaching {
-    /// As all memory. For everything that the CPU reads.
+    /// Like ordinary memory. For everything that the CPU reads.
     Cached,
-    /// Past the caches: for memory that the CPU only ever writes, front to back. Reading it is a hundred times slower.
+    /// Bypasses the caches. For memory that the CPU only writes, front to back. Reading it is a hundred times slower.
     WriteCombined,
 }
 
 impl HostCaching {
-    /// Usable from every context of the process, whichever it was allocated in.
+    /// Usable from every context of the process, not only the one that allocated it.
     const PORTABLE: u32 = 0x1;
     const WRITE_COMBINED: u32 = 0x4;
 
@@ -37,14 +37,16 @@ impl HostCaching {
     }
 }
 
-/// Page-locked bytes on the host.
+/// A page-locked buffer on the host.
 ///
-/// Copies to and from it run while the CPU does other things. So that no one is in the way of bytes in flight, each copy
-/// leaves an event in the buffer: [`bytes_mut`](Self::bytes_mut) waits for it, and so does [`bytes`](Self::bytes) where the copy writes here. While the
-/// borrow that they give lives, no copy can start, since starting one takes `&mut`. Copies by several streams are put in
-/// order. Dropping waits too, without a limit; and the driver may wait then for all that runs in the context.
+/// Copies to and from it run while the CPU does other work. To keep accesses away from bytes in flight, each copy
+/// leaves an event in the buffer. [`bytes_mut`](Self::bytes_mut) waits for it, and so does [`bytes`](Self::bytes) if
+/// the copy writes to the buffer. No copy can start while either borrow lives, since starting one takes `&mut`. Copies
+/// by several streams are ordered. Dropping waits too, without a time limit, and the driver may then wait for
+/// everything that runs in the context.
 ///
-/// Bytes that the GPU only reads stay readable, even after the context is lost: that is how a failed batch is done again.
+/// Bytes that the GPU only reads stay readable even after the context is lost. This allows the CPU to redo a failed
+/// batch.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
@@ -54,21 +56,21 @@ impl HostCaching {
 /// let buffer = DeviceBuffer::new(&context, 4096)?;
 /// pinned.bytes_mut()?.fill(7);
 /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..4096)?; // returns at once
-/// assert_eq!(pinned.bytes()?[0], 7); // two readers are in no one's way
+/// assert_eq!(pinned.bytes()?[0], 7); // both only read, so this does not wait
 /// pinned.bytes_mut()?.fill(8); // waits for the copy
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 pub struct PinnedBuffer {
-    /// Where it was allocated, and is freed.
+    /// The context that allocated the memory and frees it.
     context: GpuContext,
     address: NonNull<u8>,
     len_bytes: usize,
-    /// Recorded behind the newest copy, which runs after all earlier ones. Of the context that copies.
+    /// Recorded after the newest copy, which runs after all earlier ones. Belongs to the context that copies.
     last_copy: Event,
     in_flight: InFlight,
 }
 
-/// What copies that were not waited for do to the bytes; the worst of them.
+/// The strongest access by copies that have not been waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum InFlight {
     Nothing,
@@ -78,7 +80,7 @@ pub(crate) enum InFlight {
     Writes,
 }
 
-// SAFETY: the buffer owns its memory, as a `Vec<u8>` does; the driver's calls may come from any thread.
+// SAFETY: the buffer owns its memory, like a `Vec<u8>`; the driver may be called from any thread.
 unsafe impl Send for PinnedBuffer {}
 // SAFETY: through `&self` the memory is only read.
 unsafe impl Sync for PinnedBuffer {}
@@ -95,17 +97,18 @@ impl PinnedBuffer {
     /// ```
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`, mostly: page-locked memory is scarcer than other memory.
+    /// Usually `CUDA_ERROR_OUT_OF_MEMORY`: page-locked memory is scarcer than ordinary memory.
     pub fn new(context: &GpuContext, len_bytes: usize, caching: HostCaching) -> GpuResult<Self> {
         let last_copy = Event::ordering(context)?;
-        // A slice of the memory must not be longer than Rust allows; the driver refuses to allocate nothing.
+        // A slice must not be longer than Rust allows, and the driver rejects allocations of 0 bytes.
         let allocated = len_bytes.clamp(1, isize::MAX.unsigned_abs());
         let mut address: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the destination is a value of ours; `drop` frees the memory.
+        // SAFETY: the destination is a local variable; `drop` frees the memory.
         context.call(|driver| unsafe { driver.cuMemHostAlloc(&raw mut address, allocated, caching.flags()) })?;
         let address =
             NonNull::new(address.cast::<u8>()).ok_or(GpuError::OutOfRange { what: "host address", value: 0 })?;
-        // SAFETY: the driver gave `allocated` bytes there. They are zeroed, since Rust's slices hold no uninitialised bytes.
+        // SAFETY: the driver allocated `allocated` bytes there. They are zeroed because slices must not be
+        // uninitialised.
         unsafe { address.write_bytes(0, allocated) };
         Ok(Self {
             context: context.clone(),
@@ -116,7 +119,7 @@ impl PinnedBuffer {
         })
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
@@ -133,7 +136,7 @@ impl PinnedBuffer {
         self.len_bytes
     }
 
-    /// The bytes, once no copy writes them any more.
+    /// Returns the bytes, after waiting for copies that write them.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
@@ -147,17 +150,17 @@ impl PinnedBuffer {
     /// ```
     ///
     /// # Errors
-    /// Those of the copy; the bytes are then not seen.
+    /// The errors of the copy. The bytes are then not accessible.
     pub fn bytes(&self) -> GpuResult<&[u8]> {
         if self.in_flight == InFlight::Writes {
             self.last_copy.wait()?;
         }
-        // SAFETY: the memory is ours, as long as that, written whole in `new`, and no copy writes it: those before are done,
-        // and starting one needs `&mut self`, while the slice holds `&self`.
+        // SAFETY: we own the memory, it has this length, `new` initialised it, and no copy writes it: earlier ones are
+        // done, and starting one needs `&mut self` while the slice holds `&self`.
         Ok(unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len_bytes) })
     }
 
-    /// The bytes to change, once no copy is in flight.
+    /// Returns the bytes mutably, after waiting for all copies.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
@@ -166,17 +169,17 @@ impl PinnedBuffer {
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// for round in 0..3 {
-    ///     pinned.bytes_mut()?.fill(round); // waits for the copy of the round before
+    ///     pinned.bytes_mut()?.fill(round); // waits for the previous round's copy
     ///     stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of the copy; the bytes are then not seen.
+    /// The errors of the copy. The bytes are then not accessible.
     pub fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
         self.wait()?;
-        // SAFETY: as in `bytes`; no copy reads it either, after `wait`.
+        // SAFETY: as in `bytes`; after `wait` no copy reads it either.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len_bytes) })
     }
 
@@ -190,13 +193,13 @@ impl PinnedBuffer {
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
     /// if let Err(error) = pinned.wait() {
-    ///     println!("the batch is to be done again: {error}");
+    ///     println!("the batch must be redone: {error}");
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of the copy.
+    /// The errors of the copy.
     pub fn wait(&mut self) -> GpuResult<()> {
         if self.in_flight != InFlight::Nothing {
             self.last_copy.wait()?;
@@ -214,7 +217,7 @@ impl PinnedBuffer {
         Ok(())
     }
 
-    /// Takes the bytes back without waiting, to finish on the CPU what a lost context has left.
+    /// Takes the bytes back without waiting, so that the CPU can finish the work of a lost context.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
@@ -234,26 +237,27 @@ impl PinnedBuffer {
     /// ```
     ///
     /// # Safety
-    /// No copy is in flight, for whatever reason is known: the driver has reported the context as broken (it stops the
-    /// device's work for it before it does), say. A context given up because a kernel hangs is no such reason.
+    /// No copy is in flight. This is known, for example, if the driver has reported the context as broken, because it
+    /// stops the device's work for the context before that. It does not follow from giving a context up because a
+    /// kernel hangs.
     pub unsafe fn assume_idle(&mut self) {
         self.in_flight = InFlight::Nothing;
     }
 
-    /// The event behind the newest copy, where one is in flight.
+    /// Returns the event after the newest copy, if one is in flight.
     pub(crate) fn copy_in_flight(&self) -> Option<&Event> {
         (self.in_flight != InFlight::Nothing).then_some(&self.last_copy)
     }
 
-    /// Notes that a copy follows, behind which the caller records the event. If it cannot, it must wait for the copy in
-    /// another way, or give the context up: then the event cannot be waited for, and the bytes stay out of reach.
+    /// Registers a copy. The caller records the returned event after it. If it cannot, it must wait for the copy in
+    /// another way or give the context up; then the event cannot be waited for, and the bytes stay inaccessible.
     pub(crate) fn begin_copy(&mut self, copy: InFlight) -> (*mut u8, &Event) {
         self.in_flight = self.in_flight.max(copy);
         (self.address.as_ptr(), &self.last_copy)
     }
 
-    /// Lets another context copy from and to it: the memory is portable, but a stream can record no event of a context other
-    /// than its own. Refused while a copy of the context before may be under way.
+    /// Lets another context copy from and to the buffer. The memory is portable, but a stream can only record events of
+    /// its own context. Fails while a copy of the previous context may be in flight.
     pub(crate) fn adopt(&mut self, context: &GpuContext) -> GpuResult<()> {
         if context.is_same(self.context()) {
             return Ok(());
@@ -263,7 +267,7 @@ impl PinnedBuffer {
         Ok(())
     }
 
-    /// The context that copies from and to it.
+    /// Returns the context that copies from and to the buffer.
     pub(crate) fn context(&self) -> &GpuContext {
         self.last_copy.context()
     }
@@ -278,10 +282,10 @@ impl fmt::Debug for PinnedBuffer {
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
         if self.wait().is_err() {
-            // A copy may still run: better to leak the memory than to have it written to in another's hands.
+            // A copy may still be running. Leaking the memory is better than letting the copy write to its next owner.
             return;
         }
-        // SAFETY: `new` allocated it, and no copy is in flight.
+        // SAFETY: `new` allocated the memory, and no copy is in flight.
         self.context.call_in_drop(|driver| unsafe { driver.cuMemFreeHost(self.address.as_ptr().cast()) });
     }
 }

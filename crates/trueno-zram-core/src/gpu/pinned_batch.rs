@@ -6,25 +6,26 @@ use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
 use super::ring::compress::PackedTo;
 use super::ring::decompress::{CompressedPages, PackedFrom};
-use super::ring::device::{Device, PinnedMemory};
+use super::ring::device::{PinnedMemory, RingDevice};
 use super::ring::entries::next_place;
 use crate::arena::IndexEntry;
 use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 
-/// Compressed pages in page-locked memory, which the GPU reads and writes by itself.
+/// Compressed pages in page-locked memory, which the GPU reads and writes directly.
 ///
-/// Made by [`GpuBatchCompressor::pinned_batch`](super::GpuBatchCompressor::pinned_batch). With [`PinnedPages`](super::PinnedPages) on the other side, the CPU
-/// touches no page: [`compress_all_pinned`](super::GpuBatchCompressor::compress_all_pinned) and
-/// [`decompress_all_pinned`](super::GpuBatchCompressor::decompress_all_pinned) leave its cores, and the host's memory, to others.
-/// It serves every compressor of the process, and is dropped, as those.
+/// Created by [`GpuBatchCompressor::pinned_batch`](super::GpuBatchCompressor::pinned_batch). With
+/// [`PinnedPages`](super::PinnedPages) on the other side, the CPU touches no page:
+/// [`compress_all_pinned`](super::GpuBatchCompressor::compress_all_pinned) and
+/// [`decompress_all_pinned`](super::GpuBatchCompressor::decompress_all_pinned) leave the cores and the host's memory
+/// bandwidth to other work. Every compressor of the process can use it. Dropping it works as for `PinnedPages`.
 ///
 /// ```
 /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
 /// let mut pages = compressor.pinned_pages(3)?;
 /// pages.pages_mut()?[1].fill(7);
-/// let mut batch = compressor.pinned_batch(3)?; // room for 3 pages, whatever is in them
+/// let mut batch = compressor.pinned_batch(3)?; // room for 3 pages, whatever their contents
 /// compressor.compress_all_pinned(&mut pages, &mut batch, &())?;
 /// assert_eq!(batch.get(1)?.map(|page| page.bytes().to_vec()), Some(vec![7; 8]));
 ///
@@ -38,7 +39,7 @@ pub struct PinnedBatch<P: PinnedMemory = PinnedBuffer> {
     /// Room for `capacity` pages that do not shrink.
     memory: BoundedDrop<P>,
     capacity: usize,
-    /// Entries lie one after the other, each at a multiple of [`PACK_ALIGN_BYTES`]; none is a Zstandard frame.
+    /// The entries are in order, each at a multiple of [`PACK_ALIGN_BYTES`]. None is a Zstandard frame.
     index: Vec<IndexEntry>,
 }
 
@@ -47,7 +48,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         Self { memory, capacity, index: Vec::with_capacity(capacity) }
     }
 
-    /// Pages in the batch.
+    /// Returns the number of pages in the batch.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -60,7 +61,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         self.index.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if the batch has no pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -73,7 +74,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         self.index.is_empty()
     }
 
-    /// Pages that there is room for, whatever is in them.
+    /// Returns the number of pages that fit, whatever their contents.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -86,7 +87,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         self.capacity
     }
 
-    /// Where each page lies in [`arena`](Self::arena).
+    /// Returns the index: where each page lies in [`arena`](Self::arena).
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -101,8 +102,8 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         &self.index
     }
 
-    /// The bytes of all pages, with a few of no meaning between them: to write to a file, say, beside the index.
-    /// [`CompressedBatch::from_parts`](crate::CompressedBatch::from_parts) takes both up again.
+    /// Returns the bytes of all pages, with a few padding bytes between them. To store the batch, write these and the
+    /// index. [`CompressedBatch::from_parts`](crate::CompressedBatch::from_parts) reads both back.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -116,29 +117,29 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device was given up while it wrote them.
+    /// [`Error::Gpu`] if the device was given up while it wrote the bytes.
     pub fn arena(&self) -> Result<&[u8]> {
         Ok(&self.memory.bytes()?[..self.end()])
     }
 
-    /// A page by its number.
+    /// Returns the page with the given number, or `None` if there is no such page.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
     /// # let compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
     /// let batch = compressor.pinned_batch(2)?;
-    /// assert!(batch.get(0)?.is_none(), "there is room, but no page yet");
+    /// assert!(batch.get(0)?.is_none(), "the batch has room but no page yet");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// Those of [`arena`](Self::arena).
+    /// The errors of [`arena`](Self::arena).
     pub fn get(&self, page: usize) -> Result<Option<PageData<'_>>> {
         let arena = self.arena()?;
         self.index.get(page).map(|entry| entry.find(arena)).transpose()
     }
 
-    /// Adds a page at the end, as stored by any compressor, to be restored.
+    /// Appends a page compressed by any compressor, to be restored later.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -156,7 +157,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the batch is full, [`Error::Unsupported`] for a Zstandard frame, and those of
+    /// [`Error::PageCount`] if the batch is full; [`Error::Unsupported`] for a Zstandard frame; or the errors of
     /// [`arena`](Self::arena).
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
         self.check_room(self.len() + 1)?;
@@ -168,13 +169,13 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         let place = &mut self.memory.bytes_mut()?[start..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];
         let (held, between) = place.split_at_mut(len_bytes);
         held.copy_from_slice(page.bytes());
-        // What was there before is no one's business.
+        // Do not expose what the memory held before.
         between.fill(0);
         self.index.push(IndexEntry::new(start as u64, page));
         Ok(())
     }
 
-    /// Forgets the pages and keeps the memory.
+    /// Removes all pages and keeps the memory.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -189,7 +190,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         self.index.clear();
     }
 
-    /// Refuses a batch of more pages than there is room for.
+    /// Checks that the batch has room for that many pages.
     pub(crate) fn check_room(&self, pages: usize) -> Result<()> {
         if pages <= self.capacity {
             return Ok(());
@@ -197,23 +198,23 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         Err(Error::PageCount { batch_pages: pages, destination_pages: self.capacity })
     }
 
-    /// Where the next page goes.
+    /// Returns the offset of the next page.
     fn end(&self) -> usize {
         let end = self.index.last().map_or(0, |last| next_place(*last));
-        usize::try_from(end).expect("the batch lies in memory")
+        usize::try_from(end).expect("the end of a batch in memory fits in `usize`")
     }
 
     pub(crate) fn memory_mut(&mut self) -> &mut P {
         &mut self.memory
     }
 
-    /// To fill it from its start.
-    pub(crate) fn packed_to<D: Device<Pinned = P>>(&mut self) -> PackedTo<'_, D> {
+    /// Returns the batch as a destination, to be filled from its start.
+    pub(crate) fn packed_to<D: RingDevice<Pinned = P>>(&mut self) -> PackedTo<'_, D> {
         self.index.clear();
         PackedTo { memory: &mut self.memory, index: &mut self.index }
     }
 
-    pub(crate) fn packed_from<D: Device<Pinned = P>>(&mut self) -> PackedFrom<'_, D> {
+    pub(crate) fn packed_from<D: RingDevice<Pinned = P>>(&mut self) -> PackedFrom<'_, D> {
         PackedFrom { memory: &mut self.memory, index: &self.index }
     }
 
@@ -222,4 +223,4 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     }
 }
 
-const _: () = assert!(PAGE_SIZE.is_multiple_of(PACK_ALIGN_BYTES as usize), "pages that do not shrink leave no gaps");
+const _: () = assert!(PAGE_SIZE.is_multiple_of(PACK_ALIGN_BYTES as usize), "raw pages leave no gaps");

@@ -1,4 +1,4 @@
-//! Page-locked pages that a caller fills itself.
+//! Page-locked pages that the caller fills.
 
 use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
@@ -6,13 +6,14 @@ use super::ring::device::PinnedMemory;
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Pages in page-locked memory, which the GPU reads and writes by itself: nothing has to be copied there first.
+/// Pages in page-locked memory, which the GPU reads and writes directly, without an extra copy.
 ///
-/// Made by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages), for every compressor of the process,
-/// whichever GPU it is on. Such memory cannot be swapped out, and is slow to allocate: make it once, and use it again.
+/// Created by [`GpuBatchCompressor::pinned_pages`](super::GpuBatchCompressor::pinned_pages). Every compressor of the
+/// process can use them, on any GPU. Page-locked memory cannot be swapped out and is slow to allocate, so create it
+/// once and reuse it.
 ///
 /// Dropping waits for kernels that run in the same CUDA context, but no longer than the compressor's
-/// [time limit](super::GpuOptions::time_limit); what is not freed by then is freed when they end.
+/// [time limit](super::GpuOptions::time_limit). Memory not freed by then is freed when the kernels end.
 ///
 /// ```no_run
 /// use trueno_zram_core::CompressedBatch;
@@ -20,7 +21,7 @@ use crate::page::{PAGE_SIZE, Page};
 ///
 /// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
 /// let mut pages = compressor.pinned_pages(100_000)?;
-/// pages.pages_mut()?[7].fill(7); // read a file into them, say
+/// pages.pages_mut()?[7].fill(7); // for example, read a file into them
 /// let mut batch = CompressedBatch::new();
 /// compressor.compress_pinned_into(&mut pages, &mut batch, &())?;
 /// # Ok::<(), trueno_zram_core::Error>(())
@@ -37,7 +38,7 @@ impl<P: PinnedMemory> PinnedPages<P> {
         Self { memory, capacity: pages, len: pages }
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -50,7 +51,7 @@ impl<P: PinnedMemory> PinnedPages<P> {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -63,25 +64,25 @@ impl<P: PinnedMemory> PinnedPages<P> {
         self.len == 0
     }
 
-    /// Uses the first `pages` of the pages that were allocated, for a batch that is smaller than the others.
+    /// Uses only the first `pages` of the allocated pages, for a batch that is smaller than the others.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
     /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
     /// let mut pages = compressor.pinned_pages(100)?;
     /// pages.set_len(60);
-    /// pages.set_len(100); // they are all still there
+    /// pages.set_len(100); // all pages are still there
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Panics
-    /// If there are not as many.
+    /// If fewer pages were allocated.
     pub fn set_len(&mut self, pages: usize) {
-        assert!(pages <= self.capacity, "{pages} pages of {}", self.capacity);
+        assert!(pages <= self.capacity, "{pages} pages requested, but only {} allocated", self.capacity);
         self.len = pages;
     }
 
-    /// The pages.
+    /// Returns the pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -92,12 +93,12 @@ impl<P: PinnedMemory> PinnedPages<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it wrote them.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it wrote the pages.
     pub fn pages(&self) -> Result<&[Page]> {
         Ok(&self.memory.bytes()?.as_chunks::<PAGE_SIZE>().0[..self.len])
     }
 
-    /// The pages, to change.
+    /// Returns the pages mutably.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -108,7 +109,7 @@ impl<P: PinnedMemory> PinnedPages<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it used them.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device was given up while it used the pages.
     pub fn pages_mut(&mut self) -> Result<&mut [Page]> {
         Ok(&mut self.memory.bytes_mut()?.as_chunks_mut::<PAGE_SIZE>().0[..self.len])
     }

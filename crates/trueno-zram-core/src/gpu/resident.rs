@@ -1,4 +1,4 @@
-//! Kernels over pages that live on the GPU, and waiting for them.
+//! Runs the kernels on pages that stay on the GPU, and waits for them.
 #![allow(unsafe_code)]
 
 mod packed;
@@ -21,12 +21,11 @@ use crate::error::{Error, Result};
 pub use packed::PackedOnDevice;
 pub use pages::DevicePages;
 
-const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
-/// How long the dropping of one buffer is waited for. Both forms have two.
+/// How long the drop of one buffer is waited for. Both types have two buffers.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
-/// Queues the compression of pages on the device, and waits for it; the kernel's time.
+/// Queues the compression of pages on the device and waits for it. Returns the kernel's time.
 pub(crate) fn compress(
     device: &mut Cuda,
     pages: &DevicePages,
@@ -44,9 +43,9 @@ pub(crate) fn compress(
     let time = timed(&context, stream, time_limit, |start| {
         compressor.zero(stream, count, &packed.index)?;
         stream.record(start)?;
-        // SAFETY: three buffers that no one else has, the index zeroed just before in the same stream. `timed` returns when
-        // the kernel is done, or gives the context up; until then `packed` and `pages` are borrowed, and nothing safe
-        // writes them.
+        // SAFETY: three different buffers used by no one else; the index was zeroed just before in the same stream.
+        // `timed` returns when the kernel is done, or gives the context up. Until then `packed` and `pages` are
+        // borrowed, and no safe code writes them.
         unsafe { compressor.launch_zeroed(stream, &pages.memory, count, &packed.bytes, &packed.index) }
     })?;
     packed.len_bytes = packed_bytes(stream, &packed.index, pages.len)?;
@@ -54,7 +53,8 @@ pub(crate) fn compress(
     Ok(time)
 }
 
-/// Queues the restoring of packed pages on the device, and waits for it; the kernel's time, and the pages that it refused.
+/// Queues the restoring of packed pages on the device and waits for it. Returns the kernel's time and the rejected
+/// pages.
 pub(crate) fn decompress(
     device: &mut Cuda,
     packed: &PackedOnDevice,
@@ -73,12 +73,12 @@ pub(crate) fn decompress(
     let from =
         PackedPages { bytes: &packed.bytes, len_bytes: packed.len_bytes as u64, index: &packed.index, pages: count };
     let time = timed(&context, stream, time_limit, |start| {
-        // No page counts as restored unless the kernel says so.
+        // Pages count as restored only if the kernel says so.
         stream.fill(&pages.status, 0..packed.len * STATUS_BYTES, 0xff)?;
         decompressor.zero(stream)?;
         stream.record(start)?;
-        // SAFETY: four buffers, of which `packed`'s are only read by safe code while it is borrowed, and `pages`' are used
-        // by no one else; `timed` returns when the kernel is done, or gives the context up.
+        // SAFETY: four different buffers. Safe code only reads those of `packed` while it is borrowed, and nothing else
+        // uses those of `pages`. `timed` returns when the kernel is done, or gives the context up.
         unsafe { decompressor.launch_zeroed(stream, from, &pages.memory, &pages.status) }
     })?;
     let mut status = vec![0; packed.len * STATUS_BYTES];
@@ -89,8 +89,8 @@ pub(crate) fn decompress(
     Ok((time, refused.collect()))
 }
 
-/// Runs `queue`, which records its argument before the work that is to be timed, and waits for all of it. When this
-/// returns, nothing that was queued is still to run; or the context is given up.
+/// Runs `queue`, which records its argument before the work to be timed, and waits for all of it. When this returns,
+/// all queued work has run, or the context is given up.
 fn timed(
     context: &GpuContext,
     stream: &Stream,
@@ -99,7 +99,7 @@ fn timed(
 ) -> GpuResult<Duration> {
     let (start, end) = (Event::timed(context)?, Event::timed(context)?);
     let queued = queue(&start);
-    // Part of the work may be queued even if another part was refused.
+    // Some of the work may be queued even if another part was rejected.
     let done = stream.record(&end).and_then(|()| end.wait_for(time_limit));
     if let Err(error) = &done {
         context.abandon(&error.to_string());
@@ -108,11 +108,11 @@ fn timed(
     end.since(&start)
 }
 
-/// Reads from the kernel's index how long the packed pages are.
+/// Reads the length of the packed pages from the kernel's index.
 fn packed_bytes(stream: &Stream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
     let Some(last) = pages.checked_sub(1) else { return Ok(0) };
-    let mut bits = [0; INDEX_ENTRY_BYTES];
-    stream.download(index, last * INDEX_ENTRY_BYTES, &mut bits)?;
+    let mut bits = [0; PackedEntry::BYTES];
+    stream.download(index, last * PackedEntry::BYTES, &mut bits)?;
     let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
     entries::packed_bytes(entry, pages).ok_or(GpuError::WrongIndex { page: last, bits: entry.bits() })
 }
@@ -135,17 +135,17 @@ fn count_of(pages: usize) -> GpuResult<u32> {
     u32::try_from(pages).map_err(|_| GpuError::OutOfRange { what: "number of pages", value: pages as i128 })
 }
 
-/// Copies bytes to the front of a buffer, if there are any.
+/// Copies bytes to the start of a buffer, if there are any.
 fn upload(stream: &Stream, to: &DeviceBuffer, bytes: &[u8]) -> GpuResult<()> {
     if bytes.is_empty() { Ok(()) } else { stream.upload(to, 0, bytes) }
 }
 
-/// Copies bytes from the front of a buffer, if there are any.
+/// Copies bytes from the start of a buffer, if there are any.
 fn download(stream: &Stream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult<()> {
     if bytes.is_empty() { Ok(()) } else { stream.download(from, 0, bytes) }
 }
 
-/// Device memory with zeros queued for it: no kernel reads what an earlier owner left.
+/// Allocates device memory and queues its zeroing, so that no kernel reads what an earlier owner left.
 fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<BoundedDrop<DeviceBuffer>> {
     let buffer = BoundedDrop::new(DeviceBuffer::new(context, len_bytes)?, DROP_LIMIT);
     if len_bytes > 0 {
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_and_capacity_have_limits() {
+    fn rejects_too_many_pages() {
         assert!(check_capacity(MAX_BATCH_PAGES as usize).is_ok() && check_capacity(usize::MAX).is_err());
         assert!(check_room(3, 3).is_ok());
         assert_eq!(check_room(4, 3), Err(Error::PageCount { batch_pages: 4, destination_pages: 3 }));

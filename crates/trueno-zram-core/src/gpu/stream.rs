@@ -4,13 +4,17 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::context::GpuContext;
 use super::driver::{CUstream, Driver};
 use super::error::{DriverError, GpuResult};
 use super::event::Event;
 use super::memory::{DeviceBuffer, check_part};
-use super::pinned::{InFlight, PinnedBuffer};
+use super::pinned::{HostCaching, InFlight, PinnedBuffer};
+
+/// What [`Stream::upload`] and [`Stream::download`] copy at a time.
+const STAGING_BYTES: usize = 1 << 20;
 
 /// A queue of work for a device. Two streams run side by side, unless an [`Event`] orders them.
 ///
@@ -26,6 +30,9 @@ use super::pinned::{InFlight, PinnedBuffer};
 pub struct Stream {
     context: GpuContext,
     handle: CUstream,
+    /// Page-locked memory of `upload` and `download`, allocated by the first of them and freed with the stream: freeing
+    /// page-locked memory waits for every kernel in the context.
+    staging: Mutex<Option<PinnedBuffer>>,
 }
 
 // SAFETY: the handle is a token of the driver, which may be used from any thread.
@@ -52,7 +59,7 @@ impl Stream {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the destination is a value of ours; `drop` destroys the stream.
         context.call(|driver| unsafe { driver.cuStreamCreate(&raw mut handle, Self::NON_BLOCKING) })?;
-        Ok(Self { context: context.clone(), handle })
+        Ok(Self { context: context.clone(), handle, staging: Mutex::new(None) })
     }
 
     /// Copies bytes of the host to a buffer, and waits.
@@ -70,14 +77,17 @@ impl Stream {
     /// # Errors
     /// If the bytes do not fit there, or the copy or work before it in the stream fails.
     pub fn upload(&self, to: &DeviceBuffer, offset: usize, bytes: &[u8]) -> GpuResult<()> {
-        let to = self.part_of(to, offset, bytes.len())?;
-        self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the source is borrowed until the wait below is over. What that
-            // leaves open: if the wait fails, the borrow ends though the source may still be read. The context is then
-            // given up, so nothing follows that copy, but nothing can take it back.
-            unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes.as_ptr().cast(), bytes.len(), self.handle) }?;
-            self.finish_copy(driver)
-        })
+        self.part_of(to, offset, bytes.len())?;
+        if bytes.is_empty() {
+            return self.synchronize();
+        }
+        let mut staging = self.staging();
+        let staging = staging_of(&self.context, &mut staging)?;
+        for (number, part) in bytes.chunks(STAGING_BYTES).enumerate() {
+            staging.bytes_mut()?[..part.len()].copy_from_slice(part);
+            self.upload_pinned(to, offset + number * STAGING_BYTES, staging, 0..part.len())?;
+        }
+        staging.wait()
     }
 
     /// Copies bytes of a buffer to the host, and waits.
@@ -97,22 +107,22 @@ impl Stream {
     /// # Errors
     /// If the buffer has no such bytes, or the copy or work before it in the stream fails.
     pub fn download(&self, from: &DeviceBuffer, offset: usize, bytes: &mut [u8]) -> GpuResult<()> {
-        let from = self.part_of(from, offset, bytes.len())?;
-        self.context.call(|driver| {
-            // SAFETY: both ends are as long as that, and the destination is borrowed until the wait below is over. What that
-            // leaves open: if the wait fails, the borrow ends though the destination may still be written. The context is then
-            // given up, so nothing follows that copy, but nothing can take it back.
-            unsafe { driver.cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), from, bytes.len(), self.handle) }?;
-            self.finish_copy(driver)
-        })
+        self.part_of(from, offset, bytes.len())?;
+        if bytes.is_empty() {
+            return self.synchronize();
+        }
+        let mut staging = self.staging();
+        let staging = staging_of(&self.context, &mut staging)?;
+        for (number, part) in bytes.chunks_mut(STAGING_BYTES).enumerate() {
+            self.download_pinned(from, offset + number * STAGING_BYTES, staging, 0..part.len())?;
+            part.copy_from_slice(&staging.bytes()?[..part.len()]);
+        }
+        Ok(())
     }
 
-    /// Waits for a copy of memory that is only borrowed; gives the context up if it cannot. It takes the driver, not a call
-    /// of its own, so that a context that another thread gives up in between is still waited for.
-    fn finish_copy(&self, driver: &Driver) -> Result<(), DriverError> {
-        // SAFETY: the stream lives.
-        unsafe { driver.cuStreamSynchronize(self.handle) }
-            .inspect_err(|error| self.context.abandon(&format!("a copy could not be waited for: {error}")))
+    fn staging(&self) -> MutexGuard<'_, Option<PinnedBuffer>> {
+        // A buffer knows its own copies, whatever panicked.
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
@@ -340,6 +350,15 @@ impl Stream {
     fn part_of(&self, buffer: &DeviceBuffer, offset: usize, len_bytes: usize) -> GpuResult<u64> {
         self.context.check_same(buffer.context(), "the buffer")?;
         buffer.part(offset, len_bytes)
+    }
+}
+
+/// The memory for copies from and to the caller's. The device never touches memory that is only borrowed: if a copy cannot be
+/// waited for, this memory leaks, and the borrow can end.
+fn staging_of<'a>(context: &GpuContext, staging: &'a mut Option<PinnedBuffer>) -> GpuResult<&'a mut PinnedBuffer> {
+    match staging {
+        Some(staging) => Ok(staging),
+        empty => Ok(empty.insert(PinnedBuffer::new(context, STAGING_BYTES, HostCaching::Cached)?)),
     }
 }
 

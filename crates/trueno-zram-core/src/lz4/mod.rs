@@ -1,12 +1,13 @@
 //! The LZ4 block format, for blocks that hold exactly one page.
 //!
-//! [`Codec`] encodes and decodes on a chosen [back end](crate::cpu::InstructionSet); [`decode_simple`] is the decoder's slow
-//! twin in plain code. Neither knows of same-filled or raw pages: [`PageCodec`](crate::PageCodec) does.
+//! [`Codec`] encodes and decodes with a given [instruction set](crate::cpu::InstructionSet). [`decode_simple`] is the
+//! reference decoder in plain code. Both handle LZ4 blocks only; [`PageCodec`](crate::PageCodec) also handles
+//! same-filled and raw pages.
 //!
 //! ```
 //! use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
 //! let (page, mut block, mut back) = (std::array::from_fn(|i| (i / 99) as u8), [0; PAGE_SIZE], [0; PAGE_SIZE]);
-//! let len_bytes = lz4::Codec::new(InstructionSet::detect())?.encode(&page, &mut block).expect("it shrinks");
+//! let len_bytes = lz4::Codec::new(InstructionSet::detect())?.encode(&page, &mut block).expect("the page shrinks");
 //! lz4::decode_simple(&block[..len_bytes], &mut back)?;
 //! assert_eq!(back, page);
 //! # Ok::<(), trueno_zram_core::Error>(())
@@ -22,14 +23,14 @@ use crate::cpu::{InstructionSet, Token};
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Encodes and decodes LZ4 blocks of pages, with working memory that is used again.
+/// Encodes and decodes pages as LZ4 blocks, reusing its working memory.
 ///
 /// ```
 /// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
 /// let mut codec = lz4::Codec::new(InstructionSet::detect())?;
 /// let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i % 251) as u8);
 /// let (mut out, mut back) = ([0; PAGE_SIZE], [0; PAGE_SIZE]);
-/// let len_bytes = codec.encode(&page, &mut out).expect("it repeats, so it shrinks");
+/// let len_bytes = codec.encode(&page, &mut out).expect("a repetitive page shrinks");
 /// codec.decode(&out[..len_bytes], &mut back)?;
 /// assert_eq!(back, page);
 /// # Ok::<(), trueno_zram_core::Error>(())
@@ -40,24 +41,25 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// A codec on the given back end.
+    /// Creates a codec that uses the given instruction set.
     ///
     /// ```
     /// use trueno_zram_core::{Error, cpu::InstructionSet, lz4};
     /// match lz4::Codec::new(InstructionSet::Avx2) {
     ///     Ok(codec) => println!("{codec:?}"),
-    ///     Err(Error::InstructionSetUnavailable(backend)) => println!("this CPU has no {backend}"),
+    ///     Err(Error::InstructionSetUnavailable(set)) => println!("this CPU has no {set}"),
     ///     Err(other) => panic!("{other}"),
     /// }
     /// ```
     ///
     /// # Errors
-    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU cannot run it.
-    pub fn new(backend: InstructionSet) -> Result<Self> {
-        Ok(Self { token: backend.token()?, encoder: encode::Scratch::boxed() })
+    /// [`Error::InstructionSetUnavailable`](crate::Error::InstructionSetUnavailable) if this CPU lacks the instruction
+    /// set.
+    pub fn new(instruction_set: InstructionSet) -> Result<Self> {
+        Ok(Self { token: instruction_set.token()?, encoder: encode::Scratch::boxed() })
     }
 
-    /// The back end that it runs on.
+    /// Returns the instruction set in use.
     ///
     /// ```
     /// use trueno_zram_core::{cpu::InstructionSet, lz4};
@@ -70,10 +72,10 @@ impl Codec {
         self.token.instruction_set()
     }
 
-    /// Encodes a page; the block's length, or `None` if it would not be shorter than the page. What `out` holds after
-    /// the block is unspecified.
+    /// Encodes a page. Returns the block's length, or `None` if the block would not be shorter than the page. The
+    /// contents of `out` past the block are unspecified.
     ///
-    /// The same page gives the same block on every back end, and whatever the codec did before.
+    /// The same page always gives the same block: with every instruction set, and after any earlier use of the codec.
     ///
     /// ```
     /// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
@@ -82,7 +84,7 @@ impl Codec {
     /// let block = codec.encode(&text, &mut out).map(|len_bytes| &out[..len_bytes]);
     /// assert!(block.is_some_and(|block| block.len() < 40));
     /// let noise = std::array::from_fn(|i| ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_pow(3) >> 56) as u8);
-    /// assert_eq!(codec.encode(&noise, &mut out), None, "it would not shrink");
+    /// assert_eq!(codec.encode(&noise, &mut out), None, "noise does not shrink");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -92,10 +94,10 @@ impl Codec {
         Some(block.len())
     }
 
-    /// Decodes a block, which must be exactly one page.
+    /// Decodes a block, which must decode to exactly one page.
     ///
-    /// It reads nothing but the block and writes nothing but the page. The verdict, and the error, are the same on
-    /// every back end.
+    /// It reads nothing but the block and writes nothing but the page. The result, or the error, is the same with every
+    /// instruction set.
     ///
     /// ```
     /// use trueno_zram_core::{PAGE_SIZE, cpu::InstructionSet, lz4};
@@ -106,7 +108,8 @@ impl Codec {
     /// ```
     ///
     /// # Errors
-    /// [`DecodeError`] says what is wrong with the block, and where; the page is then of no use.
+    /// A [`DecodeError`] that says what is wrong with the block, and where. The contents of `page` are then
+    /// unspecified.
     pub fn decode(&self, block: &[u8], page: &mut Page) -> std::result::Result<(), DecodeError> {
         decode::decode_page(self.token, block, page)
     }
@@ -114,7 +117,7 @@ impl Codec {
 
 impl std::fmt::Debug for Codec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Codec").field("backend", &self.instruction_set()).finish()
+        f.debug_struct("Codec").field("instruction_set", &self.instruction_set()).finish()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Memory that is not there, times, counts, and the share of the device.
+//! Lack of memory, times, counts, and limits on the multiprocessors.
 
 use std::num::NonZeroU32;
 
@@ -8,32 +8,32 @@ use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedBatch, Error, PAGE_SIZE};
 
 use crate::harness::{
-    alone, assert_no_fallback, assert_restored, batch, check_values, compressor, config, crossing, in_mode,
+    assert_no_fallback, assert_restored, batch, check_values, compressor, config, crossing, in_mode, lock_device,
 };
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_ring_that_the_device_has_no_memory_for_is_refused_and_harms_no_one() {
-    let _alone = alone();
+fn rejects_a_ring_larger_than_device_memory() {
+    let _device = lock_device();
     let pages = batch(2000);
     let mut before = compressor(config(500, 2), &in_mode(Mode::Fast));
-    // The rest of the device's memory, but for less than a GiB.
+    // Take the rest of the device's memory, except less than a GiB.
     let context = GpuContext::new(0).unwrap();
     let taken: Vec<_> = std::iter::from_fn(|| DeviceBuffer::new(&context, 1 << 30).ok()).collect();
     let large = config(1 << 19, 2);
     let Err(Error::GpuNotAvailable(why)) = GpuBatchCompressor::new(large) else { panic!("there is no memory left") };
     assert!(why.contains("OUT_OF_MEMORY"), "{why}");
     drop(taken);
-    let Err(Error::Gpu(_)) = before.device_pages(usize::MAX) else { panic!("no device has as much") };
-    let Err(Error::Gpu(_)) = before.pinned_pages(usize::MAX) else { panic!("no host has as much") };
+    let Err(Error::Gpu(_)) = before.device_pages(usize::MAX) else { panic!("no device has that much memory") };
+    let Err(Error::Gpu(_)) = before.pinned_pages(usize::MAX) else { panic!("no host has that much memory") };
     let result = before.compress_batch(&pages).unwrap();
     check_values(&result.pages, &pages);
-    assert_restored(&before.decompress_batch(&result.pages).unwrap().pages, &pages, "made before");
+    assert_restored(&before.decompress_batch(&result.pages).unwrap().pages, &pages, "by the compressor created before");
     assert_no_fallback(&before);
     check_values(&compressor(config(500, 2), &in_mode(Mode::Fast)).compress_batch(&pages).unwrap().pages, &pages);
 }
 
-/// The stages' times add up over slots that overlap.
+/// Checks the times of a batch. Stage times add up over slots that overlap.
 fn assert_plausible(times: BatchTimes, slots: u64, what: &str) {
     println!("{what}: {times:?}");
     for stage in [times.h2d_time_ns, times.kernel_time_ns, times.d2h_time_ns] {
@@ -44,7 +44,7 @@ fn assert_plausible(times: BatchTimes, slots: u64, what: &str) {
 #[test]
 #[ignore = "needs a GPU"]
 fn times_are_plausible_in_every_form() {
-    let _alone = alone();
+    let _device = lock_device();
     let pages = crossing(20_000);
     for (slots, async_dma) in [(4, true), (1, true), (4, false)] {
         let config = GpuBatchConfig { async_dma, ..config(1000, slots) };
@@ -82,8 +82,8 @@ fn times_are_plausible_in_every_form() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_share_of_the_multiprocessors_is_kept_to() {
-    let _alone = alone();
+fn multiprocessor_limit_is_respected() {
+    let _device = lock_device();
     let all = GpuContext::new(0).expect("these tests need an NVIDIA GPU").limits().multiprocessors;
     let pages = crossing(20_000);
     let shares = [NonZeroU32::new(all.div_ceil(8)), None];
@@ -94,7 +94,7 @@ fn a_share_of_the_multiprocessors_is_kept_to() {
         let (mut on_device, mut packed) =
             (compressor.device_pages(20_000).unwrap(), compressor.packed_on_device(20_000).unwrap());
         on_device.upload(&pages).unwrap();
-        // The best of five: no one else's work is in it.
+        // The best of five, to exclude other users' work.
         let mut best = [u64::MAX; 2];
         for _ in 0..5 {
             let there = compressor.compress_resident(&on_device, &mut packed).unwrap().kernel_time_ns;
@@ -105,7 +105,7 @@ fn a_share_of_the_multiprocessors_is_kept_to() {
         (made, best)
     });
     println!("an eighth: {few:?} ns, all: {all:?} ns (compress, decompress)");
-    assert!(few_bytes == all_bytes, "the share does not change the bytes");
+    assert!(few_bytes == all_bytes, "the limit must not change the bytes");
     for (few, all) in few.into_iter().zip(all) {
         assert!(few > all + all / 2, "an eighth of the device takes longer: {few} ns and {all} ns");
     }
@@ -113,8 +113,8 @@ fn a_share_of_the_multiprocessors_is_kept_to() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn the_stats_count_what_was_done() {
-    let _alone = alone();
+fn stats_count_pages_and_bytes() {
+    let _device = lock_device();
     let pages = batch(2000);
     let mut compressor = compressor(config(300, 3), &in_mode(Mode::Fast));
     assert_eq!((compressor.stats().pages_compressed, compressor.stats().compression_ratio()), (0, 1.0));
@@ -129,7 +129,7 @@ fn the_stats_count_what_was_done() {
     assert_eq!(stats.pages_decompressed, 2000);
     assert!(stats.total_time_ns >= result.total_time_ns && stats.decompress_time_ns > 0);
     assert!(stats.throughput_gbps() > 0.0 && stats.compression_ratio() > 1.0);
-    // On the device: packed bytes, with what lies between the pages.
+    // On the device: packed bytes, including the padding between pages.
     let (mut on_device, mut packed) =
         (compressor.device_pages(500).unwrap(), compressor.packed_on_device(500).unwrap());
     on_device.upload(&pages[..500]).unwrap();

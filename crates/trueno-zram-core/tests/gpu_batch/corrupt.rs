@@ -1,4 +1,4 @@
-//! Pages that are none: the error is the CPU's, by the page's number, and the others come back.
+//! Corrupt pages: the error is the CPU's, with the page's number, and the other pages are restored.
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::generate::Generator;
@@ -6,9 +6,9 @@ use trueno_zram_core::{
     Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, Page, PageCodec, PageData, PageKind,
 };
 
-use crate::harness::{Form, Memory, alone, assert_no_fallback, batch, compressor, config, in_mode};
+use crate::harness::{Form, Memory, assert_no_fallback, batch, compressor, config, in_mode, lock_device};
 
-/// What the CPU makes of each page, and what it says of the batch.
+/// Returns the CPU's result for each page, and its error for the batch.
 fn on_the_cpu(held: &CompressedBatch) -> (Vec<Option<Page>>, Error) {
     let mut codec = PageCodec::default();
     let pages = held.iter().map(|data| {
@@ -30,7 +30,7 @@ fn assert_found(held: CompressedBatch, what: &str) {
         let error = memory.restore(&mut compressor, form).unwrap_err();
         assert_eq!(error, expected_error, "{what}, {form:?}");
         if form == Form::Values {
-            continue; // It gives all pages or none.
+            continue; // This form returns all pages or none.
         }
         for (i, (restored, expected)) in memory.restored.iter().zip(&expected).enumerate() {
             assert!(expected.is_none_or(|expected| *restored == expected), "{what}, {form:?}: page {i}");
@@ -41,10 +41,10 @@ fn assert_found(held: CompressedBatch, what: &str) {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn damaged_pages_are_named_and_the_others_come_back() {
-    let _alone = alone();
+fn damaged_pages_are_reported_and_others_restored() {
+    let _device = lock_device();
     let whole = CpuBatchCompressor::default().compress(&batch(2000)).unwrap();
-    // An offset of 0 behind one literal, and literals that are not there.
+    // An offset of 0 after one literal, and missing literals.
     for (bad, block) in [(0, &[0x10, 7, 0, 0][..]), (1203, &[0x4f, 1, 2]), (1999, &[0xf0, 255, 255])] {
         let mut held = CompressedBatch::new();
         for (i, page) in whole.iter().enumerate() {
@@ -60,8 +60,8 @@ fn damaged_pages_are_named_and_the_others_come_back() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn many_damaged_pages_at_once() {
-    let _alone = alone();
+fn finds_many_damaged_pages_at_once() {
+    let _device = lock_device();
     let whole = CpuBatchCompressor::default().compress(&batch(2000)).unwrap();
     let mut generator = Generator::new(77);
     let mut held = CompressedBatch::new();
@@ -70,7 +70,7 @@ fn many_damaged_pages_at_once() {
         if page.kind() == PageKind::Lz4 && generator.below(3) == 0 {
             generator.corrupt(&mut block);
         }
-        // What has no length that a block can have is left as it was.
+        // Blocks with an invalid length are left intact.
         held.push(PageData::new(page.kind(), &block).unwrap_or(page));
     }
     assert_found(held, "a third of the blocks");
@@ -78,8 +78,8 @@ fn many_damaged_pages_at_once() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn frames_that_the_gpu_does_not_know_are_restored_by_the_cpu() {
-    let _alone = alone();
+fn cpu_restores_frames_that_the_gpu_does_not_support() {
+    let _device = lock_device();
     let pages = batch(1000);
     let mut zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
     let (frames, blocks) = (zstd.compress(&pages).unwrap(), CpuBatchCompressor::default().compress(&pages).unwrap());
@@ -92,7 +92,7 @@ fn frames_that_the_gpu_does_not_know_are_restored_by_the_cpu() {
         memory.restore(&mut compressor, form).unwrap();
         assert!(memory.restored == pages, "{form:?}");
     }
-    // The CPU does not stand in for pages on the device.
+    // The CPU does not take over for pages on the device.
     let first = memory.batch.iter().position(|page| page.kind() == PageKind::Zstd).unwrap();
     let error = compressor.packed_on_device(pages.len()).unwrap().upload(&memory.batch).unwrap_err();
     assert!(
@@ -102,8 +102,8 @@ fn frames_that_the_gpu_does_not_know_are_restored_by_the_cpu() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn batches_that_do_not_fit_their_destination_are_refused() {
-    let _alone = alone();
+fn rejects_batches_that_do_not_fit_their_destination() {
+    let _device = lock_device();
     let mut compressor = compressor(config(10, 1), &in_mode(Mode::Fast));
     let held = CpuBatchCompressor::default().compress(&batch(5)).unwrap();
     let count = |batch_pages, destination_pages| Some(Error::PageCount { batch_pages, destination_pages });
@@ -118,5 +118,5 @@ fn batches_that_do_not_fit_their_destination_are_refused() {
     assert_eq!((four.upload(&[[0; 4096]; 5]).err(), four.set_len(5).err()), (count(5, 4), count(5, 4)));
     assert_eq!(four.download(&mut [[0; 4096]; 3]).err(), count(4, 3));
     let page: Vec<CompressedPage> = held.into_pages();
-    assert_eq!(compressor.decompress_batch(&page).unwrap().pages, batch(5), "it is still of use");
+    assert_eq!(compressor.decompress_batch(&page).unwrap().pages, batch(5), "the compressor still works");
 }

@@ -1,5 +1,5 @@
-//! Devices that fail for good: an illegal address, a kernel that does not end. Each ruins the device for the whole process, so
-//! each runs in a process of its own.
+//! Devices that fail for good: an illegal address, a kernel that hangs. Each ruins the device for the whole process, so
+//! each test runs in its own process.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -11,17 +11,18 @@ use trueno_zram_core::gpu::{DevicePages, GpuBatchCompressor, GpuBatchConfig, Pac
 use trueno_zram_core::{CompressedBatch, Error, Page};
 
 use crate::harness::{
-    alone, assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config, crossing, in_mode,
+    assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config, crossing, in_mode,
+    lock_device,
 };
 use crate::ptx::STORE_TO_NULL;
 
-/// Runs the test of that name again in a process of its own, unless this is that process. Whether it is.
-fn in_a_process_of_its_own(name: &str) -> bool {
+/// Runs the named test again in its own process. Returns `true` if this is that process.
+fn in_own_process(name: &str) -> bool {
     const CHILD: &str = "TRUENO_TEST_RUINS_THE_DEVICE";
     if std::env::var_os(CHILD).is_some() {
         return true;
     }
-    let _alone = alone();
+    let _device = lock_device();
     let child = Command::new(std::env::current_exe().unwrap())
         .args([&format!("faults::{name}"), "--exact", "--ignored", "--nocapture"])
         .env(CHILD, "1")
@@ -30,12 +31,12 @@ fn in_a_process_of_its_own(name: &str) -> bool {
     let (printed, said) = (String::from_utf8_lossy(&child.stdout), String::from_utf8_lossy(&child.stderr));
     println!("{printed}\n{said}");
     assert!(child.status.success(), "{}", child.status);
-    // A name that has changed would filter out every test, and pass.
-    assert!(printed.contains("1 passed"), "the child ran the test");
+    // A renamed test would filter out every test, and pass.
+    assert!(printed.contains("1 passed"), "the child process did not run the test");
     false
 }
 
-/// Each block says that it has started, then keeps its multiprocessor for that long.
+/// Each block stores that it has started, then occupies its multiprocessor for the given time.
 const OCCUPY: &str = "
 .version 6.4
 .target sm_70
@@ -63,15 +64,15 @@ again:
 }
 ";
 
-/// How long the hung kernel hangs: for ever, as far as a batch can see, but the machine is of use again after the test.
+/// How long the hung kernel runs: forever as far as a batch can tell, but the machine is usable again after the test.
 const HANGS_FOR: Duration = Duration::from_secs(10);
-/// How long a batch waits for it.
+/// How long a batch waits for the kernel.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
-/// By when a batch must be there: the limit twice (a copy may be waited for, too), and the CPU's work.
+/// When a batch must be done: twice the limit (a copy may be waited for too), plus the CPU's work.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// A compressor that has been used in every form, so that nothing is still to be allocated, compiled or loaded: the driver
-/// makes those calls wait for kernels that run.
+/// A compressor that has been used in every form, so that nothing is left to allocate, compile or load: in the driver
+/// those calls wait for running kernels.
 struct Warm {
     compressor: GpuBatchCompressor,
     pinned: PinnedPages,
@@ -88,7 +89,7 @@ fn warm() -> Warm {
     let mut compressor = compressor(config(1000, 3), &options);
     let result = compressor.compress_batch(&pages).unwrap();
     check_values(&result.pages, &pages);
-    assert_restored(&compressor.decompress_batch(&result.pages).unwrap().pages, &pages, "while all is well");
+    assert_restored(&compressor.decompress_batch(&result.pages).unwrap().pages, &pages, "before the fault");
     let (mut pinned, mut held) = (compressor.pinned_pages(pages.len()).unwrap(), CompressedBatch::new());
     pinned.pages_mut().unwrap().copy_from_slice(&pages);
     compressor.compress_pinned_into(&mut pinned, &mut held, &()).unwrap();
@@ -103,17 +104,17 @@ fn warm() -> Warm {
     Warm { compressor, pinned, on_device, packed, context, stream, pages }
 }
 
-/// Queues the store that faults, on the device that the compressor uses.
+/// Queues a store that faults, on the compressor's device.
 fn poison(warm: &Warm) {
     let module = Arc::new(Module::from_ptx(&warm.context, STORE_TO_NULL).unwrap());
     let kernel = Launcher::new(&module, "store_to_null", &[]).unwrap();
     // SAFETY: the store faults and changes nothing.
     unsafe { kernel.launch(&warm.stream, 1, 1, 0, &LaunchArgs::new()) }.unwrap();
-    // To unload the module would wait for the kernel, and learn of the fault before the batch does.
+    // Unloading the module would wait for the kernel, and see the fault before the batch does.
     std::mem::forget((kernel, module));
 }
 
-/// Runs batches until the fault shows: a device takes its time to report one. Those before must be right, too.
+/// Runs batches until the fault is noticed, since a device takes time to report one. Earlier batches must be right too.
 fn until_noticed(warm: &mut Warm, run: impl Fn(&mut Warm)) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while warm.compressor.uses_device() {
@@ -122,14 +123,14 @@ fn until_noticed(warm: &mut Warm, run: impl Fn(&mut Warm)) {
     }
 }
 
-/// Fills every multiprocessor with a kernel that does not end in time; returns once it runs on all of them.
+/// Fills every multiprocessor with a kernel that does not end in time. Returns once it runs on all of them.
 fn hang(warm: &Warm) {
     let limits = warm.context.limits();
     let (grid, shared) = (limits.multiprocessors, limits.shared_bytes_per_block);
     let module = Arc::new(Module::from_ptx(&warm.context, OCCUPY).unwrap());
     let kernel = Launcher::new(&module, "occupy", &[ParamKind::Buffer, ParamKind::U64]).unwrap();
     kernel.allow_dynamic_shared(shared).unwrap();
-    assert_eq!(kernel.blocks_per_multiprocessor(1024, shared).unwrap(), 1, "a block fills a multiprocessor");
+    assert_eq!(kernel.blocks_per_multiprocessor(1024, shared).unwrap(), 1, "a block must fill a multiprocessor");
     let started = DeviceBuffer::new(&warm.context, grid as usize * 4).unwrap();
     let launch = |duration: Duration| {
         let duration_ns = u64::try_from(duration.as_nanos()).unwrap();
@@ -145,7 +146,7 @@ fn hang(warm: &Warm) {
     launch(Duration::ZERO);
     warm.stream.synchronize().unwrap();
     look.download(&started, 0, &mut words).unwrap();
-    assert!(words.as_chunks().0.iter().all(|word| u32::from_le_bytes(*word) == 1), "every block runs");
+    assert!(words.as_chunks().0.iter().all(|word| u32::from_le_bytes(*word) == 1), "every block must be running");
     launch(HANGS_FOR);
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -155,12 +156,12 @@ fn hang(warm: &Warm) {
         }
         assert!(Instant::now() < deadline, "the kernel does not start");
     }
-    // To drop any of them would wait for the kernel.
+    // Dropping any of them would wait for the kernel.
     std::mem::forget((kernel, module, started, look));
 }
 
-/// The compressor goes on without the device: every form that the CPU can stand in for comes out right, at once.
-fn assert_on_the_cpu(warm: &mut Warm, reason: &str) {
+/// Asserts that the compressor works without the device: every form that has a fallback gives correct results at once.
+fn assert_falls_back(warm: &mut Warm, reason: &str) {
     let Warm { compressor, pinned, on_device, packed, pages, .. } = warm;
     assert!(!compressor.uses_device());
     let given_up = compressor.stats().fallback.device_given_up.clone().unwrap();
@@ -174,7 +175,7 @@ fn assert_on_the_cpu(warm: &mut Warm, reason: &str) {
     let mut held = CompressedBatch::new();
     compressor.compress_into(pages, &mut held, &()).unwrap();
     check_batch(&held, pages);
-    // What the GPU only read is still there.
+    // Bytes that the GPU only read are intact.
     compressor.compress_pinned_into(pinned, &mut held, &()).unwrap();
     check_batch(&held, pages);
     let after = &compressor.stats().fallback;
@@ -197,8 +198,8 @@ fn assert_on_the_cpu(warm: &mut Warm, reason: &str) {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn an_illegal_address_ends_on_the_cpu() {
-    if !in_a_process_of_its_own("an_illegal_address_ends_on_the_cpu") {
+fn illegal_address_falls_back_to_the_cpu() {
+    if !in_own_process("illegal_address_falls_back_to_the_cpu") {
         return;
     }
     let mut warm = warm();
@@ -210,13 +211,13 @@ fn an_illegal_address_ends_on_the_cpu() {
     println!("{fallback:?}");
     assert!(fallback.batches == 1 && fallback.pages > 0);
     assert!(fallback.last_reason.as_ref().unwrap().contains("CUDA_ERROR_ILLEGAL_ADDRESS"));
-    assert_on_the_cpu(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_falls_back(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn an_illegal_address_during_a_decompression_ends_on_the_cpu() {
-    if !in_a_process_of_its_own("an_illegal_address_during_a_decompression_ends_on_the_cpu") {
+fn illegal_address_in_decompression_falls_back_to_the_cpu() {
+    if !in_own_process("illegal_address_in_decompression_falls_back_to_the_cpu") {
         return;
     }
     let mut warm = warm();
@@ -228,13 +229,13 @@ fn an_illegal_address_during_a_decompression_ends_on_the_cpu() {
     });
     let fallback = &warm.compressor.stats().fallback;
     assert!(fallback.batches == 1 && fallback.pages > 0, "{fallback:?}");
-    assert_on_the_cpu(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert_falls_back(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn an_illegal_address_fails_pages_on_the_device() {
-    if !in_a_process_of_its_own("an_illegal_address_fails_pages_on_the_device") {
+fn illegal_address_fails_pages_on_the_device() {
+    if !in_own_process("illegal_address_fails_pages_on_the_device") {
         return;
     }
     let mut warm = warm();
@@ -246,14 +247,14 @@ fn an_illegal_address_fails_pages_on_the_device() {
             assert!(why.to_string().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{why}");
         }
     });
-    assert!(warm.packed.is_empty(), "no pages are left to be taken for a result");
-    assert_on_the_cpu(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    assert!(warm.packed.is_empty(), "no pages may be left that look like a result");
+    assert_falls_back(&mut warm, "CUDA_ERROR_ILLEGAL_ADDRESS");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_device_that_someone_else_has_lost_is_not_used() {
-    if !in_a_process_of_its_own("a_device_that_someone_else_has_lost_is_not_used") {
+fn device_lost_by_another_user_is_not_used() {
+    if !in_own_process("device_lost_by_another_user_is_not_used") {
         return;
     }
     let mut warm = warm();
@@ -262,13 +263,13 @@ fn a_device_that_someone_else_has_lost_is_not_used() {
     check_values(&warm.compressor.compress_batch(&warm.pages).unwrap().pages, &warm.pages);
     let fallback = &warm.compressor.stats().fallback;
     assert_eq!((fallback.batches, fallback.pages), (1, warm.pages.len() as u64));
-    assert_on_the_cpu(&mut warm, "given up");
+    assert_falls_back(&mut warm, "given up");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_hung_kernel_ends_on_the_cpu_in_time() {
-    if !in_a_process_of_its_own("a_hung_kernel_ends_on_the_cpu_in_time") {
+fn hung_kernel_falls_back_to_the_cpu_in_time() {
+    if !in_own_process("hung_kernel_falls_back_to_the_cpu_in_time") {
         return;
     }
     let mut warm = warm();
@@ -276,19 +277,19 @@ fn a_hung_kernel_ends_on_the_cpu_in_time() {
     let start = Instant::now();
     let result = warm.compressor.compress_batch(&warm.pages).unwrap();
     let took = start.elapsed();
-    println!("there after {took:?}");
+    println!("done after {took:?}");
     assert!(took >= TIME_LIMIT && took < BOUND, "{took:?}");
     check_values(&result.pages, &warm.pages);
     let fallback = &warm.compressor.stats().fallback;
     assert_eq!((fallback.batches, fallback.pages), (1, warm.pages.len() as u64));
-    assert_on_the_cpu(&mut warm, "did not finish within 500 ms");
-    assert!(start.elapsed() < HANGS_FOR, "nothing waited for the kernel");
+    assert_falls_back(&mut warm, "did not finish within 500 ms");
+    assert!(start.elapsed() < HANGS_FOR, "something waited for the kernel");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_hung_kernel_leaves_page_locked_pages_to_the_cpu() {
-    if !in_a_process_of_its_own("a_hung_kernel_leaves_page_locked_pages_to_the_cpu") {
+fn hung_kernel_leaves_page_locked_pages_to_the_cpu() {
+    if !in_own_process("hung_kernel_leaves_page_locked_pages_to_the_cpu") {
         return;
     }
     let mut warm = warm();
@@ -296,17 +297,17 @@ fn a_hung_kernel_leaves_page_locked_pages_to_the_cpu() {
     let (start, mut held) = (Instant::now(), CompressedBatch::new());
     warm.compressor.compress_pinned_into(&mut warm.pinned, &mut held, &()).unwrap();
     let took = start.elapsed();
-    println!("there after {took:?}");
+    println!("done after {took:?}");
     assert!(took >= TIME_LIMIT && took < BOUND, "{took:?}");
     check_batch(&held, &warm.pages);
-    assert_on_the_cpu(&mut warm, "did not finish within 500 ms");
-    assert!(start.elapsed() < HANGS_FOR, "nothing waited for the kernel");
+    assert_falls_back(&mut warm, "did not finish within 500 ms");
+    assert!(start.elapsed() < HANGS_FOR, "something waited for the kernel");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_hung_kernel_fails_pages_on_the_device_in_time() {
-    if !in_a_process_of_its_own("a_hung_kernel_fails_pages_on_the_device_in_time") {
+fn hung_kernel_fails_pages_on_the_device_in_time() {
+    if !in_own_process("hung_kernel_fails_pages_on_the_device_in_time") {
         return;
     }
     let mut warm = warm();
@@ -317,32 +318,32 @@ fn a_hung_kernel_fails_pages_on_the_device_in_time() {
     println!("{failed} after {took:?}");
     assert!(took >= TIME_LIMIT && took < BOUND, "{took:?}");
     assert!(matches!(&failed, Error::Gpu(why) if why.to_string().contains("did not finish within 500 ms")), "{failed}");
-    assert_on_the_cpu(&mut warm, "did not finish within 500 ms");
-    assert!(start.elapsed() < HANGS_FOR, "nothing waited for the kernel");
+    assert_falls_back(&mut warm, "did not finish within 500 ms");
+    assert!(start.elapsed() < HANGS_FOR, "something waited for the kernel");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_ring_that_is_given_up_by_time_keeps_small_batches_right() {
-    if !in_a_process_of_its_own("a_ring_that_is_given_up_by_time_keeps_small_batches_right") {
+fn small_batches_survive_a_ring_that_timed_out() {
+    if !in_own_process("small_batches_survive_a_ring_that_timed_out") {
         return;
     }
     let mut warm = warm();
     hang(&warm);
-    // Fewer pages than a slot, among them same-filled ones, which do not cross the bus.
+    // Fewer pages than a slot, including same-filled ones, which do not cross the bus.
     for count in [1, 37, 500] {
         let pages = batch(count);
         let result = warm.compressor.compress_batch(&pages).unwrap();
         check_values(&result.pages, &pages);
         assert_restored(&warm.compressor.decompress_batch(&result.pages).unwrap().pages, &pages, "on the CPU");
     }
-    assert_on_the_cpu(&mut warm, "did not finish within 500 ms");
+    assert_falls_back(&mut warm, "did not finish within 500 ms");
 }
 
 #[test]
 #[ignore = "needs a GPU"]
-fn dropping_waits_for_a_hung_kernel_of_others_no_longer_than_the_limit() {
-    if !in_a_process_of_its_own("dropping_waits_for_a_hung_kernel_of_others_no_longer_than_the_limit") {
+fn drop_waits_for_a_foreign_hung_kernel_only_up_to_the_limit() {
+    if !in_own_process("drop_waits_for_a_foreign_hung_kernel_only_up_to_the_limit") {
         return;
     }
     let warm = warm();
@@ -351,10 +352,10 @@ fn dropping_waits_for_a_hung_kernel_of_others_no_longer_than_the_limit() {
     let start = Instant::now();
     drop((dropped, pinned));
     let took = start.elapsed();
-    println!("there after {took:?}");
+    println!("done after {took:?}");
     assert!(took >= TIME_LIMIT && took < BOUND, "{took:?}");
-    assert!(!context.is_lost(), "a kernel of others is no reason to give the device up");
-    // It ends after all: the memory is freed, and the device as good as before.
+    assert!(!context.is_lost(), "another user's kernel must not make us give the device up");
+    // The kernel ends at last. The memory is freed, and the device works as before.
     stream.synchronize().unwrap();
     drop((on_device, packed));
     let mut next = compressor(config(1000, 3), &in_mode(Mode::Fast));

@@ -1,15 +1,15 @@
-//! Round trips in every form, through rings of every shape, and the same bytes from all of them.
+//! Round trips in every form, through rings of every shape, all with the same bytes.
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedPage, Page};
 
 use crate::harness::{
-    Form, Memory, alone, assert_no_fallback, assert_restored, assert_same, batch, check_batch, check_values,
-    compressor, config, in_mode,
+    Form, Memory, assert_no_fallback, assert_restored, assert_same, batch, check_batch, check_values, compressor,
+    config, in_mode, lock_device,
 };
 
-/// Sends pages there and back in every form; all must hold them in the bytes that `compress_batch` gives.
+/// Compresses and restores pages in every form. All must hold them in the bytes that `compress_batch` gives.
 fn round_trips(compressor: &mut GpuBatchCompressor, pages: &[Page], what: &str) -> Vec<CompressedPage> {
     let mut memory = Memory::new(compressor, pages.len());
     let result = compressor.compress_batch(pages).unwrap();
@@ -31,13 +31,13 @@ fn round_trips(compressor: &mut GpuBatchCompressor, pages: &[Page], what: &str) 
 #[test]
 #[ignore = "needs a GPU"]
 fn every_form_through_every_ring_gives_the_same_bytes() {
-    let _alone = alone();
+    let _device = lock_device();
     let pages = batch(3000);
     for mode in [Mode::Fast, Mode::Ratio] {
         let mut first: Option<Vec<CompressedPage>> = None;
-        // The largest first: its bytes are those that the others must give.
+        // The largest first: the others must give the same bytes.
         for batch_size in [4096, 1000, 3, 1] {
-            // A launch a page, or for three, is slow: fewer of them will do.
+            // A launch per page, or per three pages, is slow, so fewer pages must do.
             let pages = if batch_size < 10 { &pages[..250] } else { &pages[..] };
             for ring_buffer_slots in 1..=4 {
                 for async_dma in [true, false] {
@@ -45,7 +45,7 @@ fn every_form_through_every_ring_gives_the_same_bytes() {
                     let what = format!("{mode:?}, {batch_size} pages, {ring_buffer_slots} slots, async {async_dma}");
                     let made = round_trips(&mut compressor(config, &in_mode(mode)), pages, &what);
                     let first = first.get_or_insert_with(|| made.clone());
-                    assert!(made[..] == first[..made.len()], "{what}: other bytes than the first ring's");
+                    assert!(made[..] == first[..made.len()], "{what}: the bytes differ from the first ring's");
                 }
             }
         }
@@ -54,8 +54,8 @@ fn every_form_through_every_ring_gives_the_same_bytes() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn the_bytes_are_those_of_the_kernels_in_the_interpreter() {
-    let _alone = alone();
+fn bytes_match_the_interpreter() {
+    let _device = lock_device();
     let pages = batch(300);
     for mode in [Mode::Fast, Mode::Ratio] {
         let on_device = compressor(config(128, 2), &in_mode(mode)).compress_batch(&pages).unwrap();
@@ -71,8 +71,8 @@ fn the_bytes_are_those_of_the_kernels_in_the_interpreter() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn no_pages_and_batches_that_end_inside_a_slot() {
-    let _alone = alone();
+fn round_trips_empty_batches_and_partial_slots() {
+    let _device = lock_device();
     let mut compressor = compressor(config(100, 3), &in_mode(Mode::Fast));
     for count in [0, 1, 99, 100, 101, 299, 300, 301, 1000] {
         let pages = batch(count);
@@ -82,8 +82,8 @@ fn no_pages_and_batches_that_end_inside_a_slot() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn memory_for_more_pages_is_used_for_fewer() {
-    let _alone = alone();
+fn larger_buffers_serve_smaller_batches() {
+    let _device = lock_device();
     let mut compressor = compressor(config(500, 2), &in_mode(Mode::Fast));
     let mut memory = Memory::new(&compressor, 2000);
     for count in [2000, 7, 1200, 1] {
@@ -102,7 +102,7 @@ fn memory_for_more_pages_is_used_for_fewer() {
 #[test]
 #[ignore = "needs a GPU"]
 fn few_pages_through_the_ring() {
-    let _alone = alone();
+    let _device = lock_device();
     let pages = batch(50);
     for mode in [Mode::Fast, Mode::Ratio] {
         round_trips(&mut compressor(config(16, 3), &in_mode(mode)), &pages, &format!("{mode:?}"));

@@ -1,4 +1,4 @@
-//! Pages, compressors, every form of the two calls, and what every result must hold to.
+//! Pages, compressors, every form of the two calls, and checks of their results.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,10 +12,10 @@ use trueno_zram_core::gpu::{
 };
 use trueno_zram_core::{CompressedBatch, CompressedPage, PAGE_SIZE, Page, PageData, PageKind, same_filled};
 
-/// Lets one test at a time use the device: some take all of its memory, and some measure.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
+/// Gives one test at a time exclusive use of the device: some take all of its memory, and some measure times.
+pub(crate) fn lock_device() -> MutexGuard<'static, ()> {
     static DEVICE: Mutex<()> = Mutex::new(());
-    // A test that failed leaves nothing behind that another would see.
+    // A failed test leaves nothing behind that affects another.
     DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn compressor(config: GpuBatchConfig, options: &GpuOptions) -> GpuBat
     GpuBatchCompressor::with_options(config, options).expect("these tests need an NVIDIA GPU")
 }
 
-/// `count` pages: every committed one, every edge page and some generated ones, no two neighbours of one kind.
+/// Returns `count` pages: every committed page, every edge page and some generated ones, no two neighbours of one kind.
 pub(crate) fn batch(count: usize) -> Vec<Page> {
     let mut generator = Generator::new(5);
     let generated = (0..800).map(|_| generator.page());
@@ -40,13 +40,13 @@ pub(crate) fn batch(count: usize) -> Vec<Page> {
     (0..count).map(|i| pages[i * 7919 % pages.len()]).collect()
 }
 
-/// Pages none of which is same-filled: all of them cross the bus.
+/// Returns pages that are not same-filled, so that all of them cross the bus.
 pub(crate) fn crossing(count: usize) -> Vec<Page> {
     let pages: Vec<Page> = batch(4000).into_iter().filter(|page| same_filled(page).is_none()).collect();
     pages.iter().copied().cycle().take(count).collect()
 }
 
-/// Has C lz4 restore a page, and compares every byte.
+/// Restores a page with C lz4 and compares every byte.
 fn check_page(number: usize, held: PageData<'_>, page: &Page) {
     let fill = same_filled(page);
     match held.kind() {
@@ -56,9 +56,9 @@ fn check_page(number: usize, held: PageData<'_>, page: &Page) {
             let mut decoded = [0xa5; PAGE_SIZE];
             assert!(fill.is_none(), "page {number} is same-filled");
             assert_eq!(c_lz4_decompress(held.bytes(), &mut decoded), Some(PAGE_SIZE), "page {number}");
-            assert!(decoded == *page, "page {number}: C lz4 makes another of it");
+            assert!(decoded == *page, "page {number}: C lz4 decodes another page");
         }
-        PageKind::Zstd => panic!("page {number}: the GPU makes no Zstandard frames"),
+        PageKind::Zstd => panic!("page {number}: the GPU does not produce Zstandard frames"),
     }
 }
 
@@ -72,11 +72,11 @@ pub(crate) fn check_batch(held: &CompressedBatch, pages: &[Page]) {
     pages.par_iter().enumerate().for_each(|(i, page)| check_page(i, held.get(i).unwrap(), page));
 }
 
-/// Whether a batch holds those pages in those bytes, wherever they lie in its arena.
+/// Asserts that a batch holds the pages in the same bytes, wherever they lie in its arena.
 pub(crate) fn assert_same(batch: &CompressedBatch, pages: &[CompressedPage], what: &str) {
     assert_eq!(batch.len(), pages.len(), "{what}");
     for (i, (held, page)) in batch.iter().zip(pages).enumerate() {
-        assert!(held == page.data(), "{what}: page {i} has other bytes");
+        assert!(held == page.data(), "{what}: page {i} has different bytes");
     }
 }
 
@@ -86,13 +86,13 @@ pub(crate) fn assert_restored(restored: &[Page], pages: &[Page], what: &str) {
     assert_eq!(wrong, None, "{what}: the first page that differs");
 }
 
-/// The device did it all.
+/// Asserts that the device did all the work.
 pub(crate) fn assert_no_fallback(compressor: &GpuBatchCompressor) {
     assert_eq!(compressor.stats().fallback, FallbackStats::default());
     assert!(compressor.uses_device());
 }
 
-/// In which form a call takes or gives pages.
+/// The form in which a call takes or returns pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     /// `compress_batch`, `decompress_batch`.
@@ -111,7 +111,7 @@ impl Form {
     pub(crate) const ALL: [Self; 5] = [Self::Values, Self::Arena, Self::Pinned, Self::AllPinned, Self::Resident];
 }
 
-/// Memory for all forms, used again from batch to batch.
+/// Memory for all forms, reused for every batch.
 pub(crate) struct Memory {
     pub(crate) batch: CompressedBatch,
     pub(crate) restored: Vec<Page>,
@@ -133,7 +133,7 @@ impl Memory {
         }
     }
 
-    /// Compresses pages in some form, to `self.batch`.
+    /// Compresses pages in the given form, into `self.batch`.
     pub(crate) fn compress(&mut self, compressor: &mut GpuBatchCompressor, form: Form, pages: &[Page]) {
         match form {
             Form::Values => {
@@ -162,7 +162,8 @@ impl Memory {
         }
     }
 
-    /// Restores `self.batch` in some form, to `self.restored`. What was there before cannot be taken for a result.
+    /// Restores `self.batch` in the given form, into `self.restored`. Previous contents cannot be mistaken for a
+    /// result.
     pub(crate) fn restore(&mut self, compressor: &mut GpuBatchCompressor, form: Form) -> trueno_zram_core::Result<()> {
         const UNTOUCHED: Page = [0xee; PAGE_SIZE];
         let pages = self.batch.len();

@@ -1,7 +1,7 @@
 //! Batches through a real GPU: `cargo test --release --test gpu_batch -- --ignored`.
 //!
-//! Asked for on a machine without a GPU these tests fail: a pass always means that a device ran them. Each has the device
-//! to itself. `TRUENO_SOAK_SECONDS` says how long `soak` runs (600 if it says nothing).
+//! Run with `--ignored` on a machine without a GPU, these tests fail: a pass always means that a device ran them. Each
+//! test has the device to itself. `TRUENO_SOAK_SECONDS` sets how long `soak` runs (default 600).
 #![allow(clippy::unwrap_used)]
 
 mod bounds;

@@ -1,18 +1,18 @@
-//! One device, several users: threads, compressors side by side, a compressor that changes its thread.
+//! One device with several users: threads, several compressors, a compressor that moves between threads.
 
 use std::thread;
 
 use trueno_gpu::kernels::lz4::Mode;
 
 use crate::harness::{
-    Form, Memory, alone, assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config,
-    in_mode,
+    Form, Memory, assert_no_fallback, assert_restored, batch, check_batch, check_values, compressor, config, in_mode,
+    lock_device,
 };
 
 #[test]
 #[ignore = "needs a GPU"]
 fn four_threads_share_a_device() {
-    let _alone = alone();
+    let _device = lock_device();
     let pages = batch(6000);
     let pages = &pages[..];
     thread::scope(|scope| {
@@ -38,7 +38,7 @@ fn four_threads_share_a_device() {
 #[test]
 #[ignore = "needs a GPU"]
 fn two_compressors_at_once_on_one_thread() {
-    let _alone = alone();
+    let _device = lock_device();
     let pages = batch(3000);
     let mut fast = compressor(config(400, 3), &in_mode(Mode::Fast));
     let mut tight = compressor(config(1000, 2), &in_mode(Mode::Ratio));
@@ -47,14 +47,14 @@ fn two_compressors_at_once_on_one_thread() {
         let (of_fast, of_tight) = (fast.compress_batch(&pages).unwrap(), tight.compress_batch(&pages).unwrap());
         check_values(&of_fast.pages, &pages);
         check_values(&of_tight.pages, &pages);
-        // Each restores what the other made.
+        // Each restores what the other compressed.
         assert_restored(&fast.decompress_batch(&of_tight.pages).unwrap().pages, &pages, "the fast one");
         assert_restored(&tight.decompress_batch(&of_fast.pages).unwrap().pages, &pages, "the tight one");
         fast_bytes += of_fast.pages.iter().map(|page| page.bytes().len()).sum::<usize>();
         tight_bytes += of_tight.pages.iter().map(|page| page.bytes().len()).sum::<usize>();
     }
-    assert!(tight_bytes < fast_bytes, "{tight_bytes} and {fast_bytes}: the ratio mode is of use");
-    // One goes, the other stays.
+    assert!(tight_bytes < fast_bytes, "{tight_bytes} and {fast_bytes}: the ratio mode must be smaller");
+    // Drop one and keep using the other.
     drop(fast);
     check_values(&tight.compress_batch(&pages).unwrap().pages, &pages);
     assert_no_fallback(&tight);
@@ -62,8 +62,8 @@ fn two_compressors_at_once_on_one_thread() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_compressor_moves_from_thread_to_thread() {
-    let _alone = alone();
+fn a_compressor_can_move_between_threads() {
+    let _device = lock_device();
     let pages = batch(2000);
     let mut moving = compressor(config(300, 3), &in_mode(Mode::Fast));
     let mut memory = Memory::new(&moving, pages.len());

@@ -1,4 +1,4 @@
-//! The documents' snippets, as they stand, on a device.
+//! The documentation's snippets, unchanged, on a device.
 
 use trueno_zram_core::gpu::{
     BackendSelection, GpuBackend, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, gpu_available, meets_pcie_rule,
@@ -6,12 +6,12 @@ use trueno_zram_core::gpu::{
 };
 use trueno_zram_core::{Algorithm, Error, PAGE_SIZE};
 
-use crate::harness::{alone, assert_no_fallback, check_values};
+use crate::harness::{assert_no_fallback, check_values, lock_device};
 
 #[test]
 #[ignore = "needs a GPU"]
-fn the_basic_usage() -> Result<(), Error> {
-    let _alone = alone();
+fn basic_usage() -> Result<(), Error> {
+    let _device = lock_device();
     let mut ran = false;
     if gpu_available() {
         let config = GpuBatchConfig {
@@ -41,10 +41,10 @@ fn the_basic_usage() -> Result<(), Error> {
 #[test]
 #[ignore = "needs a GPU"]
 fn results_statistics_and_configuration() -> Result<(), Error> {
-    let _alone = alone();
+    let _device = lock_device();
     let config = GpuBatchConfig::default();
     let mut compressor = GpuBatchCompressor::new(config)?;
-    // The document's pages are zero; these cross the bus, so that there are times to print.
+    // The documentation's pages are zero. These pages cross the bus, so that there are times to print.
     let pages: Vec<[u8; PAGE_SIZE]> =
         (0..1000).map(|n: usize| std::array::from_fn(|i| (i / 64 * (n + 1)).to_le_bytes()[0])).collect();
 
@@ -86,8 +86,8 @@ fn results_statistics_and_configuration() -> Result<(), Error> {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn the_helpers() {
-    let _alone = alone();
+fn helper_functions() {
+    let _device = lock_device();
     assert!(gpu_available(), "these tests need an NVIDIA GPU");
 
     let batch_size = 5000;

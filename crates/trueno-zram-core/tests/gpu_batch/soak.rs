@@ -1,4 +1,4 @@
-//! The soak: four threads, random batches in random forms through random rings, every page verified.
+//! The soak test: four threads run random batches in random forms through random rings and verify every page.
 
 use std::num::NonZeroUsize;
 use std::ops::AddAssign;
@@ -12,18 +12,18 @@ use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
 
-use crate::harness::{Form, Memory, alone, assert_no_fallback, assert_restored, check_batch, compressor, config};
+use crate::harness::{Form, Memory, assert_no_fallback, assert_restored, check_batch, compressor, config, lock_device};
 
 const THREADS: u64 = 4;
-const MOST_PAGES: usize = 60_000;
-const MOST_SLOT_PAGES: usize = 8192;
-/// A batch of so many slots at most: launches of single pages would take all the time.
-const MOST_SLOTS_A_BATCH: usize = 2000;
-/// Batches through one ring before another is made.
-const BATCHES_A_RING: usize = 12;
-/// Between two of them the threads rest, and memory is measured.
+const MAX_PAGES: usize = 60_000;
+const MAX_SLOT_PAGES: usize = 8192;
+/// Maximum number of slots per batch: launches of single pages would take all the time.
+const MAX_SLOTS_PER_BATCH: usize = 2000;
+/// Batches through one ring before the next one is created.
+const BATCHES_PER_RING: usize = 12;
+/// Between two epochs the threads pause and memory use is measured.
 const EPOCH: Duration = Duration::from_secs(20);
-/// What is in use then is the measure of what is in use later.
+/// Memory use at the end of the warm-up is the baseline for later measurements.
 const WARM_UP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,7 +43,7 @@ impl AddAssign for Counts {
     }
 }
 
-/// A thread's pages and memory, kept from epoch to epoch.
+/// A thread's pages and memory, kept across epochs.
 struct Worker {
     generator: Generator,
     pages: Vec<Page>,
@@ -61,16 +61,16 @@ impl Worker {
             2 => [generator.byte(); PAGE_SIZE],
             _ => *corpus[generator.below(corpus.len())],
         };
-        let pages = (0..MOST_PAGES).map(page).collect();
-        let mut memory = Memory::new(&compressor(config(1, 1), &GpuOptions::default()), MOST_PAGES);
-        // Touched here, so that it counts from the start.
-        memory.restored.resize(MOST_PAGES, [0; PAGE_SIZE]);
+        let pages = (0..MAX_PAGES).map(page).collect();
+        let mut memory = Memory::new(&compressor(config(1, 1), &GpuOptions::default()), MAX_PAGES);
+        // Touch the memory now, so that it counts from the start.
+        memory.restored.resize(MAX_PAGES, [0; PAGE_SIZE]);
         Self { generator, pages, memory }
     }
 
-    /// A number from 1 to `most`, small ones as likely as large ones.
+    /// Returns a number from 1 to `most`, with a logarithmic distribution.
     fn log_uniform(&mut self, most: usize) -> usize {
-        // 53 bits: exact in f64.
+        // 53 bits, which an `f64` represents exactly.
         let unit = (self.generator.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let drawn = (most as f64).powf(unit).round();
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Between 1 and `most`.
@@ -84,7 +84,7 @@ impl Worker {
             options = options.pool(build_pool(threads).unwrap());
         }
         let (slots, async_dma) = (1 + random.below(4), random.below(4) > 0);
-        let batch_size = self.log_uniform(MOST_SLOT_PAGES);
+        let batch_size = self.log_uniform(MAX_SLOT_PAGES);
         compressor(GpuBatchConfig { async_dma, ..config(batch_size, slots) }, &options)
     }
 
@@ -93,7 +93,7 @@ impl Worker {
         while Instant::now() < until {
             let mut ring = self.ring();
             counts.rings += 1;
-            for _ in 0..BATCHES_A_RING {
+            for _ in 0..BATCHES_PER_RING {
                 if Instant::now() >= until {
                     break;
                 }
@@ -101,16 +101,16 @@ impl Worker {
             }
             assert_no_fallback(&ring);
         }
-        // How much a worker holds when it rests does not depend on its last batch.
+        // Memory use at rest must not depend on the last batch.
         self.memory.batch = CompressedBatch::new();
         counts
     }
 
     fn batch(&mut self, ring: &mut GpuBatchCompressor) -> Counts {
-        let most = MOST_PAGES.min(ring.config().batch_size * MOST_SLOTS_A_BATCH);
+        let most = MAX_PAGES.min(ring.config().batch_size * MAX_SLOTS_PER_BATCH);
         let count = self.log_uniform(most);
-        let first = self.generator.below(MOST_PAGES - count + 1);
-        // Some pages that no batch had before.
+        let first = self.generator.below(MAX_PAGES - count + 1);
+        // Add some pages that no earlier batch had.
         for _ in 0..64 {
             let page = self.generator.page();
             self.pages[first + self.generator.below(count)] = page;
@@ -131,7 +131,7 @@ impl Worker {
     }
 }
 
-/// Memory in use, in MiB: the process's resident pages, and the device's.
+/// Memory in use, in MiB: the process's resident set and the device's memory.
 #[derive(Clone, Copy, Debug)]
 struct InUse {
     host_mib: u64,
@@ -144,21 +144,21 @@ unsafe extern "C" {
     fn mallopt(what: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
 }
 
-/// Has the allocator keep one arena for all threads: with one for each of the hundreds of threads that come and go, what it
-/// keeps grows for an hour, and would hide a leak, or look like one.
+/// Limits the allocator to one arena. With an arena per thread, and hundreds of threads that come and go, the memory it
+/// keeps grows for an hour and would hide a leak or look like one.
 fn one_arena() {
     #[cfg(target_env = "gnu")]
     {
         const M_ARENA_MAX: std::ffi::c_int = -8;
-        // SAFETY: it takes two numbers; no other thread of the test has started yet.
+        // SAFETY: the function takes two numbers; no other thread of the test has started yet.
         let done = unsafe { mallopt(M_ARENA_MAX, 1) };
-        assert_eq!(done, 1, "glibc knows the number of arenas");
+        assert_eq!(done, 1, "mallopt rejected the number of arenas");
     }
 }
 
-/// Has the allocator give back what it keeps for later: that is no leak, and differs from run to run.
+/// Makes the allocator return its free memory: that is not a leak, and it varies between runs.
 fn trim() {
-    // SAFETY: it takes a number, and may be called at any time from any thread.
+    // SAFETY: the function takes a number and may be called at any time from any thread.
     #[cfg(target_env = "gnu")]
     unsafe {
         malloc_trim(0);
@@ -174,11 +174,11 @@ impl InUse {
         Self { host_mib: (resident * 4096) >> 20, device_mib: device >> 20 }
     }
 
-    /// Not by more than a tenth.
+    /// Asserts that memory use has grown by no more than a tenth.
     fn assert_not_grown(self, since: Self) {
         let grown = |now: u64, then: u64| now > then + then / 10;
-        assert!(!grown(self.host_mib, since.host_mib), "the host's memory grows: {self:?}, {since:?} before");
-        assert!(!grown(self.device_mib, since.device_mib), "the device's memory grows: {self:?}, {since:?} before");
+        assert!(!grown(self.host_mib, since.host_mib), "host memory grew: {self:?}, {since:?} before");
+        assert!(!grown(self.device_mib, since.device_mib), "device memory grew: {self:?}, {since:?} before");
     }
 }
 
@@ -190,11 +190,11 @@ fn seconds_to_run() -> Duration {
 #[test]
 #[ignore = "needs a GPU"]
 fn soak() {
-    let _alone = alone();
+    let _device = lock_device();
     one_arena();
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
     let (in_all, start) = (seconds_to_run(), Instant::now());
-    // A short run has its warm-up and its measure, too.
+    // A short run also has a warm-up and a measurement.
     let (epoch, warm_up) = (EPOCH.min(in_all / 3), WARM_UP.min(in_all / 3));
     let mut workers: Vec<Worker> = (1..=THREADS).map(Worker::new).collect();
     let (mut totals, mut warm) = (Counts::default(), None);
@@ -202,17 +202,17 @@ fn soak() {
         let until = (Instant::now() + epoch).min(start + in_all);
         let counts: Vec<Counts> = thread::scope(|scope| {
             let running: Vec<_> = workers.iter_mut().map(|worker| scope.spawn(move || worker.run(until))).collect();
-            running.into_iter().map(|thread| thread.join().expect("a thread of the soak failed")).collect()
+            running.into_iter().map(|thread| thread.join().expect("no thread of the soak test panics")).collect()
         });
         counts.into_iter().for_each(|of_thread| totals += of_thread);
-        // All rings are gone: what is in use now is what the workers keep, and what leaked.
+        // All rings are dropped, so memory in use is what the workers keep, or a leak.
         let in_use = InUse::now(&context);
         println!("{:4} s: {totals:?}, {in_use:?}", start.elapsed().as_secs());
         if warm.is_none() && start.elapsed() >= warm_up {
             warm = Some(in_use);
         }
         if start.elapsed() >= in_all {
-            // Asked at the end: all pages are verified first, and the lines above show how it came about.
+            // Checked at the end: all pages are verified first, and the lines above show the history.
             in_use.assert_not_grown(warm.expect("the warm-up is shorter than the run"));
             break;
         }
@@ -220,8 +220,6 @@ fn soak() {
     let Counts { rings, batches, pages, bytes_held } = totals;
     let gib = pages as f64 * PAGE_SIZE as f64 / f64::from(1 << 30);
     let ratio = pages as f64 * PAGE_SIZE as f64 / bytes_held as f64;
-    println!(
-        "{batches} batches through {rings} rings: {pages} pages ({gib:.1} GiB), ratio {ratio:.3}, all as they were"
-    );
+    println!("{batches} batches through {rings} rings: {pages} pages ({gib:.1} GiB), ratio {ratio:.3}, all identical");
     assert!(batches >= THREADS);
 }

@@ -1,4 +1,4 @@
-//! The compression kernel on the device: the interpreter's bytes, standard blocks, the same each time.
+//! The compression kernel on a device: the interpreter's bytes, standard blocks, the same bytes every time.
 
 use rayon::prelude::*;
 use trueno_gpu::interp::LaneOrder;
@@ -13,7 +13,7 @@ use trueno_zram_core::gpu::raw::{Lz4Compressor, Stream};
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
 use crate::interpreter;
 
-/// Has every page restored by decoders that we did not write.
+/// Restores every page with decoders from other projects.
 fn check(packed: &Packed, pages: &[Page]) {
     assert_eq!(packed.index.len(), pages.len());
     pages.par_iter().enumerate().for_each(|(i, page)| match packed.page(i) {
@@ -27,13 +27,13 @@ fn check(packed: &Packed, pages: &[Page]) {
     });
 }
 
-fn in_the_interpreter(mode: Mode, pages: &[Page]) -> Packed {
+fn compress_interpreted(mode: Mode, pages: &[Page]) -> Packed {
     let kernel = Lz4WarpCompressKernel::new(1 << 20).with_mode(mode);
     let packed = interpreter::compress(&kernel, pages, LaneOrder::Ascending).unwrap_or_else(|fault| panic!("{fault}"));
     Packed { index: packed.index, bytes: packed.bytes }
 }
 
-/// Pages for a batch of any size: no two neighbours alike, all kinds mixed.
+/// Returns pages for a batch of any size: all kinds mixed, no two neighbours equal.
 fn batch(count: usize) -> Vec<Page> {
     let pages = many_pages();
     (0..count).map(|i| pages[i * 7919 % pages.len()]).collect()
@@ -41,9 +41,9 @@ fn batch(count: usize) -> Vec<Page> {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn bytes_and_index_are_the_interpreters_in_every_shape() {
+fn every_shape_gives_the_interpreters_bytes_and_index() {
     let (device, pages) = (device(), many_pages());
-    let expected = [Mode::Fast, Mode::Ratio].map(|mode| (mode, in_the_interpreter(mode, &pages)));
+    let expected = [Mode::Fast, Mode::Ratio].map(|mode| (mode, compress_interpreted(mode, &pages)));
     for (name, mode, mut compressor) in device.compressors() {
         let packed = device.compress(&mut compressor, &pages);
         let (_, expected) = expected.iter().find(|(of, _)| *of == mode).unwrap();
@@ -57,7 +57,7 @@ fn bytes_and_index_are_the_interpreters_in_every_shape() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn batches_of_any_size_come_back() {
+fn round_trips_batches_of_any_size() {
     let device = device();
     for (name, _, mut compressor) in device.compressors() {
         for count in [0, 1, 31, 33, 1000, 20_000] {
@@ -81,10 +81,10 @@ fn twenty_runs_give_the_same_bytes() {
     }
 }
 
-/// Launches of one compressor in two streams work in one scratch memory: they must not overlap.
+/// Launches of one compressor in two streams share its scratch memory, so they must not overlap.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn two_streams_may_share_a_compressor() {
+fn two_streams_can_share_a_compressor() {
     let (device, pages) = (device(), batch(3000));
     let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
     let expected = device.compress(&mut compressor, &pages);
@@ -105,7 +105,7 @@ fn two_streams_may_share_a_compressor() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn short_buffers_are_refused() {
+fn rejects_short_buffers() {
     let device = device();
     let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(15));
@@ -123,12 +123,12 @@ fn short_buffers_are_refused() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn the_drivers_compiler_keeps_to_the_budget() {
+fn driver_compiler_stays_within_the_budget() {
     let device = device();
     let budget = Lz4WarpCompressKernel::new(1).budget();
     for (name, _, compressor) in device.compressors() {
         let (loaded, made) = (compressor.loaded(), compressor.loaded().attributes().unwrap());
-        println!("{name}: {made:?}, {} blocks an SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
+        println!("{name}: {made:?}, {} blocks per SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
         assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{name}");
     }
 }

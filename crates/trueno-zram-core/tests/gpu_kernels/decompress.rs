@@ -1,4 +1,4 @@
-//! The decompression kernel on the device: every valid block, and no harm from any other.
+//! The decompression kernel on a device: restores every valid block and rejects all others without harm.
 
 use rayon::prelude::*;
 use trueno_gpu::interp::LaneOrder;
@@ -13,12 +13,12 @@ use trueno_zram_core::lz4::decode_simple;
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};
 use crate::interpreter::{self, pack};
 
-/// What became of a page, and what lies at its place.
+/// A page's status, and the contents of its place in the output.
 type Restored = (PageStatus, Page);
-/// How a page is held, and in which bytes.
+/// How a page is held, and its bytes.
 type Held = (PageKind, Vec<u8>);
 
-/// An entry that no page has: its place in the output is a guard.
+/// Returns an entry that is always rejected. Its place in the output serves as a guard.
 fn guard() -> PackedEntry {
     PackedEntry::new(u64::from(u32::MAX) * 16, 4096, PageKind::Raw)
 }
@@ -28,7 +28,7 @@ fn restore(device: &Device, decompressor: &mut Lz4Decompressor, index: &[PackedE
     let guarded: Vec<_> = [&[guard()], index, &[guard()]].concat();
     let mut restored = device.decompress(decompressor, &guarded, bytes);
     for (status, page) in [restored.remove(index.len() + 1), restored.remove(0)] {
-        assert!(status == PageStatus::BadEntry && is_untouched(&page), "a guard");
+        assert!(status == PageStatus::BadEntry && is_untouched(&page), "a guard was overwritten");
     }
     restored
 }
@@ -41,7 +41,7 @@ fn assert_restored(restored: &[Restored], pages: &[Page]) {
     }
 }
 
-/// Every way to hold each page: same-filled, raw, and a block of every encoder.
+/// Returns every way to hold each page: same-filled, raw, and the blocks of every encoder.
 fn held(pages: &[Page]) -> (Vec<Held>, Vec<Page>) {
     let same_filled = pages.iter().filter(|page| is_same_filled(page));
     let words = same_filled.map(|page| ((PageKind::SameFilled, page[..8].to_vec()), *page));
@@ -52,19 +52,19 @@ fn held(pages: &[Page]) -> (Vec<Held>, Vec<Page>) {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn pages_however_held_and_by_whomever_encoded_are_restored() {
+fn restores_pages_of_every_kind_and_encoder() {
     let device = device();
     let (blocks, pages) = held(&many_pages());
     let (index, bytes) = pack(&blocks);
     for (warps, mut decompressor) in device.decompressors() {
-        println!("{} blocks, {warps} warps a block", blocks.len());
+        println!("{} blocks, {warps} warps per block", blocks.len());
         assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
     }
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn own_batches_of_any_size_are_restored() {
+fn restores_own_batches_of_any_size() {
     let (device, all) = (device(), many_pages());
     for mode in [Mode::Fast, Mode::Ratio] {
         let mut compressor = Lz4Compressor::new(&device.context, mode).unwrap();
@@ -81,7 +81,7 @@ fn own_batches_of_any_size_are_restored() {
 /// The longest block of a page: one literal run with its token and length bytes.
 const MAX_BLOCK_BYTES: usize = PAGE_SIZE + 18;
 
-/// Damages each block, or makes one up; none is empty or longer than a page's block can be.
+/// Returns damaged or invented blocks. None is empty or longer than a page's block can be.
 fn damaged(whole: &[(Vec<u8>, Page)], count: usize, seed: u64) -> Vec<Held> {
     let mut generator = Generator::new(seed);
     let mut damage = || {
@@ -100,7 +100,7 @@ fn damaged(whole: &[(Vec<u8>, Page)], count: usize, seed: u64) -> Vec<Held> {
     (0..count).map(|_| damage()).collect()
 }
 
-/// Checks each page against the slow decoder on the CPU; how many were restored.
+/// Checks each page against the reference decoder on the CPU. Returns the number of restored pages.
 fn check_against_decode_simple(restored: &[Restored], blocks: &[Held]) -> usize {
     assert_eq!(restored.len(), blocks.len());
     let check = |(i, ((status, page), (_, block))): (usize, (&Restored, &Held))| {
@@ -108,8 +108,8 @@ fn check_against_decode_simple(restored: &[Restored], blocks: &[Held]) -> usize 
         match decode_simple(block, &mut expected) {
             Ok(()) => assert!(*status == PageStatus::Restored && *page == expected, "block {i}: {block:02x?}"),
             Err(why) => {
-                assert!(*status == PageStatus::BadBlock, "block {i} is refused by the CPU ({why}): {block:02x?}");
-                assert!(is_untouched(page), "block {i}: a refused page is left alone");
+                assert!(*status == PageStatus::BadBlock, "the CPU rejects block {i} ({why}): {block:02x?}");
+                assert!(is_untouched(page), "block {i}: a rejected page must stay unchanged");
             }
         }
         usize::from(*status == PageStatus::Restored)
@@ -119,7 +119,7 @@ fn check_against_decode_simple(restored: &[Restored], blocks: &[Held]) -> usize 
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn damaged_blocks_are_refused_or_decoded_as_on_the_cpu() {
+fn damaged_blocks_give_the_same_result_as_on_the_cpu() {
     const ROUNDS: u64 = 10;
     const BLOCKS: usize = 20_000;
     let device = device();
@@ -129,22 +129,22 @@ fn damaged_blocks_are_refused_or_decoded_as_on_the_cpu() {
     for round in 0..ROUNDS {
         let blocks = damaged(&whole, BLOCKS, 100 + round);
         let (index, bytes) = pack(&blocks);
-        // Each round by another shape.
+        // A different shape in each round.
         let shapes = decompressors.len();
         let (_, decompressor) = &mut decompressors[usize::try_from(round).unwrap() % shapes];
         taken += check_against_decode_simple(&restore(&device, decompressor, &index, &bytes), &blocks);
     }
-    println!("{} blocks, {taken} of them pages", BLOCKS * 10);
-    assert!((1000..190_000).contains(&taken), "{taken} taken: the sample means something");
+    println!("{} blocks, {taken} of them valid", BLOCKS * 10);
+    assert!((1000..190_000).contains(&taken), "{taken} restored: the sample must have both results");
 }
 
-/// The same, on few blocks and without a device.
+/// The same check on fewer blocks, without a device.
 #[test]
-fn the_interpreter_agrees_with_the_cpu_on_damaged_blocks() {
+fn interpreter_agrees_with_the_cpu_on_damaged_blocks() {
     let whole = blocks_of(&corpus::all_pages().step_by(31).copied().collect::<Vec<_>>());
     let blocks = damaged(&whole, 4000, 99);
     let (index, bytes) = pack(&blocks);
-    // With one warp a block, too: there every address past the warp's own memory is out of bounds.
+    // Also with one warp per block, where every address past the warp's own memory is out of bounds.
     for warps in [1, 4] {
         let kernel = Lz4WarpDecompressKernel::new(10_000).with_warps_per_block(warps);
         let restored = interpreter::decompress(&kernel, &index, &bytes, LaneOrder::Ascending);
@@ -155,7 +155,7 @@ fn the_interpreter_agrees_with_the_cpu_on_damaged_blocks() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn every_truncation_is_refused() {
+fn rejects_every_truncation() {
     let device = device();
     let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
     for (block, _) in blocks_of(&[corpus::ALL[0].pages[17], corpus::ALL[3].pages[40]]) {
@@ -166,8 +166,8 @@ fn every_truncation_is_refused() {
     }
 }
 
-/// A literal run past the end of the input, then what would be a page's end. A lane that takes the run for a wrong guess
-/// jumps over it, and the lanes after it find a tail that adds up.
+/// Returns a block with a literal run past the end of the input, followed by a plausible end of a page. A lane that
+/// takes the run for a wrong guess skips it, and the lanes after it find a valid tail.
 fn run_past_the_end_before_a_plausible_tail() -> Vec<u8> {
     let extended = |block: &mut Vec<u8>, length: usize| {
         block.extend(vec![255; (length - 15) / 255]);
@@ -182,9 +182,9 @@ fn run_past_the_end_before_a_plausible_tail() -> Vec<u8> {
 }
 
 #[test]
-fn refuses_a_run_past_the_end_before_a_plausible_tail() {
+fn rejects_a_run_past_the_end_before_a_plausible_tail() {
     let bad = run_past_the_end_before_a_plausible_tail();
-    // Refused pages before it leave distances behind that must not be taken for its own.
+    // Rejected pages before it leave distances behind that must not be used for this page.
     let poison = [0, 40, 4095].map(|offset: u16| {
         let [low, high] = offset.to_le_bytes();
         [&[0xf0, 0xfe][..], &[5; 269], &[low, high], &[0x10, 1]].concat()
@@ -200,7 +200,7 @@ fn refuses_a_run_past_the_end_before_a_plausible_tail() {
 }
 
 #[test]
-fn takes_blocks_that_are_longer_than_their_page() {
+fn accepts_blocks_longer_than_their_page() {
     let mut generator = Generator::new(41);
     let noise: Page = std::array::from_fn(|_| generator.byte());
     let mut block = vec![0xf0];
@@ -214,8 +214,8 @@ fn takes_blocks_that_are_longer_than_their_page() {
     assert!(restored == [(PageStatus::Restored, noise)]);
 }
 
-/// What must become of an entry, whatever its bits.
-fn expected_of(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
+/// Returns the expected result for an entry with any bits.
+fn expected_result(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
     let (start, len) = (entry.offset_bytes(), usize::from(entry.len_bytes()));
     let held = usize::try_from(start).ok().and_then(|start| bytes.get(start..start + len.next_multiple_of(16)));
     let block = &held.filter(|_| entry.is_placed()).ok_or(PageStatus::BadEntry)?[..len];
@@ -231,8 +231,8 @@ fn expected_of(entry: PackedEntry, bytes: &[u8]) -> Result<Page, PageStatus> {
     Ok(page)
 }
 
-/// Entries that lie: right ones with a few bits changed, fields at their limits, and any bits at all.
-fn lies(index: &[PackedEntry], end: u64, count: usize) -> Vec<PackedEntry> {
+/// Returns invalid entries: valid ones with a few bits changed, fields at their limits, and random bits.
+fn invalid_entries(index: &[PackedEntry], end: u64, count: usize) -> Vec<PackedEntry> {
     let mut generator = Generator::new(31);
     let kinds = [PageKind::SameFilled, PageKind::Lz4, PageKind::Raw];
     let lens = [0, 1, 7, 8, 9, 15, 16, 17, 4079, 4080, 4095, 4096, 4097, 8191];
@@ -255,12 +255,12 @@ fn lies(index: &[PackedEntry], end: u64, count: usize) -> Vec<PackedEntry> {
     (0..count).map(|_| lie()).collect()
 }
 
-/// Checks each page against what must become of its entry; how many were restored.
+/// Checks each page against the expected result of its entry. Returns the number of restored pages.
 fn check_against_entries(restored: &[Restored], entries: &[PackedEntry], bytes: &[u8]) -> usize {
     assert_eq!(restored.len(), entries.len());
     let mut taken = 0;
     for (i, ((status, page), entry)) in restored.iter().zip(entries).enumerate() {
-        match expected_of(*entry, bytes) {
+        match expected_result(*entry, bytes) {
             Ok(expected) => {
                 taken += 1;
                 assert!(*status == PageStatus::Restored && *page == expected, "entry {i}: {:#x}", entry.bits());
@@ -275,31 +275,32 @@ fn check_against_entries(restored: &[Restored], entries: &[PackedEntry], bytes: 
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn entries_that_lie_harm_no_one() {
+fn rejects_invalid_entries_without_harm() {
     let device = device();
     let (index, bytes) = pack(&held(&few_pages()).0);
-    let lies = lies(&index, bytes.len() as u64, 30_000);
+    let entries = invalid_entries(&index, bytes.len() as u64, 30_000);
     for (warps, mut decompressor) in device.decompressors() {
-        let taken = check_against_entries(&restore(&device, &mut decompressor, &lies, &bytes), &lies, &bytes);
-        println!("{taken} of {} entries were right by chance, {warps} warps a block", lies.len());
-        assert!(taken > 100 && taken < lies.len() / 2);
+        let taken = check_against_entries(&restore(&device, &mut decompressor, &entries, &bytes), &entries, &bytes);
+        println!("{taken} of {} entries were valid by chance, {warps} warps per block", entries.len());
+        assert!(taken > 100 && taken < entries.len() / 2);
     }
 }
 
-/// The same, on few entries and without a device.
+/// The same check on fewer entries, without a device.
 #[test]
-fn the_interpreter_agrees_on_entries_that_lie() {
+fn interpreter_agrees_on_invalid_entries() {
     let (index, bytes) = pack(&held(&few_pages()[..60]).0);
-    let lies = lies(&index, bytes.len() as u64, 3000);
-    let restored = interpreter::decompress(&Lz4WarpDecompressKernel::new(10_000), &lies, &bytes, LaneOrder::Descending);
+    let entries = invalid_entries(&index, bytes.len() as u64, 3000);
+    let restored =
+        interpreter::decompress(&Lz4WarpDecompressKernel::new(10_000), &entries, &bytes, LaneOrder::Descending);
     let (restored, _) = restored.unwrap_or_else(|fault| panic!("{fault}"));
-    let taken = check_against_entries(&restored, &lies, &bytes);
-    assert!(taken > 30 && taken < lies.len() / 2, "{taken} taken: the sample means something");
+    let taken = check_against_entries(&restored, &entries, &bytes);
+    assert!(taken > 30 && taken < entries.len() / 2, "{taken} restored: the sample must have both results");
 }
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn wrong_buffers_are_refused() {
+fn rejects_wrong_buffers() {
     let device = device();
     let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(7));
@@ -324,17 +325,17 @@ fn wrong_buffers_are_refused() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn the_drivers_compiler_keeps_to_the_budget() {
+fn driver_compiler_stays_within_the_budget() {
     let device = device();
     let budget = Lz4WarpDecompressKernel::new(1).budget();
     for (warps, decompressor) in device.decompressors() {
         let (loaded, made) = (decompressor.loaded(), decompressor.loaded().attributes().unwrap());
-        println!("{warps} warps: {made:?}, {} blocks an SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
+        println!("{warps} warps: {made:?}, {} blocks per SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
         assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{warps} warps");
     }
 }
 
-/// For compute-sanitizer: whole and damaged blocks in every shape, but few.
+/// For compute-sanitizer: whole and damaged blocks in every shape, but only a few.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn few_blocks_in_every_shape() {
@@ -342,12 +343,12 @@ fn few_blocks_in_every_shape() {
     let (blocks, pages) = held(&few_pages());
     let (blocks, pages): (Vec<_>, Vec<_>) = blocks.into_iter().zip(pages).step_by(4).unzip();
     let (index, bytes) = pack(&blocks);
-    let spoilt = damaged(&blocks_of(&few_pages()[..40]), 300, 7);
-    let (spoilt_index, spoilt_bytes) = pack(&spoilt);
+    let damaged = damaged(&blocks_of(&few_pages()[..40]), 300, 7);
+    let (damaged_index, damaged_bytes) = pack(&damaged);
     for (warps, mut decompressor) in device.decompressors() {
-        println!("{} whole and {} damaged blocks, {warps} warps a block", blocks.len(), spoilt.len());
+        println!("{} whole and {} damaged blocks, {warps} warps per block", blocks.len(), damaged.len());
         assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
-        let restored = restore(&device, &mut decompressor, &spoilt_index, &spoilt_bytes);
-        check_against_decode_simple(&restored, &spoilt);
+        let restored = restore(&device, &mut decompressor, &damaged_index, &damaged_bytes);
+        check_against_decode_simple(&restored, &damaged);
     }
 }

@@ -1,4 +1,4 @@
-//! Pages, the device, and one run of a kernel over a batch.
+//! Pages, the device, and single runs of a kernel over a batch.
 
 use rayon::prelude::*;
 use trueno_gpu::kernels::lz4::{Mode, TableStores};
@@ -8,9 +8,9 @@ use trueno_zram_core::gpu::raw::{
     BlockShape, DeviceBuffer, GpuContext, Lz4Compressor, Lz4Decompressor, PackedPages, Stream, lane_rule,
 };
 
-/// What buffers are filled with before a run.
+/// The fill of buffers before a run.
 pub(crate) const FILL: u8 = 0xee;
-/// Bytes behind a buffer's used part that must keep their fill.
+/// Bytes after a buffer's used part that must keep their fill.
 const GUARD_BYTES: usize = 64 * 1024;
 
 pub(crate) struct Device {
@@ -18,7 +18,7 @@ pub(crate) struct Device {
     pub(crate) stream: Stream,
 }
 
-/// A packed batch, as it left the device.
+/// A packed batch as it left the device.
 #[derive(Clone, PartialEq)]
 pub(crate) struct Packed {
     pub(crate) index: Vec<PackedEntry>,
@@ -35,12 +35,12 @@ impl Packed {
 
 pub(crate) fn device() -> Device {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
-    let stream = Stream::new(&context).expect("a stream");
+    let stream = Stream::new(&context).expect("a stream can be created");
     Device { context, stream }
 }
 
 impl Device {
-    /// Every shape worth a test: the contract's, the device's best, and odd ones.
+    /// Returns every shape worth testing: the documented one, the device's best, and odd ones.
     pub(crate) fn shapes(&self) -> Vec<BlockShape> {
         let best = BlockShape::best_for(self.context.info().compute_capability, self.context.limits());
         let with_warps = |warps_per_block| BlockShape { warps_per_block, ..BlockShape::EVERYWHERE };
@@ -51,13 +51,13 @@ impl Device {
         shapes
     }
 
-    /// Both, or the one that the device can be trusted with.
+    /// Returns both table stores, or only the one that is safe on the device.
     pub(crate) fn table_stores(&self) -> Vec<TableStores> {
         let trusted = lane_rule(&self.context).unwrap().table_stores();
         if trusted == TableStores::ReadBack { vec![trusted] } else { vec![TableStores::ReadBack, trusted] }
     }
 
-    /// A compressor in every mode, shape and with every table stores, with a name for each.
+    /// Returns a compressor for every mode, shape and kind of table stores, each with a name.
     pub(crate) fn compressors(&self) -> Vec<(String, Mode, Lz4Compressor)> {
         let mut all = Vec::new();
         for mode in [Mode::Fast, Mode::Ratio] {
@@ -81,28 +81,29 @@ impl Device {
         DeviceBuffer::new(&self.context, len_bytes).unwrap()
     }
 
-    /// A buffer that holds `bytes`.
+    /// Returns a buffer that holds `bytes`.
     pub(crate) fn upload(&self, bytes: &[u8]) -> DeviceBuffer {
         let buffer = self.buffer(bytes.len());
         self.stream.upload(&buffer, 0, bytes).unwrap();
         buffer
     }
 
-    /// A buffer with a guard behind `len_bytes`, all of it filled.
+    /// Returns a filled buffer with a guard after `len_bytes`.
     fn filled(&self, len_bytes: usize) -> DeviceBuffer {
         let buffer = self.buffer(len_bytes + GUARD_BYTES);
         self.stream.fill(&buffer, 0..len_bytes + GUARD_BYTES, FILL).unwrap();
         buffer
     }
 
-    /// All bytes of a buffer.
+    /// Returns all bytes of a buffer.
     pub(crate) fn download(&self, buffer: &DeviceBuffer) -> Vec<u8> {
         let mut bytes = vec![0; buffer.len_bytes()];
         self.stream.download(buffer, 0, &mut bytes).unwrap();
         bytes
     }
 
-    /// Compresses a batch; checks that the index is whole, the pages lie in order without gaps, and no more is written.
+    /// Compresses a batch. Checks that the index is complete, the pages lie in order without gaps, and nothing else is
+    /// written.
     pub(crate) fn compress(&self, compressor: &mut Lz4Compressor, pages: &[Page]) -> Packed {
         let input = self.upload(pages.as_flattened());
         let output = self.filled(pages.len() * PAGE_SIZE);
@@ -120,7 +121,7 @@ impl Device {
         Packed { index, bytes }
     }
 
-    /// Restores a batch: what became of each page, and what lies at its place; checks that no more is written.
+    /// Restores a batch. Returns the status and the output of each page. Checks that nothing else is written.
     pub(crate) fn decompress(
         &self,
         decompressor: &mut Lz4Decompressor,
@@ -144,14 +145,14 @@ impl Device {
     }
 }
 
-/// Every committed page, every edge page, and 2,000 generated ones.
+/// Returns every committed page, every edge page, and 2,000 generated ones.
 pub(crate) fn many_pages() -> Vec<Page> {
     let mut generator = Generator::new(21);
     let generated = (0..2000).map(|_| generator.page());
     corpus::all_pages().copied().chain(edge::all().into_iter().map(|edge| *edge.page)).chain(generated).collect()
 }
 
-/// A small sample of all of them, for the tools that slow a device down a hundredfold.
+/// Returns a small sample of all pages, for tools that slow a device down a hundredfold.
 pub(crate) fn few_pages() -> Vec<Page> {
     many_pages().into_iter().step_by(29).collect()
 }
@@ -160,12 +161,13 @@ pub(crate) fn is_same_filled(page: &Page) -> bool {
     page.as_chunks::<8>().0.iter().all(|word| *word == page[..8])
 }
 
-/// Whether a refused page was left alone.
+/// Returns `true` if a rejected page was left unchanged.
 pub(crate) fn is_untouched(page: &Page) -> bool {
     page.iter().all(|byte| *byte == FILL)
 }
 
-/// Blocks of every foreign encoder and of our own on the CPU, each with its page; those that are shorter than the page.
+/// Returns the blocks of every other encoder and of our own on the CPU that are shorter than the page, each with its
+/// page.
 pub(crate) fn blocks_of(pages: &[Page]) -> Vec<(Vec<u8>, Page)> {
     use trueno_test_pages::oracle::foreign_blocks;
     use trueno_zram_core::{cpu::InstructionSet, lz4::Codec};

@@ -1,11 +1,11 @@
-//! Every instruction on the device against the PTX ISA, and the probe of the lane rule.
+//! Checks every instruction on the device against the PTX ISA, and runs the lane rule probe.
 
 use trueno_gpu::interp::suite::{self, SuiteCase};
 use trueno_zram_core::gpu::raw::{LaunchArgs, LoadedKernel, lane_rule};
 
 use crate::harness::{Device, FILL, device};
 
-/// `rcp.approx` may be off by one unit in the last place; all else is exact.
+/// Compares a result with the expected one. `rcp.approx` may be off by one unit in the last place; all else is exact.
 fn agrees(case: &SuiteCase, got: &[u8]) -> bool {
     let words = |bytes: &[u8]| bytes.as_chunks().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>();
     let close = |(got, expected): (&u32, &u32)| got.abs_diff(*expected) <= 1;
@@ -17,7 +17,8 @@ fn run(device: &Device, case: &SuiteCase) -> Result<(), String> {
     let (input, output) = (device.upload(&case.input), device.buffer(case.expected.len()));
     device.stream.fill(&output, 0..case.expected.len(), FILL).map_err(|e| e.to_string())?;
     let args = LaunchArgs::new().buffer(&input).buffer(&output);
-    // SAFETY: the interpreter has run the case in buffers of these sizes, and stops at the first access outside.
+    // SAFETY: the interpreter has run the case in buffers of these sizes, and it stops at the first access out of
+    // bounds.
     unsafe { kernel.launch(&device.stream, case.grid, &args) }.map_err(|e| e.to_string())?;
     let got = device.download(&output);
     if agrees(case, &got) {
@@ -30,7 +31,7 @@ fn run(device: &Device, case: &SuiteCase) -> Result<(), String> {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn every_case_of_the_suite_gives_what_the_isa_says() {
+fn every_suite_case_matches_the_isa() {
     let device = device();
     let cases = suite::cases();
     let wrong: Vec<String> =
@@ -41,7 +42,7 @@ fn every_case_of_the_suite_gives_what_the_isa_says() {
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn the_lane_rule_is_probed_with_conflicts_enough_and_only_once() {
+fn lane_rule_probe_sees_enough_conflicts_and_runs_once() {
     let device = device();
     let seen = lane_rule(&device.context).unwrap();
     println!("{seen:?}: {:?}", seen.table_stores());

@@ -1,14 +1,14 @@
 //! The kernels on a real device: `cargo test --release --test gpu_kernels -- --ignored`.
 //!
-//! Asked for on a machine without a GPU these tests fail: a pass always means that a device ran them. Those that are
-//! not ignored need none.
+//! Run with `--ignored` on a machine without a GPU, these tests fail: a pass always means that a device ran them. Tests
+//! that are not ignored need no device.
 #![allow(clippy::unwrap_used)]
 
 mod compress;
 mod decompress;
 mod harness;
 mod instructions;
-// The kernels' slow twin: the interpreter, as the kernels' own tests run it.
+// The kernels' reference: the interpreter, as the kernels' own tests run it.
 #[allow(dead_code)]
 #[path = "../../../trueno-gpu/tests/support/lz4.rs"]
 mod interpreter;

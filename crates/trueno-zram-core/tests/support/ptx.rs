@@ -1,6 +1,6 @@
-//! PTX that breaks things, for the tests that must be there when it does.
+//! PTX that provokes faults, for tests of failing devices.
 
-/// Stores to the first page of the address space, which nothing is ever mapped to.
+/// Stores to the first page of the address space, which is never mapped.
 pub(crate) const STORE_TO_NULL: &str = "
 .version 6.4
 .target sm_70

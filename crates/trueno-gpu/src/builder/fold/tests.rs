@@ -1,4 +1,4 @@
-//! Simplified kernels do what they did as written: random programs, both ways in the interpreter.
+//! Simplified kernels give the same results as before: random programs, run both ways in the interpreter.
 
 use super::simplify;
 use crate::addr::Addr;
@@ -19,7 +19,7 @@ struct Author<'k> {
     input: Addr<'k, Global, u32>,
     vars: [Var<'k, u32>; VARS],
     flags: [Var<'k, bool>; FLAGS],
-    /// Values and predicates in reach.
+    /// Values and predicates in scope.
     values: Vec<Reg<'k, u32>>,
     preds: Vec<Pred<'k>>,
 }
@@ -152,7 +152,7 @@ fn program(seed: u64) -> ValidKernel {
     for (i, flag) in (4..).zip(flags) {
         out.step(lane, 32).at(i).store(flag.to_u32());
     }
-    k.close().expect("the author breaks no rule")
+    k.close().expect("random programs are valid")
 }
 
 fn run(kernel: &ValidKernel) -> (Vec<u8>, u64) {

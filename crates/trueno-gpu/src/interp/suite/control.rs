@@ -1,4 +1,4 @@
-//! Cases of control flow: nested branches and loops with lanes that part, and barriers between warps.
+//! Cases of control flow: nested branches and loops with diverging lanes, and barriers between warps.
 
 use super::sketch::{Sketch, global, imm, is, reg, shared};
 use super::{SuiteCase, words};
@@ -33,7 +33,7 @@ fn break_if(k: &mut Sketch, target: crate::ir::LabelId, cond: RegId, branch: Bra
     k.stmt(Stmt::Break { target, cond: Some(is(cond)), branch });
 }
 
-/// Lanes leave a loop after very different numbers of rounds, with a branch inside.
+/// Lanes leave a loop after very different numbers of iterations, with a branch inside.
 fn collatz() -> SuiteCase {
     let mut k = Sketch::new("collatz", 1);
     let (n, steps) = (k.var(RegClass::B32), k.var(RegClass::B32));
@@ -65,7 +65,7 @@ fn collatz() -> SuiteCase {
     case("collatz", k, words(0..32), (0..32).map(steps))
 }
 
-/// Two loops; the inner one's lanes leave it or both, from inside a branch.
+/// Two loops. Lanes leave the inner one or both, from inside a branch.
 fn nested_breaks() -> SuiteCase {
     let mut k = Sketch::new("nested breaks", 1);
     let lane = k.index;
@@ -110,7 +110,7 @@ fn nested_breaks() -> SuiteCase {
     case("nested breaks", k, vec![0; 4], expected)
 }
 
-/// Lanes skip the rest of a round, of the inner loop or of the outer one.
+/// Lanes skip the rest of an iteration of the inner or the outer loop.
 fn continues() -> SuiteCase {
     let mut k = Sketch::new("continues", 1);
     let lane = k.index;
@@ -177,7 +177,7 @@ fn scope() -> SuiteCase {
     case("scope", k, vec![0; 4], expected)
 }
 
-/// Both sides run, each for its lanes.
+/// Both sides run, each with its lanes.
 fn if_else(branch: Branch) -> SuiteCase {
     let mut k = Sketch::new("if else", 1);
     let lane = k.index;
@@ -193,7 +193,7 @@ fn if_else(branch: Branch) -> SuiteCase {
     case("if else", k, vec![0; 4], (0..32).map(|lane: u32| if lane < 10 { !lane } else { lane * 16 }))
 }
 
-/// A loop with a uniform test at its end, and uniform branches of both kinds inside.
+/// A loop with a uniform test at its end, and both kinds of uniform branches inside.
 fn uniform_loop() -> SuiteCase {
     let mut k = Sketch::new("uniform loop", 1);
     let lane = k.index;
@@ -243,7 +243,7 @@ fn combined_compare(op: BoolOp) -> SuiteCase {
     case(&name, k, vec![0; 4], expected)
 }
 
-/// Four warps pass values on through shared memory, twice.
+/// Four warps pass on values through shared memory, twice.
 fn block_barrier() -> SuiteCase {
     let mut k = Sketch::new("bar.sync", 4);
     let tid = k.index;

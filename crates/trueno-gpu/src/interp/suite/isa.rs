@@ -1,4 +1,4 @@
-//! Results of pure instructions, after the definitions in the PTX ISA: plain, bit by bit, one operand list to one result.
+//! Results of pure instructions, by the definitions of the PTX ISA: plain, bit by bit, from operands to result.
 
 use crate::inst::Op;
 
@@ -10,13 +10,13 @@ fn from_bits(count: u64, f: impl Fn(u64) -> u64) -> u64 {
     (0..count).fold(0, |v, i| v | f(i) << i)
 }
 
-/// A 32-bit pattern as a signed number.
+/// Returns a 32-bit pattern as a signed number.
 fn s32(v: u64) -> i128 {
     let v = i128::from(v);
     if v >= 1 << 31 { v - (1 << 32) } else { v }
 }
 
-/// The low bits of a number in two's complement.
+/// Returns the low bits of a number in two's complement.
 fn wrap(v: i128, bits: u32) -> u64 {
     u64::try_from(v.rem_euclid(1 << bits)).expect("below the modulus")
 }
@@ -29,7 +29,7 @@ fn float(v: f32) -> u64 {
     u64::from(if v.is_nan() { 0x7fff_ffff } else { v.to_bits() })
 }
 
-/// Highest set bit of `bits` bits; all ones for none ("bfind returns 0xffffffff if no non-sign bit is found").
+/// Highest set bit of `bits` bits; all ones if there is none ("bfind returns 0xffffffff if no non-sign bit is found").
 fn bfind(v: u64, bits: u64) -> u64 {
     (0..bits).rev().find(|&i| bit(v, i) == 1).unwrap_or(0xffff_ffff)
 }
@@ -55,18 +55,18 @@ fn bfi(v: &[u64]) -> u64 {
     from_bits(32, |i| if i >= pos && i - pos < len { bit(a, i - pos) } else { bit(b, i) })
 }
 
-/// bmsk: ones from bit `pos`, `len` of them.
+/// bmsk: `len` ones from bit `pos`.
 fn bmsk(pos: u64, len: u64) -> u64 {
     from_bits(32, |i| u64::from(i >= pos && i - pos < len))
 }
 
-/// shf: the 64 bits `hi:lo` shifted; `.l` keeps the upper, `.r` the lower half.
+/// shf: the 64 bits `hi:lo` shifted; `.l` keeps the upper half, `.r` the lower half.
 fn shf(v: &[u64], left: bool, amount: u64) -> u64 {
     let both = v[1] << 32 | v[0];
     from_bits(32, |i| if left { bit(both, (32 + i).wrapping_sub(amount)) } else { bit(both, i + amount) })
 }
 
-/// prmt: byte `k` of the result is byte `nibble & 7` of `b:a`, or its sign spread over the byte.
+/// prmt: byte `k` of the result is byte `nibble & 7` of `b:a`, or its sign in all bits.
 fn prmt_bytes(a: u64, b: u64, nibbles: [u64; 4]) -> u64 {
     let source = b << 32 | a;
     (0..4).fold(0, |result, k: usize| {
@@ -83,7 +83,7 @@ fn prmt_mode(v: &[u64], table: [[u64; 4]; 4]) -> u64 {
     prmt_bytes(v[0], v[1], [b0, b1, b2, b3])
 }
 
-/// cvt.rzi from f32 to an integer range: truncates, clamps, NaN gives 0.
+/// cvt.rzi from f32 to an integer range: truncates and clamps; NaN becomes 0.
 fn cvt_rzi(v: f32, min: i128, max: i128) -> i128 {
     if v.is_nan() {
         return 0;
@@ -94,16 +94,16 @@ fn cvt_rzi(v: f32, min: i128, max: i128) -> i128 {
     whole.clamp(min, max)
 }
 
-/// cvt.rn to f32: nearest, ties to even, by search among the neighbours of the double's nearest.
+/// cvt.rn to f32: nearest, ties to even.
 fn cvt_rn(v: i128) -> f32 {
-    // Exact: the numbers have 32 bits. The narrowing of an f64 rounds to nearest even by IEEE 754.
+    // Exact, since the numbers have 32 bits. Narrowing an f64 rounds to nearest even by IEEE 754.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "see above")]
     let nearest = (v as f64) as f32;
     nearest
 }
 
-/// What an instruction gives for its operands, all zero-extended to 64 bits; predicates are 0 and 1.
-#[expect(clippy::too_many_lines, reason = "one line an instruction")]
+/// Returns the result of an instruction. Operands are zero-extended to 64 bits; predicates are 0 and 1.
+#[expect(clippy::too_many_lines, reason = "one line per instruction")]
 pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
     let a = v[0];
     let b = v.get(1).copied().unwrap_or(0);
@@ -198,7 +198,7 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
 
         Op::AddU64 => wrap(x + y, 64),
         Op::SubU64 => wrap(x - y, 64),
-        // A product of two 64-bit numbers can leave 127 bits; of the low parts alone the result is the same.
+        // The product of two 64-bit numbers can exceed 127 bits. The low parts give the same result.
         Op::MulLoU64 => wrap((x % (1 << 32)) * y % (1 << 64) + (((x >> 32) * (y % (1 << 32)) % (1 << 32)) << 32), 64),
         Op::And64 => from_bits(64, |i| bit(a, i) * bit(b, i)),
         Op::Or64 => from_bits(64, |i| bit(a, i).max(bit(b, i))),

@@ -1,4 +1,4 @@
-//! Known answers, worked out by hand from the PTX ISA, for instructions with edges.
+//! Known results, computed by hand from the PTX ISA, for instructions with edge cases.
 
 use super::pure::Row;
 use crate::inst::Op;
@@ -12,7 +12,7 @@ pub(super) fn rows(op: Op) -> Vec<Row> {
             (&[0], 0),
             (&[1], 0x3f80_0000),
             (&[0xffff_ffff], 0x4f80_0000),
-            // 2^24 + 1 lies between two floats and goes to the even one; so does 2^24 + 3.
+            // 2^24 + 1 lies between two floats and rounds to the even one; so does 2^24 + 3.
             (&[0x0100_0001], 0x4b80_0000),
             (&[0x0100_0003], 0x4b80_0002),
         ],
@@ -93,7 +93,7 @@ pub(super) fn rows(op: Op) -> Vec<Row> {
             (&[0], 0x7f80_0000),
             (&[0x8000_0000], 0xff80_0000),
             (&[0xff80_0000], 0x8000_0000),
-            // 1 / 2^127 is subnormal, and flushed.
+            // 1 / 2^127 is subnormal and flushed to zero.
             (&[0x7f00_0000], 0),
         ],
         Op::AddF32 => &[(&[0x3f80_0000, 0x3380_0000], 0x3f80_0000), (&[0x7f80_0000, 0xff80_0000], 0x7fff_ffff)],

@@ -1,4 +1,4 @@
-//! Cases of loads, stores and atomics, in shared and in global memory.
+//! Cases of loads, stores and atomics, in shared and global memory.
 
 use super::sketch::{Sketch, global, imm, reg, shared};
 use super::{SuiteCase, words};
@@ -6,7 +6,7 @@ use crate::inst::Op;
 use crate::ir::{AtomOp, Conflict, Inst, LoadHint, MemAddr, RegId, StoreHint};
 use crate::types::{MemTy, RegClass, StateSpace};
 
-/// Bytes with all signs and no pattern of a power of two.
+/// Bytes with all signs, without a power-of-two pattern.
 fn noise(len: usize) -> Vec<u8> {
     (0..len).map(|i| u8::try_from((i * 167 + 13 + i / 7 * 31) % 256).expect("below 256")).collect()
 }
@@ -25,7 +25,7 @@ pub(super) fn cases() -> Vec<SuiteCase> {
             [AtomOp::Add, AtomOp::Min, AtomOp::Max, AtomOp::And, AtomOp::Or, AtomOp::Xor, AtomOp::Exch, AtomOp::Cas]
         {
             for ty in [MemTy::U32, MemTy::I32, MemTy::U64] {
-                // Signs matter to the order alone; 64-bit forms exist for all.
+                // Signs only matter for ordering. 64-bit forms exist for all.
                 if ty != MemTy::I32 || matches!(op, AtomOp::Min | AtomOp::Max) {
                     cases.push(atomics(space, op, ty));
                 }
@@ -50,7 +50,7 @@ fn case(name: String, k: Sketch, input: Vec<u8>, expected: Vec<u8>) -> SuiteCase
     SuiteCase { name, kernel: k.finish(), input, grid: 1, expected }
 }
 
-/// Copies the lane's `bytes` bytes of the input to shared memory and gives their address there.
+/// Copies `bytes` bytes of the input per lane to shared memory and returns their address there.
 fn to_shared(k: &mut Sketch, bytes: u32) -> RegId {
     let region = k.region("data", 32 * bytes);
     let to = k.op(Op::MadLoU32, &[reg(k.index), imm(bytes), reg(region)]);
@@ -63,7 +63,7 @@ fn to_shared(k: &mut Sketch, bytes: u32) -> RegId {
     to
 }
 
-/// Each lane loads its `count` elements and stores the registers whole.
+/// Each lane loads its `count` elements and stores the complete registers.
 fn loads(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     let bytes = ty.bytes() * count;
     let name = format!("ld.{}.v{count}.{ty:?}", space_name(space));
@@ -96,7 +96,7 @@ fn loads(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// Each lane stores `count` registers, whose low bytes alone must arrive.
+/// Each lane stores `count` registers, of which only the low bytes must arrive.
 fn stores(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     let bytes = ty.bytes() * count;
     let name = format!("st.{}.v{count}.{ty:?}", space_name(space));
@@ -128,7 +128,7 @@ fn stores(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// Each lane's atomic has a place of its own; the old values and the new ones come back.
+/// The atomic of each lane has its own place. The old and new values are returned.
 fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
     let name = format!("atom.{}.{op:?}.{ty:?}", space_name(space));
     let mut k = Sketch::new(&name, 1);
@@ -196,7 +196,7 @@ fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// All lanes add to one place by a reduction: the sum is right whatever the order.
+/// All lanes add to one place with a reduction. The sum is the same in any order.
 fn contended_add(space: StateSpace) -> SuiteCase {
     let name = format!("red.{}.add contended", space_name(space));
     let mut k = Sketch::new(&name, 1);
@@ -221,7 +221,7 @@ fn contended_add(space: StateSpace) -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// Cache hints change nothing that shows.
+/// Cache hints do not change the result.
 fn hints() -> SuiteCase {
     let name = "ld and st hints".to_owned();
     let mut k = Sketch::new(&name, 1);
@@ -245,7 +245,7 @@ fn hints() -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// A lane whose guard fails keeps its register and touches no memory: the addresses of the odd lanes are wild.
+/// A lane whose guard fails keeps its register and accesses no memory: the addresses of odd lanes are invalid.
 fn guarded_load() -> SuiteCase {
     let name = "guarded ld".to_owned();
     let mut k = Sketch::new(&name, 1);
@@ -271,7 +271,7 @@ fn guarded_load() -> SuiteCase {
     case(name, k, input, expected)
 }
 
-/// Lanes may store the same value to one global place.
+/// Lanes may store the same value to one place in global memory.
 fn equal_stores() -> SuiteCase {
     let name = "st.global equal values".to_owned();
     let mut k = Sketch::new(&name, 1);

@@ -1,11 +1,11 @@
-//! Small kernels with known results, one for each instruction: the interpreter's own truth.
+//! Small kernels with known results, one for each instruction, which the interpreter is tested against.
 //!
-//! Public because the same suite runs on a real device: whoever launches PTX on one emits each [`SuiteCase`]'s kernel, launches it on
-//! its input and compares the output. Where interpreter and device agree on all of it, what the interpreter says of larger kernels
-//! holds on the device.
+//! The suite is public because it also runs on real devices: a launcher emits the kernel of each [`SuiteCase`],
+//! launches it on its input and compares the output. If interpreter and device agree on all cases, results of the
+//! interpreter for larger kernels hold on the device.
 //!
-//! Expected results are written from the PTX ISA: as numbers, or by functions ([`isa`](self)) that follow its pseudo-code bit by bit.
-//! None comes from the instruction table, which is what is tested.
+//! Expected results come from the PTX ISA: as numbers, or from functions that follow its pseudo-code bit by bit. None
+//! comes from the instruction table, which is under test.
 //!
 //! ```
 //! use trueno_gpu::interp::{suite, Launch, Memory};
@@ -28,7 +28,7 @@ mod warp;
 
 use crate::validate::ValidKernel;
 
-/// A kernel with one input buffer and one output buffer, and what it must write.
+/// A kernel with one input buffer and one output buffer, and the expected output.
 ///
 /// ```
 /// let case = &trueno_gpu::interp::suite::cases()[0];
@@ -36,19 +36,19 @@ use crate::validate::ValidKernel;
 /// ```
 #[derive(Debug, Clone)]
 pub struct SuiteCase {
-    /// The instruction, and what about it.
+    /// The instruction, and what is tested about it.
     pub name: String,
-    /// The kernel: its parameters are the input and the output pointer.
+    /// The kernel. Its parameters are the input and the output pointer.
     pub kernel: ValidKernel,
     /// Bytes of the input buffer.
     pub input: Vec<u8>,
-    /// Blocks to launch, of the kernel's own size.
+    /// Number of blocks to launch, of the kernel's own size.
     pub grid: u32,
     /// All bytes of the output buffer after the run.
     pub expected: Vec<u8>,
 }
 
-/// All cases.
+/// Returns all cases.
 ///
 /// ```
 /// assert!(trueno_gpu::interp::suite::cases().len() > 100);
@@ -62,7 +62,7 @@ pub fn cases() -> Vec<SuiteCase> {
     cases
 }
 
-/// 32-bit words as bytes.
+/// Returns 32-bit words as bytes.
 fn words(words: impl IntoIterator<Item = u32>) -> Vec<u8> {
     words.into_iter().flat_map(u32::to_le_bytes).collect()
 }

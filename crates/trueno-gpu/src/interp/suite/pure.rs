@@ -1,4 +1,4 @@
-//! Cases of the pure instructions: known answers, then edge values against each other.
+//! Cases of the pure instructions: known results, then combinations of edge values.
 
 use super::sketch::{Sketch, imm, reg};
 use super::{SuiteCase, isa, known, words};
@@ -24,7 +24,7 @@ const EDGES_64: [u64; 11] = [
     0xfedc_ba98_7654_3210,
     u64::MAX,
 ];
-/// For operands past the second: fewer, as all combinations are run.
+/// Fewer values for operands past the second, since all combinations run.
 const FEW_32: [u64; 5] = [0, 1, 0x8000_0000, 0xdead_beef, 0xffff_ffff];
 const AMOUNTS: [u64; 9] = [0, 1, 7, 16, 31, 32, 33, 63, 0xffff_ffff];
 const FIELDS: [u64; 8] = [0, 1, 5, 16, 31, 32, 200, 0x104];
@@ -94,7 +94,7 @@ pub(super) fn cases() -> Vec<SuiteCase> {
             (args, result)
         }));
         let name = match op {
-            // Moves by their spelling.
+            // Moves, by their spelling.
             Op::HighHalf => "mov.b64 high half",
             Op::Pack => "mov.b64 pack",
             _ => op.info().ptx_name,
@@ -147,7 +147,7 @@ fn combinations(sets: &[&[u64]]) -> Vec<Vec<u64>> {
     })
 }
 
-/// A kernel that runs the instruction on one row a thread. Operand `k` of all rows is one array of the input.
+/// Makes a kernel that runs the instruction on one row per thread. Operand `k` of all rows is one array of the input.
 fn case(op: Op, name: &str, rows: &[Row], table: Option<u64>) -> SuiteCase {
     let (class, sources) = op.lanes().signature();
     let sources = &sources[..sources.len() - usize::from(table.is_some())];
@@ -159,7 +159,7 @@ fn case(op: Op, name: &str, rows: &[Row], table: Option<u64>) -> SuiteCase {
     let mut input = vec![];
     let mut args = vec![];
     for (index, source) in sources.iter().enumerate() {
-        // Arrays of 8-byte elements need their alignment; an even number of 4-byte ones keeps it.
+        // Arrays of 8-byte elements need their alignment. An even number of 4-byte elements keeps it.
         let at = u32::try_from(input.len()).expect("a small input");
         let bits = rows.iter().map(|row| row.0[index]);
         match source {

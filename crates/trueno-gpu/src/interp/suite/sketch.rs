@@ -1,4 +1,4 @@
-//! A bare tree builder for the suite: the suite tests the instructions, so it leans on nothing above them.
+//! A minimal tree builder for the suite. The suite tests the instructions, so it uses nothing built on them.
 
 use crate::inst::{Lanes, Op};
 use crate::ir::{
@@ -9,7 +9,7 @@ use crate::target::Target;
 use crate::types::{MemTy, RegClass, StateSpace};
 use crate::validate::{ValidKernel, validate};
 
-/// A kernel in the making, with an `input` and an `output` pointer.
+/// A kernel under construction, with an `input` and an `output` pointer.
 pub(crate) struct Sketch {
     ir: KernelIr,
     /// Open blocks, the innermost last.
@@ -18,7 +18,7 @@ pub(crate) struct Sketch {
     labels: u32,
     pub(crate) input: RegId,
     pub(crate) output: RegId,
-    /// `ctaid * 32 + lane`.
+    /// The thread's number in the grid.
     pub(crate) index: RegId,
 }
 
@@ -91,7 +91,7 @@ impl Sketch {
         self.ir
     }
 
-    /// Raises the target so that it has the instruction.
+    /// Raises the target so that it supports the instruction.
     pub(crate) fn require(&mut self, op: Op) {
         self.ir.target = self.ir.target.with_ptx(op.info().min_ptx);
     }
@@ -102,7 +102,7 @@ impl Sketch {
         id
     }
 
-    /// A register that may be assigned again.
+    /// Declares a register that may be assigned again.
     pub(crate) fn var(&mut self, class: RegClass) -> RegId {
         let id = self.fresh(class);
         self.ir.regs[id.index()].mutable = true;
@@ -143,7 +143,7 @@ impl Sketch {
         }
     }
 
-    /// `base + index * scale`, in global memory.
+    /// Computes `base + index * scale`, in global memory.
     pub(crate) fn element(&mut self, base: RegId, index: RegId, scale: u32) -> RegId {
         self.op(Op::MadWideU32, &[reg(index), imm(scale), reg(base)])
     }
@@ -172,14 +172,14 @@ impl Sketch {
         self.inst(Inst::BarWarp { mask: FULL });
     }
 
-    /// The lane's 32-bit (or 64-bit) element `k` of the input, an array of `threads` elements for each `k`.
+    /// Loads the lane's 32-bit or 64-bit element of an input array that starts at `at_bytes`.
     pub(crate) fn argument(&mut self, class: RegClass, at_bytes: u32) -> RegId {
         let (ty, scale) = if class == RegClass::B64 { (MemTy::U64, 8) } else { (MemTy::U32, 4) };
         let address = self.element(self.input, self.index, scale);
         self.load(ty, global(address, i32::try_from(at_bytes).expect("a small input")))
     }
 
-    /// Stores the lane's 32-bit or 64-bit result (predicates as 0 and 1) in array `k` of the output.
+    /// Stores the lane's 32-bit or 64-bit result (predicates as 0 and 1) in an output array that starts at `at_bytes`.
     pub(crate) fn result(&mut self, value: RegId, at_bytes: u32) {
         let class = self.ir.regs[value.index()].class;
         let (ty, scale, value) = match class {
@@ -191,7 +191,7 @@ impl Sketch {
         self.store(ty, global(address, i32::try_from(at_bytes).expect("a small output")), reg(value));
     }
 
-    /// Declares a region of shared memory and gives the address of its start.
+    /// Declares a region of shared memory and returns the address of its start.
     pub(crate) fn region(&mut self, name: &str, bytes: u32) -> RegId {
         let scope = RegionScope::Block;
         let id = RegionId(u32::try_from(self.regions.len()).expect("few regions"));

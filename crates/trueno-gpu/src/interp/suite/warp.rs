@@ -16,7 +16,7 @@ pub(super) fn cases() -> Vec<SuiteCase> {
     cases
 }
 
-/// A kernel whose every result is one array of 32 words.
+/// Makes a kernel in which every result is one array of 32 words.
 fn case(name: &str, k: Sketch, input: Vec<u8>, arrays: &[[u32; 32]]) -> SuiteCase {
     let expected = words(arrays.iter().flatten().copied());
     SuiteCase { name: name.to_owned(), kernel: k.finish(), input, grid: 1, expected }
@@ -28,7 +28,7 @@ fn lanes(f: impl Fn(u32) -> u32) -> [u32; 32] {
 
 /// All modes, with the operand in a register and as a constant, for whole warps and for segments of 8.
 fn shuffles() -> Vec<SuiteCase> {
-    // Mode, lane operand, clamp operand; the source lane, or none where it is out of range.
+    // Mode, lane operand, clamp operand, and the source lane; `None` if it is out of range.
     type Source = fn(u32) -> Option<u32>;
     let table: [(&str, ShflMode, u32, u32, Source); 12] = [
         ("idx 5", ShflMode::Idx, 5, 31, |_| Some(5)),
@@ -43,7 +43,7 @@ fn shuffles() -> Vec<SuiteCase> {
         ("down 1 in eighths", ShflMode::Down, 1, 0x181f, |lane| if lane % 8 < 7 { Some(lane + 1) } else { None }),
         ("bfly 16", ShflMode::Bfly, 16, 31, |lane| Some((lane + 16) % 32)),
         ("bfly 1 clamp 7 in eighths", ShflMode::Bfly, 1, 0x1807, |lane| {
-            // The bound is lane & 24 | 7: the own eighth.
+            // The bound is lane & 24 | 7: the lane's own segment of 8.
             Some(if lane % 2 == 0 { lane + 1 } else { lane - 1 })
         }),
     ];
@@ -91,7 +91,7 @@ fn votes() -> SuiteCase {
             }
         }
     }
-    // Values are the lanes: below 0 none, below 1 lane 0, below 40 all.
+    // The values are the lanes: none is below 0, lane 0 is below 1, all are below 40.
     for [any, all, uni] in [[[0, 1], [0, 1], [1, 1]], [[1, 1], [0, 0], [0, 0]], [[1, 0], [1, 0], [1, 1]]] {
         arrays.extend([any, all, uni].into_iter().flatten().map(|answer| [answer; 32]));
     }
@@ -118,7 +118,7 @@ fn match_any(class: RegClass) -> SuiteCase {
     let value = k.argument(class, 0);
     let same = k.def(RegClass::B32, |dst| Inst::MatchAny { dst, src: reg(value), class, mask: FULL });
     k.result(same, 0);
-    // Three values in turn; for 64 bits they differ in the high half alone.
+    // Three values in turn. With 64 bits they differ only in the high half.
     let values = (0..32u64).map(|lane| lane % 3);
     let input = match class {
         RegClass::B64 => values.flat_map(|v| (v << 40 | 7).to_le_bytes()).collect(),
@@ -160,7 +160,7 @@ fn redux() -> SuiteCase {
     case("redux.sync", k, input, &arrays)
 }
 
-/// Operations of the even lanes alone, inside a branch, with their mask.
+/// Operations of the even lanes only, inside a branch, with their mask.
 fn partial_members() -> SuiteCase {
     let mut k = Sketch::new("partial members", 1);
     let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);

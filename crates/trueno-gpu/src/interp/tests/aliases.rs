@@ -6,7 +6,7 @@ use crate::inst::Op;
 use crate::ir::{BoolOp, Combine, Inst, LoadHint, ShflMode, VoteMode};
 use crate::types::{MemTy, RegClass};
 
-/// Runs and reads the first 32 words of the output.
+/// Runs a kernel and returns the first 32 words of the output.
 fn words(k: Sketch) -> Vec<u32> {
     let (report, bytes) = run(k);
     report.unwrap();

@@ -1,4 +1,4 @@
-//! Counters on kernels whose costs are known.
+//! Counters of kernels with known costs.
 
 use super::super::suite::sketch::{Sketch, global, imm, is, reg, shared};
 use super::super::{Counts, Report};
@@ -11,7 +11,7 @@ fn report(k: Sketch) -> Report {
     run(k).0.unwrap()
 }
 
-/// What a kernel counts beyond the sketch's own start.
+/// Returns what a kernel counts, without the sketch's own prologue.
 fn beyond_start(k: Sketch) -> impl Fn(CountKind) -> u64 {
     let start = report(Sketch::new("empty", 1)).total;
     let total = report(k).total;
@@ -27,7 +27,7 @@ fn the_start_of_a_sketch() {
 
 #[test]
 fn shared_wavefronts_of_strides() {
-    // Bytes between lanes, bytes a lane, wavefronts of a store and of a load.
+    // Bytes between lanes, bytes per lane, wavefronts of a store and of a load.
     for (stride, elements, ty, expected) in [
         (4, 1, MemTy::U32, 1),
         (8, 1, MemTy::U32, 2),
@@ -65,7 +65,7 @@ fn broadcasts_are_free_and_guarded_off_accesses_take_no_wavefront() {
     k.load(MemTy::U32, shared(region, 0));
     let total = report(k).total;
     assert_eq!(total.shared_wavefronts, 2);
-    assert_eq!(total[CountKind::SharedStore], 2, "issued all the same");
+    assert_eq!(total[CountKind::SharedStore], 2, "guarded-off stores are issued too");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn global_sectors() {
 
 #[test]
 fn branches_are_counted_as_they_are_emitted() {
-    // A uniform loop with the test at its end: one branch a round.
+    // A uniform loop with the test at its end: one branch per iteration.
     let mut k = Sketch::new("tail", 1);
     let i = k.var(RegClass::B32);
     k.inst(Sketch::op_into(i, Op::Mov32, &[imm(0)]));
@@ -95,7 +95,7 @@ fn branches_are_counted_as_they_are_emitted() {
     });
     assert_eq!(beyond_start(k)(CountKind::Branch), 10);
 
-    // With the test at the start: one for each test, one for each way back.
+    // With the test at the start: one branch per test, one per way back.
     let mut k = Sketch::new("head", 1);
     let i = k.var(RegClass::B32);
     k.inst(Sketch::op_into(i, Op::Mov32, &[imm(0)]));

@@ -1,4 +1,4 @@
-//! Each fault that is no race, provoked.
+//! Provokes each fault that is not a race.
 
 use super::super::suite::sketch::{FULL, Sketch, global, imm, is, reg, shared};
 use super::super::{Access, FaultKind, LaneSet, Launch, Location, Memory};
@@ -127,7 +127,7 @@ fn several_lanes_of_a_store() {
     assert!(matches!(kind, FaultKind::StoreConflict { .. }), "{kind}");
     assert_eq!(lanes, LaneSet(0xffff));
 
-    // In shared memory equal values are no excuse, and one common byte is enough.
+    // In shared memory equal values conflict too, and one common byte is enough.
     let mut k = sketch();
     let region = k.region("data", 64);
     let pair = k.op(Op::ShrU32, &[reg(k.index), imm(1)]);
@@ -279,7 +279,7 @@ fn step_limit_is_exact() {
     let mut k = sketch();
     k.result(k.index, 0);
     let kernel = k.finish_unchecked();
-    // One step a statement, and the end.
+    // One step per statement, and the end.
     let steps = kernel.body.len() as u64 + 1;
     for (limit, ok) in [(steps, true), (steps - 1, false)] {
         let mut memory = Memory::new();
@@ -334,7 +334,7 @@ fn launches_that_do_not_fit() {
 }
 
 #[test]
-fn trees_that_are_no_kernels() {
+fn invalid_trees_are_malformed() {
     let kind = |k: Sketch| run(k).0.unwrap_err().kind;
     let malformed: [fn(&mut Sketch); 5] = [
         |k| k.stmt(Stmt::Break { target: crate::ir::LabelId(9), cond: None, branch: Branch::Uniform }),

@@ -7,7 +7,7 @@ use crate::ir::{AtomOp, Branch, Inst, ShflMode, SpecialReg, Stmt};
 use crate::types::{MemTy, RegClass};
 use crate::validate::ValidKernel;
 
-/// Warps draw numbers from a counter and square them, until none is left: the shape of the page kernels.
+/// Warps draw numbers from a counter and square them until none is left, like the page kernels.
 fn drawing(count: u32) -> ValidKernel {
     let mut k = Sketch::new("drawing", 4);
     let lane = k.special(SpecialReg::LaneId);

@@ -1,4 +1,4 @@
-//! Tests of the interpreter on hand-made trees, some of which the validator would refuse.
+//! Tests of the interpreter on hand-made trees, some of which are invalid.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,8 @@ mod speed;
 use super::suite::sketch::Sketch;
 use super::{Fault, FaultKind, LaneSet, Launch, Memory, Report};
 
-/// Runs one block on an input of 128 bytes (words 0, 1, 2, ...) and gives the output's bytes, `0xee` where unwritten.
+/// Runs one block on an input of 128 bytes (words 0, 1, 2, ...). Returns the bytes of the output, `0xee` where
+/// unwritten.
 fn run(k: Sketch) -> (Result<Report, Fault>, Vec<u8>) {
     let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
@@ -23,7 +24,7 @@ fn run(k: Sketch) -> (Result<Report, Fault>, Vec<u8>) {
     (result, memory.bytes_or(output, 0xee))
 }
 
-/// The fault of a kernel that must have one, and the lanes it names.
+/// Returns the fault of a kernel that must have one, and the lanes it names.
 fn fault(k: Sketch) -> (FaultKind, LaneSet) {
     let fault = run(k).0.expect_err("this kernel has a fault");
     assert!(!fault.to_string().is_empty());

@@ -1,4 +1,4 @@
-//! Lane orders: who wins a conflicting store, and what atomics give back.
+//! Lane orders: which lane wins a conflicting store, and what atomics return.
 
 use super::super::suite::sketch::{Sketch, global, imm, reg, shared};
 use super::super::{LaneOrder, Launch, Memory};

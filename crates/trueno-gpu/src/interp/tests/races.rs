@@ -1,4 +1,4 @@
-//! What is a race on shared memory, and what is not.
+//! Races on shared memory, and accesses that do not race.
 
 use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
 use super::super::{Access, FaultKind, LaneSet, Launch, Memory, Races, Rival};
@@ -7,7 +7,7 @@ use crate::inst::Op;
 use crate::ir::{AtomOp, Branch, Conflict, Inst, MemAddr, Operand, RegId, ShflMode, StoreHint};
 use crate::types::{MemTy, RegClass};
 
-/// A kernel with 32 words of shared memory: own word, next lane's word (lane 31 has its own).
+/// A kernel with 32 words of shared memory. Each lane uses its own word and the next lane's (lane 31 only its own).
 fn sketch() -> (Sketch, MemAddr, MemAddr) {
     let mut k = Sketch::new("races", 1);
     let region = k.region("data", 128);
@@ -91,7 +91,7 @@ fn read_then_write_by_another_lane() {
     k.warp_barrier();
     k.load(MemTy::U32, next);
     k.store(MemTy::U32, own, imm(2));
-    // Lane 0 wrote its word, which nobody else read; lane 1's was read by lane 0.
+    // Only lane 0 accessed its own word, but it also read that of lane 1.
     assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(1)), LaneSet(2)));
 }
 
@@ -156,10 +156,10 @@ fn conflicting_stores_race_with_reads_and_plain_stores_only() {
     let (mut k, own, next) = sketch();
     conflicting(&mut k, own, imm(1));
     k.store(MemTy::U32, next, imm(2));
-    // Lanes 30 and 31 of the plain store hit the same word, but the conflicting store came first.
+    // Lanes 30 and 31 of the plain store write the same word, but the conflicting store came first.
     assert_eq!(race(k).0, Access::ConflictingWrite);
 
-    // The own word, stored by another lane as well, is no longer the lane's own.
+    // A lane's own word that another lane stored to is no longer its own.
     let (mut k, own, next) = sketch();
     conflicting(&mut k, own, imm(1));
     conflicting(&mut k, next, imm(2));

@@ -1,4 +1,4 @@
-//! How fast the interpreter is, on a loop with the mix of a match finder. Run in release:
+//! Speed of the interpreter on a loop with the instruction mix of a match finder. Run in release:
 //! `cargo test --release -p trueno-gpu --lib -- --ignored --nocapture speed`
 
 use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
@@ -8,7 +8,7 @@ use crate::ir::{Branch, Conflict, Inst, ShflMode, Stmt, StoreHint};
 use crate::types::{MemTy, RegClass};
 use crate::validate::ValidKernel;
 
-/// Four windows' worth of words, hash, table look-up and insert, verify, vote, choose; `rounds` times.
+/// Loads of four windows, hash, table lookup and insert, verify, vote, choose; `rounds` times.
 fn kernel(rounds: u32) -> ValidKernel {
     let mut k = Sketch::new("speed", 1);
     let lane = k.index;
@@ -95,6 +95,6 @@ fn speed() {
         let report = Launch::new(&kernel).arg(input).arg(output).threads(1).races(races).run(&mut memory).unwrap();
         let seconds = start.elapsed().as_secs_f64();
         let count = super::super::Counts::per(report.total.instructions(), 1_000_000);
-        println!("{races:?}: {:.1} million warp instructions a second", count / seconds);
+        println!("{races:?}: {:.1} million warp instructions per second", count / seconds);
     }
 }

@@ -1,28 +1,28 @@
-//! The token chain of a block, found by all lanes at once, and how much each lane's part of it produces.
+//! Finds the token chain of a block with all lanes at once, and how much output each lane's part of it produces.
 //!
-//! Where a sequence starts is known only once the one before it has been read. So each lane takes a 32nd of the input
-//! and walks on from its start as if a token were there; then each starts again where the furthest lane before it
-//! ended, until nothing changes. Lanes fall onto the true chain after a few sequences, so a few rounds do.
+//! The start of a sequence is only known after the sequence before it was read. So each lane takes a 32nd of the input
+//! and walks from its start as if a token were there. Then each lane starts again where the furthest lane before it
+//! ended, until nothing changes. Lanes reach the true chain after a few sequences, so a few rounds suffice.
 
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::kernels::scan::scan;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
-/// A lane's sums are kept in one register: segments (literal runs and matches) above, output bytes below.
+/// Position of the segment count in a lane's sum: segments (literal runs and matches) above, output bytes below.
 pub(super) const SEGMENT_SHIFT: u32 = 20;
 const ONE_SEGMENT: u32 = 1 << SEGMENT_SHIFT;
 pub(super) const OUTPUT_MASK: u32 = ONE_SEGMENT - 1;
 
-/// Longer than any length that a page can hold: sums cannot wrap.
+/// Longer than any length in a page, so that sums cannot wrap.
 const LENGTH_CLAMP: u32 = 2 * PAGE_BYTES - 1;
 
-/// More than any lane of a valid block produces.
+/// More output than any lane of a valid block produces.
 const OUTPUT_CLAMP: u32 = 5000;
 
-/// The last sequence is counted with a match that it does not have: a nibble and the minimum.
+/// The last sequence has no match, but is counted as if it had one: a nibble and the minimum.
 pub(super) const PHANTOM_MATCH: u32 = MIN_MATCH + RUN_MASK;
 
-/// The block in shared memory, as addresses.
+/// The block in shared memory.
 #[derive(Clone, Copy)]
 pub(super) struct Input<'k> {
     pub(super) k: &'k KernelBuilder,
@@ -31,12 +31,12 @@ pub(super) struct Input<'k> {
     pub(super) end: Reg<'k, u32>,
 }
 
-/// One sequence, read in full.
+/// One complete sequence.
 pub(super) struct Sequence<'k> {
     /// Address of the first literal.
     pub(super) literals: Reg<'k, u32>,
     pub(super) literal_len: Reg<'k, u32>,
-    /// The match's length over the minimum.
+    /// Length of the match above the minimum.
     pub(super) extra: Reg<'k, u32>,
     /// Address of the next token.
     pub(super) next: Reg<'k, u32>,
@@ -44,29 +44,29 @@ pub(super) struct Sequence<'k> {
 
 /// A lane's part of the true chain.
 pub(super) struct Part<'k> {
-    /// Address of its first token.
+    /// Address of the part's first token.
     pub(super) first: Reg<'k, u32>,
     /// Tokens at or after this address belong to later lanes.
     pub(super) end: Reg<'k, u32>,
     /// Output bytes and segments of all lanes before this one.
     pub(super) before: Reg<'k, u32>,
-    /// Of all lanes; uniform.
+    /// Output bytes and segments of all lanes; uniform.
     pub(super) total: Reg<'k, u32>,
 }
 
-/// What a walk does besides walking.
+/// What a walk does besides following the chain.
 #[derive(Clone, Copy, PartialEq)]
 enum Walk {
-    /// Nothing.
+    /// Nothing else.
     Plain,
-    /// An offset over 4095 or literals past the end cannot be part of a page: the lane is off the chain and tries 4 bytes on.
+    /// Detects that a lane is off the chain (an offset above 4095, or literals past the end) and moves it 4 bytes on.
     Sceptical,
-    /// Adds up output bytes and segments.
+    /// Counts output bytes and segments.
     Counting,
 }
 
 impl<'k> Input<'k> {
-    /// Finds the chain and what each lane's part of it comes to.
+    /// Finds the chain, and the output bytes and segments of each lane's part.
     pub(super) fn find_chain(self) -> Part<'k> {
         let Self { k, lane, start, end } = self;
         k.section("token chain: every lane walks from its part's start");
@@ -85,7 +85,7 @@ impl<'k> Input<'k> {
                 || self.walk(Walk::Plain, at, part_end, *again, unused),
             );
             round.set(round + 1);
-            // Long literal runs jump over whole parts, so the furthest end of all lanes before counts.
+            // Long literal runs jump over whole parts, so the furthest end of all lanes before this one counts.
             let furthest = scan(k, *at, |a, b| a.max(b));
             let entry = furthest.shfl_up(1u32);
             again.set(lane.ne(0) & entry.ne(first));
@@ -102,14 +102,15 @@ impl<'k> Input<'k> {
         Part { first: *first, end: part_end, before: through - own, total: through.shfl(31u32) }
     }
 
-    /// Walks from `at` to the first token at or after `part_end`, in the lanes of `go`.
+    /// Walks from `at` to the first token at or after `part_end`, in the lanes where `go` holds.
     fn walk(self, kind: Walk, at: Var<'k, u32>, part_end: Reg<'k, u32>, go: Pred<'k>, sum: Var<'k, u32>) {
         let k = self.k;
-        // A lane that meets a length of several bytes stops by setting its limit to 0; one that is not to go has 1.
+        // A lane that meets a length of several bytes stops by setting its limit to 0. A lane that does not walk has
+        // limit 1.
         let limit = k.var(go.select(part_end, 1u32));
         let bytes = [(); 4].map(|()| k.var_arbitrary::<u32>());
         k.loop_uniform(|walking| {
-            // At least once: a hop of no lane changes nothing, and the test need not stand before it, too.
+            // A hop that no lane takes changes nothing, so the first hop needs no test before it.
             k.do_while_uniform(|| {
                 self.hop(kind, at, limit, sum, bytes);
                 at.lt(limit).any()
@@ -127,8 +128,8 @@ impl<'k> Input<'k> {
         });
     }
 
-    /// One step along the chain for the lanes that are below their limit, without a branch. `bytes` are registers for
-    /// what is loaded, kept between steps.
+    /// Takes one step along the chain in the lanes below their limit, without a branch. `bytes` are registers for
+    /// loaded bytes, kept between steps.
     fn hop(self, kind: Walk, at: Var<'k, u32>, limit: Var<'k, u32>, sum: Var<'k, u32>, bytes: [Var<'k, u32>; 4]) {
         let k = self.k;
         let [token, literal_more, match_more, offset_high] = bytes;
@@ -138,7 +139,7 @@ impl<'k> Input<'k> {
         let nibble = token >> 4;
         let long_literals = token.ge(RUN_MASK << 4) & goes;
         k.when(long_literals).load(literal_more, here.at(1));
-        // One before the offset field.
+        // One byte before the offset field.
         let n = k.var(at + nibble);
         k.when(long_literals).set(n, n + literal_more + 1);
         let match_nibble = token & RUN_MASK;
@@ -172,7 +173,8 @@ impl<'k> Input<'k> {
         k.when(goes).set(at, n + 3);
     }
 
-    /// Reads the sequence at `at` in the lanes of `go`, with lengths of any number of bytes; never past the input.
+    /// Reads the sequence at `at` in the lanes where `go` holds, with lengths of any number of bytes. Never reads past
+    /// the input.
     pub(super) fn read_sequence(self, at: Reg<'k, u32>, go: Pred<'k>) -> Sequence<'k> {
         let k = self.k;
         let token = k.when(go).load_or(at.shared::<u8>(), 0u32);
@@ -182,7 +184,7 @@ impl<'k> Input<'k> {
         Sequence { literals, literal_len, extra, next }
     }
 
-    /// A length that starts with `nibble`, and the address after its bytes, of which the first is at `at`.
+    /// Reads a length that starts with `nibble` and continues at `at`. Returns it, and the address after its last byte.
     fn read_length(self, nibble: Reg<'k, u32>, at: Reg<'k, u32>, go: Pred<'k>) -> (Reg<'k, u32>, Reg<'k, u32>) {
         let k = self.k;
         let length = k.var(nibble);

@@ -1,4 +1,4 @@
-//! The compression kernel: one page a warp, drawn in order; same-filled pages, LZ4 blocks, raw pages; packed output.
+//! The LZ4 compression kernel.
 
 use super::encode::encode;
 use super::find::{MAX_RECORDS, RECORD_BYTES, TABLE_BYTES, Workspace, find_matches};
@@ -14,20 +14,20 @@ const RECORDS_BYTES: u32 = MAX_RECORDS * RECORD_BYTES;
 /// Scratch memory that each warp of the grid needs.
 const SCRATCH_BYTES_PER_WARP: u32 = RECORDS_BYTES + SET_ASIDE_BYTES;
 
-/// Compresses pages to LZ4 blocks, one page a warp.
+/// Compresses pages to LZ4 blocks, one page per warp.
 ///
 /// Parameters of the kernel, in order:
 ///
-/// | parameter | type | what |
+/// | parameter | type | meaning |
 /// | --- | --- | --- |
 /// | `input` | pointer | the pages, aligned to 16 bytes |
-/// | `output` | pointer | the packed pages, aligned to 16 bytes: at most 4096 bytes a page |
-/// | `index` | pointer to u64 | one [`PackedEntry`](crate::kernels::packed::PackedEntry) a page; zero at the start |
-/// | `scratch` | pointer | [`scratch_bytes`](Self::scratch_bytes) for the grid that is launched |
-/// | `next_page` | pointer to u32 | zero at the start |
-/// | `pages` | u32 | how many |
+/// | `output` | pointer | the packed pages, aligned to 16 bytes; at most 4096 bytes per page |
+/// | `index` | pointer to u64 | one [`PackedEntry`](crate::kernels::packed::PackedEntry) per page, initially zero |
+/// | `scratch` | pointer | [`scratch_bytes`](Self::scratch_bytes) for the launched grid |
+/// | `next_page` | pointer to u32 | initially zero |
+/// | `pages` | u32 | number of pages |
 ///
-/// The bytes of a page and its place in the output depend on the pages alone: not on the GPU, the grid or the timing.
+/// The compressed bytes and their place in the output depend only on the pages, not on the GPU, the grid or the timing.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpCompressKernel};
@@ -44,7 +44,8 @@ pub struct Lz4WarpCompressKernel {
 }
 
 impl Lz4WarpCompressKernel {
-    /// A kernel for batches of up to `max_pages`: four warps a block, the fast mode, deterministic on every GPU.
+    /// Makes a kernel for batches of up to `max_pages`, with four warps per block, in fast mode, deterministic on every
+    /// GPU.
     ///
     /// ```
     /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpCompressKernel};
@@ -57,7 +58,7 @@ impl Lz4WarpCompressKernel {
         Self { mode: Mode::Fast, stores: TableStores::ReadBack, batch: BatchKernel::new(max_pages) }
     }
 
-    /// With another balance of speed and ratio.
+    /// Chooses the balance of speed and ratio.
     ///
     /// ```
     /// use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode};
@@ -69,7 +70,7 @@ impl Lz4WarpCompressKernel {
         Self { mode, batch: self.batch.unbuilt(), ..self }
     }
 
-    /// With another rule for conflicting stores; see [`TableStores`].
+    /// Chooses how conflicting table stores are resolved; see [`TableStores`].
     ///
     /// ```
     /// use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, TableStores};
@@ -81,8 +82,8 @@ impl Lz4WarpCompressKernel {
         Self { stores, batch: self.batch.unbuilt(), ..self }
     }
 
-    /// With another number of warps a block. What is over 48 KiB of shared memory is dynamic, and the target must have it:
-    /// [`Kernel::ir`] panics otherwise.
+    /// Chooses the number of warps per block. Above 48 KiB, shared memory is dynamic. [`Kernel::ir`] panics if the
+    /// target has too little of it.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::{Kernel, lz4::Lz4WarpCompressKernel}};
@@ -94,7 +95,7 @@ impl Lz4WarpCompressKernel {
         Self { batch: self.batch.with_warps_per_block(warps_per_block), ..self }
     }
 
-    /// For another target than the default.
+    /// Chooses the target.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::lz4::Lz4WarpCompressKernel};
@@ -106,7 +107,7 @@ impl Lz4WarpCompressKernel {
         Self { batch: self.batch.with_target(target), ..self }
     }
 
-    /// Bytes of scratch memory for a grid of `blocks`: the same whatever the batch.
+    /// Returns the bytes of scratch memory for a grid of `blocks`. They do not depend on the batch.
     ///
     /// ```
     /// use trueno_gpu::kernels::lz4::Lz4WarpCompressKernel;
@@ -166,5 +167,5 @@ fn store_and_clear_table<'k>(ws: Workspace<'k>, loaded: &LoadedPage<'k>) {
     }
 }
 
-/// Clearing as many bytes as a page has clears the table.
+/// Clearing as many bytes as a page has clears the whole table.
 const _: () = assert!(TABLE_BYTES == PAGE_BYTES);

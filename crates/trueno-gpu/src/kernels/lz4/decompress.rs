@@ -1,4 +1,4 @@
-//! The decompression kernel: one page a warp, every read and write checked.
+//! The LZ4 decompression kernel. Every read and write is checked.
 
 use super::chain::Input;
 use super::format::{MAX_BLOCK_BYTES, PAGE_BYTES};
@@ -9,32 +9,33 @@ use crate::kernels::packed::{
 use crate::kernels::{Budget, Kernel};
 use crate::{KernelBuilder, Reg, Target, ValidKernel};
 
-/// The output, with the block at its end, on a multiple of 16. Decoding in place is safe: from any literal on, the rest
-/// of a page's block is at most 18 bytes longer than the rest of the page (its length bytes), and 15 are lost to
-/// alignment; so a byte's source lies at least 47 above it, out of the window of 32 that is being written.
+/// Bytes for the output, with the block at its end, aligned to 16 bytes. Decoding in place is safe. From any literal
+/// on, the rest of a page's block is at most 18 bytes longer than the rest of the page (its length bytes), and
+/// alignment costs up to 15 bytes. So a byte's source lies at least 47 bytes above it, outside the window of 32 bytes
+/// being written.
 const BUFFER_BYTES: u32 = PAGE_BYTES + 80 + AFTER_BLOCK_BYTES;
 
-/// Even a block that is longer than its page lies clear of the output's start.
+/// Even a block that is longer than its page does not overlap the start of the output.
 const _: () = assert!(MAX_BLOCK_BYTES.next_multiple_of(PACK_ALIGN_BYTES) <= BUFFER_BYTES - AFTER_BLOCK_BYTES);
 
-/// Shared memory of a warp.
+/// Shared memory per warp.
 const WARP_BYTES: u32 = BUFFER_BYTES + BITMAP_BYTES + SEGMENTS_BYTES;
 
-/// Restores pages that [`Lz4WarpCompressKernel`](super::Lz4WarpCompressKernel), or anyone else, has compressed.
+/// Restores LZ4 blocks, whether from [`Lz4WarpCompressKernel`](super::Lz4WarpCompressKernel) or any other encoder.
 ///
 /// Parameters of the kernel, in order:
 ///
-/// | parameter | type | what |
+/// | parameter | type | meaning |
 /// | --- | --- | --- |
 /// | `input` | pointer | packed pages, aligned to 16 bytes |
-/// | `input_len` | u64 | bytes there, a multiple of 16 |
-/// | `index` | pointer to u64 | one [`PackedEntry`](crate::kernels::packed::PackedEntry) a page, not trusted |
+/// | `input_len` | u64 | number of bytes in `input`, a multiple of 16 |
+/// | `index` | pointer to u64 | one [`PackedEntry`](crate::kernels::packed::PackedEntry) per page; not trusted |
 /// | `output` | pointer | the pages, aligned to 16 bytes |
-/// | `status` | pointer to u32 | one [`PageStatus`](crate::kernels::packed::PageStatus) a page |
-/// | `next_page` | pointer to u32 | zero at the start |
-/// | `pages` | u32 | how many |
+/// | `status` | pointer to u32 | one [`PageStatus`](crate::kernels::packed::PageStatus) per page |
+/// | `next_page` | pointer to u32 | initially zero |
+/// | `pages` | u32 | number of pages |
 ///
-/// A malformed page gets a status that says so and leaves its place in the output as it was; the others come out right.
+/// A malformed page gets an error status, and its place in the output is not written. All other pages are restored.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpDecompressKernel};
@@ -47,7 +48,7 @@ pub struct Lz4WarpDecompressKernel {
 }
 
 impl Lz4WarpDecompressKernel {
-    /// A kernel for batches of up to `max_pages`: four warps a block.
+    /// Makes a kernel for batches of up to `max_pages`, with four warps per block.
     ///
     /// ```
     /// use trueno_gpu::kernels::{Kernel, lz4::Lz4WarpDecompressKernel};
@@ -60,8 +61,8 @@ impl Lz4WarpDecompressKernel {
         Self { batch: BatchKernel::new(max_pages) }
     }
 
-    /// With another number of warps a block. What is over 48 KiB of shared memory is dynamic, and the target must have it:
-    /// [`Kernel::ir`] panics otherwise.
+    /// Chooses the number of warps per block. Above 48 KiB, shared memory is dynamic. [`Kernel::ir`] panics if the
+    /// target has too little of it.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::{Kernel, lz4::Lz4WarpDecompressKernel}};
@@ -73,7 +74,7 @@ impl Lz4WarpDecompressKernel {
         Self { batch: self.batch.with_warps_per_block(warps_per_block) }
     }
 
-    /// For another target than the default.
+    /// Chooses the target.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::lz4::Lz4WarpDecompressKernel};

@@ -1,4 +1,4 @@
-//! Encoding: 32 match records at a time become LZ4 sequences, one lane a sequence.
+//! Encodes match records as LZ4 sequences, 32 at a time, one per lane.
 
 use super::find::{RECORD_BYTES, Workspace};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
@@ -6,39 +6,39 @@ use crate::kernels::copy::WarpCopy;
 use crate::kernels::scan::scan;
 use crate::{Pred, Reg, Var};
 
-/// Literal runs up to this many bytes are copied by their lane; longer ones by the whole warp.
+/// Literal runs up to this length are copied by their lane, longer ones by the whole warp.
 const SHORT_RUN: u32 = 16;
 
-/// What 32 sequences may fill of the staging buffer: behind it there is room for the last token and its length.
+/// End of the space for sequences in the staging buffer. The space after it is for the last token and its length.
 const SEQUENCES_END: u32 = PAGE_BYTES - 16;
 
-/// How many bytes follow a nibble for a length, 0 below 15: (length - 15) / 255 + 1, by multiplication.
+/// Returns how many bytes extend a length, 0 below 15: (length - 15) / 255 + 1, by multiplication.
 fn extension_bytes<'k>(length: Reg<'k, u32>) -> Reg<'k, u32> {
     // Exact for sums below 65536.
     ((length + (255 - RUN_MASK)) * 0x8081) >> 23
 }
 
-/// Byte `n` of a length's extension.
+/// Returns byte `n` of the extension of a length.
 fn extension_byte<'k>(length: Reg<'k, u32>, n: u32) -> Reg<'k, u32> {
     (length - (RUN_MASK + 255 * n)).min(255u32)
 }
 
-/// A lane's sequence.
+/// The sequence that one lane encodes.
 #[derive(Clone, Copy)]
 struct Sequence<'k> {
     active: Pred<'k>,
-    /// Shared address of its literals.
+    /// Shared address of the literals.
     literals: Reg<'k, u32>,
     literal_len: Reg<'k, u32>,
-    /// The match's length over the minimum.
+    /// Length of the match above the minimum.
     extra: Reg<'k, u32>,
     offset: Reg<'k, u32>,
-    /// Bytes that extend the two lengths.
+    /// Number of bytes that extend each length.
     literal_ext: Reg<'k, u32>,
     match_ext: Reg<'k, u32>,
 }
 
-/// Encodes `count` records into the staging buffer, which takes the table's place. Returns the block's length, or
+/// Encodes `count` records into the staging buffer, which overwrites the table. Returns the length of the block, or
 /// [`PAGE_BYTES`] if it would not be shorter than the page.
 pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32> {
     let Workspace { k, lane, page, records, .. } = ws;
@@ -46,7 +46,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
     let len = k.var(PAGE_BYTES).named("len");
     k.block_uniform(|give_up| {
         k.section("encode 32 sequences at a time");
-        // Relative to the staging buffer and to the page: uniform for the compiler, too.
+        // Offsets from the staging buffer and the page, so that the compiler sees them as uniform too.
         let written = k.var(0u32).named("written");
         let carried = k.var(0u32).named("carried");
         let done = k.var(0u32).named("done");
@@ -59,7 +59,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
             || done.lt(count),
             || {
                 let active = (done + lane).lt(count);
-                // Lanes without a record stand at a harmless place, so that no load needs a guard.
+                // Lanes without a record use a harmless address, so that no load needs a guard.
                 let start = active.select(record[0] & 0xfff, 8u32) + page;
                 let offset = active.select(*record[1], 0u32);
                 let found = record[0] >> 12;
@@ -105,13 +105,13 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
     len
 }
 
-/// How many bytes before the match are equal, too: at most 4, none of another sequence or from before the page.
+/// Returns how many bytes before the match are equal too: at most 4, and none before the sequence or the page.
 fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Reg<'k, u32> {
     let word_before = |address: Reg<'k, u32>| {
         let aligned = (address & !3u32).shared::<u32>();
         aligned.at(-1).load().funnel_shr(aligned.load(), address << 3)
     };
-    // A match with a source in the page's first word keeps its start: the word before that is not the page's.
+    // A match whose source lies in the page's first word is not extended: the word before that is not part of the page.
     let source = start - offset;
     let reachable = source.ge(ws.page + 4);
     let inside = ws.page + 4;
@@ -120,7 +120,7 @@ fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, ro
     reachable.select(equal, 0u32)
 }
 
-/// Writes the lanes' sequences, each to its own place.
+/// Writes the sequences of all lanes, each to its own place.
 fn write<'k>(ws: Workspace<'k>, s: &Sequence<'k>, place: Reg<'k, u32>) {
     let k = ws.k;
     let token = place.shared::<u8>();

@@ -1,80 +1,81 @@
-//! Match finding: windows of 32 or 64 positions, one table look-up a position, the choice made by votes and shuffles.
+//! Finds matches in windows of 32 or 64 positions, with one table lookup per position. Votes and shuffles choose among
+//! them.
 //!
-//! The page lies in shared memory at an address that is a multiple of its size, with the table directly after it. Lanes
-//! run backwards (lane 31 has a window's first position): on an H200 the lowest lane wins a store that several lanes make to
-//! one place, which nothing promises (see [`TableStores`]), so that the highest position stays in the table, the best one
-//! to find later.
+//! The page lies in shared memory at a multiple of its size, with the table directly after it. Lanes run backwards:
+//! lane 31 has the first position of a window. On an H200 the lowest lane wins a store that several lanes make to one
+//! place, so the highest position stays in the table, which is the best one to find later. PTX does not guarantee this;
+//! see [`TableStores`].
 
 use super::format::{MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES};
 use super::{Mode, TableStores};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
-/// Table entries are 16 bits: position in the page below, tag above.
+/// Bytes of the table. Entries have 16 bits: position in the page below, tag above.
 pub(super) const TABLE_BYTES: u32 = 2 << HASH_BITS;
 const HASH_BITS: u32 = 11;
-/// Knuth's multiplicative hash: 2^32 over the golden ratio.
+/// Knuth's multiplicative hash: 2^32 divided by the golden ratio.
 const HASH_MULTIPLIER: u32 = 2_654_435_761;
-/// Byte offsets of table entries.
+/// Mask of an entry's byte offset.
 const SLOT_MASK: u32 = TABLE_BYTES - 2;
 const POSITION_MASK: u32 = 0xfff;
 const TAG_MASK: u32 = 0xf000;
 
-/// Bytes that a lane compares by itself; the warp measures what is longer. (With 12, the warp measures a third more often:
-/// 0.96 of the speed.)
+/// Bytes that a lane compares by itself; the warp measures longer matches. With 12, the warp measures a third more
+/// often, at 0.96 of the speed.
 const CAP: u32 = 16;
-/// Words of these bytes, of which one is for finding the match.
+/// Number of words in these bytes. The first one verifies the match.
 const CAP_WORDS: usize = 4;
 const _: () = assert!(CAP as usize == 4 * CAP_WORDS);
-/// What "length over the minimum" reads where all bytes up to the cap are equal: no other length comes near.
+/// The "length above the minimum" if all bytes up to the cap are equal. No real length comes near it.
 const CAPPED: u32 = CAP - 8 + (u32::MAX >> 3);
 
-/// Records of a page: 8 bytes each, `(length - 4) << 12 | start` and the offset.
+/// Bytes per match record: `(length - 4) << 12 | start`, then the offset.
 pub(super) const RECORD_BYTES: u32 = 8;
-/// A record covers at least 4 bytes and none starts at 0: a page has at most 1,023.
+/// Most records per page. A match covers at least 4 bytes and none starts at 0, so there are at most 1,023.
 pub(super) const MAX_RECORDS: u32 = 1024;
 
-/// What a warp works on.
+/// The memory that a warp works on.
 #[derive(Clone, Copy)]
 pub(super) struct Workspace<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
-    /// Shared address of the page: 4096 bytes, at a multiple of 4096.
+    /// Shared address of the page: 4096 bytes, aligned to 4096.
     pub(super) page: Reg<'k, u32>,
-    /// Shared address of the table, directly after the page; zeroed.
+    /// Shared address of the table, directly after the page; initially zero.
     pub(super) table: Reg<'k, u32>,
     /// Global memory for the records of one page.
     pub(super) records: Addr<'k, Global, u32>,
 }
 
-/// The bytes at one position: aligned words, shifted.
+/// The bytes at one position, loaded as aligned words.
 struct OwnBytes<'k> {
     position: Reg<'k, u32>,
     words: [Reg<'k, u32>; CAP_WORDS + 1],
 }
 
-/// A place to match from and a place to match with.
+/// Two positions that may match.
 struct Candidate<'k> {
     there_is: Pred<'k>,
     /// Address of the earlier bytes.
     source: Reg<'k, u32>,
-    /// Address of the bytes to be matched: the window's position or the one after.
+    /// Address of the bytes to match: the lane's position or the next one.
     at: Reg<'k, u32>,
-    /// The bytes there.
+    /// The bytes at `at`.
     bytes: [Reg<'k, u32>; CAP_WORDS],
 }
 
-/// What became of a lane's candidate.
+/// The result of checking a lane's candidate.
 struct Match<'k> {
     candidate: Candidate<'k>,
     valid: Pred<'k>,
-    /// Bytes over the minimum, or [`CAPPED`]; -1 if it is no match.
+    /// Length above the minimum, or [`CAPPED`]; -1 if there is no match.
     extra: Reg<'k, i32>,
 }
 
-/// The matches that were chosen in a window.
+/// The matches chosen in a window.
 struct Choice<'k> {
-    /// Whether the lane's match was.
+    /// Whether the lane's match was chosen.
     chosen: Pred<'k>,
     /// Position in the page of the lane's match.
     start: Reg<'k, u32>,
@@ -84,7 +85,7 @@ struct Choice<'k> {
     end: Reg<'k, u32>,
 }
 
-/// Finds the matches of the page; leaves them as records and returns their number.
+/// Finds the matches of the page, stores them as records, and returns their number.
 pub(super) fn find_matches<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
     let k = ws.k;
     let finder = Finder {
@@ -101,7 +102,7 @@ pub(super) fn find_matches<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStore
         misses: k.var(0u32).named("misses"),
     };
     k.section("find matches: windows that the page's end does not touch");
-    // What a lane at the window's last position measures by itself must end where a match may.
+    // A lane at the window's last position must not compare bytes past the end limit by itself.
     let untouched = MATCH_END_LIMIT - CAP - (mode.window() - 1);
     k.do_while_uniform(|| {
         finder.window(PageEnd::Far);
@@ -112,40 +113,40 @@ pub(super) fn find_matches<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStore
     finder.count
 }
 
-/// Whether a window reaches into the page's last bytes.
+/// Whether a window reaches the last bytes of the page.
 #[derive(Clone, Copy, PartialEq)]
 enum PageEnd {
     Far,
     Near,
 }
 
-/// What the windows of a page have in common.
+/// The state that all windows of a page share.
 struct Finder<'k> {
     ws: Workspace<'k>,
     mode: Mode,
     stores: TableStores,
-    /// The lane's first position in a window that starts at 0.
+    /// The lane's first position, in a window that starts at 0.
     first: Reg<'k, u32>,
     later_lanes: Reg<'k, u32>,
-    /// A candidate's words, kept between windows so that they need not be set where there is none.
+    /// Words of the candidate, kept between windows so that lanes without a candidate need not set them.
     earlier: [Var<'k, u32>; CAP_WORDS + 1],
-    /// Where the window starts; uniform.
+    /// Start of the window; uniform.
     p: Var<'k, u32>,
-    /// Matches recorded; uniform.
+    /// Number of recorded matches; uniform.
     count: Var<'k, u32>,
     /// Offset of the last match.
     last_offset: Var<'k, u32>,
-    /// Windows without a match since the last one; uniform.
+    /// Number of windows since the last match; uniform.
     misses: Var<'k, u32>,
 }
 
 impl<'k> Finder<'k> {
-    /// Finds, chooses and records the matches of one window, and moves on to the next.
+    /// Finds, chooses and records the matches of one window, and advances to the next.
     fn window(&self, end: PageEnd) {
         let Self { ws, mode, p, count, misses, .. } = *self;
         let k = ws.k;
         let position = self.first + p;
-        // Positions past the limit must not enter the table: what follows the page is no part of it.
+        // Positions past the limit must not enter the table: the bytes after the page are not part of it.
         let own = OwnBytes::load(match end {
             PageEnd::Far => position,
             PageEnd::Near => position.min(ws.page + MATCH_START_LIMIT),
@@ -172,8 +173,8 @@ impl<'k> Finder<'k> {
         k.if_else_uniform(
             wanted.eq(0),
             || {
-                // Where nothing has matched for long, less is tried: after a quarter or a half kilobyte in vain, a window's
-                // worth is passed over each time, then two, and so on.
+                // Skip faster where nothing matches: after 256 or 512 bytes without a match, skip one window each time,
+                // then two, and so on.
                 misses.set(misses + 1);
                 let passed_over = match mode {
                     Mode::Fast => (misses & !3u32) << 4,
@@ -195,7 +196,7 @@ impl<'k> Finder<'k> {
         );
     }
 
-    /// Looks the word up in the table and puts its own position there; returns what was there before.
+    /// Looks a word up in the table and stores its own position there. Returns the previous entry.
     fn swap_in(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
         let ws = self.ws;
         let k = ws.k;
@@ -206,7 +207,7 @@ impl<'k> Finder<'k> {
         slot.store_conflicting(entry);
         k.sync_warp();
         if self.stores == TableStores::ReadBack {
-            // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
+            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one look.
             k.loop_uniform(|again| {
                 let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
                 k.sync_warp();
@@ -218,14 +219,14 @@ impl<'k> Finder<'k> {
         before
     }
 
-    /// Whether the word at the last match's offset is the same; and where it lies.
+    /// Returns whether the word at the last match's offset is equal, and its address.
     fn at_last_offset(&self, own: &OwnBytes<'k>, word: Reg<'k, u32>) -> (Pred<'k>, Reg<'k, u32>) {
         let source = own.position - self.last_offset;
         let aligned = (source & !3u32).shared::<u32>();
         (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
     }
 
-    /// Candidate of a lane with one position: last offset, distance 1, table.
+    /// Returns the candidate of a lane with one position. In order: last offset, distance 1, table.
     fn one_position(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
         let ws = self.ws;
         let k = ws.k;
@@ -244,8 +245,8 @@ impl<'k> Finder<'k> {
         Candidate { there_is: by_table | by_run | by_last_offset, source, at: position, bytes }
     }
 
-    /// Candidate of a lane with two positions: last offset at the first, distance 1 at the second, table at the first,
-    /// table at the second. The second look-up sees what the first has put into the table.
+    /// Returns the candidate of a lane with two positions. In order: last offset at the first, distance 1 at the
+    /// second, table at the first, table at the second. The second lookup sees the entries of the first.
     fn two_positions(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
         let ws = self.ws;
         let k = ws.k;
@@ -281,7 +282,7 @@ impl<'k> Finder<'k> {
         }
     }
 
-    /// Compares up to [`CAP`] bytes.
+    /// Verifies a candidate and compares up to [`CAP`] bytes.
     fn measure(&self, candidate: Candidate<'k>) -> Match<'k> {
         let Self { ws: Workspace { k, .. }, earlier, .. } = *self;
         k.section("verify and measure");
@@ -294,7 +295,7 @@ impl<'k> Finder<'k> {
         let word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
         let equal = word(0).eq(candidate.bytes[0]);
         let valid = candidate.there_is & equal & source.lt(candidate.at);
-        // The first word that differs, and how many bytes lie before it.
+        // The first word that differs, and the number of bytes before it.
         let differences = [1, 2, 3].map(|i| candidate.bytes[i] ^ word(i));
         let in_second = differences[1].ne(0);
         let later = in_second.select(differences[1], differences[2]);
@@ -302,13 +303,14 @@ impl<'k> Finder<'k> {
         let in_first = differences[0].ne(0);
         let difference = in_first.select(differences[0], later);
         let base = in_first.select(0u32, base);
-        // Equal bytes from the low end: the zeros below the lowest set bit, over 8. No bit at all gives a huge number.
+        // Equal bytes from the low end: the zeros below the lowest set bit, divided by 8. Without a set bit the number
+        // is huge.
         let extra = (difference.brev().bfind_shiftamt() >> 3) + base;
         Match { candidate, valid, extra: valid.select(extra.as_i32(), -1) }
     }
 
-    /// No match starts past the limit, none ends past its limit. `unlimited_at` is where the match would start had the
-    /// lane's position not been limited.
+    /// Drops matches that start past the limit and shortens those that end past theirs. `unlimited_at` is the start of
+    /// the match if the lane's position had not been limited.
     fn clip_at_page_end(&self, found: Match<'k>, unlimited_at: Reg<'k, u32>) -> Match<'k> {
         let page = self.ws.page;
         let valid = found.valid & unlimited_at.le(page + MATCH_START_LIMIT);
@@ -317,7 +319,8 @@ impl<'k> Finder<'k> {
         Match { valid, extra: valid.select(clipped.select(room, found.extra), -1), ..found }
     }
 
-    /// Chooses from the left, among the lanes that are `wanted`: a match, then the next that starts at or after its end.
+    /// Chooses matches from the left among the `wanted` lanes: the first match, then the next one that starts at or
+    /// after its end.
     fn choose(&self, found: &Match<'k>, wanted: Reg<'k, u32>) -> Choice<'k> {
         let Self { ws, mode, p, last_offset, .. } = *self;
         let Workspace { k, lane, page, .. } = ws;
@@ -325,7 +328,7 @@ impl<'k> Finder<'k> {
         k.section("choose from the left");
         let all = k.value(u32::MAX);
         let round_up = mode.positions_per_lane() - 1;
-        // Lanes that start at or after a position of the page; a shift by 32 or more leaves none.
+        // Lanes that start at or after a position of the page. A shift by 32 or more leaves none.
         let lanes_from = |end: Reg<'k, u32>| all >> ((end - p + round_up) >> round_up);
         let extra = k.var(found.extra);
         let start = candidate.at - page;
@@ -366,7 +369,7 @@ impl<'k> OwnBytes<'k> {
         Self { position, words: [0, 1, 2, 3, 4].map(|i| aligned.at(i).load()) }
     }
 
-    /// The word that starts `4 * i` bytes after the position.
+    /// Returns the word that starts `4 * i` bytes after the position.
     fn word(&self, i: usize) -> Reg<'k, u32> {
         let bits = self.position << 3;
         match self.words.get(i + 1) {
@@ -376,12 +379,12 @@ impl<'k> OwnBytes<'k> {
     }
 }
 
-/// Whether an entry's tag is that of the product, so that it is worth a look.
+/// Whether an entry has the tag of the product, which makes it a candidate.
 fn tags_agree<'k>(entry: Reg<'k, u32>, product: Reg<'k, u32>) -> Pred<'k> {
     entry.xor_and(product, TAG_MASK).eq(0)
 }
 
-/// How many bytes from `end` on equal those at the offset before, up to where matches must end; uniform.
+/// Returns how many bytes from `end` on equal those one offset earlier, up to the end limit; uniform.
 fn extend<'k>(ws: Workspace<'k>, end: Var<'k, u32>, offset: Var<'k, u32>) -> Var<'k, u32> {
     let Workspace { k, lane, page, .. } = ws;
     let limit = page + MATCH_END_LIMIT;

@@ -1,38 +1,40 @@
-//! Output by gathering: a bitmap of where literal runs and matches start, and for each how far away its bytes lie; then
-//! 32 output bytes at a time, each lane fetching its own.
+//! Writes the output by gathering. A bitmap marks where literal runs and matches start, and a table holds the distance
+//! to the source of each. Then each lane fetches its own byte, 32 output bytes at a time.
 
 use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part, SEGMENT_SHIFT};
 use super::format::{LAST_LITERALS, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::ir::AtomOp;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
-/// One bit an output byte, and some more: a malformed block may be off by a phantom match until it is refused.
+/// One bit per output byte, and some more: a malformed block can be off by a phantom match before it is refused.
 pub(super) const BITMAP_BYTES: u32 = 528;
 
-/// Bytes between the block and the bitmap.
+/// Number of bytes between the block and the bitmap.
 pub(super) const AFTER_BLOCK_BYTES: u32 = 16;
 
-/// Two segments make at least 5 output bytes, and a block is refused before it makes more than a page and a phantom.
+/// Two segments produce at least 5 output bytes, and a block is refused before it produces more than a page and a
+/// phantom match.
 const MAX_SEGMENTS: u32 = 1648;
 const _: () = assert!(MAX_SEGMENTS > 2 * (PAGE_BYTES + PHANTOM_MATCH) / 5);
 const _: () = assert!(BITMAP_BYTES * 8 > PAGE_BYTES + PHANTOM_MATCH);
 pub(super) const SEGMENTS_BYTES: u32 = 2 * MAX_SEGMENTS;
 
-/// A warp's shared memory, as addresses.
+/// The shared memory of a warp.
 #[derive(Clone, Copy)]
 pub(super) struct Tables<'k> {
-    /// Where the output goes.
+    /// Address of the output.
     pub(super) output: Reg<'k, u32>,
     pub(super) bitmap: Reg<'k, u32>,
-    /// Signed distances from an output byte to its source, 16 bits a segment.
+    /// Signed 16-bit distances from an output byte to its source, one per segment.
     pub(super) segments: Reg<'k, u32>,
 }
 
-/// Decodes the block into `tables.output`; whether it was a page's, uniform.
+/// Decodes the block into `tables.output`. Returns whether it decoded to exactly one page; uniform.
 pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> {
     let Input { k, lane, .. } = input;
     let is_page = k.var(false).named("is_page");
-    // The 16 bytes before the bitmap follow the block: a token in its last place may be read together with the byte after.
+    // The 16 bytes before the bitmap follow the block: a token in the last place may be read together with the next
+    // byte.
     let cleared = 32 * 16;
     (tables.bitmap - AFTER_BLOCK_BYTES + lane * 16).shared::<u32>().store_vec([0u32; 4]);
     let rest = (tables.bitmap + (cleared - AFTER_BLOCK_BYTES) + lane * 4).shared::<u32>();
@@ -50,8 +52,8 @@ pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> 
     is_page
 }
 
-/// Walks the chain once more; marks where segments start and stores their distances. Whether the block is whole, with
-/// every offset inside the page; uniform.
+/// Walks the chain again, marks the starts of segments and stores their distances. Returns whether the block is
+/// complete and every offset lies inside the page; uniform.
 fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> Pred<'k> {
     let Input { k, end, .. } = input;
     k.section("mark segments");
@@ -62,7 +64,7 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
     let (bad, complete) = (k.var(false), k.var(false));
     let mark = |starts: Pred<'k>, distance: Reg<'k, u32>| {
         let word = (produced >> 5).mad(4u32, tables.bitmap);
-        // Not guarded, for the assembler would make a branch of it; no bits, no change.
+        // Not guarded, because the assembler would make it a branch. Without set bits it changes nothing.
         word.shared::<u32>().reduce(AtomOp::Or, starts.select(1u32 << (produced & 31), 0u32));
         k.when(starts).store(entry.shared::<u16>(), distance);
         k.when(starts).set(entry, entry + 2);
@@ -96,7 +98,7 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
         let low = k.when(has_match).load_or(literals_end.shared::<u8>(), 0u32);
         let high = k.when(has_match).load_or(literals_end.shared::<u8>().at(1), 0u32);
         let offset = low | (high << 8);
-        // An offset of 0 wraps round to a huge number. Where matches must end shows in the last literals alone.
+        // An offset of 0 wraps to a huge number. Only the last literals show whether matches end in time.
         bad.set(*bad | (has_match & (offset - 1).ge(produced)) | (has_match & produced.gt(MATCH_START_LIMIT)));
         let is_last = *active & literals_end.eq(end);
         complete.set(*complete | (is_last & produced.eq(PAGE_BYTES) & literal_len.ge(LAST_LITERALS)));
@@ -106,18 +108,19 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
         active.set(*active & at.lt(part.end));
         active.any()
     });
-    // A lane off the chain may have jumped where a sequence runs past the input; the lanes after it then follow tokens that
-    // are none, and one of them may end as a block does. So who reaches the end must reach it with the last literals.
+    // A lane off the chain may have jumped to a sequence that runs past the input. The lanes after it then follow bytes
+    // that are not tokens, and one of them may end like a block does. So the lane that reaches the end must do so with
+    // the last literals.
     let ran_out = part.first.lt(part.end) & at.ge(end) & !*complete;
     !(*bad | ran_out).any() & complete.any()
 }
 
-/// Fetches every output byte from where its segment's distance points.
+/// Fetches every output byte from its source, which is the segment's distance away.
 fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: Tables<'k>) {
     k.section("gather 128 output bytes a round");
     let up_to_own = k.lanemask_le();
     let place = k.var(tables.output + lane).named("place");
-    // The entry of the segment that the byte before the window belongs to.
+    // The entry of the segment that contains the byte before the window.
     let entry = k.var(tables.segments - 2).named("entry");
     let starts = k.var(tables.bitmap).named("starts");
     let done = k.var(0u32);
@@ -147,21 +150,22 @@ fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: Tables<'k>) {
     });
 }
 
-/// One match with an offset below 32 covers the window: a multiple of the offset leads out of it. The segment keeps a
-/// multiple that also leads out of the windows to come.
+/// Handles a window inside one match with an offset below 32: a multiple of the offset points before the window. The
+/// segment keeps a multiple that also points before the following windows.
 fn repeat_pattern<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>, entry: Reg<'k, u32>) {
     let offset = (0 - *distance).as_u32();
     let reciprocal = offset.to_f32().rcp_approx();
-    // A half keeps the quotient away from whole numbers, where the approximation could fall on the wrong side.
+    // Adding a half keeps the quotient away from whole numbers, where the approximation could round the wrong way.
     let times = |n: Reg<'k, f32>| ((n + 0.5f32) * reciprocal).to_u32() + 1;
     distance.set((0 - offset * times(lane.to_f32())).as_i32());
     let whole_window = 0 - offset * times(k.value(31.0f32));
     k.sync_warp();
-    // All lanes store the same: the assembler would make a branch of one lane's store.
+    // All lanes store the same value, because the assembler would make a branch of a store by one lane.
     entry.shared::<u16>().store_conflicting(whole_window);
 }
 
-/// Several segments meet in the window: lanes whose source lies in it take over that lane's distance, until none does.
+/// Handles a window with several segments: each lane whose source lies in the window adds that lane's distance, until
+/// none does.
 fn follow_sources<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>) {
     let source = k.var((lane.as_i32() + distance).as_u32());
     k.do_while_uniform(|| {

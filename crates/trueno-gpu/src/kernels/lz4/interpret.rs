@@ -6,8 +6,8 @@ use crate::kernels::packed::{CompressRun, DecompressRun, interpret_compress, int
 use trueno_page::Page;
 
 impl Lz4WarpCompressKernel {
-    /// Compresses pages in the [interpreter](crate::interp), in a grid of two blocks. `adjust` may change how the launch
-    /// runs: its grid, threads, lane order or step limit.
+    /// Compresses pages in the [interpreter](crate::interp), in a grid of two blocks. `adjust` can change the launch:
+    /// its grid, threads, lane order or step limit.
     ///
     /// ```
     /// use trueno_gpu::interp::LaneOrder;
@@ -24,10 +24,11 @@ impl Lz4WarpCompressKernel {
     /// ```
     ///
     /// # Errors
-    /// The kernel's fault; or that of the launch, for more pages than a kernel can count.
+    /// The fault of the kernel, or of the launch if there are more pages than a kernel can count.
     ///
     /// # Panics
-    /// If pages or scratch memory take more than a buffer of [`Memory`](crate::interp::Memory) may have, a tebibyte.
+    /// If the pages or the scratch memory need more than 1 TiB, the limit of a buffer in
+    /// [`Memory`](crate::interp::Memory).
     pub fn interpret<'k>(
         &'k self,
         pages: &[Page],
@@ -38,9 +39,9 @@ impl Lz4WarpCompressKernel {
 }
 
 impl Lz4WarpDecompressKernel {
-    /// Restores packed pages in the [interpreter](crate::interp), in a grid of two blocks: as many as `pages` has. `index`
-    /// has 8 bytes for each. A page that is refused keeps its bytes; after a fault, all do. `adjust` may change how the
-    /// launch runs: its grid, threads, lane order or step limit.
+    /// Restores packed pages in the [interpreter](crate::interp), in a grid of two blocks. `index` has 8 bytes for each
+    /// of `pages`. A page that is refused is left unchanged; after a fault, all are. `adjust` can change the launch:
+    /// its grid, threads, lane order or step limit.
     ///
     /// ```
     /// use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
@@ -55,11 +56,11 @@ impl Lz4WarpDecompressKernel {
     /// ```
     ///
     /// # Errors
-    /// The kernel's fault, as for an index that is too short; or that of the launch, for more pages than a kernel can
-    /// count.
+    /// The fault of the kernel, for example if the index is too short, or of the launch if there are more pages than a
+    /// kernel can count.
     ///
     /// # Panics
-    /// If the pages take more than a buffer of [`Memory`](crate::interp::Memory) may have, a tebibyte.
+    /// If the pages need more than 1 TiB, the limit of a buffer in [`Memory`](crate::interp::Memory).
     pub fn interpret<'k>(
         &'k self,
         packed: &[u8],

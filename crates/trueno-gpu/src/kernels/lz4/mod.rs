@@ -1,4 +1,4 @@
-//! LZ4 for memory pages: one page a warp, blocks in the standard format.
+//! LZ4 for memory pages: one page per warp, blocks in the standard format.
 
 mod chain;
 mod compress;
@@ -12,7 +12,7 @@ mod interpret;
 pub use compress::Lz4WarpCompressKernel;
 pub use decompress::Lz4WarpDecompressKernel;
 
-/// The balance of speed and ratio. Both give standard blocks.
+/// The balance of speed and ratio. Both modes write standard blocks.
 ///
 /// ```
 /// use trueno_gpu::kernels::lz4::Mode;
@@ -20,10 +20,10 @@ pub use decompress::Lz4WarpDecompressKernel;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Windows of 64 positions, two a lane: about C lz4's ratio.
+    /// Windows of 64 positions, two per lane, with about the ratio of C lz4.
     #[default]
     Fast,
-    /// Windows of 32 positions, one a lane: a better ratio at about 0.8 of the speed.
+    /// Windows of 32 positions, one per lane, with a better ratio at about 0.8 of the speed.
     Ratio,
 }
 
@@ -35,15 +35,16 @@ impl Mode {
         }
     }
 
-    /// Positions that a warp looks at together.
+    /// Returns the number of positions that a warp searches together.
     const fn window(self) -> u32 {
         32 * self.positions_per_lane()
     }
 }
 
-/// What decides which lane's entry stays when several lanes store to one place of the table.
+/// How the kernel decides which lane's entry stays when several lanes store to the same place in the table.
 ///
-/// The output depends on it, and PTX leaves it open. Both give the same bytes wherever the lowest lane wins.
+/// The output depends on it, and PTX does not specify it. Both choices give the same bytes wherever the lowest lane
+/// wins.
 ///
 /// ```
 /// use trueno_gpu::kernels::lz4::TableStores;
@@ -51,10 +52,11 @@ impl Mode {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TableStores {
-    /// Entries are read back and stored again until the highest position stands: the same bytes on every GPU.
+    /// Reads entries back and stores them again until the highest position is stored. Gives the same bytes on every
+    /// GPU.
     #[default]
     ReadBack,
-    /// The hardware is trusted to let the lowest lane win, as an H200 does: faster, for devices where a probe has
-    /// shown it.
+    /// Relies on the hardware to let the lowest lane win, as an H200 does. Faster; only for devices where a probe
+    /// confirmed it.
     LowestLaneWins,
 }

@@ -1,12 +1,12 @@
-//! Packing: compressed pages leave in page order, without gaps but for the alignment to 16 bytes, though warps finish them
-//! in any order.
+//! Packs compressed pages in page order, without gaps except for alignment to 16 bytes, although warps finish them in
+//! any order.
 //!
-//! A page's place is the sum of the sizes before it. A warp that has compressed a page makes its size known at once,
-//! sets the page aside in scratch memory, and goes on to the next. When that one is done, or several more, the sizes before
-//! the first are almost always known, and it is moved to its place. How many pages a warp can set aside depends on how
-//! much longer than others a page can take: warps wait for the slowest page when they have no room left. To find the place, the warp looks back over the index, 32
-//! entries at a time, to the nearest page whose place is known, and adds up the sizes from there. Since pages are
-//! drawn in order by warps that run, the earliest page without a place never waits, so none waits for ever.
+//! The place of a page is the sum of the sizes before it. A warp publishes the size of a compressed page at once, sets
+//! the page aside in scratch memory, and compresses the next one, or several more. By then the sizes before the first
+//! page are almost always known, and the warp moves it to its place. How many pages a warp can set aside depends on how
+//! much longer than others a page can take: a warp without room waits for the slowest page. To find the place, the warp looks back over the index, 32 entries
+//! at a time, to the nearest page whose place is known, and adds the sizes from there. Running warps draw pages in
+//! order, so the earliest page without a place never waits, and no page waits forever.
 
 use super::entry::{KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_SHIFT, STATE_SIZED};
 use super::{SET_ASIDE_BYTES, STEP_BYTES};
@@ -14,7 +14,7 @@ use crate::ir::{LoadHint, StoreHint};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
-/// The warp's end of the packing.
+/// The part of the packing that one warp does.
 pub(super) struct Packer<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
@@ -25,9 +25,9 @@ pub(super) struct Packer<'k> {
     pub(super) aside: Addr<'k, Global, u32>,
     /// The places of several pages that are set aside; `None` if there is room for one.
     pub(super) ring: Option<Ring<'k>>,
-    /// The number of the page set aside: in the lane of its place in a ring, otherwise in all lanes.
+    /// Number of the page set aside: in the lane of its place in a ring, otherwise in all lanes.
     pub(super) page: Var<'k, u32>,
-    /// The high half of its index entry, without the state; 0 if there is none. Likewise.
+    /// High half of its index entry, without the state; 0 if no page is set aside. Likewise.
     pub(super) entry: Var<'k, u32>,
 }
 
@@ -54,7 +54,7 @@ struct Aside<'k> {
 }
 
 impl<'k> Packer<'k> {
-    /// Makes a page's length and kind known, moves the page that was set aside first to its place if there is no room for
+    /// Publishes a page's length and kind, moves the page that was set aside first to its place if there is no room for
     /// another, and sets this one aside from shared memory at `bytes`.
     pub(super) fn hand_over(&self, page: Reg<'k, u32>, len: Reg<'k, u32>, kind: Reg<'k, u32>, bytes: Reg<'k, u32>) {
         let k = self.k;
@@ -97,7 +97,7 @@ impl<'k> Packer<'k> {
         });
     }
 
-    /// The page that was set aside first.
+    /// Returns the page that was set aside first.
     fn oldest(&self) -> Aside<'k> {
         match &self.ring {
             None => Aside { page: *self.page, entry: *self.entry, bytes: self.aside },
@@ -130,7 +130,7 @@ impl<'k> Packer<'k> {
         self.k.when(self.lane.eq(0)).store_vec_with(StoreHint::Volatile, self.index.index(page), [bits]);
     }
 
-    /// Calls `step` with a multiple of 512 and whether the lane's 16 bytes there are wanted, until `len` is covered.
+    /// Calls `step` for each multiple of 512 below `len`, and whether the lane's 16 bytes there are needed.
     fn move_bytes(&self, len: Reg<'k, u32>, step: impl FnOnce(Reg<'k, u32>, Pred<'k>)) {
         let k = self.k;
         let at = k.var(0u32);
@@ -141,14 +141,14 @@ impl<'k> Packer<'k> {
         });
     }
 
-    /// The sum of the sizes of all pages before `page`, in units of 16 bytes; uniform.
+    /// Returns the sum of the sizes of all pages before `page`, in units of 16 bytes; uniform.
     fn look_back(&self, page: Reg<'k, u32>) -> Reg<'k, u32> {
         let k = self.k;
         k.section("look back for the page's place");
         let before = k.var(page).named("before");
         let place = k.var(0u32).named("place");
         k.loop_uniform(|searching| {
-            // Before the first page lies, as it were, a page of no bytes at place 0.
+            // Treat the start of the batch as an empty page at place 0.
             let entry = k.var(u64::from(STATE_PLACED << STATE_SHIFT) << 32);
             let there_is = self.lane.lt(before);
             let address = self.index.index(before - self.lane - 1);
@@ -157,7 +157,7 @@ impl<'k> Packer<'k> {
             let state = entry_high >> STATE_SHIFT;
             let placed = state.eq(STATE_PLACED).ballot();
             let sized = state.ne(0).ballot();
-            // The nearest page with a place, and the lanes nearer than it: all of them if there is none.
+            // The nearest page with a place, and the lanes nearer than it. If there is no such page, all lanes.
             let nearest = placed.brev().bfind_shiftamt();
             let nearer = (1u32 << nearest) - 1;
             searching.continue_if((sized & nearer).ne(nearer));

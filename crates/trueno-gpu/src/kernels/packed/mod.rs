@@ -1,4 +1,4 @@
-//! Batches of packed pages: what the kernels of every algorithm share.
+//! Batches of packed pages, which the kernels of all algorithms share.
 //!
 //! A kernel of this family works on one page per warp. Warps draw pages from a counter until the batch is done. A
 //! compressor writes its pages in page order, without gaps except for alignment, and a [`PackedEntry`] for each; a

@@ -1,4 +1,4 @@
-//! How far the run is, and its end by a signal: what was set up in the kernel is taken down first.
+//! Progress of a run, and its end by a signal: what was added to the kernel is removed first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,15 +6,16 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use trueno_bench::{Error, Observer};
 
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::signals;
 
-/// One round of one engine takes less than this, or hangs.
+/// A round of an engine that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Shows the steps of a run, and notices a signal between two of them.
+/// Shows the parts of a run, and stops it after a signal.
 #[derive(Debug)]
 pub(crate) struct Watch {
     bar: ProgressBar,
@@ -22,26 +23,26 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn start(global: &Global, steps: usize) -> Self {
+    pub(crate) fn start(global: &Global, parts: usize) -> Self {
         let bar = ProgressBar::hidden();
-        let style = ProgressStyle::with_template("{prefix:.bold} {wide_bar} {percent:>3}% {msg} eta {eta}");
+        let style = ProgressStyle::with_template("{prefix:.bold} {wide_bar} {pos}/{len} {msg}");
         bar.set_style(style.expect("the template is well-formed").progress_chars("=> "));
         bar.set_prefix("bench");
-        bar.set_length(steps as u64);
+        bar.set_length(parts as u64);
         if !global.quiet {
-            // Draws on a terminal alone.
+            // Draws only on a terminal.
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
         }
         Self { bar, stop: Arc::default() }
     }
 
-    /// Runs the work. A signal waits for its end: devices in the kernel outlive the process if they are not removed.
+    /// Runs the work. A signal waits for its end: devices in the kernel would outlive the process.
     pub(crate) fn guard<T>(&self, work: impl FnOnce(&Self) -> Result<T, Failure>) -> Result<T, Failure> {
         let (working, done) = channel::<()>();
         let stop = Arc::clone(&self.stop);
         let action = signals::hold_off().add(move || {
             stop.store(true, Ordering::Relaxed);
-            // It answers by going away, or takes too long.
+            // The work ends and drops the sender, or takes too long.
             let _ = done.recv_timeout(PATIENCE);
         });
         let result = work(self);
@@ -51,18 +52,16 @@ impl Watch {
         signals::hold_off().remove(&action);
         result
     }
+}
 
-    /// Says what comes next.
-    pub(crate) fn say(&self, what: String) {
-        self.bar.set_message(what);
+impl Observer for Watch {
+    fn begin(&self, what: &str) {
+        self.bar.inc(1);
+        self.bar.set_message(what.to_owned());
     }
 
-    /// One more step is done; an error if that was the last.
-    pub(crate) fn step(&self) -> Result<(), Failure> {
-        self.bar.inc(1);
-        match self.stop.load(Ordering::Relaxed) {
-            true => Err(Failure::at("bench", "stopped by a signal")),
-            false => Ok(()),
-        }
+    fn step(&self) -> trueno_bench::Result<()> {
+        self.bar.tick();
+        if self.stop.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) }
     }
 }

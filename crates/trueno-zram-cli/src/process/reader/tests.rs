@@ -54,15 +54,18 @@ impl Source for MadeUp {
     }
 }
 
-/// The mappings, and the first byte of every page that was handed on.
+/// The mappings, and the first byte of every page that was read, four pages at a time.
 fn read(source: &MadeUp, lines: &[MapsLine], selection: Selection) -> (Result<Vec<Mapping>, ProcessError>, Vec<u8>) {
     let mut seen = Vec::new();
-    let sink = |pages: &mut Vec<Page>, filled: usize| {
-        seen.extend(pages[..filled].iter().map(|page| page[0]));
-        ControlFlow::Continue(())
-    };
-    let mappings = MemoryReader::new(7, source, vec![[0; PAGE_SIZE]; 4], sink).read(lines, selection);
-    (mappings, seen)
+    let mut reader = MemoryReader::new(7, source, lines.to_vec(), selection);
+    let mut room = vec![[0; PAGE_SIZE]; 4];
+    loop {
+        match reader.fill(&mut room) {
+            Ok(0) => return (Ok(reader.mappings), seen),
+            Ok(filled) => seen.extend(room[..filled].iter().map(|page| page[0])),
+            Err(error) => return (Err(error), seen),
+        }
+    }
 }
 
 fn runs(mapping: &Mapping) -> Vec<(u64, PageState)> {
@@ -111,8 +114,9 @@ fn what_is_left_out_is_counted() {
     let source = MadeUp::new(&[PRESENT | FILE, PRESENT, 0]);
     let lines =
         [source.line("r--p", 0, "[vvar]"), source.line("rw-s", 5, "/dev/shm/x"), source.line("rw-p", 5, "/lib/x.so")];
-    let mut reader = MemoryReader::new(7, &source, vec![[0; PAGE_SIZE]; 4], |_, _| ControlFlow::Continue(()));
-    assert_eq!(reader.read(&lines, Selection::Anonymous).unwrap(), []);
+    let mut reader = MemoryReader::new(7, &source, lines.to_vec(), Selection::Anonymous);
+    assert_eq!(reader.fill(&mut [[0; PAGE_SIZE]; 4]).unwrap(), 0);
+    assert_eq!(reader.mappings, []);
     assert_eq!(reader.left, Left { shared_bytes: 3 * PAGE, file_bytes: 3 * PAGE });
     let (mappings, seen) = read(&source, &lines, Selection::AllPrivate);
     let mappings = mappings.unwrap();
@@ -130,12 +134,15 @@ fn ranges_that_hold_nothing_are_not_looked_through() {
 }
 
 #[test]
-fn pages_count_on_over_mappings_and_a_sink_that_breaks_off_ends_it() {
+fn pages_count_on_over_mappings_and_reading_can_end_anywhere() {
     let source = MadeUp::new(&[PRESENT; 3]);
     let lines = [source.line("rw-p", 0, "a"), source.line("rw-p", 0, "b")];
     let (mappings, _) = read(&source, &lines, Selection::Anonymous);
     let firsts: Vec<_> = mappings.unwrap().iter().map(|mapping| mapping.first_page).collect();
     assert_eq!(firsts, [0, 3]);
-    let mut reader = MemoryReader::new(7, &source, vec![[0; PAGE_SIZE]; 2], |_, _| ControlFlow::Break(()));
-    assert_eq!(reader.read(&lines, Selection::Anonymous).unwrap().len(), 1);
+    let mut reader = MemoryReader::new(7, &source, lines.to_vec(), Selection::Anonymous);
+    let mut room = [[0; PAGE_SIZE]; 4];
+    assert_eq!(reader.fill(&mut room).unwrap(), 4, "over the end of a mapping");
+    assert_eq!(reader.mappings.len(), 1);
+    assert_eq!((reader.fill(&mut room).unwrap(), reader.mappings.len()), (2, 2), "the end");
 }

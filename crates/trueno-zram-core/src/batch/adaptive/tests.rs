@@ -1,4 +1,4 @@
-//! Batches on the one side, on the other, and on both: the same pages, errors and counts.
+//! Batches on the GPU, on the CPU and on both give the same pages, errors and counts.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn options() -> GpuOptions {
     GpuOptions::new().pool(pool())
 }
 
-/// Pieces of 16 pages: more than one of them on the GPU, and a last one that is not full.
+/// Slots of 16 pages, so that a batch takes several of them and the last one is not full.
 fn config() -> GpuBatchConfig {
     GpuBatchConfig { batch_size: 16, ring_buffer_slots: 2, ..GpuBatchConfig::default() }
 }
@@ -40,7 +40,7 @@ fn pages(count: usize) -> Vec<Page> {
     corpus.take(count).map(|page| if generator.below(4) == 0 { generator.page() } else { page }).collect()
 }
 
-/// One side alone, and splits at both ends and between.
+/// Returns plans for one side alone, and for splits at both ends and in between.
 fn plans(pages: usize) -> Vec<Plan> {
     let mut heads = vec![0, 1.min(pages), pages / 3, pages.saturating_sub(1), pages];
     heads.dedup();
@@ -48,7 +48,7 @@ fn plans(pages: usize) -> Vec<Plan> {
     [Plan::Gpu, Plan::Cpu].into_iter().chain(shared).collect()
 }
 
-/// A batch with blocks that are cut short in the places given.
+/// Compresses pages and truncates the blocks at the given numbers.
 fn with_corrupt(pages: &[Page], corrupt: &[usize]) -> CompressedBatch {
     let whole = cpu().compress(pages).unwrap();
     let mut batch = CompressedBatch::new();
@@ -60,7 +60,7 @@ fn with_corrupt(pages: &[Page], corrupt: &[usize]) -> CompressedBatch {
 }
 
 #[test]
-fn every_plan_compresses_to_the_same_pages_and_counts_each_once() {
+fn every_plan_compresses_all_pages_and_reports_each_once() {
     let (mut compressor, mut batch) = (with_gpu(), CompressedBatch::new());
     for count in SIZES {
         let pages = pages(count);
@@ -78,7 +78,7 @@ fn every_plan_compresses_to_the_same_pages_and_counts_each_once() {
 }
 
 #[test]
-fn the_head_has_the_gpus_bytes_and_the_tail_the_cpus() {
+fn shared_batch_has_the_gpu_bytes_then_the_cpu_bytes() {
     let (pages, head_pages) = (pages(40), 24);
     let mut compressor = with_gpu();
     let mut of = |plan| {
@@ -87,13 +87,13 @@ fn the_head_has_the_gpus_bytes_and_the_tail_the_cpus() {
         batch
     };
     let (gpu, cpu, both) = (of(Plan::Gpu), of(Plan::Cpu), of(Plan::Both { head_pages }));
-    assert_ne!(gpu, cpu, "else this shows nothing");
+    assert_ne!(gpu, cpu, "GPU and CPU must differ for this test to be meaningful");
     let expected: Vec<_> = gpu.iter().take(head_pages).chain(cpu.iter().skip(head_pages)).collect();
     assert_eq!(both.iter().collect::<Vec<_>>(), expected);
 }
 
 #[test]
-fn every_plan_restores_the_pages_and_counts_each_once() {
+fn every_plan_restores_all_pages_and_reports_each_once() {
     let mut compressor = with_gpu();
     for count in SIZES {
         let pages = pages(count);
@@ -108,7 +108,7 @@ fn every_plan_restores_the_pages_and_counts_each_once() {
 }
 
 #[test]
-fn corrupt_pages_are_told_by_their_place_in_the_whole_batch_and_the_others_restored() {
+fn corrupt_pages_are_reported_by_number_and_others_restored() {
     let pages = pages(65);
     let mut compressor = with_gpu();
     for corrupt in [&[0][..], &[20], &[21], &[64], &[3, 50], &[50, 60]] {
@@ -127,21 +127,21 @@ fn corrupt_pages_are_told_by_their_place_in_the_whole_batch_and_the_others_resto
 }
 
 #[test]
-fn an_error_of_the_tail_is_told_from_the_start_of_the_batch() {
+fn tail_errors_count_pages_from_the_start_of_the_batch() {
     let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
-    assert_eq!(behind(failed.clone().in_page(3), 40), failed.clone().in_page(43));
-    assert_eq!(behind(failed.clone(), 40), failed);
+    assert_eq!(in_tail(failed.clone().in_page(3), 40), failed.clone().in_page(43));
+    assert_eq!(in_tail(failed.clone(), 40), failed);
 }
 
 #[test]
-fn a_destination_of_another_size_is_refused() {
+fn rejects_a_destination_of_another_size() {
     let batch = cpu().compress(&pages(3)).unwrap();
     let refused = with_gpu().decompress_into(&batch, &mut [[0; PAGE_SIZE]; 2], &());
     assert_eq!(refused, Err(Error::PageCount { batch_pages: 3, destination_pages: 2 }));
 }
 
 #[test]
-fn each_side_is_measured_in_each_direction_and_the_gpu_when_it_is_warm() {
+fn measures_each_side_and_direction_once_the_gpu_is_warm() {
     use Placement::{Cpu, Gpu};
     let mut compressor = with_gpu();
     let pages = pages(70);
@@ -156,10 +156,10 @@ fn each_side_is_measured_in_each_direction_and_the_gpu_when_it_is_warm() {
 }
 
 #[test]
-fn a_shared_batch_through_the_front_door_moves_its_split() {
+fn public_calls_adjust_the_split_of_shared_batches() {
     let mut compressor = with_gpu();
     let pages = pages(70);
-    // As if both sides had been measured to be alike, and both together to be the best by far.
+    // Pretend that both sides were measured to be equal, and both together to be by far the best.
     for direction in [Direction::Compress, Direction::Decompress] {
         for (choice, time_ms) in [(Placement::Gpu, 1000), (Placement::Cpu, 1000), (Placement::Both, 1)] {
             for _warm_up_and_measurement in 0..2 {
@@ -175,13 +175,13 @@ fn a_shared_batch_through_the_front_door_moves_its_split() {
     let stats = compressor.gpu_stats().unwrap();
     assert_eq!((stats.pages_compressed, stats.pages_decompressed), (35, 35));
     for direction in [Direction::Compress, Direction::Decompress] {
-        // Which side is the faster is up to the clock; that they are alike to the nanosecond is not to be expected.
-        assert_ne!(compressor.rates.head_pages(direction, 70), 35, "measured");
+        // Which side is faster depends on the clock, but equal times to the nanosecond are not expected.
+        assert_ne!(compressor.rates.head_pages(direction, 70), 35, "the split follows the measurement");
     }
 }
 
 #[test]
-fn a_device_that_was_given_up_is_not_chosen_again() {
+fn lost_device_is_not_chosen_again() {
     let fake = FakeDevice::new(Schedule::Eager);
     let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
     let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
@@ -201,7 +201,7 @@ fn a_device_that_was_given_up_is_not_chosen_again() {
 }
 
 #[test]
-fn a_device_that_fails_in_a_shared_batch_spoils_no_page() {
+fn failing_device_corrupts_no_page_of_a_shared_batch() {
     let (pages, plan) = (pages(65), Plan::Both { head_pages: 40 });
     let packed = cpu().compress(&pages).unwrap();
     let mut fired = 0;
@@ -220,11 +220,11 @@ fn a_device_that_fails_in_a_shared_batch_spoils_no_page() {
         assert_eq!(done.load(Ordering::Relaxed), 130, "{fault:?} at {at}");
         fired += fake.fired().len();
     }
-    assert!(fired >= 20, "{fired} faults: else this shows little");
+    assert!(fired >= 20, "only {fired} faults fired");
 }
 
 #[test]
-fn without_a_gpu_the_cpu_does_it_all() {
+fn cpu_takes_every_batch_without_a_gpu() {
     let mut compressor = BatchCompressor::<Interpreter>::with_parts(None, cpu());
     assert!(compressor.gpu_stats().is_none() && compressor.device().is_none());
     let mut batch = CompressedBatch::new();
@@ -247,7 +247,7 @@ fn without_a_gpu_the_cpu_does_it_all() {
 }
 
 #[test]
-fn other_algorithms_run_on_the_cpu_and_mistakes_are_errors_with_or_without_a_gpu() {
+fn other_algorithms_use_the_cpu_and_bad_configs_are_rejected() {
     for (algorithm, name) in [(Algorithm::Zstd { level: 1 }, "zstd:1"), (Algorithm::None, "none")] {
         let mut compressor = BatchCompressor::new(GpuBatchConfig { algorithm, ..config() }, &options()).unwrap();
         let why = compressor.why_no_gpu().unwrap();
@@ -264,7 +264,7 @@ fn other_algorithms_run_on_the_cpu_and_mistakes_are_errors_with_or_without_a_gpu
 }
 
 #[test]
-fn the_tail_is_done_even_if_the_head_fails() {
+fn tail_runs_even_if_the_head_fails() {
     let mut tails = 0;
     let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
     let (head, tail) = side_by_side(

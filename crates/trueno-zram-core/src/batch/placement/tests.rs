@@ -1,8 +1,8 @@
-//! Synthetic machines: what is chosen on each, for how long, and what it costs to find out.
+//! Simulated machines: which placement is chosen on each, for how long, and at what cost.
 
 use super::*;
 
-/// A machine whose times are known: so many microseconds a batch, and so many nanoseconds a page.
+/// A machine with known times: microseconds per batch and nanoseconds per page.
 #[derive(Clone, Copy, Debug)]
 struct Machine {
     gpu: (u64, u64),
@@ -10,7 +10,7 @@ struct Machine {
     both: (u64, u64),
 }
 
-/// The GPU is six times as fast as the CPU, once it has started; both together are a little faster than it alone.
+/// The GPU is six times as fast as the CPU once started. Both together are slightly faster than the GPU alone.
 const SERVER: Machine = Machine { gpu: (200, 100), cpu: (10, 600), both: (260, 90) };
 
 impl Machine {
@@ -25,10 +25,10 @@ impl Machine {
 
     fn fastest(self, pages: usize) -> Placement {
         let choices = [Placement::Gpu, Placement::Cpu, Placement::Both];
-        choices.into_iter().min_by_key(|choice| self.time(*choice, pages)).expect("three")
+        choices.into_iter().min_by_key(|choice| self.time(*choice, pages)).expect("there are three placements")
     }
 
-    /// What is chosen for so many batches.
+    /// Runs `batches` batches and returns the placements chosen.
     fn run(self, rates: &mut Rates, direction: Direction, pages: usize, batches: usize) -> Vec<Placement> {
         let one = |_| {
             let choice = rates.choose(direction, pages);
@@ -44,7 +44,7 @@ fn count(choices: &[Placement], of: Placement) -> usize {
 }
 
 #[test]
-fn each_class_comes_to_its_fastest_choice_and_keeps_to_it() {
+fn each_class_settles_on_its_fastest_placement() {
     let mut rates = Rates::new();
     for direction in [Direction::Compress, Direction::Decompress] {
         for pages in (6..20).map(|n| 1 << n) {
@@ -53,27 +53,27 @@ fn each_class_comes_to_its_fastest_choice_and_keeps_to_it() {
             assert!(choices[6..].iter().all(|choice| *choice == SERVER.fastest(pages)), "{pages} pages: {choices:?}");
         }
     }
-    // 190 us / 500 ns: the GPU beats the CPU from 380 pages on; both beat the GPU from 60 us / 10 ns = 6,000 pages on.
+    // 190 us / 500 ns: the GPU beats the CPU from 380 pages on. 60 us / 10 ns: both beat the GPU from 6,000 pages on.
     assert_eq!([256, 512, 4096, 8192].map(|pages| SERVER.fastest(pages)), {
         [Placement::Cpu, Placement::Gpu, Placement::Gpu, Placement::Both]
     });
 }
 
 #[test]
-fn unknown_choices_are_tried_once_in_the_order_that_suits_the_size_and_a_cold_gpu_twice() {
+fn tries_unknown_placements_once_and_a_cold_gpu_twice() {
     use Placement::{Both, Cpu, Gpu};
     let mut rates = Rates::new();
     let all_new = SERVER.run(&mut rates, Direction::Compress, 1000, 5);
     assert_eq!(all_new, [Gpu, Gpu, Cpu, Both, Gpu]);
     let warm = SERVER.run(&mut rates, Direction::Compress, 600_000, 4);
-    assert_eq!(warm, [Gpu, Cpu, Both, Both], "warm already, and both are the fastest here");
+    assert_eq!(warm, [Gpu, Cpu, Both, Both], "the GPU is warm, and both together are fastest here");
     let small = SERVER.run(&mut rates, Direction::Compress, 100, 4);
-    assert_eq!(small, [Cpu, Gpu, Both, Cpu], "below 1,000 pages the CPU comes first");
-    assert_eq!(rates.choose(Direction::Decompress, 1000), Gpu, "the other direction knows nothing of it");
+    assert_eq!(small, [Cpu, Gpu, Both, Cpu], "below 1,000 pages the CPU is tried first");
+    assert_eq!(rates.choose(Direction::Decompress, 1000), Gpu, "directions are measured separately");
 }
 
 #[test]
-fn the_first_use_of_the_gpu_is_no_measure_of_it() {
+fn ignores_the_time_of_the_first_gpu_use() {
     let mut rates = Rates::new();
     let pages = 10_000;
     let allocating = Duration::from_secs(2);
@@ -84,7 +84,7 @@ fn the_first_use_of_the_gpu_is_no_measure_of_it() {
 }
 
 #[test]
-fn small_batches_never_leave_the_cpu() {
+fn small_batches_stay_on_the_cpu() {
     let gpu_is_magic = Machine { gpu: (0, 1), both: (0, 1), ..SERVER };
     let mut rates = Rates::new();
     for pages in [0, 1, 2, 32, 63] {
@@ -95,7 +95,7 @@ fn small_batches_never_leave_the_cpu() {
 }
 
 #[test]
-fn the_runner_up_is_tried_every_64th_batch_and_no_other() {
+fn tries_only_the_runner_up_every_64th_batch() {
     let mut rates = Rates::new();
     let pages = 100_000;
     SERVER.run(&mut rates, Direction::Compress, pages, 63);
@@ -105,8 +105,8 @@ fn the_runner_up_is_tried_every_64th_batch_and_no_other() {
 }
 
 #[test]
-fn hopeless_choices_are_measured_once_and_left() {
-    // An interpreter in the GPU's place.
+fn hopeless_placements_are_measured_once() {
+    // An interpreter in place of the GPU.
     let no_gpu = Machine { gpu: (1000, 1_000_000), cpu: (10, 600), both: (1000, 900_000) };
     let mut rates = Rates::new();
     let choices = no_gpu.run(&mut rates, Direction::Compress, 2000, 2000);
@@ -120,11 +120,11 @@ fn hopeless_choices_are_measured_once_and_left() {
 }
 
 #[test]
-fn a_best_choice_that_slows_down_is_left_within_some_batches() {
+fn leaves_a_placement_that_slows_down() {
     let mut rates = Rates::new();
     let pages = 4096;
     SERVER.run(&mut rates, Direction::Compress, pages, 50);
-    // Somebody else fills the bus.
+    // Another process saturates the bus.
     let busy = Machine { gpu: (200, 2000), both: (260, 2000), ..SERVER };
     let choices = busy.run(&mut rates, Direction::Compress, pages, 40);
     assert_eq!(choices[0], Placement::Gpu);
@@ -132,7 +132,7 @@ fn a_best_choice_that_slows_down_is_left_within_some_batches() {
 }
 
 #[test]
-fn a_runner_up_that_gets_faster_is_found() {
+fn finds_a_runner_up_that_gets_faster() {
     let mut rates = Rates::new();
     let pages = 4096;
     let choices = SERVER.run(&mut rates, Direction::Compress, pages, 50);
@@ -143,29 +143,29 @@ fn a_runner_up_that_gets_faster_is_found() {
 }
 
 #[test]
-fn one_disturbed_batch_does_not_turn_the_choice() {
+fn one_disturbed_batch_does_not_change_the_placement() {
     let mut rates = Rates::new();
     let pages = 4096;
     // Both together reach three quarters of the GPU's rate.
     let machine = Machine { both: (400, 100), ..SERVER };
     machine.run(&mut rates, Direction::Compress, pages, 20);
-    // Half as fast, once: an eighth off the average.
+    // Half as fast, once: the average drops by an eighth.
     rates.record(Direction::Compress, Placement::Gpu, pages, 2 * machine.time(Placement::Gpu, pages));
     assert_eq!(rates.choose(Direction::Compress, pages), Placement::Gpu);
 }
 
 #[test]
-fn the_split_starts_from_the_single_rates_and_then_follows_the_sides() {
+fn split_starts_from_single_rates_and_follows_the_sides() {
     let (direction, pages) = (Direction::Compress, 10_000);
     let mut rates = Rates::new();
-    assert_eq!(rates.head_pages(direction, pages), 5000, "nothing is known");
+    assert_eq!(rates.head_pages(direction, pages), 5000, "nothing has been measured");
     for (choice, time_ms) in [(Placement::Gpu, 10), (Placement::Cpu, 30)] {
         for _warm_up_and_measurement in 0..2 {
             rates.record(direction, choice, pages, Duration::from_millis(time_ms));
         }
     }
-    assert_eq!(rates.head_pages(direction, pages), 7500, "three times as fast");
-    // At the same time the CPU has less for itself: nine to one.
+    assert_eq!(rates.head_pages(direction, pages), 7500, "the GPU is three times as fast");
+    // While both work, the CPU has less bandwidth to itself: nine to one.
     let (gpu_ns, cpu_ns) = (1000, 9000);
     let mut head = rates.head_pages(direction, pages);
     for _ in 0..20 {
@@ -174,11 +174,11 @@ fn the_split_starts_from_the_single_rates_and_then_follows_the_sides() {
         head = rates.head_pages(direction, pages);
     }
     assert_eq!(head, 9000);
-    assert_eq!(rates.head_pages(Direction::Decompress, pages), 5000, "the other direction knows nothing of it");
+    assert_eq!(rates.head_pages(Direction::Decompress, pages), 5000, "directions are measured separately");
 }
 
 #[test]
-fn each_side_gets_enough_to_tell_its_rate_by() {
+fn each_side_gets_enough_pages_to_measure() {
     let part = |pages: usize, time_ms| Part { pages, time: Duration::from_millis(time_ms) };
     for (gpu_ms, cpu_ms, head) in [(1, 1_000_000, 6400 - 200), (1_000_000, 1, 200)] {
         let mut rates = Rates::new();
@@ -192,13 +192,13 @@ fn each_side_gets_enough_to_tell_its_rate_by() {
 }
 
 #[test]
-fn no_pages_and_no_time_tell_no_rate() {
+fn no_pages_or_no_time_give_no_rate() {
     let mut rates = Rates::new();
     for _ in 0..5 {
         assert_eq!(rates.choose(Direction::Compress, 5000), Placement::Gpu, "still unknown");
         rates.record(Direction::Compress, Placement::Gpu, 5000, Duration::ZERO);
         rates.record(Direction::Compress, Placement::Gpu, 0, Duration::from_secs(1));
     }
-    assert_eq!(Rate::of(1, Duration::MAX), Some(Rate(1)), "not 0, which no share could be told by");
+    assert_eq!(Rate::of(1, Duration::MAX), Some(Rate(1)), "at least 1, so that a share can be computed");
     assert_eq!(Rate::of(usize::MAX, Duration::from_nanos(1)), Some(Rate(u64::MAX)));
 }

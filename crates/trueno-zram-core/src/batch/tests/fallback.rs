@@ -103,8 +103,8 @@ fn a_hang_ends_within_the_limit() {
             trial.fake.arm_always(call, Fault::Hang);
             let start = Instant::now();
             let result = trial.run();
-            // Many times the limit: machines are busy.
-            assert!(start.elapsed() < SOON * 200, "{form:?}, {call:?}: {:?}", start.elapsed());
+            // A wait without a limit would never end.
+            assert!(start.elapsed() < NO_HURRY, "{form:?}, {call:?}: {:?}", start.elapsed());
             if trial.fake.fired().is_empty() {
                 continue; // not one of this form's calls
             }

@@ -27,6 +27,13 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
     let first = run(&mut trial, fault);
     let fired = trial.fake.fired();
     let what = format!("{form:?}, {shape:?}, {schedule:?}: {fault:?} at call {at}, {fired:?}");
+    if fired.is_empty() {
+        // A slot that is used again is waited for, a fresh one is not. Which of them is free first depends on the machine, and
+        // so does the number of calls: this time there was none of that number.
+        assert!(trial.fake.calls().len() <= at, "{what}: one fault comes to pass");
+        trial.fake.arm([]);
+        return trial.end();
+    }
     let [(call, _)] = fired[..] else { panic!("{what}: one fault comes to pass") };
     let after_first = trial.compressor.stats().fallback.clone();
     let second = run(&mut trial, fault);

@@ -9,6 +9,8 @@ mod order;
 mod pairs;
 mod panics;
 mod pinned;
+mod stream;
+mod stream_faults;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;

@@ -5,7 +5,7 @@ use crate::arena::CompressedBatch;
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::FallbackStats;
-use crate::gpu::ring::device::Device;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 

@@ -1,12 +1,13 @@
-//! The compression kernel on pages that lie in device memory.
+//! The compression kernel, for pages in device memory.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, TableStores};
 
-use super::{INDEX_ENTRY_BYTES, MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
@@ -18,9 +19,9 @@ use crate::page::PAGE_SIZE;
 
 /// Compresses pages in device memory into packed pages and an index in device memory.
 ///
-/// Each page becomes an LZ4 block, its word if it is same-filled, or itself; they lie in the pages' order at multiples of
-/// 16 bytes. The index has a [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) for each. Bytes and index depend on
-/// the pages alone.
+/// Each page becomes an LZ4 block, a word if it is same-filled, or an unchanged copy. The packed pages lie in page
+/// order, at multiples of 16 bytes. The index has one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
+/// Bytes and index depend only on the pages.
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::lz4::Mode;
@@ -50,7 +51,8 @@ pub struct Lz4Compressor {
 }
 
 impl Lz4Compressor {
-    /// With the device's best shape, and the faster of the two table stores where a probe allows it.
+    /// Creates a compressor with the best shape for the device, and with the faster table stores if a probe allows
+    /// them.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
@@ -61,26 +63,26 @@ impl Lz4Compressor {
     /// ```
     ///
     /// # Errors
-    /// If the kernel cannot be loaded, or the probe not be run.
+    /// If the kernel cannot be loaded or the probe cannot be run.
     pub fn new(context: &GpuContext, mode: Mode) -> GpuResult<Self> {
         let stores = lane_rule(context)?.table_stores();
         let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
         Self::with_shape(context, mode, stores, shape)
     }
 
-    /// With a shape and table stores of one's own choice.
+    /// Creates a compressor with the given shape and table stores.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
     /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
     /// # let context = GpuContext::new(0)?;
-    /// let (stores, shape) = (TableStores::ReadBack, BlockShape::EVERYWHERE); // sure to run on every device
+    /// let (stores, shape) = (TableStores::ReadBack, BlockShape::EVERYWHERE); // runs on every device
     /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, stores, shape)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the kernel cannot be loaded; in a shape that is too large for the device, for one.
+    /// If the kernel cannot be loaded, for example because the shape is too large for the device.
     pub fn with_shape(
         context: &GpuContext,
         mode: Mode,
@@ -97,7 +99,7 @@ impl Lz4Compressor {
         Ok(Self { kernel, loaded, workspace, table_stores, multiprocessors: None })
     }
 
-    /// The kernel on the device.
+    /// Returns the kernel loaded on the device.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
@@ -112,7 +114,7 @@ impl Lz4Compressor {
         &self.loaded
     }
 
-    /// What the kernel relies on.
+    /// Returns the table stores that the kernel uses.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
@@ -120,7 +122,7 @@ impl Lz4Compressor {
     /// # let context = GpuContext::new(0)?;
     /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
     /// if compressor.table_stores() == TableStores::ReadBack {
-    ///     println!("the probe did not see the lowest lane win each time");
+    ///     println!("the lowest lane did not win every conflict in the probe");
     /// }
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -129,10 +131,10 @@ impl Lz4Compressor {
         self.table_stores
     }
 
-    /// Takes no more than so many multiprocessors from here on, so that other kernels find room; `None` for all.
+    /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
     ///
-    /// The kernel's grid is cut to the blocks that so many hold. That is exact where a block fills a multiprocessor
-    /// ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    /// The grid is cut to the number of blocks that fit on that many multiprocessors. This is exact if a block fills a
+    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
@@ -147,14 +149,14 @@ impl Lz4Compressor {
         self.multiprocessors = most;
     }
 
-    /// Device memory that it works in, whatever the batch.
+    /// Returns the size of the kernel's scratch memory on the device. It does not depend on the batch.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
     /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
     /// # let context = GpuContext::new(0)?;
     /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
-    /// println!("{} MiB beside the pages", compressor.scratch_bytes() >> 20);
+    /// println!("{} MiB besides the pages", compressor.scratch_bytes() >> 20);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -162,8 +164,8 @@ impl Lz4Compressor {
         self.workspace.scratch.len_bytes()
     }
 
-    /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all of them as they are,
-    /// since that is what they may take; `index` 8 bytes a page.
+    /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all pages
+    /// uncompressed, and `index` needs 8 bytes per page.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
@@ -173,22 +175,22 @@ impl Lz4Compressor {
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
     /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
-    /// // SAFETY: three buffers, used in one stream.
+    /// // SAFETY: three different buffers, used in one stream.
     /// unsafe { compressor.compress(&stream, &input, 1000, &output, &index) }?;
-    /// // SAFETY: as above. There is no room for one page more: refused before anything is queued.
+    /// // SAFETY: as above. There is no room for one more page, so nothing is queued.
     /// assert!(unsafe { compressor.compress(&stream, &input, 1001, &output, &index) }.is_err());
     /// stream.synchronize()?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::ShortBuffer`](crate::gpu::GpuError::ShortBuffer),
-    /// [`GpuError::OutOfRange`](crate::gpu::GpuError::OutOfRange) for more than [`MAX_BATCH_PAGES`], or what the driver
-    /// says.
+    /// [`GpuError::ShortBuffer`](crate::gpu::GpuError::ShortBuffer);
+    /// [`GpuError::OutOfRange`](crate::gpu::GpuError::OutOfRange) for more than [`MAX_BATCH_PAGES`]; or the driver's
+    /// error.
     ///
     /// # Safety
-    /// `input`, `output` and `index` are three buffers. Until the stream has run it, no other work writes `input` or `index`:
-    /// the kernel takes the pages' places in `output` from the index.
+    /// `input`, `output` and `index` are three different buffers. Until the stream has run the kernel, no other work
+    /// writes `input` or `index`: the kernel reads each page's position in `output` from the index.
     pub unsafe fn compress(
         &mut self,
         stream: &Stream,
@@ -199,11 +201,11 @@ impl Lz4Compressor {
     ) -> GpuResult<()> {
         let batch = Batch::checked(input, pages, output, index)?;
         self.queue_zeroing(stream, pages, index)?;
-        // SAFETY: the index was zeroed just before in the same stream; the rest is the caller's word.
+        // SAFETY: the index was zeroed just before in the same stream; the caller guarantees the rest.
         unsafe { self.queue_kernel(stream, batch) }
     }
 
-    /// The first part of [`compress`](Self::compress): queues the zeroing of what must be zero.
+    /// The first half of [`compress`](Self::compress): queues the zeroing of index and page counter.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
@@ -214,20 +216,20 @@ impl Lz4Compressor {
     /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
     /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
     /// compressor.zero(&stream, 1000, &index)?;
-    /// // SAFETY: three buffers, used in one stream; `zero` came just before, with the same.
+    /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
     /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// As of `compress`.
+    /// The errors of `compress`.
     pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         self.queue_zeroing(stream, pages, index)
     }
 
-    /// The second part of [`compress`](Self::compress): queues the kernel alone, so that it can be timed alone.
+    /// The second half of [`compress`](Self::compress): queues only the kernel, so that it can be timed on its own.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::lz4::Mode;
@@ -240,7 +242,7 @@ impl Lz4Compressor {
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
     /// compressor.zero(&stream, 1000, &index)?;
     /// stream.record(&start)?;
-    /// // SAFETY: three buffers, used in one stream; `zero` came just before, with the same.
+    /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
     /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
     /// stream.record(&end)?;
     /// end.wait()?;
@@ -249,10 +251,11 @@ impl Lz4Compressor {
     /// ```
     ///
     /// # Errors
-    /// As of `compress`.
+    /// The errors of `compress`.
     ///
     /// # Safety
-    /// That of `compress`; and [`zero`](Self::zero) was the last call before, with the same stream, pages and index.
+    /// The requirements of `compress`. In addition, [`zero`](Self::zero) was the last call before, with the same
+    /// stream, pages and index.
     pub unsafe fn launch_zeroed(
         &mut self,
         stream: &Stream,
@@ -262,17 +265,17 @@ impl Lz4Compressor {
         index: &DeviceBuffer,
     ) -> GpuResult<()> {
         let batch = Batch::checked(input, pages, output, index)?;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller upholds the requirements.
         unsafe { self.queue_kernel(stream, batch) }
     }
 
     fn queue_zeroing(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         self.workspace.reset(stream)?;
-        stream.fill(index, 0..pages as usize * INDEX_ENTRY_BYTES, 0)
+        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
     }
 
     /// # Safety
-    /// That of [`launch_zeroed`](Self::launch_zeroed).
+    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
     unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
         let Batch { input, pages, output, index } = batch;
         if pages == 0 {
@@ -285,16 +288,16 @@ impl Lz4Compressor {
             .buffer(&self.workspace.scratch)
             .buffer(&self.workspace.next_page)
             .u32(pages);
-        // SAFETY: input, output and index have the bytes that so many pages need, by `Batch::checked`, and the scratch
-        // those of the largest grid. The pages' places add up to at most the output, since the index was zeroed and
-        // nothing else writes it, by the caller's word; no other launch works in the scratch, since the zeroing waits
-        // for it.
+        // SAFETY: by `Batch::checked`, input, output and index are large enough for that many pages, and the scratch
+        // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
+        // and by the caller's guarantee nothing else writes it. No other launch uses the scratch memory, since the
+        // zeroing waits for the previous one.
         unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, pages), &args) }?;
         stream.record(&self.workspace.last_launch)
     }
 }
 
-/// Buffers with the room that so many pages need: made by [`checked`](Self::checked) alone.
+/// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
 struct Batch<'a> {
     input: &'a DeviceBuffer,
     pages: u32,
@@ -312,7 +315,7 @@ impl<'a> Batch<'a> {
         check_pages(pages)?;
         check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         Ok(Self { input, pages, output, index })
     }
 }

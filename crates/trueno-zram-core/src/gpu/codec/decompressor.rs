@@ -1,13 +1,14 @@
-//! The decompression kernel on packed pages that lie in device memory.
+//! The decompression kernel, for packed pages in device memory.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::Lz4WarpDecompressKernel;
 use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
-use super::{INDEX_ENTRY_BYTES, MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
@@ -16,7 +17,7 @@ use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
 use crate::page::PAGE_SIZE;
 
-/// Packed pages in device memory, on their way back.
+/// Packed pages in device memory, the input of a decompression.
 ///
 /// ```no_run
 /// # use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages};
@@ -29,15 +30,15 @@ use crate::page::PAGE_SIZE;
 pub struct PackedPages<'a> {
     /// The packed pages.
     pub bytes: &'a DeviceBuffer,
-    /// How many of the bytes are packed pages: a multiple of 16.
+    /// Length of the packed pages in bytes, a multiple of 16.
     pub len_bytes: u64,
-    /// A [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) a page.
+    /// The index: one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
     pub index: &'a DeviceBuffer,
-    /// How many pages.
+    /// The number of pages.
     pub pages: u32,
 }
 
-/// Buffers with the room that so many pages need: made by [`checked`](Self::checked) alone.
+/// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
 struct Batch<'a> {
     packed: PackedPages<'a>,
     output: &'a DeviceBuffer,
@@ -55,7 +56,7 @@ impl<'a> Batch<'a> {
             let (what, value) = ("packed length", needed_bytes);
             return Err(GpuError::Misaligned { what, value, align: PACK_ALIGN_BYTES });
         }
-        check_room("index", index.len_bytes(), pages, INDEX_ENTRY_BYTES)?;
+        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
         check_room("status", status.len_bytes(), pages, STATUS_BYTES)?;
         Ok(Self { packed, output, status })
@@ -88,12 +89,12 @@ pub struct Lz4Decompressor {
 }
 
 impl Lz4Decompressor {
-    /// With the device's best shape.
+    /// Creates a decompressor with the best shape for the device.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
     /// # let context = GpuContext::new(0)?;
-    /// let mut decompressor = Lz4Decompressor::new(&context)?; // made once: this compiles the kernel
+    /// let mut decompressor = Lz4Decompressor::new(&context)?; // create once: this compiles the kernel
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -103,7 +104,7 @@ impl Lz4Decompressor {
         Self::with_shape(context, BlockShape::best_for(context.info().compute_capability, context.limits()))
     }
 
-    /// With a shape of one's own choice.
+    /// Creates a decompressor with the given shape.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Decompressor};
@@ -113,7 +114,7 @@ impl Lz4Decompressor {
     /// ```
     ///
     /// # Errors
-    /// If the kernel cannot be loaded; in a shape that is too large for the device, for one.
+    /// If the kernel cannot be loaded, for example because the shape is too large for the device.
     pub fn with_shape(context: &GpuContext, shape: BlockShape) -> GpuResult<Self> {
         let kernel = Lz4WarpDecompressKernel::new(MAX_BATCH_PAGES)
             .with_target(shape.target)
@@ -122,13 +123,13 @@ impl Lz4Decompressor {
         Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)?, multiprocessors: None })
     }
 
-    /// The kernel on the device.
+    /// Returns the kernel loaded on the device.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
     /// # let context = GpuContext::new(0)?;
     /// let decompressor = Lz4Decompressor::new(&context)?;
-    /// println!("{} registers a thread", decompressor.loaded().attributes()?.registers);
+    /// println!("{} registers per thread", decompressor.loaded().attributes()?.registers);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -136,10 +137,10 @@ impl Lz4Decompressor {
         &self.loaded
     }
 
-    /// Takes no more than so many multiprocessors from here on, so that other kernels find room; `None` for all.
+    /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
     ///
-    /// The kernel's grid is cut to the blocks that so many hold. That is exact where a block fills a multiprocessor
-    /// ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    /// The grid is cut to the number of blocks that fit on that many multiprocessors. This is exact if a block fills a
+    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
@@ -153,8 +154,9 @@ impl Lz4Decompressor {
         self.multiprocessors = most;
     }
 
-    /// Queues the restoring of packed pages to `output`, with a [`PageStatus`](trueno_gpu::kernels::packed::PageStatus) each
-    /// in `status`. A page that is refused keeps what was at its place in `output`.
+    /// Queues the restoring of packed pages to `output` and writes a
+    /// [`PageStatus`](trueno_gpu::kernels::packed::PageStatus) per page to `status`. A rejected page leaves its part of
+    /// `output` unchanged.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
@@ -164,20 +166,20 @@ impl Lz4Decompressor {
     /// # let mut decompressor = Lz4Decompressor::new(&context)?;
     /// let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
-    /// // SAFETY: four buffers, used in one stream.
+    /// // SAFETY: four different buffers, used in one stream.
     /// unsafe { decompressor.decompress(&stream, packed, &output, &status) }?;
     /// let mut word = [0; 4];
-    /// stream.download(&status, 0, &mut word)?; // waits; 0 says that the page is restored
+    /// stream.download(&status, 0, &mut word)?; // waits; 0 means that the page was restored
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::ShortBuffer`], [`GpuError::Misaligned`] for a packed length that is no multiple of 16,
-    /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`], or what the driver says.
+    /// [`GpuError::ShortBuffer`]; [`GpuError::Misaligned`] if the packed length is not a multiple of 16;
+    /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`]; or the driver's error.
     ///
     /// # Safety
-    /// The packed bytes, the index, `output` and `status` are four buffers. Until the stream has run it, no other work writes
-    /// the packed bytes or the index. What they hold does not matter.
+    /// The packed bytes, the index, `output` and `status` are four different buffers. Until the stream has run the
+    /// kernel, no other work writes the packed bytes or the index. Their contents may be arbitrary.
     pub unsafe fn decompress(
         &mut self,
         stream: &Stream,
@@ -187,11 +189,11 @@ impl Lz4Decompressor {
     ) -> GpuResult<()> {
         let batch = Batch::checked(packed, output, status)?;
         self.zero(stream)?;
-        // SAFETY: the counter was zeroed just before in the same stream; the rest is the caller's word.
+        // SAFETY: the counter was zeroed just before in the same stream; the caller guarantees the rest.
         unsafe { self.queue_kernel(stream, batch) }
     }
 
-    /// The first part of [`decompress`](Self::decompress): queues the zeroing of the page counter.
+    /// The first half of [`decompress`](Self::decompress): queues the zeroing of the page counter.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
@@ -202,18 +204,18 @@ impl Lz4Decompressor {
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
     /// # let mut decompressor = Lz4Decompressor::new(&context)?;
     /// decompressor.zero(&stream)?;
-    /// // SAFETY: four buffers, used in one stream; `zero` came just before.
+    /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
     /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// What the driver says.
+    /// The driver's error.
     pub fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
         self.workspace.reset(stream)
     }
 
-    /// The second part of [`decompress`](Self::decompress): queues the kernel alone, so that it can be timed alone.
+    /// The second half of [`decompress`](Self::decompress): queues only the kernel, so that it can be timed on its own.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Lz4Decompressor, PackedPages, Stream};
@@ -226,7 +228,7 @@ impl Lz4Decompressor {
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
     /// decompressor.zero(&stream)?;
     /// stream.record(&start)?;
-    /// // SAFETY: four buffers, used in one stream; `zero` came just before.
+    /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
     /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
     /// stream.record(&end)?;
     /// end.wait()?;
@@ -235,10 +237,11 @@ impl Lz4Decompressor {
     /// ```
     ///
     /// # Errors
-    /// As of `decompress`.
+    /// The errors of `decompress`.
     ///
     /// # Safety
-    /// That of `decompress`; and [`zero`](Self::zero) was the last call before, with the same stream.
+    /// The requirements of `decompress`. In addition, [`zero`](Self::zero) was the last call before, with the same
+    /// stream.
     pub unsafe fn launch_zeroed(
         &mut self,
         stream: &Stream,
@@ -247,12 +250,12 @@ impl Lz4Decompressor {
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
         let batch = Batch::checked(packed, output, status)?;
-        // SAFETY: the caller's word.
+        // SAFETY: the caller upholds the requirements.
         unsafe { self.queue_kernel(stream, batch) }
     }
 
     /// # Safety
-    /// That of [`launch_zeroed`](Self::launch_zeroed).
+    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
     unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
         let Batch { packed, output, status } = batch;
         if packed.pages == 0 {
@@ -266,9 +269,9 @@ impl Lz4Decompressor {
             .buffer(status)
             .buffer(&self.workspace.next_page)
             .u32(packed.pages);
-        // SAFETY: all buffers have the bytes that so many pages need, by `Batch::checked`. The kernel checks every entry
-        // against the packed length and every block against the page; what it has checked does not change, by the
-        // caller's word.
+        // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
+        // against the packed length and every block against the page. By the caller's guarantee, checked data does not
+        // change.
         unsafe {
             self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, packed.pages), &args)
         }?;

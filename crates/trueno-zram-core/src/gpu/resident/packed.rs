@@ -2,7 +2,7 @@
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::{INDEX_ENTRY_BYTES, check_capacity, check_room, download, upload, zeroed};
+use super::{check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
 use crate::error::{Error, Result};
 use crate::gpu::bounded_drop::BoundedDrop;
@@ -15,9 +15,9 @@ use crate::page::{PAGE_SIZE, PageKind};
 
 /// Packed pages and their index in device memory.
 ///
-/// Made by [`GpuBatchCompressor::packed_on_device`](crate::gpu::GpuBatchCompressor::packed_on_device), and filled by a compression or by [`upload`](Self::upload).
-/// Pages lie in their order, at multiples of 16 bytes. The index has a
-/// [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) of 8 bytes for each. Dropping is as of
+/// Created by [`GpuBatchCompressor::packed_on_device`](crate::gpu::GpuBatchCompressor::packed_on_device), and filled by
+/// a compression or by [`upload`](Self::upload). Pages lie in order, at multiples of 16 bytes. The index has one
+/// [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) of 8 bytes per page. Dropping works as for
 /// [`DevicePages`](crate::gpu::DevicePages).
 ///
 /// ```no_run
@@ -38,12 +38,12 @@ pub struct PackedOnDevice {
     stream: Stream,
     pub(super) capacity: usize,
     pub(super) len: usize,
-    /// Of the packed pages; a multiple of 16.
+    /// Length of the packed pages, a multiple of 16.
     pub(super) len_bytes: usize,
 }
 
 impl PackedOnDevice {
-    /// Allocates device memory for as many packed pages, however well they pack. There are none at first.
+    /// Allocates device memory for that many packed pages, however well they compress. It holds no pages at first.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::{PackedOnDevice, raw::GpuContext};
@@ -53,18 +53,17 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if there is not as much memory, or for more than
-    /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
+    /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
         let stream = Stream::new(context)?;
         let bytes = zeroed(context, &stream, pages * PAGE_SIZE)?;
-        let index = zeroed(context, &stream, pages * INDEX_ENTRY_BYTES)?;
+        let index = zeroed(context, &stream, pages * PackedEntry::BYTES)?;
         stream.synchronize()?;
         Ok(Self { bytes, index, stream, capacity: pages, len: 0, len_bytes: 0 })
     }
 
-    /// How many pages there is room for.
+    /// Returns the number of pages that fit.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -78,7 +77,7 @@ impl PackedOnDevice {
         self.capacity
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -93,12 +92,12 @@ impl PackedOnDevice {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
     /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
-    /// assert!(compressor.packed_on_device(100)?.is_empty(), "nothing was packed yet");
+    /// assert!(compressor.packed_on_device(100)?.is_empty(), "no pages packed yet");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -106,14 +105,15 @@ impl PackedOnDevice {
         self.len == 0
     }
 
-    /// Bytes from the start of the first packed page to the end of the last, up to a multiple of 16.
+    /// Returns the number of bytes from the start of the first packed page to the end of the last, rounded up to a
+    /// multiple of 16.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
     /// # let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
     /// let (pages, mut packed) = (compressor.device_pages(3)?, compressor.packed_on_device(3)?);
     /// compressor.compress_resident(&pages, &mut packed)?;
-    /// assert_eq!(packed.len_bytes(), 48, "three words, each in 16 bytes");
+    /// assert_eq!(packed.len_bytes(), 48, "three words of 16 bytes each");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -121,7 +121,7 @@ impl PackedOnDevice {
         self.len_bytes
     }
 
-    /// Where the packed pages lie on the device. For kernels of the user's own, to read.
+    /// Returns the address of the packed pages on the device. For custom kernels, to read.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -135,7 +135,7 @@ impl PackedOnDevice {
         self.bytes.address()
     }
 
-    /// Where the index lies on the device. For kernels of the user's own, to read.
+    /// Returns the address of the index on the device. For custom kernels, to read.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -149,7 +149,7 @@ impl PackedOnDevice {
         self.index.address()
     }
 
-    /// Copies the packed pages to the host, and checks every entry of their index.
+    /// Copies the packed pages to the host and checks every entry of their index.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -162,9 +162,9 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if a copy fails, or the index does not describe packed pages.
+    /// [`Error::Gpu`] if a copy fails or the index does not describe packed pages.
     pub fn download(&self) -> Result<CompressedBatch> {
-        let mut index = vec![0; self.len * INDEX_ENTRY_BYTES];
+        let mut index = vec![0; self.len * PackedEntry::BYTES];
         let mut bytes = vec![0; self.len_bytes];
         download(&self.stream, &self.index, &mut index)?;
         download(&self.stream, &self.bytes, &mut bytes)?;
@@ -180,7 +180,7 @@ impl PackedOnDevice {
         CompressedBatch::from_parts(bytes, entries)
     }
 
-    /// Copies compressed pages of the host there, packed as the kernels want them, and waits.
+    /// Copies compressed pages from the host, packed as the kernels expect them, and waits.
     ///
     /// ```no_run
     /// # use trueno_zram_core::{CpuBatchCompressor, gpu::{GpuBatchCompressor, GpuBatchConfig}};
@@ -192,8 +192,8 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many; [`Error::InPage`] with [`Error::Unsupported`] for a page held
-    /// as a Zstandard frame; [`Error::Gpu`] if a copy fails. After an error there are no pages.
+    /// [`Error::PageCount`] if the pages do not fit; [`Error::InPage`] with [`Error::Unsupported`] for a page held as a
+    /// Zstandard frame; [`Error::Gpu`] if a copy fails. After an error there are no pages.
     pub fn upload(&mut self, batch: &CompressedBatch) -> Result<()> {
         check_room(batch.len(), self.capacity)?;
         let (bytes, index) = packed_for_device(batch)?;
@@ -204,24 +204,24 @@ impl PackedOnDevice {
         Ok(())
     }
 
-    /// One page as it is held, for the CPU to look at.
+    /// Returns one page as it is held, for inspection by the CPU.
     pub(crate) fn page(&self, page: usize) -> Result<(PageKind, Vec<u8>)> {
-        let mut bits = [0; INDEX_ENTRY_BYTES];
-        self.stream.download(&self.index, page * INDEX_ENTRY_BYTES, &mut bits)?;
+        let mut bits = [0; PackedEntry::BYTES];
+        self.stream.download(&self.index, page * PackedEntry::BYTES, &mut bits)?;
         let entry = PackedEntry::from_bits(u64::from_le_bytes(bits));
         let wrong = GpuError::WrongIndex { page, bits: entry.bits() };
         let checked = checked_entry(entry, entry.offset_bytes(), self.len_bytes).ok_or(wrong)?;
-        let start = usize::try_from(checked.offset).expect("checked against the packed length");
+        let start = usize::try_from(checked.offset).expect("the offset was checked against the packed length");
         let mut bytes = vec![0; usize::from(checked.len_bytes)];
         self.stream.download(&self.bytes, start, &mut bytes)?;
         Ok((checked.kind, bytes))
     }
 }
 
-/// A batch as the kernels want it: packed pages, and their index.
+/// Packs a batch for the kernels: returns the packed pages and their index.
 fn packed_for_device(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>)> {
     let mut bytes = Vec::with_capacity(batch.arena().len() + batch.len() * PACK_ALIGN_BYTES as usize);
-    let mut index = Vec::with_capacity(batch.len() * INDEX_ENTRY_BYTES);
+    let mut index = Vec::with_capacity(batch.len() * PackedEntry::BYTES);
     for (number, page) in batch.iter().enumerate() {
         let unknown = || {
             let what = format!("a page held as {}", page.kind());
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::page::PageData;
 
-    /// A batch of pages that claim to be held so; what their bytes say is not looked at here.
+    /// Creates a batch with pages of the given kinds and lengths. Their contents do not matter here.
     fn held(pages: &[(PageKind, usize)]) -> CompressedBatch {
         let mut batch = CompressedBatch::new();
         for (number, (kind, len_bytes)) in pages.iter().enumerate() {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_packed_at_multiples_of_16_and_every_entry_holds() {
+    fn packs_pages_at_multiples_of_16_with_valid_entries() {
         use PageKind::{Lz4, Raw, SameFilled};
         let pages = [(SameFilled, 8), (Lz4, 1), (Raw, 4096), (Lz4, 4095), (Lz4, 16), (Lz4, 17), (SameFilled, 8)];
         let batch = held(&pages);
@@ -260,19 +260,19 @@ mod tests {
         let mut end = 0;
         for (number, bits) in index.as_chunks().0.iter().enumerate() {
             let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
-            let found = checked_entry(entry, end, bytes.len()).expect("it starts where the one before ended");
+            let found = checked_entry(entry, end, bytes.len()).expect("an entry starts where the previous one ends");
             let start = usize::try_from(found.offset).unwrap();
             let page = batch.get(number).unwrap();
             assert_eq!(found.kind, page.kind());
             assert_eq!(&bytes[start..start + usize::from(found.len_bytes)], page.bytes());
             end = next_place(found);
         }
-        assert_eq!((index.len(), end), (pages.len() * INDEX_ENTRY_BYTES, bytes.len() as u64));
-        assert!(bytes.len() <= pages.len() * PAGE_SIZE, "as much as there is room for");
+        assert_eq!((index.len(), end), (pages.len() * PackedEntry::BYTES, bytes.len() as u64));
+        assert!(bytes.len() <= pages.len() * PAGE_SIZE, "the packed pages fit in the buffer");
     }
 
     #[test]
-    fn raw_pages_alone_fill_the_room_and_no_more() {
+    fn raw_pages_exactly_fill_the_buffer() {
         let (bytes, _) = packed_for_device(&held(&[(PageKind::Raw, 4096); 3])).unwrap();
         assert_eq!(bytes.len(), 3 * PAGE_SIZE);
         let (bytes, _) = packed_for_device(&held(&[(PageKind::Lz4, 4095); 3])).unwrap();
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zstandard_page_is_refused_by_its_number() {
+    fn rejects_a_zstandard_page_by_number() {
         let refused = packed_for_device(&held(&[(PageKind::SameFilled, 8), (PageKind::Zstd, 100)]));
         let Err(Error::InPage { index: 1, error }) = refused else { panic!("{refused:?}") };
         assert!(matches!(*error, Error::Unsupported { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Pages in device memory, as they are.
+//! Uncompressed pages in device memory.
 
 use super::{STATUS_BYTES, check_capacity, check_room, download, upload, zeroed};
 use crate::error::{Error, Result};
@@ -10,10 +10,10 @@ use crate::page::{PAGE_SIZE, Page};
 
 /// Pages in device memory.
 ///
-/// Made by [`GpuBatchCompressor::device_pages`](crate::gpu::GpuBatchCompressor::device_pages); filled by [`upload`](Self::upload), or by kernels of the
-/// user's own that take [`address`](Self::address). Those must be done before a call here uses the pages: the streams of the two
-/// do not wait for each other. Dropping waits for all kernels of the context, but not for ever: what is not freed after 10
-/// seconds is freed when they end.
+/// Created by [`GpuBatchCompressor::device_pages`](crate::gpu::GpuBatchCompressor::device_pages), and filled by
+/// [`upload`](Self::upload) or by custom kernels that write to [`address`](Self::address). Such kernels must be done
+/// before a call here uses the pages: their stream and ours do not wait for each other. Dropping waits for all kernels
+/// of the context, but no longer than 10 seconds. Memory not freed by then is freed when the kernels end.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -21,7 +21,7 @@ use crate::page::{PAGE_SIZE, Page};
 /// let mut compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
 /// let mut pages = compressor.device_pages(1000)?;
 /// let mut packed = compressor.packed_on_device(1000)?;
-/// pages.upload(&[[7; 4096]; 1000])?; // or leave it to a kernel that writes to `pages.address()`
+/// pages.upload(&[[7; 4096]; 1000])?; // or let a kernel write to `pages.address()`
 /// compressor.compress_resident(&pages, &mut packed)?;
 /// println!("{} bytes at {:#x}", packed.len_bytes(), packed.address());
 /// # Ok::<(), trueno_zram_core::Error>(())
@@ -29,7 +29,7 @@ use crate::page::{PAGE_SIZE, Page};
 #[derive(Debug)]
 pub struct DevicePages {
     pub(super) memory: BoundedDrop<DeviceBuffer>,
-    /// What became of each page when it was restored. It is here, since restoring takes `&mut` of this.
+    /// The result of restoring each page. It is stored here because restoring takes `&mut self`.
     pub(super) status: BoundedDrop<DeviceBuffer>,
     pub(super) stream: Stream,
     pub(super) capacity: usize,
@@ -37,7 +37,7 @@ pub struct DevicePages {
 }
 
 impl DevicePages {
-    /// Allocates device memory for pages, all zero.
+    /// Allocates zeroed device memory for that many pages.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::{DevicePages, raw::GpuContext};
@@ -48,8 +48,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if there is not as much memory, or for more than
-    /// [`MAX_BATCH_PAGES`](crate::gpu::raw::MAX_BATCH_PAGES).
+    /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
         let stream = Stream::new(context)?;
@@ -59,7 +58,7 @@ impl DevicePages {
         Ok(Self { memory, status, stream, capacity: pages, len: pages })
     }
 
-    /// How many pages there are.
+    /// Returns the number of pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -72,7 +71,7 @@ impl DevicePages {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -85,7 +84,7 @@ impl DevicePages {
         self.len == 0
     }
 
-    /// How many pages there is room for.
+    /// Returns the number of pages that fit.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -100,26 +99,26 @@ impl DevicePages {
         self.capacity
     }
 
-    /// Uses the first `pages` pages of those that there is room for.
+    /// Uses only the first `pages` of the allocated pages.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
     /// # let compressor = GpuBatchCompressor::new(GpuBatchConfig::default())?;
     /// let mut pages = compressor.device_pages(100)?;
-    /// pages.set_len(60)?; // a kernel has filled so many
+    /// pages.set_len(60)?; // a kernel has filled 60 pages
     /// assert!(pages.set_len(101).is_err());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many.
+    /// [`Error::PageCount`] if fewer pages were allocated.
     pub fn set_len(&mut self, pages: usize) -> Result<()> {
         check_room(pages, self.capacity)?;
         self.len = pages;
         Ok(())
     }
 
-    /// Copies pages there, and waits. They are the pages from here on, as many as they are.
+    /// Copies pages to the device and waits. They replace the previous pages, and their number becomes the new length.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -131,7 +130,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there is no room for as many, [`Error::Gpu`] if the copy fails.
+    /// [`Error::PageCount`] if the pages do not fit; [`Error::Gpu`] if the copy fails.
     pub fn upload(&mut self, pages: &[Page]) -> Result<()> {
         check_room(pages.len(), self.capacity)?;
         upload(&self.stream, &self.memory, pages.as_flattened())?;
@@ -139,7 +138,7 @@ impl DevicePages {
         Ok(())
     }
 
-    /// Copies all pages from there, and waits.
+    /// Copies all pages to the host and waits.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -152,7 +151,7 @@ impl DevicePages {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if there are not exactly as many, [`Error::Gpu`] if the copy fails.
+    /// [`Error::PageCount`] if the destination has a different number of pages; [`Error::Gpu`] if the copy fails.
     pub fn download(&self, pages: &mut [Page]) -> Result<()> {
         if pages.len() != self.len {
             return Err(Error::PageCount { batch_pages: self.len, destination_pages: pages.len() });
@@ -160,12 +159,13 @@ impl DevicePages {
         Ok(download(&self.stream, &self.memory, pages.as_flattened_mut())?)
     }
 
-    /// Puts one page in its place, and waits.
+    /// Copies one page to its position and waits.
     pub(crate) fn put(&mut self, number: usize, page: &Page) -> Result<()> {
         Ok(self.stream.upload(&self.memory, number * PAGE_SIZE, page)?)
     }
 
-    /// Where the first page lies on the device; the others follow, 4096 bytes each. For kernels of the user's own.
+    /// Returns the address of the first page on the device. The others follow at intervals of 4096 bytes. For custom
+    /// kernels.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};

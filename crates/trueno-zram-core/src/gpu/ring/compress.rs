@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rayon::ThreadPool;
 
-use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
 use super::into_pinned::IntoPinned;
 use super::piece::{Piece, PieceMemory};
 use super::slot::{HostMemory, IndexCopy, Slot};
@@ -16,8 +16,8 @@ use crate::page::{PAGE_SIZE, Page};
 use crate::progress::Progress;
 use crate::same_filled;
 
-impl<D: Device> Ring<D> {
-    /// Compresses pages that lie anywhere: all cores copy them to page-locked memory first.
+impl<D: RingDevice> Ring<D> {
+    /// Compresses pages in any memory: workers copy them to page-locked memory first.
     pub(crate) fn compress(
         &mut self,
         pool: &ThreadPool,
@@ -25,13 +25,13 @@ impl<D: Device> Ring<D> {
         sink: &mut impl Deliver<D>,
         progress: &dyn Progress,
     ) -> Outcome {
-        if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In), HostMemory::PackedOut]) {
+        if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In), HostMemory::Output]) {
             return Outcome::failed(error);
         }
         self.drive(pool, pages.len(), Some(&StagePages(pages)), &mut Staged, sink, progress)
     }
 
-    /// Compresses pages that lie in page-locked memory already.
+    /// Compresses pages in page-locked memory.
     pub(crate) fn compress_pinned(
         &mut self,
         pool: &ThreadPool,
@@ -40,14 +40,14 @@ impl<D: Device> Ring<D> {
         sink: &mut impl Deliver<D>,
         progress: &dyn Progress,
     ) -> Outcome {
-        if let Err(error) = self.ensure(&[HostMemory::PackedOut]) {
+        if let Err(error) = self.ensure(&[HostMemory::Output]) {
             return Outcome::failed(error);
         }
         self.drive(pool, len, None::<&NoStage>, &mut FromPinned(pages), sink, progress)
     }
 
-    /// Compresses pages that lie in page-locked memory to page-locked memory that has room for as many: the device fetches
-    /// the ones and puts the others.
+    /// Compresses pages in page-locked memory to page-locked memory with room for as many: the device reads and writes both
+    /// by itself.
     pub(crate) fn compress_all_pinned(
         &mut self,
         pool: &ThreadPool,
@@ -63,15 +63,15 @@ impl<D: Device> Ring<D> {
 }
 
 /// Where packed pages go.
-pub(crate) struct PackedTo<'a, D: Device> {
+pub(crate) struct PackedTo<'a, D: RingDevice> {
     pub(crate) memory: &'a mut D::Pinned,
     pub(crate) index: &'a mut Vec<IndexEntry>,
 }
 
-/// Copies pages into page-locked memory, but for those that are same-filled.
+/// Copies pages into page-locked memory, except same-filled ones.
 struct StagePages<'a>(&'a [Page]);
 
-impl<D: Device> Stage<D> for StagePages<'_> {
+impl<D: RingDevice> Stage<D> for StagePages<'_> {
     fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()> {
         let pages = &self.0[piece.range.clone()];
         // Most pages differ in their first words: this reads little, and what it reads is copied next.
@@ -106,8 +106,10 @@ struct AllPinned<'a, P> {
     end: usize,
 }
 
-impl<D: Device> Submit<D> for Staged {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+impl<D: RingDevice> Submit<D> for Staged {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::First
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         device.mark(&slot.device, Mark::H2dStart)?;
@@ -124,8 +126,10 @@ impl<D: Device> Submit<D> for Staged {
     }
 }
 
-impl<D: Device> Submit<D> for FromPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+impl<D: RingDevice> Submit<D> for FromPinned<'_, D::Pinned> {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::First
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         upload_pinned(device, slot, self.0)?;
@@ -141,8 +145,10 @@ impl<D: Device> Submit<D> for FromPinned<'_, D::Pinned> {
     }
 }
 
-impl<D: Device> Submit<D> for AllPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::Apart;
+impl<D: RingDevice> Submit<D> for AllPinned<'_, D::Pinned> {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::First
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         upload_pinned(device, slot, self.from)?;
@@ -164,24 +170,24 @@ impl<D: Device> Submit<D> for AllPinned<'_, D::Pinned> {
     }
 }
 
-/// Queues the copy of the slot's pages from where all pages are.
-fn upload_pinned<D: Device>(device: &mut D, slot: &mut Slot<D>, from: &mut D::Pinned) -> GpuResult<()> {
+/// Queues the copy of the slot's pages from the caller's page-locked memory.
+fn upload_pinned<D: RingDevice>(device: &mut D, slot: &mut Slot<D>, from: &mut D::Pinned) -> GpuResult<()> {
     let part = slot.range.start * PAGE_SIZE..slot.range.end * PAGE_SIZE;
     device.mark(&slot.device, Mark::H2dStart)?;
     device.upload(&slot.device, Buffer::Pages, 0, from, part)
 }
 
-fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn start_kernel<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.mark(&slot.device, Mark::H2dEnd)?;
     device.compress(&slot.device, slot.crossing_u32())?;
     slot.download_index(device)
 }
 
-fn download_packed<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn download_packed<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     slot.read_packed_bytes()?;
     let part = 0..slot.packed_bytes;
     device.mark(&slot.device, Mark::D2hStart)?;
-    let to = slot.packed_out.as_mut().expect("a run ensures what it uses");
+    let to = slot.output.as_mut().expect("a call ensures what it uses");
     device.download(Queue::D2h, &slot.device, Buffer::Packed, 0, to, part)?;
     device.mark(&slot.device, Mark::D2hEnd)
 }

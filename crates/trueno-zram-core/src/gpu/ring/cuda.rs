@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::Mode;
+use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::codec::{Lz4Compressor, Lz4Decompressor, PackedPages};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
@@ -25,13 +26,13 @@ pub struct Cuda {
     compute: Stream,
     d2h: Stream,
     compressor: Lz4Compressor,
-    /// Made when it is first needed: to compile a kernel takes a tenth of a second.
+    /// Made when it is first needed: compiling a kernel takes a tenth of a second.
     decompressor: Option<Lz4Decompressor>,
     multiprocessors: Option<NonZeroU32>,
 }
 
 impl Cuda {
-    /// Compiles the compression kernel for the device. The kernels take no more than so many multiprocessors.
+    /// Compiles the compression kernel for the device. Kernels use at most `multiprocessors` of it.
     pub(crate) fn new(context: &GpuContext, mode: Mode, multiprocessors: Option<NonZeroU32>) -> GpuResult<Self> {
         let mut compressor = Lz4Compressor::new(context, mode)?;
         compressor.limit_multiprocessors(multiprocessors);
@@ -50,12 +51,12 @@ impl Cuda {
         &self.context
     }
 
-    /// What runs a compression on pages that lie on the device.
+    /// The stream and the kernel for pages that are on the device already.
     pub(crate) fn compressor(&mut self) -> (&Stream, &mut Lz4Compressor) {
         (&self.compute, &mut self.compressor)
     }
 
-    /// What runs a decompression on pages that lie on the device.
+    /// The stream and the kernel for packed pages that are on the device already.
     pub(crate) fn decompressor(&mut self) -> GpuResult<(&Stream, &mut Lz4Decompressor)> {
         let decompressor = match self.decompressor.take() {
             Some(ready) => ready,
@@ -102,7 +103,7 @@ impl CudaSlot {
     }
 }
 
-impl Device for Cuda {
+impl RingDevice for Cuda {
     const NAME: &'static str = "gpu";
     const DESCRIPTION: &'static str = "GPU";
 
@@ -110,7 +111,7 @@ impl Device for Cuda {
     type Slot = CudaSlot;
 
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<PinnedBuffer> {
-        // Lines that lie written in some core's cache slow the GPU's reads to less than half.
+        // The GPU reads at less than half its speed what lies modified in a core's cache.
         let caching = match role {
             HostRole::Staging => HostCaching::WriteCombined,
             HostRole::Shared => HostCaching::Cached,
@@ -129,7 +130,7 @@ impl Device for Cuda {
         Ok(CudaSlot {
             pages: buffer(PAGE_SIZE)?,
             packed: buffer(PAGE_SIZE)?,
-            index: buffer(size_of::<u64>())?,
+            index: buffer(PackedEntry::BYTES)?,
             status: buffer(size_of::<u32>())?,
             marks: [mark()?, mark()?, mark()?, mark()?, mark()?, mark()?, mark()?],
         })

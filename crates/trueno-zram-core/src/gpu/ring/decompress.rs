@@ -6,11 +6,11 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
 
-use super::device::{Buffer, Device, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::{next_place, packed_kind};
 use super::pack::{Crossing, Pack};
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
-use super::slot::{HostMemory, INDEX_ENTRY_BYTES, IndexCopy, STATUS_BYTES, Slot};
+use super::slot::{HostMemory, IndexCopy, STATUS_BYTES, Slot};
 use super::stages::{Deliver, NoStage, Submit};
 use super::{Outcome, Ring};
 use crate::arena::{CompressedBatch, IndexEntry};
@@ -25,7 +25,7 @@ pub(crate) enum CompressedPages<'a> {
     Values(&'a [CompressedPage]),
     /// Anywhere in memory.
     Borrowed(&'a [PageData<'a>]),
-    /// Bytes, and an index that fits them.
+    /// Bytes with an index into them.
     Parts {
         arena: &'a [u8],
         index: &'a [IndexEntry],
@@ -65,31 +65,31 @@ impl<'a> From<&'a CompressedBatch> for CompressedPages<'a> {
     }
 }
 
-/// How a run ended, and which pages it left to others: those that the device refused, and those it does not know.
+/// How a call ended, and which pages it left: those that the device refused, and those of unknown kind.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     pub(crate) outcome: Outcome,
-    /// In no order.
+    /// In any order.
     pub(crate) left: Vec<usize>,
 }
 
 impl Restored {
     fn new(outcome: Outcome, mut left: Vec<usize>) -> Self {
-        // Behind those that are done, all are left.
+        // All pages after `pages_done` are left anyway.
         left.retain(|page| *page < outcome.pages_done);
         Self { outcome, left }
     }
 }
 
-/// Packed pages in page-locked memory, one after the other, each at a multiple of what the kernel wants.
-pub(crate) struct PackedFrom<'a, D: Device> {
+/// Packed pages in page-locked memory, one after the other, each aligned as the kernel needs it.
+pub(crate) struct PackedFrom<'a, D: RingDevice> {
     pub(crate) memory: &'a mut D::Pinned,
-    /// None is a Zstandard frame.
+    /// No entry is a Zstandard frame.
     pub(crate) index: &'a [IndexEntry],
 }
 
-impl<D: Device> Ring<D> {
-    /// Restores pages to anywhere: all cores take them out of page-locked memory.
+impl<D: RingDevice> Ring<D> {
+    /// Restores pages to any memory: workers copy them out of page-locked memory.
     pub(crate) fn decompress(
         &mut self,
         pool: &ThreadPool,
@@ -124,7 +124,7 @@ impl<D: Device> Ring<D> {
         Restored::new(outcome, sink.left)
     }
 
-    /// Restores packed pages in page-locked memory to more of it: the device fetches the ones and puts the others.
+    /// Restores packed pages in page-locked memory to page-locked memory: the device reads and writes both by itself.
     pub(crate) fn decompress_all_pinned(
         &mut self,
         pool: &ThreadPool,
@@ -146,14 +146,16 @@ struct ToStaging;
 /// Queues a decompression to the caller's page-locked memory.
 struct ToPinned<'a, P>(&'a mut P);
 
-/// Queues a decompression to the caller's page-locked memory from more of it.
-struct AllPinned<'a, D: Device> {
+/// Queues a decompression from and to the caller's page-locked memory.
+struct AllPinned<'a, D: RingDevice> {
     from: PackedFrom<'a, D>,
     to: &'a mut D::Pinned,
 }
 
-impl<D: Device> Submit<D> for ToStaging {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+impl<D: RingDevice> Submit<D> for ToStaging {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         start_kernel(device, slot)
@@ -170,8 +172,10 @@ impl<D: Device> Submit<D> for ToStaging {
     }
 }
 
-impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+impl<D: RingDevice> Submit<D> for ToPinned<'_, D::Pinned> {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         start_kernel(device, slot)
@@ -186,14 +190,16 @@ impl<D: Device> Submit<D> for ToPinned<'_, D::Pinned> {
     }
 }
 
-impl<D: Device> Submit<D> for AllPinned<'_, D> {
-    const INDEX_COPY: IndexCopy = IndexCopy::None;
+impl<D: RingDevice> Submit<D> for AllPinned<'_, D> {
+    fn index_copy(&self) -> IndexCopy {
+        IndexCopy::None
+    }
 
     fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
         let entries = &self.from.index[slot.range.clone()];
         let start = entries[0].offset;
         let mut end = start;
-        let index = slot.index.bytes_mut()?.as_chunks_mut::<INDEX_ENTRY_BYTES>().0;
+        let index = slot.index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
         for (entry, packed) in entries.iter().zip(index) {
             let kind = packed_kind(entry.kind).expect("page-locked batches hold what the kernel knows");
             *packed = PackedEntry::new(entry.offset - start, entry.len_bytes, kind).bits().to_le_bytes();
@@ -215,16 +221,16 @@ impl<D: Device> Submit<D> for AllPinned<'_, D> {
     }
 }
 
-/// Queues the copy of the slot's pages to where all pages go.
-fn download_pinned<D: Device>(device: &mut D, slot: &mut Slot<D>, to: &mut D::Pinned) -> GpuResult<()> {
+/// Queues the copy of the slot's pages to the caller's page-locked memory.
+fn download_pinned<D: RingDevice>(device: &mut D, slot: &mut Slot<D>, to: &mut D::Pinned) -> GpuResult<()> {
     let part = slot.range.start * PAGE_SIZE..slot.range.end * PAGE_SIZE;
     device.mark(&slot.device, Mark::D2hStart)?;
     device.download(Queue::D2h, &slot.device, Buffer::Pages, 0, to, part)?;
     download_status(device, slot)
 }
 
-fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
-    let index = slot.index.bytes_mut()?.as_chunks_mut::<INDEX_ENTRY_BYTES>().0;
+pub(super) fn start_kernel<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+    let index = slot.index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
     for piece in &slot.pieces[..slot.pieces_used] {
         index[piece.first_place..][..piece.crossing].copy_from_slice(&piece.index);
     }
@@ -241,32 +247,32 @@ fn start_kernel<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> 
 }
 
 /// Queues the copy of the index, and the kernel.
-fn launch<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
-    device.upload(&slot.device, Buffer::Index, 0, &mut slot.index, 0..slot.crossing * INDEX_ENTRY_BYTES)?;
+pub(super) fn launch<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+    device.upload(&slot.device, Buffer::Index, 0, &mut slot.index, 0..slot.crossing * PackedEntry::BYTES)?;
     device.mark(&slot.device, Mark::H2dEnd)?;
     device.decompress(&slot.device, slot.packed_bytes, slot.crossing_u32())
 }
 
-fn download_status<D: Device>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+pub(super) fn download_status<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     let part = 0..slot.crossing * STATUS_BYTES;
     device.download(Queue::D2h, &slot.device, Buffer::Status, 0, &mut slot.status, part)?;
     device.mark(&slot.device, Mark::D2hEnd)
 }
 
-/// Whether the device restored the page at that place.
-fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
+/// Returns whether the device restored the page at `place`.
+pub(super) fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
     PageStatus::from_code(u32::from_le_bytes(status[place])) == Some(PageStatus::Restored)
 }
 
-/// Takes restored pages out of page-locked memory, and makes those that did not cross the bus.
+/// Copies restored pages out of page-locked memory, and makes those that did not cross the bus.
 struct ToPages<'a> {
     from: CompressedPages<'a>,
-    /// Places that no slot has.
+    /// Places not yet given to a slot.
     to: &'a mut [Page],
     left: Vec<usize>,
 }
 
-impl<D: Device> Deliver<D> for ToPages<'_> {
+impl<D: RingDevice> Deliver<D> for ToPages<'_> {
     type Share = Self;
 
     fn share(&mut self, slot: &Slot<D>) -> Option<Self> {
@@ -290,8 +296,8 @@ impl<D: Device> Deliver<D> for ToPages<'_> {
     }
 }
 
-/// Fills the pages of a piece; the numbers of those left.
-fn restore_piece<D: Device>(
+/// Fills the pages of a piece. Returns the numbers of those left.
+fn restore_piece<D: RingDevice>(
     from: CompressedPages<'_>,
     piece: &mut Piece<D>,
     status: &[[u8; STATUS_BYTES]],
@@ -316,13 +322,13 @@ fn restore_piece<D: Device>(
     Ok(left)
 }
 
-/// Notes which pages the device did not restore; the others are in their places.
+/// Collects the pages that the device did not restore. The others are in their places.
 #[derive(Default)]
 struct InPlace {
     left: Vec<usize>,
 }
 
-impl<D: Device> Deliver<D> for InPlace {
+impl<D: RingDevice> Deliver<D> for InPlace {
     type Share = Self;
 
     fn share(&mut self, _slot: &Slot<D>) -> Option<Self> {

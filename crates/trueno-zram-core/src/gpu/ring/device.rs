@@ -9,9 +9,9 @@ use crate::gpu::error::GpuResult;
 /// A device that pages can be sent through.
 ///
 /// Calls that copy or launch return at once: what they queue runs later, in the order of its [`Queue`]. A [`Mark`] says how
-/// far a queue has come. Three things stand behind it: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
+/// far a queue has come. There are three implementations: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
 /// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
-pub trait Device: fmt::Debug + Send + 'static {
+pub trait RingDevice: fmt::Debug + Send + 'static {
     /// The short name of compressors on such a device.
     const NAME: &'static str;
     /// What messages call such a device.
@@ -19,13 +19,13 @@ pub trait Device: fmt::Debug + Send + 'static {
 
     /// Page-locked host memory.
     type Pinned: PinnedMemory;
-    /// Device memory and marks of one slot of the ring.
+    /// RingDevice memory and marks of one slot of the ring.
     type Slot: fmt::Debug + Send + 'static;
 
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
-    /// Makes host memory usable here that another device of the kind may have allocated; refused while that one may still copy
-    /// from or to it.
+    /// Makes host memory usable here that another device of the kind may have allocated. Refused while that device may still
+    /// copy from or to it.
     fn adopt(&self, memory: &mut Self::Pinned) -> GpuResult<()>;
     /// Allocates device memory for a batch of up to `pages` pages.
     fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
@@ -58,36 +58,35 @@ pub trait Device: fmt::Debug + Send + 'static {
 
     /// Queues a mark.
     fn mark(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<()>;
-    /// Whether a mark is reached; those never queued are.
+    /// Returns whether a mark is reached. A mark that was never queued is.
     fn is_reached(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<bool>;
     /// The device's time between two marks that are reached.
     fn elapsed(&self, slot: &Self::Slot, from: Mark, to: Mark) -> GpuResult<Duration>;
 
-    /// Waits until nothing that was queued is still to run.
+    /// Waits until all queued work has run.
     fn drain(&self, time_limit: Duration) -> GpuResult<()>;
-    /// Never to be used again: what it still does cannot be waited for.
+    /// Ends the use of the device for good. What it still does cannot be waited for.
     fn give_up(&self, reason: &str);
-    /// Why it can be used no more, if it cannot.
+    /// The reason why the device cannot be used any more, if there is one.
     fn loss(&self) -> Option<String>;
 }
 
-/// Page-locked host memory, seen by the CPU when no copy is in its way.
+/// Page-locked host memory. The CPU sees it while no copy uses it.
 pub trait PinnedMemory: fmt::Debug + Send + 'static {
     /// The bytes, once nothing writes them.
     fn bytes(&self) -> GpuResult<&[u8]>;
     /// The bytes, once nothing reads or writes them.
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]>;
-    /// Finds out whether copies are still under way. If not, the bytes are within reach from here on, whatever becomes of
-    /// the device.
+    /// Waits until no copy is in progress. If that succeeds, the bytes stay within reach, whatever happens to the device.
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()>;
 }
 
 /// What the CPU does with page-locked memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostRole {
-    /// It only ever writes it, front to back.
+    /// The CPU only writes it, front to back.
     Staging,
-    /// It reads it, too.
+    /// The CPU reads it, too.
     Shared,
 }
 
@@ -98,13 +97,13 @@ pub enum Buffer {
     Pages,
     /// Packed pages.
     Packed,
-    /// 8 bytes a page.
+    /// 8 bytes per page.
     Index,
-    /// 4 bytes a page.
+    /// 4 bytes per page.
     Status,
 }
 
-/// Where work is queued. Each runs in its order, and beside the others.
+/// Where work is queued. Each queue runs in order, in parallel with the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Copies to the device.
@@ -135,10 +134,10 @@ pub enum Mark {
 }
 
 impl Mark {
-    /// How many there are.
+    /// The number of marks.
     pub const COUNT: usize = 7;
 
-    /// The queue it is a mark of.
+    /// The queue that reaches it.
     #[must_use]
     pub fn queue(self) -> Queue {
         match self {

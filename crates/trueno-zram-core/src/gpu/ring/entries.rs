@@ -1,8 +1,8 @@
-//! Where a slot's compressed pages lie: what the kernel wrote, checked, and the pages that never went to the device.
+//! The index of a slot's compressed pages: the kernel's entries, checked, and pages that never went to the device.
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::device::{Device, PinnedMemory};
+use super::device::{PinnedMemory, RingDevice};
 use super::slot::Slot;
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -12,23 +12,23 @@ use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
 const FILL_LEN_BYTES: u16 = 8;
 const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 
-/// The bytes that hold a slot's pages, which are in its own memory, and where each lies in them. Fill words are put behind
-/// the packed pages: each of their pages left 4096 bytes of room.
-pub(super) fn listed<D: Device>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
-    let mut memory = slot.packed_out.take().expect("a run ensures what it uses");
+/// Returns the bytes that hold a slot's pages, in its own memory, and where each page lies in them. Fill words go behind the
+/// packed pages: each same-filled page left 4096 bytes of room.
+pub(super) fn listed<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
+    let mut memory = slot.output.take().expect("a call ensures what it uses");
     let packed_bytes = slot.packed_bytes;
     let listed = memory.bytes_mut().and_then(|bytes| list_entries(slot, &mut bytes[packed_bytes..]));
-    let memory = slot.packed_out.insert(memory);
+    let memory = slot.output.insert(memory);
     Ok((&memory.bytes()?[..listed?], &slot.entries))
 }
 
-/// Makes a slot's index entries, which count from the start of its packed pages. Fill words go to `words`, which lies behind
-/// these. The bytes that hold all of them.
-pub(super) fn list_entries<D: Device>(slot: &mut Slot<D>, words: &mut [u8]) -> GpuResult<usize> {
+/// Makes a slot's index entries, relative to the start of its packed pages. Fill words go to `words`, which lies behind them.
+/// Returns the number of bytes used.
+pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>, words: &mut [u8]) -> GpuResult<usize> {
     let Slot { entries, index, pieces, .. } = slot;
     let mut words = words.as_chunks_mut::<FILL_WORD_BYTES>().0.iter_mut();
     let mut placed = index.bytes()?.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
-    // Runs that stage nothing have no pieces: all their pages are on the device.
+    // Calls that stage nothing have no pieces: all their pages are on the device.
     let fills = pieces[..slot.pieces_used].iter().flat_map(|piece| &piece.fills).chain(std::iter::repeat(&None));
     let (mut end, mut used) = (0, slot.packed_bytes);
     entries.clear();
@@ -48,13 +48,13 @@ pub(super) fn list_entries<D: Device>(slot: &mut Slot<D>, words: &mut [u8]) -> G
     Ok(used)
 }
 
-/// The bytes that packed pages take, by the entry of the last of so many. What a device says is not trusted.
+/// Returns the bytes that `pages` packed pages take, from the entry of the last one. The device is not trusted.
 pub(crate) fn packed_bytes(last: PackedEntry, pages: usize) -> Option<usize> {
     let end = aligned(last.offset_bytes() + u64::from(last.len_bytes()));
     usize::try_from(end).ok().filter(|bytes| last.is_placed() && *bytes <= pages * PAGE_SIZE)
 }
 
-/// Where the page behind that one starts.
+/// Returns where the next page starts.
 pub(crate) fn next_place(entry: IndexEntry) -> u64 {
     aligned(entry.offset + u64::from(entry.len_bytes))
 }
@@ -68,7 +68,7 @@ pub(crate) fn packed_kind(kind: PageKind) -> Option<PageKind> {
     (kind != PageKind::Zstd).then_some(kind)
 }
 
-/// An entry that the kernel wrote. It must start where the one before ended: what a device says is not trusted.
+/// Checks an entry that the kernel wrote. It must start where the one before ended: the device is not trusted.
 pub(crate) fn checked_entry(entry: PackedEntry, expected_offset: u64, packed_bytes: usize) -> Option<IndexEntry> {
     let (offset, len_bytes) = (entry.offset_bytes(), entry.len_bytes());
     let kind = packed_kind(entry.kind())?;

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::device::{Buffer, Device, HostRole, Mark, Queue};
+use super::device::{Buffer, HostRole, Mark, Queue, RingDevice};
 use crate::gpu::error::{GpuError, GpuResult};
 pub(crate) use faults::{Call, Fault};
 pub(crate) use host::FakePinned;
@@ -190,7 +190,7 @@ impl State {
     }
 }
 
-impl Device for FakeDevice {
+impl RingDevice for FakeDevice {
     const NAME: &'static str = "fake";
     const DESCRIPTION: &'static str = "fake GPU";
 

@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::interp::Fault;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
+use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::PAGE_SIZE;
 
-/// The kernels' interpreter, which checks every access as it goes. It is four orders of magnitude slower than a GPU.
+/// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
 ///
-/// All it is asked to do is done at once, so that every mark is reached as soon as it is set.
+/// All work is done at once, so every mark is reached as soon as it is set.
 #[derive(Debug)]
 pub struct Interpreter {
     compress: Lz4WarpCompressKernel,
@@ -72,7 +73,7 @@ fn fault(fault: Fault) -> GpuError {
     GpuError::Kernel { reason: fault.to_string(), kernel: fault.kernel }
 }
 
-/// The part, if so many bytes have it.
+/// Returns `part` if it lies within `len_bytes`.
 fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
     if part.start <= part.end && part.end <= len_bytes {
         return Ok(part);
@@ -80,7 +81,7 @@ fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
     Err(GpuError::OutsideBuffer { offset: part.start, len_bytes: part.len(), buffer_len_bytes: len_bytes })
 }
 
-impl Device for Interpreter {
+impl RingDevice for Interpreter {
     const NAME: &'static str = "interpreter";
     const DESCRIPTION: &'static str = "interpreted GPU";
 
@@ -100,7 +101,7 @@ impl Device for Interpreter {
         let buffers = Buffers {
             pages: buffer(PAGE_SIZE),
             packed: buffer(PAGE_SIZE),
-            index: buffer(size_of::<u64>()),
+            index: buffer(PackedEntry::BYTES),
             status: buffer(size_of::<u32>()),
         };
         Ok(InterpreterSlot { buffers: Mutex::new(buffers), marks: Mutex::new([None; Mark::COUNT]) })
@@ -155,7 +156,7 @@ impl Device for Interpreter {
         let mut buffers = lock(&slot.buffers);
         let Buffers { pages: output, packed, index, status } = &mut *buffers;
         let (count, input) = (pages as usize, &packed[..packed_bytes]);
-        let (index, output) = (&index[..count * size_of::<u64>()], &mut output.as_chunks_mut().0[..count]);
+        let (index, output) = (&index[..count * PackedEntry::BYTES], &mut output.as_chunks_mut().0[..count]);
         let run = self.decompress.interpret(input, index, output, |launch| launch).map_err(fault)?;
         status[..run.status.len()].copy_from_slice(&run.status);
         slot.set(Mark::KernelEnd);

@@ -1,19 +1,19 @@
-//! Packed pages into a caller's batch.
+//! Delivery of packed pages into the caller's batch.
 
-use super::device::Device;
+use super::device::RingDevice;
 use super::entries::listed;
 use super::slot::Slot;
 use super::stages::Deliver;
 use crate::arena::CompressedBatch;
 use crate::gpu::error::GpuResult;
 
-/// Adds one slot's pages after the other to a batch, whose arena may have to grow.
+/// Appends slots to a batch one at a time, since its arena may have to grow.
 pub(crate) struct IntoBatch<'a>(Option<Growing<'a>>);
 
 /// A batch that grows.
 pub(crate) struct Growing<'a> {
     batch: &'a mut CompressedBatch,
-    /// How many pages there will be, to reserve for.
+    /// The number of pages the batch will have, to reserve memory for.
     pages_in_all: usize,
 }
 
@@ -23,7 +23,7 @@ impl<'a> IntoBatch<'a> {
     }
 }
 
-impl<'a, D: Device> Deliver<D> for IntoBatch<'a> {
+impl<'a, D: RingDevice> Deliver<D> for IntoBatch<'a> {
     type Share = Growing<'a>;
 
     fn share(&mut self, _slot: &Slot<D>) -> Option<Growing<'a>> {

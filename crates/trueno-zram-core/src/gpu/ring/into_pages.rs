@@ -1,8 +1,8 @@
-//! Packed pages as values of their own, which share the arena of their slot.
+//! Delivery of packed pages as values, which share the arena of their slot.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::device::Device;
+use super::device::RingDevice;
 use super::entries::listed;
 use super::slot::Slot;
 use super::stages::Deliver;
@@ -10,12 +10,12 @@ use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PageData, PageKind};
 use crate::storage::Storage;
 
-/// Fills places for pages, several slots' at a time.
+/// Fills places for pages, several slots at a time.
 pub(crate) struct IntoPages<'a> {
-    /// Those that no slot has.
+    /// Places not yet given to a slot.
     places: &'a mut [CompressedPage],
     arenas: &'a Arenas,
-    /// Bytes that hold the pages which were delivered.
+    /// Bytes of the delivered pages.
     pub(crate) held_bytes: u64,
 }
 
@@ -25,7 +25,7 @@ impl<'a> IntoPages<'a> {
     }
 }
 
-impl<D: Device> Deliver<D> for IntoPages<'_> {
+impl<D: RingDevice> Deliver<D> for IntoPages<'_> {
     type Share = Self;
 
     fn share(&mut self, slot: &Slot<D>) -> Option<Self> {
@@ -54,18 +54,18 @@ impl<D: Device> Deliver<D> for IntoPages<'_> {
     }
 }
 
-/// The arenas of the last batch. Those whose pages are all gone are used again: fresh memory takes longer to come by than
-/// to fill.
+/// The arenas of the last batch. Those whose pages are all dropped are used again: getting fresh memory takes longer than
+/// filling it.
 #[derive(Debug, Default)]
 pub(crate) struct Arenas {
-    /// Of the batch before, with no page left.
+    /// Arenas of the batch before, with no page left.
     free: Mutex<Vec<Arc<Storage>>>,
-    /// Of this batch.
+    /// Arenas of this batch.
     used: Mutex<Vec<Arc<Storage>>>,
 }
 
 impl Arenas {
-    /// A new batch starts. Arenas that still have pages are theirs alone from here on.
+    /// Starts a new batch. Arenas that still have pages belong to those pages from here on.
     pub(crate) fn start(&mut self) {
         let used = self.used.get_mut().unwrap_or_else(PoisonError::into_inner);
         let free = self.free.get_mut().unwrap_or_else(PoisonError::into_inner);
@@ -73,7 +73,7 @@ impl Arenas {
         free.extend(used.drain(..).filter(|arena| Arc::strong_count(arena) == 1));
     }
 
-    /// An arena that starts with those bytes, which all threads put there.
+    /// Returns an arena that starts with `bytes`, copied by all threads.
     fn hold(&self, bytes: &[u8]) -> Arc<Storage> {
         let arena = match self.take(bytes.len()) {
             Some(mut used_before) => {
@@ -90,8 +90,8 @@ impl Arenas {
         arena
     }
 
-    /// The smallest arena for so many bytes whose pages are all gone. One of more than twice as many is none: its pages
-    /// may be kept, and it with them.
+    /// Takes the smallest free arena of at least `len_bytes`. One of more than twice that is not taken: a page that is kept
+    /// would keep all of it.
     fn take(&self, len_bytes: usize) -> Option<Arc<Storage>> {
         let free = &mut *lock(&self.free);
         let fitting = free.iter().enumerate().filter(|(_, arena)| (len_bytes..=2 * len_bytes).contains(&arena.len()));
@@ -109,7 +109,7 @@ fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    /// Holds so many bytes as pages of a batch would, and says how many the arena has.
+    /// Holds `len_bytes` bytes as a batch would. Returns the arena and its length.
     fn hold(arenas: &Arenas, len_bytes: usize) -> (Arc<Storage>, usize) {
         let bytes: Vec<u8> = (0..len_bytes).map(|i| i.to_le_bytes()[0]).collect();
         let arena = arenas.hold(&bytes);

@@ -1,6 +1,6 @@
-//! Packed pages straight into the caller's page-locked memory: no core touches them.
+//! Delivery of packed pages that the device put into the caller's page-locked memory.
 
-use super::device::Device;
+use super::device::RingDevice;
 use super::entries::list_entries;
 use super::slot::Slot;
 use super::stages::Deliver;
@@ -16,7 +16,7 @@ impl<'a> IntoPinned<'a> {
     }
 }
 
-impl<'a, D: Device> Deliver<D> for IntoPinned<'a> {
+impl<'a, D: RingDevice> Deliver<D> for IntoPinned<'a> {
     type Share = &'a mut Vec<IndexEntry>;
 
     fn share(&mut self, _slot: &Slot<D>) -> Option<Self::Share> {

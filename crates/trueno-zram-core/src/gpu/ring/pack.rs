@@ -1,9 +1,9 @@
-//! Compressed pages into page-locked memory, as the kernel wants them.
+//! Staging of compressed pages, in the form that the kernel reads.
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::decompress::CompressedPages;
-use super::device::{Device, PinnedMemory};
+use super::device::{PinnedMemory, RingDevice};
 use super::entries::packed_kind;
 use super::piece::{PIECE_PAGES, Piece};
 use super::stages::Stage;
@@ -13,13 +13,13 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 /// Which pages go over the bus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crossing {
-    /// LZ4 blocks alone: to copy or fill a page is less work for the CPU than to fetch it.
+    /// LZ4 blocks only: for the CPU, copying or filling a page is less work than fetching it.
     Blocks,
-    /// All, since the device puts them in their final places. A page that it does not know is sent as zeros in its stead.
+    /// All pages, since the device puts them in their final places. Zeros are sent in place of a page of unknown kind.
     All,
 }
 
-/// A page as the kernel takes it, if it goes to the device.
+/// Returns a page as the kernel reads it, if it goes to the device.
 fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PageKind, &[u8])> {
     match (packed_kind(data.kind()), which) {
         (Some(PageKind::Lz4), _) => Some((PageKind::Lz4, data.bytes())),
@@ -29,16 +29,16 @@ fn as_packed(data: PageData<'_>, which: Crossing) -> Option<(PageKind, &[u8])> {
     }
 }
 
-/// Packs compressed pages into page-locked memory as the kernel wants them, and writes their index.
+/// Packs compressed pages into page-locked memory and writes their index.
 pub(super) struct Pack<'a> {
     pub(super) from: CompressedPages<'a>,
     pub(super) which: Crossing,
 }
 
-impl<D: Device> Stage<D> for Pack<'_> {
+impl<D: RingDevice> Stage<D> for Pack<'_> {
     fn stage(&self, piece: &mut Piece<D>) -> GpuResult<()> {
         let Piece { range, places, index, .. } = piece;
-        // Each piece has its own room on the device, however little of it is used.
+        // Each piece has a fixed place on the device, however little of it is used.
         let first_offset = (piece.number * PIECE_PAGES * PAGE_SIZE) as u64;
         let mut end = 0;
         for page in range.clone() {

@@ -1,20 +1,20 @@
-//! Waiting without sleeping too soon: to wake a thread takes longer than much of what is waited for.
+//! Waiting without sleeping too soon: waking a thread takes longer than most waits here.
 
 use std::time::{Duration, Instant};
 
-/// How long to look again at once before sleeping: longer than a stage of a large slot takes.
+/// How long to spin before sleeping: longer than a stage of a large slot takes.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// How long to sleep then.
+/// How long to sleep after that, between two looks.
 const SLEEP: Duration = Duration::from_micros(20);
 
 /// Waits between two looks at the slots.
 #[derive(Default)]
-pub(super) struct Pause {
+pub(crate) struct Pause {
     quiet_since: Option<Instant>,
 }
 
 impl Pause {
-    pub(super) fn after(&mut self, moved: bool) {
+    pub(crate) fn after(&mut self, moved: bool) {
         if moved {
             self.quiet_since = None;
         } else if self.quiet_since.get_or_insert_with(Instant::now).elapsed() < LOOK_AGAIN {

@@ -1,49 +1,51 @@
-//! A piece of a slot: what one core stages by itself.
+//! A piece of a slot: what one worker stages by itself.
 
 use std::ops::Range;
 
-use super::device::{Device, HostRole};
+use trueno_gpu::kernels::packed::PackedEntry;
+
+use super::device::{HostRole, RingDevice};
 use crate::gpu::error::GpuResult;
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE};
 
-/// Pages of a piece. A megabyte: copies to the device are slower by a third if they are cut into 256 KiB each, and a core
-/// that fills more at a time keeps the others waiting.
+/// Pages per piece. This is one megabyte: copies of 256 KiB are a third slower, and a worker that fills more at a time keeps
+/// the others waiting.
 pub(super) const PIECE_PAGES: usize = 256;
 
-/// A part of a slot's pages, with page-locked memory of its own: it can travel to a core and back, and no two cores share
-/// anything.
+/// A part of a slot's pages, with page-locked memory of its own. It is sent to a worker and back by value, so workers share
+/// nothing.
 #[derive(Debug)]
-pub(super) struct Piece<D: Device> {
+pub(super) struct Piece<D: RingDevice> {
     /// Its place among the slot's pieces.
     pub(super) number: usize,
     /// Pages of the batch that it has.
     pub(super) range: Range<usize>,
-    /// How many of them are for the device.
+    /// The number of them that go to the device.
     pub(super) crossing: usize,
-    /// The place of the first of these among those of the slot.
+    /// The index of the first of these among those of the slot.
     pub(super) first_place: usize,
-    /// Bytes of `memory_in` that are for the device.
+    /// Bytes of `memory_in` that go to the device.
     pub(super) bytes_in: usize,
     memory_in: Option<D::Pinned>,
     memory_out: Option<D::Pinned>,
-    /// Of each page: its word, if it was seen to be same-filled and is not for the device.
+    /// For each page: its fill word, if it is same-filled and does not go to the device.
     pub(super) fills: Vec<Option<[u8; FILL_WORD_BYTES]>>,
-    /// Of each page: its place among those of the piece that are for the device.
+    /// For each page: its index among those of the piece that go to the device.
     pub(super) places: Vec<Option<u32>>,
-    /// The kernel's index for those.
-    pub(super) index: Vec<[u8; size_of::<u64>()]>,
+    /// The kernel's index of those.
+    pub(super) index: Vec<[u8; PackedEntry::BYTES]>,
 }
 
 /// The two kinds of page-locked memory of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PieceMemory {
-    /// What goes to the device: pages, or packed ones.
+    /// What goes to the device: pages or packed pages.
     In,
     /// What comes from it: pages.
     Out,
 }
 
-impl<D: Device> Default for Piece<D> {
+impl<D: RingDevice> Default for Piece<D> {
     fn default() -> Self {
         Self {
             number: 0,
@@ -60,8 +62,8 @@ impl<D: Device> Default for Piece<D> {
     }
 }
 
-impl<D: Device> Piece<D> {
-    /// Takes the piece for some pages, and forgets what it knew of others.
+impl<D: RingDevice> Piece<D> {
+    /// Assigns pages to the piece, and clears what it knew of others.
     pub(super) fn claim(&mut self, number: usize, range: Range<usize>) {
         (self.number, self.range) = (number, range);
         (self.crossing, self.first_place, self.bytes_in) = (0, 0, 0);
@@ -70,7 +72,7 @@ impl<D: Device> Piece<D> {
         self.index.clear();
     }
 
-    /// Makes sure that there is such memory, for so many pages.
+    /// Allocates memory for `pages` pages if there is none.
     pub(super) fn ensure(&mut self, device: &D, which: PieceMemory, pages: usize) -> GpuResult<()> {
         let (place, role) = match which {
             PieceMemory::In => (&mut self.memory_in, HostRole::Staging),

@@ -1,30 +1,29 @@
-//! A slot of the ring: its state, its memory on both sides, and the pieces that the cores fill.
+//! A slot of the ring: its state, its memory on host and device, and the pieces that workers fill.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Buffer, Device, HostRole, Mark, PinnedMemory, Queue};
+use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, Page};
 
-pub(super) const INDEX_ENTRY_BYTES: usize = size_of::<u64>();
 pub(super) const STATUS_BYTES: usize = size_of::<u32>();
 
 /// How far the pages in a slot have come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
-    /// There are none.
+    /// The slot has no pages.
     Free,
-    /// They are being staged, or on their way to the device.
+    /// The pages are being staged or copied to the device.
     H2DInProgress,
-    /// The kernel has them, or will as soon as they are there.
+    /// The kernel is queued or running.
     KernelInProgress,
-    /// The result is on its way to the host.
+    /// The result is being copied to the host.
     D2HInProgress,
     /// The result is on the host.
     Complete,
@@ -45,34 +44,44 @@ impl SlotState {
 
 /// One slot.
 #[derive(Debug)]
-pub(crate) struct Slot<D: Device> {
+pub(crate) struct Slot<D: RingDevice> {
     state: SlotState,
-    /// When it got there.
+    /// When it entered its state.
     since: Instant,
     /// Pages of the batch that it has.
     pub(super) range: Range<usize>,
-    /// How many of them are on the device; the rest need no device.
+    /// The number of its pages that go to the device. The others need no device.
     pub(super) crossing: usize,
     /// The length of the packed pages, once known.
     pub(super) packed_bytes: usize,
-    /// Where they start in the caller's page-locked memory, in runs that put them there.
+    /// Their offset in the caller's page-locked memory, in calls that put them there.
     pub(super) packed_at: usize,
+    /// The device's times for the pages, once complete.
+    pub(super) times: StageTimes,
     pub(super) device: D::Slot,
-    /// Where packed pages arrive; made when a run first needs it.
-    pub(super) packed_out: Option<D::Pinned>,
+    /// What the caller of a stream fills: pages, or packed ones. Made when a stream first needs it.
+    input: Option<D::Pinned>,
+    /// Where packed pages of calls and all results of streams arrive. Made when it is first needed.
+    pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
-    /// What the cores fill and empty; those in use come first, in order, once all are staged.
+    /// What workers fill and empty. Those in use come first, in order, once all are staged.
     pub(super) pieces: Vec<Piece<D>>,
-    /// None in runs that stage nothing.
+    /// The number of pieces in use; 0 in calls that stage nothing.
     pub(super) pieces_used: usize,
-    /// How many there are, wherever they are.
+    /// The number of pieces, wherever they are.
     piece_count: usize,
     /// Where each page is held, from the start of the packed bytes. Kept to be used again.
     pub(super) entries: Vec<IndexEntry>,
+    /// In streams: the pages that the device did not restore, in order.
+    pub(super) refused: Vec<usize>,
+    /// In streams: when the caller submitted it.
+    pub(super) submitted: Instant,
+    /// Whether a copy may still use its memory, with nothing to wait for it by.
+    is_retired: bool,
 }
 
-impl<D: Device> Slot<D> {
+impl<D: RingDevice> Slot<D> {
     pub(super) fn new(device: &D, pages: u32) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let room = |bytes_per_page: usize| device.pinned(pages as usize * bytes_per_page, HostRole::Shared);
@@ -84,14 +93,19 @@ impl<D: Device> Slot<D> {
             crossing: 0,
             packed_bytes: 0,
             packed_at: 0,
+            times: StageTimes::default(),
             device: device.slot(pages)?,
-            packed_out: None,
-            index: room(INDEX_ENTRY_BYTES)?,
+            input: None,
+            output: None,
+            index: room(PackedEntry::BYTES)?,
             status: room(STATUS_BYTES)?,
             pieces: (0..piece_count).map(|_| Piece::default()).collect(),
             pieces_used: 0,
             piece_count,
             entries: Vec::new(),
+            refused: Vec::new(),
+            submitted: Instant::now(),
+            is_retired: false,
         })
     }
 
@@ -104,10 +118,11 @@ impl<D: Device> Slot<D> {
         self.since.elapsed()
     }
 
-    /// Takes the slot for some pages, all of them for the device.
+    /// Assigns pages to the slot. All of them go to the device, unless staging finds otherwise.
     pub(super) fn claim(&mut self, range: Range<usize>) {
         self.enter(SlotState::H2DInProgress);
         (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
+        self.times = StageTimes::default();
         self.range = range;
     }
 
@@ -137,12 +152,12 @@ impl<D: Device> Slot<D> {
         (&mut self.pieces[..self.pieces_used], &self.device)
     }
 
-    /// All pieces are back: puts them in order, and adds up what is for the device.
+    /// Puts the pieces in order once all are back, and counts the pages that go to the device.
     pub(super) fn staged(&mut self) {
-        // Those in use came back behind the others, in any order.
+        // Those in use were put back behind the others, in any order.
         self.pieces.rotate_right(self.pieces_used);
         self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
-        // The device's time starts here: slow staging is not its fault.
+        // The time limit of the device starts here: slow staging is not its fault.
         self.since = Instant::now();
         self.crossing = 0;
         for piece in &mut self.pieces[..self.pieces_used] {
@@ -161,24 +176,67 @@ impl<D: Device> Slot<D> {
         self.since = Instant::now();
     }
 
-    /// Gives up what the slot was doing. The device must be drained, or lost.
+    /// Frees the slot, whatever its state. The device must be drained or lost.
     pub(super) fn reset(&mut self) {
         self.state = SlotState::Free;
     }
 
-    /// The pages that are on the device.
+    /// What the caller of a stream fills.
+    pub(super) fn input(&self) -> &D::Pinned {
+        self.input.as_ref().expect("slots of streams have it")
+    }
+
+    pub(super) fn input_mut(&mut self) -> &mut D::Pinned {
+        self.input.as_mut().expect("slots of streams have it")
+    }
+
+    /// Queues the copy of the first bytes of the input to the start of a device buffer.
+    pub(super) fn upload_input(&mut self, device: &D, to: Buffer, len_bytes: usize) -> GpuResult<()> {
+        let input = self.input.as_mut().expect("slots of streams have it");
+        device.upload(&self.device, to, 0, input, 0..len_bytes)
+    }
+
+    /// The compressed pages of a stream's slot, where they lie, which of them are left, and the restored pages.
+    pub(super) fn restored_parts(&mut self) -> (&[u8], &[IndexEntry], &[usize], &mut [Page]) {
+        let input = self.input.as_ref().expect("slots of streams have it").bytes();
+        let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
+        let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
+        let input = input.expect("a device only reads a slot's input");
+        (input, &self.entries, &self.refused, &mut pages[..self.range.len()])
+    }
+
+    /// Waits until no copy uses the slot's memory, which is within reach from then on, whatever happens to the device. A
+    /// slot for which that fails is not used again.
+    pub(super) fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        let Self { input, output, index, status, .. } = self;
+        let memory = input.iter_mut().chain(output).chain([index, status]);
+        // Each of them, also after one has failed.
+        let settled = memory.map(|memory| memory.settle(time_limit)).fold(Ok(()), Result::and);
+        self.is_retired |= settled.is_err();
+        settled
+    }
+
+    /// Whether its memory can be filled again.
+    pub(super) fn is_reusable(&self) -> bool {
+        !self.is_retired
+    }
+
+    /// The number of pages that go to the device.
     pub(super) fn crossing_u32(&self) -> u32 {
         u32::try_from(self.crossing).expect("a slot is made for a u32 of pages")
     }
 
-    /// Makes sure that there is the page-locked memory that a run needs.
+    /// Allocates page-locked memory that is needed and not there yet.
     pub(super) fn ensure(&mut self, device: &D, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
         for need in needs {
             match need {
-                HostMemory::PackedOut if self.packed_out.is_none() => {
-                    self.packed_out = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                HostMemory::Input if self.input.is_none() => {
+                    self.input = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
                 }
-                HostMemory::PackedOut => {}
+                HostMemory::Output if self.output.is_none() => {
+                    self.output = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                }
+                HostMemory::Input | HostMemory::Output => {}
                 HostMemory::Pieces(which) => {
                     // Alike, since they change places.
                     let pages = PIECE_PAGES.min(pages as usize);
@@ -191,7 +249,7 @@ impl<D: Device> Slot<D> {
 
     /// Queues the copy of the kernel's index, behind the kernel.
     pub(super) fn download_index(&mut self, device: &D) -> GpuResult<()> {
-        let part = 0..self.crossing * INDEX_ENTRY_BYTES;
+        let part = 0..self.crossing * PackedEntry::BYTES;
         device.download(Queue::Compute, &self.device, Buffer::Index, 0, &mut self.index, part)?;
         device.mark(&self.device, Mark::IndexEnd)
     }
@@ -199,7 +257,7 @@ impl<D: Device> Slot<D> {
     /// Reads from the kernel's index how long the packed pages are.
     pub(super) fn read_packed_bytes(&mut self) -> GpuResult<()> {
         let Some(last) = self.crossing.checked_sub(1) else { return Ok(()) };
-        let bits = self.index.bytes()?[last * INDEX_ENTRY_BYTES..].first_chunk();
+        let bits = self.index.bytes()?[last * PackedEntry::BYTES..].first_chunk();
         let bits = bits.expect("the index has an entry for each page of the slot");
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
         self.packed_bytes = packed_bytes(entry, self.crossing)
@@ -207,40 +265,43 @@ impl<D: Device> Slot<D> {
         Ok(())
     }
 
-    /// The device's times for the pages in it.
-    pub(super) fn times(&self, device: &D, index: IndexCopy) -> GpuResult<StageTimes> {
+    /// Reads the device's times for the pages.
+    pub(super) fn read_times(&mut self, device: &D, index: IndexCopy) -> GpuResult<()> {
         let between = |from, to| device.elapsed(&self.device, from, to);
         let mut d2h = between(Mark::D2hStart, Mark::D2hEnd)?;
-        if index == IndexCopy::Apart {
+        if index == IndexCopy::First {
             d2h += between(Mark::KernelEnd, Mark::IndexEnd)?;
         }
-        Ok(StageTimes {
+        self.times = StageTimes {
             h2d: between(Mark::H2dStart, Mark::H2dEnd)?,
             kernel: between(Mark::KernelStart, Mark::KernelEnd)?,
             d2h,
-        })
+        };
+        Ok(())
     }
 }
 
-/// Page-locked memory that a run needs in its slots. Runs to and from the caller's own page-locked memory need less.
+/// Page-locked memory of a slot. Calls to and from the caller's own page-locked memory need less of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostMemory {
-    /// For packed pages to arrive.
-    PackedOut,
+    /// What the caller of a stream fills.
+    Input,
+    /// Where results arrive.
+    Output,
     /// Of the pieces.
     Pieces(PieceMemory),
 }
 
-/// Whether a run copies the kernel's index to the host before the rest.
+/// Whether the kernel's index is copied to the host before the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IndexCopy {
-    /// It does: the length of the rest is in it.
-    Apart,
-    /// There is none.
+    /// It is: the length of the rest is in it.
+    First,
+    /// There is no index to copy.
     None,
 }
 
-/// What the device spent on each stage, added up over slots, which overlap.
+/// The device's time for each stage, summed over slots, which overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StageTimes {
     pub(crate) h2d: Duration,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::device::{Device, HostRole, PinnedMemory};
+use super::device::{HostRole, PinnedMemory, RingDevice};
 use super::fake::{FakeDevice, Schedule};
 use super::slot::Slot;
 use super::stages::Deliver;

@@ -1,28 +1,28 @@
-//! Wide copies within the page whose bounds were checked beforehand.
+//! Wide copies within the page. Callers check the bounds beforehand.
 #![allow(unsafe_code)]
 
 use super::cursor::Cursor;
 use super::lanes::{LANE, Lanes, STEP};
 use crate::page::{PAGE_SIZE, Page};
 
-/// Room that a long copy keeps after its end: it overruns by less than two lanes, and the match
-/// after long literals by one lane more.
+/// Space that a long copy needs past its end. The copy overruns by less than two lanes, and the match after long
+/// literals by one more lane.
 pub(super) const LONG_SLACK: usize = 3 * LANE;
 
-/// Copies the 16 bytes `ahead` of `input` to `to` of the page.
+/// Copies 16 bytes, from `ahead` bytes past `input`, to position `to` of the page.
 ///
 /// # Safety
 ///
 /// The block has `ahead + 16` bytes from `input` on, and `to + 16 <= PAGE_SIZE`.
 #[inline(always)]
 pub(super) unsafe fn copy_in<L: Lanes>(lanes: L, input: Cursor<'_>, ahead: usize, page: &mut Page, to: usize) {
-    // SAFETY: the caller says the bytes are there.
+    // SAFETY: the caller guarantees `ahead + 16` bytes.
     let source = unsafe { input.lane(ahead) };
     // SAFETY: the caller bounds `to`.
     lanes.store(lanes.load(source), unsafe { lane_mut(page, to) });
 }
 
-/// Makes 16 bytes at `start` of the page from those `offset` before.
+/// Writes 16 bytes at `start` of the page, copied from `offset` bytes before.
 ///
 /// # Safety
 ///
@@ -35,7 +35,7 @@ pub(super) unsafe fn copy_match<L: Lanes>(lanes: L, page: &mut Page, start: usiz
     lanes.store(lanes.repeat(source, offset), unsafe { lane_mut(page, start) });
 }
 
-/// Makes `length` bytes at `start` of the page from those `offset` before, and less than two lanes more.
+/// Writes `length` bytes at `start` of the page, copied from `offset` bytes before. Overruns by less than two lanes.
 ///
 /// # Safety
 ///
@@ -49,11 +49,11 @@ pub(super) unsafe fn copy_long<L: Lanes>(lanes: L, page: &mut Page, start: usize
         let pattern = lanes.repeat(source, offset);
         // SAFETY: the caller bounds `start`.
         lanes.store(pattern, unsafe { lane_mut(page, start) });
-        // SAFETY: a step is at most a lane, and the caller keeps `LONG_SLACK`.
+        // SAFETY: a step is at most one lane, and the caller guarantees `LONG_SLACK`.
         lanes.store(pattern, unsafe { lane_mut(page, start + step) });
         let mut done = 2 * step;
         while done < length {
-            // SAFETY: `done < length`, and the caller keeps `LONG_SLACK`.
+            // SAFETY: `done < length`, and the caller guarantees `LONG_SLACK`.
             lanes.store(pattern, unsafe { lane_mut(page, start + done) });
             done += step;
         }
@@ -74,7 +74,7 @@ pub(super) unsafe fn copy_long<L: Lanes>(lanes: L, page: &mut Page, start: usize
     }
 }
 
-/// The 16 bytes at `at` of the page.
+/// Returns the 16 bytes at `at` of the page.
 ///
 /// # Safety
 ///
@@ -86,7 +86,7 @@ unsafe fn lane(page: &Page, at: usize) -> &[u8; LANE] {
     unsafe { &*page.as_ptr().wrapping_add(at).cast() }
 }
 
-/// The 16 bytes at `at` of the page, to write.
+/// Returns the 16 bytes at `at` of the page, mutably.
 ///
 /// # Safety
 ///

@@ -1,11 +1,11 @@
-//! The end of a block, decoded without a byte read past it or written past the page. No unsafe code.
+//! Decodes the end of a block without reading past the block or writing past the page. No unsafe code.
 #![forbid(unsafe_code)]
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
 use super::lanes::{LANE, Lanes, STEP};
 use crate::page::{PAGE_SIZE, Page};
 
-/// Decodes the rest of a block, from the token at `at` on, without a byte written past the page.
+/// Decodes the rest of a block, starting with the token at `at`, without writing past the page.
 ///
 /// `block` has at least 16 bytes.
 #[inline(always)]
@@ -45,8 +45,7 @@ pub(super) fn finish<L: Lanes>(lanes: L, block: &[u8], at: usize, page: &mut Pag
         }
         let step = STEP.get(offset).map_or(LANE, |&step| usize::from(step));
         let mut pattern = lanes.repeat(load_clamped(lanes, page, made - offset)?, offset);
-        // All but the end of a long match needs no care, and long ones end most pages that are
-        // nearly empty.
+        // Only the end of a long match needs care. Nearly empty pages mostly end with a long match.
         while made + 2 * LANE < end {
             lanes.store(pattern, page.get_mut(made..)?.first_chunk_mut()?);
             made += step;
@@ -68,14 +67,14 @@ pub(super) fn finish<L: Lanes>(lanes: L, block: &[u8], at: usize, page: &mut Pag
     }
 }
 
-/// The 16 bytes at `at`, those past the end unspecified; `None` if `bytes` is shorter than a lane.
+/// Loads the 16 bytes at `at`; those past the end are unspecified. Returns `None` if `bytes` is shorter than a lane.
 #[inline(always)]
 fn load_clamped<L: Lanes>(lanes: L, bytes: &[u8], at: usize) -> Option<L::Lane> {
     let from = at.min(bytes.len().checked_sub(LANE)?);
     Some(lanes.skip(lanes.load(bytes.get(from..)?.first_chunk()?), at - from))
 }
 
-/// Writes as many bytes of `lane` at `at` as the page has room for.
+/// Stores as many bytes of `lane` at `at` as fit in the page.
 #[inline(always)]
 fn store_clamped<L: Lanes>(lanes: L, page: &mut Page, at: usize, lane: L::Lane) -> Option<()> {
     let to = at.min(PAGE_SIZE - LANE);
@@ -84,7 +83,7 @@ fn store_clamped<L: Lanes>(lanes: L, page: &mut Page, at: usize, lane: L::Lane) 
     Some(())
 }
 
-/// The sum of the length bytes that `rest` starts with; takes them off.
+/// Removes the length bytes at the start of `rest` and returns their sum.
 #[inline(always)]
 pub(super) fn read_length(rest: &mut &[u8]) -> Option<usize> {
     let mut length = 0;
@@ -95,7 +94,7 @@ pub(super) fn read_length(rest: &mut &[u8]) -> Option<usize> {
         if byte != u8::MAX {
             return Some(length);
         }
-        // No length in a page is as long; without this a long chain could overflow.
+        // No length within a page is this large. Without this check a long chain could overflow.
         if length > PAGE_SIZE {
             return None;
         }

@@ -1,47 +1,48 @@
-//! Operations on 16 bytes at a time: what a back end of the decoder must provide.
+//! Operations on 16 bytes at a time: what the decoder needs from an instruction set.
 #![forbid(unsafe_code)]
 
 use crate::cpu::Scalar;
 
-/// Bytes in a lane, the unit of every wide copy.
+/// Bytes per lane, the unit of every wide copy.
 pub(super) const LANE: usize = 16;
 
-/// The largest multiple of an offset below 16 that fits in a lane: how far a repeated pattern moves on.
+/// For each offset below 16, the largest multiple that fits in a lane: the distance by which a repeated pattern
+/// advances.
 pub(super) const STEP: [u8; LANE] = [16, 16, 16, 15, 16, 15, 12, 14, 16, 9, 10, 11, 12, 13, 14, 15];
 
-/// A back end: a token that proves the CPU has its instructions.
+/// An instruction set's operations, implemented by the token that proves the CPU has it.
 ///
-/// The methods are inlined into a function compiled for those instructions. Neon fits the same
-/// shape (`vqtbl1q_u8` is `repeat` and both shifts).
+/// The methods are inlined into a function compiled for those instructions. Neon fits the same trait (`vqtbl1q_u8`
+/// provides `repeat` and both shifts).
 pub(super) trait Lanes: Copy {
     /// 16 bytes in a register.
     type Lane: Copy;
 
-    /// Reads a lane.
+    /// Loads a lane.
     fn load(self, from: &[u8; LANE]) -> Self::Lane;
 
-    /// Writes a lane.
+    /// Stores a lane.
     fn store(self, lane: Self::Lane, to: &mut [u8; LANE]);
 
-    /// The first `offset` bytes repeated to fill the lane; the whole lane from offset 16 on.
+    /// Repeats the first `offset` bytes to fill the lane. Returns the whole lane for offsets from 16 on.
     ///
-    /// For offset 0, which no caller passes, the lane is unspecified.
+    /// For offset 0, which no caller passes, the result is unspecified.
     fn repeat(self, lane: Self::Lane, offset: usize) -> Self::Lane;
 
-    /// The lane without its first `count` bytes, then unspecified bytes; `count` is at most 16.
+    /// Drops the first `count` bytes, at most 16, and appends unspecified bytes.
     fn skip(self, lane: Self::Lane, count: usize) -> Self::Lane;
 
-    /// The first `count` bytes of `head`, then `tail` as far as it fits; `count` is at most 16.
+    /// Returns the first `count` bytes of `head`, at most 16, followed by as much of `tail` as fits.
     fn join(self, head: Self::Lane, count: usize, tail: Self::Lane) -> Self::Lane;
 }
 
-/// Bits in `count` bytes, as a shift count.
+/// Returns the number of bits in `count` bytes, as a shift count.
 #[inline(always)]
 fn bits(count: usize) -> u32 {
     u32::try_from(count * 8).unwrap_or(u128::BITS)
 }
 
-/// `ONES[offset]` repeats a number of `offset` bytes over a word when multiplied with it.
+/// Multiplying a number of `offset` bytes by `ONES[offset]` repeats it across a word.
 const ONES: [u64; 8] = [
     0,
     0x0101_0101_0101_0101,
@@ -53,7 +54,7 @@ const ONES: [u64; 8] = [
     0x0100_0000_0000_0001,
 ];
 
-/// The first 8 bytes of a lane.
+/// Returns the first 8 bytes of a lane.
 #[inline(always)]
 fn low_word(lane: u128) -> u64 {
     let [b0, b1, b2, b3, b4, b5, b6, b7, ..] = lane.to_le_bytes();
@@ -79,13 +80,13 @@ impl Lanes for Scalar {
             return lane;
         }
         let Some(&ones) = ONES.get(offset) else {
-            // 8 to 15 bytes: twice fills the lane.
+            // 8 to 15 bytes: two copies fill the lane.
             let once = lane & !u128::MAX.unbounded_shl(bits(offset));
             return once | once.unbounded_shl(bits(offset));
         };
         let once = low_word(lane) & !u64::MAX.unbounded_shl(bits(offset));
         let low = once.wrapping_mul(ones);
-        // The second word starts where the first one broke off.
+        // The second word continues where the first one ends.
         let phase = 8 % offset.max(1);
         let high = low.unbounded_shr(bits(phase)) | low.unbounded_shl(bits(offset - phase));
         u128::from(high) << 64 | u128::from(low)
@@ -108,8 +109,8 @@ mod tests {
     use super::{LANE, Lanes, STEP};
     use crate::cpu::Scalar;
 
-    /// Every operation against its definition, byte by byte.
-    fn keeps_its_promises<L: Lanes>(lanes: L) {
+    /// Checks every operation against its definition, byte by byte.
+    fn check_operations<L: Lanes>(lanes: L) {
         let bytes: [u8; LANE] = std::array::from_fn(|byte| 0x31 + 7 * u8::try_from(byte).unwrap());
         let other = bytes.map(|byte| byte ^ 0x80);
         let (lane, tail) = (lanes.load(&bytes), lanes.load(&other));
@@ -132,15 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn scalar_keeps_its_promises() {
-        keeps_its_promises(Scalar);
+    fn scalar_operations_match_their_definitions() {
+        check_operations(Scalar);
     }
 
     #[test]
     #[cfg(target_arch = "x86_64")]
-    fn avx2_keeps_its_promises() {
+    fn avx2_operations_match_their_definitions() {
         if let Some(avx2) = crate::cpu::Avx2::detect() {
-            keeps_its_promises(avx2);
+            check_operations(avx2);
         }
     }
 

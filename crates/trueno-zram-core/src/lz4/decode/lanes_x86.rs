@@ -1,4 +1,4 @@
-//! The decoder's AVX2 back end: 16-byte shuffles.
+//! The decoder's operations with AVX2: 16-byte shuffles.
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::page::Page;
 /// [`decode_with`] compiled for AVX2, so that the shuffle is inlined.
 ///
 /// Only 16 bytes of a register are used. Keeping the last 16 bytes of the page in a register (AVX-512 `vpermi2b`)
-/// instead of loading them back: 0.93 to 0.97 of the speed.
+/// instead of loading them back gives 0.93 to 0.97 of the speed.
 pub(super) fn decode_avx2(avx2: Avx2, block: &[u8], page: &mut Page) -> Option<()> {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
     fn decode(avx2: Avx2, block: &[u8], page: &mut Page) -> Option<()> {
@@ -22,7 +22,7 @@ pub(super) fn decode_avx2(avx2: Avx2, block: &[u8], page: &mut Page) -> Option<(
     unsafe { decode(avx2, block, page) }
 }
 
-/// The bytes of `lane` in the given order.
+/// Returns the bytes of `lane` in the given order.
 #[inline(always)]
 fn shuffle(avx2: Avx2, lane: __m128i, order: &[u8; LANE]) -> __m128i {
     let order = avx2.load(order);
@@ -30,10 +30,10 @@ fn shuffle(avx2: Avx2, lane: __m128i, order: &[u8; LANE]) -> __m128i {
     unsafe { _mm_shuffle_epi8(lane, order) }
 }
 
-/// A source byte that the shuffle reads as zero.
+/// A source index that the shuffle turns into a zero byte.
 const ZERO: u8 = 0x80;
 
-/// `REPEAT[offset]` lists the source byte of each byte of a repeated lane.
+/// `REPEAT[offset]` lists the source index of each byte of a repeated lane.
 static REPEAT: [[u8; LANE]; LANE + 1] = repeat_orders();
 
 const fn repeat_orders() -> [[u8; LANE]; LANE + 1] {
@@ -50,7 +50,7 @@ const fn repeat_orders() -> [[u8; LANE]; LANE + 1] {
     orders
 }
 
-/// A window of 16 moves a lane: down by `n` from byte `16 + n`, up by `n` from byte `16 - n`.
+/// A window of 16 bytes shifts a lane: down by `n` from byte `16 + n`, up by `n` from byte `16 - n`.
 static MOVE: [u8; 3 * LANE] = move_orders();
 
 const fn move_orders() -> [u8; 3 * LANE] {
@@ -63,7 +63,7 @@ const fn move_orders() -> [u8; 3 * LANE] {
     orders
 }
 
-/// A window of 16 from byte `16 - n` keeps the first `n` bytes of a lane.
+/// A window of 16 bytes from byte `16 - n` keeps the first `n` bytes of a lane.
 static KEEP: [u8; 2 * LANE] = keep_masks();
 
 const fn keep_masks() -> [u8; 2 * LANE] {
@@ -76,10 +76,10 @@ const fn keep_masks() -> [u8; 2 * LANE] {
     masks
 }
 
-/// The 16 bytes of `table` from `at`.
+/// Returns the 16 bytes of `table` from `at` on.
 #[inline(always)]
 fn window(table: &[u8], at: usize) -> &[u8; LANE] {
-    table[at..].first_chunk().expect("a lane is moved by at most 16 bytes")
+    table[at..].first_chunk().expect("a lane shifts by at most 16 bytes")
 }
 
 impl Lanes for Avx2 {

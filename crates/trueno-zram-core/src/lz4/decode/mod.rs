@@ -1,6 +1,6 @@
-//! Decodes LZ4 blocks of pages: the fast loop, which stays clear of both ends of block and page.
+//! Decodes LZ4 blocks of pages. The fast loop keeps its distance from the ends of the block and the page.
 //!
-//! Whatever the fast path refuses, [`simple`] decodes again, to name the error.
+//! [`simple`] decodes again whatever the fast path rejects, to report the error.
 #![allow(unsafe_code)]
 
 mod copy;
@@ -24,19 +24,19 @@ use cursor::Cursor;
 use finish::{finish, read_length};
 use lanes::{LANE, Lanes};
 
-/// The fast loop starts a sequence here at the latest. Its short sequences make at most 14 + 16
-/// bytes, so that they end before [`MATCH_END_LIMIT`] and no wide store passes the page.
+/// The last position of the page at which the fast loop starts a sequence. Its short sequences produce at most 14 + 16
+/// bytes, so they end before [`MATCH_END_LIMIT`] and no wide store passes the end of the page.
 const FAST_START_LIMIT: usize = MATCH_END_LIMIT - 14 - LANE;
 
-/// Input bytes that the fast loop wants after a token: 14 literals, the offset and the next token.
+/// Input bytes that the fast loop needs after a token: 14 literals, the offset and the next token.
 const FAST_INPUT: usize = 14 + 2 + 1;
 
-/// Input that long literals keep after their end: the copy reads less than two lanes past it, and
-/// the offset and the next token follow.
+/// Input bytes needed after the end of long literals: the copy reads less than two lanes past it, and the offset and
+/// the next token follow.
 const LONG_INPUT: usize = 2 * LANE + 3;
 
-/// Decodes `block`, which must be exactly one page, into `page`; after an error the page holds a mix of the
-/// block's bytes and what it held before.
+/// Decodes `block`, which must decode to exactly one page, into `page`. After an error the page holds a mix of the
+/// block's bytes and its previous contents.
 pub(super) fn decode_page(token: Token, block: &[u8], page: &mut Page) -> Result<(), DecodeError> {
     let decoded = match token {
         Token::Scalar(scalar) => decode_with(scalar, block, page),
@@ -45,19 +45,20 @@ pub(super) fn decode_page(token: Token, block: &[u8], page: &mut Page) -> Result
     };
     match decoded {
         Some(()) => Ok(()),
-        // Errors are rare: the time goes into one precise account of them, not into the fast loop.
+        // Errors are rare, so the precise report is made here rather than in the fast loop.
         None => {
             let refused = decode_simple(block, page);
-            debug_assert!(refused.is_err(), "the fast decoder refused what its slow twin accepts");
+            debug_assert!(refused.is_err(), "the fast decoder rejected a block that the reference decoder accepts");
             refused
         }
     }
 }
 
-/// The decoder, to be compiled once for each back end with its instructions enabled; `None` if the block is refused.
+/// Decodes a block. Compiled once per instruction set with its instructions enabled. Returns `None` if the block is
+/// rejected.
 #[inline(always)]
 fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> {
-    // No page has a block as short: its match length bytes alone are 16.
+    // No block of a page is this short: its match length bytes alone are 16.
     let limit = Cursor::before_end(block, FAST_INPUT)?;
     let (&first, rest) = block.split_first()?;
     let mut token = usize::from(first);
@@ -68,7 +69,7 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
         let mut ahead = input;
         let mut start = made;
         if literals != FIELD_MAX {
-            // SAFETY: the loop condition leaves 17 bytes of input and 35 of the page.
+            // SAFETY: the loop condition guarantees 17 bytes of input and 35 of the page.
             unsafe { copy_in(lanes, ahead, 0, page, start) };
         } else {
             let mut rest = ahead.rest(block)?;
@@ -79,7 +80,7 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
             ahead = Cursor::at_start(rest);
             let mut done = 0;
             while done < literals {
-                // SAFETY: `done < literals`, and the test above keeps two lanes after the literals.
+                // SAFETY: `done < literals`, and the check above guarantees two lanes after the literals.
                 unsafe { copy_in(lanes, ahead, done, page, start + done) };
                 // SAFETY: as above.
                 unsafe { copy_in(lanes, ahead, done + LANE, page, start + done + LANE) };
@@ -87,21 +88,22 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
             }
         }
         start += literals;
-        // The chain from token to token bounds the speed, so the next one is read at once, from
-        // where it stands unless length bytes come before it.
-        // SAFETY: 14 literals at most and 3 bytes are the loop condition's 17; long literals keep `LONG_INPUT`.
+        // The dependency chain from token to token limits the speed. So the next token is read at once, from its
+        // position if no length bytes come before it.
+        // SAFETY: at most 14 literals and 3 bytes make up the 17 of the loop condition; long literals keep
+        // `LONG_INPUT`.
         let (offset, mut next) = unsafe { ahead.take_offset_and_token(literals) };
         if offset.wrapping_sub(1) >= start {
             return None;
         }
         let mut length = (token & 15) + MIN_MATCH;
         if length <= LANE {
-            // SAFETY: `0 < offset <= start`, and `start` is a lane or more before the end of the page:
-            // at most 14 after `FAST_START_LIMIT`, or `LONG_SLACK` before the end.
+            // SAFETY: `0 < offset <= start`, and `start` is at least one lane before the end of the page: at most 14
+            // past `FAST_START_LIMIT`, or `LONG_SLACK` before the end.
             unsafe { copy_match(lanes, page, start, offset) };
         } else {
             if length == FIELD_MAX + MIN_MATCH {
-                // What was read as a token is the first length byte.
+                // The byte read as a token is the first length byte.
                 let mut rest = ahead.rest(block)?;
                 length += next;
                 if next == usize::from(u8::MAX) {
@@ -113,7 +115,7 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
             if start + length + LONG_SLACK > PAGE_SIZE {
                 break;
             }
-            // SAFETY: `0 < offset <= start`, and the test above keeps `LONG_SLACK` after the match.
+            // SAFETY: `0 < offset <= start`, and the check above guarantees `LONG_SLACK` after the match.
             unsafe { copy_long(lanes, page, start, offset, length) };
         }
         token = next;

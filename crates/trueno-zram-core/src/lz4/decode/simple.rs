@@ -1,14 +1,14 @@
-//! The reference decoder: one byte at a time, and the one place that names errors.
+//! The reference decoder: one byte at a time, and the only place that reports errors.
 #![forbid(unsafe_code)]
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
 use super::error::DecodeError;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Decodes `block` into `page`, slowly and obviously.
+/// Decodes `block` into `page` with the simplest possible code.
 ///
-/// This is the slow twin of [`Codec::decode`](crate::lz4::Codec::decode): same verdict, same bytes, same error.
-/// After an error the page holds a mix of the block's bytes and what it held before.
+/// This is the reference for [`Codec::decode`](crate::lz4::Codec::decode): same result, same bytes, same error.
+/// After an error the page holds a mix of the block's bytes and its previous contents.
 ///
 /// ```
 /// // One literal, a match of 4085 bytes at offset 1, ten literals.
@@ -24,7 +24,7 @@ use crate::page::{PAGE_SIZE, Page};
 ///
 /// # Errors
 ///
-/// A [`DecodeError`] if the block is not exactly one page.
+/// A [`DecodeError`] if the block does not decode to exactly one page.
 pub fn decode_simple(block: &[u8], page: &mut Page) -> Result<(), DecodeError> {
     let mut at = 0;
     let mut made = 0;
@@ -68,7 +68,7 @@ pub fn decode_simple(block: &[u8], page: &mut Page) -> Result<(), DecodeError> {
         if end > MATCH_END_LIMIT {
             return Err(DecodeError::MatchEndsLate { at: offset_at, end });
         }
-        // Byte by byte: a match may overlap what it makes.
+        // One byte at a time: a match may overlap its own output.
         for to in made..end {
             page[to] = page[to - offset];
         }
@@ -76,7 +76,7 @@ pub fn decode_simple(block: &[u8], page: &mut Page) -> Result<(), DecodeError> {
     }
 }
 
-/// The length whose nibble is `nibble`, with the length bytes at `at` if there are any.
+/// Returns the length for a token field, including the length bytes at `at` if there are any.
 fn read_length(block: &[u8], at: &mut usize, nibble: u8) -> Result<usize, DecodeError> {
     let mut length = usize::from(nibble);
     if length != FIELD_MAX {

@@ -1,10 +1,10 @@
-//! Tests of the page decoder that need no other codec, and so run under Miri.
+//! Decoder tests that need no other codec and so run under Miri.
 
 use super::{DecodeError, FAST_INPUT, decode_page, decode_simple};
 use crate::cpu::InstructionSet;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Appends a sequence of `literals` bytes and a match of an offset and a length.
+/// Appends a sequence of `literals` literals and a match with the given offset and length.
 fn push(block: &mut Vec<u8>, literals: usize, matched: Option<(u16, usize)>) {
     let coded = matched.map_or(0, |(_, length)| length - 4);
     let nibble = |length: usize| u8::try_from(length.min(15)).expect("small");
@@ -23,7 +23,7 @@ fn push(block: &mut Vec<u8>, literals: usize, matched: Option<(u16, usize)>) {
     }
 }
 
-/// A block of many short sequences with every small offset, and a few long ones.
+/// Returns a block of many short sequences with every small offset, and a few long ones.
 fn mixed_block(seed: usize) -> Vec<u8> {
     let mut block = Vec::new();
     let mut made = 0;
@@ -44,19 +44,19 @@ fn mixed_block(seed: usize) -> Vec<u8> {
     block
 }
 
-/// The verdict and page that every decoder agrees on.
+/// Decodes with every decoder, checks that they agree, and returns the result.
 fn decode(block: &[u8]) -> Result<Page, DecodeError> {
     let mut page = [0xa5; PAGE_SIZE];
     let expected = decode_simple(block, &mut page).map(|()| page);
-    for backend in InstructionSet::available() {
+    for set in InstructionSet::available() {
         let mut page = [0x5a; PAGE_SIZE];
-        let decoded = decode_page(backend.token().expect("available"), block, &mut page).map(|()| page);
-        assert_eq!(decoded, expected, "{backend}, block {block:02x?}");
+        let decoded = decode_page(set.token().expect("available"), block, &mut page).map(|()| page);
+        assert_eq!(decoded, expected, "{set}, block {block:02x?}");
     }
     expected
 }
 
-/// Miri is some thousand times slower; it takes a few cases of each.
+/// Returns the number of cases to run. Miri is about a thousand times slower, so it runs a few of each.
 fn every(count: usize) -> usize {
     if cfg!(miri) { count * 700 } else { count }
 }
@@ -69,7 +69,7 @@ fn decodes_mixed_blocks() {
 }
 
 #[test]
-fn refuses_truncated_blocks() {
+fn rejects_truncated_blocks() {
     let block = mixed_block(1);
     for length in (0..block.len()).step_by(every(1)) {
         assert!(decode(&block[..length]).is_err());
@@ -77,7 +77,7 @@ fn refuses_truncated_blocks() {
 }
 
 #[test]
-fn agrees_with_the_slow_twin_on_corrupted_blocks() {
+fn agrees_with_the_reference_on_corrupted_blocks() {
     let block = mixed_block(2);
     for at in (0..block.len()).step_by(every(1)) {
         for value in [0, 1, 0x0f, 0xf0, 0xff, block[at] ^ 0x10] {
@@ -93,7 +93,7 @@ fn decodes_the_shortest_block() {
     let mut block = Vec::new();
     push(&mut block, 1, Some((1, PAGE_SIZE - 1 - 5)));
     push(&mut block, 5, None);
-    // `decode_with` refuses blocks shorter than `FAST_INPUT` unseen.
+    // `decode_with` rejects blocks shorter than `FAST_INPUT` without reading them.
     assert!(block.len() > FAST_INPUT);
     assert!(decode(&block).is_ok());
 }
@@ -105,9 +105,9 @@ fn decodes_a_page_of_literals() {
     assert!(decode(&block).is_ok());
 }
 
-/// Each error, by the smallest block that provokes it.
+/// Provokes each error with the smallest possible block.
 #[test]
-fn names_every_error_and_its_place() {
+fn reports_every_error_with_its_position() {
     let start = |literals: usize, offset: u16, length: usize| {
         let mut block = Vec::new();
         push(&mut block, literals, Some((offset, length)));
@@ -139,7 +139,7 @@ fn names_every_error_and_its_place() {
 }
 
 #[test]
-fn a_length_that_never_ends_is_refused_in_bounded_time() {
+fn rejects_an_endless_length_in_bounded_time() {
     let mut block = vec![0xf0];
     let len = if cfg!(miri) { 1 << 13 } else { 1 << 20 };
     block.resize(len, 255);

@@ -6,14 +6,14 @@ use super::compare::BLOCK;
 use super::smaller;
 use crate::page::PAGE_SIZE;
 
-/// Bytes an output buffer must have: a page, what an unlucky page may add to it before it is given up as
-/// not shrinking (one length byte in 255 literals), and room for wide copies to overrun.
+/// Bytes in an output buffer: a page, the overhead before a page is abandoned as not shrinking (one length byte per 255
+/// literals), and room for wide copies to overrun.
 pub(super) const OUTPUT_CAPACITY: usize = PAGE_SIZE + PAGE_SIZE / LENGTH_BYTE_MAX + 3 * BLOCK;
 
-/// The last position from which a whole block can be read.
+/// The last position from which a whole block of bytes can be read.
 const LAST_BLOCK: usize = PAGE_SIZE - BLOCK;
 
-/// One sequence: the literals from `literals_start` to `match_start`, then a match up to `match_end`.
+/// A sequence: the literals from `literals_start` to `match_start`, then a match up to `match_end`.
 #[derive(Clone, Copy)]
 pub(super) struct Sequence {
     pub(super) literals_start: usize,
@@ -22,11 +22,10 @@ pub(super) struct Sequence {
     pub(super) offset: u16,
 }
 
-/// The block written so far.
+/// The LZ4 block written so far.
 ///
-/// A sequence takes at most `literals / 255` bytes more than it covers (token and offset are 3 bytes, a match
-/// is 4 or more, and a length byte stands for more bytes than itself), so `len` never passes what
-/// `OUTPUT_CAPACITY` provides for.
+/// A sequence takes at most `literals / 255` bytes more than it covers: token and offset are 3 bytes, a match is 4 or
+/// more, and a length byte stands for more bytes than itself. So `len` never exceeds what `OUTPUT_CAPACITY` provides.
 pub(super) struct Block<'a> {
     output: &'a mut [u8; OUTPUT_CAPACITY],
     len: usize,
@@ -39,8 +38,8 @@ impl<'a> Block<'a> {
 
     /// Appends a sequence.
     ///
-    /// Every store is made whether or not it is needed, and `len` moves past those that are, because a branch on a
-    /// length is mispredicted too often.
+    /// Every store is made whether it is needed or not, and `len` advances past those that are. A branch on a length
+    /// would be mispredicted too often.
     #[inline(always)]
     pub(super) fn push(&mut self, bytes: Bytes<'_>, sequence: Sequence) {
         let Sequence { literals_start, match_start, match_end, offset } = sequence;
@@ -48,11 +47,11 @@ impl<'a> Block<'a> {
         let beyond_min = match_end - match_start - MIN_MATCH;
         let usual = literals <= BLOCK && literals_start <= LAST_BLOCK && beyond_min < FIELD_MAX + LENGTH_BYTE_MAX;
         if !usual {
-            // By value: what the cold path takes by reference would live in memory on the usual path too.
+            // By value: arguments taken by reference in the cold path would live in memory on the usual path too.
             self.len = push_unusual(self.output, self.len, bytes, literals_start, match_start, match_end, offset);
             return;
         }
-        // One check of the bounds for all the stores.
+        // One bounds check for all the stores.
         let window = self.output.get_mut(self.len..).and_then(<[u8]>::first_chunk_mut::<{ 2 * BLOCK }>);
         let window = window.expect("a block never outgrows OUTPUT_CAPACITY");
         window[0] = low_byte(smaller(literals, FIELD_MAX) << 4 | smaller(beyond_min, FIELD_MAX));
@@ -65,7 +64,8 @@ impl<'a> Block<'a> {
         self.len += at + 2 + usize::from(beyond_min >= FIELD_MAX);
     }
 
-    /// Ends the block with the literals from `start` to the end of the page; `None` if it is no smaller than the page.
+    /// Ends the block with the literals from `start` to the end of the page. Returns `None` if it is not smaller than
+    /// the page.
     pub(super) fn finish(mut self, bytes: Bytes<'_>, start: usize) -> Option<usize> {
         let literals = &bytes.0[start..];
         let length_bytes = (literals.len() + LENGTH_BYTE_MAX - FIELD_MAX) / LENGTH_BYTE_MAX;
@@ -78,7 +78,7 @@ impl<'a> Block<'a> {
         Some(self.len)
     }
 
-    /// Appends the length bytes of a token field, if it has any.
+    /// Appends the length bytes of a token field, if any.
     fn append_length(&mut self, length: usize) {
         let Some(mut rest) = length.checked_sub(FIELD_MAX) else { return };
         while rest >= LENGTH_BYTE_MAX {
@@ -94,14 +94,14 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The low eight bits: a length byte is stored before it is known whether it is needed.
+/// Returns the low eight bits. A length byte is stored before it is known whether it is needed.
 #[inline(always)]
 fn low_byte(value: usize) -> u8 {
     value.to_le_bytes()[0]
 }
 
-/// Appends a sequence with many literals, a long match, or literals too near the page's end for a wide copy;
-/// returns the block's new length.
+/// Appends a sequence with many literals, a long match, or literals too close to the end of the page for a wide copy.
+/// Returns the block's new length.
 #[cold]
 #[inline(never)]
 fn push_unusual(

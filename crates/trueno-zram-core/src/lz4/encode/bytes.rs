@@ -1,16 +1,16 @@
-//! Fixed-size reads of a page: the encoder's only way to look at it.
+//! Fixed-size reads of a page. The encoder reads the page only through these.
 
 use crate::page::Page;
 
-/// A page and the reads the encoder makes.
+/// A page, with the reads that the encoder makes.
 #[derive(Clone, Copy)]
 pub(super) struct Bytes<'a>(pub(super) &'a Page);
 
 impl<'a> Bytes<'a> {
-    /// The `N` bytes from `at` on.
+    /// Returns the `N` bytes from `at` on.
     #[inline(always)]
     pub(super) fn chunk<const N: usize>(self, at: usize) -> &'a [u8; N] {
-        self.0.get(at..).and_then(<[u8]>::first_chunk).expect("the search reads inside the page")
+        self.0.get(at..).and_then(<[u8]>::first_chunk).expect("the search reads within the page")
     }
 
     #[inline(always)]

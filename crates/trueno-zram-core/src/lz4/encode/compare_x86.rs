@@ -1,4 +1,4 @@
-//! The encoder's AVX2 back end.
+//! The encoder's compare with AVX2.
 #![cfg(target_arch = "x86_64")]
 #![allow(unsafe_code)]
 
@@ -25,7 +25,7 @@ impl Compare for Avx2 {
         #[inline]
         #[target_feature(enable = "avx2")]
         fn equal_mask(a: &[u8; BLOCK], b: &[u8; BLOCK]) -> u32 {
-            // SAFETY: the array is 32 readable bytes, and the load asks for no alignment.
+            // SAFETY: the array is 32 readable bytes, and the load needs no alignment.
             let a = unsafe { _mm256_loadu_si256(a.as_ptr().cast()) };
             // SAFETY: as above.
             let b = unsafe { _mm256_loadu_si256(b.as_ptr().cast()) };

@@ -1,8 +1,8 @@
 //! Encodes one page as an LZ4 block.
 //!
-//! The encoder knows that its input is exactly one page, so it needs no window, no wide offsets and no check of the input's length,
-//! and it chooses one of two searches by a look at the page. Every back end writes the same bytes, and nothing a
-//! [`Scratch`] held before changes them.
+//! The input is always exactly one page. So the encoder needs no window, no wide offsets and no check of the input
+//! length. It chooses one of two searches by inspecting the page. Every instruction set gives the same bytes, and the
+//! previous contents of a [`Scratch`] do not affect them.
 
 mod block;
 mod bytes;
@@ -22,7 +22,7 @@ use bytes::Bytes;
 use compare::Compare;
 use table::Table;
 
-/// Working memory of the encoder: the hash table, and the block with room for wide stores to overrun.
+/// The encoder's working memory: the hash table, and the block with room for wide stores to overrun.
 pub(super) struct Scratch {
     table: Table,
     output: [u8; OUTPUT_CAPACITY],
@@ -34,7 +34,7 @@ impl Scratch {
     }
 }
 
-/// The page's block, or `None` if it would not be shorter than the page.
+/// Returns the page's block, or `None` if it would not be shorter than the page.
 pub(super) fn encode_page<'s>(token: Token, scratch: &'s mut Scratch, page: &Page) -> Option<&'s [u8]> {
     let len_bytes = match token {
         Token::Scalar(scalar) => encode_with(scalar, scratch, page),
@@ -44,27 +44,27 @@ pub(super) fn encode_page<'s>(token: Token, scratch: &'s mut Scratch, page: &Pag
     scratch.output.get(..len_bytes)
 }
 
-/// The encoder, to be compiled once for each back end with its instructions enabled; the block's length.
+/// Encodes a page and returns the block's length. Compiled once per instruction set with its instructions enabled.
 #[inline(always)]
 fn encode_with<C: Compare>(compare: C, scratch: &mut Scratch, page: &Page) -> Option<usize> {
     let Scratch { table, output } = scratch;
     let (bytes, block) = (Bytes(page), Block::new(output));
     if is_mostly_words(page) {
-        // Short matches between words are mostly part of longer ones: without them it is faster and often smaller.
-        // (6 bytes hashed: the same speed, 0.997 instead of 0.998 of C lz4's ratio on Redis.)
+        // Short matches between words are mostly parts of longer ones. Ignoring them is faster and often gives a
+        // smaller block. (Hashing 6 bytes: the same speed, 0.997 instead of 0.998 of C lz4's ratio on Redis.)
         search::encode::<C, 44, 12, 1>(compare, table, bytes, block)
     } else {
-        // A half-byte over four finds one in sixteen of the four-byte matches: 0.997 of C lz4's ratio on machine code, where
-        // five bytes give 0.993 at the same speed, and four 1.008 at 0.8 of it.
+        // Hashing half a byte more than four finds one in sixteen of the four-byte matches: 0.997 of C lz4's ratio on
+        // machine code. Five bytes give 0.993 at the same speed; four bytes give 1.008 at 0.8 of the speed.
         search::encode::<C, 36, 13, 2>(compare, table, bytes, block)
     }
 }
 
-/// Whether at least half of the 64-bit words looked at (one in four) have their upper 16 bits clear.
+/// Returns `true` if at least half of the sampled 64-bit words (one in four) have their upper 16 bits clear.
 #[inline(always)]
 fn is_mostly_words(page: &Page) -> bool {
     const GROUP: usize = 128;
-    const LOOKED_AT: usize = PAGE_SIZE / GROUP * 4;
+    const SAMPLED_WORDS: usize = PAGE_SIZE / GROUP * 4;
     let small: usize = page
         .as_chunks::<GROUP>()
         .0
@@ -72,16 +72,16 @@ fn is_mostly_words(page: &Page) -> bool {
         .flat_map(|group| group[..32].as_chunks::<8>().0)
         .map(|word| usize::from(u64::from_le_bytes(*word) >> 48 == 0))
         .sum();
-    small >= LOOKED_AT / 2
+    small >= SAMPLED_WORDS / 2
 }
 
-/// The smaller of two numbers by a select: `min` becomes a branch, and on lengths that is a misprediction.
+/// Returns the smaller number with a select. `min` compiles to a branch, which is mispredicted on lengths.
 #[inline(always)]
 fn smaller(a: usize, b: usize) -> usize {
     select_unpredictable(a < b, a, b)
 }
 
-/// The low 16 bits, where the value is known to have no others.
+/// Returns the low 16 bits of a value that is known to have no others.
 #[inline(always)]
 fn low_u16(value: usize) -> u16 {
     debug_assert!(u16::try_from(value).is_ok());

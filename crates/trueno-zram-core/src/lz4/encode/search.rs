@@ -1,9 +1,9 @@
-//! Finds the matches of a page: a greedy search over one hash table, with the previous offset tried first.
+//! Finds the matches of a page: a greedy search over one hash table that tries the previous offset first.
 //!
-//! What the time goes to is mispredicted branches, about one in each sequence, so whatever depends on data is
-//! arithmetic or a select, and the loop that looks for the next match is as short as it can be: a branch in it
-//! that went the wrong way is known only after its two dependent loads. Tried and slower (C lz4 = 1): four positions
-//! at a time without a branch 0.85, two pages interleaved 0.95, matches found first and written later 0.7.
+//! Mispredicted branches dominate the time, about one per sequence. So everything that depends on data is arithmetic or
+//! a select, and the loop that searches for the next match is as short as possible: a misprediction in it is known only
+//! after two dependent loads. Tried and slower (C lz4 = 1): four positions at a time without a branch 0.85, two
+//! interleaved pages 0.95, finding all matches first and writing them later 0.7.
 
 use std::hint::select_unpredictable;
 
@@ -14,23 +14,23 @@ use super::compare::{BLOCK, Compare};
 use super::table::Table;
 use super::{low_u16, smaller};
 
-/// Positions probed one by one after a match, before the steps grow.
+/// Positions probed one by one after a match, before the step size grows.
 const PLAIN_PROBES: usize = 128;
 
-/// Logarithm of the probes made at each step size from then on.
+/// Logarithm of the number of probes per step size after that.
 const PROBES_PER_STEP: u32 = 5;
 
-/// Literals that may stand before a repeat of the previous offset, as a mask of start positions.
+/// Literals allowed before a repeat of the previous offset, as a mask of start positions.
 const REPEAT_STARTS: u32 = 0b1111;
 
 /// The last position from which a whole block may belong to a match.
 const LAST_BLOCK_START: usize = MATCH_END_LIMIT - BLOCK;
 
-/// Encodes the page; `None` if the block would not be smaller.
+/// Encodes the page. Returns `None` if the block would not be smaller.
 ///
-/// `HASHED_BITS` is how much of the next bytes is hashed: the more, the fewer of the shortest matches are found, each of
-/// which saves a byte and costs a misprediction. `TABLE_BITS` is the logarithm of the table's entries, `TAIL` how many
-/// of the positions just before the last byte of a match enter the table.
+/// `HASHED_BITS` is how many of the next bits are hashed. With more bits, fewer of the shortest matches are found; each
+/// of those saves a byte and costs a misprediction. `TABLE_BITS` is the logarithm of the number of table entries.
+/// `TAIL` is how many of the positions just before the last byte of a match enter the table.
 #[inline(always)]
 pub(super) fn encode<C: Compare, const HASHED_BITS: u32, const TABLE_BITS: u32, const TAIL: usize>(
     compare: C,
@@ -43,8 +43,8 @@ pub(super) fn encode<C: Compare, const HASHED_BITS: u32, const TABLE_BITS: u32, 
 
     let mut literals_start = 0;
     let mut position = 1;
-    // The end of a match whose last positions are not in the table yet. They wait until the next match is
-    // found: entering them at once makes the next lookups wait for the stores (2 % a position).
+    // The end of a match whose last positions are not in the table yet. They are inserted when the next match is found:
+    // inserting them at once makes the next lookups wait for the stores (2 % per position).
     let mut pending_end = MIN_MATCH;
 
     while let Some((mut match_start, candidate)) = find(bytes, &mut insert, position, literals_start) {
@@ -54,7 +54,8 @@ pub(super) fn encode<C: Compare, const HASHED_BITS: u32, const TABLE_BITS: u32, 
         let match_end = match_end(compare, bytes, match_start, candidate);
         let offset = match_start - candidate;
         if candidate >= 8 {
-            // Probes are skipped in long runs of literals, and positions inside matches are not in the table.
+            // Extend the match backwards: long literal runs skip probes, and positions inside matches are not in the
+            // table.
             let before = bytes.u64_at(match_start - 8) ^ bytes.u64_at(candidate - 8);
             match_start -= smaller(before.leading_zeros() as usize / 8, match_start - literals_start);
         }
@@ -82,7 +83,7 @@ pub(super) fn encode<C: Compare, const HASHED_BITS: u32, const TABLE_BITS: u32, 
     block.finish(bytes, literals_start)
 }
 
-/// The next position that matches an earlier one in four bytes or more, and that earlier position.
+/// Finds the next position that matches an earlier one in at least four bytes. Returns both positions.
 #[inline(always)]
 fn find(
     bytes: Bytes<'_>,
@@ -110,14 +111,14 @@ fn find(
     None
 }
 
-/// Where the match of `position` with `candidate`, four bytes or more, ends.
+/// Returns the end of the match of `position` with `candidate`, which covers at least four bytes.
 #[inline(always)]
 fn match_end<C: Compare>(compare: C, bytes: Bytes<'_>, position: usize, candidate: usize) -> usize {
     let (position, candidate) = (position + MIN_MATCH, candidate + MIN_MATCH);
     if position > LAST_BLOCK_START {
         return end_near_limit(bytes, position, candidate);
     }
-    // Two words and a select: half the latency of a vector compare, and long enough for seven of eight matches.
+    // Two words and a select: half the latency of a vector compare, and enough for seven of eight matches.
     let first = bytes.u64_at(position) ^ bytes.u64_at(candidate);
     let second = bytes.u64_at(position + 8) ^ bytes.u64_at(candidate + 8);
     if first | second == 0 {
@@ -127,7 +128,7 @@ fn match_end<C: Compare>(compare: C, bytes: Bytes<'_>, position: usize, candidat
     position + bits as usize / 8
 }
 
-/// A match at the previous offset, eight bytes or longer, that starts within the next four bytes.
+/// Finds a match at the previous offset, at least eight bytes long, that starts within the next four bytes.
 #[inline(always)]
 fn repeat<C: Compare>(compare: C, bytes: Bytes<'_>, position: usize, offset: usize) -> Option<(usize, usize)> {
     if position > LAST_BLOCK_START {
@@ -150,7 +151,8 @@ fn repeat<C: Compare>(compare: C, bytes: Bytes<'_>, position: usize, offset: usi
     Some((position + start as usize, end))
 }
 
-/// Where the bytes from `position` on stop equalling those from `candidate` on, or may not be matched any more.
+/// Returns the position at which the bytes from `position` on differ from those from `candidate` on, or must be
+/// literals.
 #[inline(always)]
 fn end_from<C: Compare>(compare: C, bytes: Bytes<'_>, mut position: usize, mut candidate: usize) -> usize {
     while position <= LAST_BLOCK_START {
@@ -164,7 +166,7 @@ fn end_from<C: Compare>(compare: C, bytes: Bytes<'_>, mut position: usize, mut c
     end_near_limit(bytes, position, candidate)
 }
 
-/// The same for the last bytes of a page, one at a time.
+/// Like `end_from` for the last bytes of a page, one byte at a time.
 #[cold]
 #[inline(never)]
 fn end_near_limit(bytes: Bytes<'_>, position: usize, candidate: usize) -> usize {

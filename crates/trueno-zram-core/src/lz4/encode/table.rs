@@ -1,23 +1,23 @@
-//! The hash table: for each hash, the last position of the page that had it.
+//! The hash table: for each hash, the last position of the page that has it.
 #![allow(unsafe_code)]
 
 use super::bytes::Bytes;
 use super::low_u16;
 use crate::page::PAGE_SIZE;
 
-/// Entries of the table: the most any search uses.
+/// Number of entries: the most that any search uses.
 pub(super) const TABLE_ENTRIES: usize = 1 << MAX_BITS;
 
 /// Logarithm of `TABLE_ENTRIES`.
 pub(super) const MAX_BITS: u32 = 13;
 
-/// The last position with eight bytes to read.
+/// The last position from which eight bytes can be read.
 const LAST_WORD: usize = PAGE_SIZE - 8;
 
-/// Positions by hash. Zero is also the empty entry: a candidate is compared with the page before it counts, so
-/// neither that nor a collision can do harm.
+/// Positions by hash. Zero also marks an empty entry. Candidates are compared with the page before use, so neither
+/// empty entries nor collisions do harm.
 ///
-/// Invariant: no entry is beyond `LAST_WORD`. All start at zero, and only `insert` writes others.
+/// Invariant: no entry exceeds `LAST_WORD`. All entries start at zero, and only `insert` writes others.
 #[repr(align(64))]
 pub(super) struct Table([u16; TABLE_ENTRIES]);
 
@@ -26,25 +26,25 @@ impl Table {
         Self([0; TABLE_ENTRIES])
     }
 
-    /// Empties the entries that hashes of `BITS` bits reach.
+    /// Clears the entries that a hash of `BITS` bits can reach.
     #[inline(always)]
     pub(super) fn clear<const BITS: u32>(&mut self) {
         const { assert!(BITS <= MAX_BITS) };
         self.0[..1 << BITS].fill(0);
     }
 
-    /// Enters the position under the hash of its first `HASHED_BITS` bits; returns the one it replaces.
+    /// Inserts the position under the hash of its first `HASHED_BITS` bits. Returns the previous position.
     #[inline(always)]
     pub(super) fn insert<const HASHED_BITS: u32, const BITS: u32>(&mut self, bytes: Bytes<'_>, at: usize) -> usize {
         let word = bytes.u64_at(at);
         let entry = &mut self.0[hash::<HASHED_BITS, BITS>(word)];
         let previous = usize::from(std::mem::replace(entry, low_u16(at)));
-        // SAFETY: the type's invariant; `u64_at` has just upheld it for `at`, or else panicked.
+        // SAFETY: the type's invariant. `u64_at` has just checked it for `at`, and panics otherwise.
         unsafe { std::hint::assert_unchecked(previous <= LAST_WORD) };
         previous
     }
 
-    /// Fills the table with one position, as some earlier page may have left it.
+    /// Fills the table with one position, as an earlier page might have left it.
     #[cfg(test)]
     pub(super) fn fill(&mut self, at: u16) {
         assert!(usize::from(at) <= LAST_WORD);
@@ -52,13 +52,13 @@ impl Table {
     }
 }
 
-/// Hash of the first `HASHED_BITS` bits of a little-endian word.
+/// Hashes the first `HASHED_BITS` bits of a little-endian word.
 #[inline(always)]
 fn hash<const HASHED_BITS: u32, const BITS: u32>(word: u64) -> usize {
     const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    // Shifting the multiplier drops the bits of the word that do not count.
+    // Shifting the multiplier discards the bits of the word that are not hashed.
     let product = word.wrapping_mul(MULTIPLIER << (u64::BITS - HASHED_BITS));
-    usize::try_from(product >> (u64::BITS - BITS)).expect("at most MAX_BITS bits are left")
+    usize::try_from(product >> (u64::BITS - BITS)).expect("a hash has at most MAX_BITS bits")
 }
 
 const _: () = assert!(LAST_WORD <= u16::MAX as usize);

@@ -1,4 +1,4 @@
-//! Tests of the encoder's parts that need no other codec, and so run under Miri.
+//! Encoder tests that need no other codec and so run under Miri.
 
 use trueno_test_pages::generate::Generator;
 
@@ -8,16 +8,16 @@ use crate::cpu::{InstructionSet, Scalar, Token};
 use crate::lz4::decode_simple;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Miri is some thousand times slower: it takes a few cases of each.
+/// Returns the number of cases to run. Miri is about a thousand times slower, so it runs a few of each.
 fn cases(count: usize) -> usize {
     if cfg!(miri) { count.div_ceil(2000) } else { count }
 }
 
 fn tokens() -> Vec<Token> {
-    InstructionSet::available().into_iter().map(|backend| backend.token().expect("available")).collect()
+    InstructionSet::available().into_iter().map(|set| set.token().expect("available")).collect()
 }
 
-/// The block that all back ends make of the page, from fresh working memory and from used.
+/// Encodes the page with every instruction set, from fresh and from used working memory, and checks that they agree.
 fn encode(used: &mut Scratch, page: &Page) -> Option<Vec<u8>> {
     let block = encode_page(Token::Scalar(Scalar), &mut Scratch::boxed(), page).map(<[u8]>::to_vec);
     for token in tokens() {
@@ -40,7 +40,7 @@ fn assert_round_trip(used: &mut Scratch, page: &Page) -> Option<usize> {
 }
 
 #[test]
-fn generated_pages_come_back_whatever_the_working_memory_held() {
+fn round_trips_generated_pages_with_any_working_memory() {
     let (mut generator, mut used) = (Generator::new(8), Scratch::boxed());
     for _ in 0..cases(10_000) {
         assert_round_trip(&mut used, &generator.page());
@@ -48,7 +48,7 @@ fn generated_pages_come_back_whatever_the_working_memory_held() {
 }
 
 #[test]
-fn a_page_may_end_inside_a_match_of_any_length_and_offset() {
+fn round_trips_pages_that_end_inside_a_match() {
     let (mut generator, mut used) = (Generator::new(9), Scratch::boxed());
     for run in (0..80).step_by(if cfg!(miri) { 37 } else { 1 }) {
         for offset in [1, 2, 3, 4, 5, 7, 8, 16, 31, 32, 33, 64, 500] {
@@ -56,7 +56,7 @@ fn a_page_may_end_inside_a_match_of_any_length_and_offset() {
             for i in PAGE_SIZE - run..PAGE_SIZE {
                 page[i] = page[i - offset];
             }
-            // So that the block shrinks and the end is really encoded.
+            // Make the block shrink, so that the end is actually encoded.
             page.copy_within(..1500, 1500);
             assert!(assert_round_trip(&mut used, &page).is_some());
         }
@@ -64,11 +64,11 @@ fn a_page_may_end_inside_a_match_of_any_length_and_offset() {
 }
 
 #[test]
-fn a_block_that_does_not_shrink_is_given_up() {
+fn rejects_blocks_that_do_not_shrink() {
     let (mut generator, mut used) = (Generator::new(10), Scratch::boxed());
     let noise: Page = std::array::from_fn(|_| generator.byte());
     assert_eq!(assert_round_trip(&mut used, &noise), None);
-    // A short copy does not pay for the length bytes of the literals, a long one does; in between it may go either way.
+    // A short copy does not pay for the literals' length bytes, a long one does. In between either may happen.
     let with_copy = |copied: usize| {
         let mut page = noise;
         page.copy_within(10..10 + copied, 60);
@@ -82,7 +82,7 @@ fn a_block_that_does_not_shrink_is_given_up() {
 }
 
 #[test]
-fn equal_mask_is_its_definition_on_every_back_end() {
+fn equal_mask_matches_its_definition() {
     fn check(compare: impl Compare, a: &[u8; BLOCK], b: &[u8; BLOCK]) {
         let expected = (0..BLOCK).map(|i| u32::from(a[i] == b[i]) << i).sum::<u32>();
         assert_eq!(compare.equal_mask(a, b), expected);
@@ -102,7 +102,7 @@ fn equal_mask_is_its_definition_on_every_back_end() {
 }
 
 #[test]
-fn word_pages_are_told_from_text() {
+fn distinguishes_word_pages_from_text() {
     let mut words = [0; PAGE_SIZE];
     for (word, n) in words.as_chunks_mut::<8>().0.iter_mut().zip(0u64..) {
         *word = (0x5500_0000_1000 + 48 * n).to_le_bytes();

@@ -1,4 +1,4 @@
-//! Device memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
+//! RingDevice memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
 
 use std::ops::Range;
 
@@ -13,7 +13,6 @@ use crate::{fill_page, same_filled};
 
 /// What device memory holds before anything was put there.
 const NEVER_WRITTEN: u8 = 0xd5;
-const ENTRY_BYTES: usize = size_of::<u64>();
 const STATUS_BYTES: usize = size_of::<u32>();
 
 /// A slot's device memory, and how far its marks are.
@@ -58,7 +57,7 @@ impl MarkState {
 
 impl DeviceSlot {
     pub(super) fn new(pages: usize) -> Self {
-        let bytes_per_page = [PAGE_SIZE, PAGE_SIZE, ENTRY_BYTES, STATUS_BYTES];
+        let bytes_per_page = [PAGE_SIZE, PAGE_SIZE, PackedEntry::BYTES, STATUS_BYTES];
         Self {
             buffers: bytes_per_page.map(|bytes| vec![NEVER_WRITTEN; pages * bytes]),
             marks: [MarkState::default(); Mark::COUNT],
@@ -91,7 +90,7 @@ impl DeviceSlot {
         &self.buffer(Buffer::Pages).as_chunks().0[number]
     }
 
-    fn entry(&mut self, number: usize) -> &mut [u8; ENTRY_BYTES] {
+    fn entry(&mut self, number: usize) -> &mut [u8; PackedEntry::BYTES] {
         &mut self.buffer_mut(Buffer::Index).as_chunks_mut().0[number]
     }
 
@@ -127,7 +126,7 @@ pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) ->
         *slot.entry(number) = PackedEntry::new(end as u64, len, kind).bits().to_le_bytes();
         end += aligned(len_bytes);
     }
-    slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * ENTRY_BYTES), Reach::Known(0)];
+    slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * PackedEntry::BYTES), Reach::Known(0)];
     if let Some(lie) = lie {
         slot.made[Buffer::Packed as usize] = Reach::Anything;
         tell(slot, pages, lie);
@@ -149,7 +148,7 @@ fn tell(slot: &mut DeviceSlot, pages: usize, lie: Lie) {
 
 /// Restores the pages of a slot; what is wrong with being asked to. Places of refused pages are left alone.
 pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usize, lie: bool) -> Option<String> {
-    let mut is_fresh = slot.is_fresh(Buffer::Index, 0..pages * ENTRY_BYTES);
+    let mut is_fresh = slot.is_fresh(Buffer::Index, 0..pages * PackedEntry::BYTES);
     for number in 0..pages {
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*slot.entry(number)));
         let start = usize::try_from(entry.offset_bytes()).expect("36 bits fit");

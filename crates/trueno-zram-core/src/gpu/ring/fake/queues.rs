@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use trueno_gpu::kernels::packed::PackedEntry;
+
 use super::faults::Lie;
 use super::kernels::{self, Reach};
 use super::{FakeSlot, State};
@@ -67,7 +69,7 @@ impl Work {
     /// The device memory that it touches.
     fn touches(&self) -> Vec<Touch> {
         use Access::{Read, Write};
-        let index = |pages: usize| 0..pages * size_of::<u64>();
+        let index = |pages: usize| 0..pages * PackedEntry::BYTES;
         match self {
             Self::Mark(_) | Self::WaitForUploads { .. } => vec![],
             Self::Upload { to, at, part, .. } => vec![(*to, *at..at + part.len(), Write)],

@@ -1,0 +1,259 @@
+//! Our own kernels on pages in device memory.
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use trueno_gpu::kernels::lz4::{Mode, TableStores};
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
+use trueno_zram_core::gpu::raw::{
+    BlockShape, DeviceBuffer, LoadedKernel, Lz4Compressor, Lz4Decompressor, PackedPages, lane_rule,
+};
+use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
+
+use super::codec::{BLOCK_BOUND, Block, BlockCodec, MakeCodec};
+use super::resident::{Session, device_failed};
+use super::{Engines, codec};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+
+/// Room after the packed pages: copies of 16 bytes per lane may read past the end of the last page.
+const SLACK_BYTES: usize = 64 * 1024;
+
+/// Where the compressed pages come from.
+enum Encoder {
+    /// A kernel.
+    Kernel(Box<Lz4Compressor>),
+    /// A codec on one CPU thread, for its blocks.
+    Cpu(Box<dyn BlockCodec>),
+}
+
+/// A compressor, a decompressor, and their buffers.
+pub(crate) struct KernelEngine<'a> {
+    name: String,
+    session: &'a Session,
+    encoder: Encoder,
+    decompressor: Lz4Decompressor,
+    pages: u32,
+    input: DeviceBuffer,
+    packed: DeviceBuffer,
+    packed_bytes: u64,
+    held_bytes: u64,
+    index: DeviceBuffer,
+    decoded: DeviceBuffer,
+    status: DeviceBuffer,
+    /// The time of the codec on the CPU.
+    encode: Duration,
+    last: Duration,
+}
+
+/// Every kernel for batches of `pages` pages: each mode in the best shape for the device and in the one that runs
+/// everywhere, with the device's table stores and with those that are right on every device; and, to decompress, the blocks
+/// of C lz4.
+pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
+    let own_stores = lane_rule(&session.context).map_err(device_failed)?.table_stores();
+    let best = BlockShape::best_for(session.context.info().compute_capability, session.context.limits());
+    let mut engines: Engines<'_> = Vec::new();
+    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
+        let mut variants =
+            vec![(best, own_stores), (best, TableStores::ReadBack), (BlockShape::EVERYWHERE, own_stores)];
+        variants.dedup();
+        for (shape, stores) in variants {
+            let mut name = mode_name.to_owned();
+            if shape != best {
+                name += &format!("/{} warps", shape.warps_per_block);
+            }
+            if stores != own_stores {
+                name += "/read-back";
+            }
+            let compressor = Lz4Compressor::with_shape(&session.context, mode, stores, shape).map_err(device_failed)?;
+            engines.push(Box::new(KernelEngine::new(
+                session,
+                name,
+                Encoder::Kernel(Box::new(compressor)),
+                shape,
+                pages,
+            )?));
+        }
+    }
+    if let Some(c_lz4) = codec::C_LZ4 {
+        engines.push(Box::new(KernelEngine::on_blocks_of(session, &c_lz4, best, pages)?));
+    }
+    Ok(engines)
+}
+
+impl<'a> KernelEngine<'a> {
+    /// The decompressor on blocks that a codec makes on the CPU.
+    fn on_blocks_of(session: &'a Session, make: &MakeCodec, shape: BlockShape, pages: usize) -> Result<Self> {
+        Self::new(session, crate::kernels::C_LZ4_BLOCKS.to_owned(), Encoder::Cpu(make()?), shape, pages)
+    }
+
+    fn new(session: &'a Session, name: String, encoder: Encoder, shape: BlockShape, pages: usize) -> Result<Self> {
+        let count = u32::try_from(pages).map_err(Error::engine(&name))?;
+        let set_up = || {
+            Ok(Self {
+                name,
+                session,
+                encoder,
+                decompressor: Lz4Decompressor::with_shape(&session.context, shape)?,
+                pages: count,
+                input: session.buffer(pages * PAGE_SIZE)?,
+                packed: session.buffer(pages * PAGE_SIZE + SLACK_BYTES)?,
+                packed_bytes: 0,
+                held_bytes: 0,
+                index: session.buffer(pages * PackedEntry::BYTES)?,
+                decoded: session.buffer(pages * PAGE_SIZE)?,
+                status: session.buffer(pages * size_of::<u32>())?,
+                encode: Duration::ZERO,
+                last: Duration::ZERO,
+            })
+        };
+        set_up().map_err(device_failed)
+    }
+
+    /// Checks the packed pages with the CPU's decoder, and notes how long they are.
+    fn check(&mut self, pages: &[Page]) -> Result<()> {
+        let index = self.session.download(&self.index, self.index.len_bytes())?;
+        let (mut entries, mut end, mut held) = (Vec::new(), 0, 0);
+        for (page, bits) in index.as_chunks().0.iter().enumerate() {
+            let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
+            if !entry.is_placed() {
+                return Err(Error::engine(&self.name)(format!("page {page} has no index entry")));
+            }
+            let (offset, len_bytes, kind) = (entry.offset_bytes(), entry.len_bytes(), entry.kind());
+            entries.push(IndexEntry { offset, len_bytes, kind });
+            held += u64::from(entry.len_bytes());
+            end = end.max(entry.offset_bytes() + padded(entry.len_bytes()));
+        }
+        (self.packed_bytes, self.held_bytes) = (end, held);
+        let failed = Error::engine(&self.name);
+        let end = usize::try_from(end).unwrap_or(usize::MAX).min(self.packed.len_bytes());
+        let packed = self.session.download(&self.packed, end)?;
+        let batch = CompressedBatch::from_parts(packed, entries).map_err(&failed)?;
+        let restored = CpuBatchCompressor::default().decompress(&batch).map_err(&failed)?;
+        match restored.iter().zip(pages).position(|(restored, page)| restored != page) {
+            Some(page) => Err(Error::NotRestored { engine: self.name.clone(), page }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The length of a packed page with the bytes that align the next one.
+fn padded(len_bytes: u16) -> u64 {
+    u64::from(len_bytes).next_multiple_of(PACK_ALIGN_BYTES.into())
+}
+
+impl Engine for KernelEngine<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn threads(&self) -> usize {
+        1
+    }
+
+    fn load(&mut self, pages: &[Page]) -> Result<()> {
+        let stream = &self.session.stream;
+        stream.upload(&self.input, 0, pages.as_flattened()).map_err(device_failed)?;
+        // Pages that a kernel does not write must not look right by chance.
+        for buffer in [&self.packed, &self.decoded, &self.status] {
+            stream.fill(buffer, 0..buffer.len_bytes(), 0xee).map_err(device_failed)?;
+        }
+        if let Encoder::Cpu(codec) = &mut self.encoder {
+            let start = Instant::now();
+            let (packed, index) = pack(codec.as_mut(), pages);
+            self.encode = start.elapsed();
+            stream.upload(&self.packed, 0, &packed).map_err(device_failed)?;
+            stream.upload(&self.index, 0, &index).map_err(device_failed)?;
+        } else {
+            self.compress(pages)?;
+        }
+        self.check(pages)
+    }
+
+    fn compress(&mut self, _: &[Page]) -> Result<Duration> {
+        let Self { session, encoder, pages, input, packed, index, .. } = self;
+        let Encoder::Kernel(compressor) = encoder else { return Ok(self.encode) };
+        compressor.zero(&session.stream, *pages, index).map_err(device_failed)?;
+        self.last = session.time(|| {
+            // SAFETY: the index and the counters were just zeroed, the buffers have room for these pages, and one stream
+            // does all the work.
+            unsafe { compressor.launch_zeroed(&session.stream, input, *pages, packed, index) }.map_err(device_failed)
+        })?;
+        Ok(self.last)
+    }
+
+    fn held_bytes(&self) -> Result<u64> {
+        Ok(self.held_bytes)
+    }
+
+    fn decompress(&mut self, _: &mut [Page]) -> Result<Duration> {
+        let Self { session, decompressor, pages, packed, packed_bytes, index, decoded, status, .. } = self;
+        decompressor.zero(&session.stream).map_err(device_failed)?;
+        let packed = PackedPages { bytes: packed, len_bytes: *packed_bytes, index, pages: *pages };
+        self.last = session.time(|| {
+            // SAFETY: as in `compress`.
+            unsafe { decompressor.launch_zeroed(&session.stream, packed, decoded, status) }.map_err(device_failed)
+        })?;
+        Ok(self.last)
+    }
+
+    fn fetch(&mut self, pages: &mut [Page]) -> Result<()> {
+        let status = self.session.download(&self.status, self.status.len_bytes())?;
+        if let Some(page) = status.as_chunks().0.iter().position(|status: &[u8; 4]| *status != [0; 4]) {
+            return Err(Error::engine(&self.name)(format!("refuses page {page}")));
+        }
+        self.session.stream.download(&self.decoded, 0, pages.as_flattened_mut()).map_err(device_failed)
+    }
+
+    fn stages(&self) -> Vec<(&'static str, Duration)> {
+        vec![("kernel", self.last)]
+    }
+
+    fn note(&self) -> String {
+        let launch = |loaded: &LoadedKernel| {
+            let registers = loaded.attributes().map_or(0, |attributes| attributes.registers);
+            format!("{} x {} warps, {registers} registers", loaded.resident_blocks(), loaded.block_threads() / 32)
+        };
+        match &self.encoder {
+            Encoder::Kernel(compressor) => {
+                format!("{}, {} MB of scratch", launch(compressor.loaded()), compressor.scratch_bytes() / 1_000_000)
+            }
+            Encoder::Cpu(_) => launch(self.decompressor.loaded()),
+        }
+    }
+}
+
+/// Packs the blocks that a codec makes of the pages, and their index.
+fn pack(codec: &mut dyn BlockCodec, pages: &[Page]) -> (Vec<u8>, Vec<u8>) {
+    let (mut packed, mut index) = (Vec::new(), Vec::new());
+    let mut out: Block = [0; BLOCK_BOUND];
+    for page in pages {
+        let len_bytes = codec.encode_or_copy(page, &mut out);
+        let kind = if len_bytes < PAGE_SIZE { PageKind::Lz4 } else { PageKind::Raw };
+        let entry_len = u16::try_from(len_bytes).expect("no block is longer than a page");
+        index.extend(PackedEntry::new(packed.len() as u64, entry_len, kind).bits().to_le_bytes());
+        packed.extend_from_slice(&out[..len_bytes]);
+        packed.resize(packed.len().next_multiple_of(PACK_ALIGN_BYTES as usize), 0);
+    }
+    (packed, index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engines::codec::{CopyPage, Trueno};
+
+    #[test]
+    fn packing_aligns_blocks() {
+        let pages: [Page; 2] = [std::array::from_fn(|i| (i / 100).to_le_bytes()[0]), [3; PAGE_SIZE]];
+        let instructions = trueno_zram_core::cpu::InstructionSet::detect();
+        for codec in [Box::new(Trueno::new(instructions).unwrap()) as Box<dyn BlockCodec>, Box::new(CopyPage)] {
+            let (packed, index) = pack(&mut *{ codec }, &pages);
+            let entries: Vec<PackedEntry> =
+                index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits))).collect();
+            assert_eq!(entries[0].offset_bytes(), 0);
+            assert_eq!(entries[1].offset_bytes(), padded(entries[0].len_bytes()));
+            assert_eq!(packed.len() as u64, entries[1].offset_bytes() + padded(entries[1].len_bytes()));
+        }
+    }
+}

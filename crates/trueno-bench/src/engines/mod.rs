@@ -1,0 +1,107 @@
+//! The engines: our own, and the rivals.
+
+pub(crate) mod bus;
+pub(crate) mod codec;
+pub(crate) mod cpu;
+pub(crate) mod gpu;
+pub(crate) mod in_cache;
+pub(crate) mod kernels;
+pub(crate) mod nvcomp;
+pub(crate) mod pooled;
+pub(crate) mod resident;
+pub(crate) mod zram;
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use codec::{C_LZ4, RIVALS};
+use cpu::{Memcpy, Pool, Trueno};
+use pooled::Pooled;
+use zram::Zram;
+
+pub use gpu::Gpu;
+
+use crate::document::LeftOut;
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// The engine that CPU engines are compared with.
+pub(crate) const BAR: &str = "c-lz4";
+/// Names of the engines that run on a GPU.
+pub(crate) const TRUENO_GPU: &str = "trueno-gpu";
+pub(crate) const NVCOMP: &str = "nvcomp-lz4";
+
+/// How to build the rivals into the tool.
+const HOW_TO_GET_RIVALS: &str =
+    "not in this build; use `cargo run --release -p trueno-zram-cli --features rivals -- bench`";
+
+pub(crate) type Engines<'a> = Vec<Box<dyn Engine + 'a>>;
+
+/// Rivals outside this process, which run only if asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Rivals {
+    /// The file `libnvcomp.so`.
+    pub nvcomp: Option<PathBuf>,
+    /// Whether to add a zram device to the kernel.
+    pub zram: bool,
+}
+
+/// Everything that `bench` can run on this machine.
+pub(crate) struct Lineup {
+    pub(crate) gpu: Gpu,
+    nvcomp: Option<resident::Session>,
+    zram: bool,
+}
+
+impl Lineup {
+    pub(crate) fn new(gpu: Gpu, rivals: &Rivals) -> Result<Self> {
+        let nvcomp = rivals.nvcomp.as_deref().map(|file| resident::Session::new(0, Some(file))).transpose()?;
+        Ok(Self { gpu, nvcomp, zram: rivals.zram })
+    }
+
+    /// CPU engines for batches of `pages` pages.
+    pub(crate) fn on_cpu(&self, threads: NonZeroUsize, pages: usize) -> Result<Engines<'static>> {
+        let pool = cpu::pool(threads)?;
+        let mut engines: Engines<'static> = Vec::new();
+        for rival in RIVALS {
+            engines.push(Box::new(Pooled::new(&pool, rival)?));
+        }
+        engines.insert(engines.len().min(1), Box::new(Trueno::cpu(&pool)?));
+        if self.zram {
+            engines.push(Box::new(Zram::new("lz4", pages, &pool)?));
+        }
+        engines.push(Box::new(Memcpy::new(&pool)));
+        Ok(engines)
+    }
+
+    /// GPU engines for batches of `pages` pages.
+    pub(crate) fn on_gpu(&self, pages: usize, pool: &Pool) -> Result<Engines<'_>> {
+        let mut engines: Engines<'_> = Vec::new();
+        if let Gpu::Present { device_index } = self.gpu {
+            engines.push(Box::new(gpu::TruenoGpu::new(device_index, pool)?));
+        }
+        if let Some(session) = &self.nvcomp {
+            engines.push(Box::new(resident::NvCompEngine::new(session, pages)?));
+        }
+        Ok(engines)
+    }
+
+    /// Engines that do not run, and why.
+    pub(crate) fn left_out(&self) -> Vec<LeftOut> {
+        let left_out = |engine: &str, why: &str| LeftOut { engine: engine.to_owned(), why: why.to_owned() };
+        let mut all = Vec::new();
+        if C_LZ4.is_none() {
+            all.extend([BAR, "lz4-flex", "zstd-1"].map(|engine| left_out(engine, HOW_TO_GET_RIVALS)));
+        }
+        if let Gpu::Absent(why) = &self.gpu {
+            all.push(left_out(TRUENO_GPU, why));
+        }
+        if self.nvcomp.is_none() {
+            all.push(left_out(NVCOMP, "runs only with --rival nvcomp=PATH"));
+        }
+        if !self.zram {
+            all.push(left_out("zram-lz4", "runs only with --rival zram, as root"));
+        }
+        all
+    }
+}

@@ -1,0 +1,280 @@
+//! nvCOMP's batched LZ4, loaded at run time.
+//!
+//! Declared by hand after nvCOMP's public documentation of its C interface (version 6; 5 has the same layout).
+#![allow(unsafe_code)]
+
+use std::ffi::{OsStr, c_int, c_void};
+use std::path::Path;
+use std::sync::Arc;
+
+use libloading::Library;
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+
+use crate::error::{Error, Result};
+
+/// `nvcompBatchedLZ4CompressOpts_t` and `nvcompBatchedLZ4DecompressOpts_t`: 64 bytes each, and all zero in the defaults (data
+/// type `char`, no bit shuffling, nvCOMP's choice of back end, reserved bytes).
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Opts([c_int; 16]);
+
+const DEFAULTS: Opts = Opts([0; 16]);
+
+type Status = c_int;
+type DevicePtr = u64;
+type StreamPtr = *mut c_void;
+
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Properties {
+    version: u32,
+    cudart_version: u32,
+}
+
+/// (chunks, chunk bytes, options, result, total bytes, stream), for compression and decompression alike.
+type TempSize = unsafe extern "C" fn(usize, usize, Opts, *mut usize, usize, StreamPtr) -> Status;
+type MaxOutput = unsafe extern "C" fn(usize, Opts, *mut usize) -> Status;
+/// (input pointers, input sizes, largest, count, temp, temp size, output pointers, output sizes, options, statuses, stream).
+type Compress = unsafe extern "C" fn(
+    DevicePtr,
+    DevicePtr,
+    usize,
+    usize,
+    DevicePtr,
+    usize,
+    DevicePtr,
+    DevicePtr,
+    Opts,
+    DevicePtr,
+    StreamPtr,
+) -> Status;
+/// (input pointers, input sizes, room, output sizes, count, temp, temp size, output pointers, options, statuses, stream).
+type Decompress = unsafe extern "C" fn(
+    DevicePtr,
+    DevicePtr,
+    DevicePtr,
+    DevicePtr,
+    usize,
+    DevicePtr,
+    usize,
+    DevicePtr,
+    Opts,
+    DevicePtr,
+    StreamPtr,
+) -> Status;
+
+/// The library.
+pub(crate) struct NvComp {
+    /// Its version, such as 6000.
+    pub(crate) version: u32,
+    compress_temp: TempSize,
+    decompress_temp: TempSize,
+    max_output: MaxOutput,
+    compress: Compress,
+    decompress: Decompress,
+    // The functions are valid while it is loaded.
+    _library: Library,
+}
+
+impl NvComp {
+    /// Loads it from a file.
+    pub(crate) fn load(file: &Path) -> Result<Self> {
+        let unusable = |e: libloading::Error| failed(format!("{}: {e}", file.display()));
+        let name: &OsStr = file.as_os_str();
+        // SAFETY: the user names the file as nvCOMP's library; its initialisers are NVIDIA's.
+        let library = unsafe { Library::new(name) }.map_err(unusable)?;
+        // SAFETY: the type is the function's of that name in nvCOMP's documentation.
+        let properties =
+            unsafe { library.get::<unsafe extern "C" fn(*mut Properties) -> Status>(b"nvcompGetProperties") }
+                .map_err(unusable)?;
+        let mut found = Properties::default();
+        // SAFETY: the destination is a value of ours, of the documented layout.
+        check("nvcompGetProperties", unsafe { properties(&raw mut found) })?;
+        // SAFETY: in all of these, the type is the function's of that name in nvCOMP's documentation.
+        unsafe fn get<F: Copy>(library: &Library, name: &str) -> Result<F> {
+            // SAFETY: the caller names the function's own type.
+            unsafe { library.get::<F>(name.as_bytes()) }
+                .map(|function| *function)
+                .map_err(|e| failed(format!("{name}: {e}")))
+        }
+        Ok(Self {
+            version: found.version,
+            // SAFETY: as above.
+            compress_temp: unsafe { get(&library, "nvcompBatchedLZ4CompressGetTempSize") }?,
+            // SAFETY: as above.
+            decompress_temp: unsafe { get(&library, "nvcompBatchedLZ4DecompressGetTempSize") }?,
+            // SAFETY: as above.
+            max_output: unsafe { get(&library, "nvcompBatchedLZ4CompressGetMaxOutputChunkSize") }?,
+            // SAFETY: as above.
+            compress: unsafe { get(&library, "nvcompBatchedLZ4CompressAsync") }?,
+            // SAFETY: as above.
+            decompress: unsafe { get(&library, "nvcompBatchedLZ4DecompressAsync") }?,
+            _library: library,
+        })
+    }
+
+    /// Sets up one batch over the pages in `input`, one chunk per page, to be restored into `decoded`, which has the same
+    /// length.
+    pub(crate) fn batch<'a>(
+        &'a self,
+        context: &'a GpuContext,
+        stream: &'a Stream,
+        input: &Arc<DeviceBuffer>,
+        decoded: &Arc<DeviceBuffer>,
+    ) -> Result<Batch<'a>> {
+        let total = input.len_bytes();
+        let count = total / PAGE_SIZE;
+        if decoded.len_bytes() != total {
+            return Err(failed(format!("room for {} bytes, for pages of {total}", decoded.len_bytes())));
+        }
+        let raw_stream = stream.as_raw();
+        let (mut max_output, mut compress_temp, mut decompress_temp) = (0usize, 0usize, 0usize);
+        current(context, || {
+            // SAFETY: the destination is a value of ours.
+            check("max output", unsafe { (self.max_output)(PAGE_SIZE, DEFAULTS, &raw mut max_output) })?;
+            // SAFETY: likewise; the stream lives.
+            let status =
+                unsafe { (self.compress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut compress_temp, total, raw_stream) };
+            check("compress temp size", status)?;
+            // SAFETY: likewise.
+            let status = unsafe {
+                (self.decompress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut decompress_temp, total, raw_stream)
+            };
+            check("decompress temp size", status)
+        })?;
+        let room = max_output.next_multiple_of(16);
+        let buffer = |len_bytes| DeviceBuffer::new(context, len_bytes).map_err(failed);
+        let output = buffer(count * room)?;
+        let table = |start: u64, step: usize| -> Result<DeviceBuffer> {
+            let bytes: Vec<u8> = (0..count as u64).flat_map(|i| (start + i * step as u64).to_le_bytes()).collect();
+            let table = buffer(bytes.len())?;
+            stream.upload(&table, 0, &bytes).map_err(failed)?;
+            Ok(table)
+        };
+        Ok(Batch {
+            nvcomp: self,
+            context,
+            stream,
+            count,
+            inputs: table(input.address(), PAGE_SIZE)?,
+            sizes: table(PAGE_SIZE as u64, 0)?,
+            outputs: table(output.address(), room)?,
+            decoded: table(decoded.address(), PAGE_SIZE)?,
+            output_sizes: buffer(count * 8)?,
+            decoded_sizes: buffer(count * 8)?,
+            statuses: buffer(count * 4)?,
+            compress_temp: buffer(compress_temp)?,
+            decompress_temp: buffer(decompress_temp)?,
+            _output: output,
+            _pages: [Arc::clone(input), Arc::clone(decoded)],
+        })
+    }
+}
+
+/// nvCOMP's tables and temporary memory for one batch.
+pub(crate) struct Batch<'a> {
+    nvcomp: &'a NvComp,
+    context: &'a GpuContext,
+    stream: &'a Stream,
+    count: usize,
+    inputs: DeviceBuffer,
+    sizes: DeviceBuffer,
+    outputs: DeviceBuffer,
+    decoded: DeviceBuffer,
+    output_sizes: DeviceBuffer,
+    decoded_sizes: DeviceBuffer,
+    statuses: DeviceBuffer,
+    compress_temp: DeviceBuffer,
+    decompress_temp: DeviceBuffer,
+    // The tables point into these.
+    _output: DeviceBuffer,
+    _pages: [Arc<DeviceBuffer>; 2],
+}
+
+impl Batch<'_> {
+    /// Temporary device memory for compression.
+    #[must_use]
+    pub(crate) fn temp_bytes(&self) -> usize {
+        self.compress_temp.len_bytes()
+    }
+
+    /// Queues the compression of the batch.
+    pub(crate) fn compress(&self) -> Result<()> {
+        current(self.context, || {
+            // SAFETY: the tables have one entry per page, each pointing to a page or to room for the largest output; the
+            // temporary memory has the size that nvCOMP asked for; all live until the stream has run.
+            let status = unsafe {
+                (self.nvcomp.compress)(
+                    self.inputs.address(),
+                    self.sizes.address(),
+                    PAGE_SIZE,
+                    self.count,
+                    self.compress_temp.address(),
+                    self.compress_temp.len_bytes(),
+                    self.outputs.address(),
+                    self.output_sizes.address(),
+                    DEFAULTS,
+                    self.statuses.address(),
+                    self.stream.as_raw(),
+                )
+            };
+            check("nvcompBatchedLZ4CompressAsync", status)
+        })
+    }
+
+    /// Queues the decompression of what `compress` made, into the decoded pages.
+    pub(crate) fn decompress(&self) -> Result<()> {
+        current(self.context, || {
+            // SAFETY: as in `compress`, the other way round.
+            let status = unsafe {
+                (self.nvcomp.decompress)(
+                    self.outputs.address(),
+                    self.output_sizes.address(),
+                    self.sizes.address(),
+                    self.decoded_sizes.address(),
+                    self.count,
+                    self.decompress_temp.address(),
+                    self.decompress_temp.len_bytes(),
+                    self.decoded.address(),
+                    DEFAULTS,
+                    self.statuses.address(),
+                    self.stream.as_raw(),
+                )
+            };
+            check("nvcompBatchedLZ4DecompressAsync", status)
+        })
+    }
+
+    /// Returns the size of the compressed pages; a page that does not shrink counts whole.
+    pub(crate) fn held_bytes(&self) -> Result<u64> {
+        self.check_statuses()?;
+        let mut bytes = vec![0; self.output_sizes.len_bytes()];
+        self.stream.download(&self.output_sizes, 0, &mut bytes).map_err(failed)?;
+        let sizes = bytes.as_chunks().0.iter().map(|size| u64::from_le_bytes(*size));
+        Ok(sizes.map(|size| size.min(PAGE_SIZE as u64)).sum())
+    }
+
+    /// Returns an error if nvCOMP failed on a page of the last call.
+    pub(crate) fn check_statuses(&self) -> Result<()> {
+        let mut bytes = vec![0; self.statuses.len_bytes()];
+        self.stream.download(&self.statuses, 0, &mut bytes).map_err(failed)?;
+        let mut statuses = bytes.as_chunks().0.iter().map(|status| i32::from_le_bytes(*status));
+        match statuses.position(|status| status != 0) {
+            Some(page) => Err(failed(format!("failed on page {page}"))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn current<T>(context: &GpuContext, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    context.with_current(f).map_err(failed)?
+}
+
+fn check(call: &str, status: Status) -> Result<()> {
+    if status == 0 { Ok(()) } else { Err(failed(format!("{call}: status {status}"))) }
+}
+
+fn failed(reason: impl ToString) -> Error {
+    Error::engine("nvCOMP")(reason)
+}

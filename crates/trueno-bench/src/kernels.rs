@@ -1,0 +1,56 @@
+//! GPU kernels on pages in device memory, beside nvCOMP in the same run.
+
+use std::path::PathBuf;
+
+use crate::corpora::{Corpus, mix};
+use crate::document::{Document, Run};
+use crate::engine::verify;
+use crate::engines::resident::{NvCompEngine, Session};
+use crate::engines::{NVCOMP, kernels};
+use crate::error::Result;
+use crate::measure::{Observer, measure};
+
+/// Our decompressor on blocks that C lz4 made on the CPU. Their ratio is the bar.
+pub(crate) const C_LZ4_BLOCKS: &str = "c-lz4 blocks";
+
+/// Measures every kernel on every corpus, repeated to `run.pages` pages.
+///
+/// # Errors
+/// No GPU, no nvCOMP in the named file, or that of the first engine that fails or restores other pages.
+pub fn run(
+    corpora: &[Corpus],
+    device_index: u32,
+    nvcomp: Option<&PathBuf>,
+    run: Run,
+    observer: &dyn Observer,
+) -> Result<Document> {
+    let session = Session::new(device_index, nvcomp.map(PathBuf::as_path))?;
+    let mut document = Document::new("kernels", run, &[C_LZ4_BLOCKS, NVCOMP], corpora);
+    for corpus in corpora {
+        observer.begin(&corpus.name);
+        let pages = mix(std::slice::from_ref(corpus), run.pages)?;
+        let mut engines = kernels::all(&session, pages.len())?;
+        if session.nvcomp.is_some() {
+            engines.push(Box::new(NvCompEngine::new(&session, pages.len())?));
+        }
+        document.add_rows(&corpus.name, corpus.same_filled, &measure(engines, &pages, run.rounds, observer)?)?;
+    }
+    document.finish_rows();
+    Ok(document)
+}
+
+/// Launches every kernel a few times on every corpus and checks the results, without timing.
+///
+/// # Errors
+/// As [`run`].
+pub fn check(corpora: &[Corpus], device_index: u32, run: Run, observer: &dyn Observer) -> Result<()> {
+    let session = Session::new(device_index, None)?;
+    for corpus in corpora {
+        let pages = mix(std::slice::from_ref(corpus), run.pages)?;
+        for mut engine in kernels::all(&session, pages.len())? {
+            observer.begin(&format!("{} on {}", engine.name(), corpus.name));
+            verify(engine.as_mut(), &pages)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,43 @@
+//! Engines, rivals and everything that measures them.
+//!
+//! `trueno-zram bench` and the binary `trueno-bench` are thin layers over this crate:
+//!
+//! - [`Corpus`]: real pages; same-filled ones are counted and left out.
+//! - [`Engine`]: anything measured. It compresses a batch of pages, keeps the result and restores it.
+//! - [`bench`]: CPU engines and the GPU side by side, from one thread to all.
+//! - [`pages`]: codecs alone, one page at a time in the cache.
+//! - [`kernels`]: GPU kernels on pages in device memory, beside nvCOMP.
+//! - [`pipeline`]: batches from host memory through the GPU and back, beside the bus and C lz4.
+//! - [`Document`]: what a run found, as JSON, as text ([`table`]) and as an HTML page ([`html`]).
+//!
+//! The feature `rivals` (on by default, off in the released tool) links C lz4, lz4_flex and Zstandard.
+
+#![deny(unsafe_code)]
+
+pub mod bench;
+mod corpora;
+mod document;
+mod engine;
+mod engines;
+mod error;
+pub mod html;
+pub mod kernels;
+mod machine;
+mod measure;
+pub mod pages;
+pub mod pipeline;
+mod quantity;
+mod series;
+pub mod table;
+pub mod timing;
+
+pub use corpora::{Corpus, load, mix};
+pub use document::{Document, Run};
+pub use engine::{Engine, verify};
+pub use engines::zram::remove_leftovers;
+pub use engines::{Gpu, Rivals};
+pub use error::{Error, Result};
+pub use measure::Observer;
+
+/// Whether C lz4, lz4_flex and Zstandard are linked.
+pub const HAS_RIVALS: bool = cfg!(feature = "rivals");

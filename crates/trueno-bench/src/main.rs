@@ -1,0 +1,154 @@
+//! `trueno-bench`: codecs alone, GPU kernels beside nvCOMP, and whole pipelines.
+//!
+//! Runs from a copied binary: it needs no Rust and no CUDA toolkit, only the NVIDIA driver for `kernels` and `pipeline`.
+#![forbid(unsafe_code)]
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::available_parallelism;
+
+use clap::{Parser, ValueEnum};
+use trueno_bench::pipeline::Section;
+use trueno_bench::{Document, Observer, Rivals, Run, kernels, load, pages, pipeline, table};
+use trueno_zram_core::gpu::GpuBatchConfig;
+
+/// Measure codecs, GPU kernels and pipelines beside their rivals.
+#[derive(Parser)]
+#[command(version)]
+enum Command {
+    /// Codecs alone, one page at a time in the cache of one thread; and our batches from one thread to all.
+    Pages {
+        #[command(flatten)]
+        common: Common,
+        /// Add the kernel's zram. It needs root, and adds a temporary zram device.
+        #[arg(long)]
+        zram: bool,
+        /// Rounds; the median of each figure counts.
+        #[arg(long, default_value = "15")]
+        rounds: NonZeroUsize,
+        /// Pages in the batches of the thread series.
+        #[arg(long, default_value = "32768")]
+        pages: NonZeroUsize,
+    },
+    /// GPU kernels on pages in device memory.
+    Kernels {
+        #[command(flatten)]
+        common: Common,
+        /// The library libnvcomp.so to measure beside (libnvcomp.so.6 of the wheel nvidia-libnvcomp-cu13).
+        #[arg(long, value_name = "FILE")]
+        nvcomp: Option<PathBuf>,
+        /// The CUDA device.
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+        /// Rounds; the median of each figure counts.
+        #[arg(long, default_value = "11")]
+        rounds: NonZeroUsize,
+        /// Pages on the device; each corpus is repeated.
+        #[arg(long, default_value = "65536")]
+        pages: NonZeroU32,
+        /// Check each kernel without timing it, for profilers.
+        #[arg(long)]
+        once: bool,
+    },
+    /// Batches from host memory through the GPU and back.
+    Pipeline {
+        #[command(flatten)]
+        common: Common,
+        /// The CUDA device.
+        #[arg(long, default_value_t = 0)]
+        device: u32,
+        /// Rounds; the median of each figure counts.
+        #[arg(long, default_value = "5")]
+        rounds: NonZeroUsize,
+        /// Pages in a batch; the corpora are mixed and repeated.
+        #[arg(long, default_value = "1048576")]
+        pages: NonZeroUsize,
+        /// Pages per slot of the ring.
+        #[arg(long, value_name = "PAGES", default_value_t = 4096)]
+        slot_pages: usize,
+        /// Slots of the ring.
+        #[arg(long, default_value_t = 4)]
+        slots: usize,
+        /// Parts to run [default: all].
+        #[arg(long, value_enum, value_delimiter = ',')]
+        sections: Vec<Section>,
+    },
+}
+
+#[derive(clap::Args)]
+struct Common {
+    /// Files of 4 KiB pages [default: the built-in corpus].
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Write everything to this file as JSON.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Says on standard error what is being measured.
+struct Lines;
+
+impl Observer for Lines {
+    fn begin(&self, what: &str) {
+        eprintln!("measuring {what}");
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("trueno-bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
+    let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let (common, document) = match command {
+        Command::Pages { common, zram, rounds, pages } => {
+            if zram {
+                for device in trueno_bench::remove_leftovers() {
+                    eprintln!("removed {device}, which an earlier run had left");
+                }
+            }
+            let (rivals, run) =
+                (Rivals { nvcomp: None, zram }, Run { rounds: rounds.get(), pages: pages.get(), threads });
+            let document = pages::run(&load(&common.files, usize::MAX)?, &rivals, run, &Lines)?;
+            (common, document)
+        }
+        Command::Kernels { common, nvcomp, device, rounds, pages, once } => {
+            let run = Run { rounds: rounds.get(), pages: pages.get() as usize, threads };
+            let corpora = load(&common.files, usize::MAX)?;
+            if once {
+                return Ok(kernels::check(&corpora, device, run, &Lines)?);
+            }
+            let document = kernels::run(&corpora, device, nvcomp.as_ref(), run, &Lines)?;
+            (common, document)
+        }
+        Command::Pipeline { common, device, rounds, pages, slot_pages, slots, mut sections } => {
+            if sections.is_empty() {
+                sections = Section::value_variants().to_vec();
+            }
+            let config = GpuBatchConfig {
+                device_index: device,
+                batch_size: slot_pages,
+                ring_buffer_slots: slots,
+                ..GpuBatchConfig::default()
+            };
+            let run = Run { rounds: rounds.get(), pages: pages.get(), threads };
+            let options = pipeline::Options { config, sections };
+            let document = pipeline::run(&load(&common.files, usize::MAX)?, &options, run, &Lines)?;
+            (common, document)
+        }
+    };
+    print!("{}", table::draw(&document));
+    common.json.map_or(Ok(()), |file| write_json(&file, &document))
+}
+
+fn write_json(file: &Path, document: &Document) -> Result<(), Box<dyn std::error::Error>> {
+    let json = document.to_json()? + "\n";
+    Ok(std::fs::write(file, json).map_err(|error| format!("{}: {error}", file.display()))?)
+}

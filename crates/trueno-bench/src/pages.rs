@@ -1,0 +1,54 @@
+//! Codecs alone: one page at a time on one thread, in the cache; and our batches from one thread to all.
+
+use std::num::NonZeroUsize;
+
+use trueno_zram_core::cpu::InstructionSet;
+
+use crate::bench::thread_series;
+use crate::corpora::{Corpus, mix};
+use crate::document::{Document, Run};
+use crate::engines::codec::{C_LZ4, CopyPage, RIVALS, Trueno};
+use crate::engines::in_cache::InCache;
+use crate::engines::zram::Zram;
+use crate::engines::{BAR, Engines, Rivals, cpu};
+use crate::error::Result;
+use crate::measure::{Observer, measure};
+
+/// Measures every codec on every corpus. `run.pages` is the batch of the thread series.
+///
+/// # Errors
+/// That of the first engine that fails or restores other pages.
+pub fn run(corpora: &[Corpus], rivals: &Rivals, run: Run, observer: &dyn Observer) -> Result<Document> {
+    let mut document = Document::new("pages", run, &[BAR], corpora);
+    for corpus in corpora {
+        observer.begin(&corpus.name);
+        let timed = measure(engines(rivals, corpus.pages.len())?, &corpus.pages, run.rounds, observer)?;
+        document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
+    }
+    document.corpora.iter_mut().for_each(|corpus| corpus.copies = 1);
+    document.finish_rows();
+    observer.begin("threads");
+    document.scaling = thread_series(&mix(corpora, run.pages)?, run, observer)?;
+    Ok(document)
+}
+
+fn engines(rivals: &Rivals, pages: usize) -> Result<Engines<'static>> {
+    let mut engines: Engines<'static> = Vec::new();
+    for rival in RIVALS {
+        engines.push(Box::new(InCache::new(rival()?)));
+    }
+    for instructions in InstructionSet::available() {
+        engines.push(Box::new(InCache::new(Box::new(Trueno::new(instructions)?))));
+        if let Some(c_lz4) = C_LZ4 {
+            engines.push(Box::new(InCache::on_blocks_of(c_lz4()?, Box::new(Trueno::new(instructions)?))));
+        }
+    }
+    engines.push(Box::new(InCache::new(Box::new(CopyPage))));
+    if rivals.zram {
+        let pool = cpu::pool(NonZeroUsize::MIN)?;
+        for algorithm in ["lz4", "lzo-rle"] {
+            engines.push(Box::new(Zram::new(algorithm, pages, &pool)?));
+        }
+    }
+    Ok(engines)
+}

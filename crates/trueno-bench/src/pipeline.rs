@@ -1,0 +1,190 @@
+//! Batches from host memory through the GPU and back, beside the bus, memcpy and C lz4 in the same run.
+
+use std::num::NonZeroU32;
+
+use trueno_zram_core::Page;
+use trueno_zram_core::gpu::GpuBatchConfig;
+use trueno_zram_core::gpu::raw::GpuContext;
+use trueno_zram_core::workers_beside_driver;
+
+use crate::corpora::{Corpus, mix};
+use crate::document::{Document, Run};
+use crate::engine::Engine;
+use crate::engines::bus::Bus;
+use crate::engines::codec::C_LZ4;
+use crate::engines::cpu::{self, Memcpy, Pool, Trueno};
+use crate::engines::gpu::{Memory, SharedPinned, TruenoGpu};
+use crate::engines::pooled::Pooled;
+use crate::engines::{BAR, Engines, TRUENO_GPU};
+use crate::error::{Error, Result};
+use crate::measure::{Observer, measure};
+use crate::series;
+
+/// The corpora mixed.
+const MIX: &str = "mix";
+
+/// Pages per call, from one to a million: the share of the largest call's speed shows what a call costs.
+const CALL_PAGES: [usize; 10] = [1, 16, 64, 256, 1000, 4000, 16_000, 64_000, 256_000, 1_000_000];
+
+/// Shapes of the ring: pages per slot, and slots.
+const RINGS: [(usize, usize); 8] =
+    [(1000, 4), (1000, 8), (2048, 4), (4096, 3), (4096, 6), (8192, 3), (8192, 4), (16384, 4)];
+
+/// A part of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Section {
+    /// Every path beside the bus, memcpy and C lz4.
+    Paths,
+    /// Calls of one to a million pages from ordinary memory, on the GPU and on the CPU.
+    Calls,
+    /// Shares of the multiprocessors.
+    Share,
+    /// Shapes of the ring.
+    Rings,
+    /// Every corpus by itself.
+    Corpora,
+}
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The ring and the device.
+    pub config: GpuBatchConfig,
+    /// The parts to run.
+    pub sections: Vec<Section>,
+}
+
+struct Pipeline {
+    config: GpuBatchConfig,
+    context: GpuContext,
+    pool: Pool,
+    /// The thread that drives the ring has a core to itself.
+    gpu_pool: Pool,
+    pages: Vec<Page>,
+}
+
+/// Measures the named sections on `run.pages` pages of all corpora mixed.
+///
+/// # Errors
+/// No GPU, or that of the first engine that fails or restores other pages.
+pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Observer) -> Result<Document> {
+    let context = GpuContext::new(options.config.device_index).map_err(Error::engine("GPU"))?;
+    let pipeline = Pipeline {
+        config: options.config.clone(),
+        context,
+        pool: cpu::pool(run.threads)?,
+        gpu_pool: cpu::pool(workers_beside_driver(run.threads))?,
+        pages: mix(corpora, run.pages)?,
+    };
+    let mut document = Document::new("pipeline", run, &[BAR, Bus::NAME], corpora);
+    let has = |section| options.sections.contains(&section);
+    for (section, engines) in [
+        (Section::Paths, Pipeline::paths as fn(&Pipeline) -> Result<Engines<'static>>),
+        (Section::Share, Pipeline::shares),
+        (Section::Rings, Pipeline::rings),
+    ] {
+        if has(section) {
+            observer.begin(&format!("{section:?}"));
+            document.add_rows(MIX, 0, &measure(engines(&pipeline)?, &pipeline.pages, run.rounds, observer)?)?;
+        }
+    }
+    if has(Section::Corpora) {
+        for corpus in corpora {
+            observer.begin(&corpus.name);
+            let pages = mix(std::slice::from_ref(corpus), run.pages.div_ceil(4))?;
+            let timed = measure(pipeline.of_corpus(pages.len())?, &pages, run.rounds, observer)?;
+            document.add_rows(&corpus.name, corpus.same_filled, &timed)?;
+        }
+    }
+    document.finish_rows();
+    // Rows of the mixture and of single corpora have no mean that would say anything.
+    document.means.clear();
+    if has(Section::Calls) {
+        observer.begin("calls");
+        let mut sizes = CALL_PAGES.to_vec();
+        if sizes.last().is_some_and(|largest| *largest > run.pages) {
+            sizes.push(run.pages);
+        }
+        let engines = |_| {
+            let gpu = pipeline.gpu(TRUENO_GPU, Memory::Pageable, &SharedPinned::default())?;
+            Ok(vec![gpu, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
+        };
+        (document.scaling, document.stages) = series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
+        document.crossing = series::crossing(&document.scaling);
+    }
+    Ok(document)
+}
+
+impl Pipeline {
+    fn gpu(&self, name: &str, memory: Memory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
+        self.gpu_with(name, self.config.clone(), None, memory, pinned)
+    }
+
+    fn gpu_with(
+        &self,
+        name: &str,
+        config: GpuBatchConfig,
+        multiprocessors: Option<NonZeroU32>,
+        memory: Memory,
+        pinned: &SharedPinned,
+    ) -> Result<Box<dyn Engine>> {
+        Ok(Box::new(TruenoGpu::with(name, config, multiprocessors, &self.gpu_pool, memory, pinned)?))
+    }
+
+    fn bars(&self, pages: usize) -> Result<Engines<'static>> {
+        let mut engines: Engines<'static> = vec![Box::new(Bus::new(&self.context, pages)?)];
+        if let Some(c_lz4) = C_LZ4 {
+            engines.push(Box::new(Pooled::new(&self.pool, &c_lz4)?));
+        }
+        Ok(engines)
+    }
+
+    fn paths(&self) -> Result<Engines<'static>> {
+        let mut engines = self.bars(self.pages.len())?;
+        engines.push(Box::new(Trueno::cpu(&self.pool)?));
+        engines.push(Box::new(Memcpy::new(&self.pool)));
+        let pinned = SharedPinned::default();
+        for (name, memory) in [
+            ("pinned to pinned", Memory::Pinned),
+            ("pinned to arena", Memory::PinnedPages),
+            ("pageable to arena", Memory::Pageable),
+            ("compress_batch, dropped", Memory::Values),
+            ("compress_batch, kept", Memory::KeptValues),
+        ] {
+            engines.push(self.gpu(name, memory, &pinned)?);
+        }
+        let serial = GpuBatchConfig { async_dma: false, ring_buffer_slots: 1, ..self.config.clone() };
+        engines.push(self.gpu_with("serial", serial, None, Memory::Pageable, &pinned)?);
+        engines.push(Box::new(Trueno::adaptive(self.config.clone(), &self.gpu_pool)?));
+        Ok(engines)
+    }
+
+    fn shares(&self) -> Result<Engines<'static>> {
+        let (mut engines, pinned) = (self.bars(self.pages.len())?, SharedPinned::default());
+        let all = self.context.limits().multiprocessors;
+        for share in [8, 16, 24, 28, all / 4, all / 2, all] {
+            let (name, share) = (format!("pinned, {share} of {all} SMs"), NonZeroU32::new(share));
+            engines.push(self.gpu_with(&name, self.config.clone(), share, Memory::Pinned, &pinned)?);
+        }
+        Ok(engines)
+    }
+
+    fn rings(&self) -> Result<Engines<'static>> {
+        let (mut engines, pinned) = (self.bars(self.pages.len())?, SharedPinned::default());
+        for (batch_size, ring_buffer_slots) in RINGS {
+            for (name, memory) in [("pinned", Memory::Pinned), ("pageable", Memory::Pageable)] {
+                let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..self.config.clone() };
+                let name = format!("{name}, {batch_size} x {ring_buffer_slots}");
+                engines.push(self.gpu_with(&name, config, None, memory, &pinned)?);
+            }
+        }
+        Ok(engines)
+    }
+
+    fn of_corpus(&self, pages: usize) -> Result<Engines<'static>> {
+        let (mut engines, pinned) = (self.bars(pages)?, SharedPinned::default());
+        engines.push(self.gpu("pinned to pinned", Memory::Pinned, &pinned)?);
+        engines.push(self.gpu("pageable to arena", Memory::Pageable, &pinned)?);
+        Ok(engines)
+    }
+}

@@ -1,0 +1,153 @@
+//! The blocks of an archive as its index describes them, one group in memory at a time.
+
+use std::io::{Read, Seek};
+use std::ops::Range;
+
+use trueno_zram_core::PageKind;
+
+use crate::entry::PageEntry;
+use crate::error::{Error, Result};
+use crate::hash::xxh32;
+use crate::header::Header;
+use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, HEAD_LEN, pages_of};
+use crate::index_builder::zero_entries;
+use crate::seek::{ArchiveReader, read_at};
+use crate::table::Table;
+
+/// A block as the index describes it.
+///
+/// ```
+/// use trueno_zram_archive::BlockPlace;
+/// use trueno_zram_core::PageKind;
+/// let kind = PageKind::SameFilled;
+/// let place = BlockPlace { first_page: 32, pages: 16, kind, zero: true, offset: 15, len_bytes: 266 };
+/// assert_eq!(place.first_page + place.pages, 48);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// Number of its first page.
+    pub first_page: u64,
+    /// Pages in it: 1, or up to 16 zero pages.
+    pub pages: u64,
+    /// The form of its pages.
+    pub kind: PageKind,
+    /// The pages are zero; `kind` is [`PageKind::SameFilled`].
+    pub zero: bool,
+    /// Position of its size word in the file.
+    pub offset: u64,
+    /// Length of the block, without size word and checksum.
+    pub len_bytes: u32,
+}
+
+/// The blocks of a range of pages. See [`ArchiveReader::blocks`].
+///
+/// ```
+/// # let mut archive = trueno_zram_archive::doc_archive(40 * 4096);
+/// let zero_pages: u64 = archive.blocks(0..40)?.map(|block| block.map_or(0, |block| block.pages)).sum();
+/// assert_eq!(zero_pages, 40);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Blocks<'a, F: Read + Seek> {
+    archive: &'a mut ArchiveReader<F>,
+    /// Pages not returned yet.
+    pages: Range<u64>,
+    /// Blocks of the current group not returned yet.
+    group: std::vec::IntoIter<BlockPlace>,
+}
+
+impl<'a, F: Read + Seek> Blocks<'a, F> {
+    pub(crate) fn new(archive: &'a mut ArchiveReader<F>, pages: Range<u64>) -> Self {
+        Self { archive, pages, group: Vec::new().into_iter() }
+    }
+}
+
+impl<F: Read + Seek> Iterator for Blocks<'_, F> {
+    type Item = Result<BlockPlace>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.pages.is_empty() {
+            if let Some(block) = self.group.next() {
+                let end = block.first_page + block.pages;
+                if end <= self.pages.start {
+                    continue;
+                }
+                self.pages.start = end;
+                return Some(Ok(block));
+            }
+            let ArchiveReader { file, footer, header, table, .. } = &mut *self.archive;
+            match group_places(file, self.pages.start / GROUP_PAGES as u64, footer, header, table) {
+                Ok(places) => self.group = places.into_iter(),
+                Err(error) => {
+                    self.pages = 0..0;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Reads the entries of a group and returns the blocks that they describe. The blocks fill the space up to the next
+/// group exactly.
+pub(crate) fn group_places<F: Read + Seek>(
+    file: &mut F,
+    number: u64,
+    footer: &Footer,
+    header: &Header,
+    table: &Table,
+) -> Result<Vec<BlockPlace>> {
+    let first_page = number * GROUP_PAGES as u64;
+    let bad = |what: &str| Error::index(format!("the entries from page {first_page} on {what}"));
+    let group = table.get(number).ok_or_else(|| bad("do not exist"))?;
+    let pages = (pages_of(footer.content_len) - first_page).min(GROUP_PAGES as u64);
+    let entries: Vec<PageEntry> = if group.all_zeros {
+        zero_entries(pages).collect()
+    } else {
+        let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
+        let bytes = &mut bytes[..usize::try_from(pages).expect("a group is small") * ENTRY_LEN];
+        let skipped = HEAD_LEN as u64 + table.stored_before(number) * (GROUP_PAGES * ENTRY_LEN) as u64;
+        read_at(file, footer.frame_len + skipped, bytes)?;
+        if xxh32(bytes) != group.checksum {
+            return Err(bad("are damaged"));
+        }
+        let (entries, _) = bytes.as_chunks();
+        let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry)).collect();
+        known.ok_or_else(|| bad("have an unknown form"))?
+    };
+    let end = group_end(number, footer, header, table);
+    places(&entries, first_page, group.offset, 4 + header.block_checksum_len() as u64)
+        .filter(|(_, after)| *after == end)
+        .map(|(places, _)| places)
+        .ok_or_else(|| bad("do not add up to its blocks"))
+}
+
+/// Position after the last block of a group.
+pub(crate) fn group_end(number: u64, footer: &Footer, header: &Header, table: &Table) -> u64 {
+    table.get(number + 1).map_or(footer.frame_len - header.end_len(), |next| next.offset)
+}
+
+/// Returns the blocks that entries describe, and the position after the last one. `None` if the entries contradict each
+/// other.
+fn places(entries: &[PageEntry], first_page: u64, at: u64, overhead: u64) -> Option<(Vec<BlockPlace>, u64)> {
+    let mut places = Vec::with_capacity(entries.len());
+    let (mut at, mut run) = (at, 0);
+    for (page, entry) in (first_page..).zip(entries) {
+        // A run of zeros goes on exactly as long as its first entry says.
+        if (run > 0) != (*entry == PageEntry::Continues) {
+            return None;
+        }
+        run = if run > 0 { run - 1 } else { entry.pages() - 1 };
+        let Some(len) = entry.block_len() else { continue };
+        let (kind, zero) = match entry {
+            PageEntry::Zeros(_) | PageEntry::Continues => (PageKind::SameFilled, true),
+            PageEntry::Word => (PageKind::SameFilled, false),
+            PageEntry::Lz4(_) => (PageKind::Lz4, false),
+            PageEntry::Raw(_) => (PageKind::Raw, false),
+        };
+        let len_bytes = u32::try_from(len).ok()?;
+        places.push(BlockPlace { first_page: page, pages: entry.pages(), kind, zero, offset: at, len_bytes });
+        at = at.checked_add(overhead + u64::from(len_bytes))?;
+    }
+    (run == 0).then_some((places, at))
+}

@@ -1,0 +1,114 @@
+//! Damage that a salvaging reader has found.
+
+use std::fmt;
+use std::ops::Range;
+
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::error::Error;
+
+/// A part of the content that could not be restored.
+///
+/// ```
+/// use trueno_zram_archive::{Damage, DamageKind};
+/// let damage = Damage { at: 4711, content: 8192..12_288, kind: DamageKind::Checksum };
+/// assert_eq!(damage.pages(), 2..3);
+/// assert_eq!(damage.to_string(), "page 2 (byte 4711): the checksum of the block is wrong");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// Position in the file where it was found.
+    pub at: u64,
+    /// The bytes of the content that are concerned. They were replaced by zeros, unless the kind says otherwise.
+    pub content: Range<u64>,
+    /// What is wrong.
+    pub kind: DamageKind,
+}
+
+/// What is wrong with a part of a file.
+///
+/// ```
+/// use trueno_zram_archive::DamageKind;
+/// assert_eq!(DamageKind::Truncated.to_string(), "the file ends too early");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DamageKind {
+    /// The checksum of a block is wrong.
+    Checksum,
+    /// A block does not decode.
+    Block,
+    /// A block refers to content that was lost.
+    LostReference,
+    /// A block header or frame header is damaged. Without an index, nothing after it can be found.
+    Header,
+    /// The file ends too early.
+    Truncated,
+    /// The content does not have the length or the checksum that its frame stores, although no block is damaged. It was
+    /// not replaced by zeros.
+    Content,
+}
+
+impl Damage {
+    /// Returns the pages that are concerned, those in part included.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Damage, DamageKind};
+    /// let damage = Damage { at: 0, content: 4096..4100, kind: DamageKind::Block };
+    /// assert_eq!(damage.pages(), 1..2);
+    /// ```
+    #[must_use]
+    pub fn pages(&self) -> Range<u64> {
+        let page = PAGE_SIZE as u64;
+        self.content.start / page..self.content.end.div_ceil(page)
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Range { start, end } = self.pages();
+        match end.saturating_sub(start) {
+            0 => write!(f, "byte {}: {}", self.at, self.kind),
+            1 => write!(f, "page {start} (byte {}): {}", self.at, self.kind),
+            _ => write!(f, "pages {start} to {} (byte {}): {}", end - 1, self.at, self.kind),
+        }
+    }
+}
+
+impl fmt::Display for DamageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Checksum => "the checksum of the block is wrong",
+            Self::Block => "the block does not decode",
+            Self::LostReference => "the block refers to content that was lost",
+            Self::Header => "a header is damaged",
+            Self::Truncated => "the file ends too early",
+            Self::Content => "the content does not have the stored length or checksum",
+        })
+    }
+}
+
+impl DamageKind {
+    /// Returns the kind of damage that an error reports; `None` if the error is not about the data.
+    pub(crate) fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::BlockChecksum { .. } => Some(Self::Checksum),
+            Error::Block { .. } => Some(Self::Block),
+            Error::BlockTooLarge { .. } | Error::Header { .. } | Error::Dictionary { .. } => Some(Self::Header),
+            Error::TrailingGarbage { .. } => Some(Self::Header),
+            Error::Truncated { .. } => Some(Self::Truncated),
+            Error::ContentSize { .. } | Error::ContentChecksum { .. } => Some(Self::Content),
+            _ => None,
+        }
+    }
+}
+
+/// Adds damage to a list, joined with the last one if it is of the same kind and follows it.
+pub(crate) fn record(list: &mut Vec<Damage>, at: u64, content: Range<u64>, kind: DamageKind) {
+    match list.last_mut() {
+        Some(last) if last.kind == kind && last.content.end == content.start && !content.is_empty() => {
+            last.content.end = content.end;
+        }
+        _ => list.push(Damage { at, content, kind }),
+    }
+}

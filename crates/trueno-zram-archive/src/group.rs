@@ -1,0 +1,155 @@
+//! One group of an archive in memory: its blocks, compared with what the index says of them.
+
+use std::io::{Read, Seek};
+use std::ops::Range;
+
+use rayon::prelude::*;
+use trueno_zram_core::{PAGE_SIZE, PageKind};
+
+use crate::block::{Block, decoded_len};
+use crate::blocks::{BlockPlace, group_places};
+use crate::constant::{word_of, zero_pages_of};
+use crate::error::{Error, Result};
+use crate::header::{ARCHIVE_MAX_BLOCK, Header, RAW_BLOCK};
+use crate::index::Footer;
+use crate::lots::verify;
+use crate::seek::read_at;
+use crate::table::Table;
+
+/// Blocks that are worth a second thread.
+const PARALLEL_BLOCKS: usize = 64;
+
+/// The blocks of a group: up to 1,024 pages in 4 MiB.
+#[derive(Debug, Default)]
+pub(crate) struct GroupBlocks {
+    /// The group in memory.
+    number: Option<u64>,
+    places: Vec<BlockPlace>,
+    blocks: Vec<Block>,
+    /// Which blocks are what the index says.
+    fits: Vec<bool>,
+    window: Vec<u8>,
+    refused: bool,
+}
+
+impl GroupBlocks {
+    /// Reads a group, unless it is in memory already, and compares every block with the index.
+    ///
+    /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
+    /// then it matters only to those who want its pages. `after_refusal` says that a stream ends before this group.
+    pub(crate) fn read<F: Read + Seek>(
+        &mut self,
+        file: &mut F,
+        number: u64,
+        footer: &Footer,
+        header: &Header,
+        table: &Table,
+        after_refusal: bool,
+    ) -> Result<()> {
+        if self.number == Some(number) {
+            return Ok(());
+        }
+        self.number = None;
+        self.places = group_places(file, number, footer, header, table)?;
+        let overhead = 4 + header.block_checksum_len() as u64;
+        let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
+            return Err(Error::index("a group has no blocks"));
+        };
+        let (start, end) = (first.offset, last.offset + overhead + u64::from(last.len_bytes));
+        // Up to 1,024 blocks of at most a page: the entries allow no more.
+        let len = usize::try_from(end - start).map_err(|_| Error::index("a group is too long"))?;
+        self.window.resize(len, 0);
+        read_at(file, start, &mut self.window)?;
+        let window = &self.window[..];
+        let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len);
+        let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {
+            self.places.iter().map(check).collect()
+        } else {
+            self.places.par_iter().with_min_len(PARALLEL_BLOCKS / 2).map(check).collect()
+        };
+        (self.blocks, self.fits) = checked.into_iter().unzip();
+        let other = self.fits.iter().position(|fits| !fits);
+        self.refused = other.is_some_and(|other| self.stream_refuses(other, header));
+        if let Some(other) = other
+            && !after_refusal
+            && !self.refused
+        {
+            return Err(not_described(&self.blocks[other]));
+        }
+        self.number = Some(number);
+        Ok(())
+    }
+
+    /// Returns whether a stream that reads the group's blocks in order ends with an error at this block or before it. All
+    /// blocks before it are where the index says.
+    fn stream_refuses(&self, block: usize, header: &Header) -> bool {
+        let size = self.size_word(block);
+        if (size & !RAW_BLOCK) as usize > ARCHIVE_MAX_BLOCK {
+            return true;
+        }
+        // The checksum of a block with another length lies elsewhere.
+        let whole = if self.is_size_of(block, size) { block + 1 } else { block };
+        header.block_checksums && self.blocks[..whole].iter().any(|block| block.verify(&self.window).is_err())
+    }
+
+    fn size_word(&self, block: usize) -> u32 {
+        let start = self.blocks[block].start;
+        u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes"))
+    }
+
+    fn is_size_of(&self, block: usize, size: u32) -> bool {
+        size & !RAW_BLOCK == self.places[block].len_bytes
+    }
+
+    /// Returns whether a stream ends with an error in this group.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    pub(crate) fn window(&self) -> &[u8] {
+        &self.window
+    }
+
+    /// Returns the blocks of the pages that are wanted, from the block of the first to that of the last.
+    ///
+    /// # Errors
+    /// [`Error::BlockChecksum`] or [`Error::Index`] for the first of them that is damaged or not what the index says.
+    pub(crate) fn blocks_of(&self, pages: &Range<u64>, header: &Header) -> Result<(&[BlockPlace], &[Block])> {
+        let start = self.places.partition_point(|place| place.first_page + place.pages <= pages.start);
+        let end = self.places.partition_point(|place| place.first_page < pages.end);
+        let blocks = &self.blocks[start..end];
+        verify(blocks, &self.window, header.block_checksums)?;
+        match blocks.iter().zip(&self.fits[start..end]).find(|(_, fits)| !**fits) {
+            Some((block, _)) => Err(not_described(block)),
+            None => Ok((&self.places[start..end], blocks)),
+        }
+    }
+}
+
+fn not_described(block: &Block) -> Error {
+    let (page, at) = (block.page.unwrap_or_default(), block.at);
+    Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
+}
+
+/// Compares a block with its place. The flag says whether the block is what the index says.
+fn check_block(place: &BlockPlace, window_at: u64, window: &[u8], content_len: u64) -> (Block, bool) {
+    let size_at = usize::try_from(place.offset - window_at).expect("within the window");
+    let (start, len) = (size_at + 4, place.len_bytes as usize);
+    let size = u32::from_le_bytes(window[size_at..start].try_into().expect("four bytes"));
+    let raw = place.kind == PageKind::Raw;
+    let mut block = Block { at: place.offset, start, len, raw, zero_pages: 0, page: Some(place.first_page) };
+    let bytes = block.bytes(window);
+    let wanted = (content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64);
+    let fits = if place.zero {
+        block.zero_pages = zero_pages_of(bytes).unwrap_or(0);
+        block.zero_pages as u64 == place.pages && (place.first_page + place.pages) * PAGE_SIZE as u64 <= content_len
+    } else {
+        let found = match place.kind {
+            PageKind::Raw => Some(len),
+            PageKind::SameFilled => word_of(bytes).map(|_| PAGE_SIZE),
+            PageKind::Lz4 | PageKind::Zstd => decoded_len(bytes),
+        };
+        found.is_some_and(|found| found as u64 == wanted)
+    };
+    (block, fits && size == place.len_bytes | if raw { RAW_BLOCK } else { 0 })
+}

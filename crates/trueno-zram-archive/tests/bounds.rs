@@ -1,0 +1,232 @@
+//! Inputs that ask for much: many tiny frames, lengths that are only claimed, blocks that no encoder writes.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io::{Cursor, Read, Seek, SeekFrom};
+
+use support::{archive_of, mixed_content, plain_archive_of, read_good, read_stream};
+use trueno_test_pages::frames;
+use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, Error, FrameReader, WriteOptions};
+use trueno_zram_core::PAGE_SIZE;
+
+fn xxh32(bytes: &[u8]) -> [u8; 4] {
+    let mut hash = ContentHash::new();
+    hash.update(bytes);
+    hash.digest().to_le_bytes()
+}
+
+/// A frame around blocks, with right checksums.
+fn frame(flags: u8, size_id: u8, blocks: &[(bool, &[u8])]) -> Vec<u8> {
+    let mut frame = 0x184d_2204_u32.to_le_bytes().to_vec();
+    frame.extend([flags, size_id << 4]);
+    frame.push(xxh32(&frame[4..])[1]);
+    for (raw, block) in blocks {
+        let flag = if *raw { 1 << 31 } else { 0 };
+        frame.extend((u32::try_from(block.len()).unwrap() | flag).to_le_bytes());
+        frame.extend_from_slice(block);
+        if flags & 0x10 != 0 {
+            frame.extend(xxh32(block));
+        }
+    }
+    frame.extend([0; 4]);
+    frame
+}
+
+/// Counts the calls of `read`.
+struct Counted<'a>(&'a [u8], usize);
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        self.1 += 1;
+        self.0.read(out)
+    }
+}
+
+/// Reads a stream; returns its content, the batches that were handed out and the calls of `read`.
+fn read_counted(bytes: &[u8]) -> (Vec<u8>, usize, usize) {
+    let mut input = Counted(bytes, 0);
+    let mut reader = FrameReader::new(&mut input);
+    let (mut content, mut batch, mut batches) = (Vec::new(), ContentBatch::new(), 0);
+    while reader.read_batch(&mut batch).unwrap() {
+        support::append(&mut content, &batch);
+        batches += 1;
+    }
+    drop(reader);
+    (content, batches, input.1)
+}
+
+#[test]
+fn many_tiny_frames_share_batches_and_reads() {
+    const FRAMES: usize = 200_000;
+    let word = b"tiny";
+    let linked = frame(0x40, 7, &[(true, word)]);
+    let kinds = [
+        ("empty frames", frame(0x60, 4, &[]), &b""[..]),
+        ("page frames", frame(0x60, 4, &[(true, word)]), word),
+        ("frames of large blocks", frame(0x60, 7, &[(true, word)]), word),
+        ("linked frames", linked, word),
+        ("skippable frames", [&[0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0], &b"abc"[..]].concat(), b""),
+    ];
+    for (name, one, content) in kinds {
+        let bytes = one.repeat(FRAMES);
+        let (read, batches, reads) = read_counted(&bytes);
+        assert!(read == content.repeat(FRAMES), "{name}");
+        assert!(batches <= read.len() / (1 << 20) + 1, "{name}: {batches} batches of {} bytes", read.len());
+        assert!(reads <= bytes.len() / (64 << 10) + 4, "{name}: {reads} reads of {} bytes", bytes.len());
+    }
+}
+
+#[test]
+fn many_tiny_blocks_share_batches() {
+    let blocks: Vec<(bool, &[u8])> = (0..300_000).map(|_| (true, &b"block"[..])).collect();
+    for (flags, size_id) in [(0x60, 7), (0x40, 7), (0x70, 6)] {
+        let (read, batches, _) = read_counted(&frame(flags, size_id, &blocks));
+        assert!(read == b"block".repeat(blocks.len()));
+        assert!(batches <= 30, "{batches} batches for {} blocks of {} bytes in all", blocks.len(), read.len());
+    }
+}
+
+/// Blocks that C lz4 and this crate judge alike: a match needs five literals after it.
+#[test]
+fn a_block_that_ends_in_a_match_is_refused_as_by_c_lz4() {
+    for last in [&[0x00][..], &[0x10, b'a'], &[0x40, b'a', b'b', b'c', b'd'], &[0x50, 1, 2, 3, 4, 5], &[]] {
+        for size_id in [4, 7] {
+            let block = [&[0x44, b'a', b'b', b'c', b'd', 4, 0], last].concat();
+            let bytes = frame(0x60, size_id, &[(false, &block)]);
+            let (read, result) = read_stream(&bytes, 1 << 20);
+            let theirs = frames::decompress(&bytes);
+            assert_eq!(result.is_ok(), theirs.is_some(), "{last:?}");
+            assert!(theirs.is_none_or(|theirs| theirs == read));
+        }
+    }
+}
+
+/// lz4 1.9.4 loses the frame after one with block checksums, without a content checksum, and with full blocks.
+#[test]
+fn frames_without_a_content_checksum_have_no_full_blocks() {
+    for (content_checksum, block_checksums) in [(true, true), (false, true), (false, false)] {
+        let options = WriteOptions { content_len: None, block_checksums, content_checksum };
+        let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+        let mut hash = ContentHash::new();
+        archive.write_zero_pages(300).unwrap();
+        hash.update_zeros(300 * PAGE_SIZE as u64);
+        let (bytes, _) = archive.finish(Some(hash)).unwrap();
+        let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+        let longest = reader.blocks(0..300).unwrap().map(|block| block.unwrap().pages).max();
+        assert_eq!(longest, Some(if block_checksums && !content_checksum { 15 } else { 16 }));
+        let (read, summary) = read_good(&bytes);
+        assert!(read == vec![0; 300 * PAGE_SIZE]);
+        assert_eq!(summary.index, trueno_zram_archive::IndexVerdict::Agrees);
+    }
+}
+
+/// A file of zeros, with some bytes at its end or start: what a sparse file is.
+struct Sparse {
+    start: Vec<u8>,
+    len: u64,
+    end: Vec<u8>,
+    at: u64,
+    read_bytes: u64,
+}
+
+impl Read for Sparse {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let end_at = self.len - self.end.len() as u64;
+        let count = out.len().min(usize::try_from(self.len - self.at).unwrap_or(usize::MAX));
+        for (at, byte) in (self.at..).zip(&mut out[..count]) {
+            *byte = match usize::try_from(at) {
+                Ok(at) if at < self.start.len() => self.start[at],
+                _ if at >= end_at => self.end[usize::try_from(at - end_at).unwrap()],
+                _ => 0,
+            };
+        }
+        self.at += count as u64;
+        self.read_bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl Seek for Sparse {
+    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
+        self.at = match to {
+            SeekFrom::Start(at) => at,
+            SeekFrom::End(by) => self.len.checked_add_signed(by).unwrap(),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by).unwrap(),
+        };
+        Ok(self.at)
+    }
+}
+
+/// The footer of an index with these lengths.
+fn footer(content_len: u64, frame_len: u64, entries_len: u32, sections_len: u32, sections: [u8; 4]) -> Vec<u8> {
+    let mut footer = Vec::new();
+    let pages = content_len.div_ceil(PAGE_SIZE as u64);
+    for field in [content_len, frame_len, pages, 0, 0, 0] {
+        footer.extend(field.to_le_bytes());
+    }
+    footer.extend(entries_len.to_le_bytes());
+    footer.extend(sections_len.to_le_bytes());
+    footer.extend(xxh32(&[]));
+    footer.extend(sections);
+    footer.extend([1, 0, 0, 0]);
+    footer.extend(xxh32(&footer));
+    footer.extend(b"TZ-PAGES");
+    footer
+}
+
+#[test]
+fn a_table_that_is_only_claimed_is_not_read() {
+    let whole = plain_archive_of(&[]);
+    let header = &whole[..15];
+    // A frame of 16 TB and a table of 3 GB, all of it a hole.
+    let groups = 250_000_000u64;
+    let (content_len, index_len) = (groups * 1024 * PAGE_SIZE as u64, 16 + 80 + 12 * groups);
+    let frame_len = groups * 70_000;
+    let mut start = header.to_vec();
+    start[6..14].copy_from_slice(&content_len.to_le_bytes());
+    start[14] = xxh32(&start[4..14])[1];
+    let mut end = footer(content_len, frame_len, 0, 0, xxh32(&[]));
+    let mut file = Sparse { start, len: frame_len + index_len, end: Vec::new(), at: 0, read_bytes: 0 };
+    std::mem::swap(&mut file.end, &mut end);
+    // The head of the index lies in the hole: it is refused there, or at the table's first record.
+    assert!(matches!(ArchiveReader::open(&mut file), Err(Error::Index(_))));
+    assert!(file.read_bytes < 100_000, "{} bytes read", file.read_bytes);
+}
+
+#[test]
+fn a_section_is_refused_by_its_length_before_it_is_read() {
+    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    archive.add_section("map", &vec![0; 30 << 20]).unwrap();
+    let (bytes, _) = archive.finish(Some(ContentHash::new())).unwrap();
+    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let error = reader.section("map", 1 << 20).unwrap_err();
+    assert_eq!(error.to_string(), "section \"map\" has 31457280 bytes; at most 1048576 are allowed");
+    assert_eq!(reader.section("map", 30 << 20).unwrap().unwrap().len(), 30 << 20);
+}
+
+#[test]
+fn errors_name_the_page() {
+    let content = mixed_content(3, 200 * PAGE_SIZE);
+    let (archive, _) = archive_of(&content, WriteOptions::default(), 50);
+    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let block = reader.blocks(150..151).unwrap().next().unwrap().unwrap();
+    let at = usize::try_from(block.offset).unwrap();
+    let (page, byte) = (block.first_page, block.offset);
+    let damaged = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = archive.clone();
+        change(&mut bytes);
+        read_stream(&bytes, 100_000).1.unwrap_err().to_string()
+    };
+    let checksum = damaged(&|bytes| bytes[at + 4] ^= 1);
+    assert!(checksum.starts_with(&format!("page {page} (byte {byte}): corrupt block: ")), "{checksum}");
+    let size = damaged(&|bytes| bytes[at + 2] ^= 0x70);
+    assert!(size.starts_with(&format!("page {page} (byte {byte}): a block claims")), "{size}");
+    let cut = damaged(&|bytes| bytes.truncate(at + 6));
+    assert_eq!(cut, format!("truncated: the input ends at byte {}, within a block of page {page}", at + 6));
+    let mut bytes = archive.clone();
+    bytes[at + 4] ^= 1;
+    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let error = reader.read_pages(page..page + 1).unwrap().read_batch(&mut ContentBatch::new()).unwrap_err();
+    assert!(error.to_string().contains(&format!("page {page} (byte {byte})")), "{error}");
+}

@@ -1,0 +1,108 @@
+//! An index that lies, with every checksum right: a page read by the index is that of the stream, or an error.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io::Cursor;
+
+use support::forge::Forged;
+use support::{append, archive_of, mixed_content, read_pages, read_stream};
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, IndexVerdict, WriteOptions};
+use trueno_zram_core::PAGE_SIZE;
+
+/// Reads one page by the index, without proof of where its group starts.
+fn read_unproven(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
+    let Some(archive) = ArchiveReader::open(Cursor::new(archive))? else { return Ok(None) };
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    archive.walk_limit(0).read_pages(page..page + 1)?.read_batch(&mut batch)?;
+    append(&mut content, &batch);
+    Ok(Some(content))
+}
+
+/// Reads some pages by the index, and compares them with the stream's.
+fn assert_no_other_page(archive: &[u8], pages: u64, wanted: &mut dyn FnMut() -> u64, what: &str) -> (usize, usize) {
+    let (content, result) = read_stream(archive, 1 << 20);
+    let agrees = result.as_ref().is_ok_and(|summary| summary.index == IndexVerdict::Agrees);
+    let (mut equal, mut refused) = (0, 0);
+    for _ in 0..6 {
+        let page = wanted() % pages;
+        match read_pages(archive, page..page + 1) {
+            Ok(Some(read)) => {
+                let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+                let there = content.get(start..content.len().min(start + PAGE_SIZE));
+                let beyond = result.is_err() && content.len() < start + PAGE_SIZE;
+                assert!(beyond || there == Some(&read[..]), "{what}: page {page} is another one");
+                equal += 1;
+            }
+            _ => refused += 1,
+        }
+        if agrees && let Ok(Some(read)) = read_unproven(archive, page) {
+            let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+            assert!(content[start..].starts_with(&read), "{what}: the index agrees, and page {page} is another one");
+        }
+    }
+    (equal, refused)
+}
+
+/// Pages of one to a few groups, with raw ones and small LZ4 blocks among them.
+fn archives() -> Vec<Vec<u8>> {
+    let mut archives = Vec::new();
+    for (seed, pages) in [(1, 40), (2, 300), (3, 1500), (4, 2600)] {
+        for bits in 0..4 {
+            let options = WriteOptions {
+                content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
+                block_checksums: bits & 2 != 0,
+                content_checksum: false,
+            };
+            archives.push(archive_of(&mixed_content(seed, pages * PAGE_SIZE + 100), options, 500).0);
+        }
+    }
+    archives
+}
+
+#[test]
+fn no_forged_archive_gives_another_page() {
+    let archives = archives();
+    let mut random = Generator::new(11);
+    let (mut equal, mut refused) = (0, 0);
+    for archive in &archives {
+        let whole = Forged::parse(archive);
+        assert!(whole.build() == *archive, "the test knows the layout");
+        let rounds = if archive.len() > 2_000_000 { 50 } else { 400 };
+        for round in 0..rounds {
+            let mut forged = whole.clone();
+            for _ in 0..=random.below(3) {
+                forged.edit(&mut |n| random.below(n));
+            }
+            let pages = forged.content_len.div_ceil(PAGE_SIZE as u64).clamp(1, 3000);
+            let counts =
+                assert_no_other_page(&forged.build(), pages, &mut || random.next_u64(), &format!("round {round}"));
+            equal += counts.0;
+            refused += counts.1;
+        }
+    }
+    assert!(
+        equal > 1000 && refused > 1000,
+        "{equal} pages read and {refused} refused: the edits are too mild or too wild"
+    );
+}
+
+/// The position of a group far behind the start rests on the index alone, unless the limit is raised. A stream finds such
+/// a lie.
+#[test]
+fn the_walk_limit_is_what_proves_positions() {
+    let pages: Vec<u8> =
+        (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
+    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let archive = archive_of(&pages, options, 500).0;
+    let mut forged = Forged::parse(&archive);
+    assert!(forged.move_boundary(&mut |_| 900), "the second and third group start a block late");
+    let lying = forged.build();
+    let wanted = &pages[1500 * PAGE_SIZE..1501 * PAGE_SIZE];
+    assert!(read_unproven(&archive, 1500).unwrap().unwrap() == wanted);
+    assert!(read_unproven(&lying, 1500).unwrap().unwrap() != wanted, "nothing in the group itself is wrong");
+    assert!(matches!(read_pages(&lying, 1500..1501), Err(Error::Index(_))));
+    let (content, summary) = read_stream(&lying, 1 << 20);
+    assert!(content == pages && matches!(summary.unwrap().index, IndexVerdict::Disagrees(_)));
+}

@@ -1,0 +1,202 @@
+//! Damaged files: what is intact comes back at its place, what is not becomes zeros and is listed.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io::Cursor;
+
+use support::{append, archive_of, mixed_content};
+use trueno_test_pages::frames::{self, Shape};
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{
+    ArchiveReader, BlockPlace, ContentBatch, Damage, DamageKind, FrameReader, SalvageReader, WriteOptions,
+};
+use trueno_zram_core::PAGE_SIZE;
+
+fn salvage(bytes: &[u8]) -> (Vec<u8>, Vec<Damage>, bool) {
+    let mut reader = SalvageReader::open(Cursor::new(bytes)).unwrap();
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    while reader.read_batch(&mut batch).unwrap() {
+        append(&mut content, &batch);
+    }
+    (content, reader.damage().to_vec(), reader.uses_index())
+}
+
+fn salvage_stream(bytes: &[u8]) -> (Vec<u8>, Vec<Damage>) {
+    let mut reader = FrameReader::new(bytes).salvaging();
+    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
+    while reader.read_batch(&mut batch).unwrap() {
+        append(&mut content, &batch);
+    }
+    (content, reader.damage().to_vec())
+}
+
+/// Everything outside the damage is as it was, everything within is zero.
+fn assert_as_listed(restored: &[u8], content: &[u8], damage: &[Damage], what: &str) {
+    assert_eq!(restored.len(), content.len(), "{what}");
+    let mut expected = content.to_vec();
+    for damage in damage {
+        let range = usize::try_from(damage.content.start).unwrap()..usize::try_from(damage.content.end).unwrap();
+        expected[range].fill(0);
+    }
+    assert!(restored == expected, "{what}: {damage:?}");
+}
+
+fn blocks(archive: &[u8]) -> Vec<BlockPlace> {
+    let mut reader = ArchiveReader::open(Cursor::new(archive)).unwrap().unwrap();
+    let pages = reader.page_count();
+    reader.blocks(0..pages).unwrap().map(Result::unwrap).collect()
+}
+
+#[test]
+fn nothing_is_lost_of_a_whole_file() {
+    let content = mixed_content(1, 3000 * PAGE_SIZE + 77);
+    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
+    assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
+    let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
+    assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
+    for shape in frames::shapes().into_iter().step_by(7) {
+        assert_eq!(salvage(&frames::compress(&content, &shape)), (content.clone(), Vec::new(), false), "{shape:?}");
+    }
+}
+
+/// Damage to any part of a block, its header included, loses that block's pages and no others.
+#[test]
+fn a_damaged_block_loses_its_own_pages() {
+    let content = mixed_content(2, 2500 * PAGE_SIZE + 77);
+    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let blocks = blocks(&archive);
+    let mut random = Generator::new(3);
+    for round in 0..150 {
+        let block = blocks[random.below(blocks.len())];
+        let part = random.below(8 + block.len_bytes as usize);
+        let mut damaged = archive.clone();
+        damaged[usize::try_from(block.offset).unwrap() + part] ^= 1 << random.below(8);
+        let (restored, damage, indexed) = salvage(&damaged);
+        assert!(indexed);
+        assert_as_listed(&restored, &content, &damage, &format!("round {round}"));
+        let [damage] = &damage[..] else { panic!("round {round}: {damage:?}") };
+        assert_eq!(damage.pages(), block.first_page..block.first_page + block.pages, "round {round}, byte {part}");
+        assert_eq!(damage.at, block.offset);
+        assert_eq!(damage.kind == DamageKind::Header, part < 4);
+    }
+}
+
+#[test]
+fn a_hole_in_the_file_loses_the_blocks_in_it() {
+    let content = mixed_content(4, 5000 * PAGE_SIZE);
+    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let mut damaged = archive.clone();
+    damaged[1_000_000..1_100_000].fill(0);
+    let (restored, damage, _) = salvage(&damaged);
+    assert_as_listed(&restored, &content, &damage, "a hole");
+    let lost: u64 = damage.iter().map(|damage| damage.content.end - damage.content.start).sum();
+    let inside: u64 = blocks(&archive)
+        .iter()
+        .filter(|block| block.offset + 8 + u64::from(block.len_bytes) > 1_000_000 && block.offset < 1_100_000)
+        .map(|block| block.pages * PAGE_SIZE as u64)
+        .sum();
+    assert_eq!(lost, inside);
+}
+
+/// If a group's entries are lost, its blocks are found by their size words.
+#[test]
+fn damaged_entries_lose_nothing() {
+    let content = mixed_content(5, 2500 * PAGE_SIZE + 77);
+    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
+    let entries_at = archive.len() - usize::try_from(summary.index_len).unwrap() + 16;
+    let mut damaged = archive.clone();
+    damaged[entries_at + 100] ^= 1;
+    damaged[entries_at + 2048 + 100] ^= 1;
+    assert_eq!(salvage(&damaged), (content.clone(), Vec::new(), true));
+    // With damaged blocks besides.
+    let block = blocks(&archive)[300];
+    damaged[usize::try_from(block.offset).unwrap() + 5] ^= 1;
+    let (restored, damage, _) = salvage(&damaged);
+    assert_as_listed(&restored, &content, &damage, "entries and a block");
+    assert_eq!(damage.len(), 1);
+}
+
+/// Without an index, damaged blocks are passed over as long as their headers are right.
+#[test]
+fn streams_go_on_after_damaged_blocks() {
+    let content = mixed_content(6, 600 * PAGE_SIZE + 77);
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let (archive, _) = archive_of(&content, options, 500);
+    let blocks = blocks(&archive);
+    let mut random = Generator::new(7);
+    for round in 0..100 {
+        let block = blocks[random.below(blocks.len())];
+        let at = usize::try_from(block.offset).unwrap() + 4 + random.below(4 + block.len_bytes as usize);
+        let mut damaged = archive.clone();
+        damaged[at] ^= 1 << random.below(8);
+        let (restored, damage) = salvage_stream(&damaged);
+        assert_as_listed(&restored, &content, &damage, &format!("round {round}"));
+        assert_eq!(damage.len(), 1, "round {round}: {damage:?}");
+        assert_eq!(damage[0].pages(), block.first_page..block.first_page + block.pages);
+    }
+    let mut damaged = archive.clone();
+    damaged[usize::try_from(blocks[100].offset).unwrap() + 2] ^= 0x70;
+    let (restored, damage) = salvage_stream(&damaged);
+    assert_as_listed(&restored, &content, &damage, "a header");
+    assert_eq!((damage.len(), damage[0].kind), (1, DamageKind::Header));
+    let start = blocks[100].first_page * PAGE_SIZE as u64;
+    assert_eq!(damage[0].content, start..content.len() as u64, "the rest is lost, and its length is known");
+}
+
+#[test]
+fn truncated_files_give_what_they_have() {
+    let content = mixed_content(8, 300 * PAGE_SIZE);
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let (archive, _) = archive_of(&content, options, 500);
+    for len in (100..archive.len()).step_by(3001) {
+        let (restored, damage, indexed) = salvage(&archive[..len]);
+        assert!(!indexed && damage.len() <= 1);
+        let intact = damage.first().map_or(content.len(), |damage| usize::try_from(damage.content.start).unwrap());
+        assert!(restored[..intact] == content[..intact] && restored.len() <= content.len(), "{len} bytes");
+        assert!(intact > 0 || len < 5000, "{len} bytes");
+    }
+}
+
+#[test]
+fn foreign_frames() {
+    let content = mixed_content(9, 1_000_000);
+    for (linked, level) in [(false, 0), (true, 0), (true, 9)] {
+        let shape = Shape {
+            block_size_id: 4,
+            linked,
+            block_checksums: true,
+            content_checksum: true,
+            content_size: true,
+            level,
+        };
+        let frame = frames::compress(&content, &shape);
+        let mut damaged = frame.clone();
+        damaged[frame.len() / 2] ^= 1;
+        let (restored, damage, _) = salvage(&damaged);
+        assert_as_listed(&restored, &content, &damage, &format!("{shape:?}"));
+        let lost: u64 = damage.iter().map(|damage| damage.content.end - damage.content.start).sum();
+        assert!(if linked { lost > 100_000 } else { lost == 65_536 }, "{lost} bytes lost: {damage:?}");
+    }
+}
+
+/// Whatever the bytes: no panic, and no more output than LZ4 can hold.
+#[test]
+fn arbitrary_damage() {
+    let content = mixed_content(10, 200 * PAGE_SIZE);
+    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let mut random = Generator::new(11);
+    for _ in 0..300 {
+        let mut damaged = archive.clone();
+        for _ in 0..=random.below(5) {
+            random.corrupt(&mut damaged);
+        }
+        let Ok(mut reader) = SalvageReader::open(Cursor::new(&damaged)) else { continue };
+        let (mut batch, mut len_bytes) = (ContentBatch::new(), 0);
+        while reader.read_batch(&mut batch).unwrap_or(false) {
+            len_bytes += batch.len_bytes();
+        }
+        assert!(len_bytes <= 255 * damaged.len() as u64 + (1 << 20));
+        assert!(reader.damage().iter().all(|damage| damage.content.end <= len_bytes), "{:?}", reader.damage());
+    }
+}

@@ -1,0 +1,194 @@
+//! Command lines as lz4 and zstd take them: `trueno-zram FILE`, `-d FILE`, `-t FILE`, and pipes without any argument.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use clap::CommandFactory;
+
+use crate::args::Cli;
+use crate::failure::Failure;
+use crate::files::SUFFIX;
+
+/// Long options that take their value from the next argument, and the letters of short ones.
+const WITH_VALUE: [&str; 4] = ["--threads", "--backend", "--output", "--output-dir"];
+const LETTERS_WITH_VALUE: &[u8] = b"To";
+
+/// The command that a line without one stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Compress,
+    Decompress,
+    Test,
+}
+
+impl Mode {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Compress => "compress",
+            Self::Decompress => "decompress",
+            Self::Test => "test",
+        }
+    }
+
+    fn of_letter(letter: u8) -> Option<Self> {
+        match letter {
+            b'z' => Some(Self::Compress),
+            b'd' => Some(Self::Decompress),
+            b't' => Some(Self::Test),
+            _ => None,
+        }
+    }
+
+    fn of_long(option: &[u8]) -> Option<Self> {
+        match option {
+            b"--compress" => Some(Self::Compress),
+            b"--decompress" | b"--uncompress" => Some(Self::Decompress),
+            b"--test" => Some(Self::Test),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the arguments with the command that they stand for, if they name none.
+pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
+    let is_command = |name: &OsStr| {
+        let commands = Cli::command();
+        name == "help" || commands.get_subcommands().any(|command| name == command.get_name())
+    };
+    let Some(line) = Line::read(&args, is_command) else { return Ok(args) };
+    let mode = match (line.mode, &line.first) {
+        (Some(mode), _) => mode,
+        (None, _) if line.asks_for_help => return Ok(args),
+        (None, Some(file)) if file == "-" => Mode::Compress,
+        (None, Some(file)) if fs::symlink_metadata(file).is_ok() => {
+            // As lz4 does.
+            if file.as_bytes().ends_with(SUFFIX.as_bytes()) { Mode::Decompress } else { Mode::Compress }
+        }
+        (None, Some(file)) => {
+            let file = file.display();
+            return Err(Failure::usage(format!("{file}: no such command or file; see trueno-zram --help")));
+        }
+        (None, None) if io::stdin().is_terminal() => return Ok(args),
+        (None, None) => Mode::Compress,
+    };
+    let mut rest = line.rest;
+    if mode == Mode::Test {
+        // Nothing is written, so these change nothing.
+        rest.retain(|arg| !["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option));
+    }
+    let mut result = vec![args.into_iter().next().unwrap_or_default(), mode.name().into()];
+    result.append(&mut rest);
+    Ok(result)
+}
+
+/// A command line without a command.
+#[derive(Debug, Default)]
+struct Line {
+    mode: Option<Mode>,
+    /// The first argument that is not an option.
+    first: Option<OsString>,
+    asks_for_help: bool,
+    /// All arguments but those that set the mode, short options one by one.
+    rest: Vec<OsString>,
+}
+
+impl Line {
+    /// None if the line names a command.
+    fn read(args: &[OsString], is_command: impl Fn(&OsStr) -> bool) -> Option<Self> {
+        let mut line = Self::default();
+        let mut args = args.iter().skip(1);
+        while let Some(arg) = args.next() {
+            let bytes = arg.as_bytes();
+            if bytes == b"--" {
+                line.rest.push(arg.clone());
+                line.rest.extend(args.by_ref().cloned());
+                // The first file follows the dashes.
+                let dashes = line.rest.iter().position(|arg| arg == "--").unwrap_or(0);
+                line.first = line.first.or_else(|| line.rest.get(dashes + 1).cloned());
+            } else if bytes.starts_with(b"--") {
+                match Mode::of_long(bytes) {
+                    Some(mode) => line.mode = Some(mode),
+                    None => line.rest.push(arg.clone()),
+                }
+                line.asks_for_help |= bytes == b"--help" || bytes == b"--version";
+                if WITH_VALUE.iter().any(|option| arg == option) {
+                    line.rest.extend(args.next().cloned());
+                }
+            } else if bytes.len() > 1 && bytes[0] == b'-' {
+                if line.read_letters(&bytes[1..]) {
+                    line.rest.extend(args.next().cloned());
+                }
+            } else {
+                if line.first.is_none() && line.mode.is_none() && is_command(arg) {
+                    return None;
+                }
+                line.first.get_or_insert_with(|| arg.clone());
+                line.rest.push(arg.clone());
+            }
+        }
+        Some(line)
+    }
+
+    /// Reads short options that share a dash; whether the value of the last one is the next argument.
+    fn read_letters(&mut self, letters: &[u8]) -> bool {
+        for (place, letter) in letters.iter().enumerate() {
+            if LETTERS_WITH_VALUE.contains(letter) {
+                let option = [b"-", &letters[place..]].concat();
+                self.rest.push(OsString::from_vec(option));
+                return place + 1 == letters.len();
+            }
+            match Mode::of_letter(*letter) {
+                Some(mode) => self.mode = Some(mode),
+                None => self.rest.push(OsString::from_vec(vec![b'-', *letter])),
+            }
+            self.asks_for_help |= matches!(letter, b'h' | b'V');
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn given(line: &str) -> String {
+        let args = line.split(' ').map(OsString::from).collect();
+        let result = with_command(args).unwrap();
+        result.iter().map(|arg| arg.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn lines_of_lz4_and_zstd_get_their_command() {
+        for (line, expected) in [
+            ("x -d", "x decompress"),
+            ("x -dc a.lz4", "x decompress -c a.lz4"),
+            ("x -dkf -o out a.lz4", "x decompress -k -f -o out a.lz4"),
+            ("x -dT2 a.lz4", "x decompress -T2 a.lz4"),
+            ("x --decompress --threads 2 a.lz4", "x decompress --threads 2 a.lz4"),
+            ("x -t a.lz4 b.lz4", "x test a.lz4 b.lz4"),
+            ("x -tf test", "x test test"),
+            ("x -z -9 a", "x compress -9 a"),
+            ("x -q -", "x compress -q -"),
+            ("x -f /dev/null", "x compress -f /dev/null"),
+            ("x -d -- -c", "x decompress -- -c"),
+        ] {
+            assert_eq!(given(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_with_a_command_stay_as_they_are() {
+        for line in
+            ["x compress -t", "x -T 2 test a", "x --backend cpu info", "x help test", "x --help", "x -V", "x -vh"]
+        {
+            assert_eq!(given(line), line);
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_neither_command_nor_file_is_refused() {
+        assert!(matches!(with_command(vec!["x".into(), "frobnicate".into()]), Err(Failure::Usage(_))));
+    }
+}

@@ -1,0 +1,185 @@
+//! What `--json` prints: one object per result on a line of its own, as docs/JSON.md describes it.
+//!
+//! Objects are written as they are serialized. None is ever held in memory as a tree.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use serde::Serialize;
+use trueno_zram_core::PageStats;
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
+pub(crate) const SCHEMA: u32 = 1;
+
+/// Whether the work that an object reports on was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Status {
+    Ok,
+    Failed,
+}
+
+/// The keys that every object starts with, and those of its command.
+#[derive(Debug, Serialize)]
+struct Object<'a, T> {
+    schema: u32,
+    command: &'static str,
+    status: Status,
+    #[serde(flatten)]
+    result: &'a T,
+}
+
+/// A file, or a whole run, that failed.
+#[derive(Debug, Serialize)]
+struct FailedResult<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<&'a str>,
+    error: &'a str,
+}
+
+/// The numbers of pages by kind. `zero` and `same_filled` exclude each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct PageKinds {
+    pub(crate) pages: u64,
+    pub(crate) zero: u64,
+    pub(crate) same_filled: u64,
+    pub(crate) lz4: u64,
+    pub(crate) raw: u64,
+}
+
+/// `PageStats` counts zero pages as same-filled ones too. Zstandard pages are not in archives.
+impl From<PageStats> for PageKinds {
+    fn from(stats: PageStats) -> Self {
+        let PageStats { same_filled, zero, lz4, raw, .. } = stats;
+        Self { pages: stats.pages(), zero, same_filled: same_filled - zero, lz4, raw }
+    }
+}
+
+impl std::fmt::Display for PageKinds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { zero, same_filled, lz4, raw, .. } = self;
+        write!(f, "{zero} zero, {same_filled} same-filled, {lz4} lz4, {raw} raw")
+    }
+}
+
+/// Prints the result of `command`, if `--json` asks for it.
+pub(crate) fn print(global: &Global, command: &'static str, result: &impl Serialize) -> Result<(), Failure> {
+    print_with(global, command, Status::Ok, result)
+}
+
+/// Prints the result of `command` with its status, if `--json` asks for it.
+pub(crate) fn print_with(
+    global: &Global,
+    command: &'static str,
+    status: Status,
+    result: &impl Serialize,
+) -> Result<(), Failure> {
+    if !global.json {
+        return Ok(());
+    }
+    write(BufWriter::new(io::stdout().lock()), command, status, result)
+        .map_err(|error| Failure::io("standard output", &error))
+}
+
+/// Prints that `command` failed as a whole, if `--json` asks for it. Wrong usage prints nothing: no work was begun.
+pub(crate) fn print_failed_run(global: &Global, command: &'static str, failure: &Failure) {
+    print_failure(global, command, None, failure);
+}
+
+fn print_failure(global: &Global, command: &'static str, file: Option<&str>, failure: &Failure) {
+    if let Failure::Failed(error) = failure {
+        // If standard output fails as well, the first failure is the one to report.
+        let _ = print_with(global, command, Status::Failed, &FailedResult { file, error });
+    }
+}
+
+/// Returns the result of `command` for one file, after printing it if it is a failure and `--json` asks for it.
+pub(crate) fn tracked<T>(
+    global: &Global,
+    command: &'static str,
+    file: &Path,
+    result: Result<T, Failure>,
+) -> Result<T, Failure> {
+    if let Err(failure) = &result {
+        print_failure(global, command, Some(&name_of(file)), failure);
+    }
+    result
+}
+
+/// What messages call the input at `path`.
+fn name_of(path: &Path) -> String {
+    if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Writes one object and a line break.
+fn write(mut out: impl Write, command: &'static str, status: Status, result: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut out, &Object { schema: SCHEMA, command, status, result })?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(status: Status, result: &impl Serialize) -> String {
+        let mut line = Vec::new();
+        write(&mut line, "test", status, result).unwrap();
+        String::from_utf8(line).unwrap()
+    }
+
+    #[test]
+    fn every_object_starts_with_the_same_keys_and_is_one_line() {
+        let stats = PageStats { zero: 1, same_filled: 3, lz4: 3, raw: 4, ..PageStats::default() };
+        assert_eq!(
+            written(Status::Ok, &PageKinds::from(stats)),
+            "{\"schema\":1,\"command\":\"test\",\"status\":\"ok\",\
+             \"pages\":10,\"zero\":1,\"same_filled\":2,\"lz4\":3,\"raw\":4}\n"
+        );
+        let failed = FailedResult { file: Some("a\nb"), error: "a: no" };
+        assert_eq!(
+            written(Status::Failed, &failed),
+            "{\"schema\":1,\"command\":\"test\",\"status\":\"failed\",\"file\":\"a\\nb\",\"error\":\"a: no\"}\n"
+        );
+    }
+
+    #[test]
+    fn a_long_sequence_is_written_as_it_is_produced() {
+        /// Counts how many items were produced when the first byte was written.
+        struct Probe<'a>(&'a std::cell::Cell<u64>, Option<u64>);
+        impl Write for &mut Probe<'_> {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.1.get_or_insert(self.0.get());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        struct Long<'a>(&'a std::cell::Cell<u64>);
+        impl Serialize for Long<'_> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                let count = |n| {
+                    self.0.set(self.0.get() + 1);
+                    n
+                };
+                let fields = [("items", Items((0..1_000_000u64).map(count)))];
+                serializer.collect_map(fields)
+            }
+        }
+        struct Items<I>(I);
+        impl<I: Iterator<Item = u64> + Clone> Serialize for Items<I> {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_seq(self.0.clone())
+            }
+        }
+        let produced = std::cell::Cell::new(0);
+        let mut probe = Probe(&produced, None);
+        write(BufWriter::new(&mut probe), "test", Status::Ok, &Long(&produced)).unwrap();
+        assert_eq!(produced.get(), 1_000_000);
+        assert!(probe.1.unwrap() < 10_000, "{:?} items before the first byte", probe.1);
+    }
+}

@@ -1,0 +1,249 @@
+//! Streams on a device that fails: every driver call in turn, in every way.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::stream::{Compressor, SHAPE, Way, end, fill, run};
+use super::{NO_HURRY, SOON, Shape, assert_freed, config, options, restored, sample};
+use crate::batch::GpuBatchCompressor;
+use crate::gpu::ring::device::{Queue, RingDevice};
+use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
+use crate::page::Page;
+
+/// The calls of a first stream, which allocates its slots.
+fn calls_of(way: Way, schedule: Schedule) -> Vec<Call> {
+    let fake = FakeDevice::new(schedule);
+    let mut compressor = super::stream::compressor(&fake, SHAPE);
+    fake.arm([]);
+    assert_eq!(run(&mut compressor, way, &sample(SHAPE.pages)), 0);
+    fake.calls()
+}
+
+fn compressor(fake: &FakeDevice, fault: Fault) -> Compressor {
+    let time_limit = if fault == Fault::Hang { SOON } else { NO_HURRY };
+    GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(time_limit)).unwrap()
+}
+
+/// Lets call `at` of a stream fail; the stream, and one after it, come out right.
+fn check(way: Way, schedule: Schedule, at: usize, fault: Fault) {
+    let fake = FakeDevice::new(schedule);
+    let mut compressor = compressor(&fake, fault);
+    fake.arm([(at, fault)]);
+    let first = run(&mut compressor, way, &sample(SHAPE.pages));
+    let fired = fake.fired();
+    let what = format!("{way:?}, {schedule:?}: {fault:?} at call {at}, {fired:?}");
+    let [(call, _)] = fired[..] else { panic!("{what}: one fault comes to pass") };
+    let after_first = compressor.stats().fallback.clone();
+    let second = run(&mut compressor, way, &sample(SHAPE.pages));
+    let stats = compressor.stats().fallback.clone();
+    match fault {
+        Fault::OutOfMemory if matches!(call, Call::Pinned | Call::Slot) && first == 0 => {
+            // The first slot is needed; of the others, fewer will do.
+            assert!(at >= 4 || after_first.batches == 1, "{what}");
+            assert_eq!((second, stats.batches), (0, after_first.batches), "{what}");
+        }
+        Fault::OutOfMemory => {
+            assert!(first > 0, "{what}");
+            assert_eq!(after_first.batches, 1, "{what}: {after_first:?}");
+            let reason = format!("{}: CUDA_ERROR_OUT_OF_MEMORY (2)", call.name());
+            assert_eq!(after_first.last_reason, Some(reason), "{what}");
+            assert_eq!((second, stats.batches), (0, 1), "{what}: the device is used again");
+        }
+        Fault::WrongIndex => {
+            let why = if call == Call::Compress { "makes no sense" } else { "refused" };
+            assert_eq!(after_first.batches, 1, "{what}: {after_first:?}");
+            assert!(after_first.last_reason.is_some_and(|reason| reason.contains(why)), "{what}");
+            assert!(first > 0 && second == 0, "{what}: the device is used again");
+        }
+        // These may strike after the last call that matters: then the second stream finds out.
+        Fault::IllegalAddressLater | Fault::Hang => assert!(second > 0, "{what}"),
+        _ => assert!(first > 0, "{what}"),
+    }
+    let seen = fake.seen();
+    if matches!(fault, Fault::OutOfMemory | Fault::WrongIndex) {
+        assert!(compressor.uses_device() && stats.device_given_up.is_none(), "{what}");
+    } else {
+        let why = stats.device_given_up.unwrap_or_else(|| panic!("{what}: the device was given up"));
+        let code = fault.error().map_or("did not finish within 5 ms", |(code, _)| code);
+        assert!(why.contains(code), "{what}: {why}");
+        assert!(!compressor.uses_device() && seen.calls_after_loss == 0, "{what}: {seen:?}");
+        fake.arm([]);
+        assert_eq!(run(&mut compressor, way, &sample(SHAPE.pages)), SHAPE.pages, "{what}: all by the CPU");
+        assert_eq!(fake.calls(), [], "{what}: a lost device is not called");
+    }
+    end(compressor, &fake);
+}
+
+fn every_call(schedule: Schedule, faults: &[Fault]) {
+    for way in Way::BOTH {
+        for at in 0..calls_of(way, schedule).len() {
+            faults.iter().for_each(|fault| check(way, schedule, at, *fault));
+        }
+    }
+}
+
+#[test]
+fn every_call_refused_in_turn() {
+    for schedule in [Schedule::Eager, Schedule::OneByOne] {
+        every_call(schedule, &[Fault::OutOfMemory]);
+    }
+}
+
+#[test]
+fn every_call_poisoning_the_device_in_turn() {
+    every_call(Schedule::Eager, &[Fault::IllegalAddress, Fault::DeviceLost]);
+    every_call(Schedule::LastFirst, &[Fault::LaunchFailed, Fault::IllegalAddressLater]);
+}
+
+#[test]
+fn every_call_followed_by_a_hang_in_turn() {
+    every_call(Schedule::Eager, &[Fault::Hang]);
+}
+
+#[test]
+fn every_kernel_lying_in_turn() {
+    for way in Way::BOTH {
+        let calls = calls_of(way, Schedule::Eager);
+        let kernels = calls.iter().enumerate().filter(|(_, call)| matches!(call, Call::Compress | Call::Decompress));
+        kernels.for_each(|(at, _)| check(way, Schedule::Eager, at, Fault::WrongIndex));
+    }
+}
+
+#[test]
+fn three_failures_in_a_row_end_the_use_of_the_device() {
+    for way in Way::BOTH {
+        let fake = FakeDevice::new(Schedule::Eager);
+        let mut compressor = compressor(&fake, Fault::OutOfMemory);
+        let kernel = if way == Way::Compress { Call::Compress } else { Call::Decompress };
+        fake.arm_always(kernel, Fault::OutOfMemory);
+        assert_eq!(run(&mut compressor, way, &sample(SHAPE.pages)), SHAPE.pages);
+        let why = compressor.stats().fallback.device_given_up.clone().unwrap();
+        assert!(why.contains("3 batches") && why.contains("cuLaunchKernel: CUDA_ERROR_OUT_OF_MEMORY (2)"), "{why}");
+        end(compressor, &fake);
+    }
+}
+
+/// A panic inside the device is passed on. The stream goes on after it, and no page is lost.
+#[test]
+fn every_call_panicking_in_turn() {
+    let pages = sample(12).pages.clone();
+    let calls = {
+        let fake = FakeDevice::new(Schedule::OneByOne);
+        let mut compressor = compressor(&fake, Fault::Panic);
+        fake.arm([]);
+        assert_eq!(stream_with_panics(&mut compressor, &pages), 0);
+        fake.calls()
+    };
+    for at in 0..calls.len() {
+        let fake = FakeDevice::new(Schedule::OneByOne);
+        let mut compressor = compressor(&fake, Fault::Panic);
+        fake.arm([(at, Fault::Panic)]);
+        assert_eq!(stream_with_panics(&mut compressor, &pages), 1, "call {at}");
+        let fallback = compressor.stats().fallback.clone();
+        assert_eq!((fallback.batches, fallback.device_given_up), (1, None), "call {at}");
+        assert_eq!(fake.pending(), 0, "call {at}");
+        fake.arm([]);
+        assert_eq!(run(&mut compressor, Way::Compress, &sample(23)), 0, "call {at}: the device is used again");
+        end(compressor, &fake);
+    }
+}
+
+/// Sends pages through a stream, does again what panicked, and checks every page. Returns the number of panics.
+fn stream_with_panics(compressor: &mut Compressor, pages: &[Page]) -> usize {
+    let stream = compressor.compress_stream().unwrap();
+    let panics = std::cell::Cell::new(0);
+    let retried = |work: &mut dyn FnMut()| {
+        if catch_unwind(AssertUnwindSafe(&mut *work)).is_err() {
+            panics.set(panics.get() + 1);
+        }
+    };
+    let mut results: Vec<Page> = Vec::new();
+    for chunk in pages.chunks(4) {
+        let mut slot = None;
+        while slot.is_none() {
+            retried(&mut || slot = Some(stream.slot().unwrap()));
+        }
+        let mut slot = slot.unwrap();
+        fill(&mut slot, chunk);
+        let mut slot = Some(slot);
+        // A slot whose submission panicked was submitted.
+        retried(&mut || stream.submit(slot.take().unwrap()).unwrap());
+    }
+    stream.close();
+    let mut is_done = false;
+    while !is_done {
+        retried(&mut || match stream.next().unwrap() {
+            Some(compressed) => results.extend(compressed.iter().map(restored)),
+            None => is_done = true,
+        });
+    }
+    assert!(results == pages);
+    panics.get()
+}
+
+/// Slots in flight when a stream is dropped never end: the device is given up when the limit has passed, and nothing that a
+/// copy may still use is freed before. The fake waits for no limit, so none is noticed earlier.
+#[test]
+fn a_stream_dropped_while_the_device_hangs_gives_the_device_up() {
+    for call in [Call::Upload, Call::Compress, Call::Download] {
+        let fake = FakeDevice::new(Schedule::Eager);
+        let mut compressor = super::stream::compressor(&fake, SHAPE);
+        fake.arm_always(call, Fault::Hang);
+        let stream = compressor.compress_stream().unwrap();
+        for _ in 0..3 {
+            stream.submit(stream.slot().unwrap()).unwrap();
+        }
+        let unused = stream.try_slot().unwrap();
+        drop(stream);
+        assert!(fake.loss().is_some_and(|why| why.starts_with("a stream was dropped")), "{call:?}: {:?}", fake.loss());
+        drop(unused);
+        assert_eq!(run(&mut compressor, Way::Compress, &sample(23)), 23, "{call:?}");
+        assert!(!compressor.uses_device());
+        end(compressor, &fake);
+    }
+}
+
+#[test]
+fn a_device_lost_to_one_compressor_is_lost_to_both_and_no_page_is() {
+    let fake = FakeDevice::new(Schedule::Random(8));
+    let mut both = [0, 1].map(|_| super::stream::compressor(&fake, Shape { slots: 2, ..SHAPE }));
+    fake.arm([(60, Fault::LaunchFailed)]);
+    std::thread::scope(|scope| {
+        for (compressor, way) in both.iter_mut().zip(Way::BOTH) {
+            scope.spawn(move || (0..3).map(|_| run(compressor, way, &sample(70))).sum::<usize>());
+        }
+    });
+    for compressor in both {
+        assert!(!compressor.uses_device());
+        drop(compressor);
+    }
+    assert_freed(&fake);
+    assert_eq!(fake.seen().misuses, Vec::<String>::new());
+}
+
+/// Results that were ready before a failure, and slots filled after it, keep their order.
+#[test]
+fn slots_leave_in_order_around_a_failure() {
+    let fake = FakeDevice::new(Schedule::Starved(Queue::D2h, 7));
+    let mut compressor = super::stream::compressor(&fake, Shape { slots: 2, ..SHAPE });
+    let pages = &sample(24).pages;
+    let stream = compressor.compress_stream().unwrap();
+    let slots: Vec<_> = (0..6).map(|_| stream.slot().unwrap()).collect();
+    for (number, (mut slot, chunk)) in slots.into_iter().zip(pages.chunks(4)).enumerate() {
+        if number == 3 {
+            fake.arm([(0, Fault::OutOfMemory)]);
+        }
+        fill(&mut slot, chunk);
+        stream.submit(slot).unwrap();
+    }
+    assert_eq!(stream.pending(), 6);
+    stream.close();
+    let mut results = Vec::new();
+    while let Some(compressed) = stream.next().unwrap() {
+        results.extend(compressed.iter().map(restored));
+    }
+    assert!(results == *pages);
+    drop(stream);
+    let fallback = &compressor.stats().fallback;
+    assert!((4..=16).contains(&fallback.pages) && fallback.batches == 1, "{fallback:?}");
+    end(compressor, &fake);
+}

@@ -1,0 +1,127 @@
+//! The threads that stage: they stay awake for a call, take one piece after the other, and help to deliver in between.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rayon::{Scope, Yield};
+
+use super::device::RingDevice;
+use super::pause::Pause;
+use super::piece::Piece;
+use super::run::{Returned, handing_on_panics};
+use super::stages::Stage;
+
+/// The queue of pieces to stage, and whether the workers are to stop.
+///
+/// Waking a sleeping thread costs more than staging a piece: tens of microseconds on a virtual machine, on the driving thread.
+/// So the workers look for work by themselves: for pieces in this queue, and for parts of a delivery in the pool's own
+/// queues. Whichever of the two there is, all threads share it.
+pub(super) struct StagingWorkers<D: RingDevice> {
+    pieces: Mutex<VecDeque<(usize, Piece<D>)>>,
+    stopped: AtomicBool,
+    has_worker: AtomicBool,
+}
+
+/// Stops the workers when dropped.
+pub(super) struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+thread_local! {
+    /// Whether this thread already works for a ring, by staging or by delivering.
+    static ON_DUTY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `work`, during which this thread does not become a staging worker. A delivery that waits for a part of itself runs
+/// other jobs of the pool meanwhile. If that were a staging worker, which ends with the call, the delivery would never end.
+pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            ON_DUTY.set(self.0);
+        }
+    }
+    let _before = Before(ON_DUTY.replace(true));
+    work()
+}
+
+impl<D: RingDevice> StagingWorkers<D> {
+    pub(super) fn new() -> Self {
+        Self {
+            pieces: Mutex::new(VecDeque::new()),
+            stopped: AtomicBool::new(false),
+            has_worker: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn stopped_on_drop(&self) -> StopOnDrop<'_> {
+        StopOnDrop(&self.stopped)
+    }
+
+    /// Makes `threads` of the pool's threads staging workers.
+    pub(super) fn start<'scope, 'a: 'scope, S: Stage<D>, T: Send + 'a>(
+        &'scope self,
+        scope: &Scope<'scope>,
+        threads: usize,
+        stage: &'a S,
+        to_driver: &Sender<Returned<D, T>>,
+    ) where
+        D: 'a,
+    {
+        let to_driver = to_driver.clone();
+        // A broadcast, since the first thread to look for work would take all jobs that any thread may run.
+        scope.spawn_broadcast(move |_, thread| {
+            if thread.index() < threads && !ON_DUTY.get() {
+                self.has_worker.store(true, Ordering::Release);
+                on_duty(|| self.work(stage, &to_driver));
+            }
+        });
+    }
+
+    /// Queues pieces of a slot.
+    pub(super) fn give(&self, slot_start: usize, pieces: impl Iterator<Item = Piece<D>>) {
+        self.queue().extend(pieces.map(|piece| (slot_start, piece)));
+    }
+
+    fn work<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) {
+        let mut pause = Pause::default();
+        while !self.stopped.load(Ordering::Acquire) {
+            let staged = self.stage_next(stage, to_driver);
+            // Deliveries free slots, so they are looked for after every piece.
+            let delivered = rayon::yield_now() == Some(Yield::Executed);
+            pause.after(staged || delivered);
+        }
+    }
+
+    /// Whether any thread of the pool has come. If not, all are busy with other calls, of other compressors.
+    pub(super) fn has_worker(&self) -> bool {
+        self.has_worker.load(Ordering::Acquire)
+    }
+
+    /// Stages the next piece. Returns whether there was one.
+    pub(super) fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
+        let taken = self.queue().pop_front();
+        let Some((slot_start, mut piece)) = taken else { return false };
+        let staged = handing_on_panics(to_driver, || stage.stage(&mut piece));
+        // The receiver outlives the workers.
+        let _ = to_driver.send(Returned::Piece { slot_start, piece, staged });
+        true
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(usize, Piece<D>)>> {
+        // A queue is whole between any two of its operations, whatever panicked.
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the pieces that no worker took.
+    pub(super) fn take_rest(&self) -> impl Iterator<Item = (usize, Piece<D>)> + use<D> {
+        std::mem::take(&mut *self.queue()).into_iter()
+    }
+}

@@ -1,0 +1,122 @@
+//! Inputs: files, devices and pipes, and what is known about them before they are read.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
+use crate::source::FileSource;
+use crate::standard;
+
+/// An open input.
+#[derive(Debug)]
+pub struct Input {
+    file: File,
+    /// The name that messages use.
+    pub name: String,
+    /// What the system says about it.
+    pub metadata: Metadata,
+    /// Bytes from the current position to the end. None for pipes, and for files whose length is only known once they
+    /// are read, as in `/proc` and `/sys`.
+    pub len_bytes: Option<u64>,
+    start: u64,
+}
+
+impl Input {
+    /// Opens a file, or standard input for `-`.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Refused`] for a directory; [`Error::Closed`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let is_stdin = path.as_os_str() == "-";
+        let name = if is_stdin { STANDARD_INPUT.to_owned() } else { path.display().to_string() };
+        if is_stdin && standard::is_closed(io::stdin()) {
+            return Err(Error::Closed { name: STANDARD_INPUT });
+        }
+        let open = || {
+            let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { File::open(path)? };
+            let metadata = file.metadata()?;
+            Ok((file, metadata))
+        };
+        let (file, metadata) = open().map_err(|error| Error::io(&name, Operation::Open, error))?;
+        if metadata.is_dir() {
+            return Err(Error::refused(name, Refusal::Directory));
+        }
+        let (mut start, mut len_bytes) = (0, None);
+        if has_length(&file, &metadata) {
+            let (at, end) = measure(&file).map_err(|error| Error::io(&name, Operation::Seek, error))?;
+            start = at;
+            len_bytes = Some(end.saturating_sub(at));
+        }
+        Ok(Self { file, name, metadata, len_bytes, start })
+    }
+
+    /// The file itself.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The file, if it can be read at any position and was opened at its first byte.
+    #[must_use]
+    pub fn seekable(&self) -> Option<&File> {
+        (self.len_bytes.is_some() && self.start == 0).then_some(&self.file)
+    }
+
+    /// Returns to the position at which it was opened.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn rewind(&self) -> Result<()> {
+        if self.len_bytes.is_some() {
+            let back = (&self.file).seek(SeekFrom::Start(self.start));
+            back.map_err(|error| Error::io(&self.name, Operation::Seek, error))?;
+        }
+        Ok(())
+    }
+
+    /// Reads it as pages, from its current position to its end.
+    #[must_use]
+    pub fn into_pages(self) -> FileSource {
+        let is_sparse = self.len_bytes.is_some() && self.metadata.is_file();
+        FileSource::new(self.file, self.name, self.start, self.len_bytes, is_sparse)
+    }
+}
+
+/// Whether the length that the system reports is the number of bytes that a reader gets.
+fn has_length(file: &File, metadata: &Metadata) -> bool {
+    if metadata.file_type().is_block_device() {
+        return true;
+    }
+    // A regular file of length 0 may be one of /proc.
+    metadata.is_file() && metadata.len() > 0 && !is_generated(file)
+}
+
+/// Whether the file is on a file system that makes up content when it is read, and reports a length that is not true:
+/// every file of `/sys` claims 4096 bytes.
+fn is_generated(file: &File) -> bool {
+    // Numbers of linux/magic.h: sysfs, proc, debugfs, tracefs, configfs, securityfs, cgroup, cgroup2, efivarfs, pstore.
+    const GENERATED: [u64; 10] = [
+        0x6265_6572,
+        0x9fa0,
+        0x6462_6720,
+        0x7472_6163,
+        0x6265_6570,
+        0x7363_6673,
+        0x0027_e0eb,
+        0x6367_7270,
+        0xde5e_81e4,
+        0x6165_676c,
+    ];
+    rustix::fs::fstatfs(file)
+        .is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| GENERATED.contains(&kind)))
+}
+
+fn measure(mut file: &File) -> io::Result<(u64, u64)> {
+    let start = file.stream_position()?;
+    let end = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(start))?;
+    Ok((start, end))
+}

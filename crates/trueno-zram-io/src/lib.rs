@@ -1,0 +1,63 @@
+//! Pipelines for page archives: files, devices, pipes and processes in; archives and restored images out.
+//!
+//! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
+//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it, so that
+//!   all workers read, compress and hash side by side. Results are written in the order of the input.
+//! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
+//!   same with what is left of a damaged one.
+//! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
+//!
+//! Threads belong to the caller: both pipelines run on the rayon pool they are given. In addition `compress` starts
+//! three threads for a codec that works on one batch at a time, and `restore` starts one thread that writes.
+//!
+//! ```
+//! use trueno_zram_archive::WriteOptions;
+//! use trueno_zram_core::{Algorithm, PageCodec};
+//! use trueno_zram_io::{Compressors, Input, compress};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("image");
+//! std::fs::write(&path, vec![7; 100_000])?;
+//! let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
+//! let mut codecs = [PageCodec::new(Algorithm::Lz4)?, PageCodec::new(Algorithm::Lz4)?];
+//! let source = Input::open(&path)?.into_pages();
+//! let options = WriteOptions { content_len: source.len_bytes(), ..WriteOptions::default() };
+//! let done = compress(source, (Vec::new(), "memory"), options, Compressors::Lanes(&mut codecs), &pool, &())?;
+//! assert_eq!(done.summary.content_len, 100_000);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod compress;
+mod error;
+mod input;
+pub mod interrupt;
+mod ordered;
+mod output;
+mod restore;
+mod rights;
+mod source;
+mod spool;
+mod standard;
+mod temp_output;
+
+pub use compress::{Compressed, Compressors, compress};
+pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
+pub use input::Input;
+pub use output::{Output, OutputOptions, Target};
+pub use restore::{Nowhere, Salvaged, Sink, restore, salvage};
+pub use rights::{Rights, Warning};
+pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
+pub use spool::Spool;
+pub use standard::is_closed;
+
+/// Follows a pipeline: how much is done, out of how much. `()` ignores everything.
+pub trait Observer: Sync {
+    /// The length of the content, once it is known.
+    fn total(&self, _content_bytes: Option<u64>) {}
+
+    /// Bytes of content done so far, and the bytes of archive that hold them.
+    fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {}
+}
+
+impl Observer for () {}

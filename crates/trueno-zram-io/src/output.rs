@@ -1,0 +1,277 @@
+//! Outputs: standard output, a device in place, or a new file that gets its name once it is complete.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
+use crate::rights::{Rights, Warning};
+use crate::standard;
+use crate::temp_output::{CommitError, TempOutput, sync};
+
+/// Zeros, for outputs that cannot have holes.
+static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+
+/// Where an output goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Standard output.
+    Stdout,
+    /// A path.
+    Path(PathBuf),
+}
+
+/// How an output is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OutputOptions {
+    /// Replace an existing file, and write binary data to a terminal.
+    pub force: bool,
+    /// The bytes are not text, and of no use on a terminal.
+    pub binary: bool,
+    /// Leave holes where there are zeros, if the output is a new file.
+    pub sparse: bool,
+    /// Have the bytes and the name on the disk at the end: the input will be removed.
+    pub durable: bool,
+    /// Readable by its owner alone, whoever may read the file it replaces. Only a regular file that the output itself
+    /// creates will do, standard output, or a descriptor that the process was started with.
+    pub private: bool,
+}
+
+/// An output that is being written. Dropped before [`Output::finish`], a new file leaves nothing behind.
+#[derive(Debug)]
+pub struct Output {
+    file: File,
+    /// The name that messages use.
+    pub name: String,
+    sparse: bool,
+    /// Whether the last bytes were left out as a hole.
+    ends_in_hole: bool,
+    bytes: u64,
+    durable: bool,
+    /// None: the file has its name.
+    new: Option<NewFile>,
+}
+
+#[derive(Debug)]
+struct NewFile {
+    temp: TempOutput,
+    /// Given once the file is complete; until then only its owner has any. None: those of any new file.
+    rights: Option<Rights>,
+}
+
+impl Output {
+    /// Opens an output that is made from `source`.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Refused`], [`Error::Closed`].
+    pub fn create(target: &Target, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
+        match target {
+            Target::Stdout => Self::stdout(options),
+            Target::Path(path) => Self::at_path(path, source, options),
+        }
+    }
+
+    fn stdout(options: OutputOptions) -> Result<Self> {
+        if options.binary && !options.force && io::stdout().is_terminal() {
+            return Err(Error::refused(STANDARD_OUTPUT, Refusal::Terminal));
+        }
+        if standard::is_closed(io::stdout()) {
+            return Err(Error::Closed { name: STANDARD_OUTPUT });
+        }
+        // Not through Rust's own buffer, which looks for line ends.
+        let file = io::stdout().as_fd().try_clone_to_owned();
+        let file = file.map_err(|error| Error::io(STANDARD_OUTPUT, Operation::Open, error))?;
+        Ok(Self::new(file.into(), STANDARD_OUTPUT.to_owned(), None, OutputOptions { sparse: false, ..options }))
+    }
+
+    fn new(file: File, name: String, new: Option<NewFile>, options: OutputOptions) -> Self {
+        let OutputOptions { sparse, durable, .. } = options;
+        Self { file, name, sparse, ends_in_hole: false, bytes: 0, durable, new }
+    }
+
+    fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
+        let name = path.display().to_string();
+        let failed = |error: io::Error| Error::io(&name, Operation::Open, error);
+        let refused = |refusal| Err(Error::refused(&name, refusal));
+        let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
+        let is_missing = fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        if is_link && is_missing {
+            return refused(Refusal::Dangling);
+        }
+        if is_link && options.private && !is_inherited(path) {
+            return refused(Refusal::Link);
+        }
+        // The target of a link is written; the link stays.
+        let place = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let there = match fs::metadata(&place) {
+            Ok(there) => Some(there),
+            // An inherited pipe has a path in /proc that leads nowhere.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => fs::metadata(path).ok(),
+            Err(error) => return Err(failed(error)),
+        };
+        if let Some(there) = &there {
+            let same = |source: &Metadata| (source.dev(), source.ino()) == (there.dev(), there.ino());
+            if there.is_dir() {
+                return refused(Refusal::Directory);
+            }
+            if !there.file_type().is_char_device() && source.is_some_and(same) {
+                return refused(Refusal::Input);
+            }
+            let keeps_data = there.is_file() || there.file_type().is_block_device();
+            if options.private && !there.is_file() && !is_inherited(path) && !is_memory_device(there) {
+                return refused(Refusal::NotPrivate);
+            }
+            if keeps_data && !options.force {
+                return refused(Refusal::Exists);
+            }
+            if options.durable && !keeps_data {
+                return refused(Refusal::KeepsNothing);
+            }
+            if !there.is_file() {
+                let file = File::options().write(true).open(path).map_err(failed)?;
+                return Ok(Self::new(file, name, None, OutputOptions { sparse: false, ..options }));
+            }
+        }
+        let rights = source.and_then(Rights::of).or_else(|| there.as_ref().and_then(Rights::of));
+        let rights = rights.filter(|_| !options.private);
+        let mode = if rights.is_some() || options.private { 0o600 } else { 0o666 };
+        let (file, temp) = TempOutput::create(place, mode, there.is_some()).map_err(failed)?;
+        Ok(Self::new(file, name, Some(NewFile { temp, rights }), options))
+    }
+
+    /// Whether somebody who does not read can hold up the writing: true for anything but regular files.
+    #[must_use]
+    pub fn can_block(&self) -> bool {
+        !self.file.metadata().is_ok_and(|metadata| metadata.is_file())
+    }
+
+    /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes.
+    ///
+    /// # Errors
+    /// The system's own, without the output's name.
+    pub fn write_data(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if !self.sparse {
+            return self.write_all(bytes);
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let data_bytes = run_bytes(rest, |page| !is_zero(page));
+            if data_bytes > 0 {
+                self.write_all(&rest[..data_bytes])?;
+            }
+            rest = &rest[data_bytes..];
+            let zero_bytes = run_bytes(rest, is_zero);
+            self.write_zeros(zero_bytes as u64)?;
+            rest = &rest[zero_bytes..];
+        }
+        Ok(())
+    }
+
+    /// Adds `count` zero bytes: a hole, if the output may have holes.
+    ///
+    /// # Errors
+    /// The system's own, without the output's name.
+    pub fn write_zeros(&mut self, count: u64) -> io::Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        if self.sparse {
+            let step = i64::try_from(count).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+            self.file.seek(SeekFrom::Current(step))?;
+            self.bytes += count;
+            self.ends_in_hole = true;
+            return Ok(());
+        }
+        let mut left = count;
+        while left > 0 {
+            let now = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+            self.write_all(&ZEROS[..now])?;
+            left -= now as u64;
+        }
+        Ok(())
+    }
+
+    /// Gives a complete output its name and its rights, and the times of `source`. Returns the bytes written.
+    /// Rights that the file system refuses are left as they are; [`Output::finish_with`] reports them.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Refused`] if a file of this name was created in the meantime.
+    pub fn finish(self, source: Option<&Metadata>) -> Result<u64> {
+        self.finish_with(source, &mut |_| {})
+    }
+
+    /// Like [`Output::finish`], and reports what the file system refused to `warn`.
+    ///
+    /// # Errors
+    /// As [`Output::finish`].
+    pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) -> Result<u64> {
+        let failed = |operation| {
+            let name = self.name.clone();
+            move |error| Error::io(name, operation, error)
+        };
+        if self.ends_in_hole {
+            self.file.set_len(self.bytes).map_err(failed(Operation::SetLength))?;
+        }
+        match self.new.take() {
+            Some(NewFile { temp, rights }) => {
+                if let Some(rights) = rights {
+                    rights.give(&self.file, source, warn);
+                }
+                temp.commit(&self.file, self.durable).map_err(|error| match error {
+                    CommitError::Sync(error) => failed(Operation::Sync)(error),
+                    CommitError::Rename(error) => failed(Operation::Rename)(error),
+                    CommitError::Exists => Error::refused(&self.name, Refusal::Exists),
+                })?;
+            }
+            None if self.durable => sync(&self.file).map_err(failed(Operation::Sync))?,
+            None => {}
+        }
+        Ok(self.bytes)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(bytes)?;
+        self.bytes += written as u64;
+        self.ends_in_hole &= written == 0;
+        Ok(written)
+    }
+
+    fn write_vectored(&mut self, bytes: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let written = self.file.write_vectored(bytes)?;
+        self.bytes += written as u64;
+        self.ends_in_hole &= written == 0;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Whether a path names a descriptor that the process was started with, as `>(command)` does in a shell.
+fn is_inherited(path: &Path) -> bool {
+    ["/dev/fd/", "/proc/self/fd/"].iter().any(|folder| path.starts_with(folder)) || path == Path::new("/dev/stdout")
+}
+
+/// Whether this is `/dev/null`, `/dev/full` or another of the kernel's memory devices, which show nobody anything.
+fn is_memory_device(there: &Metadata) -> bool {
+    const MEMORY_DEVICES: u32 = 1;
+    there.file_type().is_char_device() && rustix::fs::major(there.rdev()) == MEMORY_DEVICES
+}
+
+/// Bytes of the pages from the front of which `holds` is true; the last page may be a short one.
+fn run_bytes(bytes: &[u8], holds: impl Fn(&[u8]) -> bool) -> usize {
+    bytes.chunks(PAGE_SIZE).take_while(|page| holds(page)).map(<[u8]>::len).sum()
+}
+
+fn is_zero(page: &[u8]) -> bool {
+    // Most pages that are not zero show it in their first bytes.
+    let (first, rest) = page.split_at(page.len().min(64));
+    first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
+}

@@ -1,0 +1,66 @@
+//! Bytes that are kept until they may be written: in a file without a name, or in memory where there is none.
+
+use std::env;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::error::{Error, Operation, Result};
+use crate::output::Output;
+use crate::temp_output::unnamed_file;
+
+/// Bytes copied with one call.
+const COPY_BYTES: usize = 1 << 20;
+
+/// A place for an output that must not be written yet. Only this process can read it; it is gone with the process.
+#[derive(Debug)]
+pub struct Spool {
+    file: File,
+}
+
+impl Spool {
+    /// An empty spool in the directory for temporary files.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is neither such a directory nor memory.
+    pub fn new() -> Result<Self> {
+        let file = match unnamed_file(&env::temp_dir(), 0o600) {
+            Some(file) => file,
+            None => memfd_create("trueno-zram-spool", MemfdFlags::CLOEXEC)
+                .map_err(|error| Error::io(env::temp_dir().display(), Operation::Open, error.into()))?
+                .into(),
+        };
+        Ok(Self { file })
+    }
+
+    /// Writes everything to `output`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn copy_to(mut self, output: &mut Output) -> Result<()> {
+        let spool_failed = |error| Error::io(env::temp_dir().display(), Operation::Read, error);
+        self.file.seek(SeekFrom::Start(0)).map_err(spool_failed)?;
+        let mut buffer = vec![0; COPY_BYTES];
+        loop {
+            match self.file.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(len_bytes) => output
+                    .write_all(&buffer[..len_bytes])
+                    .map_err(|error| Error::io(&output.name, Operation::Write, error))?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(spool_failed(error)),
+            }
+        }
+    }
+}
+
+impl Write for Spool {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,268 @@
+//! A new file that gets its name once it is complete.
+//!
+//! Where the file system can, the file has no name until then (`O_TMPFILE`), so that not even SIGKILL leaves anything
+//! behind. Elsewhere it is written beside its place, under a name that is removed unless it is complete.
+//!
+//! A file that must not replace another is given its name by a call that fails if the name is taken. Some network and
+//! FUSE file systems have neither hard links nor `RENAME_NOREPLACE`. There the name is looked up and then renamed to: a
+//! file that somebody else creates between these two calls is replaced.
+
+use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with};
+use rustix::io::Errno;
+
+use crate::interrupt::{self, ActionId};
+
+/// Names to try for a temporary file before giving up.
+const ATTEMPTS: u32 = 100;
+
+/// A file on its way to its name. Dropped before [`TempOutput::commit`], it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct TempOutput {
+    /// None: the file has no name.
+    part: Option<Part>,
+    place: PathBuf,
+    replace: bool,
+}
+
+/// A file beside its place. Removed when dropped, or when a signal ends the process.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    on_signal: ActionId,
+}
+
+/// Which step of giving a file its name failed.
+#[derive(Debug)]
+pub(crate) enum CommitError {
+    /// The bytes could not be put on the disk.
+    Sync(io::Error),
+    /// The name is taken.
+    Exists,
+    /// The name could not be given.
+    Rename(io::Error),
+}
+
+impl TempOutput {
+    /// Creates a file for `place`, with permissions `mode` less the umask.
+    pub(crate) fn create(place: PathBuf, mode: u32, replace: bool) -> io::Result<(File, Self)> {
+        let folder = folder(&place);
+        if let Some(file) = unnamed_file(folder, mode) {
+            return Ok((file, Self { part: None, place, replace }));
+        }
+        let (file, part) = Part::create(folder, mode)?;
+        Ok((file, Self { part: Some(part), place, replace }))
+    }
+
+    /// Gives the complete file its name. With `durable`, its bytes and its name are on the disk afterwards.
+    pub(crate) fn commit(mut self, file: &File, durable: bool) -> Result<(), CommitError> {
+        // What is replaced must not be lost to a power failure.
+        let synced = durable || self.replace;
+        if synced {
+            sync(file).map_err(CommitError::Sync)?;
+        }
+        if self.part.is_none() {
+            match self.name_unnamed(file) {
+                Ok(()) => {}
+                Err(errno) if is_unsupported(errno) => {
+                    let mut copy = self.copy_to_part(file).map_err(CommitError::Rename)?;
+                    if synced {
+                        sync(&copy).map_err(CommitError::Sync)?;
+                    }
+                    copy_metadata(file, &mut copy);
+                    self.rename_part()?;
+                }
+                Err(Errno::EXIST) if !self.replace => return Err(CommitError::Exists),
+                Err(errno) => return Err(CommitError::Rename(errno.into())),
+            }
+        } else {
+            self.rename_part()?;
+        }
+        if durable { sync_folder(folder(&self.place)).map_err(CommitError::Sync) } else { Ok(()) }
+    }
+
+    /// Names a file that has no name. To replace another, it gets a temporary name first, for a moment.
+    fn name_unnamed(&self, file: &File) -> Result<(), Errno> {
+        if !self.replace {
+            return link_descriptor(file, &self.place);
+        }
+        // Held from the link to the rename: a signal waits.
+        let _pending = interrupt::hold_off();
+        for _ in 0..ATTEMPTS {
+            let path = part_path(folder(&self.place));
+            match link_descriptor(file, &path) {
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(errno),
+                Ok(()) => {
+                    return fs::rename(&path, &self.place).map_err(|error| {
+                        remove(&path);
+                        errno_of(&error)
+                    });
+                }
+            }
+        }
+        Err(Errno::EXIST)
+    }
+
+    fn rename_part(&mut self) -> Result<(), CommitError> {
+        let mut pending = interrupt::hold_off();
+        let mut part = self.part.take().expect("the file has a temporary name");
+        let path = std::mem::take(&mut part.path);
+        pending.remove(&part.on_signal);
+        // It has nothing left to do, and would lock what is locked here.
+        std::mem::forget(part);
+        let renamed = if self.replace {
+            fs::rename(&path, &self.place).map_err(CommitError::Rename)
+        } else {
+            rename_to_new(&path, &self.place)
+        };
+        if renamed.is_err() {
+            remove(&path);
+        }
+        renamed
+    }
+
+    /// Copies a file that cannot be given a name into one that has a temporary name.
+    fn copy_to_part(&mut self, mut file: &File) -> io::Result<File> {
+        let (mut copy, part) = Part::create(folder(&self.place), 0o600)?;
+        self.part = Some(part);
+        file.seek(SeekFrom::Start(0))?;
+        io::copy(&mut file, &mut copy)?;
+        Ok(copy)
+    }
+}
+
+impl Part {
+    fn create(folder: &Path, mode: u32) -> io::Result<(File, Self)> {
+        use std::os::unix::fs::OpenOptionsExt;
+        // No signal between the creation of the file and that of the action that removes it.
+        let mut pending = interrupt::hold_off();
+        let mut attempt = 0;
+        loop {
+            let path = part_path(folder);
+            match File::options().read(true).write(true).create_new(true).mode(mode).open(&path) {
+                Ok(file) => {
+                    let on_signal = pending.add({
+                        let path = path.clone();
+                        move || remove(&path)
+                    });
+                    return Ok((file, Self { path, on_signal }));
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut pending = interrupt::hold_off();
+        remove(&self.path);
+        pending.remove(&self.on_signal);
+    }
+}
+
+/// A file without a name in `folder`, if the file system has such files and they can be named later.
+pub(crate) fn unnamed_file(folder: &Path, mode: u32) -> Option<File> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = retried(|| openat(CWD, folder, flags, Mode::from_raw_mode(mode))).ok()?;
+    // Without /proc there is no way to name it.
+    fs::symlink_metadata(descriptor_path(&file)).ok()?;
+    Some(file.into())
+}
+
+fn descriptor_path(file: &impl AsRawFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+fn link_descriptor(file: &File, path: &Path) -> Result<(), Errno> {
+    let descriptor = descriptor_path(file);
+    retried(|| linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW))
+}
+
+/// Renames to a name that must not be taken.
+fn rename_to_new(from: &Path, to: &Path) -> Result<(), CommitError> {
+    let exists_or = |errno| match errno {
+        Errno::EXIST => CommitError::Exists,
+        errno => CommitError::Rename(errno.into()),
+    };
+    match retried(|| renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)) {
+        Err(errno) if is_unsupported(errno) => {}
+        renamed => return renamed.map_err(exists_or),
+    }
+    match retried(|| linkat(CWD, from, CWD, to, AtFlags::empty())) {
+        Err(errno) if is_unsupported(errno) => {}
+        linked => {
+            linked.map_err(exists_or)?;
+            remove(from);
+            return Ok(());
+        }
+    }
+    // The file system offers no better: see the top of this file.
+    match fs::symlink_metadata(to) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to).map_err(CommitError::Rename),
+        Err(error) => Err(CommitError::Rename(error)),
+        Ok(_) => Err(CommitError::Exists),
+    }
+}
+
+/// Whether the answer of a file system means that it has no such call, not that the call failed.
+fn is_unsupported(errno: Errno) -> bool {
+    [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
+        .contains(&errno)
+}
+
+fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    rustix::io::retry_on_intr(&mut call)
+}
+
+/// Removes a temporary file. There is nothing left to do if that fails.
+fn remove(path: &Path) {
+    while fs::remove_file(path).is_err_and(|error| error.kind() == io::ErrorKind::Interrupted) {}
+}
+
+/// A name beside the output that nobody else uses.
+fn part_path(folder: &Path) -> PathBuf {
+    static COUNTER: AtomicU32 = AtomicU32::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+    folder.join(format!(".trueno-zram-{:x}-{count:x}-{now_ns:x}.part", std::process::id()))
+}
+
+/// The folder that a path is in.
+pub(crate) fn folder(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Has a file's bytes on the disk.
+pub(crate) fn sync(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        // This file system has no such call.
+        Err(error) if is_unsupported(errno_of(&error)) => Ok(()),
+        synced => synced,
+    }
+}
+
+/// Has the names in a folder on the disk.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    sync(&File::open(folder)?)
+}
+
+/// Permissions and times of a file that was copied; what is refused here was refused for the file itself.
+fn copy_metadata(from: &File, to: &mut File) {
+    let Ok(metadata) = from.metadata() else { return };
+    if let Some(rights) = crate::rights::Rights::of(&metadata) {
+        rights.give(to, Some(&metadata), &mut |_| {});
+    }
+}
+
+fn errno_of(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+}

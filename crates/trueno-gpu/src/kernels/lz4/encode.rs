@@ -2,7 +2,7 @@
 
 use super::find::{RECORD_BYTES, Workspace};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
-use crate::kernels::copy::WarpCopy;
+use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
 use crate::{Pred, Reg, Var};
 
@@ -99,7 +99,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
         let token = (staging + written).shared::<u8>();
         k.when(lane.eq(0)).store(token, run.min(RUN_MASK) << 4);
         k.when(lane.lt(ext)).store(token.byte_add(lane).at(1), (run - RUN_MASK - lane * 255).min(255u32));
-        WarpCopy::new(k, lane).copy(page + carried, staging + written + 1 + ext, run);
+        copy_by_warp(k, lane, page + carried, staging + written + 1 + ext, run);
         len.set(block_len);
     });
     len
@@ -180,7 +180,7 @@ fn write<'k>(ws: Workspace<'k>, s: &Sequence<'k>, place: Reg<'k, u32>) {
         || {
             let owner = (runs & (0 - runs)).bfind();
             runs.set(runs & (runs - 1));
-            WarpCopy::new(k, ws.lane).copy(s.literals.shfl(owner), literals_at.shfl(owner), s.literal_len.shfl(owner));
+            copy_by_warp(k, ws.lane, s.literals.shfl(owner), literals_at.shfl(owner), s.literal_len.shfl(owner));
         },
     );
 }

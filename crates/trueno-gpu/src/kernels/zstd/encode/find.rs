@@ -9,8 +9,9 @@
 //! back, and the candidates that it makes for the rest of the window.
 
 use super::choices::{
-    HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MIN_SCORE, OFFSET_BIT, POSITION_BITS,
-    REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP, WINDOW,
+    HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MAX_BACKWARD, MIN_SCORE, OFFSET_BIT,
+    POSITION_BITS, REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP,
+    WINDOW,
 };
 use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
@@ -503,6 +504,6 @@ impl<'k> Finder<'k> {
         let own = k.when(inside).load_or(at.shared::<u8>(), 0u32);
         let before = k.when(inside).load_or((at - offset).shared::<u8>(), NO_BYTE);
         let differ = own.ne(before).ballot();
-        differ.brev().bfind_shiftamt().min(32u32)
+        differ.brev().bfind_shiftamt().min(MAX_BACKWARD)
     }
 }

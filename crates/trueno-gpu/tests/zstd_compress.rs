@@ -3,7 +3,7 @@
 #[path = "support/packed.rs"]
 #[allow(dead_code)]
 mod packed;
-#[path = "support/zstd.rs"]
+#[path = "support/libzstd.rs"]
 #[allow(dead_code)]
 mod support;
 

@@ -1,6 +1,6 @@
 //! The slow twin of the Zstandard kernel: every frame is libzstd's to decode, and small.
 
-#[path = "support/zstd.rs"]
+#[path = "support/libzstd.rs"]
 mod support;
 
 use support::{assert_decodes, is_same_filled, libzstd_bytes};

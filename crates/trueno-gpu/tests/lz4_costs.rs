@@ -47,7 +47,7 @@ fn no_kernel_costs_more_than_committed() {
     let costs = measure();
     if std::env::var_os("UPDATE_COSTS").is_some() {
         let mut text =
-            String::from("# kernel: warp instructions and shared-memory wavefronts a page, by the interpreter\n");
+            String::from("# kernel: warp instructions and shared-memory wavefronts per page, by the interpreter\n");
         for (kernel, [instructions, wavefronts]) in &costs {
             writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("writing to a string cannot fail");
         }

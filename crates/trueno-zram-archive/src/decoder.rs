@@ -1,8 +1,8 @@
 //! Turns blocks of pages back into pages: on the CPU, or with a codec that the caller lends.
 
 use rayon::prelude::*;
-use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::{BatchCodec, Error, Page, PageData, PageKind, Result, fill_page, lz4};
+use trueno_zram_core::cpu::{InstructionSet, restore_page};
+use trueno_zram_core::{BatchCodec, Error, Page, PageData, Result, lz4};
 
 /// Pages that one thread takes at a time; fewer are decoded on the calling thread.
 const CHUNK_PAGES: usize = 16;
@@ -54,7 +54,7 @@ impl CpuPages {
         let chunk = |(number, (blocks, pages)): (usize, (&[PageData<'_>], &mut [Page]))| {
             for (index, (block, page)) in (number * CHUNK_PAGES..).zip(blocks.iter().zip(pages)) {
                 let in_page = |error| Error::InPage { index, error: Box::new(error) };
-                decode_one(&self.codec, *block, page).map_err(in_page)?;
+                restore_page(&self.codec, *block, page).map_err(in_page)?;
             }
             Ok(())
         };
@@ -66,25 +66,11 @@ impl CpuPages {
 
     fn decode_each(&self, blocks: &[Option<PageData<'_>>], pages: &mut [Page]) -> Vec<bool> {
         let restore = |(block, page): (&Option<PageData<'_>>, &mut Page)| {
-            block.is_some_and(|block| decode_one(&self.codec, block, page).is_ok())
+            block.is_some_and(|block| restore_page(&self.codec, block, page).is_ok())
         };
         if blocks.len() <= CHUNK_PAGES {
             return blocks.iter().zip(pages).map(restore).collect();
         }
         blocks.par_iter().zip(pages).with_min_len(CHUNK_PAGES).map(restore).collect()
     }
-}
-
-fn decode_one(codec: &lz4::Codec, block: PageData<'_>, page: &mut Page) -> Result<()> {
-    match block.kind() {
-        PageKind::SameFilled => {
-            fill_page(page, block.bytes().try_into().expect("a same-filled page is held as its word"));
-        }
-        PageKind::Raw => page.copy_from_slice(block.bytes()),
-        PageKind::Lz4 => codec.decode(block.bytes(), page)?,
-        PageKind::Zstd => {
-            return Err(Error::Unsupported { what: "a Zstandard page".to_owned(), by: "the page archive" });
-        }
-    }
-    Ok(())
 }

@@ -94,7 +94,7 @@ pub enum Error {
         max_bytes: u64,
     },
     /// A block does not match its checksum.
-    #[error("{}: corrupt block: its checksum is {actual:08x}, not {expected:08x}", Place(*at, *page))]
+    #[error("{}: corrupt block: stored checksum {expected:08x}, computed {actual:08x}", Place(*at, *page))]
     BlockChecksum {
         /// Position of the block.
         at: u64,
@@ -126,7 +126,7 @@ pub enum Error {
         actual: u64,
     },
     /// The content of a frame does not match its checksum.
-    #[error("byte {at}: corrupt content: its checksum is {actual:08x}, not {expected:08x}")]
+    #[error("byte {at}: corrupt content: stored checksum {expected:08x}, computed {actual:08x}")]
     ContentChecksum {
         /// Position of the checksum.
         at: u64,

@@ -36,7 +36,7 @@ impl GroupBlocks {
     /// Reads a group, unless it is in memory already, and compares every block with the index.
     ///
     /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
-    /// then it matters only to those who want its pages. `after_refusal` says that a stream ends before this group.
+    /// then it affects only reads of its pages. `after_refusal` says that a stream ends before this group.
     pub(crate) fn read<F: Read + Seek>(
         &mut self,
         file: &mut F,
@@ -60,6 +60,14 @@ impl GroupBlocks {
         let len = usize::try_from(end - start).map_err(|_| Error::index("a group is too long"))?;
         self.window.resize(len, 0);
         read_at(file, start, &mut self.window)?;
+        // A stream of the frame must end behind these blocks, too: else it has pages that the index does not know.
+        if number + 1 == footer.groups() {
+            let mut end_mark = [0xff; 4];
+            read_at(file, end, &mut end_mark)?;
+            if end_mark != [0; 4] || end + header.end_len() != footer.frame_len {
+                return Err(Error::index("the frame does not end where it says"));
+            }
+        }
         let window = &self.window[..];
         let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len);
         let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {

@@ -99,7 +99,7 @@ fn holes_take_little_and_the_index_knows_them() {
             }
         }
     }
-    assert!(zeros >= hole * PAGE_SIZE as u64, "the hole is told of as one");
+    assert!(zeros >= hole * PAGE_SIZE as u64, "the hole is reported as one span");
     assert_eq!(stream.summary().index, IndexVerdict::Agrees);
 }
 

@@ -1,4 +1,4 @@
-//! Frames of other makers: C lz4's in every shape, lz4_flex's, the old format, and what may stand between them.
+//! Frames of other encoders: C lz4's in every shape, lz4_flex's, the old format, and what may stand between them.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;
@@ -133,7 +133,7 @@ fn skippable_frames_anywhere() {
 }
 
 #[test]
-fn what_is_no_frame_is_refused_as_lz4_does() {
+fn rejects_non_frames_like_lz4() {
     let frame = frames::compress(b"hello hello hello hello", &frames::shapes()[0]);
     let error_of = |bytes: &[u8]| read_stream(bytes, 1 << 20).1.unwrap_err();
     assert!(matches!(error_of(b""), Error::Empty));

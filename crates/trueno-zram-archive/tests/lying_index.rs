@@ -106,3 +106,17 @@ fn the_walk_limit_is_what_proves_positions() {
     let (content, summary) = read_stream(&lying, 1 << 20);
     assert!(content == pages && matches!(summary.unwrap().index, IndexVerdict::Disagrees(_)));
 }
+
+#[test]
+fn rejects_a_frame_that_goes_on_behind_the_last_block() {
+    let options = WriteOptions { content_len: None, block_checksums: false, content_checksum: false };
+    let mut archive = archive_of(&mixed_content(5, 40 * PAGE_SIZE + 100), options, 500).0;
+    assert!(read_pages(&archive, 40..41).unwrap().is_some());
+    let footer = archive.len() - 80;
+    let frame_len = u64::from_le_bytes(archive[footer + 8..footer + 16].try_into().unwrap());
+    let end_mark = usize::try_from(frame_len).unwrap() - 4;
+    assert_eq!(archive[end_mark..end_mark + 4], [0; 4]);
+    // The size word of a stored block of 66 bytes: for a stream, the content goes on.
+    archive[end_mark..end_mark + 4].copy_from_slice(&(0x8000_0000_u32 | 66).to_le_bytes());
+    assert!(read_pages(&archive, 40..41).is_err());
+}

@@ -1,6 +1,7 @@
 //! The command line: options of all commands, and the commands.
 
-use std::num::NonZeroUsize;
+use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
+use std::str::FromStr;
 use std::thread::available_parallelism;
 
 use clap::{Parser, Subcommand, ValueEnum};
@@ -9,12 +10,16 @@ use crate::commands::{
     bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test,
 };
 
+/// The two forms of a command line, aligned as `--help` prints them.
+const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t] [FILE]...";
+
 /// Compress memory images into standard .lz4 files: fast, seekable, safe.
 ///
 /// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
 /// decompresses, and so does a FILE that ends in .lz4; -t tests. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
+#[command(override_usage = USAGE)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: Global,
@@ -26,7 +31,7 @@ pub(crate) struct Cli {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Options of all commands")]
 pub(crate) struct Global {
-    /// Print nothing but errors.
+    /// Print no progress or summaries.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
     /// Print more: the back end that was chosen and why, times, figures.
@@ -34,7 +39,7 @@ pub(crate) struct Global {
     pub(crate) verbose: u8,
     /// Number of worker threads, up to 256; 0 means one per core.
     #[arg(short = 'T', long, global = true, value_name = "N", default_value_t = 0)]
-    #[arg(value_parser = clap::value_parser!(u16).range(0..=256))]
+    #[arg(value_parser = parse_threads)]
     threads: u16,
     /// The back end that compresses and decompresses pages.
     #[arg(long, global = true, value_enum, default_value_t = Backend::Auto)]
@@ -56,10 +61,26 @@ impl Global {
     }
 }
 
+/// Parses a whole number, with an error that says what is wrong in plain words.
+pub(crate) fn parse_whole<T: FromStr<Err = ParseIntError>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: ParseIntError| match error.kind() {
+        IntErrorKind::PosOverflow => "the number is too large".to_owned(),
+        _ => "not a number".to_owned(),
+    })
+}
+
+fn parse_threads(text: &str) -> Result<u16, String> {
+    const MAX_THREADS: u16 = 256;
+    match parse_whole(text)? {
+        threads @ 0..=MAX_THREADS => Ok(threads),
+        threads => Err(format!("{threads} is not in 0..={MAX_THREADS}")),
+    }
+}
+
 /// The back end that compresses and decompresses pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
-    /// The GPU if there is one and the batch is worth it, else the CPU.
+    /// The GPU or the CPU, whichever is measured to be faster.
     Auto,
     /// The GPU; an error if there is none.
     Gpu,

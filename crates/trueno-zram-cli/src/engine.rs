@@ -11,6 +11,7 @@ use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, gpu_available};
 use trueno_zram_core::{
     Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
+    workers_beside_driver,
 };
 use trueno_zram_io::{Compressed, Compressors, Observer, PageSource};
 
@@ -165,7 +166,7 @@ impl Engine {
 fn default_threads(backend: Backend) -> NonZeroUsize {
     let cores = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     match backend {
-        Backend::Auto | Backend::Gpu if gpu_available() => NonZeroUsize::new(cores.get() - 1).unwrap_or(cores),
+        Backend::Auto | Backend::Gpu if gpu_available() => workers_beside_driver(cores),
         _ => cores,
     }
 }

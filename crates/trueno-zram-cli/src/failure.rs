@@ -65,9 +65,9 @@ impl From<trueno_zram_io::Error> for Failure {
             }
             Error::Closed { name: STANDARD_OUTPUT } => Self::Failed(format!("{error}; -o /dev/null discards the data")),
             Error::Refused { refusal, .. } => match refusal {
-                Refusal::Terminal => Self::usage(
-                    "compressed data is not written to a terminal; give -o FILE, or -f to do it all the same",
-                ),
+                Refusal::Terminal => {
+                    Self::usage("binary data is not written to a terminal; give -o FILE, or -f to do it all the same")
+                }
                 Refusal::Exists => Self::Failed(format!("{error}; -f overwrites it")),
                 Refusal::KeepsNothing => {
                     Self::Failed(format!("{error}; --rm would remove the input and leave nothing"))

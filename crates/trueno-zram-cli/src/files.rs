@@ -1,5 +1,6 @@
 //! The files of a command: which there are, where their outputs go, and the loop over them.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::MetadataExt;
@@ -37,10 +38,10 @@ pub(crate) struct FileArgs {
     #[arg(short, long)]
     pub(crate) force: bool,
     /// Remove each input once its output is complete and on the disk.
-    #[arg(long, overrides_with = "keep")]
+    #[arg(long, conflicts_with = "keep")]
     pub(crate) rm: bool,
     /// Keep the inputs (the default).
-    #[arg(short, long, overrides_with = "rm")]
+    #[arg(short, long)]
     pub(crate) keep: bool,
 }
 
@@ -67,6 +68,26 @@ impl FileArgs {
         Ok(())
     }
 
+    /// Refuses outputs that would overwrite each other, or an input of the same run.
+    pub(crate) fn check_targets(&self, derive: impl Fn(&Path) -> Result<PathBuf, Failure>) -> Result<(), Failure> {
+        let inputs: BTreeSet<PathBuf> = self.files.iter().filter_map(|file| fs::canonicalize(file).ok()).collect();
+        let mut outputs = BTreeMap::new();
+        for input in &self.files {
+            // What is wrong with a single file is reported when its turn comes.
+            let Ok(Target::Path(path)) = self.target(input, &derive) else { continue };
+            let place = resolved(&path);
+            if inputs.contains(&place) {
+                let problem = format!("is an input, and the output of {} at the same time", input.display());
+                return Err(Failure::at(path.display().to_string(), problem));
+            }
+            if let Some(first) = outputs.insert(place, input) {
+                let problem = format!("is the output of both {} and {}", first.display(), input.display());
+                return Err(Failure::at(path.display().to_string(), problem));
+            }
+        }
+        Ok(())
+    }
+
     /// Where the output of `input` goes; `derive` names it after its input.
     pub(crate) fn target(
         &self,
@@ -85,6 +106,15 @@ impl FileArgs {
                 Ok(Target::Path(moved.unwrap_or(path)))
             }
         }
+    }
+}
+
+/// The path with its directory's links followed. The file itself need not exist.
+fn resolved(path: &Path) -> PathBuf {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (fs::canonicalize(parent), path.file_name()) {
+        (Ok(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Restoring an input, with what there is to say about it.
+//! Restores an input, or what is left of a damaged one.
 
 use trueno_zram_archive::{Damage, Error, IndexVerdict, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
@@ -10,7 +10,7 @@ use crate::input::Input;
 use crate::messages;
 use crate::progress::Progress;
 
-/// Decodes all of `input` into `sink`. Says what is odd about it and not an error.
+/// Decodes all of `input` into `sink`. The caller judges the index.
 pub(crate) fn restore(
     input: &Input,
     sink: &mut impl Sink,
@@ -21,10 +21,6 @@ pub(crate) fn restore(
     let pool = engine.pool();
     let summary = trueno_zram_io::restore(input, sink, engine.codec(), &pool, progress)?;
     engine.warn_of_fallback();
-    if let IndexVerdict::Disagrees(reason) = &summary.index {
-        let name = &input.name;
-        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
-    }
     if global.verbose > 0 {
         messages::line(description(&summary));
     }

@@ -29,7 +29,7 @@ pub(crate) enum DrawChoice {
 
 /// Where nothing says how wide lines may be.
 const USUAL_WIDTH: usize = 80;
-/// Narrower than this, lines are left to wrap; wider, bars say no more.
+/// Narrower than this, lines are left to wrap; wider bars show no more detail.
 const WIDTHS: (usize, usize) = (40, 160);
 
 impl Style {
@@ -67,7 +67,7 @@ fn wants_colour() -> bool {
     !dumb && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Text from elsewhere, without the characters that would steer the terminal.
+/// Text from elsewhere, without the characters that would control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }

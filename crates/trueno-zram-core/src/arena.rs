@@ -1,5 +1,6 @@
 //! A batch of compressed pages: one arena of bytes and an index in page order.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -360,4 +361,13 @@ impl std::fmt::Debug for CompressedBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "CompressedBatch({} pages, {} bytes)", self.len(), self.used)
     }
+}
+
+/// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: a part of it would look
+/// like a complete one.
+pub(crate) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {
+    catch_unwind(AssertUnwindSafe(|| work(batch))).unwrap_or_else(|panic| {
+        empty(batch);
+        resume_unwind(panic)
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rayon::ThreadPool;
 
@@ -14,6 +15,48 @@ use crate::progress::Progress;
 pub(crate) mod sealed {
     /// Keeps other crates from implementing [`BatchCodec`](super::BatchCodec).
     pub trait Sealed {}
+}
+
+/// The totals of a [`BatchCodec`] since it was created.
+///
+/// ```
+/// use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, CpuBatchCompressor, PAGE_SIZE};
+/// let mut codec = CpuBatchCompressor::new(Algorithm::Lz4)?;
+/// BatchCodec::compress_into(&mut codec, &[[7; PAGE_SIZE]; 10], &mut CompressedBatch::new(), &())?;
+/// let stats = codec.stats();
+/// assert_eq!((stats.pages_compressed, stats.bytes_out), (10, 80));
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CodecStats {
+    /// Pages compressed.
+    pub pages_compressed: u64,
+    /// The compressed length of these pages.
+    pub bytes_out: u64,
+    /// Time spent compressing, in nanoseconds.
+    pub compress_time_ns: u64,
+    /// Pages restored.
+    pub pages_decompressed: u64,
+    /// Time spent restoring, in nanoseconds.
+    pub decompress_time_ns: u64,
+}
+
+impl CodecStats {
+    pub(crate) fn add_compressed(&mut self, batch: &CompressedBatch, time: Duration) {
+        self.pages_compressed += batch.len() as u64;
+        self.bytes_out += batch.index().iter().map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
+        self.compress_time_ns += nanoseconds(time);
+    }
+
+    pub(crate) fn add_decompressed(&mut self, pages: usize, time: Duration) {
+        self.pages_decompressed += pages as u64;
+        self.decompress_time_ns += nanoseconds(time);
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Compresses and decompresses batches of pages: on the CPU, on a GPU, or on whichever is faster.
@@ -68,6 +111,9 @@ pub trait BatchCodec: fmt::Debug + Send + sealed::Sealed {
     /// # Errors
     /// As [`decompress_into`](Self::decompress_into).
     fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()>;
+
+    /// Returns the totals of all calls so far.
+    fn stats(&self) -> CodecStats;
 
     /// Returns what the CPU did because the GPU could not, or `None` for compressors without a GPU.
     #[cfg(feature = "gpu")]

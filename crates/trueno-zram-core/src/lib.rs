@@ -73,7 +73,7 @@ pub use algorithm::Algorithm;
 pub use arena::{CompressedBatch, IndexEntry};
 #[cfg(feature = "gpu")]
 pub use batch::{BatchCompressor, Placement};
-pub use codec::BatchCodec;
+pub use codec::{BatchCodec, CodecStats};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
 pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, same_filled};

@@ -1,13 +1,14 @@
 //! CPU batches: the same bytes with any number of threads, errors by page, reused memory.
 
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use trueno_test_pages::{corpus, generate::Generator};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{
-    Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, IndexEntry, PAGE_SIZE, Page, PageCodec,
-    PageKind, build_pool,
+    Algorithm, BatchCodec, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, IndexEntry, PAGE_SIZE, Page,
+    PageCodec, PageKind, build_pool,
 };
 
 fn compressor(threads: usize) -> CpuBatchCompressor {
@@ -154,4 +155,32 @@ fn round_trips_zstd_batches() {
     let batch = compressor.compress(&pages).expect("there is enough memory");
     assert!(batch.stats().zstd > 300 && batch.stats().lz4 == 0);
     assert!(compressor.decompress(&batch) == Ok(pages));
+}
+
+#[test]
+fn a_panic_in_progress_leaves_no_part_of_a_batch() {
+    let pages = pages(5000);
+    let (mut compressor, mut batch) = (compressor(2), CompressedBatch::new());
+    let done = AtomicUsize::new(0);
+    let panics =
+        |pages: usize| assert!(done.fetch_add(pages, Ordering::Relaxed) < 4000, "the progress callback panics");
+    let outcome = catch_unwind(AssertUnwindSafe(|| compressor.compress_into(&pages, &mut batch, &panics)));
+    assert!(outcome.is_err() && batch.is_empty(), "{} pages", batch.len());
+    compressor.compress_into(&pages, &mut batch, &()).expect("usable after a panic");
+    assert!(compressor.decompress(&batch).expect("intact") == pages);
+}
+
+#[test]
+fn every_codec_counts_its_pages() {
+    let pages = pages(100);
+    let mut codec: Box<dyn BatchCodec> = Box::new(compressor(2));
+    let (mut batch, mut restored) = (CompressedBatch::new(), vec![[0; PAGE_SIZE]; 100]);
+    codec.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
+    codec.decompress_into(&batch, &mut restored, &()).expect("intact");
+    let data: Vec<_> = batch.iter().collect();
+    codec.decompress_pages(&data, &mut restored).expect("intact");
+    let stats = codec.stats();
+    assert!(restored == pages);
+    assert_eq!((stats.pages_compressed, stats.bytes_out), (100, batch.arena().len() as u64));
+    assert_eq!(stats.pages_decompressed, 200);
 }

@@ -1,11 +1,15 @@
 //! The batch API end to end without a GPU: the real kernels, run by the interpreter, through the ring.
 
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{Page, corpus, oracle};
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{
-    Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, PAGE_SIZE, PageData, PageKind, fill_page,
+    Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, PAGE_SIZE, PageData, PageKind, build_pool,
+    fill_page,
 };
 
 /// Returns pages of every corpus, a few same-filled ones, and one that does not shrink.
@@ -186,4 +190,25 @@ fn rejects_unsupported_configurations_by_name() {
     refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch_size is 1844");
     refused(GpuBatchConfig { ring_buffer_slots: usize::MAX, ..config() }, "ring_buffer_slots is 1844");
     refused(GpuBatchConfig { ring_buffer_slots: 0, ..config() }, "ring_buffer_slots is 0");
+}
+
+#[test]
+fn a_caller_on_a_thread_of_the_pool_is_served() {
+    let pages = few_pages();
+    for threads in [1, 2] {
+        let pool = build_pool(NonZeroUsize::new(threads).expect("not zero")).expect("threads can be started");
+        let config = GpuBatchConfig { batch_size: 8, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
+        let options = GpuOptions::new().pool(Arc::clone(&pool));
+        let mut compressor =
+            GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere");
+        let restored = pool.install(|| {
+            let mut batch = CompressedBatch::new();
+            compressor.compress_into(&pages, &mut batch, &()).expect("LZ4 does not fail");
+            let mut restored = vec![[0; PAGE_SIZE]; pages.len()];
+            compressor.decompress_into(&batch, &mut restored, &()).expect("just compressed");
+            restored
+        });
+        assert!(restored == pages, "{threads} threads");
+        assert_eq!(compressor.stats().fallback.pages, 0);
+    }
 }

@@ -25,7 +25,7 @@ pub struct ActionId(u64);
 /// hold_off().remove(&id);
 /// ```
 pub fn hold_off() -> MutexGuard<'static, Pending> {
-    // Actions stay valid whatever panicked while the lock was held.
+    // The actions are consistent even after a panic.
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -259,7 +259,7 @@ fn is_inherited(path: &Path) -> bool {
     ["/dev/fd/", "/proc/self/fd/"].iter().any(|folder| path.starts_with(folder)) || path == Path::new("/dev/stdout")
 }
 
-/// Whether this is `/dev/null`, `/dev/full` or another of the kernel's memory devices, which show nobody anything.
+/// Whether this is `/dev/null`, `/dev/full` or another of the kernel's memory devices, which expose no data.
 fn is_memory_device(there: &Metadata) -> bool {
     const MEMORY_DEVICES: u32 = 1;
     there.file_type().is_char_device() && rustix::fs::major(there.rdev()) == MEMORY_DEVICES

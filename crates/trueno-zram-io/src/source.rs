@@ -72,7 +72,7 @@ struct NamedFile {
 /// What comes next in an input that is read by one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputSpan {
-    /// This many bytes are in the buffer, from its start. Fewer than fit is no sign of the end.
+    /// This many bytes are in the buffer, from its start. Fewer than fit does not mean the end.
     Data(usize),
     /// This many zero bytes: whole pages.
     Zeros(u64),

@@ -241,7 +241,7 @@ pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Has a file's bytes on the disk.
+/// Syncs a file to disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     match file.sync_all() {
         // This file system has no such call.
@@ -250,7 +250,7 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     }
 }
 
-/// Has the names in a folder on the disk.
+/// Syncs a directory to disk.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     sync(&File::open(folder)?)
 }

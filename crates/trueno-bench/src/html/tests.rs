@@ -124,7 +124,7 @@ fn one_thread_leaves_no_mark_hollow() {
 }
 
 #[test]
-fn names_that_mean_harm_stay_text() {
+fn escapes_html_in_names() {
     let html = page(&document(8));
     assert_eq!(count(&html, "<script>"), 1, "our own");
     assert_eq!(count(&html, "onload"), count(&html, "&quot; onload=&quot;x&amp;amp;"));

@@ -7,6 +7,7 @@ pub mod packed;
 mod reduce;
 mod same_fill;
 mod scan;
+mod window;
 pub mod zstd;
 
 pub use lane_rule::{LaneRuleCounts, LaneRuleKernel};
@@ -128,5 +129,9 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
             shapes.push((format!("{name}_28_warps"), Box::new(wide)));
         }
     }
+    let kernel = zstd::ZstdWarpDecompressKernel::new(MAX_PAGES);
+    let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+    shapes.push(("zstd_decompress".into(), Box::new(kernel)));
+    shapes.push(("zstd_decompress_28_warps".into(), Box::new(wide)));
     shapes
 }

@@ -28,7 +28,7 @@ pub(crate) enum AddressSpan {
     Zeros(u64),
 }
 
-/// Why a range of addresses cannot be had.
+/// Why a range of addresses cannot be extracted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum AddressError {
     #[error("address {0:#x} is not in any range of the snapshot")]

@@ -57,7 +57,7 @@ pub(crate) struct MappedRun {
     pub(crate) first_page: u64,
 }
 
-/// Why the address map of an archive cannot be had.
+/// Why the address map of an archive cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReadMapError {
     #[error(transparent)]

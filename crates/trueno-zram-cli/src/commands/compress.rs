@@ -33,6 +33,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
+    args.files.check_targets(|input| Ok(files::compressed_name(input)))?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     files::for_each(&args.files.files, |path| {

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trueno_zram_archive::IndexVerdict;
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::files::{self, FileArgs};
 use crate::input::Input;
 use crate::json;
+use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::quantity;
@@ -20,6 +22,7 @@ use crate::restore;
 
 /// Arguments of `decompress`.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("force", |force| force.help("Overwrite files and block devices")))]
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
@@ -34,6 +37,7 @@ pub(crate) struct Args {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
+    args.files.check_targets(files::restored_name)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     files::for_each(&args.files.files, |path| {
@@ -55,6 +59,10 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
         return salvage(&input, output, engine, global, progress);
     }
     let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
+    if let IndexVerdict::Disagrees(reason) = &summary.index {
+        let name = &input.name;
+        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
+    }
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;
@@ -94,7 +102,7 @@ fn salvage(
     output.finish_with(Some(&input.metadata), warn)?;
     progress.finish();
     if damage.is_empty() {
-        report::say(global, &format!("{}: no damage, {content_len} bytes restored: {output_name}", input.name));
+        report::say(global, &format!("{}: no damage, {content_len} bytes written: {output_name}", input.name));
         return json::print(
             global,
             "decompress",
@@ -102,9 +110,7 @@ fn salvage(
         );
     }
     let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
-    let what = format!(
-        "{} damaged and replaced by zeros, {content_len} bytes restored: {output_name}",
-        quantity::pages(pages)
-    );
+    let what =
+        format!("{} damaged and replaced by zeros, {content_len} bytes written: {output_name}", quantity::pages(pages));
     Err(Failure::at(&input.name, what))
 }

@@ -20,7 +20,7 @@ use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
-use crate::restore::input_failure;
+use crate::restore::{input_failure, not_lz4};
 
 /// Arguments of `extract`.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ pub(crate) struct Args {
     /// Where to write [default: standard output].
     #[arg(short, long, value_name = "OUT")]
     output: Option<PathBuf>,
-    /// Overwrite the output.
+    /// Overwrite the output; write to a terminal.
     #[arg(short, long)]
     force: bool,
 }
@@ -136,7 +136,10 @@ fn extract(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let input = Input::open(&args.file)?;
-    let options = OutputOptions { force: args.force, binary: false, sparse: true, durable: false, private: false };
+    if let Some(failure) = not_lz4(&input) {
+        return Err(failure);
+    }
+    let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
     let mut output = Output::create(target, Some(&input.metadata), options)?;
     let (archive, why_none) = match input.seekable().map(ArchiveReader::open) {
         Some(Ok(archive)) => (archive, "no index".to_owned()),
@@ -163,9 +166,9 @@ fn extract(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
                 let why = "ranges that are not in ascending order need an archive with an index";
                 return Err(Failure::at(&input.name, format!("{}: {why}", wanted.ranges)));
             }
-            report::say(global, &format!("{}: {why_none}; decoding from the start", input.name));
             input.rewind()?;
-            from_the_start(&input, &wanted, &mut output, &mut engine)?;
+            let announce = || report::say(global, &format!("{}: {why_none}; decoding from the start", input.name));
+            from_the_start(&input, &wanted, &mut output, &mut engine, announce)?;
         }
     }
     let output_name = output.name.clone();
@@ -250,14 +253,16 @@ fn no_address_map(name: &str) -> Failure {
     Failure::at(name, "has no address map: it is not a snapshot of a process")
 }
 
-/// Decodes from the start, up to the last byte that is wanted.
+/// Decodes from the start, up to the last byte that is wanted. Calls `announce` once the input turns out to be decodable.
 fn from_the_start(
     input: &Input,
     wanted: &ContentRanges<'_>,
     output: &mut Output,
     engine: &mut Engine,
+    announce: impl FnOnce() + Send,
 ) -> Result<(), Failure> {
     let pool = engine.pool();
+    let mut announce = Some(announce);
     let ranges = wanted.open().into_iter().map(|range| range.start..range.end.unwrap_or(u64::MAX)).collect();
     let mut window = Window { at: 0, ranges, sink: |span: ContentSpan<'_>| write(span, output) };
     let end = window.ranges.last().map_or(0, |range| range.end);
@@ -268,7 +273,11 @@ fn from_the_start(
         };
         let mut batch = ContentBatch::new();
         while window.at < end {
-            if !reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))? {
+            let has_more = reader.read_batch(&mut batch).map_err(|error| input_failure(&input.name, error))?;
+            if let Some(announce) = announce.take() {
+                announce();
+            }
+            if !has_more {
                 // The content ends here: so must the ranges.
                 return wanted.within(&input.name, window.at).map(|_| ());
             }

@@ -33,8 +33,8 @@ The arguments are not valid.
 .PP
 If the reader of standard output goes away, the process ends by SIGPIPE (141 in a shell).
 .SH FILES
-A page archive is a standard LZ4 frame with one block for each page of 4096 bytes, and an index in a skippable frame at
-its end.
+A page archive is a standard LZ4 frame with one block per page of 4096 bytes (runs of zero pages share one), and an index
+in a skippable frame at its end.
 .BR lz4 (1)
 and every other reader of LZ4 frames restores it.
 .PP

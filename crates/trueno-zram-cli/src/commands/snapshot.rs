@@ -11,7 +11,7 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
 use trueno_zram_io::{Claim, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
-use crate::args::Global;
+use crate::args::{Global, parse_whole};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::json;
@@ -37,7 +37,7 @@ use crate::report;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Process ID.
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = parse_whole::<u32>)]
     pid: u32,
     /// The archive to write; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]

@@ -36,7 +36,7 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
     let time = progress.finish();
-    // The content is complete, but `extract` would be led astray.
+    // The content is complete, but `extract` would read wrong pages.
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         return Err(Failure::at(&input.name, format!("the index does not describe the content: {reason}")));
     }

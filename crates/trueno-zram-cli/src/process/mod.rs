@@ -59,7 +59,7 @@ impl Process {
         }
         let command = field("Name").unwrap_or_default().to_owned();
         let open = |name| open_in(&dir, name).map_err(|e| ProcessError::io(pid, name, e));
-        // The one that takes most rights first: its error is the one to tell of.
+        // Open the most restricted file first; its error is the most useful.
         let (memory, maps, pagemap) = (open("mem")?, open("smaps")?, open("pagemap")?);
         Ok(Self { pid, command, dir, maps, pagemap, memory })
     }

@@ -124,7 +124,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         }
     }
 
-    /// Keeps a range that was read to its end. A file mapping without a page of the process's own says nothing.
+    /// Keeps a range that was read to its end. A file mapping without a page of the process's own is not recorded.
     fn finish(&mut self, Current { wanted, mapping, .. }: Current) {
         let is_untouched = mapping.runs.iter().all(|run| run.state == PageState::Untouched);
         if wanted != Wanted::Own || !is_untouched {

@@ -1,4 +1,4 @@
-//! Makes a process stand still, and go on again whatever happens.
+//! Stops a process and always resumes it.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::signals::{self, ActionId};
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A process that stands still until this is dropped, or a signal ends us.
+/// A process that is stopped until this is dropped, or a signal ends us.
 #[derive(Debug)]
 pub(crate) struct Stopped {
-    /// None if it stood still before: then it is left so.
+    /// `None` if it was already stopped: then it is left stopped.
     resume: Option<Resume>,
 }
 
@@ -77,7 +77,7 @@ impl Drop for Stopped {
 }
 
 fn resume(pidfd: &OwnedFd) {
-    // It fails only if the process is no more.
+    // It fails only if the process has exited.
     let _ = pidfd_send_signal(pidfd, Signal::CONT);
 }
 
@@ -91,7 +91,7 @@ fn all_stand_still(process: &Process) -> Result<bool, Errno> {
         if name.starts_with('.') {
             continue;
         }
-        // A thread that is no more does not run.
+        // A thread that has exited does not run.
         let stat = read_text(&process.dir, &format!("task/{name}/stat")).unwrap_or_default();
         // Stopped, held by a debugger, ended.
         if state_of(&stat).is_some_and(|state| !['T', 't', 'Z', 'X'].contains(&state)) {

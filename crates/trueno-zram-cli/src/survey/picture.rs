@@ -53,6 +53,15 @@ impl Findings {
         }
     }
 
+    /// Returns `true` if the file has a page index, usable or not.
+    fn has_index(&self) -> bool {
+        match self.format {
+            Format::Image => false,
+            Format::Archive => true,
+            Format::Lz4Frame => self.note.is_some(),
+        }
+    }
+
     fn figures(&self) -> Vec<String> {
         let survey = &self.survey;
         let (pages, bytes) = (quantity::pages(survey.pages), quantity::bytes(survey.bytes));
@@ -77,7 +86,8 @@ impl Findings {
         ));
         if let Some(file_bytes) = self.file_bytes {
             let (size, file_ratio) = (quantity::bytes(file_bytes), ratio(survey.bytes, file_bytes));
-            lines.push(format!("  file of {size}: ratio {file_ratio:.3}, headers, checksums and index included"));
+            let included = if self.has_index() { "headers, checksums and index" } else { "headers and checksums" };
+            lines.push(format!("  file of {size}: ratio {file_ratio:.3}, {included} included"));
         }
         match &self.content {
             Some(content) => lines.extend(content_figures(content)),

@@ -96,7 +96,7 @@ fn frames_one_after_the_other_are_never_taken_for_one() {
     let archive = |content: &[u8]| run_with(folder.path(), &["compress"], content).ok().stdout;
     fs::write(folder.path().join("both.lz4"), [archive(&first), archive(&second)].concat()).unwrap();
     let both = [first, second].concat();
-    // The index at the end tells of the second alone: its pages have other numbers in the whole.
+    // The index at the end describes only the second: its pages have other numbers in the whole.
     for page in [2, 12, 39] {
         let out = run(folder.path(), &["extract", "both.lz4", "--pages", &page.to_string()]);
         assert_eq!(out.code, Some(0), "{}", out.stderr);
@@ -166,4 +166,16 @@ fn test_fails_if_the_index_does_not_describe_the_content() {
     let restored = run(folder.path(), &["decompress", "-c", "image.lz4"]);
     assert!(restored.stdout == content, "the content needs no index");
     assert!(restored.stderr.contains("index"), "{}", restored.stderr);
+}
+
+#[test]
+fn a_file_that_is_not_lz4_is_refused_before_anything_is_said_about_its_index() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    for range in [["--pages", "0"], ["--pages", "1,0"], ["--address", "0..4096"]] {
+        run(folder.path(), &["extract", "image", range[0], range[1], "-o", "out"])
+            .fails(&["image: byte 0: not an LZ4"]);
+    }
+    run_with(folder.path(), &["extract", "-", "--pages", "0", "-o", "out"], &image(3)).fails(&["byte 0: not an LZ4"]);
+    assert!(!folder.path().join("out").exists());
 }

@@ -1,4 +1,4 @@
-//! Files of other makers.
+//! Files of other encoders.
 
 use std::fs;
 

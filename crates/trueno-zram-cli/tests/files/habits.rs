@@ -81,3 +81,16 @@ fn a_file_that_is_not_lz4_is_named_as_such_whatever_its_name() {
     run(folder.path(), &["decompress", "a.img"]).fails(&["a.img: byte 0: not an LZ4 file"]);
     assert_eq!(names(folder.path()), ["a.img"]);
 }
+
+#[test]
+fn arguments_that_contradict_each_other_or_are_no_numbers_are_refused() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(1)).unwrap();
+    run(folder.path(), &["compress", "--rm", "--keep", "image"]).refuses(&["cannot be used with"]);
+    run(folder.path(), &["compress", "-k", "--rm", "image"]).refuses(&["cannot be used with"]);
+    assert_eq!(names(folder.path()), ["image"]);
+    run(folder.path(), &["compress", "-T", "x", "image"]).refuses(&["--threads", "not a number"]);
+    run(folder.path(), &["compress", "-T", "257", "image"]).refuses(&["--threads", "257 is not in 0..=256"]);
+    run(folder.path(), &["compress", "-T", "65536", "image"]).refuses(&["--threads", "too large"]);
+    run(folder.path(), &["snapshot", "abc", "-o", "out"]).refuses(&["PID", "not a number"]);
+}

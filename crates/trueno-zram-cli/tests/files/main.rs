@@ -1,6 +1,7 @@
 //! The commands that turn files into others, run as users run them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod collisions;
 mod damage;
 mod extract;
 mod faults;

@@ -15,7 +15,7 @@ fn allocated(path: &Path) -> u64 {
     fs::metadata(path).unwrap().blocks() * 512
 }
 
-/// A file with data at some places and holes between and around them, of a length that is no whole page.
+/// A file with data at some places and holes between and around them, of a length that is not a multiple of the page size.
 fn sparse_file(path: &Path) {
     let file = File::create(path).unwrap();
     let data = image(16);

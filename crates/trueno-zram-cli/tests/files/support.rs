@@ -49,7 +49,7 @@ impl Run {
         }
     }
 
-    /// The JSON objects on standard output, one a line.
+    /// The JSON objects on standard output, one per line.
     pub(crate) fn json(&self) -> Vec<serde_json::Value> {
         let text = std::str::from_utf8(&self.stdout).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()

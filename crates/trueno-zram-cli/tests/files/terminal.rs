@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::support::{command, folder, image};
+use crate::support::{command, finish, folder, image, run};
 
-/// A terminal of so many columns: its two ends.
+/// A terminal with the given number of columns: its two ends.
 fn terminal(columns: u16) -> (File, OwnedFd) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY;
     let master = openpt(flags).unwrap();
@@ -22,7 +22,7 @@ fn terminal(columns: u16) -> (File, OwnedFd) {
     (master.into(), peer)
 }
 
-/// The characters of a line, without the sequences that steer the terminal.
+/// The characters of a line, without the sequences that control the terminal.
 fn visible(line: &str) -> usize {
     let mut count = 0;
     let mut chars = line.chars();
@@ -78,4 +78,26 @@ fn the_progress_line_fits_a_narrow_terminal() {
             assert!(line.contains("B/s") && line.contains(&name[..5]), "{columns} columns: {line:?}");
         }
     }
+}
+
+#[test]
+fn binary_data_goes_to_a_terminal_only_with_force() {
+    let folder = folder();
+    // Text, so that the terminal shows it as it is.
+    std::fs::write(folder.path().join("text"), "some text").unwrap();
+    run(folder.path(), &["compress", "text"]).ok();
+    let run_on_terminal = |args: &[&str]| {
+        let (master, peer) = terminal(80);
+        let out = finish(command(folder.path(), args).stdout(Stdio::from(peer)), &[]);
+        (out, master)
+    };
+    let extract = ["extract", "text.lz4", "--bytes", "5..9"];
+    for args in [&extract[..], &["compress", "-c", "text"]] {
+        run_on_terminal(args).0.refuses(&["not written to a terminal", "-o FILE", "-f"]);
+    }
+    let (out, mut master) = run_on_terminal(&[&extract[..], &["-f"]].concat());
+    out.ok();
+    let mut shown = [0; 4];
+    master.read_exact(&mut shown).unwrap();
+    assert_eq!(&shown, b"text");
 }

@@ -106,6 +106,10 @@ fn other_lz4_files_are_decoded() {
         check_known(&report, "frame");
         check_content(&report, "frame");
     }
+    let figures = |name| String::from_utf8(run(folder.path(), &["inspect", name]).ok().stdout).unwrap();
+    assert!(figures("other.lz4").contains(", headers and checksums included"), "it has no index");
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    assert!(figures("image.lz4").contains(", headers, checksums and index included"));
     let raw = json(&run(folder.path(), &["inspect", "other.lz4", "--raw", "--json"]).ok());
     assert_eq!((&raw["format"], &raw["bytes"]), (&"image".into(), &frame.len().into()));
     frame.truncate(frame.len() - 5);

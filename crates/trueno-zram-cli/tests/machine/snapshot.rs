@@ -146,7 +146,7 @@ fn a_stopped_process_goes_on_afterwards() {
 }
 
 #[test]
-fn a_process_that_stood_still_before_is_left_so() {
+fn leaves_a_stopped_process_stopped() {
     let (folder, victim) = (folder(), Victim::start(1));
     victim.signal(Signal::STOP);
     victim.wait_for_state(&['T']);

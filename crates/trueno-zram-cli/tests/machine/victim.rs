@@ -75,7 +75,7 @@ impl Victim {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Ends it, and has it forgotten.
+    /// Ends it, and reaps it.
     pub(crate) fn end(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -12,8 +12,8 @@ use super::options::GpuOptions;
 use super::placement::{Direction, Part, Placement, Rates};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, check_destination};
-use crate::codec::{BatchCodec, sealed};
+use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
+use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
@@ -55,6 +55,7 @@ pub struct BatchCompressor<D: RingDevice = Cuda> {
     /// The reason why there never was a GPU.
     why_no_gpu: Option<String>,
     last_placement: Option<Placement>,
+    stats: CodecStats,
 }
 
 /// Where a batch goes.
@@ -114,6 +115,7 @@ impl<D: RingDevice> BatchCompressor<D> {
             device: None,
             why_no_gpu: None,
             last_placement: None,
+            stats: CodecStats::default(),
         }
     }
 
@@ -250,8 +252,11 @@ impl<D: RingDevice> BatchCompressor<D> {
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         let plan = self.plan(Direction::Compress, pages.len());
-        let (done, time) = timed(|| self.compress_as(plan, pages, batch, progress));
+        let (done, time) = timed(|| {
+            empty_after_panic(batch, CompressedBatch::clear, |batch| self.compress_as(plan, pages, batch, progress))
+        });
         let sides = done.inspect_err(|_| batch.clear())?;
+        self.stats.add_compressed(batch, time);
         self.record(Direction::Compress, plan, pages.len(), time, sides);
         Ok(())
     }
@@ -307,6 +312,7 @@ impl<D: RingDevice> BatchCompressor<D> {
     ) -> Result<()> {
         let plan = self.plan(Direction::Decompress, pages.len());
         let (done, time) = timed(|| self.decompress_as(plan, from, pages, progress));
+        self.stats.add_decompressed(from.len(), time);
         self.record(Direction::Decompress, plan, from.len(), time, done?);
         Ok(())
     }
@@ -426,6 +432,10 @@ impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
         check_destination(compressed.len(), pages.len())?;
         self.restore(CompressedPages::Borrowed(compressed), pages, &())
+    }
+
+    fn stats(&self) -> CodecStats {
+        self.stats
     }
 
     fn fallback(&self) -> Option<&FallbackStats> {

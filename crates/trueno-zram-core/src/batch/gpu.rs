@@ -1,6 +1,5 @@
 //! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +10,8 @@ use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination};
-use crate::codec::{BatchCodec, sealed};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
+use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::Result;
 use crate::gpu::GpuBatchConfig;
@@ -40,14 +39,14 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// GPU, another is compressed, a third copied back, and the CPU's cores stage a fourth. All memory for that is
 /// allocated when the compressor is made, or when a kind of call is first used.
 ///
-/// Should the GPU fail, at whatever call, the CPU does what is left of the batch: the result is right, and
-/// [`stats`](Self::stats) say how many pages and why. A device that can be used no more (an illegal address, a failed
+/// If any GPU call fails, the CPU processes the remaining pages: the result is right, and
+/// [`stats`](Self::stats) say how many pages and why. A device that is no longer usable (an illegal address, a failed
 /// launch, a kernel that hangs) is not used again.
 ///
 /// A compressor belongs to the process that made it. In a child made by `fork`, every call returns
 /// [`GpuError::OtherProcess`]: make a compressor of its own there.
 ///
-/// The device's primary context is shared with all of the process, and a kernel of others that runs there can be in the way.
+/// The device's primary context is shared with all of the process. Kernels launched by other users of the context can delay it.
 /// Batches wait no longer than the [time limit](GpuOptions::time_limit) in any stage. Dropping waits as long at most: what could
 /// not be freed by then is freed when nothing runs in the context any more. Allocating and compiling, in
 /// [`new`](Self::new) and when a kind of call is first used, take as long as the driver lets them.
@@ -80,7 +79,7 @@ const FAILURES_IN_A_ROW: u32 = 3;
 pub struct GpuBatchCompressor<D: RingDevice = Cuda> {
     config: GpuBatchConfig,
     /// `None` once the device was given up. Between two batches nothing of ours is queued there: what dropping it may wait for
-    /// is the work of others.
+    /// is the work of other users of the context.
     pub(super) ring: Option<BoundedDrop<Ring<D>>>,
     pub(super) cpu: CpuBatchCompressor,
     arenas: Arenas,
@@ -128,7 +127,7 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// Those of `new`.
+    /// The errors of `new`.
     pub fn with_options(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         config.check()?;
         let context = GpuContext::new(config.device_index)?;
@@ -156,7 +155,7 @@ impl GpuBatchCompressor<Interpreter> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported), as of `new`.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), one of the errors of `new`.
     pub fn interpreted(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         config.check()?;
         Self::on(Interpreter::new(options.mode), config, options)
@@ -244,7 +243,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// None on account of the device: then the CPU does it, and LZ4 does not fail there.
+    /// [`GpuError::OtherProcess`] in a forked child. Device failures are not returned; the CPU compresses the batch.
     pub fn compress_batch(&mut self, pages: &[Page]) -> Result<BatchResult> {
         self.check_process()?;
         let start = Instant::now();
@@ -283,7 +282,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// As of [`compress_batch`](Self::compress_batch).
+    /// The errors of [`compress_batch`](Self::compress_batch).
     pub fn compress_into(
         &mut self,
         pages: &[Page],
@@ -407,7 +406,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     }
 
     /// Refuses to work in a child of the process that made the compressor: neither the pool's threads nor the CUDA context
-    /// exist there, and whoever waited for them would wait for ever.
+    /// exist there, and waiting for them would never end.
     pub(super) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.process {
             return Ok(());
@@ -464,7 +463,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
     }
 
-    /// Counts a fallback, and decides whether the device is used again. Whether the CPU has anything to do.
+    /// Counts a fallback, and decides whether the device is used again. Returns `true` if pages remain for the CPU.
     pub(super) fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
         let Some(failure) = &outcome.failure else {
             if pages_left > 0 {
@@ -536,18 +535,19 @@ impl<D: RingDevice> BatchCodec for GpuBatchCompressor<D> {
         self.restore(CompressedPages::Borrowed(compressed), pages, &()).map(drop)
     }
 
+    fn stats(&self) -> CodecStats {
+        CodecStats {
+            pages_compressed: self.stats.pages_compressed,
+            bytes_out: self.stats.total_bytes_out,
+            compress_time_ns: self.stats.total_time_ns,
+            pages_decompressed: self.stats.pages_decompressed,
+            decompress_time_ns: self.stats.decompress_time_ns,
+        }
+    }
+
     fn fallback(&self) -> Option<&FallbackStats> {
         Some(&self.stats.fallback)
     }
-}
-
-/// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: half of it would look
-/// like a whole one.
-pub(super) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {
-    catch_unwind(AssertUnwindSafe(|| work(batch))).unwrap_or_else(|panic| {
-        empty(batch);
-        resume_unwind(panic)
-    })
 }
 
 fn ring_shape(config: &GpuBatchConfig, time_limit: Duration) -> RingShape {
@@ -558,7 +558,7 @@ fn ring_shape(config: &GpuBatchConfig, time_limit: Duration) -> RingShape {
     }
 }
 
-/// Places for pages. Those of many are first touched by all threads.
+/// Allocates pages; large allocations are first touched by all threads.
 fn places(pages: usize, pool: &ThreadPool) -> Vec<CompressedPage> {
     const MANY_PAGES: usize = 1 << 14;
     if pages < MANY_PAGES {

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use super::gpu::{GpuBatchCompressor, empty_after_panic};
+use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
-use crate::arena::{CompressedBatch, check_destination};
+use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
 use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
@@ -43,7 +43,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`pinned_pages`](Self::pinned_pages).
+    /// The errors of [`pinned_pages`](Self::pinned_pages).
     pub fn pinned_batch(&self, pages: usize) -> Result<PinnedBatch<D::Pinned>> {
         Ok(PinnedBatch::new(self.pinned_memory(pages)?, pages))
     }
@@ -69,7 +69,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// As of [`compress_batch`](Self::compress_batch); and [`Error::Gpu`](crate::Error::Gpu) if a device
+    /// The errors of [`compress_batch`](Self::compress_batch); and [`Error::Gpu`](crate::Error::Gpu) if a device
     /// was given up that may still write the pages.
     pub fn compress_pinned_into(
         &mut self,
@@ -99,8 +99,8 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         })
     }
 
-    /// Compresses pages that lie in page-locked memory to page-locked memory: the GPU fetches the ones and puts the others,
-    /// and the CPU's cores have nothing to do.
+    /// Compresses pages that lie in page-locked memory to page-locked memory: the GPU reads the pages and writes the
+    /// result, and the CPU's cores have nothing to do.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -167,7 +167,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
+    /// The errors of [`decompress_into`](Self::decompress_into); a corrupt page's place holds nothing of other pages.
     /// [`Error::Gpu`](crate::Error::Gpu) if the device, or the one that used the pages before, was
     /// given up while a copy to the pages was under way that nothing can wait for.
     pub fn decompress_pinned_into(
@@ -194,8 +194,8 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.finish_restoring_pinned(from, pages, restored, start, progress)
     }
 
-    /// Restores all pages of a batch in page-locked memory to page-locked memory: the GPU fetches the ones and puts the
-    /// others, and the CPU's cores have nothing to do.
+    /// Restores all pages of a batch in page-locked memory to page-locked memory: the GPU reads the pages and writes the
+    /// result, and the CPU's cores have nothing to do.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -210,7 +210,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// ```
     ///
     /// # Errors
-    /// Those of [`decompress_pinned_into`](Self::decompress_pinned_into).
+    /// The errors of [`decompress_pinned_into`](Self::decompress_pinned_into).
     pub fn decompress_all_pinned(
         &mut self,
         batch: &mut PinnedBatch<D::Pinned>,
@@ -252,8 +252,8 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.finish_restoring(from, to, restored, start, progress)
     }
 
-    /// Makes page-locked memory usable on the device, if there is one, whichever it was made on; whether nothing speaks against it.
-    /// Else the CPU does the batch. That is counted, but not as a failure of this device: another one may still be at the memory.
+    /// Lets this device use page-locked memory of another device. Returns `false` if it cannot: then the CPU does the batch.
+    /// That is counted, but not as a failure of this device: another one may still be using the memory.
     fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
         // Of a device that is lost the run says so, and it is not used again.
         let device = self.ring.as_ref().map(|ring| ring.device()).filter(|device| device.loss().is_none());
@@ -265,7 +265,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         false
     }
 
-    /// Makes sure that page-locked memory which a run wrote is within reach. If it is not, there is no going on.
+    /// Makes sure that page-locked memory which a run wrote is within reach. Returns an error if it is not.
     fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut Outcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
         // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.

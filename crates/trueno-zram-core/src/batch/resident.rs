@@ -45,11 +45,11 @@ impl GpuBatchCompressor {
         PackedOnDevice::new(self.device()?.context(), pages)
     }
 
-    /// Compresses pages that lie on the GPU, and leaves them there, packed. It waits for the kernel. The bytes are those that
-    /// the other forms give.
+    /// Compresses pages that lie on the GPU, and leaves them there, packed. It waits for the kernel. Produces the same bytes as
+    /// the other calls.
     ///
-    /// The pages' kernels must be done: no stream waits for another here. The stats count the packed bytes, with what
-    /// lies between the pages.
+    /// Kernels that write the pages must have finished: no stream waits for another here. The stats count the packed bytes,
+    /// with the padding between the pages.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -85,8 +85,8 @@ impl GpuBatchCompressor {
     ///
     /// # Errors
     /// [`Error::PageCount`](crate::Error::PageCount) if there is no room for as many pages; [`Error::InPage`](crate::Error::InPage) for the first page that is corrupt, with
-    /// all other pages restored and its own place zeroed; [`Error::Gpu`](crate::Error::Gpu) as of
-    /// [`compress_resident`](Self::compress_resident).
+    /// all other pages restored and its own place zeroed; and [`Error::Gpu`](crate::Error::Gpu) as
+    /// [`compress_resident`](Self::compress_resident) returns it.
     pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
         let start = Instant::now();
         let (kernel, refused) =
@@ -97,7 +97,7 @@ impl GpuBatchCompressor {
         restored.map(|()| times)
     }
 
-    /// Runs `work` on the device, and lets go of a device that was lost in it.
+    /// Runs `work` on the device, and drops the ring if the device was lost.
     fn resident<T>(&mut self, work: impl FnOnce(&mut Cuda, Duration) -> Result<T>) -> Result<T> {
         let (device, time_limit) = self.device_mut()?;
         work(device, time_limit).inspect_err(|_| self.drop_ring_if_lost())

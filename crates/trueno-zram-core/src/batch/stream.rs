@@ -21,7 +21,7 @@ use crate::gpu::ring::pause::Pause;
 use crate::gpu::ring::session::{Cause, Direction, Failed, Filled, Finished, Session};
 use crate::gpu::ring::{Lease, Outcome, StageTimes};
 
-/// What both kinds of streams do: slots out, slots in, results in order.
+/// The part shared by both kinds of streams: slots out, slots in, results in order.
 ///
 /// There is no thread behind it. Every thread that waits takes the lock for a moment, moves the slots on, and looks again.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl<'a, D: RingDevice> Stream<'a, D> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<'a, D>> {
-        // Every slot is in one place between any two operations, whatever panicked.
+        // Every slot is in one place between any two operations: the state is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,13 +1,14 @@
 //! Batches of pages on all cores, into one arena and back.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination};
-use crate::codec::{BatchCodec, sealed};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
+use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{InstructionSet, PageCodec};
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
@@ -26,6 +27,8 @@ const CHUNKS_PER_THREAD: usize = 64;
 /// The result does not depend on the number of threads: pages lie in the arena in order, without gaps. Once warm,
 /// [`compress_into`](Self::compress_into) and [`decompress_into`](Self::decompress_into) do not allocate per page, only
 /// a few small buffers per 1,024 pages and thread.
+///
+/// The worker threads do not exist in a child made by `fork`: the child must create its own pool and compressor before use.
 ///
 /// ```
 /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
@@ -48,6 +51,7 @@ pub struct CpuBatchCompressor {
     chunks: Vec<Chunk>,
     algorithm: Algorithm,
     instruction_set: InstructionSet,
+    stats: CodecStats,
 }
 
 /// The compressed pages of one chunk. Offsets count from the chunk's start.
@@ -93,7 +97,7 @@ impl CpuBatchCompressor {
         let codecs = (0..pool.current_num_threads())
             .map(|_| PageCodec::with_instruction_set(algorithm, instruction_set).map(Mutex::new))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { pool, codecs, chunks: Vec::new(), algorithm, instruction_set })
+        Ok(Self { pool, codecs, chunks: Vec::new(), algorithm, instruction_set, stats: CodecStats::default() })
     }
 
     /// Returns the algorithm that pages are compressed with.
@@ -184,8 +188,12 @@ impl CpuBatchCompressor {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
+        let start = Instant::now();
         batch.clear();
-        self.compress_onto(pages, batch, progress).inspect_err(|_| batch.clear())
+        empty_after_panic(batch, CompressedBatch::clear, |batch| self.compress_onto(pages, batch, progress))
+            .inspect_err(|_| batch.clear())?;
+        self.stats.add_compressed(batch, start.elapsed());
+        Ok(())
     }
 
     /// Appends compressed pages to a batch. After an error the batch holds some of them.
@@ -261,12 +269,23 @@ impl CpuBatchCompressor {
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
         check_destination(batch.len(), pages.len())?;
-        self.restore(
+        self.restore_timed(
             |page| batch.get(page).expect("the batch has as many pages as the destination"),
-            0,
             pages,
             progress,
         )
+    }
+
+    fn restore_timed<'a>(
+        &mut self,
+        held: impl Fn(usize) -> PageData<'a> + Sync,
+        pages: &mut [Page],
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<()> {
+        let start = Instant::now();
+        let done = self.restore(held, 0, pages, progress);
+        self.stats.add_decompressed(pages.len(), start.elapsed());
+        done
     }
 
     /// Restores pages from any source. `first_page` is the number of the first page.
@@ -330,7 +349,11 @@ impl BatchCodec for CpuBatchCompressor {
 
     fn decompress_pages(&mut self, compressed: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
         check_destination(compressed.len(), pages.len())?;
-        self.restore(|page| compressed[page], 0, pages, &())
+        self.restore_timed(|page| compressed[page], pages, &())
+    }
+
+    fn stats(&self) -> CodecStats {
+        self.stats
     }
 
     #[cfg(feature = "gpu")]

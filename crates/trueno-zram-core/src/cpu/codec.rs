@@ -2,7 +2,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::cpu::{InstructionSet, zstd};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lz4;
 use crate::page::{FILL_WORD_BYTES, Page, PageData, PageKind};
 use crate::{fill_page, same_filled};
@@ -155,23 +155,44 @@ impl PageCodec {
     /// [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) if the data does not decode to exactly one page. The
     /// contents of `page` are then unspecified.
     pub fn decompress(&mut self, data: PageData<'_>, page: &mut Page) -> Result<()> {
-        match data.kind() {
-            PageKind::SameFilled => {
-                let word = data.bytes().try_into().expect("PageData holds a same-filled page as one word");
-                fill_page(page, word);
-            }
-            PageKind::Raw => page.copy_from_slice(data.bytes()),
-            PageKind::Lz4 => self.lz4.decode(data.bytes(), page)?,
-            PageKind::Zstd => {
-                let decoder = match &mut self.zstd_decoder {
-                    Some(decoder) => decoder,
-                    empty => empty.insert(zstd::Decoder::new()?),
-                };
-                decoder.decode(data.bytes(), page)?;
-            }
+        if data.kind() != PageKind::Zstd {
+            return restore_page(&self.lz4, data, page);
         }
-        Ok(())
+        let decoder = match &mut self.zstd_decoder {
+            Some(decoder) => decoder,
+            empty => empty.insert(zstd::Decoder::new()?),
+        };
+        decoder.decode(data.bytes(), page)
     }
+}
+
+/// Restores a page of any kind but Zstandard, with a decoder that threads may share.
+///
+/// ```
+/// use trueno_zram_core::cpu::{InstructionSet, restore_page};
+/// use trueno_zram_core::{PAGE_SIZE, PageData, PageKind, lz4};
+/// let (decoder, mut page) = (lz4::Codec::new(InstructionSet::detect())?, [0; PAGE_SIZE]);
+/// restore_page(&decoder, PageData::new(PageKind::SameFilled, b"deadbeef")?, &mut page)?;
+/// assert_eq!(&page[4088..], b"deadbeef");
+/// # Ok::<(), trueno_zram_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::CorruptLz4`] if an LZ4 block does not decode to exactly one page; the contents of `page` are then unspecified.
+/// [`Error::Unsupported`] for a Zstandard frame, which needs a [`PageCodec`].
+pub fn restore_page(lz4: &lz4::Codec, data: PageData<'_>, page: &mut Page) -> Result<()> {
+    match data.kind() {
+        PageKind::SameFilled => {
+            let word = data.bytes().try_into().expect("PageData holds a same-filled page as one word");
+            fill_page(page, word);
+        }
+        PageKind::Raw => page.copy_from_slice(data.bytes()),
+        PageKind::Lz4 => lz4.decode(data.bytes(), page)?,
+        PageKind::Zstd => {
+            return Err(Error::Unsupported { what: "a Zstandard frame".to_owned(), by: "the LZ4 decoder" });
+        }
+    }
+    Ok(())
 }
 
 impl Default for PageCodec {

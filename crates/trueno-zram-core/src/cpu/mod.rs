@@ -15,7 +15,7 @@ mod instruction_set;
 mod zstd;
 
 pub use batch::CpuBatchCompressor;
-pub use codec::PageCodec;
+pub use codec::{PageCodec, restore_page};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use instruction_set::Avx2;
 pub use instruction_set::InstructionSet;

@@ -186,7 +186,7 @@ impl Event {
             // SAFETY: the destination is a local variable; both events exist.
             unsafe { driver.cuEventElapsedTime(&raw mut milliseconds, start.handle, self.handle) }
         })?;
-        // The driver returns a negative time if the end precedes the start, which is no duration.
+        // The driver returns a negative time if the end precedes the start, and a duration cannot be negative.
         Ok(Duration::try_from_secs_f64(f64::from(milliseconds) / 1e3).unwrap_or_default())
     }
 

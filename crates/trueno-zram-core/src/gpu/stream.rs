@@ -121,7 +121,7 @@ impl Stream {
     }
 
     fn staging(&self) -> MutexGuard<'_, Option<PinnedBuffer>> {
-        // A buffer knows its own copies, whatever panicked.
+        // A buffer knows its own copies: it is consistent even after a panic.
         self.staging.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -14,3 +14,4 @@ mod ptx;
 mod sharing;
 mod snippets;
 mod soak;
+mod stream;

@@ -9,6 +9,10 @@ mod decompress;
 mod harness;
 mod instructions;
 // The kernels' reference: the interpreter, as the kernels' own tests run it.
+#[allow(dead_code, unused_imports)]
+#[path = "../../../trueno-gpu/tests/support/zstd.rs"]
+mod frames;
 #[allow(dead_code)]
 #[path = "../../../trueno-gpu/tests/support/lz4.rs"]
 mod interpreter;
+mod zstd_decompress;

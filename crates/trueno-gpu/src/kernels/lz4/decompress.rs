@@ -124,5 +124,5 @@ fn restore_block<'k>(
     page.load_to(start, whole);
     k.sync_warp();
     let is_page = decode(Input { k, lane, start, end: start + page.len }, tables);
-    Restored { is_page, page: buffer }
+    Restored { is_page, page: buffer, refused_as: None }
 }

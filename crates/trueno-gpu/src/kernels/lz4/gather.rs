@@ -4,6 +4,7 @@
 use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part, SEGMENT_SHIFT};
 use super::format::{LAST_LITERALS, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::ir::AtomOp;
+use crate::kernels::window::{follow_sources, repeat_pattern};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
 /// One bit per output byte, and some more: a malformed block can be off by a phantom match before it is refused.
@@ -147,32 +148,5 @@ fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: Tables<'k>) {
         starts.set(starts + 16);
         done.set(done + 128);
         done.lt(PAGE_BYTES)
-    });
-}
-
-/// Handles a window inside one match with an offset below 32: a multiple of the offset points before the window. The
-/// segment keeps a multiple that also points before the following windows.
-fn repeat_pattern<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>, entry: Reg<'k, u32>) {
-    let offset = (0 - *distance).as_u32();
-    let reciprocal = offset.to_f32().rcp_approx();
-    // Adding a half keeps the quotient away from whole numbers, where the approximation could round the wrong way.
-    let times = |n: Reg<'k, f32>| ((n + 0.5f32) * reciprocal).to_u32() + 1;
-    distance.set((0 - offset * times(lane.to_f32())).as_i32());
-    let whole_window = 0 - offset * times(k.value(31.0f32));
-    k.sync_warp();
-    // All lanes store the same value, because the assembler would make a branch of a store by one lane.
-    entry.shared::<u16>().store_conflicting(whole_window);
-}
-
-/// Handles a window with several segments: each lane whose source lies in the window adds that lane's distance, until
-/// none does.
-fn follow_sources<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, distance: Var<'k, i32>) {
-    let source = k.var((lane.as_i32() + distance).as_u32());
-    k.do_while_uniform(|| {
-        let inside = source.lt(32);
-        let theirs = distance.shfl(source);
-        k.when(inside).set(distance, distance + theirs);
-        source.set((lane.as_i32() + distance).as_u32());
-        source.lt(32).any()
     });
 }

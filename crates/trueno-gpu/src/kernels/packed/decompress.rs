@@ -26,6 +26,8 @@ pub(in crate::kernels) struct Restored<'k> {
     pub(in crate::kernels) is_page: Var<'k, bool>,
     /// Shared address of the page.
     pub(in crate::kernels) page: Reg<'k, u32>,
+    /// The status if it is none; uniform. [`PageStatus::BadBlock`] if the algorithm knows no other.
+    pub(in crate::kernels) refused_as: Option<Var<'k, u32>>,
 }
 
 impl<'k> DecompressBatch<'k> {
@@ -62,13 +64,13 @@ impl<'k> DecompressBatch<'k> {
             let len = high & LEN_MASK;
             let held_as = (high >> KIND_SHIFT) & 3;
             let from = lane_input.step(place, PACK_ALIGN_BYTES);
-            let page = PackedPage { k, lane, len, from, to: lane_output.step(number, PAGE_BYTES) };
+            let page = PackedPage { k, lane, len, input, place, from, to: lane_output.step(number, PAGE_BYTES) };
             let code = k.var(PageStatus::BadEntry as u32).named("code");
             k.block_uniform(|done| {
                 let end = (place.to_u64() << 4) + align_up(len).to_u64();
                 done.exit_if(end.gt(self.input_len) | (high >> STATE_SHIFT).ne(STATE_PLACED));
                 k.if_uniform(held_as.eq(kind_code(PageKind::SameFilled)) & len.eq(FILL_WORD_BYTES), || {
-                    page.fill(input.step(place, PACK_ALIGN_BYTES));
+                    page.fill();
                     code.set(PageStatus::Restored as u32);
                     done.exit();
                 });
@@ -78,9 +80,12 @@ impl<'k> DecompressBatch<'k> {
                     done.exit();
                 });
                 done.exit_if(held_as.ne(kind_code(kind)) | (len - 1).ge(max_len));
-                let Restored { is_page, page: restored } = decode(&page);
+                let Restored { is_page, page: restored, refused_as } = decode(&page);
                 k.sync_warp();
-                code.set(is_page.select(PageStatus::Restored as u32, PageStatus::BadBlock as u32));
+                code.set(match refused_as {
+                    Some(refused_as) => is_page.select(PageStatus::Restored as u32, refused_as),
+                    None => is_page.select(PageStatus::Restored as u32, PageStatus::BadBlock as u32),
+                });
                 k.if_uniform(*is_page, || page.write(restored));
             });
             k.when(lane.eq(0)).store(self.status.index(number), code);
@@ -89,12 +94,14 @@ impl<'k> DecompressBatch<'k> {
     }
 }
 
-/// A packed page and its place in the output. The addresses are those of the lane's first 16 bytes.
+/// A packed page and its place in the output. `from` and `to` are those of the lane's first 16 bytes.
 pub(in crate::kernels) struct PackedPage<'k> {
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     /// Number of bytes that hold the page.
     pub(in crate::kernels) len: Reg<'k, u32>,
+    input: Addr<'k, Global, u32>,
+    place: Reg<'k, u32>,
     from: Addr<'k, Global, u32>,
     to: Addr<'k, Global, u32>,
 }
@@ -115,7 +122,13 @@ impl<'k> PackedPage<'k> {
         });
     }
 
-    fn fill(&self, word: Addr<'k, Global, u32>) {
+    /// Returns the address of the first compressed word; uniform.
+    pub(in crate::kernels) fn start(&self) -> Addr<'k, Global, u32> {
+        self.input.step(self.place, PACK_ALIGN_BYTES)
+    }
+
+    fn fill(&self) {
+        let word = self.start();
         self.k.section("a same-filled page");
         let [low, high] = word.load_vec_with(LoadHint::NonCoherent);
         for i in 0..PAGE_STEPS {

@@ -15,6 +15,8 @@ pub enum PageStatus {
     BadEntry = 1,
     /// The compressed bytes do not decode to exactly one page.
     BadBlock = 2,
+    /// The compressed bytes have a form that the kernel does not decode, although another decoder may.
+    Unsupported = 3,
 }
 
 impl PageStatus {
@@ -25,7 +27,7 @@ impl PageStatus {
     /// let stored = [0, 2, 0]; // what the kernel left in `status`
     /// let bad = stored.iter().position(|&code| PageStatus::from_code(code) != Some(PageStatus::Restored));
     /// assert_eq!(bad, Some(1));
-    /// assert_eq!(PageStatus::from_code(3), None);
+    /// assert_eq!(PageStatus::from_code(4), None);
     /// ```
     #[must_use]
     pub const fn from_code(code: u32) -> Option<Self> {
@@ -33,6 +35,7 @@ impl PageStatus {
             0 => Some(Self::Restored),
             1 => Some(Self::BadEntry),
             2 => Some(Self::BadBlock),
+            3 => Some(Self::Unsupported),
             _ => None,
         }
     }

@@ -83,7 +83,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn slot(&self) -> Result<PageSlot<D>> {
         self.stream.slot().map(PageSlot::new)
     }
@@ -109,7 +109,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     /// ```
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn try_slot(&self) -> Result<Option<PageSlot<D>>> {
         Ok(self.stream.try_slot()?.map(PageSlot::new))
     }
@@ -117,7 +117,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     /// Submits the pages of a slot.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn submit(&self, slot: PageSlot<D>) -> Result<()> {
         self.stream.submit(slot.lease, slot.len, Vec::new())
     }
@@ -126,7 +126,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     /// stream is [closed](Self::close) and nothing is left.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn next(&self) -> Result<Option<CompressedSlot<D>>> {
         self.stream.next(State::compressed)
     }
@@ -134,7 +134,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     /// Returns the result of the oldest slot that was submitted and not taken, or `None` if it is not ready.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn try_next(&self) -> Result<Option<CompressedSlot<D>>> {
         self.stream.try_next(State::compressed)
     }
@@ -157,7 +157,7 @@ impl<D: RingDevice> CompressStream<'_, D> {
     }
 }
 
-/// Page-locked memory to fill with pages, for [`CompressStream::submit`]. Dropped, it goes back unused.
+/// Page-locked memory to fill with pages, for [`CompressStream::submit`]. Dropping it returns it unused.
 ///
 /// Its pages hold whatever was there before. They are ordinary memory once the GPU is not used any more.
 #[derive(Debug)]
@@ -226,7 +226,7 @@ impl<D: RingDevice> CompressedSlot<D> {
         self.pages
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages == 0
@@ -242,7 +242,7 @@ impl<D: RingDevice> CompressedSlot<D> {
         &lease.input().as_chunks().0[..self.pages]
     }
 
-    /// The bytes of all compressed pages, with up to 15 bytes of no meaning between two of them.
+    /// The bytes of all compressed pages, with up to 15 bytes of padding between two of them.
     #[must_use]
     pub fn arena(&self) -> &[u8] {
         match &self.held {

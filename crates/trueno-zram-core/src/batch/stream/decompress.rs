@@ -59,7 +59,7 @@ impl<D: RingDevice> DecompressStream<'_, D> {
     /// Returns an empty slot to fill, and waits until one is free: until a [`RestoredSlot`] is dropped, that is.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn slot(&self) -> Result<PackedSlot<D>> {
         self.stream.slot().map(PackedSlot::new)
     }
@@ -67,7 +67,7 @@ impl<D: RingDevice> DecompressStream<'_, D> {
     /// Returns an empty slot to fill, or `None` if all are in use.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn try_slot(&self) -> Result<Option<PackedSlot<D>>> {
         Ok(self.stream.try_slot()?.map(PackedSlot::new))
     }
@@ -75,7 +75,7 @@ impl<D: RingDevice> DecompressStream<'_, D> {
     /// Submits the compressed pages of a slot.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error.
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
     pub fn submit(&self, slot: PackedSlot<D>) -> Result<()> {
         self.stream.submit(slot.lease, slot.index.len(), slot.index)
     }
@@ -84,7 +84,7 @@ impl<D: RingDevice> DecompressStream<'_, D> {
     /// stream is [closed](Self::close) and nothing is left.
     ///
     /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device that fails is no error. Corrupt pages are errors of the [slot](RestoredSlot::check).
+    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over. Corrupt pages are errors of the [slot](RestoredSlot::check).
     pub fn next(&self) -> Result<Option<RestoredSlot<D>>> {
         self.stream.next(State::restored)
     }
@@ -92,7 +92,7 @@ impl<D: RingDevice> DecompressStream<'_, D> {
     /// Returns the result of the oldest slot that was submitted and not taken, or `None` if it is not ready.
     ///
     /// # Errors
-    /// Those of [`next`](Self::next).
+    /// The errors of [`next`](Self::next).
     pub fn try_next(&self) -> Result<Option<RestoredSlot<D>>> {
         self.stream.try_next(State::restored)
     }

@@ -1,4 +1,4 @@
-//! Dropping while a kernel of others runs in the same context: memory can be freed when it ends, and that may be never.
+//! Dropping while a kernel launched by another user of the context runs: memory can be freed when it ends, and that may be never.
 
 use std::sync::{Arc, RwLock};
 use std::time::Instant;

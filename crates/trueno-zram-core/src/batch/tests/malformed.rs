@@ -1,4 +1,4 @@
-//! Decompression of pages that are none, and of those that the device does not know.
+//! Decompression of malformed and unsupported pages.
 
 use super::{Form, NO_HURRY, Shape, Trial};
 use crate::algorithm::Algorithm;

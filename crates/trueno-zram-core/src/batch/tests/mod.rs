@@ -91,7 +91,7 @@ impl Form {
     }
 }
 
-/// Batches of what size go through how many slots.
+/// Batch sizes and slot counts to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     pages: usize,
@@ -133,7 +133,7 @@ struct Sample {
     values: Vec<CompressedPage>,
 }
 
-/// So many pages; the same each time, made once.
+/// The given number of pages; the same each time, made once.
 fn sample(pages: usize) -> Arc<Sample> {
     static MADE: Mutex<BTreeMap<usize, Arc<Sample>>> = Mutex::new(BTreeMap::new());
     let made = &mut *MADE.lock().unwrap();

@@ -85,7 +85,7 @@ fn a_worker_that_panics_is_passed_on() {
             trial.fake.arm_worker(Call::Wait, earlier, Fault::Panic);
             let panic = catch_unwind(AssertUnwindSafe(|| trial.run())).expect_err("it panicked");
             let what = format!("{form:?}, {schedule:?}, after {earlier} calls");
-            assert_eq!(message(&*panic), "told to panic in Wait", "{what}");
+            assert_eq!(message(&*panic), "injected panic in Wait", "{what}");
             assert_survived(trial, &what);
         }
     }

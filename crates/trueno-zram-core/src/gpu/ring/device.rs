@@ -19,7 +19,7 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
     /// Page-locked host memory.
     type Pinned: PinnedMemory;
-    /// RingDevice memory and marks of one slot of the ring.
+    /// Device memory and marks of one slot of the ring.
     type Slot: fmt::Debug + Send + 'static;
 
     /// Allocates host memory.

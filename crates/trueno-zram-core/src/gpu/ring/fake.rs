@@ -81,7 +81,7 @@ struct State {
     seen: Seen,
 }
 
-/// A kernel of others in the same context: memory is freed when it ends.
+/// A kernel launched by another user of the context: memory is freed when it ends.
 #[derive(Clone, Debug)]
 struct Others {
     /// Held by the kernel.
@@ -110,7 +110,7 @@ impl FakeDevice {
         lock(&self.state).faults.arm_always(call, fault);
     }
 
-    /// Lets one call of a kind fail that a worker makes, after so many earlier ones.
+    /// Lets one call of a kind fail that a worker makes, after the given number of earlier ones.
     pub(crate) fn arm_worker(&self, call: Call, earlier: usize, fault: Fault) {
         lock(&self.state).faults.arm_worker(call, earlier, fault);
     }
@@ -322,16 +322,16 @@ impl RingDevice for FakeDevice {
     }
 }
 
-/// To free memory is to wait for kernels of others, unless the device was given up: then it leaks.
+/// Freeing memory waits for kernels launched by other users of the context, unless the device was given up: then it leaks.
 fn wait_for_others(shared: &Shared) {
     let mut state = lock(shared);
     let Some(others) = state.others.clone().filter(|_| state.lives()) else { return };
     if others.caller == std::thread::current().id() {
-        state.misuse("freeing waits for ever for a kernel of others".to_owned());
+        state.misuse("freeing waits for ever for a kernel of another user of the context".to_owned());
         return;
     }
     drop(state);
-    // Should the test have failed meanwhile, so be it.
+    // Ignore a failed test's lock.
     drop(others.kernel.read());
 }
 

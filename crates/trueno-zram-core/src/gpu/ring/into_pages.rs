@@ -101,7 +101,7 @@ impl Arenas {
 }
 
 fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Lists are whole between any two of their operations, whatever panicked.
+    // Lists are consistent even after a panic.
     list.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

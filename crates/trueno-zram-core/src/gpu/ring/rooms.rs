@@ -51,7 +51,7 @@ impl<D: RingDevice> Rooms<D> {
     }
 
     fn lock(&self) -> MutexGuard<'_, State<D>> {
-        // Counts and lists are whole between any two operations, whatever panicked.
+        // Counts and lists are consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use rayon::{Scope, ThreadPool};
+use rayon::{Scope, ThreadPool, Yield};
 
 use super::cuts::next_slot_pages;
 use super::device::RingDevice;
@@ -94,7 +94,8 @@ impl<D: RingDevice> Ring<D> {
         let ended = pool.in_place_scope(|scope| {
             // The scope waits for the workers, so they must be stopped however this ends.
             let _stopped = workers.stopped_on_drop();
-            catch_unwind(AssertUnwindSafe(|| {
+            // The caller may be a thread of the pool itself. It must not become one of the workers that it stops.
+            let driving = || {
                 if let Some(stage) = stage {
                     // The first worker to wake finds work; waking all of them takes the time of a piece.
                     while self.claim(&mut run, &workers, true, submit)? {}
@@ -107,10 +108,13 @@ impl<D: RingDevice> Ring<D> {
                     // The pool may be busy with other calls. Then this thread stages, too, though it has better things to do.
                     let is_alone = !moved && !workers.has_worker() && start.elapsed() > PATIENCE;
                     let staged = is_alone && stage.is_some_and(|stage| workers.stage_next(stage, &run.to_driver));
-                    pause.after(moved || staged);
+                    // On a thread of the pool, deliveries may be waiting for this very thread.
+                    let helped = !moved && rayon::yield_now() == Some(Yield::Executed);
+                    pause.after(moved || staged || helped);
                 }
                 Ok(())
-            }))
+            };
+            catch_unwind(AssertUnwindSafe(|| on_duty(driving)))
         });
         let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
         // The pool is done: what it had is in the channel or was never taken, and goes back to where it belongs.

@@ -323,7 +323,7 @@ impl Direction {
     }
 }
 
-/// An entry as the kernel reads it. In place of a page that the kernel does not know it restores the first word of it.
+/// An entry as the kernel reads it. Unsupported pages become same-filled entries of their first word.
 fn for_kernel(entry: IndexEntry) -> [u8; PackedEntry::BYTES] {
     let (len_bytes, kind) = match packed_kind(entry.kind) {
         Some(kind) => (entry.len_bytes, kind),

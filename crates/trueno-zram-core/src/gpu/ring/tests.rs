@@ -1,4 +1,4 @@
-//! What the ring does with deliveries, whoever takes them.
+//! Delivery of results to any sink.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -116,7 +116,7 @@ impl<D: RingDevice> StagingWorkers<D> {
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<(usize, Piece<D>)>> {
-        // A queue is whole between any two of its operations, whatever panicked.
+        // The queue is consistent even after a panic.
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -61,7 +61,7 @@ pub(crate) enum Fault {
     DeviceLost,
     /// The call itself goes through; the next one reports it.
     IllegalAddressLater,
-    /// As `IllegalAddress`, to workers alone; and the thread that drives the ring is told before the worker.
+    /// As `IllegalAddress`, to workers alone; and the thread that drives the ring sees the loss first.
     IllegalAddressTold,
     /// The call goes through; after it no queue runs anything any more.
     Hang,
@@ -95,9 +95,9 @@ pub(super) enum Lie {
     NotPlaced,
     /// The first page starts elsewhere than at the start.
     StartsLate,
-    /// The first page has a kind that there is not.
+    /// The first page has an unknown kind.
     NoSuchKind,
-    /// The first page is as long as no page of its kind.
+    /// The first page has an impossible length for its kind.
     NoSuchLength,
 }
 
@@ -106,7 +106,7 @@ pub(super) enum Lie {
 pub(super) struct Plan {
     by_number: BTreeMap<usize, Fault>,
     always: Option<(Call, Fault)>,
-    /// After so many more calls of the kind by workers.
+    /// After the given number of calls of the kind by workers.
     of_worker: Option<(Call, usize, Fault)>,
     calls: Vec<Call>,
     fired: Vec<(Call, Fault)>,
@@ -142,7 +142,7 @@ impl Plan {
     pub(super) fn next_lie(&mut self) -> Lie {
         const ALL: [Lie; 5] = [Lie::EndsOutside, Lie::NotPlaced, Lie::StartsLate, Lie::NoSuchKind, Lie::NoSuchLength];
         self.lies += 1;
-        // Told apart by what was called before, too, so that devices made anew do not all tell the same one.
+        // The calls made before count too, so that new devices vary the lie.
         ALL[(self.lies + self.calls.len()) % ALL.len()]
     }
 
@@ -197,7 +197,7 @@ impl State {
         }
         let fault = self.faults.count(call);
         match fault {
-            Some(Fault::Panic) => panic!("told to panic in {call:?}"),
+            Some(Fault::Panic) => panic!("injected panic in {call:?}"),
             Some(Fault::IllegalAddressLater) => self.faults.later = fault,
             Some(Fault::Hang) => self.hung = [true; 3],
             Some(Fault::WrongIndex) | None => {}

@@ -26,7 +26,7 @@ pub(super) struct Host {
     len_bytes: usize,
     /// `None` while the owner has it alone.
     data: Option<Arc<Vec<u8>>>,
-    /// The worst that copies do that were not waited for, whether they have run or not.
+    /// The strongest access by pending copies, whether they have run or not.
     in_flight: Copy,
 }
 

@@ -1,4 +1,4 @@
-//! RingDevice memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
+//! Device memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
 
 use std::ops::Range;
 

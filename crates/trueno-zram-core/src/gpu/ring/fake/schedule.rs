@@ -9,15 +9,15 @@ pub(crate) enum Schedule {
     /// All that can run does, at each poll.
     #[default]
     Eager,
-    /// One operation a poll, of the first queue that has one.
+    /// One operation per poll, of the first queue that has one.
     OneByOne,
-    /// One operation a poll, of the last queue that has one.
+    /// One operation per poll, of the last queue that has one.
     LastFirst,
     /// A few operations of any queues, from a seed.
     Random(u64),
-    /// One queue runs one operation in so many polls, the others all they have.
+    /// One queue runs one operation per `n` polls, the others all they have.
     Starved(Queue, u64),
-    /// One queue runs nothing until so many slots have work queued.
+    /// One queue runs nothing until `n` slots have work queued.
     Held(Queue, usize),
 }
 

@@ -1,4 +1,4 @@
-//! That the fake notices what it is there to notice.
+//! Tests that the fake device detects misuse.
 
 use super::*;
 use crate::gpu::ring::device::PinnedMemory;

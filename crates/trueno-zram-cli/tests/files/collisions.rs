@@ -1,0 +1,34 @@
+//! Outputs of one run never overwrite each other or an input.
+
+use std::fs;
+
+use crate::support::{folder, image, run};
+
+#[test]
+fn outputs_of_the_same_name_are_refused_before_anything_is_removed() {
+    let folder = folder();
+    let root = folder.path();
+    for dir in ["a", "b", "out"] {
+        fs::create_dir(root.join(dir)).unwrap();
+    }
+    fs::write(root.join("a/f"), image(3)).unwrap();
+    fs::write(root.join("b/f"), image(5)).unwrap();
+    run(root, &["compress", "--rm", "-f", "a/f", "b/f", "--output-dir", "out"]).fails(&["f.lz4", "a/f", "b/f"]);
+    assert!(fs::read(root.join("a/f")).unwrap() == image(3) && fs::read(root.join("b/f")).unwrap() == image(5));
+    assert_eq!(fs::read_dir(root.join("out")).unwrap().count(), 0);
+    run(root, &["compress", "a/f", "b/f"]).ok();
+    run(root, &["decompress", "--rm", "-f", "a/f.lz4", "b/f.lz4", "--output-dir", "out"]).fails(&["out/f"]);
+    assert!(root.join("a/f.lz4").exists() && root.join("b/f.lz4").exists());
+    run(root, &["compress", "-f", "a/f", "a/f"]).fails(&["a/f.lz4"]);
+}
+
+#[test]
+fn an_output_that_is_another_input_is_refused() {
+    let folder = folder();
+    let root = folder.path();
+    fs::write(root.join("x"), image(3)).unwrap();
+    fs::write(root.join("x.lz4"), b"something else").unwrap();
+    run(root, &["compress", "-f", "--rm", "x", "x.lz4"]).fails(&["x.lz4", "is an input"]);
+    assert!(fs::read(root.join("x")).unwrap() == image(3));
+    assert_eq!(fs::read(root.join("x.lz4")).unwrap(), b"something else");
+}

@@ -13,7 +13,9 @@ use packed::Packed;
 use support::{assert_decodes, is_same_filled};
 use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::packed::PageKind;
-use trueno_gpu::kernels::zstd::{Mode, TableStores, ZstdWarpCompressKernel, encode::reference};
+use trueno_gpu::kernels::zstd::{
+    Mode, TableStores, ZstdWarpCompressKernel, ZstdWarpDecompressKernel, encode::reference,
+};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
@@ -195,4 +197,21 @@ fn every_shape_gives_the_same_bytes() {
     let wide = ZstdWarpCompressKernel::new(1000).with_target(trueno_gpu::Target::SM_90).with_warps_per_block(28);
     compress_and_check(&wide, &pages, LaneOrder::Ascending);
     compress_and_check(&ZstdWarpCompressKernel::new(1000).with_warps_per_block(1), &pages, LaneOrder::Descending);
+}
+
+#[test]
+fn the_decompression_kernel_restores_the_pages() {
+    let mut generator = Generator::new(87);
+    let generated = (0..40).map(|_| generator.page());
+    let pages: Vec<Page> = corpus::all_pages().step_by(17).copied().chain(generated).collect();
+    for mode in MODES {
+        let kernel = ZstdWarpCompressKernel::new(1000).with_mode(mode);
+        let run = kernel.interpret(&pages, |launch| launch).unwrap_or_else(|fault| panic!("{fault}"));
+        let mut restored = vec![[0xee; PAGE_SIZE]; pages.len()];
+        let decompressor = ZstdWarpDecompressKernel::new(1000);
+        let statuses = decompressor.interpret(&run.packed, &run.index, &mut restored, |launch| launch);
+        let statuses = statuses.unwrap_or_else(|fault| panic!("{fault}")).status;
+        assert!(statuses.iter().all(|byte| *byte == 0), "{mode:?}: every page is restored");
+        assert!(restored == pages, "{mode:?}");
+    }
 }

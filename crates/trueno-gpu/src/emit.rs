@@ -5,7 +5,9 @@ mod operand;
 
 use crate::inst::Op;
 use crate::ir::shared::GRANTED_ALIGN;
-use crate::ir::{AtomOp, BoolOp, Branch, FenceScope, Inst, KernelIr, LabelId, LoadHint, Operand, ParamTy, PredUse};
+use crate::ir::{
+    AtomOp, BoolOp, Branch, FenceScope, Inst, KernelIr, LabelId, LoadHint, Operand, ParamTy, PredUse, ReduxOp,
+};
 use crate::ir::{Stmt, StoreHint};
 use crate::ir::{VoteMode, loop_tail_test};
 use crate::target::Target;
@@ -339,6 +341,17 @@ impl<'a> Emitter<'a> {
             Inst::MatchAny { dst, src, class, mask } => {
                 let kind = if *class == RegClass::B64 { "b64" } else { "b32" };
                 format!("{name}.{kind} {}, {}, {}", self.reg(*dst), self.operand(*src, *class, kind), word(*mask))
+            }
+            Inst::Redux { op, dst, src, mask } => {
+                let (op, kind) = match op {
+                    ReduxOp::Add => ("add", "u32"),
+                    ReduxOp::Min => ("min", "u32"),
+                    ReduxOp::Max => ("max", "u32"),
+                    ReduxOp::And => ("and", "b32"),
+                    ReduxOp::Or => ("or", "b32"),
+                    ReduxOp::Xor => ("xor", "b32"),
+                };
+                format!("{name}.{op}.{kind} {}, {}, {}", self.reg(*dst), word(*src), word(*mask))
             }
             Inst::ActiveMask { dst } => format!("{name} {}", self.reg(*dst)),
             Inst::BarWarp { mask } => format!("{name} {}", word(*mask)),

@@ -4,7 +4,9 @@ mod support;
 
 use support::assemble;
 use trueno_gpu::inst::Op;
-use trueno_gpu::ir::{AtomOp, FenceScope, Few, Inst, KernelIr, LoadHint, Operand, RegId, RegInfo, Stmt, StoreHint};
+use trueno_gpu::ir::{
+    AtomOp, FenceScope, Few, Inst, KernelIr, LoadHint, Operand, ReduxOp, RegId, RegInfo, Stmt, StoreHint,
+};
 use trueno_gpu::{Element, KernelBuilder, PtxVersion, RegClass, Target};
 
 /// All rows of the table in one kernel. `constant` says whether the last source is a constant.
@@ -199,6 +201,18 @@ fn warp_operations() {
     k.sync_block();
     for scope in [FenceScope::Block, FenceScope::Device, FenceScope::System] {
         k.fence(scope);
+    }
+    assemble(&k.finish().expect("valid"));
+}
+
+#[test]
+fn warp_reductions() {
+    let k = KernelBuilder::new("redux").with_target(Target::SM_80);
+    let out = k.param_ptr::<u32>("out").index(k.thread_id());
+    let lane = k.lane_id();
+    for op in [ReduxOp::Add, ReduxOp::Min, ReduxOp::Max, ReduxOp::And, ReduxOp::Or, ReduxOp::Xor] {
+        out.store(lane.redux(op));
+        k.if_(lane.lt(16u32), || out.at(1).store(k.members(0xffffu32).redux(lane, op)));
     }
     assemble(&k.finish().expect("valid"));
 }

@@ -142,6 +142,11 @@ impl KernelBuilder {
         Ok(self.close()?.rewritten(fold::simplify))
     }
 
+    /// Returns the target's SM, for kernels that have another way where an instruction is missing.
+    pub(crate) fn target_sm(&self) -> u32 {
+        self.state.borrow().target.sm
+    }
+
     /// Returns the kernel as written, validated.
     fn close(self) -> Result<ValidKernel, ValidateError> {
         let mut state = self.state.into_inner();

@@ -1,7 +1,7 @@
 //! Warp operations, barriers and special registers.
 
 use super::KernelBuilder;
-use crate::ir::{self, FenceScope, Inst, ShflMode, SpecialReg, VoteMode};
+use crate::ir::{self, FenceScope, Inst, ReduxOp, ShflMode, SpecialReg, VoteMode};
 use crate::types::{RegClass, Scalar, Value, Word};
 use crate::value::{Operand, Pred, Reg};
 
@@ -206,6 +206,22 @@ impl<'k> Members<'k> {
         let src = value.lower(self.k);
         let dst = self.k.fresh();
         self.k.push(Inst::MatchAny { dst: dst.id, src, class, mask: self.mask });
+        dst
+    }
+
+    /// The values of all members, combined. Needs an SM of 80 or newer.
+    ///
+    /// ```
+    /// # use trueno_gpu::{Target, ir::ReduxOp};
+    /// # let k = trueno_gpu::KernelBuilder::new("doc").with_target(Target::SM_80);
+    /// let largest = k.members(u32::MAX).redux(k.lane_id(), ReduxOp::Max);
+    /// # let _ = largest;
+    /// ```
+    #[must_use]
+    pub fn redux(self, value: Reg<'k, u32>, op: ReduxOp) -> Reg<'k, u32> {
+        let src = value.lower(self.k);
+        let dst = self.k.fresh();
+        self.k.push(Inst::Redux { op, dst: dst.id, src, mask: self.mask });
         dst
     }
 
@@ -421,6 +437,22 @@ impl<'k> Reg<'k, u64> {
     #[must_use]
     pub fn shfl(self, lane: impl Operand<'k, u32>) -> Self {
         self.lo().shfl(lane).pack(self.hi().shfl(lane))
+    }
+}
+
+impl<'k> Reg<'k, u32> {
+    /// The values of all lanes, combined; uniform. Needs an SM of 80 or newer.
+    ///
+    /// ```
+    /// use trueno_gpu::{Target, ir::ReduxOp};
+    /// let k = trueno_gpu::KernelBuilder::new("doc").with_target(Target::SM_80);
+    /// let sum = k.lane_id().redux(ReduxOp::Add);
+    /// k.if_uniform(sum.eq(496), || k.sync_warp());
+    /// k.finish().unwrap();
+    /// ```
+    #[must_use]
+    pub fn redux(self, op: ReduxOp) -> Self {
+        self.k.all_lanes().redux(self, op)
     }
 }
 

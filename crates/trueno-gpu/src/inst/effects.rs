@@ -63,6 +63,7 @@ pub(super) fn info(inst: &Inst) -> Info {
         Inst::Vote { .. } => row("vote.sync", 6, 0, Always, C::Warp),
         Inst::Ballot { .. } => row("vote.sync.ballot.b32", 6, 0, Always, C::Warp),
         Inst::MatchAny { .. } => row("match.any.sync", 6, 0, Never, C::Warp),
+        Inst::Redux { .. } => Info { min_sm: 80, ..row("redux.sync", 7, 0, Always, C::Warp) },
         Inst::ActiveMask { .. } => row("activemask.b32", 6, 2, Never, C::Warp),
         Inst::BarWarp { .. } => row("bar.warp.sync", 6, 0, Pure, C::Barrier),
         Inst::BarBlock => row("bar.sync", 6, 0, Pure, C::Barrier),

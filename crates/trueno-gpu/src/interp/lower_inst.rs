@@ -118,6 +118,12 @@ impl Lowering<'_> {
                 wide: *class == B64,
                 mask: self.operand(*mask, B32)?,
             },
+            Inst::Redux { op, dst, src, mask } => Code::Redux {
+                op: *op,
+                dst: self.reg(*dst, B32)?,
+                src: self.operand(*src, B32)?,
+                mask: self.operand(*mask, B32)?,
+            },
             Inst::ActiveMask { dst } => Code::ActiveMask { dst: self.reg(*dst, B32)? },
             Inst::BarWarp { mask } => Code::BarWarp { mask: self.operand(*mask, B32)? },
             Inst::BarBlock => {

@@ -6,7 +6,7 @@
 //! When no lane is left, the step names where to continue (`skip`): the end of the innermost frame.
 
 use crate::inst::{CountKind, L32, L64, Mask};
-use crate::ir::{AtomOp, BoolOp, Path, SharedLayout, ShflMode, VoteMode};
+use crate::ir::{AtomOp, BoolOp, Path, ReduxOp, SharedLayout, ShflMode, VoteMode};
 use crate::types::{MemTy, RegClass};
 
 /// Index into the register file of the operand's class.
@@ -210,6 +210,12 @@ pub(super) enum Code {
         dst: Slot,
         src: Slot,
         wide: bool,
+        mask: Slot,
+    },
+    Redux {
+        op: ReduxOp,
+        dst: Slot,
+        src: Slot,
         mask: Slot,
     },
     ActiveMask {

@@ -269,6 +269,7 @@ impl Warp {
                 Code::Vote { mode, dst, src, mask } => self.vote(cx, mode, dst, src, mask, exec)?,
                 Code::Ballot { dst, src, mask } => self.ballot(cx, dst, src, mask, exec)?,
                 Code::MatchAny { dst, src, wide, mask } => self.match_any(cx, dst, src, wide, mask, exec)?,
+                Code::Redux { op, dst, src, mask } => self.redux(cx, op, dst, src, mask, exec)?,
                 Code::BarWarp { mask } => self.warp_barrier(cx, mask, exec)?,
                 Code::BarBlock => {
                     if exec != ALL {

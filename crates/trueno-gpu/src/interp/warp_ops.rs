@@ -6,7 +6,7 @@ use super::program::{Cond, ShflOp, Slot};
 use super::traffic::bits;
 use super::warp::{ALL, Context, Warp};
 use crate::inst::{L32, shfl_source};
-use crate::ir::VoteMode;
+use crate::ir::{ReduxOp, VoteMode};
 use crate::types::RegClass;
 
 /// The lanes that take part in a warp operation.
@@ -138,6 +138,25 @@ impl Warp {
             let same = bits(groups[lane]).filter(|&other| values[other] == values[lane]);
             result[lane] = same.fold(0, |set, other| set | 1 << other);
         }
+        self.w.set(dst, exec, &result);
+        Ok(())
+    }
+
+    pub(super) fn redux(&mut self, cx: &Context<'_>, op: ReduxOp, dst: Slot, src: Slot, mask: Slot, exec: u32) -> Step {
+        self.need(RegClass::B32, src, exec, cx.program)?;
+        let members = self.operation(cx, mask, exec)?;
+        let values = &self.w.value[src as usize];
+        let combine: fn(u32, u32) -> u32 = match op {
+            ReduxOp::Add => u32::wrapping_add,
+            ReduxOp::Min => u32::min,
+            ReduxOp::Max => u32::max,
+            ReduxOp::And => |a, b| a & b,
+            ReduxOp::Or => |a, b| a | b,
+            ReduxOp::Xor => |a, b| a ^ b,
+        };
+        let result = Self::by_group(&members, exec, |group| {
+            bits(group).map(|lane| values[lane]).reduce(combine).unwrap_or_default()
+        });
         self.w.set(dst, exec, &result);
         Ok(())
     }

@@ -211,6 +211,32 @@ pub enum ShflMode {
     Bfly,
 }
 
+/// How a warp reduction combines values, which are unsigned.
+///
+/// ```
+/// use trueno_gpu::{KernelBuilder, Target, ir::{Inst, ReduxOp, Stmt}};
+/// let k = KernelBuilder::new("doc").with_target(Target::SM_80);
+/// let sum = k.lane_id().redux(ReduxOp::Add); // 496
+/// # let _ = sum;
+/// let Stmt::Inst { inst: Inst::Redux { op, .. }, .. } = k.finish().unwrap().body[1] else { unreachable!() };
+/// assert_eq!(op, ReduxOp::Add);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReduxOp {
+    /// Sum, modulo 2^32.
+    Add,
+    /// Smallest.
+    Min,
+    /// Largest.
+    Max,
+    /// Bits set in all.
+    And,
+    /// Bits set in any.
+    Or,
+    /// Bits set in an odd number.
+    Xor,
+}
+
 /// The question that a vote answers about the lanes' predicates.
 ///
 /// ```
@@ -430,6 +456,17 @@ pub enum Inst {
         src: Operand,
         /// Its class: B32 or B64.
         class: RegClass,
+        /// Member lanes.
+        mask: Operand,
+    },
+    /// `dst` = the values of all members, combined.
+    Redux {
+        /// How two values are combined.
+        op: ReduxOp,
+        /// Destination (B32).
+        dst: RegId,
+        /// The lane's value, unsigned.
+        src: Operand,
         /// Member lanes.
         mask: Operand,
     },

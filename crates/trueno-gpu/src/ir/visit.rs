@@ -23,6 +23,7 @@ macro_rules! visit_defs {
             | Self::Vote { dst, .. }
             | Self::Ballot { dst, .. }
             | Self::MatchAny { dst, .. }
+            | Self::Redux { dst, .. }
             | Self::ActiveMask { dst } => $f(dst),
             Self::Load { dst, .. } => dst.$iter().for_each($f),
             Self::Atomic { dst, .. } => dst.$iter().for_each($f),
@@ -84,6 +85,10 @@ macro_rules! visit_uses {
             }
             Self::MatchAny { src, class, mask, .. } => {
                 $operand!(src, *class);
+                $operand!(mask, RegClass::B32);
+            }
+            Self::Redux { src, mask, .. } => {
+                $operand!(src, RegClass::B32);
                 $operand!(mask, RegClass::B32);
             }
             Self::BarWarp { mask } => $operand!(mask, RegClass::B32),
@@ -167,6 +172,7 @@ impl Inst {
             | Self::Vote { mask, .. }
             | Self::Ballot { mask, .. }
             | Self::MatchAny { mask, .. }
+            | Self::Redux { mask, .. }
             | Self::BarWarp { mask } => Some(*mask),
             _ => None,
         }

@@ -1,8 +1,10 @@
 //! The kernels, one small example ([`SameFillKernel`]), and the [`Kernel`] trait that launchers use.
 
+mod copy;
 mod lane_rule;
 pub mod lz4;
 pub mod packed;
+mod reduce;
 mod same_fill;
 mod scan;
 mod window;
@@ -94,6 +96,7 @@ pub struct Budget {
 #[must_use]
 pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     use lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
+    use zstd::ZstdWarpCompressKernel;
 
     const MAX_PAGES: u32 = 65_536;
     let mut shapes: Vec<(String, Box<dyn Kernel>)> = vec![
@@ -115,6 +118,17 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("lz4_decompress".into(), Box::new(kernel)));
     shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
+    for (mode, mode_name) in [(zstd::Mode::Fast, "fast"), (zstd::Mode::Ratio, "ratio")] {
+        for (stores, stores_name) in
+            [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
+        {
+            let kernel = ZstdWarpCompressKernel::new(MAX_PAGES).with_mode(mode).with_table_stores(stores);
+            let name = format!("zstd_compress_{mode_name}_{stores_name}");
+            let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
+            shapes.push((name.clone(), Box::new(kernel)));
+            shapes.push((format!("{name}_28_warps"), Box::new(wide)));
+        }
+    }
     let kernel = zstd::ZstdWarpDecompressKernel::new(MAX_PAGES);
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("zstd_decompress".into(), Box::new(kernel)));

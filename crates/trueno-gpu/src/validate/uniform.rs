@@ -240,10 +240,12 @@ impl Flow<'_> {
                     if reached == Level::Lane { (Level::Lane, own()) } else { (Level::Warp, own()) }
                 }
                 // The result is the same only for the lanes of the mask.
-                Inst::Vote { .. } | Inst::Ballot { .. } if !is_full(inst) || reached == Level::Lane => {
+                Inst::Vote { .. } | Inst::Ballot { .. } | Inst::Redux { .. }
+                    if !is_full(inst) || reached == Level::Lane =>
+                {
                     (Level::Lane, own())
                 }
-                Inst::Vote { .. } | Inst::Ballot { .. } => (Level::Warp, own()),
+                Inst::Vote { .. } | Inst::Ballot { .. } | Inst::Redux { .. } => (Level::Warp, own()),
                 _ => (Level::Block, own()),
             },
         })

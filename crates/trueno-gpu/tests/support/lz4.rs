@@ -1,25 +1,14 @@
 //! Runs the LZ4 kernels in the interpreter.
 
+#[path = "packed.rs"]
+mod packed;
+
+#[allow(unused_imports)]
+pub(crate) use packed::{Packed, whole_index};
 use trueno_gpu::interp::{Fault, LaneOrder, Report};
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page};
-
-/// A packed batch.
-pub(crate) struct Packed {
-    pub(crate) index: Vec<PackedEntry>,
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) report: Report,
-}
-
-impl Packed {
-    /// Returns the kind and bytes of a page.
-    pub(crate) fn page(&self, page: usize) -> (PageKind, &[u8]) {
-        let entry = self.index[page];
-        let start = usize::try_from(entry.offset_bytes()).expect("small");
-        (entry.kind(), &self.bytes[start..start + usize::from(entry.len_bytes())])
-    }
-}
 
 pub(crate) fn compress(kernel: &Lz4WarpCompressKernel, pages: &[Page], order: LaneOrder) -> Result<Packed, Fault> {
     compress_on(2, kernel, pages, order)
@@ -33,26 +22,7 @@ pub(crate) fn compress_on(
     order: LaneOrder,
 ) -> Result<Packed, Fault> {
     let run = kernel.interpret(pages, |launch| launch.threads(threads).lane_order(order))?;
-    let (index, end) = whole_index(&run.index);
-    assert!(
-        run.written[..end].iter().all(|written| *written) && !run.written[end..].contains(&true),
-        "exactly the packed bytes are written"
-    );
-    Ok(Packed { index, bytes: run.packed[..end].to_vec(), report: run.report })
-}
-
-/// Returns the index that the compressor wrote and the end of the packed pages. Checks that the index is complete and
-/// the pages lie in order, without gaps except for alignment.
-pub(crate) fn whole_index(bytes: &[u8]) -> (Vec<PackedEntry>, usize) {
-    let entries = bytes.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
-    let index: Vec<_> = entries.collect();
-    let mut end = 0;
-    for (page, entry) in index.iter().enumerate() {
-        assert!(entry.is_placed(), "page {page}");
-        assert_eq!(entry.offset_bytes(), end, "page {page}");
-        end += u64::from(entry.len_bytes()).next_multiple_of(16);
-    }
-    (index, usize::try_from(end).expect("small"))
+    Ok(Packed::check(run))
 }
 
 /// Returns the status and content of each page that a decompressor restored. Any stray access would be a fault.

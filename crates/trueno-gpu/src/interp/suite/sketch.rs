@@ -46,10 +46,15 @@ pub(crate) fn global(base: RegId, offset: i32) -> MemAddr {
 
 impl Sketch {
     pub(crate) fn new(name: &str, warps_per_block: u32) -> Self {
+        Self::for_target(name, warps_per_block, Target::default())
+    }
+
+    /// A kernel of instructions that not all targets have.
+    pub(crate) fn for_target(name: &str, warps_per_block: u32, target: Target) -> Self {
         let pointer = |name: &str| ParamInfo { name: name.to_owned(), ty: ParamTy::Pointer(MemTy::U8) };
         let ir = KernelIr {
             name: name.replace(|c: char| !c.is_ascii_alphanumeric(), "_"),
-            target: Target::default(),
+            target,
             warps_per_block,
             min_blocks_per_sm: None,
             params: vec![pointer("input"), pointer("output")],

@@ -3,13 +3,15 @@
 use super::sketch::{FULL, Sketch, imm, is, reg};
 use super::{SuiteCase, words};
 use crate::inst::Op;
-use crate::ir::{Branch, Inst, Operand, ShflMode, SpecialReg, VoteMode};
+use crate::ir::{Branch, Inst, Operand, ReduxOp, ShflMode, SpecialReg, VoteMode};
+use crate::target::Target;
 use crate::types::RegClass;
 
 pub(super) fn cases() -> Vec<SuiteCase> {
     let mut cases = shuffles();
     cases.extend([votes(), ballot(), match_any(RegClass::B32), match_any(RegClass::B64), partial_members()]);
     cases.push(active_mask());
+    cases.push(redux());
     cases.extend(specials());
     cases
 }
@@ -124,6 +126,38 @@ fn match_any(class: RegClass) -> SuiteCase {
     };
     let sets = [0x4924_9249, 0x9249_2492, 0x2492_4924];
     case(name, k, input, &[lanes(|lane| sets[lane as usize % 3])])
+}
+
+/// All operations, among all lanes and, inside a branch, among the even ones. The values tell signed from unsigned, and a
+/// wrapping sum from a saturating one.
+fn redux() -> SuiteCase {
+    const OPS: [ReduxOp; 6] = [ReduxOp::Add, ReduxOp::Min, ReduxOp::Max, ReduxOp::And, ReduxOp::Or, ReduxOp::Xor];
+    let mut k = Sketch::for_target("redux.sync", 1, Target::SM_80);
+    let value = k.argument(RegClass::B32, 0);
+    let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);
+    let even = k.op(Op::SetpEqU32, &[reg(odd), imm(0)]);
+    for (n, op) in (0..).zip(OPS) {
+        let all = k.def(RegClass::B32, |dst| Inst::Redux { op, dst, src: reg(value), mask: FULL });
+        k.result(all, n * 256);
+        let some = k.var(RegClass::B32);
+        k.inst(Sketch::op_into(some, Op::Mov32, &[imm(9)]));
+        let among_even = Inst::Redux { op, dst: some, src: reg(value), mask: imm(0x5555_5555) };
+        k.if_else(is(even), Branch::Divergent, |k| k.inst(among_even), |_| {});
+        k.result(some, n * 256 + 128);
+    }
+    // Lane n has n + 2, but lane 0 has 0x8000_0003 and lane 31 has 0xffff_ffff.
+    let input = words([0x8000_0003].into_iter().chain(3..33).chain([u32::MAX]));
+    // 3 to 32 sum to 525, and their exclusive or is 3 ^ 32. Lane 31 takes 1 from the sum.
+    let everyone = [0x8000_0003 + 525 - 1, 3, u32::MAX, 0, u32::MAX, 0x8000_0003 ^ 3 ^ 32 ^ u32::MAX];
+    // The even lanes from 2 on have 4, 6, ... 32, which sum to 270.
+    // 4 ^ 6 ^ ... ^ 30 is 2 times 2 ^ 3 ^ ... ^ 15, which is 1.
+    let evens = [0x8000_0003 + 270, 4, 0x8000_0003, 0, 0x8000_003f, 0x8000_0003 ^ 2 ^ 32];
+    let arrays: Vec<[u32; 32]> = everyone
+        .into_iter()
+        .zip(evens)
+        .flat_map(|(all, some)| [[all; 32], lanes(|lane| if lane % 2 == 0 { some } else { 9 })])
+        .collect();
+    case("redux.sync", k, input, &arrays)
 }
 
 /// Operations of the even lanes only, inside a branch, with their mask.

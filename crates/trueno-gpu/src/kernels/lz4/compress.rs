@@ -147,7 +147,8 @@ fn build(k: &KernelBuilder, mode: Mode, stores: TableStores) {
     let records = batch.warp_scratch(SCRATCH_BYTES_PER_WARP);
     let ws = Workspace { k, lane: batch.lane, page, table, records };
     // The block takes the table's place: the records are complete when the encoder starts.
-    let buffers = Buffers { page, staging: table, aside: records.byte_offset(RECORDS_BYTES.cast_signed()) };
+    let buffers =
+        Buffers { page, staging: table, aside: records.byte_offset(RECORDS_BYTES.cast_signed()), aside_pages: 1 };
     batch.compress_pages(PageKind::Lz4, &buffers, |loaded| {
         store_and_clear_table(ws, loaded);
         k.sync_warp();

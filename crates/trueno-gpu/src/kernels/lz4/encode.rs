@@ -2,6 +2,7 @@
 
 use super::find::{RECORD_BYTES, Workspace};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
+use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
 use crate::{Pred, Reg, Var};
 
@@ -98,7 +99,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
         let token = (staging + written).shared::<u8>();
         k.when(lane.eq(0)).store(token, run.min(RUN_MASK) << 4);
         k.when(lane.lt(ext)).store(token.byte_add(lane).at(1), (run - RUN_MASK - lane * 255).min(255u32));
-        copy_by_warp(ws, page + carried, staging + written + 1 + ext, run);
+        copy_by_warp(k, lane, page + carried, staging + written + 1 + ext, run);
         len.set(block_len);
     });
     len
@@ -179,22 +180,7 @@ fn write<'k>(ws: Workspace<'k>, s: &Sequence<'k>, place: Reg<'k, u32>) {
         || {
             let owner = (runs & (0 - runs)).bfind();
             runs.set(runs & (runs - 1));
-            copy_by_warp(ws, s.literals.shfl(owner), literals_at.shfl(owner), s.literal_len.shfl(owner));
+            copy_by_warp(k, ws.lane, s.literals.shfl(owner), literals_at.shfl(owner), s.literal_len.shfl(owner));
         },
     );
-}
-
-/// Copies bytes in shared memory, 32 per step. `len` is uniform and not 0.
-fn copy_by_warp<'k>(ws: Workspace<'k>, from: Reg<'k, u32>, to: Reg<'k, u32>, len: Reg<'k, u32>) {
-    let Workspace { k, lane, .. } = ws;
-    let base = k.var(0u32);
-    let byte = k.var_arbitrary::<u32>();
-    k.do_while_uniform(|| {
-        let at = base + lane;
-        let inside = at.lt(len);
-        k.when(inside).load(byte, (from + at).shared::<u8>());
-        k.when(inside).store((to + at).shared::<u8>(), byte);
-        base.set(base + 32);
-        base.lt(len)
-    });
 }

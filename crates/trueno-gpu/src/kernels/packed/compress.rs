@@ -1,14 +1,14 @@
 //! Compresses a batch into packed pages, with any algorithm that compresses one page per warp.
 
 use super::entry::kind_code;
-use super::look_back::Packer;
+use super::look_back::{Packer, Ring};
 use super::{FILL_WORD_BYTES, PACK_ALIGN_BYTES, PAGE_BYTES, PAGE_STEPS, STEP_BYTES, for_each_page};
 use crate::ir::LoadHint;
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 use trueno_page::PageKind;
 
-/// Scratch memory that each warp needs besides its algorithm's own: one page set aside until its place is known.
+/// Scratch memory for a page that is set aside until its place is known.
 pub(in crate::kernels) const SET_ASIDE_BYTES: u32 = PAGE_BYTES;
 
 /// The parameters of a compression kernel, and the warp's place in the grid.
@@ -30,8 +30,11 @@ pub(in crate::kernels) struct Buffers<'k> {
     pub(in crate::kernels) page: Reg<'k, u32>,
     /// Shared address of the compressed bytes.
     pub(in crate::kernels) staging: Reg<'k, u32>,
-    /// Global memory of [`SET_ASIDE_BYTES`].
+    /// Global memory of [`SET_ASIDE_BYTES`] for each page that can be set aside.
     pub(in crate::kernels) aside: Addr<'k, Global, u32>,
+    /// How many pages a warp can set aside: a power of two up to 32. The more the time that pages take differs, the more
+    /// it takes until no warp waits.
+    pub(in crate::kernels) aside_pages: u32,
 }
 
 impl<'k> CompressBatch<'k> {
@@ -76,12 +79,14 @@ impl<'k> CompressBatch<'k> {
             index: self.index,
             output: self.output.step(lane, PACK_ALIGN_BYTES),
             aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
+            ring: (buffers.aside_pages > 1).then(|| Ring { places: buffers.aside_pages, next: k.var(0u32) }),
             page: k.var(0u32).named("aside_page"),
             entry: k.var(0u32).named("aside_entry"),
         };
         let lane_input = self.input.step(lane, PACK_ALIGN_BYTES);
         for_each_page(k, lane, self.next_page, self.pages, |number| {
-            let loaded = LoadedPage::load(lane_input.step(number, PAGE_BYTES));
+            let pieces = load_pieces(lane_input.step(number, PAGE_BYTES));
+            let loaded = LoadedPage { pieces, input: self.input, number, lane };
             let len = k.var(FILL_WORD_BYTES);
             let held_as = k.var(kind_code(PageKind::SameFilled));
             let bytes = k.var(buffers.staging);
@@ -100,20 +105,24 @@ impl<'k> CompressBatch<'k> {
             // The next page overwrites what the lanes have just read.
             k.sync_warp();
         });
-        packer.settle();
+        packer.finish();
     }
 }
 
 /// A page in the registers of a warp: each lane holds 16 bytes of every 512.
 pub(in crate::kernels) struct LoadedPage<'k> {
     pub(in crate::kernels) pieces: Vec<[Reg<'k, u32>; 4]>,
+    input: Addr<'k, Global, u32>,
+    number: Reg<'k, u32>,
+    lane: Reg<'k, u32>,
 }
 
 impl<'k> LoadedPage<'k> {
-    fn load(from: Addr<'k, Global, u32>) -> Self {
-        let step = STEP_BYTES.cast_signed();
-        let piece = |i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent);
-        Self { pieces: (0..PAGE_STEPS).map(piece).collect() }
+    /// Loads the page again, for an algorithm that has no room to keep it. The address is computed anew, so that it takes no
+    /// register meanwhile.
+    pub(in crate::kernels) fn load_again(&self) -> Self {
+        let nth_16_bytes = self.number.mad(PAGE_BYTES / PACK_ALIGN_BYTES, self.lane);
+        Self { pieces: load_pieces(self.input.step(nth_16_bytes, PACK_ALIGN_BYTES)), ..*self }
     }
 
     /// Whether all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
@@ -131,4 +140,10 @@ impl<'k> LoadedPage<'k> {
         });
         !*differs
     }
+}
+
+/// Loads a lane's 16 bytes of every 512 of a page.
+fn load_pieces(from: Addr<'_, Global, u32>) -> Vec<[Reg<'_, u32>; 4]> {
+    let step = STEP_BYTES.cast_signed();
+    (0..PAGE_STEPS).map(|i| from.byte_offset(step * i).load_vec_with(LoadHint::NonCoherent)).collect()
 }

@@ -2,13 +2,14 @@
 //! any order.
 //!
 //! The place of a page is the sum of the sizes before it. A warp publishes the size of a compressed page at once, sets
-//! the page aside in scratch memory, and compresses the next one. By then the sizes before the first page are almost
-//! always known, and the warp moves it to its place. To find the place, the warp looks back over the index, 32 entries
+//! the page aside in scratch memory, and compresses the next one, or several more. By then the sizes before the first
+//! page are almost always known, and the warp moves it to its place. How many pages a warp can set aside depends on how
+//! much longer than others a page can take: a warp without room waits for the slowest page. To find the place, the warp looks back over the index, 32 entries
 //! at a time, to the nearest page whose place is known, and adds the sizes from there. Running warps draw pages in
 //! order, so the earliest page without a place never waits, and no page waits forever.
 
-use super::STEP_BYTES;
 use super::entry::{KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_SHIFT, STATE_SIZED};
+use super::{SET_ASIDE_BYTES, STEP_BYTES};
 use crate::ir::{LoadHint, StoreHint};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
@@ -20,45 +21,105 @@ pub(super) struct Packer<'k> {
     pub(super) index: Addr<'k, Global, u64>,
     /// The packed output, at the lane's first 16 bytes.
     pub(super) output: Addr<'k, Global, u32>,
-    /// The page set aside, at the lane's first 16 bytes.
+    /// The first page set aside, at the lane's first 16 bytes.
     pub(super) aside: Addr<'k, Global, u32>,
-    /// Number of the page set aside.
+    /// The places of several pages that are set aside; `None` if there is room for one.
+    pub(super) ring: Option<Ring<'k>>,
+    /// Number of the page set aside: in the lane of its place in a ring, otherwise in all lanes.
     pub(super) page: Var<'k, u32>,
-    /// High half of its index entry, without the state; 0 if no page is set aside.
+    /// High half of its index entry, without the state; 0 if no page is set aside. Likewise.
     pub(super) entry: Var<'k, u32>,
 }
 
+/// Places in turn: a page takes the place of the one that was set aside first.
+pub(super) struct Ring<'k> {
+    /// A power of two up to 32.
+    pub(super) places: u32,
+    /// The next place; uniform.
+    pub(super) next: Var<'k, u32>,
+}
+
+impl Ring<'_> {
+    fn advance(&self) {
+        self.next.set((self.next + 1) & (self.places - 1));
+    }
+}
+
+/// A page set aside.
+struct Aside<'k> {
+    page: Reg<'k, u32>,
+    entry: Reg<'k, u32>,
+    /// The page's bytes, at the lane's first 16.
+    bytes: Addr<'k, Global, u32>,
+}
+
 impl<'k> Packer<'k> {
-    /// Publishes a page's length and kind, moves the page set aside earlier to its place, and sets this one aside from
-    /// shared memory at `bytes`.
+    /// Publishes a page's length and kind, moves the page that was set aside first to its place if there is no room for
+    /// another, and sets this one aside from shared memory at `bytes`.
     pub(super) fn hand_over(&self, page: Reg<'k, u32>, len: Reg<'k, u32>, kind: Reg<'k, u32>, bytes: Reg<'k, u32>) {
         let k = self.k;
         k.section("make the size known");
         let entry = len | (kind << KIND_SHIFT);
         self.announce(page, k.value(0u32), entry, STATE_SIZED);
-        self.settle();
+        let oldest = self.oldest();
+        self.settle(&oldest);
         k.section("set the page aside");
         let from = (bytes + self.lane * 16).shared::<u32>();
         self.move_bytes(len, |at, inside| {
             let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
             k.when(inside).load_vec(words, from.byte_add(at));
-            k.when(inside).store_vec(self.aside.byte_add(at.to_u64()), words);
+            k.when(inside).store_vec(oldest.bytes.byte_add(at.to_u64()), words);
         });
-        self.page.set(page);
-        self.entry.set(entry);
+        match &self.ring {
+            None => {
+                self.page.set(page);
+                self.entry.set(entry);
+            }
+            Some(ring) => {
+                let here = self.lane.eq(ring.next);
+                k.when(here).set(self.page, page);
+                k.when(here).set(self.entry, entry);
+                ring.advance();
+            }
+        }
     }
 
-    /// Moves the page set aside, if there is one, to its place.
-    pub(super) fn settle(&self) {
+    /// Moves all pages that are set aside to their places.
+    pub(super) fn finish(&self) {
         let k = self.k;
-        k.if_uniform(self.entry.ne(0), || {
-            let place = self.look_back();
-            self.announce(*self.page, place, *self.entry, STATE_PLACED);
+        let Some(ring) = &self.ring else { return self.settle(&self.oldest()) };
+        let left = k.var(ring.places);
+        k.do_while_uniform(|| {
+            self.settle(&self.oldest());
+            ring.advance();
+            left.set(left - 1);
+            left.ne(0)
+        });
+    }
+
+    /// Returns the page that was set aside first.
+    fn oldest(&self) -> Aside<'k> {
+        match &self.ring {
+            None => Aside { page: *self.page, entry: *self.entry, bytes: self.aside },
+            Some(ring) => Aside {
+                page: self.page.shfl(*ring.next),
+                entry: self.entry.shfl(*ring.next),
+                bytes: self.aside.step(*ring.next, SET_ASIDE_BYTES),
+            },
+        }
+    }
+
+    /// Moves a page set aside, if there is one, to its place.
+    fn settle(&self, aside: &Aside<'k>) {
+        let k = self.k;
+        k.if_uniform(aside.entry.ne(0), || {
+            let place = self.look_back(aside.page);
+            self.announce(aside.page, place, aside.entry, STATE_PLACED);
             k.section("move the page to its place");
             let to = self.output.step(place, PACK_ALIGN_BYTES);
-            self.move_bytes(*self.entry & LEN_MASK, |at, inside| {
+            self.move_bytes(aside.entry & LEN_MASK, |at, inside| {
                 let words = [(); 4].map(|()| k.var_arbitrary::<u32>());
-                k.when(inside).load_vec(words, self.aside.byte_add(at.to_u64()));
+                k.when(inside).load_vec(words, aside.bytes.byte_add(at.to_u64()));
                 k.when(inside).store_vec(to.byte_add(at.to_u64()), words);
             });
         });
@@ -80,11 +141,11 @@ impl<'k> Packer<'k> {
         });
     }
 
-    /// Returns the sum of the sizes of all pages before the one set aside, in units of 16 bytes; uniform.
-    fn look_back(&self) -> Reg<'k, u32> {
+    /// Returns the sum of the sizes of all pages before `page`, in units of 16 bytes; uniform.
+    fn look_back(&self, page: Reg<'k, u32>) -> Reg<'k, u32> {
         let k = self.k;
         k.section("look back for the page's place");
-        let before = k.var(*self.page).named("before");
+        let before = k.var(page).named("before");
         let place = k.var(0u32).named("place");
         k.loop_uniform(|searching| {
             // Treat the start of the batch as an empty page at place 0.

@@ -1,5 +1,8 @@
 //! Zstandard for memory pages: one page per warp, frames in the standard format (RFC 8878).
 
 pub mod decode;
+pub mod encode;
 
+pub use super::lz4::TableStores;
 pub use decode::ZstdWarpDecompressKernel;
+pub use encode::{Mode, ZstdWarpCompressKernel};

@@ -107,7 +107,7 @@ fn cores() -> NonZeroUsize {
 
 /// A failure to start the threads is not remembered: the next call tries again.
 fn shared(pool: &Mutex<Option<Arc<ThreadPool>>>, threads: NonZeroUsize) -> Result<Arc<ThreadPool>> {
-    // The option is whole whatever panicked while the lock was held.
+    // The option is consistent even after a panic.
     let mut pool = pool.lock().unwrap_or_else(PoisonError::into_inner);
     match &*pool {
         Some(pool) => Ok(Arc::clone(pool)),

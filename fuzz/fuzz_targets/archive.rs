@@ -55,7 +55,8 @@ fn read_stream(bytes: &[u8]) -> Option<(Vec<u8>, IndexVerdict)> {
 /// All pages; `None` if there is no index, or any error.
 fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??;
-    let names: Vec<String> = archive.sections().into_iter().flatten().map_while(|section| Some(section.ok()?.name)).collect();
+    let names: Vec<String> =
+        archive.sections().into_iter().flatten().map_while(|section| Some(section.ok()?.name)).collect();
     for name in names {
         let _ = archive.section(&name, 1 << 20);
     }

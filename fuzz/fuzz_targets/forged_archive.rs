@@ -92,7 +92,8 @@ fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
 /// An archive of pages of every form; of two groups if the mode says so.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
     let options = WriteOptions { content_len: None, block_checksums: mode & 1 != 0, content_checksum: false };
-    let noise: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i * i * 31 >> 3).to_le_bytes()[0] ^ (i >> 4).to_le_bytes()[0]);
+    let noise: [u8; PAGE_SIZE] =
+        std::array::from_fn(|i| ((i * i * 31) >> 3).to_le_bytes()[0] ^ (i >> 4).to_le_bytes()[0]);
     let half = page_from(&data[data.len() / 2..]);
     let pages = [page_from(data), noise, half, [7; PAGE_SIZE], half, noise, page_from(&[data, b"x"].concat())];
     let rounds = if mode & 2 == 0 { 2 } else { 150 };

@@ -24,6 +24,10 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    /// Returns whether a slot that has been in one state for so long means that the device hangs.
+    fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
+        waiting > time_limit
+    }
     /// Makes host memory usable here that another device of the kind may have allocated. Refused while that device may still
     /// copy from or to it.
     fn adopt(&self, memory: &mut Self::Pinned) -> GpuResult<()>;

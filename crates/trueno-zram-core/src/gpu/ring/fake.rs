@@ -277,6 +277,11 @@ impl RingDevice for FakeDevice {
         Ok(())
     }
 
+    /// Only a device that was made to hang does, however slow the machine is that runs the tests.
+    fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
+        waiting > time_limit && lock(&self.state).hung.contains(&true)
+    }
+
     fn is_reached(&self, slot: &FakeSlot, mark: Mark) -> GpuResult<bool> {
         let mut state = lock(&self.state);
         state.poll();

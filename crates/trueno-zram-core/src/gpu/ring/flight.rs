@@ -90,7 +90,7 @@ fn advance<D: RingDevice, Q: Submit<D>>(
     if slot.crossing > 0 {
         if !device.is_reached(&slot.device, mark)? {
             let timeout_ms = time_limit.as_millis();
-            let hangs = slot.waiting() > time_limit;
+            let hangs = device.hangs(slot.waiting(), time_limit);
             return if hangs { Err(GpuError::TimedOut { timeout_ms }) } else { Ok(false) };
         }
         match next {

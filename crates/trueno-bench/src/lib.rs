@@ -4,7 +4,7 @@
 //!
 //! - [`Corpus`]: real pages; same-filled ones are counted and left out.
 //! - [`Engine`]: anything measured. It compresses a batch of pages, keeps the result and restores it.
-//! - [`bench`]: CPU engines and the GPU side by side, from one thread to all.
+//! - [`mod@bench`]: CPU engines and the GPU side by side, from one thread to all.
 //! - [`pages`]: codecs alone, one page at a time in the cache.
 //! - [`kernels`]: GPU kernels on pages in device memory, beside nvCOMP.
 //! - [`pipeline`]: batches from host memory through the GPU and back, beside the bus and C lz4.

@@ -70,6 +70,9 @@ impl FileArgs {
 
     /// Refuses outputs that would overwrite each other, or an input of the same run.
     pub(crate) fn check_targets(&self, derive: impl Fn(&Path) -> Result<PathBuf, Failure>) -> Result<(), Failure> {
+        if self.files.len() < 2 {
+            return Ok(());
+        }
         let inputs: BTreeSet<PathBuf> = self.files.iter().filter_map(|file| fs::canonicalize(file).ok()).collect();
         let mut outputs = BTreeMap::new();
         for input in &self.files {

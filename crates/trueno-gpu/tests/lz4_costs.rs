@@ -1,13 +1,13 @@
 //! Costs of the LZ4 kernels per page, compared with the committed figures. These counts bound their speed on a GPU.
 //! `UPDATE_COSTS=1` rewrites the figures.
 
+#[path = "support/costs.rs"]
+mod costs;
 #[allow(dead_code)]
 #[path = "support/lz4.rs"]
 mod support;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
 
 use support::{compress_on, decompress};
 use trueno_gpu::interp::{LaneOrder, Report};
@@ -43,26 +43,5 @@ fn measure() -> BTreeMap<String, [f64; 2]> {
 
 #[test]
 fn no_kernel_costs_more_than_committed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/lz4_costs.txt");
-    let costs = measure();
-    if std::env::var_os("UPDATE_COSTS").is_some() {
-        let mut text =
-            String::from("# kernel: warp instructions and shared-memory wavefronts per page, by the interpreter\n");
-        for (kernel, [instructions, wavefronts]) in &costs {
-            writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("writing to a string cannot fail");
-        }
-        std::fs::write(&path, text).expect("the file can be written");
-    }
-    let committed = std::fs::read_to_string(&path).expect("the committed figures exist; UPDATE_COSTS=1 makes them");
-    let committed: BTreeMap<&str, Vec<f64>> = committed
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .filter(|(kernel, _)| !kernel.starts_with('#'))
-        .map(|(kernel, figures)| (kernel, figures.split(' ').map(|figure| figure.parse().expect("a number")).collect()))
-        .collect();
-    for (kernel, now) in &costs {
-        for ((now, then), what) in now.iter().zip(&committed[kernel.as_str()]).zip(["instructions", "wavefronts"]) {
-            assert!(*now <= then * ALLOWED_RISE, "{kernel}: {now:.0} {what} per page, {then} committed");
-        }
-    }
+    costs::assert_no_rise("lz4_costs.txt", "kernel", &measure(), |then| then * ALLOWED_RISE);
 }

@@ -1,13 +1,13 @@
 //! What the Zstandard kernel costs per page, in all and by section, against the committed figures. `UPDATE_COSTS=1` writes
 //! them anew.
 
+#[path = "support/costs.rs"]
+mod costs;
 #[allow(dead_code)]
 #[path = "support/packed.rs"]
 mod packed;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
 
 use packed::Packed;
 use trueno_gpu::interp::LaneOrder;
@@ -51,30 +51,8 @@ fn measure(pages: &[Page]) -> BTreeMap<String, [f64; 2]> {
 
 #[test]
 fn no_part_costs_more_than_committed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zstd_compress_costs.txt");
     let pages: Vec<Page> = corpus::all_pages().step_by(4).copied().collect();
-    let costs = measure(&pages);
-    if std::env::var_os("UPDATE_COSTS").is_some() {
-        let mut text = String::from(
-            "# kernel, part: warp instructions and shared-memory wavefronts per page, by the interpreter\n",
-        );
-        for (kernel, [instructions, wavefronts]) in &costs {
-            writeln!(text, "{kernel}: {instructions:.0} {wavefronts:.0}").expect("strings take everything");
-        }
-        std::fs::write(&path, text).expect("the file can be written");
-    }
-    let committed = std::fs::read_to_string(&path).expect("the committed figures; UPDATE_COSTS=1 makes them");
-    let committed: BTreeMap<&str, Vec<f64>> = committed
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .filter(|(kernel, _)| !kernel.starts_with('#'))
-        .map(|(kernel, figures)| (kernel, figures.split(' ').map(|figure| figure.parse().expect("a number")).collect()))
-        .collect();
-    for (kernel, now) in &costs {
-        for ((now, then), what) in now.iter().zip(&committed[kernel.as_str()]).zip(["instructions", "wavefronts"]) {
-            assert!(*now <= then * ALLOWED_RISE, "{kernel}: {now:.0} {what} per page, {then} committed");
-        }
-    }
+    costs::assert_no_rise("zstd_compress_costs.txt", "kernel, part", &measure(&pages), |then| then * ALLOWED_RISE);
 }
 
 /// Prints the cost by corpus: `TRUENO_PAGES=FILE:FILE` adds files of pages.

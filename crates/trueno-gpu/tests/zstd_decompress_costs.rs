@@ -1,13 +1,13 @@
 //! Costs of the Zstandard decompression kernel per page and section, compared with the committed figures. These counts
 //! bound its speed on a GPU. `UPDATE_COSTS=1` rewrites the figures.
 
+#[path = "support/costs.rs"]
+mod costs;
 #[allow(dead_code, unused_imports)]
 #[path = "support/zstd.rs"]
 mod support;
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::path::Path;
 
 use support::{compress, most_sequences};
 use trueno_gpu::interp::Report;
@@ -66,30 +66,9 @@ fn measure() -> BTreeMap<String, [f64; 2]> {
 
 #[test]
 fn the_kernel_costs_no_more_than_committed() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/zstd_decompress_costs.txt");
-    let costs = measure();
-    if std::env::var_os("UPDATE_COSTS").is_some() {
-        let mut text = String::from(
-            "# level of libzstd, section: warp instructions and shared-memory wavefronts a page, by the interpreter\n",
-        );
-        for (section, [instructions, wavefronts]) in &costs {
-            writeln!(text, "{section}: {instructions:.0} {wavefronts:.0}").expect("writing to a string cannot fail");
-        }
-        std::fs::write(&path, text).expect("the file can be written");
-    }
-    let committed = std::fs::read_to_string(&path).expect("the committed figures exist; UPDATE_COSTS=1 makes them");
-    let committed: BTreeMap<&str, Vec<f64>> = committed
-        .lines()
-        .filter_map(|line| line.split_once(": "))
-        .map(|(section, figures)| (section, figures.split(' ').filter_map(|figure| figure.parse().ok()).collect()))
-        .collect();
-    for (section, now) in &costs {
-        let then = committed.get(section.as_str()).expect("every section has committed figures");
-        for ((now, then), what) in now.iter().zip(then).zip(["instructions", "wavefronts"]) {
-            let limit = (then * ALLOWED_RISE).max(then + ALLOWED_INSTRUCTIONS);
-            assert!(*now <= limit, "{section}: {now:.0} {what} per page, {then} committed");
-        }
-    }
+    costs::assert_no_rise("zstd_decompress_costs.txt", "level of libzstd, section", &measure(), |then| {
+        (then * ALLOWED_RISE).max(then + ALLOWED_INSTRUCTIONS)
+    });
 }
 
 #[test]

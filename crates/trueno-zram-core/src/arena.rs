@@ -363,6 +363,12 @@ impl std::fmt::Debug for CompressedBatch {
     }
 }
 
+/// Returns the compressed length of all pages, without gaps between them.
+#[cfg(feature = "gpu")]
+pub(crate) fn held_bytes(index: &[IndexEntry]) -> u64 {
+    index.iter().map(|entry| u64::from(entry.len_bytes)).sum()
+}
+
 /// Runs `work` on a batch. If it panics, in the caller's `progress` for example, the batch is emptied: a part of it would look
 /// like a complete one.
 pub(crate) fn empty_after_panic<B, T>(batch: &mut B, empty: impl FnOnce(&mut B), work: impl FnOnce(&mut B) -> T) -> T {

@@ -43,9 +43,8 @@ pub struct CodecStats {
 }
 
 impl CodecStats {
-    pub(crate) fn add_compressed(&mut self, batch: &CompressedBatch, time: Duration) {
-        self.pages_compressed += batch.len() as u64;
-        self.bytes_out += batch.index().iter().map(|entry| u64::from(entry.len_bytes)).sum::<u64>();
+    pub(crate) fn add_compressed(&mut self, pages: usize, time: Duration) {
+        self.pages_compressed += pages as u64;
         self.compress_time_ns += nanoseconds(time);
     }
 

@@ -94,27 +94,20 @@ pub fn restore(
 pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer: &dyn Observer) -> Result<Salvaged> {
     let failed = |error| Error::archive(&input.name, error);
     let mut content_len = 0;
-    let mut count = |batch: &ContentBatch| {
+    let mut counted = |more: trueno_zram_archive::Result<bool>, batch: &ContentBatch| {
         content_len += batch.len_bytes();
         observer.progress(content_len, content_len);
+        more.map_err(failed)
     };
     let damage = match input.seekable() {
         Some(file) => {
             let mut reader = SalvageReader::open(file).map_err(failed)?;
-            decode_and_write(sink, pool, |batch| {
-                let more = reader.read_batch(batch).map_err(failed)?;
-                count(batch);
-                Ok(more)
-            })?;
+            decode_and_write(sink, pool, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
         None => {
             let mut reader = FrameReader::new(input.file()).salvaging();
-            decode_and_write(sink, pool, |batch| {
-                let more = reader.read_batch(batch).map_err(failed)?;
-                count(batch);
-                Ok(more)
-            })?;
+            decode_and_write(sink, pool, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
     };

@@ -118,7 +118,7 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("lz4_decompress".into(), Box::new(kernel)));
     shapes.push(("lz4_decompress_28_warps".into(), Box::new(wide)));
-    for (mode, mode_name) in [(zstd::Mode::Fast, "fast"), (zstd::Mode::Ratio, "ratio")] {
+    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
         for (stores, stores_name) in
             [(TableStores::ReadBack, "read_back"), (TableStores::LowestLaneWins, "lowest_lane")]
         {

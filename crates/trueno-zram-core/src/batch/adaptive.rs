@@ -55,6 +55,7 @@ pub struct BatchCompressor<D: RingDevice = Cuda> {
     /// The reason why there never was a GPU.
     why_no_gpu: Option<String>,
     last_placement: Option<Placement>,
+    /// Without `bytes_out`, which both sides count.
     stats: CodecStats,
 }
 
@@ -256,7 +257,7 @@ impl<D: RingDevice> BatchCompressor<D> {
             empty_after_panic(batch, CompressedBatch::clear, |batch| self.compress_as(plan, pages, batch, progress))
         });
         let sides = done.inspect_err(|_| batch.clear())?;
-        self.stats.add_compressed(batch, time);
+        self.stats.add_compressed(pages.len(), time);
         self.record(Direction::Compress, plan, pages.len(), time, sides);
         Ok(())
     }
@@ -435,7 +436,8 @@ impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     }
 
     fn stats(&self) -> CodecStats {
-        self.stats
+        let by_gpu = self.gpu.as_ref().map_or(0, |gpu| gpu.stats().total_bytes_out);
+        CodecStats { bytes_out: by_gpu + BatchCodec::stats(&self.cpu).bytes_out, ..self.stats }
     }
 
     fn fallback(&self) -> Option<&FallbackStats> {

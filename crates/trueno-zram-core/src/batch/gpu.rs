@@ -10,7 +10,7 @@ use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
-use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
+use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic, held_bytes};
 use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::Result;
@@ -400,7 +400,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
 
     pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &Outcome, start: Instant) -> BatchTimes {
         let times = BatchTimes::new(outcome.times, start.elapsed());
-        let held = index.iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        let held = held_bytes(index);
         self.stats.add_compressed(index.len(), held, times.total_time_ns);
         times
     }

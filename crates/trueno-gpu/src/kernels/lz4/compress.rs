@@ -116,7 +116,7 @@ impl Lz4WarpCompressKernel {
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self, blocks: u32) -> u64 {
-        u64::from(blocks) * u64::from(self.batch.warps_per_block()) * u64::from(SCRATCH_BYTES_PER_WARP)
+        self.batch.scratch_bytes(blocks, SCRATCH_BYTES_PER_WARP)
     }
 }
 

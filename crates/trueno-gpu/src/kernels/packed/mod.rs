@@ -11,10 +11,12 @@ mod entry;
 mod interpret;
 mod kernel;
 mod look_back;
+mod options;
 mod status;
 
 pub use entry::{PACK_ALIGN_BYTES, PackedEntry};
 pub use interpret::{CompressRun, DecompressRun};
+pub use options::{Mode, TableStores};
 pub use status::PageStatus;
 pub use trueno_page::PageKind;
 

@@ -3,6 +3,6 @@
 pub mod decode;
 pub mod encode;
 
-pub use super::lz4::TableStores;
+pub use super::packed::{Mode, TableStores};
 pub use decode::ZstdWarpDecompressKernel;
-pub use encode::{Mode, ZstdWarpCompressKernel};
+pub use encode::ZstdWarpCompressKernel;

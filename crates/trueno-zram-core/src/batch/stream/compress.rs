@@ -1,7 +1,7 @@
 //! A stream that compresses.
 
 use super::{Next, State, Stream};
-use crate::arena::{CompressedBatch, IndexEntry};
+use crate::arena::{CompressedBatch, IndexEntry, held_bytes};
 use crate::batch::gpu::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
 use crate::error::Result;
@@ -297,7 +297,7 @@ impl<D: RingDevice> State<'_, D> {
         };
         let times = self.times(stages, submitted);
         let slot = CompressedSlot { pages, held, times };
-        let held_bytes = slot.index().iter().map(|entry| u64::from(entry.len_bytes)).sum();
+        let held_bytes = held_bytes(slot.index());
         self.compressor.stats_mut().add_compressed(pages, held_bytes, times.total_time_ns);
         Ok(slot)
     }

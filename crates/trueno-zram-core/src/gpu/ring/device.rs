@@ -24,7 +24,7 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
-    /// Returns whether a slot that has been in one state for so long means that the device hangs.
+    /// Returns whether the device hangs, given how long a slot has been in one state.
     fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
         waiting > time_limit
     }

@@ -45,7 +45,7 @@ pub(super) const MAX_BACKWARD: u32 = 32;
 
 /// Literals below this number are stored raw.
 pub(super) const MIN_CODED_LITERALS: u32 = 16;
-/// A tree description is assumed to take so many 16ths of a byte for each symbol.
+/// The assumed length of a tree description per symbol, in 16ths of a byte.
 pub(super) const TREE_SIXTEENTHS: u32 = 6;
 
 /// Accuracy logs: of the weights below and from 64 weights on, of offsets and of lengths below and from 256 sequences on.

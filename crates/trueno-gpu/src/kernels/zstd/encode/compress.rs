@@ -41,7 +41,8 @@ pub struct ZstdWarpCompressKernel {
 }
 
 impl ZstdWarpCompressKernel {
-    /// A kernel for batches of up to `max_pages`: four warps per block, the fast mode, deterministic on every GPU.
+    /// Makes a kernel for batches of up to `max_pages`, with four warps per block, in fast mode, deterministic on every
+    /// GPU.
     ///
     /// ```
     /// use trueno_gpu::kernels::{Kernel, zstd::ZstdWarpCompressKernel};
@@ -54,7 +55,7 @@ impl ZstdWarpCompressKernel {
         Self { mode: Mode::Fast, stores: TableStores::ReadBack, batch: BatchKernel::new(max_pages) }
     }
 
-    /// With another balance of speed and ratio.
+    /// Chooses the balance of speed and ratio.
     ///
     /// ```
     /// use trueno_gpu::kernels::zstd::{Mode, ZstdWarpCompressKernel};
@@ -66,7 +67,7 @@ impl ZstdWarpCompressKernel {
         Self { mode, batch: self.batch.unbuilt(), ..self }
     }
 
-    /// With another rule for conflicting stores; see [`TableStores`].
+    /// Chooses how conflicting table stores are resolved; see [`TableStores`].
     ///
     /// ```
     /// use trueno_gpu::kernels::zstd::{TableStores, ZstdWarpCompressKernel};
@@ -78,8 +79,8 @@ impl ZstdWarpCompressKernel {
         Self { stores, batch: self.batch.unbuilt(), ..self }
     }
 
-    /// With another number of warps per block. What is over 48 KiB of shared memory is dynamic, and the target must have it:
-    /// [`Kernel::ir`] panics otherwise.
+    /// Chooses the number of warps per block. Above 48 KiB, shared memory is dynamic. [`Kernel::ir`] panics if the
+    /// target has too little of it.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::{Kernel, zstd::ZstdWarpCompressKernel}};
@@ -91,7 +92,7 @@ impl ZstdWarpCompressKernel {
         Self { batch: self.batch.with_warps_per_block(warps_per_block), ..self }
     }
 
-    /// For another target than the default.
+    /// Chooses the target.
     ///
     /// ```
     /// use trueno_gpu::{Target, kernels::zstd::ZstdWarpCompressKernel};
@@ -103,7 +104,7 @@ impl ZstdWarpCompressKernel {
         Self { batch: self.batch.with_target(target), ..self }
     }
 
-    /// Returns the bytes of scratch memory for a grid of `blocks`: the same for every batch.
+    /// Returns the bytes of scratch memory for a grid of `blocks`. They do not depend on the batch.
     ///
     /// ```
     /// use trueno_gpu::kernels::zstd::ZstdWarpCompressKernel;
@@ -112,7 +113,7 @@ impl ZstdWarpCompressKernel {
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self, blocks: u32) -> u64 {
-        u64::from(blocks) * u64::from(self.batch.warps_per_block()) * u64::from(SCRATCH_BYTES_PER_WARP)
+        self.batch.scratch_bytes(blocks, SCRATCH_BYTES_PER_WARP)
     }
 }
 

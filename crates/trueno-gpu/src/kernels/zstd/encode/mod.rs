@@ -16,23 +16,8 @@ mod record;
 pub mod reference;
 mod sequences;
 
-use super::TableStores;
+use super::{Mode, TableStores};
 pub use compress::ZstdWarpCompressKernel;
-
-/// The balance of speed and ratio. Both give standard frames.
-///
-/// ```
-/// use trueno_gpu::kernels::zstd::Mode;
-/// assert_eq!(Mode::default(), Mode::Fast);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// Matches are looked up by four bytes: a better ratio than libzstd's level 3 on most pages.
-    #[default]
-    Fast,
-    /// Matches are looked up by four and by eight bytes: about 1 % smaller, at about 0.92 of the speed.
-    Ratio,
-}
 
 impl Mode {
     /// Each table has 2 to this power entries.

@@ -51,7 +51,7 @@ pub(super) struct Output<'k> {
 }
 
 impl<'k> Output<'k> {
-    /// Gives up if the frame is too long with so many bytes more.
+    /// Gives up if `more` bytes would make the frame too long.
     pub(super) fn check(self, more: Reg<'k, u32>) {
         self.give_up.exit_if((self.len + more).gt(FRAME_LIMIT));
     }

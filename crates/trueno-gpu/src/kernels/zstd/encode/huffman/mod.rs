@@ -95,7 +95,7 @@ impl<'k> Carried<'k> {
         codes_address(ws).step(ws.lane, 16).store_vec(self.codes);
     }
 
-    /// Stores so many bytes of the description.
+    /// Stores the given number of bytes of the description.
     pub(super) fn store_description(&self, ws: Workspace<'k>, to: Reg<'k, u32>, bytes: Reg<'k, u32>) {
         let Workspace { k, lane, .. } = ws;
         let left = (bytes - lane * 4).as_i32();

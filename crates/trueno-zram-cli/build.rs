@@ -71,5 +71,5 @@ fn features() -> String {
         .filter(|name| name != "default")
         .collect();
     features.sort();
-    if features.is_empty() { "none".to_owned() } else { features.join(" ") }
+    features.join(" ")
 }

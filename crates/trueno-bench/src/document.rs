@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::corpora::Corpus;
 use crate::error::Result;
-use crate::machine::Machine;
+use crate::machine::BenchMachine;
 use crate::measure::Timed;
 use crate::timing::{bytes_of, gbps, geometric_mean, paired_quotient};
 
@@ -19,7 +19,7 @@ pub struct Document {
     pub(crate) command: &'static str,
     pub(crate) command_line: String,
     #[serde(skip)]
-    pub(crate) machine: Machine,
+    pub(crate) machine: BenchMachine,
     /// The day in UTC: `2026-01-31`.
     pub(crate) date: String,
     pub(crate) run: Run,
@@ -186,7 +186,7 @@ impl Document {
         Self {
             command,
             command_line: command_line(),
-            machine: Machine::look(),
+            machine: BenchMachine::look(),
             date: date(today),
             run,
             bars: bars.to_vec(),
@@ -209,7 +209,7 @@ impl Document {
         #[derive(Serialize)]
         struct Whole<'a> {
             command: &'static str,
-            machine: &'a Machine,
+            machine: &'a BenchMachine,
             #[serde(flatten)]
             document: &'a Document,
         }

@@ -21,6 +21,9 @@ pub(crate) const RAW_BLOCK: u32 = 1 << 31;
 /// The block size of archives: see [`RUN_PAGES`](crate::constant::RUN_PAGES).
 pub(crate) const ARCHIVE_MAX_BLOCK: usize = 64 << 10;
 
+/// The largest block size that a header can announce.
+pub(crate) const MAX_BLOCK: usize = 4 << 20;
+
 const VERSION: u8 = 0b0100_0000;
 const INDEPENDENT: u8 = 1 << 5;
 const BLOCK_CHECKSUMS: u8 = 1 << 4;
@@ -62,9 +65,15 @@ impl Header {
         if self.content_checksum { 8 } else { 4 }
     }
 
-    /// Returns the header with its magic number. Only the block size of archives can be written.
+    /// Returns the header with its magic number.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        debug_assert_eq!(self.max_block, ARCHIVE_MAX_BLOCK);
+        // 64 KiB is number 4; each number after it stands for four times as much.
+        let size_number = match self.max_block {
+            ARCHIVE_MAX_BLOCK => 4,
+            0x4_0000 => 5,
+            0x10_0000 => 6,
+            _ => 7,
+        };
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         let flags = VERSION
             | flag(self.independent, INDEPENDENT)
@@ -72,7 +81,7 @@ impl Header {
             | flag(self.content_size.is_some(), CONTENT_SIZE)
             | flag(self.content_checksum, CONTENT_CHECKSUM);
         let mut bytes = FRAME_MAGIC.to_le_bytes().to_vec();
-        bytes.extend([flags, 4 << 4]);
+        bytes.extend([flags, size_number << 4]);
         bytes.extend(self.content_size.iter().flat_map(|size| size.to_le_bytes()));
         bytes.push(checksum(&bytes[4..]));
         bytes
@@ -101,7 +110,7 @@ impl Header {
             4 => 64 << 10,
             5 => 256 << 10,
             6 => 1 << 20,
-            7 => 4 << 20,
+            7 => MAX_BLOCK,
             _ => return Err(bad("its block size is not defined")),
         };
         let content_size =
@@ -133,10 +142,13 @@ mod tests {
     fn every_header_reads_back() {
         for content_size in [None, Some(0), Some(u64::MAX)] {
             for bits in 0..4 {
-                let header = Header::archive(content_size, bits & 1 != 0, bits & 2 != 0);
-                let bytes = header.encode();
-                assert_eq!(bytes.len(), 5 + Header::len_after(bytes[4]));
-                assert_eq!(Header::parse(&bytes[4..], 0).expect("ours"), header);
+                let archive = Header::archive(content_size, bits & 1 != 0, bits & 2 != 0);
+                for max_block in [64 << 10, 256 << 10, 1 << 20, MAX_BLOCK] {
+                    let header = Header { max_block, ..archive };
+                    let bytes = header.encode();
+                    assert_eq!(bytes.len(), 5 + Header::len_after(bytes[4]));
+                    assert_eq!(Header::parse(&bytes[4..], 0).expect("ours"), header);
+                }
             }
         }
     }

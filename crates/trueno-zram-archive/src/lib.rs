@@ -36,6 +36,7 @@ mod index;
 mod index_builder;
 mod inline;
 mod input;
+mod lost_header;
 mod lots;
 mod range;
 mod reader;

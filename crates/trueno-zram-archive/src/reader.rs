@@ -185,6 +185,12 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self
     }
 
+    /// Adds damage to the header at the start of the input to the list.
+    pub(crate) fn with_damaged_header(mut self) -> Self {
+        record(self.damage.get_or_insert_default(), 0, 0..0, DamageKind::Header);
+        self
+    }
+
     /// Returns the damage so far, in order of the content. Empty unless the reader is [`salvaging`](Self::salvaging).
     ///
     /// ```

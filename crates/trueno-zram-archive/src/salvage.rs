@@ -1,6 +1,6 @@
 //! Restores what is left of a damaged file. An index finds the blocks after a damaged one.
 
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Chain, Cursor, Read, Seek, SeekFrom};
 
 use trueno_zram_core::PAGE_SIZE;
 
@@ -13,9 +13,10 @@ use crate::error::{Error, Result};
 use crate::hash::ContentHash;
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
 use crate::index::GROUP_PAGES;
+use crate::lost_header;
 use crate::lots::decode_extra;
 use crate::reader::FrameReader;
-use crate::seek::{ArchiveReader, read_at};
+use crate::seek::{ArchiveReader, read_at, read_footer};
 
 /// The longest group in a file that is read.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
@@ -26,6 +27,9 @@ const MAX_GROUP_BYTES: u64 = 5 << 20;
 /// the index, whatever happened to those before them. If nothing is lost, the content is compared with its checksum at the
 /// end. Other files are read like a stream, by a
 /// [`FrameReader`] that is [salvaging](FrameReader::salvaging).
+///
+/// A damaged frame header loses no content if the index is readable, or else if the first block is intact: the fields of
+/// the header are then found by trial.
 ///
 /// ```
 /// use std::io::Cursor;
@@ -50,7 +54,8 @@ pub struct SalvageReader<F: Read + Seek> {
 
 enum Source<F: Read + Seek> {
     Index(Box<ByIndex<F>>),
-    Stream(Box<FrameReader<'static, F>>),
+    /// The bytes that replace a damaged header, and the file after them.
+    Stream(Box<FrameReader<'static, Chain<Cursor<Vec<u8>>, F>>>),
 }
 
 struct ByIndex<F: Read + Seek> {
@@ -75,21 +80,31 @@ impl<F: Read + Seek> SalvageReader<F> {
     /// # Errors
     /// [`Error::Read`].
     pub fn open(mut file: F) -> Result<Self> {
-        let indexed = match ArchiveReader::open(&mut file) {
-            Ok(archive) => archive.is_some(),
-            Err(error @ Error::Read { .. }) => return Err(error),
-            Err(_) => false,
-        };
-        let source = match indexed {
-            true => ArchiveReader::open(file)?
-                .map(|archive| Source::Index(Box::new(ByIndex::new(archive))))
-                .ok_or_else(|| Error::index("it vanished while the file was read"))?,
-            false => {
-                file.seek(SeekFrom::Start(0)).map_err(|source| Error::Read { at: 0, source })?;
-                Source::Stream(Box::new(FrameReader::new(file).salvaging()))
+        if readable(ArchiveReader::open(&mut file))?.flatten().is_some() {
+            let archive = ArchiveReader::open(file)?;
+            let archive = archive.ok_or_else(|| Error::index("it vanished while the file was read"))?;
+            return Ok(Self::by_index(archive, Vec::new()));
+        }
+        let mut replacement = None;
+        if lost_header::is_damaged(&mut file)? {
+            if let Some(footer) = readable(read_footer(&mut file))?.flatten()
+                && let Some((header, header_len)) = lost_header::by_index(&mut file, &footer)?
+            {
+                let archive = ArchiveReader::with_header(file, footer, header, header_len)?;
+                return Ok(Self::by_index(archive, vec![Damage { at: 0, content: 0..0, kind: DamageKind::Header }]));
             }
-        };
-        Ok(Self { source, damage: Vec::new() })
+            replacement = lost_header::by_blocks(&mut file)?;
+        }
+        let skipped = replacement.as_ref().map_or(0, Vec::len) as u64;
+        file.seek(SeekFrom::Start(skipped)).map_err(|source| Error::Read { at: skipped, source })?;
+        let is_replaced = replacement.is_some();
+        let reader = FrameReader::new(Cursor::new(replacement.unwrap_or_default()).chain(file)).salvaging();
+        let reader = if is_replaced { reader.with_damaged_header() } else { reader };
+        Ok(Self { source: Source::Stream(Box::new(reader)), damage: Vec::new() })
+    }
+
+    fn by_index(archive: ArchiveReader<F>, damage: Vec<Damage>) -> Self {
+        Self { source: Source::Index(Box::new(ByIndex::new(archive))), damage }
     }
 
     /// Returns whether blocks are found by an index.
@@ -156,6 +171,15 @@ impl<F: Read + Seek> SalvageReader<F> {
     }
 }
 
+/// Returns a result, `None` if it is an error of the data, and the error if the file cannot be read.
+fn readable<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error @ Error::Read { .. }) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
 impl<F: Read + Seek> ByIndex<F> {
     fn new(archive: ArchiveReader<F>) -> Self {
         let hash = archive.header.content_checksum.then(ContentHash::new);
@@ -165,7 +189,8 @@ impl<F: Read + Seek> ByIndex<F> {
     /// Restores the next group. After the last one, compares the content with its checksum.
     fn read_batch(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
         let more = self.read_group(out, damage)?;
-        if !damage.is_empty() {
+        // A damaged header loses no content.
+        if damage.iter().any(|part| !part.content.is_empty()) {
             self.hash = None;
         } else if more {
             if let Some(hash) = &mut self.hash {

@@ -76,30 +76,19 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// [`Error::Index`] if the index is damaged, of an unknown version, or does not describe the whole file;
     /// [`Error::Read`]. The file may still be readable as a stream.
     pub fn open(mut file: F) -> Result<Option<Self>> {
-        let len = file.seek(SeekFrom::End(0)).map_err(|source| Error::Read { at: 0, source })?;
-        let Some(footer_at) = len.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
-        let mut footer = [0; FOOTER_LEN];
-        read_at(&mut file, footer_at, &mut footer)?;
-        let Some(footer) = Footer::decode(&footer)? else { return Ok(None) };
-        if len.checked_sub(footer.index_len()) != Some(footer.frame_len) {
-            return Err(Error::index("it does not describe the whole file"));
-        }
-        let mut head = [0; HEAD_LEN];
-        read_at(&mut file, footer.frame_len, &mut head)?;
-        let mut expected = INDEX_FRAME_MAGIC.to_le_bytes().to_vec();
-        let payload_len = u32::try_from(footer.index_len() - 8).map_err(|_| Error::index("it is too long"))?;
-        expected.extend(payload_len.to_le_bytes());
-        expected.extend(INDEX_MAGIC);
-        if head[..] != expected[..] {
-            return Err(Error::index("it does not start where its footer says"));
-        }
+        let Some(footer) = read_footer(&mut file)? else { return Ok(None) };
         let (header, header_len) = read_header(&mut file)?;
+        Self::with_header(file, footer, header, header_len).map(Some)
+    }
+
+    /// Opens an archive whose frame has this header, which is `header_len` bytes long.
+    pub(crate) fn with_header(mut file: F, footer: Footer, header: Header, header_len: u64) -> Result<Self> {
         if header.content_size.is_some_and(|size| size != footer.content_len) {
             return Err(Error::index("its content does not have the length that the frame's header announces"));
         }
         let table = Table::read(&mut file, &footer, &header, header_len)?;
         let group = GroupBlocks::default();
-        Ok(Some(Self { file, footer, header, table, group, proven_groups: 0, walk_limit: WALK_LIMIT }))
+        Ok(Self { file, footer, header, table, group, proven_groups: 0, walk_limit: WALK_LIMIT })
     }
 
     /// Sets how many bytes of the frame may be read before a page to prove its position: 16 MiB by default. See
@@ -344,6 +333,28 @@ pub(crate) fn read_at<F: Read + Seek>(file: &mut F, at: u64, bytes: &mut [u8]) -
         io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within: "a part that the index describes" },
         _ => Error::Read { at, source },
     })
+}
+
+/// Returns the footer of the index at the file's end; `None` if the file has no index.
+pub(crate) fn read_footer<F: Read + Seek>(file: &mut F) -> Result<Option<Footer>> {
+    let len = file.seek(SeekFrom::End(0)).map_err(|source| Error::Read { at: 0, source })?;
+    let Some(footer_at) = len.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
+    let mut footer = [0; FOOTER_LEN];
+    read_at(file, footer_at, &mut footer)?;
+    let Some(footer) = Footer::decode(&footer)? else { return Ok(None) };
+    if len.checked_sub(footer.index_len()) != Some(footer.frame_len) {
+        return Err(Error::index("it does not describe the whole file"));
+    }
+    let mut head = [0; HEAD_LEN];
+    read_at(file, footer.frame_len, &mut head)?;
+    let mut expected = INDEX_FRAME_MAGIC.to_le_bytes().to_vec();
+    let payload_len = u32::try_from(footer.index_len() - 8).map_err(|_| Error::index("it is too long"))?;
+    expected.extend(payload_len.to_le_bytes());
+    expected.extend(INDEX_MAGIC);
+    if head[..] != expected[..] {
+        return Err(Error::index("it does not start where its footer says"));
+    }
+    Ok(Some(footer))
 }
 
 /// Returns the header of the frame at the file's start, and its length.

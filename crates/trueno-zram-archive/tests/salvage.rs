@@ -249,6 +249,95 @@ fn foreign_frames() {
     }
 }
 
+fn all_options(content: &[u8]) -> impl Iterator<Item = WriteOptions> {
+    let len_bytes = content.len() as u64;
+    (0..8).map(move |bits| WriteOptions {
+        content_len: (bits & 4 != 0).then_some(len_bytes),
+        block_checksums: bits & 1 != 0,
+        content_checksum: bits & 2 != 0,
+    })
+}
+
+fn header_damage() -> Damage {
+    Damage { at: 0, content: 0..0, kind: DamageKind::Header }
+}
+
+/// With an index, a header that is lost altogether costs nothing, whatever it said.
+#[test]
+fn a_damaged_frame_header_loses_nothing_with_an_index() {
+    for len_bytes in [0, 77, 2500 * PAGE_SIZE + 77] {
+        let content = mixed_content(14, len_bytes);
+        for options in all_options(&content) {
+            let (archive, summary) = archive_of(&content, options, 500);
+            let header_len = if options.content_len.is_some() { 15 } else { 7 };
+            for damaged_bytes in [0..1, 4..5, 5..6, header_len - 1..header_len, 0..header_len] {
+                let mut damaged = archive.clone();
+                damaged[damaged_bytes.clone()].iter_mut().for_each(|byte| *byte ^= 0x5a);
+                let (restored, damage, indexed) = salvage(&damaged);
+                assert!(restored == content && indexed, "{options:?}, bytes {damaged_bytes:?}");
+                assert_eq!(damage, [header_damage()], "{options:?}, bytes {damaged_bytes:?}");
+            }
+            // The entries of the last group are lost besides: other groups tell what the header said.
+            if len_bytes > 4096 {
+                let mut damaged = archive.clone();
+                damaged[..header_len].fill(0xff);
+                let entries_at = archive.len() - usize::try_from(summary.index_len).unwrap() + 16;
+                damaged[entries_at + 2 * 2048 + 100] ^= 1;
+                let (restored, damage, _) = salvage(&damaged);
+                assert_as_listed(&restored, &content, &damage, &format!("{options:?}"));
+                assert_eq!(damage[0], header_damage());
+            }
+        }
+    }
+}
+
+/// The content checksum is still compared.
+#[test]
+fn a_damaged_frame_header_hides_no_wrong_content() {
+    let content = mixed_content(15, 500 * PAGE_SIZE);
+    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..WriteOptions::default() }, 500);
+    let mut damaged = archive.clone();
+    damaged[4] ^= 0xff;
+    damaged[raw_pages(&archive)[0] + 1000] ^= 0xff;
+    let (restored, damage, _) = salvage(&damaged);
+    assert!(restored.len() == content.len() && restored != content);
+    let whole = Damage { at: 0, content: 0..content.len() as u64, kind: DamageKind::Content };
+    assert_eq!(damage, [header_damage(), whole]);
+}
+
+/// Without an index, the first block shows what the header said.
+#[test]
+fn a_damaged_frame_header_loses_nothing_without_an_index() {
+    let content = mixed_content(16, 300 * PAGE_SIZE + 77);
+    for options in all_options(&content) {
+        let (archive, summary) = archive_of(&content, options, 500);
+        let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
+        let last = if options.content_len.is_some() { 14 } else { 6 };
+        for at in [5, last] {
+            let mut damaged = archive[..frame_len].to_vec();
+            damaged[at] ^= 0xff;
+            assert_eq!(salvage(&damaged), (content.clone(), vec![header_damage()], false), "{options:?}, byte {at}");
+        }
+    }
+    for shape in frames::shapes() {
+        let mut damaged = frames::compress(&content, &shape);
+        damaged[if shape.content_size { 14 } else { 6 }] ^= 1;
+        let (restored, damage, _) = salvage(&damaged);
+        assert!(restored == content, "{shape:?}");
+        assert_eq!(damage, [header_damage()], "{shape:?}");
+        // With block checksums, nothing of the header is needed.
+        damaged[..6].fill(0);
+        let found = shape.block_checksums.then_some(content.len());
+        let mut reader = SalvageReader::open(Cursor::new(&damaged)).unwrap();
+        let (mut restored, mut batch) = (Vec::new(), ContentBatch::new());
+        while reader.read_batch(&mut batch).unwrap_or(false) {
+            append(&mut restored, &batch);
+        }
+        assert_eq!((!restored.is_empty()).then_some(restored.len()), found, "{shape:?}");
+        assert!(restored.is_empty() || restored == content, "{shape:?}");
+    }
+}
+
 /// Whatever the bytes: no panic, and no more output than LZ4 can hold.
 #[test]
 fn arbitrary_damage() {

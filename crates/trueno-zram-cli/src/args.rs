@@ -16,7 +16,7 @@ const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t]
 /// Compress memory images into standard .lz4 files: fast, seekable, safe.
 ///
 /// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
-/// decompresses, and so does a FILE that ends in .lz4; -t tests. So `tar -I trueno-zram -cf` and `-xf` work.
+/// decompresses, and so does a FILE that ends in .lz4; -t tests, --list inspects, -1 to -9 set the level. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
 #[command(override_usage = USAGE)]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use rayon::ThreadPool;
+use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, gpu_available};
@@ -43,17 +44,27 @@ pub(crate) struct Engine {
 impl Engine {
     /// The engine that the user asked for.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
+        Self::at_level(global, None)
+    }
+
+    /// The engine that the user asked for, for compression at a level of `lz4`.
+    pub(crate) fn at_level(global: &Global, level: Option<i32>) -> Result<Self, Failure> {
         let threads = match global.asked_threads() {
             Some(threads) => threads,
             None => default_threads(global.backend),
         };
-        Ok(Self { warns_of_fallback: !global.quiet, ..Self::with(global.backend, threads)? })
+        Ok(Self { warns_of_fallback: !global.quiet, ..Self::build(global.backend, threads, mode_of(level))? })
     }
 
     /// The engine for a back end and a number of threads.
+    #[cfg(test)]
     pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {
-        let pool = build_pool(threads).map_err(|error| Failure::at("worker threads", error))?;
-        let options = GpuOptions::new().pool(Arc::clone(&pool));
+        Self::build(backend, threads, Mode::default())
+    }
+
+    fn build(backend: Backend, threads: NonZeroUsize, mode: Mode) -> Result<Self, Failure> {
+        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+        let options = GpuOptions::new().pool(Arc::clone(&pool)).mode(mode);
         let config = |batch_size| GpuBatchConfig { batch_size, ..GpuBatchConfig::default() };
         match backend {
             Backend::Cpu => Self::on_cpu(pool, None),
@@ -160,6 +171,11 @@ impl Engine {
             None => codec,
         }
     }
+}
+
+/// The kernel for a level. `lz4` too has fast compression at 1 and 2, and searches longer from 3 on.
+fn mode_of(level: Option<i32>) -> Mode {
+    if level.is_some_and(|level| level > 2) { Mode::Ratio } else { Mode::Fast }
 }
 
 /// One worker per core. Beside a GPU the thread that drives it has a core to itself.

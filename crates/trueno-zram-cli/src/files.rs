@@ -48,12 +48,12 @@ pub(crate) struct FileArgs {
 impl FileArgs {
     /// Checks what can be checked before any file is opened.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
-        let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_dash);
+        let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_stdout);
         let inputs = inputs(&self.files)?;
         if self.output.is_some() && !to_stdout && inputs.len() > 1 {
             return Err(Failure::usage(format!("-o names one output, but there are {} inputs", inputs.len())));
         }
-        let reads_stdin = inputs.iter().any(|input| is_dash(input));
+        let reads_stdin = inputs.iter().any(|input| is_stdin(input));
         if let Some(dir) = self.output_dir.as_ref().filter(|_| reads_stdin) {
             let dir = dir.display();
             return Err(Failure::usage(format!("--output-dir {dir}: standard input has no name; give -o FILE")));
@@ -99,9 +99,9 @@ impl FileArgs {
     ) -> Result<Target, Failure> {
         match &self.output {
             _ if self.stdout => Ok(Target::Stdout),
-            Some(path) if is_dash(path) => Ok(Target::Stdout),
+            Some(path) if is_stdout(path) => Ok(Target::Stdout),
             Some(path) => Ok(Target::Path(path.clone())),
-            None if is_dash(input) => Ok(Target::Stdout),
+            None if is_stdin(input) => Ok(Target::Stdout),
             None => {
                 let path = derive(input)?;
                 let name = path.file_name().filter(|_| self.output_dir.is_some());
@@ -124,7 +124,8 @@ fn resolved(path: &Path) -> PathBuf {
 /// The inputs that are named; standard input if none is and it is not a terminal.
 pub(crate) fn inputs(files: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     if !files.is_empty() {
-        return Ok(files.to_vec());
+        let dashed = |file: &PathBuf| if is_stdin(file) { PathBuf::from(DASH) } else { file.clone() };
+        return Ok(files.iter().map(dashed).collect());
     }
     if io::stdin().is_terminal() {
         return Err(Failure::usage("no input: name a FILE, or - for standard input"));
@@ -175,9 +176,18 @@ pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<
     fs::remove_file(path).map_err(failed)
 }
 
-/// Whether a path means standard input or output.
-pub(crate) fn is_dash(path: &Path) -> bool {
-    path.as_os_str() == DASH
+/// Whether a path means standard input: `-`, or a name that the system has for it. Opened by such a name, a file would be
+/// read from its start, wherever its descriptor stands.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    let names = [DASH, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
+    names.iter().any(|name| path.as_os_str() == *name)
+}
+
+/// Whether a path means standard output: `-`, or a name that the system has for it. By such a name, the file that standard
+/// output leads to would be replaced, and nothing written to standard output.
+pub(crate) fn is_stdout(path: &Path) -> bool {
+    let names = [DASH, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+    names.iter().any(|name| path.as_os_str() == *name)
 }
 
 /// `image` becomes `image.lz4`.

@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::files::SUFFIX;
 
 /// Long options that take their value from the next argument, and the letters of short ones.
-const WITH_VALUE: [&str; 4] = ["--threads", "--backend", "--output", "--output-dir"];
+const WITH_VALUE: [&str; 5] = ["--threads", "--backend", "--output", "--output-dir", "--level"];
 const LETTERS_WITH_VALUE: &[u8] = b"To";
 
 /// The command that a line without one stands for.
@@ -21,6 +21,7 @@ enum Mode {
     Compress,
     Decompress,
     Test,
+    Inspect,
 }
 
 impl Mode {
@@ -29,6 +30,7 @@ impl Mode {
             Self::Compress => "compress",
             Self::Decompress => "decompress",
             Self::Test => "test",
+            Self::Inspect => "inspect",
         }
     }
 
@@ -46,6 +48,7 @@ impl Mode {
             b"--compress" => Some(Self::Compress),
             b"--decompress" | b"--uncompress" => Some(Self::Decompress),
             b"--test" => Some(Self::Test),
+            b"--list" => Some(Self::Inspect),
             _ => None,
         }
     }
@@ -74,13 +77,34 @@ pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure
         (None, None) => Mode::Compress,
     };
     let mut rest = line.rest;
-    if mode == Mode::Test {
+    if matches!(mode, Mode::Test | Mode::Inspect) {
         // Nothing is written, so these change nothing.
         rest.retain(|arg| !["-c", "-k", "-f", "--stdout", "--keep", "--force"].iter().any(|option| arg == option));
     }
     let mut result = vec![args.into_iter().next().unwrap_or_default(), mode.name().into()];
     result.append(&mut rest);
     Ok(result)
+}
+
+/// Returns the arguments with levels spelled out for `compress`: `-9` is `--level=9`.
+pub(crate) fn with_level(mut args: Vec<OsString>) -> Vec<OsString> {
+    let is_compress = |args: &[OsString]| {
+        args.iter().find(|arg| !arg.as_bytes().starts_with(b"-")).is_some_and(|arg| arg == "compress")
+    };
+    if !args.get(1..).is_some_and(is_compress) {
+        return args;
+    }
+    for arg in args.iter_mut().take_while(|arg| *arg != "--") {
+        if let [b'-', digits @ ..] = arg.as_bytes()
+            && !digits.is_empty()
+            && digits.iter().all(u8::is_ascii_digit)
+        {
+            let mut level = OsString::from("--level=");
+            level.push(OsStr::from_bytes(digits));
+            *arg = level;
+        }
+    }
+    args
 }
 
 /// A command line without a command.
@@ -133,7 +157,15 @@ impl Line {
 
     /// Reads short options that share a dash; whether the value of the last one is the next argument.
     fn read_letters(&mut self, letters: &[u8]) -> bool {
-        for (place, letter) in letters.iter().enumerate() {
+        let mut place = 0;
+        while let Some(letter) = letters.get(place) {
+            // A level may have several digits.
+            let digits = letters[place..].iter().take_while(|letter| letter.is_ascii_digit()).count();
+            if digits > 0 {
+                self.rest.push(OsString::from_vec([b"-", &letters[place..place + digits]].concat()));
+                place += digits;
+                continue;
+            }
             if LETTERS_WITH_VALUE.contains(letter) {
                 let option = [b"-", &letters[place..]].concat();
                 self.rest.push(OsString::from_vec(option));
@@ -144,6 +176,7 @@ impl Line {
                 None => self.rest.push(OsString::from_vec(vec![b'-', *letter])),
             }
             self.asks_for_help |= matches!(letter, b'h' | b'V');
+            place += 1;
         }
         false
     }
@@ -170,11 +203,31 @@ mod tests {
             ("x -t a.lz4 b.lz4", "x test a.lz4 b.lz4"),
             ("x -tf test", "x test test"),
             ("x -z -9 a", "x compress -9 a"),
+            ("x -z19f a", "x compress -19 -f a"),
+            ("x --list a.lz4", "x inspect a.lz4"),
             ("x -q -", "x compress -q -"),
             ("x -f /dev/null", "x compress -f /dev/null"),
             ("x -d -- -c", "x decompress -- -c"),
         ] {
             assert_eq!(given(line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn levels_are_spelled_out_for_compress_alone() {
+        let spelled = |line: &str| {
+            let args = with_level(line.split(' ').map(OsString::from).collect());
+            args.iter().map(|arg| arg.to_str().unwrap()).collect::<Vec<_>>().join(" ")
+        };
+        for (line, expected) in [
+            ("x compress -9 a", "x compress --level=9 a"),
+            ("x -q compress a -19", "x -q compress a --level=19"),
+            ("x compress -- -9", "x compress -- -9"),
+            ("x compress - -T2 -1x", "x compress - -T2 -1x"),
+            ("x decompress -9 compress", "x decompress -9 compress"),
+            ("x", "x"),
+        ] {
+            assert_eq!(spelled(line), expected, "{line}");
         }
     }
 

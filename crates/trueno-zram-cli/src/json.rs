@@ -2,7 +2,7 @@
 //!
 //! Objects are written as they are serialized. None is ever held in memory as a tree.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
@@ -10,6 +10,7 @@ use trueno_zram_core::PageStats;
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::output;
 
 /// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
@@ -80,8 +81,16 @@ pub(crate) fn print_with(
     if !global.json {
         return Ok(());
     }
-    write(BufWriter::new(io::stdout().lock()), command, status, result)
-        .map_err(|error| Failure::io("standard output", &error))
+    output::print(|out| write(out, command, status, result))
+}
+
+/// Refuses `--json` for a command that prints a document of its own.
+pub(crate) fn refuse(global: &Global, command: &str) -> Result<(), Failure> {
+    if global.json {
+        Err(Failure::usage(format!("{command} has no results to print as JSON; leave out --json")))
+    } else {
+        Ok(())
+    }
 }
 
 /// Prints that `command` failed as a whole, if `--json` asks for it. Wrong usage prints nothing: no work was begun.
@@ -124,6 +133,7 @@ fn write(mut out: impl Write, command: &'static str, status: Status, result: &im
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::BufWriter;
 
     fn written(status: Status, result: &impl Serialize) -> String {
         let mut line = Vec::new();

@@ -29,6 +29,7 @@ mod terminal;
 mod version;
 
 use std::env;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -42,8 +43,9 @@ fn main() -> ExitCode {
     if version::is_asked_for(&args) {
         return version::print();
     }
-    let cli = match habits::with_command(args) {
-        Ok(args) => Cli::parse_from(args),
+    let cli = match habits::with_command(args).map(|args| Cli::try_parse_from(habits::with_level(args))) {
+        Ok(Ok(cli)) => cli,
+        Ok(Err(error)) => return print_of_parser(&error),
         Err(failure) => return failure.report(),
     };
     signals::survive_file_limits();
@@ -52,6 +54,17 @@ fn main() -> ExitCode {
         json::print_failed_run(&cli.global, cli.command.name(), &failure);
         failure.report()
     })
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn print_of_parser(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        // What cannot be written to standard error is dropped, as everywhere.
+        let _ = error.print();
+        return ExitCode::from(2);
+    }
+    let written = output::print(|_| error.print().and_then(|()| io::stdout().flush()));
+    written.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, Failure> {

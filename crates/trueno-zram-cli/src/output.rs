@@ -1,3 +1,18 @@
-//! Outputs, as the I/O crate makes them.
+//! Outputs as the I/O crate makes them, and text on standard output.
 
+use std::io::{self, BufWriter, Write};
+
+use trueno_zram_io::{Error, STANDARD_OUTPUT};
 pub(crate) use trueno_zram_io::{Output, OutputOptions, Target};
+
+use crate::failure::Failure;
+
+/// Writes text for people or scripts to standard output. All text goes through here, so that none is lost silently: not if
+/// standard output is closed, nor if the last bytes cannot be written.
+pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    if trueno_zram_io::is_closed(io::stdout()) {
+        return Err(Failure::Failed(Error::Closed { name: STANDARD_OUTPUT }.to_string()));
+    }
+    let mut out = BufWriter::new(io::stdout().lock());
+    write(&mut out).and_then(|()| out.flush()).map_err(|error| Failure::io(STANDARD_OUTPUT, &error))
+}

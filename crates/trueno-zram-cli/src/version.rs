@@ -1,10 +1,9 @@
 //! `--version --verbose`: the version, and what the binary was built from.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
-use crate::failure::Failure;
+use crate::output;
 
 /// Whether the arguments, the program's name first, ask for the long version and nothing else.
 pub(crate) fn is_asked_for(args: &[OsString]) -> bool {
@@ -18,7 +17,7 @@ pub(crate) fn is_asked_for(args: &[OsString]) -> bool {
 
 /// Prints the long version.
 pub(crate) fn print() -> ExitCode {
-    let written = io::stdout().write_all(verbose().as_bytes()).map_err(|error| Failure::io("standard output", &error));
+    let written = output::print(|out| out.write_all(verbose().as_bytes()));
     written.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 
@@ -29,13 +28,22 @@ fn verbose() -> String {
         ("target", env!("TRUENO_ZRAM_BUILD_TARGET")),
         ("linking", env!("TRUENO_ZRAM_BUILD_LINKING")),
         ("profile", env!("TRUENO_ZRAM_BUILD_PROFILE")),
-        ("features", env!("TRUENO_ZRAM_BUILD_FEATURES")),
     ];
     let mut text = format!("trueno-zram {}\n", env!("CARGO_PKG_VERSION"));
     for (name, value) in facts {
         text.push_str(&format!("{name}: {value}\n"));
     }
+    text.push_str(&format!("features: {}\n", features()));
     text
+}
+
+/// The optional features of the tool and of the library in it.
+fn features() -> String {
+    let of_tool = env!("TRUENO_ZRAM_BUILD_FEATURES").split_whitespace();
+    let mut all: Vec<_> = of_tool.chain(trueno_zram_core::FEATURES.iter().copied()).collect();
+    all.sort_unstable();
+    all.dedup();
+    if all.is_empty() { "none".to_owned() } else { all.join(" ") }
 }
 
 #[cfg(test)]
@@ -59,6 +67,7 @@ mod tests {
         let text = verbose();
         let lines: Vec<_> = text.lines().skip(1).collect();
         assert_eq!(lines.len(), 5);
+        assert!(lines[4].starts_with("features: gpu"), "the library's features are the tool's: {text}");
         assert!(lines.iter().all(|line| line.split_once(": ").is_some_and(|(_, value)| !value.is_empty())), "{text}");
     }
 }

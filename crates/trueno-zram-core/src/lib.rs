@@ -83,6 +83,19 @@ pub use threads::{MAX_THREADS, build_pool, default_pool};
 #[cfg(feature = "gpu")]
 pub use threads::{default_gpu_pool, workers_beside_driver};
 
+/// The optional Cargo features that this crate was built with.
+///
+/// ```
+/// use trueno_zram_core::FEATURES;
+/// assert_eq!(FEATURES.contains(&"gpu"), cfg!(feature = "gpu"));
+/// ```
+pub const FEATURES: &[&str] = &[
+    #[cfg(feature = "gpu")]
+    "gpu",
+    #[cfg(feature = "zstd")]
+    "zstd",
+];
+
 /// Runs the examples in the project's README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -2,11 +2,12 @@
 //!
 //! A compressor is given its pool, or uses one that the whole process shares. No other place builds one.
 
+use std::io;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::available_parallelism;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
 
@@ -43,8 +44,19 @@ pub fn build_pool(threads: NonZeroUsize) -> Result<Arc<ThreadPool>> {
         });
     }
     let builder = ThreadPoolBuilder::new().num_threads(threads).thread_name(|n| format!("trueno-{n}"));
-    let pool = builder.build().map_err(|error| Error::ThreadPool { threads, reason: error.to_string() })?;
+    let pool = builder.build().map_err(|error| Error::ThreadPool { threads, reason: reason(&error) })?;
     Ok(Arc::new(pool))
+}
+
+/// Returns the reason in the system's words, without the number that the standard library adds.
+fn reason(error: &ThreadPoolBuildError) -> String {
+    let of_system = std::error::Error::source(error).and_then(|source| source.downcast_ref::<io::Error>());
+    let mut reason = of_system.map_or_else(|| error.to_string(), ToString::to_string);
+    if let Some(number) = of_system.and_then(io::Error::raw_os_error) {
+        let added = format!(" (os error {number})");
+        reason.truncate(reason.strip_suffix(&added).map_or(reason.len(), str::len));
+    }
+    reason
 }
 
 /// Returns the pool that all CPU compressors of this process share unless they are given another: one worker per core.

@@ -26,7 +26,7 @@
 //! assert_eq!(done.summary.content_len, 100_000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod compress;
 mod error;

@@ -1,21 +1,58 @@
 //! Standard streams as the process found them: open or closed.
+#![allow(unsafe_code)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
+use rustix::io::fcntl_getfd;
 
 /// Device numbers of `/dev/null` on Linux.
 const NULL_DEVICE: (u32, u32) = (1, 3);
 
+/// Descriptors of standard input, output and error.
+const STANDARD: std::ops::Range<RawFd> = 0..3;
+
+/// One bit for each standard stream that was closed when the process started.
+static CLOSED: AtomicU8 = AtomicU8::new(0);
+
+/// Runs [`note_closed`] before `main`, and before Rust's runtime opens `/dev/null` in place of closed streams. After
+/// that, such a stream cannot be told from `/dev/null` that the parent process has opened for reading and writing, as
+/// Python's `subprocess.DEVNULL` is.
+#[used]
+// SAFETY: the section holds pointers to functions that the C library calls once, before `main`, with arguments that the C
+// calling convention lets a function ignore.
+#[unsafe(link_section = ".init_array")]
+static NOTE_CLOSED: extern "C" fn() = note_closed;
+
+extern "C" fn note_closed() {
+    for fd in STANDARD {
+        // SAFETY: the descriptor may be closed, which is what is asked here. It is used for this one call, nothing is read,
+        // written or closed through it, and no other thread runs yet that could give its number to something else.
+        let stream = unsafe { BorrowedFd::borrow_raw(fd) };
+        if fcntl_getfd(stream).is_err() {
+            CLOSED.fetch_or(1 << fd, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Whether a standard stream was closed when the process started.
 ///
-/// Rust's runtime opens `/dev/null` for reading and writing in place of descriptors 0 to 2 that are closed. Data would
-/// be lost, or an empty input found, silently. A shell's redirection opens it for one of the two.
+/// Rust's runtime opens `/dev/null` in place of descriptors 0 to 2 that are closed. Data would be lost, or an empty input
+/// found, silently. `/dev/null` that the process was started with is open, however it was opened: somebody chose it.
 pub fn is_closed(stream: impl AsFd) -> bool {
+    let fd = stream.as_fd().as_raw_fd();
+    let was_closed = STANDARD.contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0;
+    // Something else may have been put in its place since.
+    was_closed && is_null_of_runtime(stream.as_fd())
+}
+
+/// Whether this is `/dev/null` as Rust's runtime opens it: for reading and writing.
+fn is_null_of_runtime(stream: BorrowedFd<'_>) -> bool {
     let is_null = |stat: &rustix::fs::Stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE
     };
-    fstat(&stream).is_ok_and(|stat| is_null(&stat))
-        && fcntl_getfl(&stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+    fstat(stream).is_ok_and(|stat| is_null(&stat))
+        && fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
 }

@@ -16,7 +16,7 @@ use crate::args::{Backend, Global};
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Machine, Measure};
-use crate::output::{Output, OutputOptions, Target};
+use crate::output::{self, Output, OutputOptions, Target};
 use crate::report::say;
 use interrupt::Watch;
 
@@ -118,8 +118,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         json::print(global, "bench", &Report { machine: Machine::look(Measure::Nothing, None), document: &document })?;
     } else {
-        let written = std::io::stdout().write_all(table::draw(&document).as_bytes());
-        written.map_err(|e| Failure::io("standard output", &e))?;
+        output::print(|out| out.write_all(table::draw(&document).as_bytes()))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,5 @@
 //! `trueno-zram completions`: shell completions on standard output.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -8,6 +7,8 @@ use clap_complete::Shell;
 
 use crate::args::{Cli, Global};
 use crate::failure::Failure;
+use crate::json;
+use crate::output;
 
 /// Print shell completions.
 #[derive(Debug, clap::Args)]
@@ -21,9 +22,10 @@ pub(crate) struct Args {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &Args, _global: &Global) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    json::refuse(global, "completions")?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "trueno-zram", &mut script);
-    std::io::stdout().write_all(&script).map_err(|e| Failure::io("standard output", &e))?;
+    output::print(|out| out.write_all(&script))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,10 @@ use crate::report::{self, Report};
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
+    /// The level, also written -1 to -9. The GPU is faster at 1 and 2 (the default) and compresses better from 3 on; the
+    /// CPU has one encoder, which all levels use.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=9))]
+    level: Option<i32>,
     /// Leave out the checksum of each block; extract cannot notice damage then.
     #[arg(long)]
     no_block_checksums: bool,
@@ -34,7 +38,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
     args.files.check_targets(|input| Ok(files::compressed_name(input)))?;
-    let mut engine = Engine::choose(global)?;
+    let mut engine = Engine::at_level(global, args.level)?;
     report::say_engine(global, &engine);
     files::for_each(&args.files.files, |path| {
         json::tracked(global, "compress", path, compress(path, args, global, &mut engine))

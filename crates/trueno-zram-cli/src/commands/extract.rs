@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -122,20 +122,20 @@ const COMMAND: &str = "extract";
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let target = match &args.output {
-        Some(path) if !files::is_dash(path) => Target::Path(path.clone()),
+        Some(path) if !files::is_stdout(path) => Target::Path(path.clone()),
         _ if global.json => return Err(report::json_needs_stdout()),
         _ => Target::Stdout,
     };
     files::for_each(std::slice::from_ref(&args.file), |path| {
-        json::tracked(global, COMMAND, path, extract(args, global, &target))
+        json::tracked(global, COMMAND, path, extract(path, args, global, &target))
     })
 }
 
-fn extract(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
     let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    let input = Input::open(&args.file)?;
+    let input = Input::open(path)?;
     if let Some(failure) = not_lz4(&input) {
         return Err(failure);
     }

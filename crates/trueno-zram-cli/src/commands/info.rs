@@ -1,7 +1,6 @@
 //! `trueno-zram info`: this machine, and how `auto` uses it.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -10,6 +9,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::json::{self, Status};
 use crate::machine::{Gpu, Machine, Measure};
+use crate::output;
 use crate::quantity;
 
 /// Show the CPU and the GPUs of this machine, and how `--backend auto` chooses between them.
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         json::print_with(global, "info", status, &Report { machine: &machine, error })?;
     } else {
         let text = describe(&machine);
-        std::io::stdout().write_all(text.as_bytes()).map_err(|e| Failure::io("standard output", &e))?;
+        output::print(|out| out.write_all(text.as_bytes()))?;
     }
     Ok(failure.map_or(ExitCode::SUCCESS, |failure| failure.report()))
 }

@@ -1,7 +1,7 @@
 //! `trueno-zram inspect`: what the pages of images and archives are made of.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Cursor, Read, Write as _};
+use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ use crate::files;
 use crate::input::{self, Input};
 use crate::json;
 use crate::messages;
+use crate::output;
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 use crate::terminal::{DrawChoice, Style};
 
@@ -64,12 +65,10 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
         return json::print(global, COMMAND, &findings.to_json());
     }
     let ranges = if args.ranges { Ranges::All } else { Ranges::Largest };
-    let mut out = BufWriter::new(io::stdout().lock());
-    let separated = if is_first { Ok(()) } else { writeln!(out) };
-    separated
-        .and_then(|()| findings.describe(&mut out, Style::choose(args.draw), ranges))
-        .and_then(|()| out.flush())
-        .map_err(|e| Failure::io("standard output", &e))
+    output::print(|out| {
+        let separated = if is_first { Ok(()) } else { writeln!(out) };
+        separated.and_then(|()| findings.describe(&mut *out, Style::choose(args.draw), ranges))
+    })
 }
 
 fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {

@@ -1,7 +1,7 @@
 //! `trueno-zram man`: the manual pages, made from the same text as `--help`.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,6 +10,8 @@ use clap_mangen::Man;
 
 use crate::args::{Cli, Global};
 use crate::failure::Failure;
+use crate::json;
+use crate::output;
 
 /// Print the manual page.
 #[derive(Debug, clap::Args)]
@@ -31,12 +33,26 @@ Something failed. One line per failure on standard error says what and where.
 2
 The arguments are not valid.
 .PP
+Text or data that cannot be written to standard output is a failure, also if standard output is closed.
 If the reader of standard output goes away, the process ends by SIGPIPE (141 in a shell).
 .SH FILES
 A page archive is a standard LZ4 frame with one block per page of 4096 bytes (runs of zero pages share one), and an index
 in a skippable frame at its end.
 .BR lz4 (1)
 and every other reader of LZ4 frames restores it.
+.PP
+.BR \- ,
+.IR /dev/stdin ,
+.I /dev/fd/0
+and
+.I /proc/self/fd/0
+are standard input;
+.BR \- ,
+.IR /dev/stdout ,
+.I /dev/fd/1
+and
+.I /proc/self/fd/1
+are standard output.
 .PP
 A new file gets its name once it is complete, and an existing name is not taken without
 .BR \-f .
@@ -67,12 +83,13 @@ Shows what it is made of.
 "#;
 
 /// Runs the command.
-pub(crate) fn run(args: &Args, _global: &Global) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    json::refuse(global, "man")?;
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     let Some(dir) = &args.dir else {
         let page = render(&command).map_err(|e| Failure::io("the manual page", &e))?;
-        io::stdout().write_all(&page).map_err(|e| Failure::io("standard output", &e))?;
+        output::print(|out| out.write_all(&page))?;
         return Ok(ExitCode::SUCCESS);
     };
     fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;

@@ -1,6 +1,5 @@
 //! `trueno-zram selftest`: checks the codecs, the kernels and the archive on this machine.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use crate::checks::{self, Check, Outcome};
 use crate::failure::Failure;
 use crate::json::{self, Status};
 use crate::machine::{Gpus, Measure};
+use crate::output;
 use crate::quantity;
 
 /// Check the codecs and the kernels on this machine.
@@ -77,7 +77,7 @@ fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Resu
         json::print_with(global, "selftest", status, &report)?;
     } else if !global.quiet || !passed {
         if let Some(why) = no_gpu {
-            say(&format!("      {:<38} left out: {why}", "gpu"))?;
+            say(&wrapped(format!("      {:<38}", "gpu"), &format!("left out: {why}")))?;
         }
         say(&verdict(&outcomes, took))?;
     }
@@ -86,7 +86,29 @@ fn run_checks(chosen: Vec<Check>, no_gpu: Option<&str>, global: &Global) -> Resu
 
 fn line(outcome: &Outcome) -> String {
     let mark = if outcome.passed { "ok" } else { "FAIL" };
-    format!("{mark:<5} {:<38} {:>8}  {}", outcome.name, quantity::time(outcome.took()), outcome.text)
+    wrapped(format!("{mark:<5} {:<38} {:>8} ", outcome.name, quantity::time(outcome.took())), &outcome.text)
+}
+
+/// Returns the text after the start of its line, or below it, if a terminal of 80 columns has no room for it there.
+fn wrapped(start: String, text: &str) -> String {
+    const COLUMNS: usize = 80;
+    const INDENT: &str = "      ";
+    if start.chars().count() + 1 + text.chars().count() <= COLUMNS {
+        return format!("{start} {text}");
+    }
+    let mut lines = vec![start.trim_end().to_owned()];
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && INDENT.len() + line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            lines.push(format!("{INDENT}{}", std::mem::take(&mut line)));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines.push(format!("{INDENT}{line}"));
+    lines.join("\n")
 }
 
 fn verdict(outcomes: &[Outcome], took: Duration) -> String {
@@ -99,12 +121,25 @@ fn verdict(outcomes: &[Outcome], took: Duration) -> String {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{text}").map_err(|e| Failure::io("standard output", &e))
+    output::print(|out| writeln!(out, "{text}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_line_is_longer_than_80_columns() {
+        let text = "1,971 pages, ratio 2.017, read by the plain decoder and lz4_flex ".repeat(3);
+        for len_bytes in (0..text.len()).filter(|len_bytes| text.is_char_boundary(*len_bytes)) {
+            let name = "cpu scalar: round trip".into();
+            let outcome = Outcome { name, passed: true, text: text[..len_bytes].trim().into(), seconds: 0.5 };
+            let shown = line(&outcome);
+            assert!(shown.lines().all(|line| line.chars().count() <= 80), "{shown}");
+            let words: Vec<_> = shown.split_whitespace().skip(7).collect();
+            assert_eq!(words, outcome.text.split_whitespace().collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn one_failure_among_many_is_a_fail() {

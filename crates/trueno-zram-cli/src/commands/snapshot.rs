@@ -14,6 +14,7 @@ use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
 use crate::engine::Engine;
 use crate::failure::Failure;
+use crate::files;
 use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
@@ -133,7 +134,7 @@ impl PageSource for ProcessSource<'_> {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
-    let target = if args.output.as_os_str() == "-" { Target::Stdout } else { Target::Path(args.output.clone()) };
+    let target = if files::is_stdout(&args.output) { Target::Stdout } else { Target::Path(args.output.clone()) };
     if global.json && target == Target::Stdout {
         return Err(report::json_needs_stdout());
     }

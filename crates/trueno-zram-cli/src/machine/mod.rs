@@ -1,17 +1,17 @@
 //! This machine: CPU, memory, GPUs, and how `auto` chooses between them.
 
 mod bandwidth;
-mod choice;
 mod cpu;
 mod gpu;
+mod placement_rule;
 
 use std::fs;
 
 use serde::Serialize;
 
-pub(crate) use choice::Choice;
 pub(crate) use cpu::Cpu;
 pub(crate) use gpu::{Gpu, Gpus};
+pub(crate) use placement_rule::PlacementRule;
 
 /// The parts of this machine that matter here.
 #[derive(Debug, Serialize)]
@@ -21,7 +21,7 @@ pub(crate) struct Machine {
     /// `None` if the system does not report it.
     pub(crate) memory: Option<Memory>,
     pub(crate) gpu: Gpus,
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) choices: Vec<PlacementRule>,
 }
 
 /// Whether to measure the bandwidth of the bus.
@@ -43,8 +43,8 @@ impl Machine {
     pub(crate) fn look(measure: Measure, batch: Option<usize>) -> Self {
         let gpu = Gpus::look(measure);
         let choices = match batch {
-            Some(pages) => vec![Choice::of_batch(pages, &gpu)],
-            None => Choice::all(&gpu),
+            Some(pages) => vec![PlacementRule::of_batch(pages, &gpu)],
+            None => PlacementRule::all(&gpu),
         };
         let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| Memory::parse(&text));
         Self { version: env!("CARGO_PKG_VERSION"), cpu: Cpu::look(), memory, gpu, choices }

@@ -27,7 +27,7 @@ pub(crate) enum Ranges {
 
 impl Findings {
     /// Writes everything for people to read; figures only, without a style.
-    pub(crate) fn describe(&self, out: &mut impl Write, style: Option<Style>, ranges: Ranges) -> io::Result<()> {
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>, ranges: Ranges) -> io::Result<()> {
         let mut lines = self.figures();
         if let Some(style) = style.filter(|_| self.survey.pages > 0) {
             lines.push(String::new());
@@ -187,7 +187,7 @@ fn shade(cell: &Cell) -> Shade {
 }
 
 /// Writes the ranges of a snapshot in order of their addresses, the largest or all.
-fn address_map(out: &mut impl Write, map: &StoredMap, ranges: Ranges) -> io::Result<()> {
+fn address_map(out: &mut dyn Write, map: &StoredMap, ranges: Ranges) -> io::Result<()> {
     let how = match map.consistency {
         Consistency::Live => "read while it was running",
         Consistency::Stopped => "read while it was stopped",
@@ -208,7 +208,7 @@ fn address_map(out: &mut impl Write, map: &StoredMap, ranges: Ranges) -> io::Res
     writeln!(out, "  and {smaller} smaller ones: --ranges shows all")
 }
 
-fn range(out: &mut impl Write, mapping: &StoredMapping<'_>) -> io::Result<()> {
+fn range(out: &mut dyn Write, mapping: &StoredMapping<'_>) -> io::Result<()> {
     let [stored, untouched] = [mapping.pages.stored, mapping.pages.untouched].map(quantity::count);
     let name = if mapping.name.is_empty() { "anonymous".into() } else { printable(mapping.name) };
     let permissions = mapping.flags.permissions();

@@ -51,6 +51,38 @@ fn tar_takes_it_as_its_compressor() {
 }
 
 #[test]
+fn levels_are_taken_as_by_lz4() {
+    let folder = folder();
+    let content = image(12);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    let compressed = |line: &[&str]| {
+        let archive = run(folder.path(), &[&["--backend", "interpreter", "-c"], line].concat()).ok().stdout;
+        assert!(frames::decompress(&archive).as_ref() == Some(&content), "{line:?}");
+        archive.len()
+    };
+    let (fast, small) = (compressed(&["-1", "image"]), compressed(&["-9", "image"]));
+    assert!(small < fast, "{small} bytes at level 9, {fast} at level 1");
+    for line in [&["image"][..], &["-2", "image"], &["-z2", "image"], &["--level", "1", "image"]] {
+        assert_eq!(compressed(line), fast, "{line:?}");
+    }
+    assert_eq!(compressed(&["-3", "image"]), small);
+    let named = run(folder.path(), &["compress", "-9", "--backend", "interpreter", "-c", "image"]).ok();
+    assert_eq!(named.stdout.len(), small);
+    run(folder.path(), &["-c", "-19", "image"]).refuses(&["--level", "19 is not in 1..=9"]);
+    run(folder.path(), &["-c", "-0", "image"]).refuses(&["--level", "0 is not in 1..=9"]);
+}
+
+#[test]
+fn a_list_is_an_inspection() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(12)).unwrap();
+    run(folder.path(), &["image"]).ok();
+    let listed = run(folder.path(), &["--list", "image.lz4"]).ok();
+    assert_eq!(listed.stdout, run(folder.path(), &["inspect", "image.lz4"]).ok().stdout);
+    assert!(!listed.stdout.is_empty());
+}
+
+#[test]
 fn a_word_that_is_neither_a_command_nor_a_file_is_refused() {
     run(folder().path(), &["frobnicate"]).refuses(&["frobnicate: no such command or file", "--help"]);
     run(folder().path(), &["-d", "frobnicate.lz4"]).fails(&["frobnicate.lz4: No such file"]);

@@ -7,6 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 
 use rustix::process::Signal;
+use trueno_test_pages::frames;
 
 use crate::support::{BINARY, command, folder, image, names, run, run_with};
 
@@ -176,6 +177,87 @@ fn closed_standard_streams_are_errors() {
         assert!(shell(script).status.success(), "{script}");
     }
     assert_eq!(names(folder.path()), ["image", "out"]);
+}
+
+/// As Python's `subprocess.DEVNULL` and daemons open it. Only a stream that was closed is an error.
+#[test]
+fn null_that_is_open_for_reading_and_writing_is_a_choice() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    let null = || fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    for args in [&["compress", "-c", "image"][..], &["compress", "-q", "-o", "out"], &["inspect", "--json", "image"]] {
+        let mut command = command(folder.path(), args);
+        let output = command.stdin(null()).stdout(null()).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(names(folder.path()), ["image", "out"]);
+}
+
+/// Every command that prints something, and the arguments that make it do so.
+const PRINTING: [&[&str]; 14] = [
+    &["--help"],
+    &["--version"],
+    &["--version", "-v"],
+    &["help", "compress"],
+    &["compress", "--help"],
+    &["inspect", "image"],
+    &["inspect", "--json", "image"],
+    &["test", "--json", "image.lz4"],
+    &["info"],
+    &["info", "--json"],
+    &["selftest", "--only", "cpu scalar: reads"],
+    &["completions", "bash"],
+    &["man"],
+    &["compress", "-f", "--json", "image"],
+];
+
+#[test]
+fn text_that_cannot_be_written_is_an_error() {
+    let folder = folder();
+    fs::write(folder.path().join("image"), image(3)).unwrap();
+    run(folder.path(), &["compress", "image"]).ok();
+    for args in PRINTING {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = command(folder.path(), args).stdout(full).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.contains("trueno-zram: standard output: No space left on device"), "{args:?}: {stderr}");
+        let mut shell = std::process::Command::new("sh");
+        shell.current_dir(folder.path()).args(["-c", "exec \"$0\" \"$@\" >&-", BINARY]).args(args);
+        let output = shell.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
+        assert!(stderr.contains("trueno-zram: standard output is closed\n"), "{args:?}: {stderr}");
+    }
+}
+
+/// What the system calls standard output is standard output: a file behind it is written, not replaced.
+#[test]
+fn names_of_the_standard_streams_mean_the_streams() {
+    use std::io::{Seek, SeekFrom, Write};
+    let folder = folder();
+    let content = image(3);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    let expected = run(folder.path(), &["compress", "-c", "image"]).ok().stdout;
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "-"] {
+        fs::write(folder.path().join("out"), b"").unwrap();
+        let mut file = fs::File::options().read(true).write(true).open(folder.path().join("out")).unwrap();
+        file.write_all(b"before").unwrap();
+        let stdout = file.try_clone().unwrap();
+        let output = command(folder.path(), &["compress", "-f", "image", "-o", name]).stdout(stdout).output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let mut written = Vec::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_end(&mut written).unwrap();
+        assert!(written.strip_prefix(b"before") == Some(&expected[..]), "{name}");
+        run(folder.path(), &["compress", "--json", "image", "-o", name]).refuses(&["cannot share standard output"]);
+    }
+    for name in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "-"] {
+        let mut file = fs::File::open(folder.path().join("image")).unwrap();
+        file.seek(SeekFrom::Start(4096)).unwrap();
+        let output = command(folder.path(), &["compress", name]).stdin(file).output().unwrap();
+        assert!(frames::decompress(&output.stdout).as_deref() == Some(&content[4096..]), "{name}");
+    }
 }
 
 #[test]

@@ -22,7 +22,8 @@ fn start_and_stall(folder: &Path, args: &[&str], some: &[u8]) -> Child {
 
 /// Waits until the new file has some bytes.
 fn wait_for_output(child: &Child, folder: &Path) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    // It ends a run that hangs; no machine is that slow.
+    let deadline = Instant::now() + Duration::from_secs(1200);
     while new_file_bytes(child, folder) == 0 {
         assert!(Instant::now() < deadline, "no output was begun");
         std::thread::yield_now();

@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -52,12 +54,19 @@ fn the_progress_line_fits_a_narrow_terminal() {
         let mut command = command(folder.path(), &["compress", "-o", "/dev/null", name]);
         let mut child = command.env("TERM", "xterm").stderr(Stdio::from(peer)).spawn().unwrap();
         drop(command);
-        let feeder = std::thread::spawn(move || {
-            let mut pipe = File::options().write(true).open(fifo).unwrap();
-            let begun = Instant::now();
-            while begun.elapsed() < Duration::from_millis(1200) {
-                pipe.write_all(&image(64)).unwrap();
-                std::thread::sleep(Duration::from_millis(20));
+        // Fed until a speed is shown, however long that takes on a busy machine. Without one, this ends all the same.
+        let is_shown = Arc::new(AtomicBool::new(false));
+        let feeder = std::thread::spawn({
+            let is_shown = Arc::clone(&is_shown);
+            move || {
+                let mut pipe = File::options().write(true).open(fifo).unwrap();
+                for _ in 0..5000 {
+                    if is_shown.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    pipe.write_all(&image(64)).unwrap();
+                    std::thread::sleep(Duration::from_millis(20));
+                }
             }
         });
         let mut shown = Vec::new();
@@ -65,6 +74,7 @@ fn the_progress_line_fits_a_narrow_terminal() {
         // The last of its writers closes it: an error on Linux.
         while let Ok(len @ 1..) = master.read(&mut buffer) {
             shown.extend_from_slice(&buffer[..len]);
+            is_shown.fetch_or(shown.windows(3).any(|text| text == b"B/s"), Ordering::Relaxed);
         }
         feeder.join().unwrap();
         assert!(child.wait().unwrap().success());

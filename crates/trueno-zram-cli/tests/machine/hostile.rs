@@ -16,7 +16,7 @@ const FREE_BYTES: u64 = 64 << 20;
 const CPU_SECONDS: u32 = 30;
 
 /// An archive of zero pages and a tail, with an address map of these bytes.
-fn archive(zero_pages: u64, tail: &[u8], map: &[u8]) -> Vec<u8> {
+pub(crate) fn archive(zero_pages: u64, tail: &[u8], map: &[u8]) -> Vec<u8> {
     let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_zero_pages(zero_pages).unwrap();
@@ -53,7 +53,7 @@ const ONE_STORED: u8 = 1 << 2 | 1;
 const ONE_UNREADABLE: u8 = 1 << 2 | 2;
 
 /// Runs the tool with as much memory as an archive of `archive_bytes` may take, and limited time; its output is counted.
-fn run_limited(folder: &Path, args: &[&str], archive_bytes: u64) -> (Run, usize) {
+pub(crate) fn run_limited(folder: &Path, args: &[&str], archive_bytes: u64) -> (Run, usize) {
     let limit_kib = (FREE_BYTES + 4 * archive_bytes) / 1024;
     let script = format!("ulimit -v {limit_kib} && ulimit -t {CPU_SECONDS} && exec \"$0\" \"$@\"");
     let mut command = Command::new("sh");

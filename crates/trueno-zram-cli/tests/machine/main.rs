@@ -1,6 +1,7 @@
 //! The commands that look at files, machines and processes, run as users run them.
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
+mod bombs;
 mod hostile;
 mod info;
 mod inspect;

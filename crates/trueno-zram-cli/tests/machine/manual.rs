@@ -33,6 +33,15 @@ fn there_is_a_page_for_the_tool_and_one_for_each_command() {
 }
 
 #[test]
+fn documents_are_not_json() {
+    for args in [&["man", "--json"][..], &["completions", "bash", "--json"]] {
+        let refused = run(folder().path(), args);
+        assert!(refused.stdout.is_empty());
+        refused.refuses(&[args[0], "leave out --json"]);
+    }
+}
+
+#[test]
 fn a_folder_that_cannot_be_made_is_named() {
     let folder = folder();
     fs::write(folder.path().join("file"), "").unwrap();

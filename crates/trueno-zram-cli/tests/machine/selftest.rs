@@ -18,6 +18,13 @@ fn all_checks_pass_here() {
 }
 
 #[test]
+fn its_lines_fit_a_terminal_of_80_columns() {
+    let shown = run(folder().path(), &["selftest", "--only", "cpu scalar"]).ok();
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+}
+
+#[test]
 fn it_ends_with_its_verdict() {
     let shown = run(folder().path(), &["selftest", "--only", "cpu scalar"]).ok();
     let text = String::from_utf8(shown.stdout).unwrap();

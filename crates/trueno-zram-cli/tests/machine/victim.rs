@@ -93,11 +93,11 @@ impl Victim {
         stat.rsplit_once(") ").unwrap().1.chars().next().unwrap()
     }
 
-    /// Waits until the kernel has done what it was told, and gives up after a while.
+    /// Waits until the kernel has done what it was told, and gives up after so long that no machine is that slow.
     pub(crate) fn wait_for_state(&self, wanted: &[char]) {
         let begun = std::time::Instant::now();
         while !wanted.contains(&self.state()) {
-            assert!(begun.elapsed().as_secs() < 30, "its state is {}, not {wanted:?}", self.state());
+            assert!(begun.elapsed().as_secs() < 1200, "its state is {}, not {wanted:?}", self.state());
             std::thread::yield_now();
         }
     }

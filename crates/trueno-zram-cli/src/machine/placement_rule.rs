@@ -7,7 +7,7 @@ use super::{Cpu, Gpus};
 
 /// The rule for batches of some sizes.
 #[derive(Debug, Serialize)]
-pub(crate) struct Choice {
+pub(crate) struct PlacementRule {
     /// The sizes of batches this holds for, as text.
     pub(crate) batch: String,
     /// The smallest of these sizes.
@@ -26,7 +26,7 @@ pub(crate) enum AutoPlacement {
     Measured,
 }
 
-impl Choice {
+impl PlacementRule {
     /// The rule for batches of `pages` pages.
     pub(crate) fn of_batch(pages: usize, gpus: &Gpus) -> Self {
         let batch = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
@@ -68,19 +68,23 @@ mod tests {
     #[test]
     fn the_ranges_of_sizes_agree_with_the_rule_everywhere() {
         for available in [true, false] {
-            let choices = Choice::all(&gpus(available));
+            let choices = PlacementRule::all(&gpus(available));
             for pages in (1..2000).chain([10_000, 1_000_000]) {
                 let choice = choices.iter().rfind(|choice| choice.least_pages <= pages).expect("from 1 on");
-                assert_eq!(choice.placement, Choice::of_batch(pages, &gpus(available)).placement, "{pages} pages");
+                assert_eq!(
+                    choice.placement,
+                    PlacementRule::of_batch(pages, &gpus(available)).placement,
+                    "{pages} pages"
+                );
             }
         }
-        let batches: Vec<_> = Choice::all(&gpus(true)).into_iter().map(|choice| choice.batch).collect();
+        let batches: Vec<_> = PlacementRule::all(&gpus(true)).into_iter().map(|choice| choice.batch).collect();
         assert_eq!(batches, ["below 64 pages", "64 pages or more"]);
     }
 
     #[test]
     fn the_reason_names_what_is_missing() {
-        assert!(Choice::of_batch(5000, &gpus(false)).why.contains("no usable GPU"));
-        assert_eq!(Choice::of_batch(50, &gpus(true)).why, "too small to be worth the transfers");
+        assert!(PlacementRule::of_batch(5000, &gpus(false)).why.contains("no usable GPU"));
+        assert_eq!(PlacementRule::of_batch(50, &gpus(true)).why, "too small to be worth the transfers");
     }
 }

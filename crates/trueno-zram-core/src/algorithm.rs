@@ -25,6 +25,9 @@ pub enum Algorithm {
     /// One Zstandard frame per page: a better ratio at several times the cost.
     Zstd {
         /// From -131072 (fastest) to 22 (smallest). Levels 1 to 3 suit pages.
+        ///
+        /// On the CPU this is libzstd's level. On a GPU, levels up to 3 use the kernel's fast mode and levels 4 to 9 its
+        /// ratio mode, which reach ratios between those of libzstd's levels 3 and 9. Higher levels run on the CPU.
         level: i32,
     },
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, LoadedKernel, Lz4Compressor, Lz4Decompressor, PackedPages, lane_rule,
+    BlockShape, DeviceBuffer, LoadedKernel, PageCompressor, PageDecompressor, PackedPages, lane_rule,
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -22,7 +22,7 @@ const SLACK_BYTES: usize = 64 * 1024;
 /// Where the compressed pages come from.
 enum Encoder {
     /// A kernel.
-    Kernel(Box<Lz4Compressor>),
+    Kernel(Box<PageCompressor>),
     /// A codec on one CPU thread, for its blocks.
     Cpu(Box<dyn BlockCodec>),
 }
@@ -32,7 +32,7 @@ pub(crate) struct KernelEngine<'a> {
     name: String,
     session: &'a Session,
     encoder: Encoder,
-    decompressor: Lz4Decompressor,
+    decompressor: PageDecompressor,
     pages: u32,
     input: DeviceBuffer,
     packed: DeviceBuffer,
@@ -65,7 +65,7 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
             if stores != own_stores {
                 name += "/read-back";
             }
-            let compressor = Lz4Compressor::with_shape(&session.context, mode, stores, shape).map_err(device_failed)?;
+            let compressor = PageCompressor::with_shape(&session.context, mode, stores, shape).map_err(device_failed)?;
             engines.push(Box::new(KernelEngine::new(
                 session,
                 name,
@@ -94,7 +94,7 @@ impl<'a> KernelEngine<'a> {
                 name,
                 session,
                 encoder,
-                decompressor: Lz4Decompressor::with_shape(&session.context, shape)?,
+                decompressor: PageDecompressor::with_shape(&session.context, shape)?,
                 pages: count,
                 input: session.buffer(pages * PAGE_SIZE)?,
                 packed: session.buffer(pages * PAGE_SIZE + SLACK_BYTES)?,

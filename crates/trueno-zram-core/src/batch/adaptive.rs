@@ -31,8 +31,8 @@ use crate::threads::default_pool;
 /// The runner-up, if it is close, is measured again from time to time, to notice changes of the machine. Batches of
 /// fewer than 64 pages always go to the CPU. A GPU that was given up is not used again.
 ///
-/// The bytes that hold a page depend on which side compressed it, and so on the measured times. They are a standard LZ4
-/// block either way, and each side restores what the other compressed. Use one of the two compressors directly if the
+/// The bytes that hold a page depend on which side compressed it, and so on the measured times. They are a
+/// standard LZ4 block or Zstandard frame either way, and each side restores what the other compressed. Use one of the two compressors directly if the
 /// same pages must always give the same bytes.
 ///
 /// ```
@@ -73,14 +73,16 @@ type Sides = (Part, Part);
 impl BatchCompressor {
     /// Opens the GPU, if there is one, and creates the CPU compressor.
     ///
-    /// Without a usable GPU, and for algorithms other than LZ4, it uses the CPU alone. [`why_no_gpu`](Self::why_no_gpu)
-    /// returns the reason.
+    /// Without a usable GPU, and for algorithms that GPUs do not run ([`Algorithm::None`] and Zstandard above level
+    /// [`MAX_ZSTD_LEVEL`](GpuBatchConfig::MAX_ZSTD_LEVEL)), it uses the CPU alone. [`why_no_gpu`](Self::why_no_gpu) returns
+    /// the reason.
     ///
     /// ```
     /// use trueno_zram_core::{Algorithm, BatchCompressor, gpu::{GpuBatchConfig, GpuOptions}};
-    /// let config = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..GpuBatchConfig::default() };
+    /// let config = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 19 }, ..GpuBatchConfig::default() };
     /// let compressor = BatchCompressor::new(config, &GpuOptions::default())?;
-    /// assert_eq!(compressor.why_no_gpu(), Some("the GPU does not support the algorithm zstd:3"));
+    /// let why = compressor.why_no_gpu().expect("no GPU compresses at level 19");
+    /// assert_eq!(why, "the GPU does not support the algorithm zstd:19: levels above 9 run on the CPU");
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///

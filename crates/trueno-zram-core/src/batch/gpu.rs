@@ -19,13 +19,13 @@ use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::{CompressedPages, Restored};
+use crate::gpu::ring::decompress::{CompressedPages, Refusal, Restored};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::interpreter::Interpreter;
 use crate::gpu::ring::into_batch::IntoBatch;
 use crate::gpu::ring::into_pages::{Arenas, IntoPages};
 use crate::gpu::ring::{Outcome, Ring, RingShape};
-use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
+use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_gpu_pool;
 
@@ -109,7 +109,8 @@ impl GpuBatchCompressor {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for an algorithm other than LZ4; [`Error::Config`](crate::Error::Config) for sizes out of range;
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for [`Algorithm::None`] and for Zstandard levels above
+    /// [`MAX_ZSTD_LEVEL`](GpuBatchConfig::MAX_ZSTD_LEVEL); [`Error::Config`](crate::Error::Config) for sizes out of range;
     /// [`Error::GpuNotAvailable`](crate::Error::GpuNotAvailable), with the driver call and the CUDA error's name, if the device cannot be used.
     pub fn new(config: GpuBatchConfig) -> Result<Self> {
         Self::with_options(config, &GpuOptions::default())
@@ -119,7 +120,7 @@ impl GpuBatchCompressor {
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
-    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_gpu::kernels::packed::Mode;
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
     /// let options = GpuOptions::new().mode(Mode::Ratio).multiprocessors(NonZeroU32::new(33));
     /// let compressor = GpuBatchCompressor::with_options(GpuBatchConfig::default(), &options)?;
@@ -129,9 +130,9 @@ impl GpuBatchCompressor {
     /// # Errors
     /// The errors of `new`.
     pub fn with_options(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        config.check()?;
+        let format = config.check()?;
         let context = GpuContext::new(config.device_index)?;
-        let device = Cuda::new(&context, options.mode, options.multiprocessors);
+        let device = Cuda::new(&context, format, config.mode(options.mode), options.multiprocessors);
         Self::on(device.map_err(GpuError::not_available)?, config, options)
     }
 }
@@ -157,8 +158,8 @@ impl GpuBatchCompressor<Interpreter> {
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported), one of the errors of `new`.
     pub fn interpreted(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
-        config.check()?;
-        Self::on(Interpreter::new(options.mode), config, options)
+        let format = config.check()?;
+        Self::on(Interpreter::new(format, config.mode(options.mode)), config, options)
     }
 }
 
@@ -381,11 +382,13 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         left.sort_unstable();
         // The CPU says what is wrong with a page, and where. Should it find nothing wrong, it has restored it.
         let mut result = Ok(());
-        for run in left.chunk_by(|page, next| page + 1 == *next) {
-            let first = run[0];
+        for run in left.chunk_by(|left, next| left.page + 1 == next.page) {
+            let first = run[0].page;
             let restored = self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &());
+            let unsupported = run.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
+            self.note_unsupported(unsupported);
             if restored.is_ok() {
-                self.note_refused(run.iter().filter(|page| from.get(**page).kind() != PageKind::Zstd).count());
+                self.note_refused(run.len() - unsupported);
             }
             result = result.and(restored);
         }
@@ -452,6 +455,11 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         fallback.pages += pages as u64;
         fallback.last_reason = Some("a panic in the middle of a stream".to_owned());
         self.drop_ring_if_lost();
+    }
+
+    /// Counts pages that are the CPU's because the kernel does not decode their kind or form.
+    pub(super) fn note_unsupported(&mut self, pages: usize) {
+        self.stats.fallback.unsupported_pages += pages as u64;
     }
 
     /// Counts pages that the device refused though nothing is wrong with them.

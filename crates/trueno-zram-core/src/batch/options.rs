@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rayon::ThreadPool;
-use trueno_gpu::kernels::lz4::Mode;
+use trueno_gpu::kernels::packed::Mode;
 
 /// Tuning options not covered by [`GpuBatchConfig`](crate::gpu::GpuBatchConfig).
 ///
@@ -18,7 +18,7 @@ use trueno_gpu::kernels::lz4::Mode;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GpuOptions {
-    /// Whether the kernels favour speed or ratio.
+    /// Whether the kernels favour speed or ratio. Zstandard at levels 4 to 9 favours ratio in either case.
     pub mode: Mode,
     /// The most multiprocessors that the kernels may occupy, or `None` for all.
     pub multiprocessors: Option<NonZeroU32>,
@@ -45,7 +45,7 @@ impl GpuOptions {
     /// Sets the mode of the kernels.
     ///
     /// ```
-    /// use trueno_gpu::kernels::lz4::Mode;
+    /// use trueno_gpu::kernels::packed::Mode;
     /// use trueno_zram_core::gpu::GpuOptions;
     /// assert_eq!(GpuOptions::new().mode(Mode::Ratio).mode, Mode::Ratio);
     /// ```

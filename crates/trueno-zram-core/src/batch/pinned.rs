@@ -245,7 +245,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.reach(pages.memory_mut(), &mut restored.outcome)?;
         let to = pages.pages_mut()?;
         // The device may have put there what an earlier batch left in its memory.
-        restored.left.iter().for_each(|page| to[*page].fill(0));
+        restored.left.iter().for_each(|left| to[left.page].fill(0));
         if restored.outcome.failure.is_some() {
             to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
         }

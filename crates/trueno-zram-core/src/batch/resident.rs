@@ -6,9 +6,12 @@ use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
 use crate::cpu::PageCodec;
 use crate::error::Result;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::resident;
 use crate::gpu::ring::StageTimes;
 use crate::gpu::ring::cuda::Cuda;
+use crate::gpu::ring::decompress::{LeftPage, Refusal};
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{DevicePages, PackedOnDevice};
 use crate::page::{PAGE_SIZE, PageData};
 
@@ -89,9 +92,11 @@ impl GpuBatchCompressor {
     /// [`compress_resident`](Self::compress_resident) returns it.
     pub fn decompress_resident(&mut self, packed: &PackedOnDevice, pages: &mut DevicePages) -> Result<BatchTimes> {
         let start = Instant::now();
-        let (kernel, refused) =
+        let (kernel, left) =
             self.resident(|device, time_limit| resident::decompress(device, packed, pages, time_limit))?;
-        let restored = self.resident(|_, _| restore_refused(packed, pages, &refused));
+        let mut unsupported = 0;
+        let restored = self.resident(|device, _| restore_left(device.format(), packed, pages, &left, &mut unsupported));
+        self.note_unsupported(unsupported);
         let times = kernel_times(kernel, start);
         self.stats_mut().add_decompressed(packed.len(), times.total_time_ns);
         restored.map(|()| times)
@@ -104,15 +109,22 @@ impl GpuBatchCompressor {
     }
 }
 
-/// Has the CPU look at every page that the kernel refused: it says what is wrong with it, or has restored it. The first
-/// error is that of the batch.
-fn restore_refused(packed: &PackedOnDevice, pages: &mut DevicePages, refused: &[usize]) -> Result<()> {
+/// Has the CPU look at every page that the kernel did not restore: it says what is wrong with it, or has restored it. Counts
+/// those that the kernel does not decode. The first error is that of the batch.
+fn restore_left(
+    format: PageFormat,
+    packed: &PackedOnDevice,
+    pages: &mut DevicePages,
+    left: &[LeftPage],
+    unsupported: &mut usize,
+) -> Result<()> {
     let mut codec = PageCodec::default();
     let mut result = Ok(());
-    for page in refused {
+    for LeftPage { page, refusal } in left {
         // A place that stays without its page is zeroed: what it held is not of this batch.
         let mut place = [0; PAGE_SIZE];
         let decoded = packed.page(*page).and_then(|(kind, bytes)| {
+            *unsupported += usize::from(*refusal == Refusal::Unsupported || !format.reads(kind));
             codec.decompress(PageData::new(kind, &bytes)?, &mut place).inspect_err(|_| place.fill(0))
         });
         pages.put(*page, &place)?;

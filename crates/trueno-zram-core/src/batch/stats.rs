@@ -38,7 +38,7 @@ pub struct GpuBatchStats {
     pub fallback: FallbackStats,
 }
 
-/// Work that the CPU did because the GPU could not.
+/// Work that the CPU did because the GPU failed, and pages that were the CPU's from the start.
 ///
 /// ```
 /// use trueno_zram_core::gpu::FallbackStats;
@@ -51,6 +51,10 @@ pub struct FallbackStats {
     pub batches: u64,
     /// Pages processed by the CPU instead.
     pub pages: u64,
+    /// Pages that the CPU restored because the GPU's kernel does not decode them: pages of another algorithm, and
+    /// Zstandard frames in forms that libzstd does not write for a page, such as several blocks. The GPU did not fail, so
+    /// `batches` and `pages` do not count them.
+    pub unsupported_pages: u64,
     /// The reason for the last fallback: the driver call and the name of the CUDA error.
     pub last_reason: Option<String>,
     /// The reason why the device is no longer used, if it was given up.

@@ -1,13 +1,16 @@
 //! Pages as Zstandard frames, using the C library.
 
-use zstd::bulk;
-use zstd::zstd_safe::CParameter;
+use zstd::zstd_safe::{CCtx, CParameter, DCtx, get_error_name};
 
 use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, Page};
 
-/// A reusable Zstandard compression context.
-pub(super) struct Encoder(bulk::Compressor<'static>);
+/// The C library's name of the error for a frame that would not fit. It has no other form that safe code can compare.
+const DESTINATION_TOO_SMALL: &str = "Destination buffer is too small";
+const OUT_OF_MEMORY: &str = "Allocation error : not enough memory";
+
+/// A reusable Zstandard compression context. It allocates for its first page only.
+pub(super) struct Encoder(CCtx<'static>);
 
 impl Encoder {
     pub(super) fn new(level: i32) -> Result<Self> {
@@ -15,44 +18,41 @@ impl Encoder {
         if !levels.contains(&level) {
             return Err(Error::ZstdLevel { level, min: *levels.start(), max: *levels.end() });
         }
-        let mut compressor = bulk::Compressor::new(level).map_err(failed)?;
+        let mut context = CCtx::try_create().ok_or_else(|| failed(OUT_OF_MEMORY))?;
         // Every frame holds exactly one page, so the length is not stored.
-        compressor.set_parameter(CParameter::ContentSizeFlag(false)).map_err(failed)?;
-        Ok(Self(compressor))
+        for parameter in [CParameter::CompressionLevel(level), CParameter::ContentSizeFlag(false)] {
+            context.set_parameter(parameter).map_err(|code| failed(get_error_name(code)))?;
+        }
+        Ok(Self(context))
     }
 
     /// Returns the length of the frame, or `None` if the page does not shrink.
     pub(super) fn encode(&mut self, page: &Page, out: &mut Page) -> Result<Option<usize>> {
-        match self.0.compress_to_buffer(page, &mut out[..PAGE_SIZE - 1]) {
+        match self.0.compress2(&mut out[..PAGE_SIZE - 1], page).map_err(get_error_name) {
             Ok(len_bytes) => Ok(Some(len_bytes)),
-            Err(error) if is_destination_too_small(&error) => Ok(None),
-            Err(error) => Err(failed(error)),
+            Err(DESTINATION_TOO_SMALL) => Ok(None),
+            Err(name) => Err(failed(name)),
         }
     }
 }
 
-/// A reusable Zstandard decompression context.
-pub(super) struct Decoder(bulk::Decompressor<'static>);
+/// A reusable Zstandard decompression context. It allocates for its first page only.
+pub(super) struct Decoder(DCtx<'static>);
 
 impl Decoder {
     pub(super) fn new() -> Result<Self> {
-        bulk::Decompressor::new().map(Self).map_err(failed)
+        DCtx::try_create().map(Self).ok_or_else(|| failed(OUT_OF_MEMORY))
     }
 
     pub(super) fn decode(&mut self, frame: &[u8], page: &mut Page) -> Result<()> {
-        match self.0.decompress_to_buffer(frame, &mut page[..]) {
+        match self.0.decompress(&mut page[..], frame).map_err(get_error_name) {
             Ok(PAGE_SIZE) => Ok(()),
             Ok(len_bytes) => Err(Error::ZstdFrameLength { len_bytes }),
-            Err(error) => Err(Error::CorruptZstd { reason: error.to_string() }),
+            Err(name) => Err(Error::CorruptZstd { reason: name.to_owned() }),
         }
     }
 }
 
-fn failed(error: std::io::Error) -> Error {
-    Error::ZstdFailed { reason: error.to_string() }
-}
-
-/// Returns `true` if the output buffer was too small. The library reports errors by name only.
-fn is_destination_too_small(error: &std::io::Error) -> bool {
-    error.to_string().contains("Destination buffer is too small")
+fn failed(name: &str) -> Error {
+    Error::ZstdFailed { reason: name.to_owned() }
 }

@@ -1,7 +1,9 @@
-//! The LZ4 kernels, for pages in device memory.
+//! The kernels of both formats, for pages in device memory.
 
 mod compressor;
 mod decompressor;
+mod kernels;
+mod one_kernel;
 
 use std::num::NonZeroU32;
 
@@ -14,8 +16,10 @@ use super::kernel::LoadedKernel;
 use super::memory::DeviceBuffer;
 use super::stream::Stream;
 
-pub use compressor::Lz4Compressor;
-pub use decompressor::{Lz4Decompressor, PackedPages};
+pub use compressor::PageCompressor;
+pub use decompressor::{PackedPages, PageDecompressor};
+pub use kernels::PageFormat;
+pub(crate) use kernels::{CompressKernel, DecompressKernel};
 
 /// Maximum number of pages per launch: an index entry stores a 32-bit offset in units of 16 bytes.
 ///
@@ -55,7 +59,7 @@ impl Workspace {
 }
 
 /// Returns the grid for a batch: as many blocks as fit on the allowed multiprocessors, or as there are pages for.
-fn grid_of(kernel: &impl Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
+fn grid_of(kernel: &dyn Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
     let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
     kernel.grid(pages).min(loaded.resident_blocks()).min(share)
 }

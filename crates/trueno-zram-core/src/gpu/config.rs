@@ -1,7 +1,14 @@
 //! The configuration of a GPU compressor.
 
+use trueno_gpu::kernels::packed::Mode;
+
+use super::codec::PageFormat;
 use crate::algorithm::Algorithm;
 use crate::error::{Error, Result};
+
+/// The highest level that runs the Zstandard kernel in fast mode: its frames are smaller than libzstd's of this level on
+/// most pages.
+const MAX_FAST_ZSTD_LEVEL: i32 = 3;
 
 /// The configuration of a GPU compressor.
 ///
@@ -11,6 +18,20 @@ use crate::error::{Error, Result};
 /// `batch_size` is 1 to [`MAX_SLOT_PAGES`](Self::MAX_SLOT_PAGES) and `ring_buffer_slots` is 1 to
 /// [`MAX_RING_SLOTS`](Self::MAX_RING_SLOTS). Their product is at most [`MAX_RING_PAGES`](Self::MAX_RING_PAGES), because
 /// every slot takes page-locked and device memory for all of its pages.
+///
+/// # Zstandard levels
+///
+/// The GPU's Zstandard compressor has two modes. What they reach lies between libzstd's levels 3 and 9.
+///
+/// | level | on the GPU |
+/// | --- | --- |
+/// | up to 3 | fast mode, unless [`GpuOptions::mode`](super::GpuOptions::mode) asks for ratio mode |
+/// | 4 to 9 | ratio mode: about 1 % smaller at about 0.92 of the speed |
+/// | above 9 | [`Error::Unsupported`]; [`BatchCompressor`](crate::BatchCompressor) uses the CPU alone |
+///
+/// Where the CPU stands in for the GPU, it uses libzstd at exactly this level. Frames of all levels, and of every encoder,
+/// are restored on the GPU. Without the cargo feature `zstd` nothing could stand in for the GPU, and Zstandard is
+/// [`Error::Unsupported`].
 ///
 /// ```
 /// use trueno_zram_core::gpu::GpuBatchConfig;
@@ -53,8 +74,20 @@ impl GpuBatchConfig {
     /// The largest product of the two: 8 GiB of pages.
     pub const MAX_RING_PAGES: usize = 1 << 21;
 
-    /// Checks the configuration before anything is allocated for it.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// The highest Zstandard level that the GPU compresses with. No kernel searches as long as libzstd's higher levels do.
+    ///
+    /// ```
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// use trueno_zram_core::{Algorithm, Error};
+    /// let level = GpuBatchConfig::MAX_ZSTD_LEVEL + 1;
+    /// let config = GpuBatchConfig { algorithm: Algorithm::Zstd { level }, ..GpuBatchConfig::default() };
+    /// let refused = GpuBatchCompressor::interpreted(config, &GpuOptions::default());
+    /// assert!(matches!(refused, Err(Error::Unsupported { .. })));
+    /// ```
+    pub const MAX_ZSTD_LEVEL: i32 = 9;
+
+    /// Checks the configuration before anything is allocated for it. Returns the format of the kernels.
+    pub(crate) fn check(&self) -> Result<PageFormat> {
         let within = |field, value: usize, most: usize| {
             let allowed = || format!("1 to {most}");
             if (1..=most).contains(&value) { Ok(()) } else { Err(out_of_range(field, value, allowed())) }
@@ -63,9 +96,25 @@ impl GpuBatchConfig {
         within("ring_buffer_slots", self.ring_buffer_slots, Self::MAX_RING_SLOTS)?;
         let ring_pages = self.batch_size * self.ring_buffer_slots;
         within("batch_size * ring_buffer_slots", ring_pages, Self::MAX_RING_PAGES)?;
+        let algorithm = self.algorithm;
+        match algorithm {
+            Algorithm::Zstd { .. } if !cfg!(feature = "zstd") => {
+                Err(Error::Unsupported { what: "Zstandard".to_owned(), by: "this build (without the feature `zstd`)" })
+            }
+            Algorithm::Zstd { level } if level > Self::MAX_ZSTD_LEVEL => {
+                let what = format!("the algorithm {algorithm}: levels above {} run on the CPU", Self::MAX_ZSTD_LEVEL);
+                Err(Error::Unsupported { what, by: "the GPU" })
+            }
+            _ => PageFormat::of(algorithm)
+                .ok_or_else(|| Error::Unsupported { what: format!("the algorithm {algorithm}"), by: "the GPU" }),
+        }
+    }
+
+    /// Returns the mode of the kernels, given that of the options.
+    pub(crate) fn mode(&self, wanted: Mode) -> Mode {
         match self.algorithm {
-            Algorithm::Lz4 => Ok(()),
-            algorithm => Err(Error::Unsupported { what: format!("the algorithm {algorithm}"), by: "the GPU" }),
+            Algorithm::Zstd { level } if level > MAX_FAST_ZSTD_LEVEL => Mode::Ratio,
+            _ => wanted,
         }
     }
 }
@@ -83,7 +132,7 @@ mod tests {
         let refused = |batch_size, ring_buffer_slots| {
             let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() };
             match config.check() {
-                Ok(()) => None,
+                Ok(_) => None,
                 Err(Error::Config { field, .. }) => Some(field),
                 Err(other) => panic!("{other}"),
             }
@@ -96,5 +145,28 @@ mod tests {
         assert_eq!(refused(1, usize::MAX), Some("ring_buffer_slots"));
         assert_eq!(refused(1 << 20, 3), Some("batch_size * ring_buffer_slots"));
         assert_eq!(refused(1 << 13, 256), None);
+    }
+
+    fn zstd(level: i32) -> GpuBatchConfig {
+        GpuBatchConfig { algorithm: Algorithm::Zstd { level }, ..GpuBatchConfig::default() }
+    }
+
+    #[cfg(feature = "zstd")]
+    #[test]
+    fn zstandard_levels_choose_the_mode_and_end_at_9() {
+        for (level, fast) in [(-7, Mode::Fast), (0, Mode::Fast), (3, Mode::Fast), (4, Mode::Ratio), (9, Mode::Ratio)] {
+            assert_eq!(zstd(level).check(), Ok(PageFormat::Zstd), "level {level}");
+            assert_eq!((zstd(level).mode(Mode::Fast), zstd(level).mode(Mode::Ratio)), (fast, Mode::Ratio));
+        }
+        let refused = zstd(10).check().unwrap_err().to_string();
+        assert_eq!(refused, "the GPU does not support the algorithm zstd:10: levels above 9 run on the CPU");
+        assert_eq!(GpuBatchConfig::default().mode(Mode::Fast), Mode::Fast, "LZ4 has no levels");
+    }
+
+    #[cfg(not(feature = "zstd"))]
+    #[test]
+    fn without_the_feature_zstandard_is_refused() {
+        let refused = zstd(3).check().unwrap_err().to_string();
+        assert_eq!(refused, "this build (without the feature `zstd`) does not support Zstandard");
     }
 }

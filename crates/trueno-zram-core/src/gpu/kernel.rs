@@ -38,11 +38,12 @@ impl BlockShape {
     /// One block that fills a multiprocessor: the fastest shape on Hopper.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
     /// // On a device without that much shared memory this is an error.
-    /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, TableStores::ReadBack, BlockShape::WIDE)?;
+    /// let (format, stores) = (PageFormat::Zstd, TableStores::ReadBack);
+    /// let compressor = PageCompressor::with_shape(&context, format, Mode::Fast, stores, BlockShape::WIDE)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
@@ -318,8 +319,15 @@ fn param_kinds(kernel: &ValidKernel) -> Vec<ParamKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
+    use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
+    use trueno_gpu::kernels::packed::{Mode, TableStores};
     use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
+
+    /// The kernels of both formats in a shape: compression and decompression of each.
+    fn kernels(shape: BlockShape) -> Vec<(CompressKernel, DecompressKernel)> {
+        let compress = |format| CompressKernel::new(format, 1, Mode::Fast, TableStores::ReadBack, shape);
+        PageFormat::ALL.map(|format| (compress(format), DecompressKernel::new(format, 1, shape))).into()
+    }
 
     fn limits(shared_kib: u32) -> DeviceLimits {
         DeviceLimits {
@@ -353,14 +361,13 @@ mod tests {
     }
 
     #[test]
-    fn both_kernels_stay_within_their_shape() {
-        for BlockShape { warps_per_block, target } in [BlockShape::EVERYWHERE, BlockShape::WIDE] {
-            let shape = BlockShape { warps_per_block, target };
-            let compress = Lz4WarpCompressKernel::new(1).with_target(target).with_warps_per_block(warps_per_block);
-            let decompress = Lz4WarpDecompressKernel::new(1).with_target(target).with_warps_per_block(warps_per_block);
-            for kernel in [&compress as &dyn Kernel, &decompress] {
-                assert!(kernel.shared_bytes() <= shape.shared_bytes() as usize, "{} of {shape:?}", kernel.name());
-                assert_eq!(kernel.dynamic_shared_bytes() == 0, shape == BlockShape::EVERYWHERE);
+    fn all_kernels_stay_within_their_shape() {
+        for shape in [BlockShape::EVERYWHERE, BlockShape::WIDE] {
+            for (compress, decompress) in kernels(shape) {
+                for kernel in [compress.kernel(), decompress.kernel()] {
+                    assert!(kernel.shared_bytes() <= shape.shared_bytes() as usize, "{} of {shape:?}", kernel.name());
+                    assert_eq!(kernel.dynamic_shared_bytes() == 0, shape == BlockShape::EVERYWHERE);
+                }
             }
         }
     }
@@ -376,10 +383,10 @@ mod tests {
     #[test]
     fn parameter_kinds_match_the_kernels() {
         use ParamKind::{Buffer, U32, U64};
-        let compress = Lz4WarpCompressKernel::new(1);
-        assert_eq!(param_kinds(compress.ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);
-        let decompress = Lz4WarpDecompressKernel::new(1);
-        assert_eq!(param_kinds(decompress.ir()), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
+        for (compress, decompress) in kernels(BlockShape::EVERYWHERE) {
+            assert_eq!(param_kinds(compress.kernel().ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);
+            assert_eq!(param_kinds(decompress.kernel().ir()), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
+        }
         assert_eq!(param_kinds(LaneRuleKernel::new().ir()), [Buffer, U32]);
     }
 }

@@ -18,7 +18,7 @@
 
 mod backend;
 pub(crate) mod bounded_drop;
-mod codec;
+pub(crate) mod codec;
 mod config;
 pub(crate) mod context;
 mod device;
@@ -71,7 +71,7 @@ pub use ring::interpreter::Interpreter;
 /// ```
 #[cfg(feature = "internals")]
 pub mod raw {
-    pub use super::codec::{Lz4Compressor, Lz4Decompressor, MAX_BATCH_PAGES, PackedPages};
+    pub use super::codec::{MAX_BATCH_PAGES, PackedPages, PageCompressor, PageDecompressor, PageFormat};
     pub use super::context::GpuContext;
     pub use super::device::DeviceLimits;
     pub use super::error::GpuResult;

@@ -10,7 +10,7 @@ use super::ring::device::{PinnedMemory, RingDevice};
 use super::ring::entries::next_place;
 use crate::arena::IndexEntry;
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, PageData, PageKind};
+use crate::page::{PAGE_SIZE, PageData};
 
 /// Compressed pages in page-locked memory, which the GPU reads and writes directly.
 ///
@@ -39,7 +39,7 @@ pub struct PinnedBatch<P: PinnedMemory = PinnedBuffer> {
     /// Room for `capacity` pages that do not shrink.
     memory: BoundedDrop<P>,
     capacity: usize,
-    /// The entries are in order, each at a multiple of [`PACK_ALIGN_BYTES`]. None is a Zstandard frame.
+    /// The entries are in order, each at a multiple of [`PACK_ALIGN_BYTES`].
     index: Vec<IndexEntry>,
 }
 
@@ -139,7 +139,8 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         self.index.get(page).map(|entry| entry.find(arena)).transpose()
     }
 
-    /// Appends a page compressed by any compressor, to be restored later.
+    /// Appends a page compressed by any compressor, to be restored later. Pages of an algorithm other than that of the
+    /// compressor which restores them are restored by the CPU.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -157,13 +158,9 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the batch is full; [`Error::Unsupported`] for a Zstandard frame; or the errors of
-    /// [`arena`](Self::arena).
+    /// [`Error::PageCount`] if the batch is full, or the errors of [`arena`](Self::arena).
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
         self.check_room(self.len() + 1)?;
-        if page.kind() == PageKind::Zstd {
-            return Err(Error::Unsupported { what: "a Zstandard frame".to_owned(), by: "the GPU" });
-        }
         let start = self.end();
         let len_bytes = page.bytes().len();
         let place = &mut self.memory.bytes_mut()?[start..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];

@@ -6,7 +6,7 @@ mod pages;
 
 use std::time::Duration;
 
-use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
+use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::bounded_drop::BoundedDrop;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};
@@ -15,6 +15,7 @@ use super::error::{GpuError, GpuResult};
 use super::event::Event;
 use super::memory::DeviceBuffer;
 use super::ring::cuda::Cuda;
+use super::ring::decompress::{LeftPage, Refusal};
 use super::ring::entries;
 use super::stream::Stream;
 use crate::error::{Error, Result};
@@ -53,14 +54,14 @@ pub(crate) fn compress(
     Ok(time)
 }
 
-/// Queues the restoring of packed pages on the device and waits for it. Returns the kernel's time and the rejected
-/// pages.
+/// Queues the restoring of packed pages on the device and waits for it. Returns the kernel's time and the pages that it did not
+/// restore.
 pub(crate) fn decompress(
     device: &mut Cuda,
     packed: &PackedOnDevice,
     pages: &mut DevicePages,
     time_limit: Duration,
-) -> Result<(Duration, Vec<usize>)> {
+) -> Result<(Duration, Vec<LeftPage>)> {
     check_room(packed.len, pages.capacity)?;
     pages.len = packed.len;
     if packed.is_empty() {
@@ -83,10 +84,9 @@ pub(crate) fn decompress(
     })?;
     let mut status = vec![0; packed.len * STATUS_BYTES];
     stream.download(&pages.status, 0, &mut status)?;
-    let restored =
-        |code: &[u8; STATUS_BYTES]| PageStatus::from_code(u32::from_le_bytes(*code)) == Some(PageStatus::Restored);
-    let refused = status.as_chunks().0.iter().enumerate().filter(|(_, code)| !restored(code)).map(|(page, _)| page);
-    Ok((time, refused.collect()))
+    let codes = status.as_chunks::<STATUS_BYTES>().0.iter().enumerate();
+    let left = codes.filter_map(|(page, code)| Some(LeftPage { page, refusal: Refusal::of_status(*code)? }));
+    Ok((time, left.collect()))
 }
 
 /// Runs `queue`, which records its argument before the work to be timed, and waits for all of it. When this returns,

@@ -8,7 +8,7 @@ use trueno_gpu::kernels::packed::PageKind;
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{Lz4Compressor, Stream};
+use trueno_zram_core::gpu::raw::{PageCompressor, Stream};
 
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
 use crate::interpreter;
@@ -73,7 +73,7 @@ fn round_trips_batches_of_any_size() {
 fn twenty_runs_give_the_same_bytes() {
     let (device, pages) = (device(), batch(20_000));
     for mode in [Mode::Fast, Mode::Ratio] {
-        let mut compressor = Lz4Compressor::new(&device.context, mode).unwrap();
+        let mut compressor = PageCompressor::new(&device.context, mode).unwrap();
         let first = device.compress(&mut compressor, &pages);
         for run in 1..20 {
             assert!(device.compress(&mut compressor, &pages) == first, "{mode:?}: run {run}");
@@ -86,7 +86,7 @@ fn twenty_runs_give_the_same_bytes() {
 #[ignore = "needs an NVIDIA GPU"]
 fn two_streams_can_share_a_compressor() {
     let (device, pages) = (device(), batch(3000));
-    let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
+    let mut compressor = PageCompressor::new(&device.context, Mode::Fast).unwrap();
     let expected = device.compress(&mut compressor, &pages);
     let input = device.upload(pages.as_flattened());
     let results = [(); 8].map(|()| (device.buffer(pages.len() * PAGE_SIZE), device.buffer(pages.len() * 8)));
@@ -107,7 +107,7 @@ fn two_streams_can_share_a_compressor() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_short_buffers() {
     let device = device();
-    let mut compressor = Lz4Compressor::new(&device.context, Mode::Fast).unwrap();
+    let mut compressor = PageCompressor::new(&device.context, Mode::Fast).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(15));
     for (input, output, index, what) in
         [(&short, &page, &entry, "input"), (&page, &short, &entry, "output"), (&page, &page, &short, "index")]

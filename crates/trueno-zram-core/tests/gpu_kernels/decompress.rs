@@ -7,7 +7,7 @@ use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{Lz4Compressor, Lz4Decompressor, PackedPages};
+use trueno_zram_core::gpu::raw::{PageCompressor, PageDecompressor, PackedPages};
 use trueno_zram_core::lz4::decode_simple;
 
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};
@@ -24,7 +24,7 @@ fn guard() -> PackedEntry {
 }
 
 /// Restores blocks with a guard before and after them, and checks the guards.
-fn restore(device: &Device, decompressor: &mut Lz4Decompressor, index: &[PackedEntry], bytes: &[u8]) -> Vec<Restored> {
+fn restore(device: &Device, decompressor: &mut PageDecompressor, index: &[PackedEntry], bytes: &[u8]) -> Vec<Restored> {
     let guarded: Vec<_> = [&[guard()], index, &[guard()]].concat();
     let mut restored = device.decompress(decompressor, &guarded, bytes);
     for (status, page) in [restored.remove(index.len() + 1), restored.remove(0)] {
@@ -67,7 +67,7 @@ fn restores_pages_of_every_kind_and_encoder() {
 fn restores_own_batches_of_any_size() {
     let (device, all) = (device(), many_pages());
     for mode in [Mode::Fast, Mode::Ratio] {
-        let mut compressor = Lz4Compressor::new(&device.context, mode).unwrap();
+        let mut compressor = PageCompressor::new(&device.context, mode).unwrap();
         for count in [0, 1, 31, 33, 1000, 20_000] {
             let pages: Vec<Page> = all.iter().cycle().take(count).copied().collect();
             let packed = device.compress(&mut compressor, &pages);
@@ -157,7 +157,7 @@ fn interpreter_agrees_with_the_cpu_on_damaged_blocks() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_every_truncation() {
     let device = device();
-    let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
+    let mut decompressor = PageDecompressor::new(&device.context).unwrap();
     for (block, _) in blocks_of(&[corpus::ALL[0].pages[17], corpus::ALL[3].pages[40]]) {
         let cut: Vec<_> = (1..block.len()).map(|len| (PageKind::Lz4, block[..len].to_vec())).collect();
         let (index, bytes) = pack(&cut);
@@ -302,7 +302,7 @@ fn interpreter_agrees_on_invalid_entries() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_wrong_buffers() {
     let device = device();
-    let mut decompressor = Lz4Decompressor::new(&device.context).unwrap();
+    let mut decompressor = PageDecompressor::new(&device.context).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(7));
     let right = PackedPages { bytes: &page, len_bytes: 4096, index: &entry, pages: 2 };
     let mut refused = |packed, output, status| {

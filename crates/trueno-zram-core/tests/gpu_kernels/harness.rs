@@ -5,7 +5,7 @@ use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, GpuContext, Lz4Compressor, Lz4Decompressor, PackedPages, Stream, lane_rule,
+    BlockShape, DeviceBuffer, GpuContext, PageCompressor, PageDecompressor, PackedPages, Stream, lane_rule,
 };
 
 /// The fill of buffers before a run.
@@ -58,12 +58,12 @@ impl Device {
     }
 
     /// Returns a compressor for every mode, shape and kind of table stores, each with a name.
-    pub(crate) fn compressors(&self) -> Vec<(String, Mode, Lz4Compressor)> {
+    pub(crate) fn compressors(&self) -> Vec<(String, Mode, PageCompressor)> {
         let mut all = Vec::new();
         for mode in [Mode::Fast, Mode::Ratio] {
             for shape in self.shapes() {
                 for stores in self.table_stores() {
-                    let compressor = Lz4Compressor::with_shape(&self.context, mode, stores, shape).unwrap();
+                    let compressor = PageCompressor::with_shape(&self.context, mode, stores, shape).unwrap();
                     all.push((format!("{mode:?} {stores:?} {} warps", shape.warps_per_block), mode, compressor));
                 }
             }
@@ -71,9 +71,9 @@ impl Device {
         all
     }
 
-    pub(crate) fn decompressors(&self) -> Vec<(u32, Lz4Decompressor)> {
+    pub(crate) fn decompressors(&self) -> Vec<(u32, PageDecompressor)> {
         let load =
-            |shape: BlockShape| (shape.warps_per_block, Lz4Decompressor::with_shape(&self.context, shape).unwrap());
+            |shape: BlockShape| (shape.warps_per_block, PageDecompressor::with_shape(&self.context, shape).unwrap());
         self.shapes().into_iter().map(load).collect()
     }
 
@@ -104,7 +104,7 @@ impl Device {
 
     /// Compresses a batch. Checks that the index is complete, the pages lie in order without gaps, and nothing else is
     /// written.
-    pub(crate) fn compress(&self, compressor: &mut Lz4Compressor, pages: &[Page]) -> Packed {
+    pub(crate) fn compress(&self, compressor: &mut PageCompressor, pages: &[Page]) -> Packed {
         let input = self.upload(pages.as_flattened());
         let output = self.filled(pages.len() * PAGE_SIZE);
         let index = self.filled(pages.len() * 8);
@@ -124,7 +124,7 @@ impl Device {
     /// Restores a batch. Returns the status and the output of each page. Checks that nothing else is written.
     pub(crate) fn decompress(
         &self,
-        decompressor: &mut Lz4Decompressor,
+        decompressor: &mut PageDecompressor,
         index: &[PackedEntry],
         bytes: &[u8],
     ) -> Vec<(PageStatus, Page)> {

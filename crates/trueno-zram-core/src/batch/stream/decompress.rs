@@ -9,12 +9,12 @@ use crate::batch::result::BatchTimes;
 use crate::cpu::PageCodec;
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::CompressedPages;
+use crate::gpu::ring::decompress::{CompressedPages, Refusal};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::entries::next_place;
 use crate::gpu::ring::session::{Direction, Filled, Finished};
 use crate::gpu::ring::{Lease, StageTimes};
-use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
+use crate::page::{PAGE_SIZE, Page, PageData};
 
 impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Starts a stream of compressed pages to restore. It is the counterpart of
@@ -238,7 +238,7 @@ impl<D: RingDevice> State<'_, D> {
     fn restored(&mut self, next: Next<D>) -> Result<RestoredSlot<D>> {
         let (held, errors, stages, submitted) = match next {
             Next::ByDevice(mut finished) => {
-                let errors = self.restore_refused(&mut finished);
+                let errors = self.restore_left(&mut finished);
                 let (stages, submitted) = (finished.times(), finished.submitted());
                 (Held::ByDevice(finished), errors, stages, submitted)
             }
@@ -254,14 +254,13 @@ impl<D: RingDevice> State<'_, D> {
     }
 
     /// Has the CPU look at every page that the device did not restore: it restores it, or says what is wrong with it.
-    fn restore_refused(&mut self, finished: &mut Finished<D>) -> Vec<Error> {
-        let (arena, index, refused, pages) = finished.refused_parts();
-        let from = CompressedPages::Parts { arena, index };
-        let errors = restore_each(from, refused.iter().copied(), pages);
-        let is_sound = |page: &&usize| {
-            from.get(**page).kind() != PageKind::Zstd && !errors.iter().any(|error| is_of(error, **page))
-        };
-        let sound = refused.iter().filter(is_sound).count();
+    fn restore_left(&mut self, finished: &mut Finished<D>) -> Vec<Error> {
+        let (arena, index, left, pages) = finished.left_parts();
+        let errors = restore_each(CompressedPages::Parts { arena, index }, left.iter().map(|left| left.page), pages);
+        let is_sound = |page| !errors.iter().any(|error| is_of(error, page));
+        let unsupported = left.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
+        let sound = left.iter().filter(|left| left.refusal == Refusal::Corrupt && is_sound(left.page)).count();
+        self.compressor.note_unsupported(unsupported);
         self.compressor.note_refused(sound);
         errors
     }

@@ -2,11 +2,10 @@
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
-use trueno_gpu::kernels::packed::PackedEntry;
 
-use trueno_gpu::kernels::Kernel;
-use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode, TableStores};
+use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
+use super::kernels::{CompressKernel, PageFormat};
 use super::{MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
@@ -19,21 +18,20 @@ use crate::page::PAGE_SIZE;
 
 /// Compresses pages in device memory into packed pages and an index in device memory.
 ///
-/// Each page becomes an LZ4 block, a word if it is same-filled, or an unchanged copy. The packed pages lie in page
-/// order, at multiples of 16 bytes. The index has one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
+/// Each page becomes a block or frame of the compressor's [`PageFormat`], a word if it is same-filled, or an unchanged
+/// copy. The packed pages lie in page order, at multiples of 16 bytes. The index has one [`PackedEntry`](trueno_gpu::kernels::packed::PackedEntry) per page.
 /// Bytes and index depend only on the pages.
 ///
 /// ```no_run
-/// use trueno_gpu::kernels::lz4::Mode;
-/// use trueno_gpu::kernels::packed::PackedEntry;
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
+/// use trueno_gpu::kernels::packed::{Mode, PackedEntry};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
 /// let context = GpuContext::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let pages = 1000;
 /// let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, pages as usize * bytes_per_page);
 /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
 /// stream.fill(&input, 0..input.len_bytes(), 7)?;
-/// let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+/// let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
 /// // SAFETY: one stream uses the buffers.
 /// unsafe { compressor.compress(&stream, &input, pages, &output, &index) }?;
 /// let mut entry = [0; 8];
@@ -42,42 +40,43 @@ use crate::page::PAGE_SIZE;
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Lz4Compressor {
-    kernel: Lz4WarpCompressKernel,
+pub struct PageCompressor {
+    kernel: CompressKernel,
     loaded: LoadedKernel,
     workspace: Workspace,
     table_stores: TableStores,
     multiprocessors: Option<NonZeroU32>,
 }
 
-impl Lz4Compressor {
+impl PageCompressor {
     /// Creates a compressor with the best shape for the device, and with the faster table stores if a probe allows
     /// them.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let (fast, tight) = (Lz4Compressor::new(&context, Mode::Fast)?, Lz4Compressor::new(&context, Mode::Ratio)?);
+    /// let fast = PageCompressor::new(&context, PageFormat::Lz4, Mode::Fast)?;
+    /// let tight = PageCompressor::new(&context, PageFormat::Zstd, Mode::Ratio)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// If the kernel cannot be loaded or the probe cannot be run.
-    pub fn new(context: &GpuContext, mode: Mode) -> GpuResult<Self> {
+    pub fn new(context: &GpuContext, format: PageFormat, mode: Mode) -> GpuResult<Self> {
         let stores = lane_rule(context)?.table_stores();
         let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
-        Self::with_shape(context, mode, stores, shape)
+        Self::with_shape(context, format, mode, stores, shape)
     }
 
     /// Creates a compressor with the given shape and table stores.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
     /// let (stores, shape) = (TableStores::ReadBack, BlockShape::EVERYWHERE); // runs on every device
-    /// let compressor = Lz4Compressor::with_shape(&context, Mode::Fast, stores, shape)?;
+    /// let compressor = PageCompressor::with_shape(&context, PageFormat::Lz4, Mode::Fast, stores, shape)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -85,27 +84,39 @@ impl Lz4Compressor {
     /// If the kernel cannot be loaded, for example because the shape is too large for the device.
     pub fn with_shape(
         context: &GpuContext,
+        format: PageFormat,
         mode: Mode,
         table_stores: TableStores,
         shape: BlockShape,
     ) -> GpuResult<Self> {
-        let kernel = Lz4WarpCompressKernel::new(MAX_BATCH_PAGES)
-            .with_mode(mode)
-            .with_table_stores(table_stores)
-            .with_target(shape.target)
-            .with_warps_per_block(shape.warps_per_block);
-        let loaded = LoadedKernel::new(context, kernel.ir())?;
+        let kernel = CompressKernel::new(format, MAX_BATCH_PAGES, mode, table_stores, shape);
+        let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
         let workspace = Workspace::new(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
         Ok(Self { kernel, loaded, workspace, table_stores, multiprocessors: None })
+    }
+
+    /// Returns the format that pages are compressed to.
+    ///
+    /// ```no_run
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// let compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
+    /// assert_eq!(compressor.format(), PageFormat::Zstd);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn format(&self) -> PageFormat {
+        self.kernel.format()
     }
 
     /// Returns the kernel loaded on the device.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// println!("{} blocks at a time", compressor.loaded().resident_blocks());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -117,10 +128,10 @@ impl Lz4Compressor {
     /// Returns the table stores that the kernel uses.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::{Mode, TableStores};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// if compressor.table_stores() == TableStores::ReadBack {
     ///     println!("the lowest lane did not win every conflict in the probe");
     /// }
@@ -138,10 +149,10 @@ impl Lz4Compressor {
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let mut codec = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let mut codec = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// codec.limit_multiprocessors(NonZeroU32::new(context.limits().multiprocessors / 4));
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -152,10 +163,10 @@ impl Lz4Compressor {
     /// Returns the size of the kernel's scratch memory on the device. It does not depend on the batch.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Compressor};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// let compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// println!("{} MiB besides the pages", compressor.scratch_bytes() >> 20);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -168,12 +179,12 @@ impl Lz4Compressor {
     /// uncompressed, and `index` needs 8 bytes per page.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
-    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
     /// // SAFETY: three different buffers, used in one stream.
     /// unsafe { compressor.compress(&stream, &input, 1000, &output, &index) }?;
@@ -208,13 +219,13 @@ impl Lz4Compressor {
     /// The first half of [`compress`](Self::compress): queues the zeroing of index and page counter.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Compressor, Stream};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
-    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// compressor.zero(&stream, 1000, &index)?;
     /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
     /// unsafe { compressor.launch_zeroed(&stream, &input, 1000, &output, &index) }?;
@@ -232,13 +243,13 @@ impl Lz4Compressor {
     /// The second half of [`compress`](Self::compress): queues only the kernel, so that it can be timed on its own.
     ///
     /// ```no_run
-    /// use trueno_gpu::kernels::lz4::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Lz4Compressor, Stream};
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, PageCompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
-    /// # let mut compressor = Lz4Compressor::new(&context, Mode::Fast)?;
+    /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
     /// compressor.zero(&stream, 1000, &index)?;
     /// stream.record(&start)?;
@@ -288,11 +299,12 @@ impl Lz4Compressor {
             .buffer(&self.workspace.scratch)
             .buffer(&self.workspace.next_page)
             .u32(pages);
+        let grid = grid_of(self.kernel.kernel(), &self.loaded, self.multiprocessors, pages);
         // SAFETY: by `Batch::checked`, input, output and index are large enough for that many pages, and the scratch
         // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
         // and by the caller's guarantee nothing else writes it. No other launch uses the scratch memory, since the
         // zeroing waits for the previous one.
-        unsafe { self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, pages), &args) }?;
+        unsafe { self.loaded.launch(stream, grid, &args) }?;
         stream.record(&self.workspace.last_launch)
     }
 }

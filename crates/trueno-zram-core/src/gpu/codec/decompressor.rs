@@ -1,18 +1,16 @@
-//! The decompression kernel, for packed pages in device memory.
+//! Decompression of packed pages in device memory: what to launch, and the checks before it.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
-use trueno_gpu::kernels::packed::PackedEntry;
 
-use trueno_gpu::kernels::Kernel;
-use trueno_gpu::kernels::lz4::Lz4WarpDecompressKernel;
-use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
+use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
-use super::{MAX_BATCH_PAGES, STATUS_BYTES, Workspace, check_pages, check_room, grid_of};
+use super::kernels::PageFormat;
+use super::one_kernel::OneKernel;
+use super::{STATUS_BYTES, check_pages, check_room};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
-use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
 use crate::page::PAGE_SIZE;
@@ -39,10 +37,10 @@ pub struct PackedPages<'a> {
 }
 
 /// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
-struct Batch<'a> {
-    packed: PackedPages<'a>,
-    output: &'a DeviceBuffer,
-    status: &'a DeviceBuffer,
+pub(super) struct Batch<'a> {
+    pub(super) packed: PackedPages<'a>,
+    pub(super) output: &'a DeviceBuffer,
+    pub(super) status: &'a DeviceBuffer,
 }
 
 impl<'a> Batch<'a> {
@@ -65,13 +63,16 @@ impl<'a> Batch<'a> {
 
 /// Restores packed pages in device memory. Neither the packed bytes nor the index are trusted.
 ///
+/// It decides how a batch is restored, and owns all device memory besides the caller's: today one launch of one kernel
+/// (`OneKernel`) for every batch.
+///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
 /// # fn restore(packed: PackedPages<'_>, output: &DeviceBuffer) -> Result<(), trueno_zram_core::Error> {
 /// let context = GpuContext::new(0)?;
 /// let stream = Stream::new(&context)?;
 /// let status = DeviceBuffer::new(&context, packed.pages as usize * 4)?;
-/// let mut decompressor = Lz4Decompressor::new(&context)?;
+/// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
 /// // SAFETY: one stream uses the buffers.
 /// unsafe { decompressor.decompress(&stream, packed, output, &status) }?;
 /// let mut first = [0; 4];
@@ -81,60 +82,67 @@ impl<'a> Batch<'a> {
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Lz4Decompressor {
-    kernel: Lz4WarpDecompressKernel,
-    loaded: LoadedKernel,
-    workspace: Workspace,
+pub struct PageDecompressor {
+    one_kernel: OneKernel,
     multiprocessors: Option<NonZeroU32>,
 }
 
-impl Lz4Decompressor {
+impl PageDecompressor {
     /// Creates a decompressor with the best shape for the device.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let mut decompressor = Lz4Decompressor::new(&context)?; // create once: this compiles the kernel
+    /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?; // create once: this compiles the kernel
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// If the kernel cannot be loaded.
-    pub fn new(context: &GpuContext) -> GpuResult<Self> {
-        Self::with_shape(context, BlockShape::best_for(context.info().compute_capability, context.limits()))
+    pub fn new(context: &GpuContext, format: PageFormat) -> GpuResult<Self> {
+        Self::with_shape(context, format, BlockShape::best_for(context.info().compute_capability, context.limits()))
     }
 
     /// Creates a decompressor with the given shape.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, Lz4Decompressor};
+    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let decompressor = Lz4Decompressor::with_shape(&context, BlockShape::EVERYWHERE)?;
+    /// let decompressor = PageDecompressor::with_shape(&context, PageFormat::Lz4, BlockShape::EVERYWHERE)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// If the kernel cannot be loaded, for example because the shape is too large for the device.
-    pub fn with_shape(context: &GpuContext, shape: BlockShape) -> GpuResult<Self> {
-        let kernel = Lz4WarpDecompressKernel::new(MAX_BATCH_PAGES)
-            .with_target(shape.target)
-            .with_warps_per_block(shape.warps_per_block);
-        let loaded = LoadedKernel::new(context, kernel.ir())?;
-        Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)?, multiprocessors: None })
+    pub fn with_shape(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
+        Ok(Self { one_kernel: OneKernel::new(context, format, shape)?, multiprocessors: None })
+    }
+
+    /// Returns the format that it restores, besides same-filled and raw pages.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// assert_eq!(PageDecompressor::new(&context, PageFormat::Zstd)?.format(), PageFormat::Zstd);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn format(&self) -> PageFormat {
+        self.one_kernel.format()
     }
 
     /// Returns the kernel loaded on the device.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let decompressor = Lz4Decompressor::new(&context)?;
+    /// let decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// println!("{} registers per thread", decompressor.loaded().attributes()?.registers);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
-        &self.loaded
+        self.one_kernel.loaded()
     }
 
     /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
@@ -144,9 +152,9 @@ impl Lz4Decompressor {
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Lz4Decompressor};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let mut codec = Lz4Decompressor::new(&context)?;
+    /// let mut codec = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// codec.limit_multiprocessors(NonZeroU32::new(context.limits().multiprocessors / 4));
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -159,11 +167,11 @@ impl Lz4Decompressor {
     /// `output` unchanged.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
-    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
     /// // SAFETY: four different buffers, used in one stream.
@@ -175,7 +183,7 @@ impl Lz4Decompressor {
     ///
     /// # Errors
     /// [`GpuError::ShortBuffer`]; [`GpuError::Misaligned`] if the packed length is not a multiple of 16;
-    /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`]; or the driver's error.
+    /// [`GpuError::OutOfRange`] for more than [`MAX_BATCH_PAGES`](super::MAX_BATCH_PAGES); or the driver's error.
     ///
     /// # Safety
     /// The packed bytes, the index, `output` and `status` are four different buffers. Until the stream has run the
@@ -190,19 +198,19 @@ impl Lz4Decompressor {
         let batch = Batch::checked(packed, output, status)?;
         self.zero(stream)?;
         // SAFETY: the counter was zeroed just before in the same stream; the caller guarantees the rest.
-        unsafe { self.queue_kernel(stream, batch) }
+        unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
     }
 
     /// The first half of [`decompress`](Self::decompress): queues the zeroing of the page counter.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
     /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
-    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// decompressor.zero(&stream)?;
     /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
     /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
@@ -212,19 +220,19 @@ impl Lz4Decompressor {
     /// # Errors
     /// The driver's error.
     pub fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
-        self.workspace.reset(stream)
+        self.one_kernel.zero(stream)
     }
 
     /// The second half of [`decompress`](Self::decompress): queues only the kernel, so that it can be timed on its own.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Lz4Decompressor, PackedPages, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
     /// # let context = GpuContext::new(0)?;
     /// # let stream = Stream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
     /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
-    /// # let mut decompressor = Lz4Decompressor::new(&context)?;
+    /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
     /// decompressor.zero(&stream)?;
     /// stream.record(&start)?;
@@ -251,30 +259,6 @@ impl Lz4Decompressor {
     ) -> GpuResult<()> {
         let batch = Batch::checked(packed, output, status)?;
         // SAFETY: the caller upholds the requirements.
-        unsafe { self.queue_kernel(stream, batch) }
-    }
-
-    /// # Safety
-    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
-    unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
-        let Batch { packed, output, status } = batch;
-        if packed.pages == 0 {
-            return Ok(());
-        }
-        let args = LaunchArgs::new()
-            .buffer(packed.bytes)
-            .u64(packed.len_bytes)
-            .buffer(packed.index)
-            .buffer(output)
-            .buffer(status)
-            .buffer(&self.workspace.next_page)
-            .u32(packed.pages);
-        // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
-        // against the packed length and every block against the page. By the caller's guarantee, checked data does not
-        // change.
-        unsafe {
-            self.loaded.launch(stream, grid_of(&self.kernel, &self.loaded, self.multiprocessors, packed.pages), &args)
-        }?;
-        stream.record(&self.workspace.last_launch)
+        unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
     }
 }

@@ -4,12 +4,12 @@ use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::{check_capacity, check_room, download, upload, zeroed};
 use crate::arena::CompressedBatch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::ring::entries::{checked_entry, next_place, packed_kind};
+use crate::gpu::ring::entries::{checked_entry, next_place};
 use crate::gpu::stream::Stream;
 use crate::page::{PAGE_SIZE, PageKind};
 
@@ -192,11 +192,11 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::PageCount`] if the pages do not fit; [`Error::InPage`] with [`Error::Unsupported`] for a page held as a
-    /// Zstandard frame; [`Error::Gpu`] if a copy fails. After an error there are no pages.
+    /// [`Error::PageCount`](crate::Error::PageCount) if the pages do not fit; [`Error::Gpu`](crate::Error::Gpu) if a copy
+    /// fails. After an error there are no pages.
     pub fn upload(&mut self, batch: &CompressedBatch) -> Result<()> {
         check_room(batch.len(), self.capacity)?;
-        let (bytes, index) = packed_for_device(batch)?;
+        let (bytes, index) = packed_for_device(batch);
         (self.len, self.len_bytes) = (0, 0);
         upload(&self.stream, &self.bytes, &bytes)?;
         upload(&self.stream, &self.index, &index)?;
@@ -219,21 +219,16 @@ impl PackedOnDevice {
 }
 
 /// Packs a batch for the kernels: returns the packed pages and their index.
-fn packed_for_device(batch: &CompressedBatch) -> Result<(Vec<u8>, Vec<u8>)> {
+fn packed_for_device(batch: &CompressedBatch) -> (Vec<u8>, Vec<u8>) {
     let mut bytes = Vec::with_capacity(batch.arena().len() + batch.len() * PACK_ALIGN_BYTES as usize);
     let mut index = Vec::with_capacity(batch.len() * PackedEntry::BYTES);
-    for (number, page) in batch.iter().enumerate() {
-        let unknown = || {
-            let what = format!("a page held as {}", page.kind());
-            Error::Unsupported { what, by: "the GPU" }.in_page(number)
-        };
-        let kind = packed_kind(page.kind()).ok_or_else(unknown)?;
+    for page in batch.iter() {
         let len_bytes = u16::try_from(page.bytes().len()).expect("PageData holds at most 4096 bytes");
-        index.extend(PackedEntry::new(bytes.len() as u64, len_bytes, kind).bits().to_le_bytes());
+        index.extend(PackedEntry::new(bytes.len() as u64, len_bytes, page.kind()).bits().to_le_bytes());
         bytes.extend_from_slice(page.bytes());
         bytes.resize(bytes.len().next_multiple_of(PACK_ALIGN_BYTES as usize), 0);
     }
-    Ok((bytes, index))
+    (bytes, index)
 }
 
 #[cfg(test)]
@@ -253,10 +248,10 @@ mod tests {
 
     #[test]
     fn packs_pages_at_multiples_of_16_with_valid_entries() {
-        use PageKind::{Lz4, Raw, SameFilled};
-        let pages = [(SameFilled, 8), (Lz4, 1), (Raw, 4096), (Lz4, 4095), (Lz4, 16), (Lz4, 17), (SameFilled, 8)];
+        use PageKind::{Lz4, Raw, SameFilled, Zstd};
+        let pages = [(SameFilled, 8), (Lz4, 1), (Raw, 4096), (Zstd, 4095), (Lz4, 16), (Zstd, 17), (SameFilled, 8)];
         let batch = held(&pages);
-        let (bytes, index) = packed_for_device(&batch).unwrap();
+        let (bytes, index) = packed_for_device(&batch);
         let mut end = 0;
         for (number, bits) in index.as_chunks().0.iter().enumerate() {
             let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
@@ -273,16 +268,9 @@ mod tests {
 
     #[test]
     fn raw_pages_exactly_fill_the_buffer() {
-        let (bytes, _) = packed_for_device(&held(&[(PageKind::Raw, 4096); 3])).unwrap();
+        let (bytes, _) = packed_for_device(&held(&[(PageKind::Raw, 4096); 3]));
         assert_eq!(bytes.len(), 3 * PAGE_SIZE);
-        let (bytes, _) = packed_for_device(&held(&[(PageKind::Lz4, 4095); 3])).unwrap();
+        let (bytes, _) = packed_for_device(&held(&[(PageKind::Lz4, 4095); 3]));
         assert_eq!(bytes.len(), 3 * PAGE_SIZE);
-    }
-
-    #[test]
-    fn rejects_a_zstandard_page_by_number() {
-        let refused = packed_for_device(&held(&[(PageKind::SameFilled, 8), (PageKind::Zstd, 100)]));
-        let Err(Error::InPage { index: 1, error }) = refused else { panic!("{refused:?}") };
-        assert!(matches!(*error, Error::Unsupported { .. }), "{error}");
     }
 }

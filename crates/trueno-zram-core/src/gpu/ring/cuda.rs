@@ -1,15 +1,14 @@
-//! A GPU as the ring's device: three streams, and the LZ4 kernels.
+//! A GPU as the ring's device: three streams, and the kernels of a format.
 #![allow(unsafe_code)]
 
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::lz4::Mode;
-use trueno_gpu::kernels::packed::PackedEntry;
+use trueno_gpu::kernels::packed::{Mode, PackedEntry};
 
 use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
-use crate::gpu::codec::{Lz4Compressor, Lz4Decompressor, PackedPages};
+use crate::gpu::codec::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::event::Event;
@@ -25,16 +24,21 @@ pub struct Cuda {
     h2d: Stream,
     compute: Stream,
     d2h: Stream,
-    compressor: Lz4Compressor,
+    compressor: PageCompressor,
     /// Made when it is first needed: compiling a kernel takes a tenth of a second.
-    decompressor: Option<Lz4Decompressor>,
+    decompressor: Option<PageDecompressor>,
     multiprocessors: Option<NonZeroU32>,
 }
 
 impl Cuda {
     /// Compiles the compression kernel for the device. Kernels use at most `multiprocessors` of it.
-    pub(crate) fn new(context: &GpuContext, mode: Mode, multiprocessors: Option<NonZeroU32>) -> GpuResult<Self> {
-        let mut compressor = Lz4Compressor::new(context, mode)?;
+    pub(crate) fn new(
+        context: &GpuContext,
+        format: PageFormat,
+        mode: Mode,
+        multiprocessors: Option<NonZeroU32>,
+    ) -> GpuResult<Self> {
+        let mut compressor = PageCompressor::new(context, format, mode)?;
         compressor.limit_multiprocessors(multiprocessors);
         Ok(Self {
             h2d: Stream::new(context)?,
@@ -52,16 +56,16 @@ impl Cuda {
     }
 
     /// The stream and the kernel for pages that are on the device already.
-    pub(crate) fn compressor(&mut self) -> (&Stream, &mut Lz4Compressor) {
+    pub(crate) fn compressor(&mut self) -> (&Stream, &mut PageCompressor) {
         (&self.compute, &mut self.compressor)
     }
 
     /// The stream and the kernel for packed pages that are on the device already.
-    pub(crate) fn decompressor(&mut self) -> GpuResult<(&Stream, &mut Lz4Decompressor)> {
+    pub(crate) fn decompressor(&mut self) -> GpuResult<(&Stream, &mut PageDecompressor)> {
         let decompressor = match self.decompressor.take() {
             Some(ready) => ready,
             None => {
-                let mut made = Lz4Decompressor::new(&self.context)?;
+                let mut made = PageDecompressor::new(&self.context, self.compressor.format())?;
                 made.limit_multiprocessors(self.multiprocessors);
                 made
             }
@@ -109,6 +113,10 @@ impl RingDevice for Cuda {
 
     type Pinned = PinnedBuffer;
     type Slot = CudaSlot;
+
+    fn format(&self) -> PageFormat {
+        self.compressor.format()
+    }
 
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<PinnedBuffer> {
         // The GPU reads at less than half its speed what lies modified in a core's cache.

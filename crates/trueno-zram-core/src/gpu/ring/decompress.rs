@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use trueno_gpu::kernels::packed::{PackedEntry, PageStatus};
 
 use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
-use super::entries::{next_place, packed_kind};
+use super::entries::{for_kernel, next_place};
 use super::pack::{Crossing, Pack};
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use super::slot::{HostMemory, IndexCopy, STATUS_BYTES, Slot};
@@ -15,6 +15,7 @@ use super::stages::{Deliver, NoStage, Submit};
 use super::{Outcome, Ring};
 use crate::arena::{CompressedBatch, IndexEntry};
 use crate::fill_page;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::GpuResult;
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData, PageKind};
 use crate::progress::Progress;
@@ -65,18 +66,50 @@ impl<'a> From<&'a CompressedBatch> for CompressedPages<'a> {
     }
 }
 
-/// How a call ended, and which pages it left: those that the device refused, and those of unknown kind.
+/// A page that the device did not restore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LeftPage {
+    pub(crate) page: usize,
+    pub(crate) refusal: Refusal,
+}
+
+/// Why the device did not restore a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    /// The kernel does not decode its kind, or the form of its frame. The CPU may.
+    Unsupported,
+    /// The kernel says that it is corrupt, or nothing that makes sense.
+    Corrupt,
+}
+
+impl Refusal {
+    /// Returns the reason that a kernel's status stands for, or `None` if the page was restored.
+    pub(crate) fn of_status(code: [u8; STATUS_BYTES]) -> Option<Self> {
+        match PageStatus::from_code(u32::from_le_bytes(code)) {
+            Some(PageStatus::Restored) => None,
+            Some(PageStatus::Unsupported) => Some(Self::Unsupported),
+            Some(PageStatus::BadEntry | PageStatus::BadBlock) | None => Some(Self::Corrupt),
+        }
+    }
+
+    /// The same for a page of a known kind.
+    pub(crate) fn of(kind: PageKind, format: PageFormat, code: [u8; STATUS_BYTES]) -> Option<Self> {
+        if format.reads(kind) { Self::of_status(code) } else { Some(Self::Unsupported) }
+    }
+}
+
+/// How a call ended, and which pages it left to the CPU.
 #[derive(Debug, Default)]
 pub(crate) struct Restored {
     pub(crate) outcome: Outcome,
     /// In any order.
-    pub(crate) left: Vec<usize>,
+    pub(crate) left: Vec<LeftPage>,
 }
 
 impl Restored {
-    fn new(outcome: Outcome, mut left: Vec<usize>) -> Self {
+    fn new(outcome: Outcome, mut left: Vec<LeftPage>) -> Self {
         // All pages after `pages_done` are left anyway.
-        left.retain(|page| *page < outcome.pages_done);
+        left.retain(|left| left.page < outcome.pages_done);
         Self { outcome, left }
     }
 }
@@ -84,7 +117,6 @@ impl Restored {
 /// Packed pages in page-locked memory, one after the other, each aligned as the kernel needs it.
 pub(crate) struct PackedFrom<'a, D: RingDevice> {
     pub(crate) memory: &'a mut D::Pinned,
-    /// No entry is a Zstandard frame.
     pub(crate) index: &'a [IndexEntry],
 }
 
@@ -101,7 +133,7 @@ impl<D: RingDevice> Ring<D> {
         if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In), HostMemory::Pieces(PieceMemory::Out)]) {
             return Restored { outcome: Outcome::failed(error), left: Vec::new() };
         }
-        let stage = Pack { from, which: Crossing::Blocks };
+        let stage = Pack { from, format: self.device.format(), which: Crossing::Blocks };
         let mut sink = ToPages { from, to, left: Vec::new() };
         let outcome = self.drive(pool, from.len(), Some(&stage), &mut ToStaging, &mut sink, progress);
         Restored::new(outcome, sink.left)
@@ -118,8 +150,9 @@ impl<D: RingDevice> Ring<D> {
         if let Err(error) = self.ensure(&[HostMemory::Pieces(PieceMemory::In)]) {
             return Restored { outcome: Outcome::failed(error), left: Vec::new() };
         }
-        let stage = Pack { from, which: Crossing::All };
-        let mut sink = InPlace::default();
+        let stage = Pack { from, format: self.device.format(), which: Crossing::All };
+        let kind_of = |page| from.get(page).kind();
+        let mut sink = InPlace::new(&kind_of);
         let outcome = self.drive(pool, from.len(), Some(&stage), &mut ToPinned(to), &mut sink, progress);
         Restored::new(outcome, sink.left)
     }
@@ -132,10 +165,11 @@ impl<D: RingDevice> Ring<D> {
         to: &mut D::Pinned,
         progress: &dyn Progress,
     ) -> Restored {
-        let mut sink = InPlace::default();
-        let pages = packed.index.len();
+        let index = packed.index;
+        let kind_of = |page: usize| index[page].kind;
+        let mut sink = InPlace::new(&kind_of);
         let outcome =
-            self.drive(pool, pages, None::<&NoStage>, &mut AllPinned { from: packed, to }, &mut sink, progress);
+            self.drive(pool, index.len(), None::<&NoStage>, &mut AllPinned { from: packed, to }, &mut sink, progress);
         Restored::new(outcome, sink.left)
     }
 }
@@ -201,8 +235,7 @@ impl<D: RingDevice> Submit<D> for AllPinned<'_, D> {
         let mut end = start;
         let index = slot.index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
         for (entry, packed) in entries.iter().zip(index) {
-            let kind = packed_kind(entry.kind).expect("page-locked batches hold what the kernel knows");
-            *packed = PackedEntry::new(entry.offset - start, entry.len_bytes, kind).bits().to_le_bytes();
+            *packed = for_kernel(*entry, start, slot.format);
             end = next_place(*entry);
         }
         let place = |offset| usize::try_from(offset).expect("the batch lies in memory");
@@ -259,17 +292,12 @@ pub(super) fn download_status<D: RingDevice>(device: &mut D, slot: &mut Slot<D>)
     device.mark(&slot.device, Mark::D2hEnd)
 }
 
-/// Returns whether the device restored the page at `place`.
-pub(super) fn is_restored(status: &[[u8; STATUS_BYTES]], place: usize) -> bool {
-    PageStatus::from_code(u32::from_le_bytes(status[place])) == Some(PageStatus::Restored)
-}
-
 /// Copies restored pages out of page-locked memory, and makes those that did not cross the bus.
 struct ToPages<'a> {
     from: CompressedPages<'a>,
     /// Places not yet given to a slot.
     to: &'a mut [Page],
-    left: Vec<usize>,
+    left: Vec<LeftPage>,
 }
 
 impl<D: RingDevice> Deliver<D> for ToPages<'_> {
@@ -283,7 +311,7 @@ impl<D: RingDevice> Deliver<D> for ToPages<'_> {
     fn deliver(share: &mut Self, slot: &mut Slot<D>) -> GpuResult<()> {
         let status = slot.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
         let pieces = slot.pieces[..slot.pieces_used].par_iter_mut().zip(share.to.par_chunks_mut(PIECE_PAGES));
-        let left: Vec<GpuResult<Vec<usize>>> =
+        let left: Vec<GpuResult<Vec<LeftPage>>> =
             pieces.map(|(piece, to)| restore_piece(share.from, piece, status, to)).collect();
         for left in left {
             share.left.extend(left?);
@@ -296,54 +324,71 @@ impl<D: RingDevice> Deliver<D> for ToPages<'_> {
     }
 }
 
-/// Fills the pages of a piece. Returns the numbers of those left.
+/// Fills the pages of a piece. Returns those left.
 fn restore_piece<D: RingDevice>(
     from: CompressedPages<'_>,
     piece: &mut Piece<D>,
     status: &[[u8; STATUS_BYTES]],
     to: &mut [Page],
-) -> GpuResult<Vec<usize>> {
+) -> GpuResult<Vec<LeftPage>> {
     let (range, places, first_place) = (piece.range.clone(), std::mem::take(&mut piece.places), piece.first_place);
     let restored = piece.memory_out().bytes()?.as_chunks::<PAGE_SIZE>().0;
     let mut left = Vec::new();
     for ((number, place), page) in range.zip(&places).zip(to) {
         let data = from.get(number);
-        // Widening: places are below the piece's pages.
-        match (place.map(|place| place as usize), data.kind()) {
-            (Some(place), _) if is_restored(status, first_place + place) => *page = restored[place],
+        let refusal = match (place, data.kind()) {
+            (Some(place), _) => {
+                // Widening: places are below the piece's pages.
+                let place = *place as usize;
+                let refusal = Refusal::of_status(status[first_place + place]);
+                if refusal.is_none() {
+                    *page = restored[place];
+                }
+                refusal
+            }
             (None, PageKind::SameFilled) => {
                 fill_page(page, data.bytes().try_into().expect("a same-filled page is held as a word"));
+                None
             }
-            (None, PageKind::Raw) => page.copy_from_slice(data.bytes()),
-            _ => left.push(number),
-        }
+            (None, PageKind::Raw) => {
+                page.copy_from_slice(data.bytes());
+                None
+            }
+            (None, PageKind::Lz4 | PageKind::Zstd) => Some(Refusal::Unsupported),
+        };
+        left.extend(refusal.map(|refusal| LeftPage { page: number, refusal }));
     }
     piece.places = places;
     Ok(left)
 }
 
 /// Collects the pages that the device did not restore. The others are in their places.
-#[derive(Default)]
-struct InPlace {
-    left: Vec<usize>,
+struct InPlace<'a> {
+    kind_of: &'a (dyn Fn(usize) -> PageKind + Sync),
+    left: Vec<LeftPage>,
 }
 
-impl<D: RingDevice> Deliver<D> for InPlace {
+impl<'a> InPlace<'a> {
+    fn new(kind_of: &'a (dyn Fn(usize) -> PageKind + Sync)) -> Self {
+        Self { kind_of, left: Vec::new() }
+    }
+}
+
+impl<D: RingDevice> Deliver<D> for InPlace<'_> {
     type Share = Self;
 
     fn share(&mut self, _slot: &Slot<D>) -> Option<Self> {
-        Some(Self::default())
+        Some(Self::new(self.kind_of))
     }
 
     fn deliver(share: &mut Self, slot: &mut Slot<D>) -> GpuResult<()> {
         // All pages crossed: a page's place on the device is its place in the slot.
         let status = slot.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
-        let refused = slot.range.clone().enumerate().filter(|(place, _)| !is_restored(status, *place));
-        share.left.extend(refused.map(|(_, page)| page));
-        for piece in &slot.pieces[..slot.pieces_used] {
-            let unknown = piece.range.clone().zip(&piece.places).filter(|(_, place)| place.is_none());
-            share.left.extend(unknown.map(|(page, _)| page));
-        }
+        let (format, kind_of) = (slot.format, share.kind_of);
+        let left = slot.range.clone().zip(status).filter_map(|(page, code)| {
+            Refusal::of(kind_of(page), format, *code).map(|refusal| LeftPage { page, refusal })
+        });
+        share.left.extend(left);
         Ok(())
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::GpuResult;
 
 /// A device that pages can be sent through.
@@ -22,6 +23,8 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     /// Device memory and marks of one slot of the ring.
     type Slot: fmt::Debug + Send + 'static;
 
+    /// The format of its kernels.
+    fn format(&self) -> PageFormat;
     /// Allocates host memory.
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
     /// Returns whether the device hangs, given how long a slot has been in one state.

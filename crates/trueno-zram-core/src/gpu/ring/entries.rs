@@ -5,6 +5,7 @@ use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 use super::device::{PinnedMemory, RingDevice};
 use super::slot::Slot;
 use crate::arena::IndexEntry;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
 
@@ -25,7 +26,7 @@ pub(super) fn listed<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[I
 /// Makes a slot's index entries, relative to the start of its packed pages. Fill words go to `words`, which lies behind them.
 /// Returns the number of bytes used.
 pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>, words: &mut [u8]) -> GpuResult<usize> {
-    let Slot { entries, index, pieces, .. } = slot;
+    let Slot { format, entries, index, pieces, .. } = slot;
     let mut words = words.as_chunks_mut::<FILL_WORD_BYTES>().0.iter_mut();
     let mut placed = index.bytes()?.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
     // Calls that stage nothing have no pieces: all their pages are on the device.
@@ -39,7 +40,7 @@ pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>, words: &mut [u8]) 
             used += FILL_WORD_BYTES;
         } else {
             let entry = placed.next().expect("the index has an entry for each page on the device");
-            let checked = checked_entry(entry, end, slot.packed_bytes);
+            let checked = checked_entry(entry, end, slot.packed_bytes).filter(|checked| format.reads(checked.kind));
             let checked = checked.ok_or(GpuError::WrongIndex { page, bits: entry.bits() })?;
             end = next_place(checked);
             entries.push(checked);
@@ -63,15 +64,18 @@ fn aligned(end: u64) -> u64 {
     end.next_multiple_of(PACK_ALIGN_BYTES.into())
 }
 
-/// Returns the kind if the LZ4 kernels know it.
-pub(crate) fn packed_kind(kind: PageKind) -> Option<PageKind> {
-    (kind != PageKind::Zstd).then_some(kind)
+/// Returns an entry as the kernel reads it, counted from `base`. A page of a kind that the kernel does not read becomes a
+/// same-filled one of its first word, and the CPU restores it later.
+pub(super) fn for_kernel(entry: IndexEntry, base: u64, format: PageFormat) -> [u8; PackedEntry::BYTES] {
+    let (len_bytes, kind) =
+        if format.reads(entry.kind) { (entry.len_bytes, entry.kind) } else { (FILL_LEN_BYTES, PageKind::SameFilled) };
+    PackedEntry::new(entry.offset - base, len_bytes, kind).bits().to_le_bytes()
 }
 
-/// Checks an entry that the kernel wrote. It must start where the one before ended: the device is not trusted.
+/// Checks an entry in the memory of a device. It must start where the one before ended: the device is not trusted.
 pub(crate) fn checked_entry(entry: PackedEntry, expected_offset: u64, packed_bytes: usize) -> Option<IndexEntry> {
     let (offset, len_bytes) = (entry.offset_bytes(), entry.len_bytes());
-    let kind = packed_kind(entry.kind())?;
+    let kind = entry.kind();
     let fits = entry.is_placed()
         && offset == expected_offset
         && kind.held_len_bytes().contains(&usize::from(len_bytes))

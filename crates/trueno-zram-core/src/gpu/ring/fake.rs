@@ -18,6 +18,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use super::device::{Buffer, HostRole, Mark, Queue, RingDevice};
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 pub(crate) use faults::{Call, Fault};
 pub(crate) use host::FakePinned;
@@ -30,6 +31,7 @@ pub(crate) use schedule::Schedule;
 #[derive(Clone, Debug)]
 pub(crate) struct FakeDevice {
     state: Shared,
+    format: PageFormat,
 }
 
 type Shared = Arc<Mutex<State>>;
@@ -97,7 +99,11 @@ fn lock(state: &Shared) -> MutexGuard<'_, State> {
 
 impl FakeDevice {
     pub(crate) fn new(schedule: Schedule) -> Self {
-        Self { state: Arc::new(Mutex::new(State { schedule, ..State::default() })) }
+        Self::with_format(schedule, PageFormat::Lz4)
+    }
+
+    pub(crate) fn with_format(schedule: Schedule, format: PageFormat) -> Self {
+        Self { state: Arc::new(Mutex::new(State { schedule, ..State::default() })), format }
     }
 
     /// Counts calls from 0 again, and lets those of the given numbers fail.
@@ -197,6 +203,10 @@ impl RingDevice for FakeDevice {
     type Pinned = FakePinned;
     type Slot = FakeSlot;
 
+    fn format(&self) -> PageFormat {
+        self.format
+    }
+
     fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<FakePinned> {
         let mut state = lock(&self.state);
         state.enter(Call::Pinned)?;
@@ -215,7 +225,7 @@ impl RingDevice for FakeDevice {
         state.enter(Call::Slot)?;
         let id = state.new_id();
         state.seen.slots += 1;
-        state.slots.insert(id, DeviceSlot::new(pages as usize));
+        state.slots.insert(id, DeviceSlot::new(pages as usize, self.format));
         Ok(FakeSlot { state: Arc::clone(&self.state), id })
     }
 

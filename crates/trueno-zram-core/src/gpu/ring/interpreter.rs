@@ -5,11 +5,12 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::interp::Fault;
-use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
-use trueno_gpu::kernels::packed::PackedEntry;
+use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::kernel::BlockShape;
 use crate::page::PAGE_SIZE;
 
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
@@ -17,17 +18,17 @@ use crate::page::PAGE_SIZE;
 /// All work is done at once, so every mark is reached as soon as it is set.
 #[derive(Debug)]
 pub struct Interpreter {
-    compress: Lz4WarpCompressKernel,
-    decompress: Lz4WarpDecompressKernel,
+    compress: CompressKernel,
+    decompress: DecompressKernel,
 }
 
 impl Interpreter {
-    pub(crate) fn new(mode: Mode) -> Self {
-        let pages = u32::MAX;
+    pub(crate) fn new(format: PageFormat, mode: Mode) -> Self {
+        let (pages, shape) = (u32::MAX, BlockShape::EVERYWHERE);
         Self {
             // Lane orders are for tests: the form that does not depend on them gives the same bytes.
-            compress: Lz4WarpCompressKernel::new(pages).with_mode(mode).with_table_stores(TableStores::ReadBack),
-            decompress: Lz4WarpDecompressKernel::new(pages),
+            compress: CompressKernel::new(format, pages, mode, TableStores::ReadBack, shape),
+            decompress: DecompressKernel::new(format, pages, shape),
         }
     }
 }
@@ -88,6 +89,10 @@ impl RingDevice for Interpreter {
     type Pinned = Vec<u8>;
     type Slot = InterpreterSlot;
 
+    fn format(&self) -> PageFormat {
+        self.compress.format()
+    }
+
     fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<Vec<u8>> {
         Ok(vec![0; len_bytes])
     }
@@ -144,7 +149,7 @@ impl RingDevice for Interpreter {
         slot.set(Mark::KernelStart);
         let mut buffers = lock(&slot.buffers);
         let input = &buffers.pages.as_chunks().0[..pages as usize];
-        let run = self.compress.interpret(input, |launch| launch).map_err(fault)?;
+        let run = self.compress.interpret(input).map_err(fault)?;
         buffers.packed[..run.packed.len()].copy_from_slice(&run.packed);
         buffers.index[..run.index.len()].copy_from_slice(&run.index);
         slot.set(Mark::KernelEnd);
@@ -157,7 +162,7 @@ impl RingDevice for Interpreter {
         let Buffers { pages: output, packed, index, status } = &mut *buffers;
         let (count, input) = (pages as usize, &packed[..packed_bytes]);
         let (index, output) = (&index[..count * PackedEntry::BYTES], &mut output.as_chunks_mut().0[..count]);
-        let run = self.decompress.interpret(input, index, output, |launch| launch).map_err(fault)?;
+        let run = self.decompress.interpret(input, index, output).map_err(fault)?;
         status[..run.status.len()].copy_from_slice(&run.status);
         slot.set(Mark::KernelEnd);
         Ok(())

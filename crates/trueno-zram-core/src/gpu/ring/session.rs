@@ -8,9 +8,9 @@ use std::time::Instant;
 use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::compress::{self, download_packed};
-use super::decompress::{download_status, is_restored, launch};
+use super::decompress::{LeftPage, Refusal, download_status, launch};
 use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
-use super::entries::{list_entries, next_place, packed_kind};
+use super::entries::{for_kernel, list_entries, next_place};
 use super::flight::Flight;
 use super::rooms::{Lease, Room, Rooms, Wanted};
 use super::slot::{HostMemory, IndexCopy, STATUS_BYTES, Slot, SlotState};
@@ -18,7 +18,7 @@ use super::stages::Submit;
 use super::{Ring, RingShape, StageTimes};
 use crate::arena::IndexEntry;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::{PAGE_SIZE, Page, PageKind};
+use crate::page::{PAGE_SIZE, Page};
 
 /// What a stream does with pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -256,8 +256,8 @@ impl<D: RingDevice> Finished<D> {
         output.bytes().expect("no copy of a slot in use is in progress")
     }
 
-    /// The compressed pages and the restored ones, to finish what the device refused.
-    pub(crate) fn refused_parts(&mut self) -> (&[u8], &[IndexEntry], &[usize], &mut [Page]) {
+    /// The compressed pages and the restored ones, to finish what the device left.
+    pub(crate) fn left_parts(&mut self) -> (&[u8], &[IndexEntry], &[LeftPage], &mut [Page]) {
         let slot = self.lease.slot_mut().expect("a finished lease has a slot");
         slot.restored_parts()
     }
@@ -279,9 +279,9 @@ impl<D: RingDevice> Submit<D> for Direction {
                 compress::start_kernel(device, slot)
             }
             Self::Decompress => {
-                let Slot { entries, index, .. } = slot;
+                let Slot { format, entries, index, .. } = slot;
                 let packed = index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
-                packed.iter_mut().zip(entries).for_each(|(packed, entry)| *packed = for_kernel(*entry));
+                packed.iter_mut().zip(entries).for_each(|(packed, entry)| *packed = for_kernel(*entry, 0, *format));
                 let end = slot.entries.last().map_or(0, |last| next_place(*last));
                 slot.packed_bytes = usize::try_from(end).expect("the slot's input lies in memory");
                 device.mark(&slot.device, Mark::H2dStart)?;
@@ -312,22 +312,14 @@ impl Direction {
             // All pages are on the device: there are no fill words.
             Self::Compress => list_entries(slot, &mut []).map(drop),
             Self::Decompress => {
-                let Slot { status, refused, entries, .. } = slot;
+                let Slot { format, status, left, entries, .. } = slot;
                 let status = status.bytes()?.as_chunks::<STATUS_BYTES>().0;
-                refused.clear();
-                let is_left = |page: &usize| !is_restored(status, *page) || packed_kind(entries[*page].kind).is_none();
-                refused.extend((0..entries.len()).filter(is_left));
+                left.clear();
+                left.extend(entries.iter().zip(status).enumerate().filter_map(|(page, (entry, code))| {
+                    Refusal::of(entry.kind, *format, *code).map(|refusal| LeftPage { page, refusal })
+                }));
                 Ok(())
             }
         }
     }
-}
-
-/// An entry as the kernel reads it. Unsupported pages become same-filled entries of their first word.
-fn for_kernel(entry: IndexEntry) -> [u8; PackedEntry::BYTES] {
-    let (len_bytes, kind) = match packed_kind(entry.kind) {
-        Some(kind) => (entry.len_bytes, kind),
-        None => (8, PageKind::SameFilled),
-    };
-    PackedEntry::new(entry.offset, len_bytes, kind).bits().to_le_bytes()
 }

@@ -8,7 +8,9 @@ use trueno_gpu::kernels::packed::PackedEntry;
 use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
+use super::decompress::LeftPage;
 use crate::arena::IndexEntry;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::{PAGE_SIZE, Page};
 
@@ -46,6 +48,8 @@ impl SlotState {
 #[derive(Debug)]
 pub(crate) struct Slot<D: RingDevice> {
     state: SlotState,
+    /// The format of the device's kernels.
+    pub(super) format: PageFormat,
     /// When it entered its state.
     since: Instant,
     /// Pages of the batch that it has.
@@ -74,7 +78,7 @@ pub(crate) struct Slot<D: RingDevice> {
     /// Where each page is held, from the start of the packed bytes. Kept to be used again.
     pub(super) entries: Vec<IndexEntry>,
     /// In streams: the pages that the device did not restore, in order.
-    pub(super) refused: Vec<usize>,
+    pub(super) left: Vec<LeftPage>,
     /// In streams: when the caller submitted it.
     pub(super) submitted: Instant,
     /// Whether a copy may still use its memory, with nothing to wait for it by.
@@ -88,6 +92,7 @@ impl<D: RingDevice> Slot<D> {
         let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
         Ok(Self {
             state: SlotState::Free,
+            format: device.format(),
             since: Instant::now(),
             range: 0..0,
             crossing: 0,
@@ -103,7 +108,7 @@ impl<D: RingDevice> Slot<D> {
             pieces_used: 0,
             piece_count,
             entries: Vec::new(),
-            refused: Vec::new(),
+            left: Vec::new(),
             submitted: Instant::now(),
             is_retired: false,
         })
@@ -197,12 +202,12 @@ impl<D: RingDevice> Slot<D> {
     }
 
     /// The compressed pages of a stream's slot, where they lie, which of them are left, and the restored pages.
-    pub(super) fn restored_parts(&mut self) -> (&[u8], &[IndexEntry], &[usize], &mut [Page]) {
+    pub(super) fn restored_parts(&mut self) -> (&[u8], &[IndexEntry], &[LeftPage], &mut [Page]) {
         let input = self.input.as_ref().expect("slots of streams have it").bytes();
         let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
         let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
         let input = input.expect("a device only reads a slot's input");
-        (input, &self.entries, &self.refused, &mut pages[..self.range.len()])
+        (input, &self.entries, &self.left, &mut pages[..self.range.len()])
     }
 
     /// Waits until no copy uses the slot's memory, which is within reach from then on, whatever happens to the device. A

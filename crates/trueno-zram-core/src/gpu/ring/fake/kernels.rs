@@ -1,15 +1,18 @@
-//! Device memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec.
+//! Device memory of a slot, and kernels that work on it: the formats of the real ones, by the CPU's codec and slow twins.
 
 use std::ops::Range;
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::zstd::decode::reference;
 
 use super::faults::Lie;
-use crate::cpu::InstructionSet;
+use crate::algorithm::Algorithm;
+use crate::cpu::PageCodec;
+use crate::fill_page;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Buffer, Mark};
-use crate::lz4::{Codec, decode_simple};
-use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, Page};
-use crate::{fill_page, same_filled};
+use crate::lz4::decode_simple;
+use crate::page::{PAGE_SIZE, Page};
 
 /// What device memory holds before anything was put there.
 const NEVER_WRITTEN: u8 = 0xd5;
@@ -18,6 +21,8 @@ const STATUS_BYTES: usize = size_of::<u32>();
 /// A slot's device memory, and how far its marks are.
 #[derive(Debug)]
 pub(super) struct DeviceSlot {
+    /// What the kernels read and write.
+    format: PageFormat,
     buffers: [Vec<u8>; 4],
     pub(super) marks: [MarkState; Mark::COUNT],
     /// What was uploaded since the last kernel.
@@ -56,9 +61,10 @@ impl MarkState {
 }
 
 impl DeviceSlot {
-    pub(super) fn new(pages: usize) -> Self {
+    pub(super) fn new(pages: usize, format: PageFormat) -> Self {
         let bytes_per_page = [PAGE_SIZE, PAGE_SIZE, PackedEntry::BYTES, STATUS_BYTES];
         Self {
+            format,
             buffers: bytes_per_page.map(|bytes| vec![NEVER_WRITTEN; pages * bytes]),
             marks: [MarkState::default(); Mark::COUNT],
             fresh: Vec::new(),
@@ -108,23 +114,20 @@ fn aligned(len_bytes: usize) -> usize {
 pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) -> Option<String> {
     let is_fresh = slot.is_fresh(Buffer::Pages, 0..pages * PAGE_SIZE);
     slot.fresh.clear();
-    let mut codec = Codec::new(InstructionSet::detect()).expect("the detected back end runs");
+    let algorithm = match slot.format {
+        PageFormat::Lz4 => Algorithm::Lz4,
+        PageFormat::Zstd => Algorithm::Zstd { level: 1 },
+    };
+    let mut codec = PageCodec::new(algorithm).expect("the detected back end runs");
     let (mut end, mut block) = (0, [0; PAGE_SIZE]);
     for number in 0..pages {
         let page = *slot.page(number);
-        let (kind, len_bytes) = if let Some(word) = same_filled(&page) {
-            block[..FILL_WORD_BYTES].copy_from_slice(&word);
-            (PageKind::SameFilled, FILL_WORD_BYTES)
-        } else if let Some(len_bytes) = codec.encode(&page, &mut block) {
-            (PageKind::Lz4, len_bytes)
-        } else {
-            block = page;
-            (PageKind::Raw, PAGE_SIZE)
-        };
-        slot.buffer_mut(Buffer::Packed)[end..end + len_bytes].copy_from_slice(&block[..len_bytes]);
-        let len = u16::try_from(len_bytes).expect("no longer than a page");
+        let data = codec.compress(&page, &mut block).expect("there is memory");
+        let (kind, bytes) = (data.kind(), data.bytes());
+        slot.buffer_mut(Buffer::Packed)[end..end + bytes.len()].copy_from_slice(bytes);
+        let len = u16::try_from(bytes.len()).expect("no longer than a page");
         *slot.entry(number) = PackedEntry::new(end as u64, len, kind).bits().to_le_bytes();
-        end += aligned(len_bytes);
+        end += aligned(bytes.len());
     }
     slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * PackedEntry::BYTES), Reach::Known(0)];
     if let Some(lie) = lie {
@@ -140,8 +143,11 @@ fn tell(slot: &mut DeviceSlot, pages: usize, lie: Lie) {
         Lie::EndsOutside => slot.change_entry(last, |bits| bits | 0xffff_ffff),
         Lie::NotPlaced => slot.change_entry(last, |bits| bits & !(1 << 63)),
         Lie::StartsLate => slot.change_entry(first, |bits| bits + 1),
-        Lie::NoSuchKind => slot.change_entry(first, |bits| bits & !(3 << 45) | 2 << 45),
-        // An LZ4 block of 0 bytes, a word of 0, a page of 0.
+        Lie::NoSuchKind => {
+            let foreign = if slot.format == PageFormat::Lz4 { PageKind::Zstd } else { PageKind::Lz4 };
+            slot.change_entry(first, |bits| bits & !(3 << 45) | (foreign as u64) << 45);
+        }
+        // A block of 0 bytes, a word of 0, a page of 0.
         Lie::NoSuchLength => slot.change_entry(first, |bits| bits & !(0x1fff << 32)),
     }
 }
@@ -158,7 +164,7 @@ pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usiz
         is_fresh &= bytes.as_ref().is_none_or(|place| slot.is_fresh(Buffer::Packed, place.clone()));
         let bytes = bytes.map(|place| slot.buffer(Buffer::Packed)[place].to_vec());
         let mut page = *slot.page(number);
-        let status = restore(entry.kind(), bytes, &mut page);
+        let status = restore(slot.format, entry.kind(), bytes, &mut page);
         if status == PageStatus::Restored {
             slot.buffer_mut(Buffer::Pages).as_chunks_mut().0[number] = page;
         }
@@ -173,8 +179,8 @@ pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usiz
     (!is_fresh || pages == 0).then(|| format!("{pages} pages are restored from what was not uploaded"))
 }
 
-fn restore(kind: PageKind, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatus {
-    let Some(bytes) = bytes else { return PageStatus::BadEntry };
+fn restore(format: PageFormat, kind: PageKind, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatus {
+    let Some(bytes) = bytes.filter(|_| format.reads(kind)) else { return PageStatus::BadEntry };
     match kind {
         PageKind::SameFilled => {
             let Ok(word) = bytes.try_into() else { return PageStatus::BadEntry };
@@ -186,7 +192,11 @@ fn restore(kind: PageKind, bytes: Option<Vec<u8>>, page: &mut Page) -> PageStatu
         }
         PageKind::Lz4 if decode_simple(&bytes, page).is_err() => return PageStatus::BadBlock,
         PageKind::Lz4 => {}
-        PageKind::Zstd => return PageStatus::BadEntry,
+        PageKind::Zstd => match reference::restore(&bytes) {
+            Ok(restored) => *page = restored,
+            Err(reference::Refusal::Malformed) => return PageStatus::BadBlock,
+            Err(reference::Refusal::Unsupported) => return PageStatus::Unsupported,
+        },
     }
     PageStatus::Restored
 }

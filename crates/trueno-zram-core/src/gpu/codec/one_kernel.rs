@@ -1,0 +1,73 @@
+//! Restores a batch in one launch of one kernel: one page per warp.
+#![allow(unsafe_code)]
+
+use std::num::NonZeroU32;
+
+use super::decompressor::Batch;
+use super::kernels::{DecompressKernel, PageFormat};
+use super::{MAX_BATCH_PAGES, Workspace, grid_of};
+use crate::gpu::context::GpuContext;
+use crate::gpu::error::GpuResult;
+use crate::gpu::kernel::{BlockShape, LoadedKernel};
+use crate::gpu::launch::LaunchArgs;
+use crate::gpu::stream::Stream;
+
+/// A decompression kernel on the device, and its page counter.
+#[derive(Debug)]
+pub(super) struct OneKernel {
+    kernel: DecompressKernel,
+    loaded: LoadedKernel,
+    workspace: Workspace,
+}
+
+impl OneKernel {
+    pub(super) fn new(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
+        let kernel = DecompressKernel::new(format, MAX_BATCH_PAGES, shape);
+        let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
+        Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)? })
+    }
+
+    pub(super) fn format(&self) -> PageFormat {
+        self.kernel.format()
+    }
+
+    pub(super) fn loaded(&self) -> &LoadedKernel {
+        &self.loaded
+    }
+
+    /// Queues the zeroing of the page counter, behind the previous launch.
+    pub(super) fn zero(&self, stream: &Stream) -> GpuResult<()> {
+        self.workspace.reset(stream)
+    }
+
+    /// Queues the kernel.
+    ///
+    /// # Safety
+    /// The batch has four different buffers. Until the stream has run the kernel, no other work writes the packed bytes or
+    /// the index. [`zero`](Self::zero) was the last call before, with the same stream.
+    pub(super) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        batch: Batch<'_>,
+        multiprocessors: Option<NonZeroU32>,
+    ) -> GpuResult<()> {
+        let Batch { packed, output, status } = batch;
+        if packed.pages == 0 {
+            return Ok(());
+        }
+        let args = LaunchArgs::new()
+            .buffer(packed.bytes)
+            .u64(packed.len_bytes)
+            .buffer(packed.index)
+            .buffer(output)
+            .buffer(status)
+            .buffer(&self.workspace.next_page)
+            .u32(packed.pages);
+        let grid = grid_of(self.kernel.kernel(), &self.loaded, multiprocessors, packed.pages);
+        // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
+        // against the packed length and every block against the page. By the caller's guarantee, checked data does not
+        // change.
+        unsafe { self.loaded.launch(stream, grid, &args) }?;
+        stream.record(&self.workspace.last_launch)
+    }
+}

@@ -7,7 +7,7 @@ use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{PageCompressor, PageDecompressor, PackedPages};
+use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor};
 use trueno_zram_core::lz4::decode_simple;
 
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};

@@ -5,7 +5,7 @@ use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, GpuContext, PageCompressor, PageDecompressor, PackedPages, Stream, lane_rule,
+    BlockShape, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, Stream, lane_rule,
 };
 
 /// The fill of buffers before a run.

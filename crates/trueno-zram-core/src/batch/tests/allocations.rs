@@ -1,12 +1,13 @@
 //! Memory is allocated once for each kind of call, and all of it is bounded.
 
 use super::{Form, NO_HURRY, Shape, Trial};
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::fake::{Fault, Schedule};
 
 #[test]
 fn nothing_is_allocated_after_the_first_batch_of_a_kind() {
     for form in Form::ALL {
-        let shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+        let shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
         let mut trial = Trial::new(form, shape, Schedule::Random(9), NO_HURRY);
         trial.run().unwrap();
         let allocations = trial.fake.seen().allocations;
@@ -25,7 +26,12 @@ fn nothing_is_allocated_after_the_first_batch_of_a_kind() {
 fn memory_does_not_grow_with_the_batch() {
     for form in Form::ALL {
         let of = |pages| {
-            let mut trial = Trial::new(form, Shape { pages, batch_size: 4, slots: 2 }, Schedule::Eager, NO_HURRY);
+            let mut trial = Trial::new(
+                form,
+                Shape { pages, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+                Schedule::Eager,
+                NO_HURRY,
+            );
             trial.run().unwrap();
             let seen = trial.fake.seen();
             trial.end();

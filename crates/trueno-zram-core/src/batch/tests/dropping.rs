@@ -4,10 +4,11 @@ use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
 use super::{Form, NO_HURRY, SOON, Shape, Trial, assert_freed};
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::fake::{Call, Fault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 /// Does what must not wait without a limit; however busy the machine is.
 fn soon<T>(what: &str, work: impl FnOnce() -> T) -> T {

@@ -5,9 +5,10 @@ use std::time::Instant;
 use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options};
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 #[test]
 fn a_call_that_fails_at_creation_is_named_and_nothing_leaks() {
@@ -71,7 +72,7 @@ fn a_batch_that_succeeds_starts_the_count_of_failures_again() {
 
 #[test]
 fn pages_that_the_device_had_delivered_are_kept() {
-    let shape = Shape { pages: 23, batch_size: 4, slots: 1 };
+    let shape = Shape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
     // With one slot, calls come in one order: the fifth kernel finds the pages of four delivered, and where pages are
     // staged, the four before it that need no kernel.
     for (form, kernel, delivered) in [

@@ -2,9 +2,10 @@
 
 use super::{Form, NO_HURRY, SOON, Shape, Trial};
 use crate::error::Error;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::fake::{Call, Fault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 /// The calls that a first batch makes.
 fn list_of(form: Form, shape: Shape) -> Vec<Call> {
@@ -116,6 +117,10 @@ fn run(trial: &mut Trial, fault: Fault) -> usize {
     }
 }
 
+fn forms_and_formats<const N: usize>(forms: [Form; N], shape: Shape) -> impl Iterator<Item = (Form, Shape)> {
+    forms.into_iter().flat_map(move |form| shape.in_all_formats().map(|shape| (form, shape)))
+}
+
 fn every_call(form: Form, shape: Shape, schedule: Schedule, faults: &[Fault]) {
     for at in 0..calls_of(form, shape) {
         faults.iter().for_each(|fault| check(form, shape, schedule, at, *fault));
@@ -124,16 +129,15 @@ fn every_call(form: Form, shape: Shape, schedule: Schedule, faults: &[Fault]) {
 
 #[test]
 fn every_call_refused_in_turn() {
-    for form in Form::ALL {
-        every_call(form, SHAPE, Schedule::Eager, &[Fault::OutOfMemory]);
+    for (form, shape) in forms_and_formats(Form::ALL, SHAPE) {
+        every_call(form, shape, Schedule::Eager, &[Fault::OutOfMemory]);
     }
 }
 
 #[test]
 fn every_kernel_lying_in_turn() {
     // With one slot, calls come in one order.
-    let shape = Shape { slots: 1, ..SHAPE };
-    for form in Form::ALL {
+    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 1, ..SHAPE }) {
         let kernel = if form.compresses() { Call::Compress } else { Call::Decompress };
         let calls = list_of(form, shape);
         let kernels = calls.iter().enumerate().filter(|(_, call)| **call == kernel);
@@ -144,8 +148,7 @@ fn every_kernel_lying_in_turn() {
 #[test]
 fn every_call_poisoning_the_device_in_turn() {
     const KINDS: [Fault; 3] = [Fault::IllegalAddress, Fault::LaunchFailed, Fault::DeviceLost];
-    let shape = Shape { slots: 2, ..SHAPE };
-    for form in Form::ALL {
+    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 2, ..SHAPE }) {
         for at in 0..calls_of(form, shape) {
             check(form, shape, Schedule::Eager, at, KINDS[at % KINDS.len()]);
         }
@@ -154,8 +157,7 @@ fn every_call_poisoning_the_device_in_turn() {
 
 #[test]
 fn every_call_poisoning_the_device_for_the_next_one_in_turn() {
-    let shape = Shape { slots: 4, ..SHAPE };
-    for form in Form::ALL {
+    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 4, ..SHAPE }) {
         every_call(form, shape, Schedule::Eager, &[Fault::IllegalAddressLater]);
     }
 }
@@ -164,7 +166,7 @@ fn every_call_poisoning_the_device_for_the_next_one_in_turn() {
 fn every_call_failing_in_turn_while_the_queues_lag() {
     for form in Form::RINGS {
         for (slots, schedule) in [(1, Schedule::OneByOne), (2, Schedule::LastFirst), (4, Schedule::Random(3))] {
-            let shape = Shape { pages: 7, batch_size: 2, slots };
+            let shape = Shape { pages: 7, batch_size: 2, slots, format: PageFormat::Lz4 };
             every_call(form, shape, schedule, &[Fault::OutOfMemory, Fault::IllegalAddressLater]);
         }
     }
@@ -172,7 +174,7 @@ fn every_call_failing_in_turn_while_the_queues_lag() {
 
 #[test]
 fn every_call_failing_in_turn_with_slots_in_pieces() {
-    let shape = Shape { pages: 300, batch_size: 300, slots: 1 };
+    let shape = Shape { pages: 300, batch_size: 300, slots: 1, format: PageFormat::Lz4 };
     for form in Form::RINGS {
         every_call(form, shape, Schedule::OneByOne, &[Fault::OutOfMemory]);
     }
@@ -180,8 +182,8 @@ fn every_call_failing_in_turn_with_slots_in_pieces() {
 
 #[test]
 fn every_call_followed_by_a_hang_in_turn() {
-    let shape = Shape { pages: 7, batch_size: 4, slots: 2 };
-    for form in Form::RINGS {
+    let shape = Shape { pages: 7, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
+    for (form, shape) in forms_and_formats(Form::RINGS, shape) {
         every_call(form, shape, Schedule::Eager, &[Fault::Hang]);
     }
 }

@@ -1,14 +1,15 @@
 //! Decompression of malformed and unsupported pages.
 
-use super::{Form, NO_HURRY, Shape, Trial};
-use crate::algorithm::Algorithm;
+use super::{Form, NO_HURRY, Shape, TWO_BLOCKS, Trial, sample_in};
 use crate::arena::{CompressedBatch, IndexEntry};
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Error;
+use crate::gpu::codec::PageFormat;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::fake::{Fault, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 2 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
 const PINNED: [Form; 2] = [Form::DecompressPinned, Form::DecompressAllPinned];
 const FORMS: [Form; 3] = [Form::DecompressInto, Form::DecompressPinned, Form::DecompressAllPinned];
 
@@ -51,32 +52,39 @@ fn restore(trial: &mut Trial, batch: &CompressedBatch) -> (Result<(), Error>, Ve
     }
 }
 
-/// The trial's batch with some pages replaced by a block that stops short.
+/// The trial's batch with some pages replaced by a block or frame that stops short.
 fn with_bad_pages(trial: &Trial, bad: &[usize]) -> CompressedBatch {
-    let block: (PageKind, &[u8]) = (PageKind::Lz4, &[0x4f, 1, 2]);
+    let block: (PageKind, &[u8]) = match trial.fake.format() {
+        PageFormat::Lz4 => (PageKind::Lz4, &[0x4f, 1, 2]),
+        PageFormat::Zstd => (PageKind::Zstd, &[0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x0f, 0x03, 0x80, 0x00]),
+    };
     batch_of(
         (0..trial.pages.len()).map(|page| if bad.contains(&page) { block } else { held_of(&trial.sample.held, page) }),
     )
 }
 
 fn is_bad_page(result: &Result<(), Error>, page: usize) -> bool {
-    matches!(result, Err(Error::InPage { index, error }) if *index == page && matches!(**error, Error::CorruptLz4(_)))
+    let is_corrupt = |error: &Error| matches!(error, Error::CorruptLz4(_) | Error::CorruptZstd { .. });
+    matches!(result, Err(Error::InPage { index, error }) if *index == page && is_corrupt(error))
 }
 
 #[test]
 fn a_bad_page_is_an_error_by_its_index_and_all_others_are_restored() {
-    for form in FORMS {
+    for (form, shape) in FORMS.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
         for bad in [&[0][..], &[22], &[9], &[3, 4, 17], &[6, 5], &[20, 21, 22]] {
-            let mut trial = Trial::new(form, SHAPE, Schedule::Random(5), NO_HURRY);
+            let mut trial = Trial::new(form, shape, Schedule::Random(5), NO_HURRY);
             trial.run().unwrap(); // so that the device's memory holds pages of another batch
             let batch = with_bad_pages(&trial, bad);
             let (result, places) = restore(&mut trial, &batch);
             assert!(is_bad_page(&result, *bad.iter().min().unwrap()), "{form:?}, {bad:?}: {result:?}");
+            let by_cpu = CpuBatchCompressor::default().decompress(&batch).map(drop);
+            assert_eq!(result, by_cpu, "{form:?}, {bad:?}: the error is the CPU's");
             for (page, place) in places.iter().enumerate().filter(|(page, _)| !bad.contains(page)) {
                 assert!(*place == trial.pages[page], "{form:?}, {bad:?}: page {page}");
             }
             let fallback = &trial.compressor.stats().fallback;
             assert_eq!((fallback.batches, fallback.pages), (0, 0), "bad pages are not the device's fault");
+            assert_eq!(fallback.unsupported_pages, 0, "the kernel decodes such pages");
             assert_eq!(trial.run().unwrap().by_cpu, 0, "the device is used again");
             trial.end();
         }
@@ -85,12 +93,12 @@ fn a_bad_page_is_an_error_by_its_index_and_all_others_are_restored() {
 
 #[test]
 fn bad_pages_are_errors_by_their_index_when_the_device_fails_too() {
-    for form in FORMS {
-        let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+    for (form, shape) in FORMS.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
+        let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.fake.arm([]);
         trial.run().unwrap();
         for at in 0..trial.fake.calls().len() {
-            let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+            let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
             let batch = with_bad_pages(&trial, &[2, 21]);
             trial.fake.arm([(at, Fault::OutOfMemory)]);
             let (result, places) = restore(&mut trial, &batch);
@@ -110,15 +118,16 @@ fn shows(place: &Page, pages: &[Page]) -> bool {
 
 #[test]
 fn the_place_of_a_refused_page_shows_nothing_of_other_pages() {
-    for (slots, form) in (1..=3).flat_map(|slots| PINNED.map(|form| (slots, form))) {
-        let mut trial = Trial::new(form, Shape { slots, ..SHAPE }, Schedule::Eager, NO_HURRY);
+    let shapes = (1..=3).flat_map(|slots| Shape { slots, ..SHAPE }.in_all_formats());
+    for (shape, form) in shapes.flat_map(|shape| PINNED.map(|form| (shape, form))) {
+        let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap(); // leaves its pages in the device's memory
         let bad = [1, 2, 6, 13, 22];
         let batch = with_bad_pages(&trial, &bad);
         let (result, places) = restore(&mut trial, &batch);
         assert!(is_bad_page(&result, 1), "{result:?}");
         let leak = bad.into_iter().find(|page| shows(&places[*page], &trial.pages));
-        assert_eq!(leak, None, "{form:?} with {slots} slots");
+        assert_eq!(leak, None, "{form:?} with {shape:?}");
         trial.end();
     }
 }
@@ -147,19 +156,53 @@ fn the_place_of_a_refused_page_shows_nothing_of_other_pages_when_the_device_fail
     }
 }
 
+/// Pages held in another format than the device's kernels read are the CPU's.
 #[test]
-fn zstandard_pages_among_the_others_are_restored() {
-    for form in [Form::DecompressInto, Form::DecompressPinned] {
-        let mut trial = Trial::new(form, SHAPE, Schedule::OneByOne, NO_HURRY);
-        let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&trial.pages).unwrap();
-        let pages =
-            (0..23).map(|page| if page % 3 == 0 { held_of(&zstd, page) } else { held_of(&trial.sample.held, page) });
+fn pages_of_the_other_format_among_the_others_are_restored_and_counted() {
+    for (form, shape) in FORMS.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
+        let mut trial = Trial::new(form, shape, Schedule::OneByOne, NO_HURRY);
+        let other = PageFormat::ALL.into_iter().find(|format| *format != shape.format).unwrap();
+        let foreign = sample_in(other, 23);
+        let pages = (0..23).map(|page| held_of(if page % 3 == 0 { &foreign.held } else { &trial.sample.held }, page));
         let batch = batch_of(pages);
-        assert!((0..23).any(|page| held_of(&batch, page).0 == PageKind::Zstd));
+        let foreign_pages = (0..23).filter(|page| held_of(&batch, *page).0 == other.kind()).count();
+        assert!(foreign_pages > 3 && (0..23).any(|page| held_of(&batch, page).0 == shape.format.kind()));
         let (result, places) = restore(&mut trial, &batch);
         assert_eq!(result, Ok(()));
-        assert!(places == trial.pages, "{form:?}");
-        assert_eq!(trial.compressor.stats().fallback.batches, 0);
+        assert!(places == trial.pages, "{form:?}, {shape:?}");
+        let fallback = trial.fallback();
+        assert_eq!((fallback.batches, fallback.pages), (0, 0), "{form:?}, {shape:?}: the device did not fail");
+        assert_eq!(fallback.unsupported_pages, foreign_pages as u64, "{form:?}, {shape:?}");
+        trial.end();
+    }
+}
+
+/// Frames that the kernel does not decode, and that are no frames at all.
+#[test]
+fn frames_in_forms_that_the_kernel_does_not_decode_are_the_cpus() {
+    let page = std::array::from_fn(|i| if i < 2048 { b'x' } else { b'y' });
+    let no_frame = (PageKind::Zstd, &b"not a frame"[..]);
+    for form in FORMS {
+        let mut trial = Trial::new(form, Shape { format: PageFormat::Zstd, ..SHAPE }, Schedule::Eager, NO_HURRY);
+        for (damaged, unsupported) in [(None, 4), (Some(9), 5)] {
+            let before = trial.fallback().clone();
+            let pages = (0..23).map(|number| match number {
+                2 | 3 | 13 | 22 => (PageKind::Zstd, &TWO_BLOCKS[..]),
+                _ if damaged == Some(number) => no_frame,
+                _ => held_of(&trial.sample.held, number),
+            });
+            let batch = batch_of(pages);
+            let (result, places) = restore(&mut trial, &batch);
+            assert_eq!(result, CpuBatchCompressor::default().decompress(&batch).map(drop), "{form:?}");
+            assert_eq!(result.is_err(), damaged.is_some());
+            for number in (0..23).filter(|number| damaged != Some(*number)) {
+                let expected = if [2, 3, 13, 22].contains(&number) { page } else { trial.pages[number] };
+                assert!(places[number] == expected, "{form:?}: page {number}");
+            }
+            let fallback = trial.fallback();
+            assert_eq!(fallback.unsupported_pages - before.unsupported_pages, unsupported, "{form:?}");
+            assert_eq!((fallback.batches, fallback.pages), (0, 0), "{form:?}");
+        }
         trial.end();
     }
 }

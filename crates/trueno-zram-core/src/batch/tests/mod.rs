@@ -21,10 +21,13 @@ use std::time::{Duration, Instant};
 use trueno_test_pages::generate::Generator;
 
 use super::{BatchTimes, FallbackStats, GpuBatchCompressor, GpuOptions};
+use crate::algorithm::Algorithm;
 use crate::arena::CompressedBatch;
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Result;
 use crate::fill_page;
+use crate::gpu::codec::PageFormat;
+use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::fake::{FakeDevice, FakePinned, Schedule};
 use crate::gpu::{GpuBatchConfig, PinnedBatch, PinnedPages};
 use crate::lz4::decode_simple;
@@ -97,6 +100,15 @@ struct Shape {
     pages: usize,
     batch_size: usize,
     slots: usize,
+    /// The format of the device's kernels.
+    format: PageFormat,
+}
+
+impl Shape {
+    /// The same for each format.
+    fn in_all_formats(self) -> [Self; 2] {
+        PageFormat::ALL.map(|format| Self { format, ..self })
+    }
 }
 
 /// Long enough for any machine, however busy.
@@ -121,10 +133,13 @@ fn restored(data: PageData<'_>) -> Page {
         PageKind::SameFilled => fill_page(&mut page, data.bytes().try_into().unwrap()),
         PageKind::Raw => page.copy_from_slice(data.bytes()),
         PageKind::Lz4 => decode_simple(data.bytes(), &mut page).unwrap(),
-        PageKind::Zstd => panic!("no one was asked for Zstandard"),
+        PageKind::Zstd => assert_eq!(zstd::bulk::decompress_to_buffer(data.bytes(), &mut page).unwrap(), PAGE_SIZE),
     }
     page
 }
+
+/// A Zstandard frame of two blocks, which holds a page: half of it `x`, half of it `y`. The kernel decodes one block.
+const TWO_BLOCKS: [u8; 15] = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x0f, 0x02, 0x40, 0x00, b'x', 0x03, 0x40, 0x00, b'y'];
 
 /// Pages, and what the CPU makes of them.
 struct Sample {
@@ -133,13 +148,18 @@ struct Sample {
     values: Vec<CompressedPage>,
 }
 
-/// The given number of pages; the same each time, made once.
+/// The given number of pages, compressed with LZ4; the same each time, made once.
 fn sample(pages: usize) -> Arc<Sample> {
-    static MADE: Mutex<BTreeMap<usize, Arc<Sample>>> = Mutex::new(BTreeMap::new());
-    let made = &mut *MADE.lock().unwrap();
+    sample_in(PageFormat::Lz4, pages)
+}
+
+/// The same in any format.
+fn sample_in(format: PageFormat, pages: usize) -> Arc<Sample> {
+    static MADE: [Mutex<BTreeMap<usize, Arc<Sample>>>; 2] = [const { Mutex::new(BTreeMap::new()) }; 2];
+    let made = &mut *MADE[format as usize].lock().unwrap();
     let sample = made.entry(pages).or_insert_with(|| {
         let pages = some_pages(pages);
-        let mut cpu = CpuBatchCompressor::default();
+        let mut cpu = CpuBatchCompressor::new(algorithm(format)).unwrap();
         let held = cpu.compress(&pages).unwrap();
         let values = cpu.compress(&pages).unwrap().into_pages();
         Arc::new(Sample { pages, held, values })
@@ -168,8 +188,20 @@ struct Done {
     times: BatchTimes,
 }
 
+fn algorithm(format: PageFormat) -> Algorithm {
+    match format {
+        PageFormat::Lz4 => Algorithm::Lz4,
+        PageFormat::Zstd => Algorithm::Zstd { level: 3 },
+    }
+}
+
 fn config(shape: Shape) -> GpuBatchConfig {
-    GpuBatchConfig { batch_size: shape.batch_size, ring_buffer_slots: shape.slots, ..GpuBatchConfig::default() }
+    GpuBatchConfig {
+        algorithm: algorithm(shape.format),
+        batch_size: shape.batch_size,
+        ring_buffer_slots: shape.slots,
+        ..GpuBatchConfig::default()
+    }
 }
 
 fn pool_of(threads: usize) -> Arc<rayon::ThreadPool> {
@@ -185,12 +217,13 @@ impl Trial {
         // With one thread, the one that drives the ring stages pages, too; with more, those do.
         let threads = if shape.slots.is_multiple_of(2) { 1 } else { 3 };
         let options = options(time_limit).pool(pool_of(threads));
-        Self::with(form, shape.pages, FakeDevice::new(schedule), config(shape), &options)
+        let fake = FakeDevice::with_format(schedule, shape.format);
+        Self::with(form, shape.pages, fake, config(shape), &options)
     }
 
     fn with(form: Form, pages: usize, fake: FakeDevice, config: GpuBatchConfig, options: &GpuOptions) -> Self {
         let compressor = GpuBatchCompressor::on(fake.clone(), config, options).unwrap();
-        let sample = sample(pages);
+        let sample = sample_in(fake.format(), pages);
         let pages = sample.pages.clone();
         let mut pinned = form.is_pinned().then(|| compressor.pinned_pages(pages.len()).unwrap());
         if let Some(pinned) = pinned.as_mut().filter(|_| form.compresses()) {

@@ -2,6 +2,7 @@
 
 use super::{Form, NO_HURRY, Shape, Trial, config, options};
 use crate::gpu::GpuBatchConfig;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::Queue;
 use crate::gpu::ring::fake::{FakeDevice, Schedule};
 
@@ -28,8 +29,11 @@ fn check(form: Form, shape: Shape, schedule: Schedule, batches: usize) {
 fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
     for form in Form::RINGS {
         for slots in 1..=4 {
-            for schedule in schedules() {
-                check(form, Shape { pages: 23, batch_size: 4, slots }, schedule, 2);
+            let shape = Shape { pages: 23, batch_size: 4, slots, format: PageFormat::Lz4 };
+            for (schedule, shape) in
+                schedules().into_iter().flat_map(|schedule| shape.in_all_formats().map(|shape| (schedule, shape)))
+            {
+                check(form, shape, schedule, 2);
             }
         }
     }
@@ -39,7 +43,8 @@ fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
 fn slots_that_are_staged_in_several_pieces_come_out_right() {
     for form in Form::ALL {
         for schedule in [Schedule::Eager, Schedule::LastFirst, Schedule::Random(7)] {
-            check(form, Shape { pages: 700, batch_size: 300, slots: 2 }, schedule, 2);
+            let shape = Shape { pages: 700, batch_size: 300, slots: 2, format: PageFormat::Lz4 };
+            shape.in_all_formats().into_iter().for_each(|shape| check(form, shape, schedule, 2));
         }
     }
 }
@@ -48,9 +53,15 @@ fn slots_that_are_staged_in_several_pieces_come_out_right() {
 fn batches_smaller_than_a_slot_and_empty_ones_come_out_right() {
     for form in Form::ALL {
         for pages in [3, 4, 5, 8] {
-            check(form, Shape { pages, batch_size: 4, slots: 3 }, Schedule::OneByOne, 2);
+            let shape = Shape { pages, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+            shape.in_all_formats().into_iter().for_each(|shape| check(form, shape, Schedule::OneByOne, 2));
         }
-        let mut trial = Trial::new(form, Shape { pages: 0, batch_size: 4, slots: 2 }, Schedule::Eager, NO_HURRY);
+        let mut trial = Trial::new(
+            form,
+            Shape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+            Schedule::Eager,
+            NO_HURRY,
+        );
         let done = trial.run().unwrap();
         assert_eq!((done.by_device, done.by_cpu), (0, 0));
         assert_eq!(trial.compressor.stats().fallback.batches, 0);
@@ -64,7 +75,8 @@ fn all_slots_are_under_way_at_once_and_no_more() {
         for slots in 1..=4 {
             // Nothing comes back before every slot has work queued: a ring that used fewer would wait for ever.
             let held = Schedule::Held(Queue::D2h, slots);
-            let mut trial = Trial::new(form, Shape { pages: 64, batch_size: 4, slots }, held, NO_HURRY);
+            let mut trial =
+                Trial::new(form, Shape { pages: 64, batch_size: 4, slots, format: PageFormat::Lz4 }, held, NO_HURRY);
             assert_eq!(trial.run().unwrap().by_cpu, 0);
             assert_eq!(trial.fake.seen().most_in_flight, slots, "{form:?}");
             assert_eq!(trial.fake.seen().slots, slots);
@@ -76,7 +88,7 @@ fn all_slots_are_under_way_at_once_and_no_more() {
 #[test]
 fn without_async_dma_one_slot_is_used() {
     for form in Form::ALL {
-        let shape = Shape { pages: 23, batch_size: 4, slots: 4 };
+        let shape = Shape { pages: 23, batch_size: 4, slots: 4, format: PageFormat::Lz4 };
         let config = GpuBatchConfig { async_dma: false, ..config(shape) };
         let fake = FakeDevice::new(Schedule::OneByOne);
         let mut trial = Trial::with(form, shape.pages, fake, config, &options(NO_HURRY));
@@ -88,8 +100,9 @@ fn without_async_dma_one_slot_is_used() {
 
 #[test]
 fn same_filled_pages_do_not_cross_the_bus_when_staged() {
-    let shape = Shape { pages: 23, batch_size: 4, slots: 2 };
-    for form in [Form::CompressBatch, Form::CompressInto] {
+    let shape = Shape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
+    let forms = [Form::CompressBatch, Form::CompressInto];
+    for (form, shape) in forms.into_iter().flat_map(|form| shape.in_all_formats().map(|shape| (form, shape))) {
         let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap();
         let same_filled = trial.pages.iter().filter(|page| crate::same_filled(page).is_some()).count();
@@ -100,8 +113,12 @@ fn same_filled_pages_do_not_cross_the_bus_when_staged() {
 
 #[test]
 fn a_batch_that_needs_no_device_makes_no_call() {
-    let mut trial =
-        Trial::new(Form::CompressInto, Shape { pages: 0, batch_size: 4, slots: 2 }, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(
+        Form::CompressInto,
+        Shape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+        Schedule::Eager,
+        NO_HURRY,
+    );
     trial.pages = vec![[3; 4096]; 9];
     trial.run().unwrap(); // allocates
     trial.fake.arm([]);

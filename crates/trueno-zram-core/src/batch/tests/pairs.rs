@@ -2,9 +2,10 @@
 
 use super::faults::calls_of;
 use super::{Form, NO_HURRY, Shape, Trial};
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::fake::{Fault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 4, batch_size: 2, slots: 2 };
+const SHAPE: Shape = Shape { pages: 4, batch_size: 2, slots: 2, format: PageFormat::Lz4 };
 
 /// Two faults in three batches. All come out right, and the stats agree with what was done.
 fn check(form: Form, faults: [(usize, Fault); 2]) {

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use super::faults::calls_of;
 use super::{Form, NO_HURRY, SOON, Shape, Trial};
 use crate::error::Error;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{Call, Fault, Schedule};
 use crate::gpu::{GpuError, PinnedBatch};
 use crate::page::PAGE_SIZE;
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 fn message(panic: &(dyn Any + Send)) -> &str {
     panic.downcast_ref::<String>().map_or_else(|| panic.downcast_ref().copied().unwrap_or("?"), String::as_str)

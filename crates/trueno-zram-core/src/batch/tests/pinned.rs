@@ -1,15 +1,16 @@
 //! Page-locked pages of the caller.
 
-use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options};
+use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options, sample_in};
 use crate::arena::CompressedBatch;
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::FallbackStats;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3 };
+const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 #[test]
 fn part_of_the_pages_can_be_used() {
@@ -113,23 +114,25 @@ fn a_batch_without_room_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn a_pinned_batch_takes_what_the_device_knows_until_it_is_full() {
+fn a_pinned_batch_takes_pages_of_every_kind_until_it_is_full() {
     let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
     let packed = trial.packed.as_mut().unwrap();
     let held = |page: usize| trial.sample.held.get(page).unwrap();
     assert_eq!(packed.push(held(0)), Err(Error::PageCount { batch_pages: 24, destination_pages: 23 }));
     packed.clear();
-    let frame = PageData::new(PageKind::Zstd, &[1, 2, 3]).unwrap();
-    assert!(matches!(packed.push(frame), Err(Error::Unsupported { .. })));
-    assert!(packed.is_empty(), "what is refused is not kept");
-    // In another order, as other pages.
+    // In another order, as other pages, and every third as a Zstandard frame, if it shrinks.
+    let frames = sample_in(PageFormat::Zstd, 23);
+    let expected = |page: usize| if page % 3 == 0 { frames.held.get(page).unwrap() } else { held(page) };
     for page in (0..23).rev() {
-        packed.push(held(page)).unwrap();
+        packed.push(expected(page)).unwrap();
     }
     assert_eq!((packed.len(), packed.capacity()), (23, 23));
-    assert!((0..23).all(|page| packed.get(page).unwrap() == trial.sample.held.get(22 - page)));
+    assert!((0..23).all(|page| packed.get(page).unwrap() == Some(expected(22 - page))));
+    let zstd = packed.index().iter().filter(|entry| entry.kind == PageKind::Zstd).count();
+    assert!(zstd > 3);
     trial.pages.reverse();
     assert_eq!(trial.run().unwrap().by_cpu, 0);
+    assert_eq!(trial.fallback().unsupported_pages, zstd as u64, "frames are the CPU's");
     trial.end();
 }
 

@@ -3,12 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
-use super::{NO_HURRY, Sample, assert_freed, config, options, restored, sample};
-use crate::algorithm::Algorithm;
+use super::{NO_HURRY, Sample, TWO_BLOCKS, assert_freed, config, options, restored, sample, sample_in};
 use crate::batch::tests::Shape;
 use crate::batch::{GpuBatchCompressor, PackedSlot, PageSlot};
-use crate::cpu::CpuBatchCompressor;
 use crate::error::Error;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{FakeDevice, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
@@ -24,13 +23,14 @@ impl Way {
     pub(super) const BOTH: [Self; 2] = [Self::Compress, Self::Decompress];
 }
 
-pub(super) const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 1 };
+pub(super) const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
 /// Slots of a stream for each slot of the ring.
 const STREAM_SLOTS: usize = 3;
 
 pub(super) type Compressor = GpuBatchCompressor<FakeDevice>;
 
 pub(super) fn compressor(fake: &FakeDevice, shape: Shape) -> Compressor {
+    let shape = Shape { format: fake.format(), ..shape };
     GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY)).unwrap()
 }
 
@@ -106,15 +106,16 @@ pub(super) fn end(compressor: Compressor, fake: &FakeDevice) {
 
 #[test]
 fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
-    for way in Way::BOTH {
+    for (way, format) in Way::BOTH.into_iter().flat_map(|way| PageFormat::ALL.map(|format| (way, format))) {
         for slots in 1..=3 {
             let starved = [Queue::H2d, Queue::Compute, Queue::D2h].map(|queue| Schedule::Starved(queue, 20));
             let others = [Schedule::Eager, Schedule::OneByOne, Schedule::LastFirst, Schedule::Random(slots as u64)];
             for schedule in starved.into_iter().chain(others) {
-                let fake = FakeDevice::new(schedule);
+                let fake = FakeDevice::with_format(schedule, format);
                 let mut compressor = compressor(&fake, Shape { slots, ..SHAPE });
                 for _ in 0..2 {
-                    assert_eq!(run(&mut compressor, way, &sample(70)), 0, "{way:?}, {slots} slots, {schedule:?}");
+                    let by_cpu = run(&mut compressor, way, &sample_in(format, 70));
+                    assert_eq!(by_cpu, 0, "{way:?}, {format:?}, {slots} slots, {schedule:?}");
                 }
                 assert_eq!(fake.pending(), 0);
                 end(compressor, &fake);
@@ -366,12 +367,18 @@ fn push_all<'a>(slot: &mut PackedSlot<FakeDevice>, pages: impl IntoIterator<Item
 
 #[test]
 fn corrupt_pages_are_errors_of_their_slot_and_harm_no_other() {
-    let fake = FakeDevice::new(Schedule::OneByOne);
+    for format in PageFormat::ALL {
+        corrupt_pages_are_errors_of_their_slot(format);
+    }
+}
+
+fn corrupt_pages_are_errors_of_their_slot(format: PageFormat) {
+    let fake = FakeDevice::with_format(Schedule::OneByOne, format);
     let mut compressor = compressor(&fake, SHAPE);
-    assert_eq!(run(&mut compressor, Way::Decompress, &sample(23)), 0); // leaves pages in the slots' memory
-    let sample = sample(4);
+    assert_eq!(run(&mut compressor, Way::Decompress, &sample_in(format, 23)), 0); // leaves pages in the slots' memory
+    let sample = sample_in(format, 4);
     let held = |page: usize| sample.held.get(page).unwrap();
-    let corrupt = PageData::new(PageKind::Lz4, &[0xff; 40]).unwrap();
+    let corrupt = PageData::new(format.kind(), &[0xff; 40]).unwrap();
     let stream = compressor.decompress_stream().unwrap();
     let mut slot = stream.slot().unwrap();
     push_all(&mut slot, [held(0), corrupt, held(2), corrupt]);
@@ -383,7 +390,7 @@ fn corrupt_pages_are_errors_of_their_slot_and_harm_no_other() {
     let with_errors = stream.next().unwrap().unwrap();
     assert_eq!(with_errors.pages(), [sample.pages[0], [0; PAGE_SIZE], sample.pages[2], [0; PAGE_SIZE]]);
     let index = |error: &Error| match error {
-        Error::InPage { index, error } if matches!(**error, Error::CorruptLz4(_)) => *index,
+        Error::InPage { index, error } if matches!(**error, Error::CorruptLz4(_) | Error::CorruptZstd { .. }) => *index,
         other => panic!("{other}"),
     };
     assert_eq!(with_errors.errors().iter().map(index).collect::<Vec<_>>(), [1, 3]);
@@ -396,21 +403,27 @@ fn corrupt_pages_are_errors_of_their_slot_and_harm_no_other() {
 }
 
 #[test]
-fn zstandard_pages_among_the_others_are_restored() {
-    let fake = FakeDevice::new(Schedule::Random(4));
-    let mut compressor = compressor(&fake, SHAPE);
-    let sample = sample(4);
-    let zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&sample.pages).unwrap();
-    assert!((0..4).any(|page| zstd.get(page).unwrap().kind() == PageKind::Zstd));
-    let stream = compressor.decompress_stream().unwrap();
-    let mut slot = stream.slot().unwrap();
-    push_all(&mut slot, (0..4).map(|page| if page % 2 == 0 { zstd.get(page) } else { sample.held.get(page) }.unwrap()));
-    stream.submit(slot).unwrap();
-    let restored = stream.next().unwrap().unwrap();
-    assert!(restored.check().is_ok() && restored.pages() == sample.pages);
-    drop((restored, stream));
-    assert_eq!(compressor.stats().fallback.batches, 0);
-    end(compressor, &fake);
+fn pages_that_the_kernel_does_not_decode_are_restored_by_the_cpu_and_counted() {
+    for (format, other) in [(PageFormat::Lz4, PageFormat::Zstd), (PageFormat::Zstd, PageFormat::Lz4)] {
+        let fake = FakeDevice::with_format(Schedule::Random(4), format);
+        let mut compressor = compressor(&fake, SHAPE);
+        let (sample, foreign) = (sample_in(format, 4), sample_in(other, 4));
+        let two_blocks = PageData::new(PageKind::Zstd, &TWO_BLOCKS).unwrap();
+        let pages = [sample.held.get(0), foreign.held.get(2), Some(two_blocks), sample.held.get(3)].map(Option::unwrap);
+        assert_eq!(pages[1].kind(), other.kind());
+        let stream = compressor.decompress_stream().unwrap();
+        let mut slot = stream.slot().unwrap();
+        push_all(&mut slot, pages);
+        stream.submit(slot).unwrap();
+        let restored = stream.next().unwrap().unwrap();
+        let halves = std::array::from_fn(|i| if i < PAGE_SIZE / 2 { b'x' } else { b'y' });
+        let expected = [sample.pages[0], sample.pages[2], halves, sample.pages[3]];
+        assert!(restored.check().is_ok() && restored.pages() == expected, "{format:?}");
+        drop((restored, stream));
+        let fallback = &compressor.stats().fallback;
+        assert_eq!((fallback.batches, fallback.pages, fallback.unsupported_pages), (0, 0, 2), "{format:?}");
+        end(compressor, &fake);
+    }
 }
 
 #[test]

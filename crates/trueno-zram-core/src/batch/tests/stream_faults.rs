@@ -3,37 +3,40 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::stream::{Compressor, SHAPE, Way, end, fill, run};
-use super::{NO_HURRY, SOON, Shape, assert_freed, config, options, restored, sample};
+use super::{NO_HURRY, SOON, Shape, assert_freed, config, options, restored, sample, sample_in};
 use crate::batch::GpuBatchCompressor;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
 use crate::page::Page;
 
 /// The calls of a first stream, which allocates its slots.
-fn calls_of(way: Way, schedule: Schedule) -> Vec<Call> {
-    let fake = FakeDevice::new(schedule);
+fn calls_of(way: Way, format: PageFormat, schedule: Schedule) -> Vec<Call> {
+    let fake = FakeDevice::with_format(schedule, format);
     let mut compressor = super::stream::compressor(&fake, SHAPE);
     fake.arm([]);
-    assert_eq!(run(&mut compressor, way, &sample(SHAPE.pages)), 0);
+    assert_eq!(run(&mut compressor, way, &sample_in(format, SHAPE.pages)), 0);
     fake.calls()
 }
 
 fn compressor(fake: &FakeDevice, fault: Fault) -> Compressor {
     let time_limit = if fault == Fault::Hang { SOON } else { NO_HURRY };
-    GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(time_limit)).unwrap()
+    let shape = Shape { format: fake.format(), ..SHAPE };
+    GpuBatchCompressor::on(fake.clone(), config(shape), &options(time_limit)).unwrap()
 }
 
 /// Lets call `at` of a stream fail; the stream, and one after it, come out right.
-fn check(way: Way, schedule: Schedule, at: usize, fault: Fault) {
-    let fake = FakeDevice::new(schedule);
+fn check(way: Way, format: PageFormat, schedule: Schedule, at: usize, fault: Fault) {
+    let fake = FakeDevice::with_format(schedule, format);
     let mut compressor = compressor(&fake, fault);
+    let sample = sample_in(format, SHAPE.pages);
     fake.arm([(at, fault)]);
-    let first = run(&mut compressor, way, &sample(SHAPE.pages));
+    let first = run(&mut compressor, way, &sample);
     let fired = fake.fired();
-    let what = format!("{way:?}, {schedule:?}: {fault:?} at call {at}, {fired:?}");
+    let what = format!("{way:?}, {format:?}, {schedule:?}: {fault:?} at call {at}, {fired:?}");
     let [(call, _)] = fired[..] else { panic!("{what}: one fault comes to pass") };
     let after_first = compressor.stats().fallback.clone();
-    let second = run(&mut compressor, way, &sample(SHAPE.pages));
+    let second = run(&mut compressor, way, &sample);
     let stats = compressor.stats().fallback.clone();
     match fault {
         Fault::OutOfMemory if matches!(call, Call::Pinned | Call::Slot) && first == 0 => {
@@ -67,16 +70,20 @@ fn check(way: Way, schedule: Schedule, at: usize, fault: Fault) {
         assert!(why.contains(code), "{what}: {why}");
         assert!(!compressor.uses_device() && seen.calls_after_loss == 0, "{what}: {seen:?}");
         fake.arm([]);
-        assert_eq!(run(&mut compressor, way, &sample(SHAPE.pages)), SHAPE.pages, "{what}: all by the CPU");
+        assert_eq!(run(&mut compressor, way, &sample), SHAPE.pages, "{what}: all by the CPU");
         assert_eq!(fake.calls(), [], "{what}: a lost device is not called");
     }
     end(compressor, &fake);
 }
 
+fn ways_and_formats() -> impl Iterator<Item = (Way, PageFormat)> {
+    Way::BOTH.into_iter().flat_map(|way| PageFormat::ALL.map(|format| (way, format)))
+}
+
 fn every_call(schedule: Schedule, faults: &[Fault]) {
-    for way in Way::BOTH {
-        for at in 0..calls_of(way, schedule).len() {
-            faults.iter().for_each(|fault| check(way, schedule, at, *fault));
+    for (way, format) in ways_and_formats() {
+        for at in 0..calls_of(way, format, schedule).len() {
+            faults.iter().for_each(|fault| check(way, format, schedule, at, *fault));
         }
     }
 }
@@ -101,10 +108,10 @@ fn every_call_followed_by_a_hang_in_turn() {
 
 #[test]
 fn every_kernel_lying_in_turn() {
-    for way in Way::BOTH {
-        let calls = calls_of(way, Schedule::Eager);
+    for (way, format) in ways_and_formats() {
+        let calls = calls_of(way, format, Schedule::Eager);
         let kernels = calls.iter().enumerate().filter(|(_, call)| matches!(call, Call::Compress | Call::Decompress));
-        kernels.for_each(|(at, _)| check(way, Schedule::Eager, at, Fault::WrongIndex));
+        kernels.for_each(|(at, _)| check(way, format, Schedule::Eager, at, Fault::WrongIndex));
     }
 }
 

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
+use super::decompress::LeftPage;
 use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
-use super::decompress::LeftPage;
 use crate::arena::IndexEntry;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};

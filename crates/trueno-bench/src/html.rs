@@ -11,14 +11,15 @@ mod svg;
 mod tables;
 
 use crate::document::{Along, Direction, Document, Mean, Stage};
-use crate::engines::{BAR, NVCOMP, TRUENO_GPU};
+use crate::engines::cpu::TRUENO_CPU;
+use crate::engines::{BAR, NVCOMP, ON_GPU, TRUENO_GPU, TRUENO_GPU_ZSTD};
 use crate::quantity::{self, counted, figure as digits, threads};
 use scatter::runs_on_gpu;
 use svg::escape;
 
 /// Only their kernels can be compared.
-const WHAT_IS_TIMED_ON_GPUS: &str = "trueno-gpu includes the transfers to the GPU and back; nvcomp-lz4 is its kernels alone, on \
-     pages in device memory. The kernels of both are among the stages.";
+const WHAT_IS_TIMED_ON_GPUS: &str = "trueno-gpu and trueno-gpu-zstd include the transfers to the GPU and back; nvcomp-lz4 and \
+     nvcomp-zstd are nvCOMP's kernels alone, on pages in device memory. The kernels of all are among the stages.";
 
 /// Draws the whole page.
 #[must_use]
@@ -100,7 +101,8 @@ fn tiles(document: &Document) -> String {
         )
     };
     let of_mean = |mean: &Mean| {
-        let on = if mean.engine == TRUENO_GPU { String::new() } else { format!(", {}", threads(mean.threads)) };
+        let on =
+            if ON_GPU.contains(&mean.engine.as_str()) { String::new() } else { format!(", {}", threads(mean.threads)) };
         let mut all = String::new();
         for direction in Direction::BOTH {
             let (figure, text) = (digits(mean.gbps(direction)), format!("{}{on}", direction.name()));
@@ -110,7 +112,7 @@ fn tiles(document: &Document) -> String {
         let against = times_c_lz4(mean.quotient(BAR).map(|quotient| format!("{:.3}", quotient.ratio)));
         all + &tile(format!("{:.2}", mean.ratio), "", &mean.engine, "ratio".into(), against)
     };
-    let tiles: String = ["trueno-gpu", "trueno-cpu"].into_iter().filter_map(ours).map(of_mean).collect();
+    let tiles: String = [TRUENO_GPU, TRUENO_GPU_ZSTD, TRUENO_CPU].into_iter().filter_map(ours).map(of_mean).collect();
     format!("<div class=\"tiles\">\n{tiles}</div>\n")
 }
 
@@ -274,7 +276,7 @@ fn how_section(document: &Document) -> String {
             counted(document.run.rounds, "round", "rounds")
         ),
         "Every engine's output was decoded and compared, page by page, before it was timed.".to_owned(),
-        "c-lz4 is C lz4's fast encoder with a reused state; lz4-flex is lz4_flex in its safe form; zstd-1 is Zstandard at level 1; \
+        "c-lz4 is C lz4's fast encoder with a reused state; lz4-flex is lz4_flex in its safe form; zstd-1, zstd-3 and zstd-9 are libzstd at that level; \
          zram-lz4 is the kernel's zram, through the block layer; memcpy copies the pages, which shows the limit of memory."
             .to_owned(),
         WHAT_IS_TIMED_ON_GPUS.to_owned(),

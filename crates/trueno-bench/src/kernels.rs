@@ -2,16 +2,20 @@
 
 use std::path::PathBuf;
 
+use trueno_zram_core::gpu::raw::PageFormat;
+
 use crate::corpora::{Corpus, mix};
 use crate::document::{Document, Run};
 use crate::engine::verify;
 use crate::engines::resident::{NvCompEngine, Session};
-use crate::engines::{NVCOMP, kernels};
+use crate::engines::{NVCOMP, NVCOMP_ZSTD, kernels};
 use crate::error::Result;
 use crate::measure::{Observer, measure};
 
 /// Our decompressor on blocks that C lz4 made on the CPU. Their ratio is the bar.
 pub(crate) const C_LZ4_BLOCKS: &str = "c-lz4 blocks";
+/// Our decompressor on frames that libzstd made on the CPU at level 3.
+pub(crate) const ZSTD_3_FRAMES: &str = "zstd-3 frames";
 
 /// Measures every kernel on every corpus, repeated to `run.pages` pages.
 ///
@@ -25,13 +29,15 @@ pub fn run(
     observer: &dyn Observer,
 ) -> Result<Document> {
     let session = Session::new(device_index, nvcomp.map(PathBuf::as_path))?;
-    let mut document = Document::new("kernels", run, &[C_LZ4_BLOCKS, NVCOMP], corpora);
+    let mut document = Document::new("kernels", run, &[C_LZ4_BLOCKS, NVCOMP, NVCOMP_ZSTD], corpora);
     for corpus in corpora {
         observer.begin(&corpus.name);
         let pages = mix(std::slice::from_ref(corpus), run.pages)?;
         let mut engines = kernels::all(&session, pages.len())?;
         if session.nvcomp.is_some() {
-            engines.push(Box::new(NvCompEngine::new(&session, pages.len())?));
+            for format in PageFormat::ALL {
+                engines.push(Box::new(NvCompEngine::new(&session, format, pages.len())?));
+            }
         }
         document.add_rows(&corpus.name, corpus.same_filled, &measure(engines, &pages, run.rounds, observer)?)?;
     }

@@ -15,7 +15,7 @@ use crate::engines::codec::C_LZ4;
 use crate::engines::cpu::{self, Memcpy, Pool, Trueno};
 use crate::engines::gpu::{Memory, SharedPinned, TruenoGpu};
 use crate::engines::pooled::Pooled;
-use crate::engines::{BAR, Engines, TRUENO_GPU};
+use crate::engines::{BAR, Engines, TRUENO_GPU, TRUENO_GPU_ZSTD, ZSTD};
 use crate::error::{Error, Result};
 use crate::measure::{Observer, measure};
 use crate::series;
@@ -107,7 +107,8 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
         }
         let engines = |_| {
             let gpu = pipeline.gpu(TRUENO_GPU, Memory::Pageable, &SharedPinned::default())?;
-            Ok(vec![gpu, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
+            let zstd = pipeline.zstd(TRUENO_GPU_ZSTD, Memory::Pageable, &SharedPinned::default())?;
+            Ok(vec![gpu, zstd, Box::new(Trueno::cpu(&pipeline.pool)?) as Box<dyn Engine>])
         };
         (document.scaling, document.stages) = series::by_batch(&sizes, &pipeline.pages, run.rounds, observer, engines)?;
         document.crossing = series::crossing(&document.scaling);
@@ -118,6 +119,11 @@ pub fn run(corpora: &[Corpus], options: &Options, run: Run, observer: &dyn Obser
 impl Pipeline {
     fn gpu(&self, name: &str, memory: Memory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
         self.gpu_with(name, self.config.clone(), None, memory, pinned)
+    }
+
+    /// The same with Zstandard.
+    fn zstd(&self, name: &str, memory: Memory, pinned: &SharedPinned) -> Result<Box<dyn Engine>> {
+        self.gpu_with(name, GpuBatchConfig { algorithm: ZSTD, ..self.config.clone() }, None, memory, pinned)
     }
 
     fn gpu_with(
@@ -153,6 +159,13 @@ impl Pipeline {
         ] {
             engines.push(self.gpu(name, memory, &pinned)?);
         }
+        for (name, memory) in [
+            ("zstd, pinned to pinned", Memory::Pinned),
+            ("zstd, pinned to arena", Memory::PinnedPages),
+            ("zstd, pageable to arena", Memory::Pageable),
+        ] {
+            engines.push(self.zstd(name, memory, &pinned)?);
+        }
         let serial = GpuBatchConfig { async_dma: false, ring_buffer_slots: 1, ..self.config.clone() };
         engines.push(self.gpu_with("serial", serial, None, Memory::Pageable, &pinned)?);
         engines.push(Box::new(Trueno::adaptive(self.config.clone(), &self.gpu_pool)?));
@@ -165,6 +178,8 @@ impl Pipeline {
         for share in [8, 16, 24, 28, all / 4, all / 2, all] {
             let (name, share) = (format!("pinned, {share} of {all} SMs"), NonZeroU32::new(share));
             engines.push(self.gpu_with(&name, self.config.clone(), share, Memory::Pinned, &pinned)?);
+            let zstd = GpuBatchConfig { algorithm: ZSTD, ..self.config.clone() };
+            engines.push(self.gpu_with(&format!("zstd, {name}"), zstd, share, Memory::Pinned, &pinned)?);
         }
         Ok(engines)
     }
@@ -185,6 +200,8 @@ impl Pipeline {
         let (mut engines, pinned) = (self.bars(pages)?, SharedPinned::default());
         engines.push(self.gpu("pinned to pinned", Memory::Pinned, &pinned)?);
         engines.push(self.gpu("pageable to arena", Memory::Pageable, &pinned)?);
+        engines.push(self.zstd("zstd, pinned to pinned", Memory::Pinned, &pinned)?);
+        engines.push(self.zstd("zstd, pageable to arena", Memory::Pageable, &pinned)?);
         Ok(engines)
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::document::{Along, Direction, Document, Quotient, Row};
 use crate::engines::cpu::TRUENO_CPU;
-use crate::engines::{BAR, NVCOMP};
+use crate::engines::{BAR, NVCOMP, NVCOMP_ZSTD};
 use crate::kernels::C_LZ4_BLOCKS;
 use crate::quantity::{self, counted, figure};
 
@@ -60,6 +60,7 @@ fn bar_name(bar: &str) -> &str {
     match bar {
         BAR | C_LZ4_BLOCKS => "vs C",
         NVCOMP => "vs nv",
+        NVCOMP_ZSTD => "nv-z",
         _ => "bus",
     }
 }
@@ -107,7 +108,7 @@ fn series(document: &Document) -> String {
         let _ = writeln!(out, "{title}; all corpora mixed");
         let line = |[engine, pages, threads, compress, compress_share, decompress, decompress_share]: [&str; 7]| {
             format!(
-                "{engine:<11} {pages:>9} {threads:>7} {compress:>14} {compress_share:>5} {decompress:>16} {decompress_share:>5}\n"
+                "{engine:<15} {pages:>9} {threads:>7} {compress:>14} {compress_share:>5} {decompress:>16} {decompress_share:>5}\n"
             )
         };
         out += &line(["engine", "pages", "threads", "compress GB/s", share, "decompress GB/s", share]);

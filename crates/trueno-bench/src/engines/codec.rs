@@ -45,8 +45,13 @@ pub(crate) type MakeCodec = fn() -> Result<Box<dyn BlockCodec>>;
 
 /// The linked rivals; C lz4 comes first.
 #[cfg(feature = "rivals")]
-pub(crate) const RIVALS: &[MakeCodec] =
-    &[|| Ok(Box::<rivals::CLz4>::default()), || Ok(Box::new(rivals::Flex)), || Ok(Box::new(rivals::Zstd::new()?))];
+pub(crate) const RIVALS: &[MakeCodec] = &[
+    || Ok(Box::<rivals::CLz4>::default()),
+    || Ok(Box::new(rivals::Flex)),
+    || Ok(Box::new(rivals::Zstd::new(1)?)),
+    || Ok(Box::new(rivals::Zstd::new(3)?)),
+    || Ok(Box::new(rivals::Zstd::new(9)?)),
+];
 #[cfg(not(feature = "rivals"))]
 pub(crate) const RIVALS: &[MakeCodec] = &[];
 
@@ -54,6 +59,12 @@ pub(crate) const RIVALS: &[MakeCodec] = &[];
 pub(crate) const C_LZ4: Option<MakeCodec> = match RIVALS {
     [c_lz4, ..] => Some(*c_lz4),
     [] => None,
+};
+
+/// libzstd at level 3, if it is linked.
+pub(crate) const ZSTD_3: Option<MakeCodec> = match RIVALS {
+    [_, _, _, zstd_3, ..] => Some(*zstd_3),
+    _ => None,
 };
 
 /// Our own codec.
@@ -147,23 +158,24 @@ mod rivals {
         }
     }
 
-    /// Zstandard at level 1 with reused contexts.
+    /// libzstd with reused contexts.
     pub(super) struct Zstd {
+        level: i32,
         compressor: zstd::bulk::Compressor<'static>,
         decompressor: zstd::bulk::Decompressor<'static>,
     }
 
     impl Zstd {
-        pub(super) fn new() -> Result<Self> {
-            let failed = Error::engine("zstd-1");
-            let compressor = zstd::bulk::Compressor::new(1).map_err(&failed)?;
-            Ok(Self { compressor, decompressor: zstd::bulk::Decompressor::new().map_err(&failed)? })
+        pub(super) fn new(level: i32) -> Result<Self> {
+            let failed = Error::engine("zstd");
+            let compressor = zstd::bulk::Compressor::new(level).map_err(&failed)?;
+            Ok(Self { level, compressor, decompressor: zstd::bulk::Decompressor::new().map_err(&failed)? })
         }
     }
 
     impl BlockCodec for Zstd {
         fn name(&self) -> String {
-            "zstd-1".into()
+            format!("zstd-{}", self.level)
         }
 
         fn encode(&mut self, page: &Page, out: &mut Block) -> usize {

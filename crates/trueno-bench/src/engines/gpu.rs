@@ -9,9 +9,8 @@ use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{
     BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuOptions, PinnedBatch, PinnedPages,
 };
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
+use trueno_zram_core::{Algorithm, CompressedBatch, PAGE_SIZE, Page};
 
-use super::TRUENO_GPU;
 use super::cpu::{Pool, copy_pages};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -83,9 +82,9 @@ pub(crate) struct PinnedMemory {
 
 impl TruenoGpu {
     /// From and to ordinary memory, as the tool does it.
-    pub(crate) fn new(device_index: u32, pool: &Pool) -> Result<Self> {
-        let config = GpuBatchConfig { device_index, ..GpuBatchConfig::default() };
-        Self::with(TRUENO_GPU, config, None, pool, Memory::Pageable, &SharedPinned::default())
+    pub(crate) fn new(name: &str, algorithm: Algorithm, device_index: u32, pool: &Pool) -> Result<Self> {
+        let config = GpuBatchConfig { device_index, algorithm, ..GpuBatchConfig::default() };
+        Self::with(name, config, None, pool, Memory::Pageable, &SharedPinned::default())
     }
 
     pub(crate) fn with(
@@ -114,8 +113,12 @@ impl TruenoGpu {
     /// Work that the CPU did after a failure of the GPU must not count as the GPU's.
     fn done(&mut self, times: trueno_zram_core::Result<BatchTimes>) -> Result<Duration> {
         let times = times.map_err(Error::engine(&self.name))?;
-        if let Some(why) = &self.compressor.stats().fallback.last_reason {
+        let fallback = &self.compressor.stats().fallback;
+        if let Some(why) = &fallback.last_reason {
             return Err(Error::engine(&self.name)(format!("the GPU failed: {why}")));
+        }
+        if fallback.unsupported_pages > 0 {
+            return Err(Error::engine(&self.name)(format!("the CPU restored {} pages", fallback.unsupported_pages)));
         }
         self.last = times;
         Ok(Duration::from_nanos(times.total_time_ns))

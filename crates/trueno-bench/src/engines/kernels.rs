@@ -3,18 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::lz4::{Mode, TableStores};
-use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
+use trueno_gpu::kernels::packed::{Mode, PACK_ALIGN_BYTES, PackedEntry, TableStores};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, LoadedKernel, PageCompressor, PageDecompressor, PackedPages, lane_rule,
+    BlockShape, DeviceBuffer, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat, lane_rule,
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
-use super::codec::{BLOCK_BOUND, Block, BlockCodec, MakeCodec};
+use super::Engines;
+use super::codec::{BLOCK_BOUND, Block, BlockCodec, C_LZ4, MakeCodec, ZSTD_3};
 use super::resident::{Session, device_failed};
-use super::{Engines, codec};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::kernels::{C_LZ4_BLOCKS, ZSTD_3_FRAMES};
 
 /// Room after the packed pages: copies of 16 bytes per lane may read past the end of the last page.
 const SLACK_BYTES: usize = 64 * 1024;
@@ -46,14 +46,19 @@ pub(crate) struct KernelEngine<'a> {
     last: Duration,
 }
 
-/// Every kernel for batches of `pages` pages: each mode in the best shape for the device and in the one that runs
+/// Every kernel for batches of `pages` pages: each format and mode in the best shape for the device and in the one that runs
 /// everywhere, with the device's table stores and with those that are right on every device; and, to decompress, the blocks
-/// of C lz4.
+/// of C lz4 and the frames of libzstd's level 3.
 pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
     let own_stores = lane_rule(&session.context).map_err(device_failed)?.table_stores();
     let best = BlockShape::best_for(session.context.info().compute_capability, session.context.limits());
     let mut engines: Engines<'_> = Vec::new();
-    for (mode, mode_name) in [(Mode::Fast, "fast"), (Mode::Ratio, "ratio")] {
+    for (format, mode, mode_name) in [
+        (PageFormat::Lz4, Mode::Fast, "fast"),
+        (PageFormat::Lz4, Mode::Ratio, "ratio"),
+        (PageFormat::Zstd, Mode::Fast, "zstd fast"),
+        (PageFormat::Zstd, Mode::Ratio, "zstd ratio"),
+    ] {
         let mut variants =
             vec![(best, own_stores), (best, TableStores::ReadBack), (BlockShape::EVERYWHERE, own_stores)];
         variants.dedup();
@@ -65,36 +70,38 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
             if stores != own_stores {
                 name += "/read-back";
             }
-            let compressor = PageCompressor::with_shape(&session.context, mode, stores, shape).map_err(device_failed)?;
-            engines.push(Box::new(KernelEngine::new(
-                session,
-                name,
-                Encoder::Kernel(Box::new(compressor)),
-                shape,
-                pages,
-            )?));
+            let compressor = PageCompressor::with_shape(&session.context, format, mode, stores, shape);
+            let encoder = Encoder::Kernel(Box::new(compressor.map_err(device_failed)?));
+            engines.push(Box::new(KernelEngine::new(session, name, format, encoder, shape, pages)?));
         }
     }
-    if let Some(c_lz4) = codec::C_LZ4 {
-        engines.push(Box::new(KernelEngine::on_blocks_of(session, &c_lz4, best, pages)?));
+    let on_cpu: [(_, _, Option<MakeCodec>); 2] =
+        [(C_LZ4_BLOCKS, PageFormat::Lz4, C_LZ4), (ZSTD_3_FRAMES, PageFormat::Zstd, ZSTD_3)];
+    for (name, format, make) in on_cpu {
+        if let Some(make) = make {
+            let encoder = Encoder::Cpu(make()?);
+            engines.push(Box::new(KernelEngine::new(session, name.to_owned(), format, encoder, best, pages)?));
+        }
     }
     Ok(engines)
 }
 
 impl<'a> KernelEngine<'a> {
-    /// The decompressor on blocks that a codec makes on the CPU.
-    fn on_blocks_of(session: &'a Session, make: &MakeCodec, shape: BlockShape, pages: usize) -> Result<Self> {
-        Self::new(session, crate::kernels::C_LZ4_BLOCKS.to_owned(), Encoder::Cpu(make()?), shape, pages)
-    }
-
-    fn new(session: &'a Session, name: String, encoder: Encoder, shape: BlockShape, pages: usize) -> Result<Self> {
+    fn new(
+        session: &'a Session,
+        name: String,
+        format: PageFormat,
+        encoder: Encoder,
+        shape: BlockShape,
+        pages: usize,
+    ) -> Result<Self> {
         let count = u32::try_from(pages).map_err(Error::engine(&name))?;
         let set_up = || {
             Ok(Self {
                 name,
                 session,
                 encoder,
-                decompressor: PageDecompressor::with_shape(&session.context, shape)?,
+                decompressor: PageDecompressor::with_shape(&session.context, format, shape)?,
                 pages: count,
                 input: session.buffer(pages * PAGE_SIZE)?,
                 packed: session.buffer(pages * PAGE_SIZE + SLACK_BYTES)?,
@@ -160,7 +167,7 @@ impl Engine for KernelEngine<'_> {
         }
         if let Encoder::Cpu(codec) = &mut self.encoder {
             let start = Instant::now();
-            let (packed, index) = pack(codec.as_mut(), pages);
+            let (packed, index) = pack(codec.as_mut(), self.decompressor.format().kind(), pages);
             self.encode = start.elapsed();
             stream.upload(&self.packed, 0, &packed).map_err(device_failed)?;
             stream.upload(&self.index, 0, &index).map_err(device_failed)?;
@@ -223,13 +230,13 @@ impl Engine for KernelEngine<'_> {
     }
 }
 
-/// Packs the blocks that a codec makes of the pages, and their index.
-fn pack(codec: &mut dyn BlockCodec, pages: &[Page]) -> (Vec<u8>, Vec<u8>) {
+/// Packs the blocks that a codec makes of the pages, which are of kind `shrunk`, and their index.
+fn pack(codec: &mut dyn BlockCodec, shrunk: PageKind, pages: &[Page]) -> (Vec<u8>, Vec<u8>) {
     let (mut packed, mut index) = (Vec::new(), Vec::new());
     let mut out: Block = [0; BLOCK_BOUND];
     for page in pages {
         let len_bytes = codec.encode_or_copy(page, &mut out);
-        let kind = if len_bytes < PAGE_SIZE { PageKind::Lz4 } else { PageKind::Raw };
+        let kind = if len_bytes < PAGE_SIZE { shrunk } else { PageKind::Raw };
         let entry_len = u16::try_from(len_bytes).expect("no block is longer than a page");
         index.extend(PackedEntry::new(packed.len() as u64, entry_len, kind).bits().to_le_bytes());
         packed.extend_from_slice(&out[..len_bytes]);
@@ -248,7 +255,7 @@ mod tests {
         let pages: [Page; 2] = [std::array::from_fn(|i| (i / 100).to_le_bytes()[0]), [3; PAGE_SIZE]];
         let instructions = trueno_zram_core::cpu::InstructionSet::detect();
         for codec in [Box::new(Trueno::new(instructions).unwrap()) as Box<dyn BlockCodec>, Box::new(CopyPage)] {
-            let (packed, index) = pack(&mut *{ codec }, &pages);
+            let (packed, index) = pack(&mut *{ codec }, PageKind::Lz4, &pages);
             let entries: Vec<PackedEntry> =
                 index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits))).collect();
             assert_eq!(entries[0].offset_bytes(), 0);

@@ -14,6 +14,9 @@ pub(crate) mod zram;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use trueno_zram_core::Algorithm;
+use trueno_zram_core::gpu::raw::PageFormat;
+
 use codec::{C_LZ4, RIVALS};
 use cpu::{Memcpy, Pool, Trueno};
 use pooled::Pooled;
@@ -29,7 +32,13 @@ use crate::error::Result;
 pub(crate) const BAR: &str = "c-lz4";
 /// Names of the engines that run on a GPU.
 pub(crate) const TRUENO_GPU: &str = "trueno-gpu";
+pub(crate) const TRUENO_GPU_ZSTD: &str = "trueno-gpu-zstd";
 pub(crate) const NVCOMP: &str = "nvcomp-lz4";
+pub(crate) const NVCOMP_ZSTD: &str = "nvcomp-zstd";
+/// All of them.
+pub(crate) const ON_GPU: [&str; 4] = [TRUENO_GPU, TRUENO_GPU_ZSTD, NVCOMP, NVCOMP_ZSTD];
+/// The level of our own Zstandard engines.
+pub(crate) const ZSTD: Algorithm = Algorithm::Zstd { level: 3 };
 
 /// How to build the rivals into the tool.
 const HOW_TO_GET_RIVALS: &str =
@@ -78,10 +87,13 @@ impl Lineup {
     pub(crate) fn on_gpu(&self, pages: usize, pool: &Pool) -> Result<Engines<'_>> {
         let mut engines: Engines<'_> = Vec::new();
         if let Gpu::Present { device_index } = self.gpu {
-            engines.push(Box::new(gpu::TruenoGpu::new(device_index, pool)?));
+            engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU, Algorithm::Lz4, device_index, pool)?));
+            engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU_ZSTD, ZSTD, device_index, pool)?));
         }
         if let Some(session) = &self.nvcomp {
-            engines.push(Box::new(resident::NvCompEngine::new(session, pages)?));
+            for format in PageFormat::ALL {
+                engines.push(Box::new(resident::NvCompEngine::new(session, format, pages)?));
+            }
         }
         Ok(engines)
     }
@@ -91,13 +103,14 @@ impl Lineup {
         let left_out = |engine: &str, why: &str| LeftOut { engine: engine.to_owned(), why: why.to_owned() };
         let mut all = Vec::new();
         if C_LZ4.is_none() {
-            all.extend([BAR, "lz4-flex", "zstd-1"].map(|engine| left_out(engine, HOW_TO_GET_RIVALS)));
+            let rivals = [BAR, "lz4-flex", "zstd-1", "zstd-3", "zstd-9"];
+            all.extend(rivals.map(|engine| left_out(engine, HOW_TO_GET_RIVALS)));
         }
         if let Gpu::Absent(why) = &self.gpu {
-            all.push(left_out(TRUENO_GPU, why));
+            all.extend([TRUENO_GPU, TRUENO_GPU_ZSTD].map(|engine| left_out(engine, why)));
         }
         if self.nvcomp.is_none() {
-            all.push(left_out(NVCOMP, "runs only with --rival nvcomp=PATH"));
+            all.extend([NVCOMP, NVCOMP_ZSTD].map(|engine| left_out(engine, "runs only with --rival nvcomp=PATH")));
         }
         if !self.zram {
             all.push(left_out("zram-lz4", "runs only with --rival zram, as root"));

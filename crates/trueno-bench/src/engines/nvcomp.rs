@@ -1,4 +1,4 @@
-//! nvCOMP's batched LZ4, loaded at run time.
+//! nvCOMP's batched LZ4 and Zstandard, loaded at run time.
 //!
 //! Declared by hand after nvCOMP's public documentation of its C interface (version 6; 5 has the same layout).
 #![allow(unsafe_code)]
@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use libloading::Library;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageFormat, Stream};
 
 use crate::error::{Error, Result};
 
-/// `nvcompBatchedLZ4CompressOpts_t` and `nvcompBatchedLZ4DecompressOpts_t`: 64 bytes each, and all zero in the defaults (data
-/// type `char`, no bit shuffling, nvCOMP's choice of back end, reserved bytes).
+/// `nvcompBatchedLZ4CompressOpts_t`, `nvcompBatchedLZ4DecompressOpts_t` and those of Zstandard: 64 bytes each, and all zero in
+/// the defaults (data type `char`, no bit shuffling, nvCOMP's choice of back end, reserved bytes).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Opts([c_int; 16]);
@@ -68,13 +68,45 @@ type Decompress = unsafe extern "C" fn(
 pub(crate) struct NvComp {
     /// Its version, such as 6000.
     pub(crate) version: u32,
+    lz4: Functions,
+    zstd: Functions,
+    // The functions are valid while it is loaded.
+    _library: Library,
+}
+
+/// The functions of one format, which have the same types in all of them.
+struct Functions {
     compress_temp: TempSize,
     decompress_temp: TempSize,
     max_output: MaxOutput,
     compress: Compress,
     decompress: Decompress,
-    // The functions are valid while it is loaded.
-    _library: Library,
+}
+
+impl Functions {
+    /// Finds the functions of a format by nvCOMP's name for it.
+    fn load(library: &Library, format: &str) -> Result<Self> {
+        // SAFETY: in all of these, the type is the function's of that name in nvCOMP's documentation.
+        unsafe fn get<F: Copy>(library: &Library, format: &str, rest: &str) -> Result<F> {
+            let name = format!("nvcompBatched{format}{rest}");
+            // SAFETY: the caller names the function's own type.
+            unsafe { library.get::<F>(name.as_bytes()) }
+                .map(|function| *function)
+                .map_err(|e| failed(format!("{name}: {e}")))
+        }
+        Ok(Self {
+            // SAFETY: as above.
+            compress_temp: unsafe { get(library, format, "CompressGetTempSize") }?,
+            // SAFETY: as above.
+            decompress_temp: unsafe { get(library, format, "DecompressGetTempSize") }?,
+            // SAFETY: as above.
+            max_output: unsafe { get(library, format, "CompressGetMaxOutputChunkSize") }?,
+            // SAFETY: as above.
+            compress: unsafe { get(library, format, "CompressAsync") }?,
+            // SAFETY: as above.
+            decompress: unsafe { get(library, format, "DecompressAsync") }?,
+        })
+    }
 }
 
 impl NvComp {
@@ -91,25 +123,10 @@ impl NvComp {
         let mut found = Properties::default();
         // SAFETY: the destination is a value of ours, of the documented layout.
         check("nvcompGetProperties", unsafe { properties(&raw mut found) })?;
-        // SAFETY: in all of these, the type is the function's of that name in nvCOMP's documentation.
-        unsafe fn get<F: Copy>(library: &Library, name: &str) -> Result<F> {
-            // SAFETY: the caller names the function's own type.
-            unsafe { library.get::<F>(name.as_bytes()) }
-                .map(|function| *function)
-                .map_err(|e| failed(format!("{name}: {e}")))
-        }
         Ok(Self {
             version: found.version,
-            // SAFETY: as above.
-            compress_temp: unsafe { get(&library, "nvcompBatchedLZ4CompressGetTempSize") }?,
-            // SAFETY: as above.
-            decompress_temp: unsafe { get(&library, "nvcompBatchedLZ4DecompressGetTempSize") }?,
-            // SAFETY: as above.
-            max_output: unsafe { get(&library, "nvcompBatchedLZ4CompressGetMaxOutputChunkSize") }?,
-            // SAFETY: as above.
-            compress: unsafe { get(&library, "nvcompBatchedLZ4CompressAsync") }?,
-            // SAFETY: as above.
-            decompress: unsafe { get(&library, "nvcompBatchedLZ4DecompressAsync") }?,
+            lz4: Functions::load(&library, "LZ4")?,
+            zstd: Functions::load(&library, "Zstd")?,
             _library: library,
         })
     }
@@ -118,6 +135,7 @@ impl NvComp {
     /// length.
     pub(crate) fn batch<'a>(
         &'a self,
+        format: PageFormat,
         context: &'a GpuContext,
         stream: &'a Stream,
         input: &Arc<DeviceBuffer>,
@@ -128,18 +146,23 @@ impl NvComp {
         if decoded.len_bytes() != total {
             return Err(failed(format!("room for {} bytes, for pages of {total}", decoded.len_bytes())));
         }
+        let functions = match format {
+            PageFormat::Lz4 => &self.lz4,
+            PageFormat::Zstd => &self.zstd,
+        };
         let raw_stream = stream.as_raw();
         let (mut max_output, mut compress_temp, mut decompress_temp) = (0usize, 0usize, 0usize);
         current(context, || {
             // SAFETY: the destination is a value of ours.
-            check("max output", unsafe { (self.max_output)(PAGE_SIZE, DEFAULTS, &raw mut max_output) })?;
+            check("max output", unsafe { (functions.max_output)(PAGE_SIZE, DEFAULTS, &raw mut max_output) })?;
             // SAFETY: likewise; the stream lives.
-            let status =
-                unsafe { (self.compress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut compress_temp, total, raw_stream) };
+            let status = unsafe {
+                (functions.compress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut compress_temp, total, raw_stream)
+            };
             check("compress temp size", status)?;
             // SAFETY: likewise.
             let status = unsafe {
-                (self.decompress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut decompress_temp, total, raw_stream)
+                (functions.decompress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut decompress_temp, total, raw_stream)
             };
             check("decompress temp size", status)
         })?;
@@ -153,7 +176,7 @@ impl NvComp {
             Ok(table)
         };
         Ok(Batch {
-            nvcomp: self,
+            functions,
             context,
             stream,
             count,
@@ -174,7 +197,7 @@ impl NvComp {
 
 /// nvCOMP's tables and temporary memory for one batch.
 pub(crate) struct Batch<'a> {
-    nvcomp: &'a NvComp,
+    functions: &'a Functions,
     context: &'a GpuContext,
     stream: &'a Stream,
     count: usize,
@@ -205,7 +228,7 @@ impl Batch<'_> {
             // SAFETY: the tables have one entry per page, each pointing to a page or to room for the largest output; the
             // temporary memory has the size that nvCOMP asked for; all live until the stream has run.
             let status = unsafe {
-                (self.nvcomp.compress)(
+                (self.functions.compress)(
                     self.inputs.address(),
                     self.sizes.address(),
                     PAGE_SIZE,
@@ -219,7 +242,7 @@ impl Batch<'_> {
                     self.stream.as_raw(),
                 )
             };
-            check("nvcompBatchedLZ4CompressAsync", status)
+            check("CompressAsync", status)
         })
     }
 
@@ -228,7 +251,7 @@ impl Batch<'_> {
         current(self.context, || {
             // SAFETY: as in `compress`, the other way round.
             let status = unsafe {
-                (self.nvcomp.decompress)(
+                (self.functions.decompress)(
                     self.outputs.address(),
                     self.output_sizes.address(),
                     self.sizes.address(),
@@ -242,7 +265,7 @@ impl Batch<'_> {
                     self.stream.as_raw(),
                 )
             };
-            check("nvcompBatchedLZ4DecompressAsync", status)
+            check("DecompressAsync", status)
         })
     }
 

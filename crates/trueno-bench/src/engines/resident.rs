@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, GpuResult, Stream};
+use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, GpuResult, PageFormat, Stream};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::NVCOMP;
 use super::nvcomp::{Batch, NvComp};
+use super::{NVCOMP, NVCOMP_ZSTD};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 
@@ -63,8 +63,9 @@ pub(crate) fn device_failed(error: GpuError) -> Error {
     Error::engine("GPU")(error)
 }
 
-/// nvCOMP's batched LZ4 on pages in device memory.
+/// nvCOMP's batched LZ4 or Zstandard on pages in device memory.
 pub(crate) struct NvCompEngine<'a> {
+    name: &'static str,
     session: &'a Session,
     input: Arc<DeviceBuffer>,
     decoded: Arc<DeviceBuffer>,
@@ -74,18 +75,22 @@ pub(crate) struct NvCompEngine<'a> {
 
 impl<'a> NvCompEngine<'a> {
     /// An engine for batches of exactly `pages` pages, in a session with nvCOMP.
-    pub(crate) fn new(session: &'a Session, pages: usize) -> Result<Self> {
-        let nvcomp = session.nvcomp.as_ref().ok_or_else(|| Error::engine(NVCOMP)("nvCOMP is not loaded"))?;
+    pub(crate) fn new(session: &'a Session, format: PageFormat, pages: usize) -> Result<Self> {
+        let name = match format {
+            PageFormat::Lz4 => NVCOMP,
+            PageFormat::Zstd => NVCOMP_ZSTD,
+        };
+        let nvcomp = session.nvcomp.as_ref().ok_or_else(|| Error::engine(name)("nvCOMP is not loaded"))?;
         let buffer = || session.buffer(pages * PAGE_SIZE).map(Arc::new).map_err(device_failed);
         let (input, decoded) = (buffer()?, buffer()?);
-        let batch = nvcomp.batch(&session.context, &session.stream, &input, &decoded)?;
-        Ok(Self { session, input, decoded, batch, last: Duration::ZERO })
+        let batch = nvcomp.batch(format, &session.context, &session.stream, &input, &decoded)?;
+        Ok(Self { name, session, input, decoded, batch, last: Duration::ZERO })
     }
 }
 
 impl Engine for NvCompEngine<'_> {
     fn name(&self) -> &str {
-        NVCOMP
+        self.name
     }
 
     fn threads(&self) -> usize {

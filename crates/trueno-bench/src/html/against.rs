@@ -9,7 +9,7 @@ use crate::engines::BAR;
 use crate::quantity::{figure, threads};
 
 const WIDTH: f64 = 520.0;
-const LEFT: f64 = 112.0;
+const LEFT: f64 = 132.0;
 const RIGHT: f64 = WIDTH - 62.0;
 const TOP: f64 = 8.0;
 const STEP: f64 = 36.0;

@@ -1,19 +1,35 @@
 //! How each engine looks in every plot: a colour and a shape, so that neither has to do alone.
 
 /// The engines, in the order of legends; others are drawn like `memcpy`.
-pub(crate) const ENGINES: [&str; 8] =
-    ["trueno-cpu", "trueno-gpu", "c-lz4", "lz4-flex", "zstd-1", "zram-lz4", "nvcomp-lz4", "memcpy"];
+pub(crate) const ENGINES: [&str; 12] = [
+    "trueno-cpu",
+    "trueno-gpu",
+    "trueno-gpu-zstd",
+    "c-lz4",
+    "lz4-flex",
+    "zstd-1",
+    "zstd-3",
+    "zstd-9",
+    "zram-lz4",
+    "nvcomp-lz4",
+    "nvcomp-zstd",
+    "memcpy",
+];
 
 /// The class that gives an engine its colour.
 pub(crate) fn class(engine: &str) -> &'static str {
     match engine {
         "trueno-cpu" => "e-trueno-cpu",
         "trueno-gpu" => "e-trueno-gpu",
+        "trueno-gpu-zstd" => "e-trueno-gpu-zstd",
         "c-lz4" => "e-c-lz4",
         "lz4-flex" => "e-lz4-flex",
         "zstd-1" => "e-zstd-1",
+        "zstd-3" => "e-zstd-3",
+        "zstd-9" => "e-zstd-9",
         "zram-lz4" => "e-zram-lz4",
         "nvcomp-lz4" => "e-nvcomp-lz4",
+        "nvcomp-zstd" => "e-nvcomp-zstd",
         _ => "e-memcpy",
     }
 }
@@ -23,12 +39,16 @@ pub(crate) fn outline(engine: &str, radius: f64) -> String {
     // Corners and the angle of the first, in eighths of a turn; areas look alike at these sizes.
     let (corners, turn, size) = match engine {
         "trueno-cpu" => return circle(radius),
-        "trueno-gpu" => return star(radius * 1.35),
+        "trueno-gpu" => return star(5, radius * 1.35),
+        "trueno-gpu-zstd" => return star(4, radius * 1.45),
+        "zstd-9" => return star(3, radius * 1.5),
         "c-lz4" => (4, 1.0, 1.2),
         "lz4-flex" => (3, -2.0, 1.32),
         "zstd-1" => (4, 0.0, 1.28),
         "zram-lz4" => (3, 2.0, 1.32),
+        "zstd-3" => (8, 0.5, 1.1),
         "nvcomp-lz4" => (6, 0.0, 1.1),
+        "nvcomp-zstd" => (6, 2.0, 1.1),
         _ => (5, -2.0, 1.15),
     };
     polygon((0..corners).map(|i| (f64::from(i) / f64::from(corners) + turn / 8.0, radius * size)))
@@ -38,9 +58,10 @@ fn circle(r: f64) -> String {
     format!("M{r:.2} 0A{r:.2} {r:.2} 0 1 1 {:.2} 0A{r:.2} {r:.2} 0 1 1 {r:.2} 0Z", -r)
 }
 
-fn star(radius: f64) -> String {
-    let corner = |i: i32| (f64::from(i) / 10.0 - 0.25, if i % 2 == 0 { radius } else { radius * 0.5 });
-    polygon((0..10).map(corner))
+fn star(points: i32, radius: f64) -> String {
+    let corners = 2 * points;
+    let corner = |i: i32| (f64::from(i) / f64::from(corners) - 0.25, if i % 2 == 0 { radius } else { radius * 0.5 });
+    polygon((0..corners).map(corner))
 }
 
 /// Corners by their turn about the origin and their distance from it.

@@ -5,7 +5,7 @@ use super::labels::{Area, place};
 use super::look;
 use super::svg::{Anchor, Svg};
 use crate::document::{Direction, Document, Mean};
-use crate::engines::{NVCOMP, TRUENO_GPU};
+use crate::engines::ON_GPU;
 use crate::quantity::{counted, figure, threads};
 
 const WIDTH: f64 = 520.0;
@@ -85,5 +85,5 @@ pub(crate) fn is_full(engine: &str, threads: usize, all: usize) -> bool {
 
 /// Whether an engine runs on the GPU, whatever the threads that feed it.
 pub(crate) fn runs_on_gpu(engine: &str) -> bool {
-    [TRUENO_GPU, NVCOMP].contains(&engine)
+    ON_GPU.contains(&engine)
 }

@@ -14,6 +14,8 @@ pub(crate) fn document(threads: usize) -> Document {
         ("trueno-cpu", 1.0, 5.0),
         ("lz4-flex", 0.8, 2.5),
         ("zstd-1", 0.3, 0.9),
+        ("zstd-3", 0.2, 0.8),
+        ("zstd-9", 0.1, 0.8),
         ("zram-lz4", 0.7, 2.2),
         ("memcpy", 9.0, 9.5),
     ];
@@ -46,6 +48,8 @@ pub(crate) fn document(threads: usize) -> Document {
         }
         add("trueno-gpu", threads, 2.7 * factor, 21.0, 24.0);
         add("nvcomp-lz4", 1, 2.4 * factor, 45.0, 150.0);
+        add("trueno-gpu-zstd", threads, 3.9 * factor, 20.0, 23.0);
+        add("nvcomp-zstd", 1, 3.8 * factor, 15.0, 55.0);
     }
     for (engine, least, most) in [("trueno-cpu", 1.0, 8.0), ("c-lz4", 0.9, 7.0), ("trueno-gpu", 0.2, 21.0)] {
         for (pages, share) in [(16, 0.0), (1024, 0.5), (65_536, 1.0)] {
@@ -104,6 +108,8 @@ fn a_gpu_has_its_marks_stages_and_crossing() {
         "two corpora, against ratio and C lz4, both ways"
     );
     assert_eq!(count(&html, "class=\"mark e-nvcomp-lz4\""), 2 * (2 + 2), "filled, though on one thread");
+    assert_eq!(count(&html, "class=\"mark e-trueno-gpu-zstd\""), 2 * (2 + 2), "both algorithms");
+    assert_eq!(count(&html, "class=\"mark e-nvcomp-zstd\""), 2 * (2 + 2));
     assert_eq!(count(&html, "class=\"mark point e-trueno-gpu\""), 2 * 3);
     for direction in Direction::BOTH {
         assert!(html.contains(&format!("id=\"stages-gpu-{}\"", direction.name())));

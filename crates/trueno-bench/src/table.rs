@@ -70,7 +70,7 @@ fn head(document: &Document, width: usize) -> String {
     if let Some(bar) = document.bars.first() {
         head += &format!(" {:>5}", bar_name(bar));
     }
-    for (name, room) in [("compress GB/s", 15), ("decompress GB/s", 17)] {
+    for (name, room) in [("compress GB/s", 13), ("decompress GB/s", 15)] {
         head += &format!(" {name:>room$}");
         for bar in document.bars.iter().filter(|bar| compares_speed(bar)) {
             head += &format!(" {:>5}", bar_name(bar));
@@ -85,7 +85,7 @@ fn line(row: &Row, bars: &[&str], quotients: &[Option<&Quotient>], width: usize)
     if let Some(first) = quotients.first() {
         line += &format!(" {:>5}", or_dash(first.map(|quotient| quotient.ratio)));
     }
-    for (direction, room) in [(Direction::Compress, 15), (Direction::Decompress, 17)] {
+    for (direction, room) in [(Direction::Compress, 13), (Direction::Decompress, 15)] {
         line += &format!(" {:>room$}", figure(row.gbps(direction)));
         for (_, quotient) in bars.iter().zip(quotients).filter(|(bar, _)| compares_speed(bar)) {
             line += &format!(" {:>5}", or_dash(quotient.map(|quotient| quotient.speed(direction))));

@@ -15,6 +15,9 @@ use trueno_zram_core::{Algorithm, PageCodec};
 const ROW_FIELDS: [&str; 8] =
     ["compress_gbps", "corpus", "decompress_gbps", "engine", "pages", "ratio", "same_filled_left_out", "threads"];
 
+/// The engines that run on a GPU.
+const ON_GPU: [&str; 4] = ["trueno-gpu", "trueno-gpu-zstd", "nvcomp-lz4", "nvcomp-zstd"];
+
 /// Two files of real pages with same-filled ones among them; the second ends within a page.
 struct Input {
     folder: TempDir,
@@ -88,6 +91,8 @@ fn rows_are_what_an_independent_count_gives() {
             ("trueno-cpu", ratio(&mut |page| codec.compress(page, &mut [0; PAGE_SIZE]).unwrap().bytes().len())),
             ("lz4-flex", ratio(&mut |page| oracle::flex_compress(page).len())),
             ("zstd-1", ratio(&mut |page| zstd::bulk::compress(page, 1).unwrap().len())),
+            ("zstd-3", ratio(&mut |page| zstd::bulk::compress(page, 3).unwrap().len())),
+            ("zstd-9", ratio(&mut |page| zstd::bulk::compress(page, 9).unwrap().len())),
             ("memcpy", 1.0),
         ];
         for (engine, ratio) in expected {
@@ -128,7 +133,7 @@ fn the_rest_stands_beside_the_rows() {
         json["rows"].as_array().unwrap().iter().map(|row| row["engine"].as_str().unwrap()).collect();
     let left_out = json["left_out"].as_array().unwrap();
     assert!(!ran.contains("zram-lz4"), "nobody asked for --rival zram");
-    for engine in ["trueno-gpu", "nvcomp-lz4", "zram-lz4"] {
+    for engine in ON_GPU.into_iter().chain(["zram-lz4"]) {
         let why = left_out.iter().find(|left_out| left_out["engine"] == engine).map(|left_out| &left_out["why"]);
         assert_ne!(why.is_some(), ran.contains(engine), "{engine} runs or has a reason not to: {why:?}");
     }
@@ -164,7 +169,7 @@ fn every_plot_has_a_mark_for_each_row() {
         assert_eq!(marks(&html, &format!("ratio-{direction}"), "mark"), rows.len());
         assert_eq!(marks(&html, &format!("ratio-{direction}"), "mean"), count("means", &|_| true));
         let compared = |row: &Value| {
-            let on_gpu = ["trueno-gpu", "nvcomp-lz4"].contains(&row["engine"].as_str().unwrap());
+            let on_gpu = ON_GPU.contains(&row["engine"].as_str().unwrap());
             row["engine"] != "c-lz4" && row["engine"] != "memcpy" && (row["threads"] == 2 || on_gpu)
         };
         assert_eq!(marks(&html, &format!("against-{direction}"), "mark"), count("quotients", &compared));
@@ -175,7 +180,7 @@ fn every_plot_has_a_mark_for_each_row() {
         let stages = |gpu: bool| {
             count("stages", &|stage| {
                 stage["direction"] == direction
-                    && ["trueno-gpu", "nvcomp-lz4"].contains(&stage["engine"].as_str().unwrap()) == gpu
+                    && ON_GPU.contains(&stage["engine"].as_str().unwrap()) == gpu
             })
         };
         assert_eq!(marks(&html, &format!("stages-cpu-{direction}"), "bar"), stages(false));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{Page, corpus, oracle};
-use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
+use trueno_zram_core::gpu::{FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{
     Algorithm, CompressedBatch, CompressedPage, CpuBatchCompressor, Error, PAGE_SIZE, PageData, PageKind, build_pool,
     fill_page,
@@ -36,7 +36,7 @@ fn assert_holds(data: PageData<'_>, page: &Page) {
             fill_page(&mut filled, data.bytes().try_into().expect("a word has 8 bytes"));
             assert!(filled == *page, "the fill word differs");
         }
-        PageKind::Zstd => panic!("unexpected Zstandard frame"),
+        PageKind::Zstd => assert!(zstd::bulk::decompress(data.bytes(), PAGE_SIZE).expect("libzstd decodes it") == page),
     }
 }
 
@@ -60,6 +60,43 @@ fn other_decoders_read_the_blocks_of_both_modes() {
         assert_eq!((stats.fallback.batches, stats.fallback.pages), (0, 0), "nothing fell back to the CPU");
         assert!(result.kernel_time_ns > 0 && result.total_time_ns >= result.kernel_time_ns);
     }
+}
+
+fn zstd_compressor(level: i32) -> GpuBatchCompressor<Interpreter> {
+    let algorithm = Algorithm::Zstd { level };
+    let config = GpuBatchConfig { algorithm, batch_size: 8, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
+    GpuBatchCompressor::interpreted(config, &GpuOptions::new()).expect("the interpreter runs everywhere")
+}
+
+#[test]
+fn libzstd_reads_the_frames_of_both_modes() {
+    let pages: Vec<Page> = few_pages().into_iter().step_by(2).collect();
+    let held_by = |level: i32| {
+        let mut compressor = zstd_compressor(level);
+        let result = compressor.compress_batch(&pages).unwrap();
+        result.pages.iter().zip(&pages).for_each(|(held, page)| assert_holds(held.data(), page));
+        assert!(result.pages.iter().filter(|page| page.kind() == PageKind::Zstd).count() > 10);
+        let by_gpu = compressor.decompress_batch(&result.pages).unwrap();
+        assert!(by_gpu.pages == pages, "level {level}");
+        assert_eq!(compressor.stats().fallback, FallbackStats::default());
+        result.pages
+    };
+    // Levels up to 3 are fast mode, above that ratio mode.
+    let (fast, ratio) = (held_by(1), held_by(9));
+    let len = |held: &[CompressedPage]| held.iter().map(|page| page.bytes().len()).sum::<usize>();
+    assert!(len(&ratio) < len(&fast), "{} and {} bytes", len(&ratio), len(&fast));
+}
+
+#[test]
+fn frames_of_every_level_are_restored() {
+    let pages: Vec<Page> = few_pages().into_iter().step_by(9).collect();
+    let mut compressor = zstd_compressor(3);
+    for level in [-7, -1, 1, 3, 9, 13, 19] {
+        let held = CpuBatchCompressor::new(Algorithm::Zstd { level }).unwrap().compress(&pages).unwrap().into_pages();
+        let restored = compressor.decompress_batch(&held).unwrap();
+        assert!(restored.pages == pages, "level {level}");
+    }
+    assert_eq!(compressor.stats().fallback, FallbackStats::default());
 }
 
 #[test]
@@ -184,7 +221,7 @@ fn rejects_unsupported_configurations_by_name() {
         assert!(error.to_string().contains(word), "{error}");
     };
     let config = GpuBatchConfig::default;
-    refused(GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..config() }, "zstd");
+    refused(GpuBatchConfig { algorithm: Algorithm::Zstd { level: 10 }, ..config() }, "zstd:10: levels above 9");
     refused(GpuBatchConfig { algorithm: Algorithm::None, ..config() }, "none");
     refused(GpuBatchConfig { batch_size: 0, ..config() }, "batch_size is 0");
     refused(GpuBatchConfig { batch_size: usize::MAX, ..config() }, "batch_size is 1844");

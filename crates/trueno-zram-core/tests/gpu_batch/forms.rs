@@ -2,11 +2,11 @@
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
-use trueno_zram_core::{CompressedPage, Page};
+use trueno_zram_core::{Algorithm, CompressedPage, CpuBatchCompressor, Page, PageKind};
 
 use crate::harness::{
     Form, Memory, assert_no_fallback, assert_restored, assert_same, batch, check_batch, check_values, compressor,
-    config, in_mode, lock_device,
+    config, in_mode, lock_device, zstd_config,
 };
 
 /// Compresses and restores pages in every form. All must hold them in the bytes that `compress_batch` gives.
@@ -54,12 +54,49 @@ fn every_form_through_every_ring_gives_the_same_bytes() {
 
 #[test]
 #[ignore = "needs a GPU"]
+fn zstandard_in_every_form_through_several_rings_gives_the_same_bytes() {
+    let _device = lock_device();
+    let pages = batch(3000);
+    for mode in [Mode::Fast, Mode::Ratio] {
+        let mut first: Option<Vec<CompressedPage>> = None;
+        for (batch_size, slots, async_dma) in [(4096, 1, true), (1000, 4, true), (700, 2, false), (3, 3, true)] {
+            let pages = if batch_size < 10 { &pages[..250] } else { &pages[..] };
+            let config = GpuBatchConfig { async_dma, ..zstd_config(batch_size, slots) };
+            let what = format!("{mode:?}, {config:?}");
+            let made = round_trips(&mut compressor(config, &in_mode(mode)), pages, &what);
+            assert!(made.iter().any(|page| page.kind() == PageKind::Zstd), "{what}");
+            let first = first.get_or_insert_with(|| made.clone());
+            assert!(made[..] == first[..made.len()], "{what}: the bytes differ from the first ring's");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn zstandard_frames_of_every_level_are_restored_in_every_form() {
+    let _device = lock_device();
+    let pages = batch(2000);
+    let mut compressor = compressor(zstd_config(700, 3), &in_mode(Mode::Fast));
+    let mut memory = Memory::new(&compressor, pages.len());
+    for level in [-7, -1, 1, 3, 9, 12, 19] {
+        memory.batch = CpuBatchCompressor::new(Algorithm::Zstd { level }).unwrap().compress(&pages).unwrap();
+        for form in Form::ALL {
+            memory.restore(&mut compressor, form).unwrap_or_else(|error| panic!("level {level}, {form:?}: {error}"));
+            assert_restored(&memory.restored, &pages, &format!("level {level}, {form:?}"));
+        }
+    }
+    assert_no_fallback(&compressor);
+}
+
+#[test]
+#[ignore = "needs a GPU"]
 fn bytes_match_the_interpreter() {
     let _device = lock_device();
     let pages = batch(300);
-    for mode in [Mode::Fast, Mode::Ratio] {
-        let on_device = compressor(config(128, 2), &in_mode(mode)).compress_batch(&pages).unwrap();
-        let mut interpreted = GpuBatchCompressor::interpreted(config(128, 2), &in_mode(mode)).unwrap();
+    let of_both = [config(128, 2), zstd_config(128, 2)].into_iter();
+    for (config, mode) in of_both.flat_map(|config| [Mode::Fast, Mode::Ratio].map(|mode| (config.clone(), mode))) {
+        let on_device = compressor(config.clone(), &in_mode(mode)).compress_batch(&pages).unwrap();
+        let mut interpreted = GpuBatchCompressor::interpreted(config, &in_mode(mode)).unwrap();
         let expected = interpreted.compress_batch(&pages).unwrap();
         assert_eq!(interpreted.stats().fallback.batches, 0);
         for (i, (made, expected)) in on_device.pages.iter().zip(&expected.pages).enumerate() {
@@ -73,10 +110,12 @@ fn bytes_match_the_interpreter() {
 #[ignore = "needs a GPU"]
 fn round_trips_empty_batches_and_partial_slots() {
     let _device = lock_device();
-    let mut compressor = compressor(config(100, 3), &in_mode(Mode::Fast));
-    for count in [0, 1, 99, 100, 101, 299, 300, 301, 1000] {
-        let pages = batch(count);
-        round_trips(&mut compressor, &pages, &format!("{count} pages"));
+    for config in [config(100, 3), zstd_config(100, 3)] {
+        let mut compressor = compressor(config, &in_mode(Mode::Fast));
+        for count in [0, 1, 99, 100, 101, 299, 300, 301, 1000] {
+            let pages = batch(count);
+            round_trips(&mut compressor, &pages, &format!("{count} pages"));
+        }
     }
 }
 
@@ -106,5 +145,6 @@ fn few_pages_through_the_ring() {
     let pages = batch(50);
     for mode in [Mode::Fast, Mode::Ratio] {
         round_trips(&mut compressor(config(16, 3), &in_mode(mode)), &pages, &format!("{mode:?}"));
+        round_trips(&mut compressor(zstd_config(16, 3), &in_mode(mode)), &pages, &format!("Zstandard, {mode:?}"));
     }
 }

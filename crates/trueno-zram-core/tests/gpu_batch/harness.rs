@@ -10,7 +10,7 @@ use trueno_zram_core::gpu::{
     DevicePages, FallbackStats, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PackedOnDevice, PinnedBatch,
     PinnedPages,
 };
-use trueno_zram_core::{CompressedBatch, CompressedPage, PAGE_SIZE, Page, PageData, PageKind, same_filled};
+use trueno_zram_core::{Algorithm, CompressedBatch, CompressedPage, PAGE_SIZE, Page, PageData, PageKind, same_filled};
 
 /// Gives one test at a time exclusive use of the device: some take all of its memory, and some measure times.
 pub(crate) fn lock_device() -> MutexGuard<'static, ()> {
@@ -21,6 +21,11 @@ pub(crate) fn lock_device() -> MutexGuard<'static, ()> {
 
 pub(crate) fn config(batch_size: usize, ring_buffer_slots: usize) -> GpuBatchConfig {
     GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() }
+}
+
+/// The same with Zstandard, at a level that uses fast mode unless the options say otherwise.
+pub(crate) fn zstd_config(batch_size: usize, ring_buffer_slots: usize) -> GpuBatchConfig {
+    GpuBatchConfig { algorithm: Algorithm::Zstd { level: 3 }, ..config(batch_size, ring_buffer_slots) }
 }
 
 pub(crate) fn in_mode(mode: Mode) -> GpuOptions {
@@ -46,7 +51,7 @@ pub(crate) fn crossing(count: usize) -> Vec<Page> {
     pages.iter().copied().cycle().take(count).collect()
 }
 
-/// Restores a page with C lz4 and compares every byte.
+/// Restores a page with C lz4 or libzstd and compares every byte.
 fn check_page(number: usize, held: PageData<'_>, page: &Page) {
     let fill = same_filled(page);
     match held.kind() {
@@ -58,7 +63,13 @@ fn check_page(number: usize, held: PageData<'_>, page: &Page) {
             assert_eq!(c_lz4_decompress(held.bytes(), &mut decoded), Some(PAGE_SIZE), "page {number}");
             assert!(decoded == *page, "page {number}: C lz4 decodes another page");
         }
-        PageKind::Zstd => panic!("page {number}: the GPU does not produce Zstandard frames"),
+        PageKind::Zstd => {
+            let mut decoded = [0xa5; PAGE_SIZE];
+            assert!(fill.is_none(), "page {number} is same-filled");
+            let len_bytes = zstd::bulk::decompress_to_buffer(held.bytes(), &mut decoded);
+            assert!(matches!(len_bytes, Ok(PAGE_SIZE)), "page {number}: {len_bytes:?}");
+            assert!(decoded == *page, "page {number}: libzstd decodes another page");
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use trueno_test_pages::{corpus, edge, generate::Generator};
 use trueno_zram_core::build_pool;
 use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page};
+use trueno_zram_core::{Algorithm, CompressedBatch, PAGE_SIZE, Page};
 
 use crate::harness::{Form, Memory, assert_no_fallback, assert_restored, check_batch, compressor, config, lock_device};
 
@@ -83,9 +83,10 @@ impl Worker {
         if let Some(threads) = [NonZeroUsize::new(1), NonZeroUsize::new(4), None][random.below(3)] {
             options = options.pool(build_pool(threads).unwrap());
         }
+        let algorithm = [Algorithm::Lz4, Algorithm::Zstd { level: 3 }][random.below(2)];
         let (slots, async_dma) = (1 + random.below(4), random.below(4) > 0);
         let batch_size = self.log_uniform(MAX_SLOT_PAGES);
-        compressor(GpuBatchConfig { async_dma, ..config(batch_size, slots) }, &options)
+        compressor(GpuBatchConfig { algorithm, async_dma, ..config(batch_size, slots) }, &options)
     }
 
     fn run(&mut self, until: Instant) -> Counts {

@@ -4,17 +4,24 @@ use std::thread;
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_core::CompressedBatch;
+use trueno_zram_core::gpu::GpuBatchConfig;
 
 use crate::harness::{
-    assert_no_fallback, assert_restored, batch, check_batch, compressor, config, in_mode, lock_device,
+    assert_no_fallback, assert_restored, batch, check_batch, compressor, config, in_mode, lock_device, zstd_config,
 };
 
 #[test]
 #[ignore = "needs a GPU"]
 fn pages_stream_through_page_locked_slots_and_back() {
     let _device = lock_device();
+    for config in [config(1024, 3), zstd_config(1024, 3)] {
+        pages_stream_through_a_ring_and_back(config);
+    }
+}
+
+fn pages_stream_through_a_ring_and_back(config: GpuBatchConfig) {
     let pages = batch(70_000);
-    let mut compressor = compressor(config(1024, 3), &in_mode(Mode::Fast));
+    let mut compressor = compressor(config, &in_mode(Mode::Fast));
     for _ in 0..3 {
         let mut held = CompressedBatch::new();
         let stream = compressor.compress_stream().unwrap();

@@ -1,15 +1,16 @@
 //! The compression kernel on a device: the interpreter's bytes, standard blocks, the same bytes every time.
 
 use rayon::prelude::*;
-use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode};
 use trueno_gpu::kernels::packed::PageKind;
+use trueno_gpu::kernels::zstd::ZstdWarpCompressKernel;
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{PageCompressor, Stream};
+use trueno_zram_core::gpu::raw::{PageCompressor, PageFormat, Stream};
 
+use crate::frames::libzstd;
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
 use crate::interpreter;
 
@@ -23,13 +24,19 @@ fn check(packed: &Packed, pages: &[Page]) {
             assert!(block.len() < PAGE_SIZE && !is_same_filled(page), "page {i}");
             assert_decodes(block, page);
         }
-        (PageKind::Zstd, _) => panic!("page {i}: an LZ4 kernel wrote a Zstandard page"),
+        (PageKind::Zstd, frame) => {
+            assert!(frame.len() < PAGE_SIZE && !is_same_filled(page), "page {i}");
+            assert_eq!(libzstd(frame), Some(*page), "page {i}");
+        }
     });
 }
 
-fn compress_interpreted(mode: Mode, pages: &[Page]) -> Packed {
-    let kernel = Lz4WarpCompressKernel::new(1 << 20).with_mode(mode);
-    let packed = interpreter::compress(&kernel, pages, LaneOrder::Ascending).unwrap_or_else(|fault| panic!("{fault}"));
+fn compress_interpreted(format: PageFormat, mode: Mode, pages: &[Page]) -> Packed {
+    let run = match format {
+        PageFormat::Lz4 => Lz4WarpCompressKernel::new(1 << 20).with_mode(mode).interpret(pages, |launch| launch),
+        PageFormat::Zstd => ZstdWarpCompressKernel::new(1 << 20).with_mode(mode).interpret(pages, |launch| launch),
+    };
+    let packed = interpreter::Packed::check(run.unwrap_or_else(|fault| panic!("{fault}")));
     Packed { index: packed.index, bytes: packed.bytes }
 }
 
@@ -42,16 +49,19 @@ fn batch(count: usize) -> Vec<Page> {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn every_shape_gives_the_interpreters_bytes_and_index() {
-    let (device, pages) = (device(), many_pages());
-    let expected = [Mode::Fast, Mode::Ratio].map(|mode| (mode, compress_interpreted(mode, &pages)));
-    for (name, mode, mut compressor) in device.compressors() {
-        let packed = device.compress(&mut compressor, &pages);
-        let (_, expected) = expected.iter().find(|(of, _)| *of == mode).unwrap();
-        for i in 0..pages.len() {
-            assert!(packed.page(i) == expected.page(i), "{name}: page {i}");
+    let device = device();
+    // Zstandard takes the interpreter ten times as long.
+    for (format, pages) in [(PageFormat::Lz4, many_pages()), (PageFormat::Zstd, few_pages())] {
+        let expected = [Mode::Fast, Mode::Ratio].map(|mode| (mode, compress_interpreted(format, mode, &pages)));
+        for (name, mode, mut compressor) in device.compressors(format) {
+            let packed = device.compress(&mut compressor, &pages);
+            let (_, expected) = expected.iter().find(|(of, _)| *of == mode).unwrap();
+            for i in 0..pages.len() {
+                assert!(packed.page(i) == expected.page(i), "{name}: page {i}");
+            }
+            assert!(packed == *expected, "{name}: the bytes between the pages");
+            check(&packed, &pages);
         }
-        assert!(packed == *expected, "{name}: the bytes between the pages");
-        check(&packed, &pages);
     }
 }
 
@@ -59,7 +69,8 @@ fn every_shape_gives_the_interpreters_bytes_and_index() {
 #[ignore = "needs an NVIDIA GPU"]
 fn round_trips_batches_of_any_size() {
     let device = device();
-    for (name, _, mut compressor) in device.compressors() {
+    let of_both = PageFormat::ALL.into_iter().flat_map(|format| device.compressors(format));
+    for (name, _, mut compressor) in of_both {
         for count in [0, 1, 31, 33, 1000, 20_000] {
             let pages = batch(count);
             println!("{name}: {count} pages");
@@ -72,11 +83,12 @@ fn round_trips_batches_of_any_size() {
 #[ignore = "needs an NVIDIA GPU"]
 fn twenty_runs_give_the_same_bytes() {
     let (device, pages) = (device(), batch(20_000));
-    for mode in [Mode::Fast, Mode::Ratio] {
-        let mut compressor = PageCompressor::new(&device.context, mode).unwrap();
+    let of_both = PageFormat::ALL.into_iter().flat_map(|format| [Mode::Fast, Mode::Ratio].map(|mode| (format, mode)));
+    for (format, mode) in of_both {
+        let mut compressor = PageCompressor::new(&device.context, format, mode).unwrap();
         let first = device.compress(&mut compressor, &pages);
         for run in 1..20 {
-            assert!(device.compress(&mut compressor, &pages) == first, "{mode:?}: run {run}");
+            assert!(device.compress(&mut compressor, &pages) == first, "{format:?} {mode:?}: run {run}");
         }
     }
 }
@@ -85,8 +97,12 @@ fn twenty_runs_give_the_same_bytes() {
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn two_streams_can_share_a_compressor() {
+    PageFormat::ALL.into_iter().for_each(two_streams_share_a_compressor);
+}
+
+fn two_streams_share_a_compressor(format: PageFormat) {
     let (device, pages) = (device(), batch(3000));
-    let mut compressor = PageCompressor::new(&device.context, Mode::Fast).unwrap();
+    let mut compressor = PageCompressor::new(&device.context, format, Mode::Fast).unwrap();
     let expected = device.compress(&mut compressor, &pages);
     let input = device.upload(pages.as_flattened());
     let results = [(); 8].map(|()| (device.buffer(pages.len() * PAGE_SIZE), device.buffer(pages.len() * 8)));
@@ -107,7 +123,7 @@ fn two_streams_can_share_a_compressor() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_short_buffers() {
     let device = device();
-    let mut compressor = PageCompressor::new(&device.context, Mode::Fast).unwrap();
+    let mut compressor = PageCompressor::new(&device.context, PageFormat::Zstd, Mode::Fast).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(15));
     for (input, output, index, what) in
         [(&short, &page, &entry, "input"), (&page, &short, &entry, "output"), (&page, &page, &short, "index")]
@@ -125,8 +141,12 @@ fn rejects_short_buffers() {
 #[ignore = "needs an NVIDIA GPU"]
 fn driver_compiler_stays_within_the_budget() {
     let device = device();
-    let budget = Lz4WarpCompressKernel::new(1).budget();
-    for (name, _, compressor) in device.compressors() {
+    let of_both = PageFormat::ALL.into_iter().flat_map(|format| device.compressors(format));
+    for (name, _, compressor) in of_both {
+        let budget = match compressor.format() {
+            PageFormat::Lz4 => Lz4WarpCompressKernel::new(1).budget(),
+            PageFormat::Zstd => ZstdWarpCompressKernel::new(1).budget(),
+        };
         let (loaded, made) = (compressor.loaded(), compressor.loaded().attributes().unwrap());
         println!("{name}: {made:?}, {} blocks per SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
         assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{name}");
@@ -138,7 +158,8 @@ fn driver_compiler_stays_within_the_budget() {
 #[ignore = "needs an NVIDIA GPU"]
 fn few_pages_in_every_shape() {
     let (device, pages) = (device(), few_pages());
-    for (name, _, mut compressor) in device.compressors() {
+    let of_both = PageFormat::ALL.into_iter().flat_map(|format| device.compressors(format));
+    for (name, _, mut compressor) in of_both {
         println!("{name}: {} pages", pages.len());
         check(&device.compress(&mut compressor, &pages), &pages);
     }

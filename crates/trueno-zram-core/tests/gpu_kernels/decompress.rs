@@ -7,7 +7,7 @@ use trueno_gpu::kernels::lz4::{Lz4WarpDecompressKernel, Mode};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor};
+use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
 use trueno_zram_core::lz4::decode_simple;
 
 use crate::harness::{Device, blocks_of, device, few_pages, is_same_filled, is_untouched, many_pages};
@@ -56,7 +56,7 @@ fn restores_pages_of_every_kind_and_encoder() {
     let device = device();
     let (blocks, pages) = held(&many_pages());
     let (index, bytes) = pack(&blocks);
-    for (warps, mut decompressor) in device.decompressors() {
+    for (warps, mut decompressor) in device.decompressors(PageFormat::Lz4) {
         println!("{} blocks, {warps} warps per block", blocks.len());
         assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
     }
@@ -66,12 +66,13 @@ fn restores_pages_of_every_kind_and_encoder() {
 #[ignore = "needs an NVIDIA GPU"]
 fn restores_own_batches_of_any_size() {
     let (device, all) = (device(), many_pages());
-    for mode in [Mode::Fast, Mode::Ratio] {
-        let mut compressor = PageCompressor::new(&device.context, mode).unwrap();
+    let of_both = PageFormat::ALL.into_iter().flat_map(|format| [Mode::Fast, Mode::Ratio].map(|mode| (format, mode)));
+    for (format, mode) in of_both {
+        let mut compressor = PageCompressor::new(&device.context, format, mode).unwrap();
         for count in [0, 1, 31, 33, 1000, 20_000] {
             let pages: Vec<Page> = all.iter().cycle().take(count).copied().collect();
             let packed = device.compress(&mut compressor, &pages);
-            for (_, mut decompressor) in device.decompressors() {
+            for (_, mut decompressor) in device.decompressors(format) {
                 assert_restored(&device.decompress(&mut decompressor, &packed.index, &packed.bytes), &pages);
             }
         }
@@ -124,7 +125,7 @@ fn damaged_blocks_give_the_same_result_as_on_the_cpu() {
     const BLOCKS: usize = 20_000;
     let device = device();
     let whole = blocks_of(&many_pages().into_iter().step_by(5).collect::<Vec<_>>());
-    let mut decompressors = device.decompressors();
+    let mut decompressors = device.decompressors(PageFormat::Lz4);
     let mut taken = 0;
     for round in 0..ROUNDS {
         let blocks = damaged(&whole, BLOCKS, 100 + round);
@@ -157,7 +158,7 @@ fn interpreter_agrees_with_the_cpu_on_damaged_blocks() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_every_truncation() {
     let device = device();
-    let mut decompressor = PageDecompressor::new(&device.context).unwrap();
+    let mut decompressor = PageDecompressor::new(&device.context, PageFormat::Lz4).unwrap();
     for (block, _) in blocks_of(&[corpus::ALL[0].pages[17], corpus::ALL[3].pages[40]]) {
         let cut: Vec<_> = (1..block.len()).map(|len| (PageKind::Lz4, block[..len].to_vec())).collect();
         let (index, bytes) = pack(&cut);
@@ -279,7 +280,7 @@ fn rejects_invalid_entries_without_harm() {
     let device = device();
     let (index, bytes) = pack(&held(&few_pages()).0);
     let entries = invalid_entries(&index, bytes.len() as u64, 30_000);
-    for (warps, mut decompressor) in device.decompressors() {
+    for (warps, mut decompressor) in device.decompressors(PageFormat::Lz4) {
         let taken = check_against_entries(&restore(&device, &mut decompressor, &entries, &bytes), &entries, &bytes);
         println!("{taken} of {} entries were valid by chance, {warps} warps per block", entries.len());
         assert!(taken > 100 && taken < entries.len() / 2);
@@ -302,7 +303,7 @@ fn interpreter_agrees_on_invalid_entries() {
 #[ignore = "needs an NVIDIA GPU"]
 fn rejects_wrong_buffers() {
     let device = device();
-    let mut decompressor = PageDecompressor::new(&device.context).unwrap();
+    let mut decompressor = PageDecompressor::new(&device.context, PageFormat::Lz4).unwrap();
     let (page, entry, short) = (device.buffer(8192), device.buffer(16), device.buffer(7));
     let right = PackedPages { bytes: &page, len_bytes: 4096, index: &entry, pages: 2 };
     let mut refused = |packed, output, status| {
@@ -328,7 +329,7 @@ fn rejects_wrong_buffers() {
 fn driver_compiler_stays_within_the_budget() {
     let device = device();
     let budget = Lz4WarpDecompressKernel::new(1).budget();
-    for (warps, decompressor) in device.decompressors() {
+    for (warps, decompressor) in device.decompressors(PageFormat::Lz4) {
         let (loaded, made) = (decompressor.loaded(), decompressor.loaded().attributes().unwrap());
         println!("{warps} warps: {made:?}, {} blocks per SM, {}", loaded.blocks_per_multiprocessor(), loaded.target());
         assert!(made.local_bytes == 0 && made.registers <= budget.registers, "{warps} warps");
@@ -345,7 +346,7 @@ fn few_blocks_in_every_shape() {
     let (index, bytes) = pack(&blocks);
     let damaged = damaged(&blocks_of(&few_pages()[..40]), 300, 7);
     let (damaged_index, damaged_bytes) = pack(&damaged);
-    for (warps, mut decompressor) in device.decompressors() {
+    for (warps, mut decompressor) in device.decompressors(PageFormat::Lz4) {
         println!("{} whole and {} damaged blocks, {warps} warps per block", blocks.len(), damaged.len());
         assert_restored(&restore(&device, &mut decompressor, &index, &bytes), &pages);
         let restored = restore(&device, &mut decompressor, &damaged_index, &damaged_bytes);

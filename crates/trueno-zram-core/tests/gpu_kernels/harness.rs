@@ -5,7 +5,7 @@ use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, Stream, lane_rule,
+    BlockShape, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream, lane_rule,
 };
 
 /// The fill of buffers before a run.
@@ -57,23 +57,25 @@ impl Device {
         if trusted == TableStores::ReadBack { vec![trusted] } else { vec![TableStores::ReadBack, trusted] }
     }
 
-    /// Returns a compressor for every mode, shape and kind of table stores, each with a name.
-    pub(crate) fn compressors(&self) -> Vec<(String, Mode, PageCompressor)> {
+    /// Returns a compressor for every mode, shape and kind of table stores of a format, each with a name.
+    pub(crate) fn compressors(&self, format: PageFormat) -> Vec<(String, Mode, PageCompressor)> {
         let mut all = Vec::new();
         for mode in [Mode::Fast, Mode::Ratio] {
             for shape in self.shapes() {
                 for stores in self.table_stores() {
-                    let compressor = PageCompressor::with_shape(&self.context, mode, stores, shape).unwrap();
-                    all.push((format!("{mode:?} {stores:?} {} warps", shape.warps_per_block), mode, compressor));
+                    let compressor = PageCompressor::with_shape(&self.context, format, mode, stores, shape).unwrap();
+                    let name = format!("{format:?} {mode:?} {stores:?} {} warps", shape.warps_per_block);
+                    all.push((name, mode, compressor));
                 }
             }
         }
         all
     }
 
-    pub(crate) fn decompressors(&self) -> Vec<(u32, PageDecompressor)> {
-        let load =
-            |shape: BlockShape| (shape.warps_per_block, PageDecompressor::with_shape(&self.context, shape).unwrap());
+    pub(crate) fn decompressors(&self, format: PageFormat) -> Vec<(u32, PageDecompressor)> {
+        let load = |shape: BlockShape| {
+            (shape.warps_per_block, PageDecompressor::with_shape(&self.context, format, shape).unwrap())
+        };
         self.shapes().into_iter().map(load).collect()
     }
 

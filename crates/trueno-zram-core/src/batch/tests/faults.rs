@@ -157,7 +157,8 @@ fn every_call_poisoning_the_device_in_turn() {
 
 #[test]
 fn every_call_poisoning_the_device_for_the_next_one_in_turn() {
-    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 4, ..SHAPE }) {
+    let shape = Shape { slots: 4, ..SHAPE };
+    for form in Form::ALL {
         every_call(form, shape, Schedule::Eager, &[Fault::IllegalAddressLater]);
     }
 }

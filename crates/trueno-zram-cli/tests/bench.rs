@@ -179,8 +179,7 @@ fn every_plot_has_a_mark_for_each_row() {
         }
         let stages = |gpu: bool| {
             count("stages", &|stage| {
-                stage["direction"] == direction
-                    && ON_GPU.contains(&stage["engine"].as_str().unwrap()) == gpu
+                stage["direction"] == direction && ON_GPU.contains(&stage["engine"].as_str().unwrap()) == gpu
             })
         };
         assert_eq!(marks(&html, &format!("stages-cpu-{direction}"), "bar"), stages(false));

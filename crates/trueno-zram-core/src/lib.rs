@@ -1,4 +1,4 @@
-//! Compresses 4 KiB memory pages in batches, in standard LZ4 blocks.
+//! Compresses 4 KiB memory pages in batches, in standard LZ4 blocks or Zstandard frames, on the CPU or on a GPU.
 //!
 //! For systems that store and move large amounts of memory: virtual machine snapshots, process checkpoints, compressed
 //! swap, far memory. Each page is compressed on its own, so any page can be restored on its own.
@@ -37,7 +37,8 @@
 //!
 //! A page that repeats one word is held as that word ([`PageKind::SameFilled`]). A page that shrinks is held as an LZ4
 //! block or a Zstandard frame. Any other page is held unchanged ([`PageKind::Raw`]). No page takes more than
-//! [`PAGE_SIZE`] bytes. The blocks are standard: `LZ4_decompress_safe` and every other LZ4 decoder can read them.
+//! [`PAGE_SIZE`] bytes. Blocks and frames are standard: `LZ4_decompress_safe`, `ZSTD_decompress` and every other decoder
+//! of these formats can read them.
 //!
 //! # Untrusted input
 //!

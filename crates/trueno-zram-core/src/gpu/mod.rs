@@ -3,7 +3,7 @@
 //! The driver is found at run time: the same binary runs with and without one, and nothing here panics if it is
 //! missing. [`gpu_available`] tells whether there is a usable GPU, [`GpuDeviceInfo::all`] lists the GPUs, and
 //! [`select_backend`] tells whether a batch should go there. [`GpuBatchCompressor`] compresses batches, with the CPU as
-//! its fallback. Pages may lie anywhere: in ordinary memory, in page-locked memory ([`PinnedPages`], [`PinnedBatch`]),
+//! its fallback, with LZ4 or Zstandard ([`GpuBatchConfig`] says what a level means there). Pages may lie anywhere: in ordinary memory, in page-locked memory ([`PinnedPages`], [`PinnedBatch`]),
 //! or on the GPU ([`DevicePages`], [`PackedOnDevice`]).
 //!
 //! ```

@@ -2,9 +2,10 @@
 //!
 //! The driver is found at run time: the same binary runs with and without one, and nothing here panics if it is
 //! missing. [`gpu_available`] tells whether there is a usable GPU, [`GpuDeviceInfo::all`] lists the GPUs, and
-//! [`select_backend`] tells whether a batch should go there. [`GpuBatchCompressor`] compresses batches, with the CPU as
-//! its fallback, with LZ4 or Zstandard ([`GpuBatchConfig`] says what a level means there). Pages may lie anywhere: in ordinary memory, in page-locked memory ([`PinnedPages`], [`PinnedBatch`]),
-//! or on the GPU ([`DevicePages`], [`PackedOnDevice`]).
+//! [`select_backend`] tells whether a batch should go there. [`GpuBatchCompressor`] compresses batches with LZ4 or
+//! Zstandard, with the CPU as its fallback; [`GpuBatchConfig`] says what a Zstandard level means on a GPU. Pages may lie
+//! anywhere: in ordinary memory, in page-locked memory ([`PinnedPages`], [`PinnedBatch`]), or on the GPU
+//! ([`DevicePages`], [`PackedOnDevice`]).
 //!
 //! ```
 //! use trueno_zram_core::gpu::{BackendSelection, gpu_available, select_backend};

@@ -122,7 +122,7 @@ fn a_pinned_batch_takes_pages_of_every_kind_until_it_is_full() {
     packed.clear();
     // In another order, as other pages, and every third as a Zstandard frame, if it shrinks.
     let frames = sample_in(PageFormat::Zstd, 23);
-    let expected = |page: usize| if page % 3 == 0 { frames.held.get(page).unwrap() } else { held(page) };
+    let expected = |page: usize| if page.is_multiple_of(3) { frames.held.get(page).unwrap() } else { held(page) };
     for page in (0..23).rev() {
         packed.push(expected(page)).unwrap();
     }

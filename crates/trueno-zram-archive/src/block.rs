@@ -1,18 +1,23 @@
-//! A block of a frame that was read: its checksum, its form as a page, and the general LZ4 decoder.
+//! A block that was read: its checksum, its form as a page, and the general decoders.
 
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
 use crate::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block};
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::hash::xxh32;
+use crate::zstd::constant::{word_at, word_of as zstd_word_of};
+use crate::zstd::context::Context;
+use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};
 
-/// A block, by its position in the window on the input.
+/// A block, by its position in the window on the input. A Zstandard frame of one page or of zeros counts as a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Block {
-    /// Position of its size word in the stream.
+    pub(crate) format: Format,
+    /// Position in the stream: of its size word, or of the frame.
     pub(crate) at: u64,
-    /// Position of its bytes in the window.
+    /// Position in the window: of the bytes behind its size word, or of the frame.
     pub(crate) start: usize,
     pub(crate) len: usize,
     pub(crate) raw: bool,
@@ -20,15 +25,33 @@ pub(crate) struct Block {
     pub(crate) zero_pages: usize,
     /// Number of its first page, if the frame consists of pages so far.
     pub(crate) page: Option<u64>,
+    /// A Zstandard frame that holds less than a page.
+    pub(crate) part_of_page: bool,
 }
 
 impl Block {
+    /// Returns an LZ4 block.
+    pub(crate) fn lz4(at: u64, start: usize, len: usize, raw: bool) -> Self {
+        Self { format: Format::Lz4, at, start, len, raw, zero_pages: 0, page: None, part_of_page: false }
+    }
+
     pub(crate) fn bytes<'a>(&self, window: &'a [u8]) -> &'a [u8] {
         &window[self.start..self.start + self.len]
     }
 
-    /// Compares the block with the checksum that follows it.
+    /// Returns the Zstandard frame that the block is; `None` if it is not one that an archive has.
+    pub(crate) fn page_frame(&self, window: &[u8]) -> Option<PageFrame> {
+        match look(self.bytes(window)) {
+            Seen::Page(frame) if frame.len == self.len => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// Compares the block with its checksum, as far as that takes no decoding: the decoder of Zstandard compares the rest.
     pub(crate) fn verify(&self, window: &[u8]) -> Result<()> {
+        if self.format == Format::Zstd {
+            return self.verify_frame(window);
+        }
         let stored = &window[self.start + self.len..][..4];
         let expected = u32::from_le_bytes(stored.try_into().expect("four bytes"));
         let actual = match self.zero_pages {
@@ -41,9 +64,32 @@ impl Block {
         Err(Error::BlockChecksum { at: self.at, page: self.page, expected, actual })
     }
 
+    fn verify_frame(&self, window: &[u8]) -> Result<()> {
+        let frame = self.page_frame(window).filter(|frame| frame.raw && frame.checksum);
+        let Some(frame) = frame else { return Ok(()) };
+        let bytes = self.bytes(window);
+        let stored = bytes.last_chunk().expect("a frame with a checksum ends with it");
+        let actual = content_checksum(frame.raw_content(bytes));
+        if actual == *stored {
+            return Ok(());
+        }
+        let (expected, actual) = (u32::from_le_bytes(*stored), u32::from_le_bytes(actual));
+        Err(Error::BlockChecksum { at: self.at, page: self.page, expected, actual })
+    }
+
     /// Returns the block as a page if it can be one.
     pub(crate) fn as_page<'a>(&self, window: &'a [u8]) -> Option<PageData<'a>> {
         let bytes = self.bytes(window);
+        if self.format == Format::Zstd {
+            let frame = self.page_frame(window).filter(PageFrame::is_page)?;
+            return if frame.raw {
+                PageData::new(PageKind::Raw, frame.raw_content(bytes)).ok()
+            } else if zstd_word_of(bytes).is_some() {
+                PageData::new(PageKind::SameFilled, word_at(bytes)).ok()
+            } else {
+                PageData::new(PageKind::Zstd, bytes).ok()
+            };
+        }
         if self.raw {
             return PageData::new(PageKind::Raw, bytes).ok();
         }
@@ -59,11 +105,15 @@ impl Block {
         if self.zero_pages > 0 {
             PageEntry::Zeros(u16::try_from(self.zero_pages).expect("a run is short"))
         } else if self.raw {
-            PageEntry::Raw(len)
+            let content_len = match self.format {
+                Format::Lz4 => self.len,
+                Format::Zstd => self.page_frame(window).map_or(usize::MAX, |frame| frame.content_len),
+            };
+            PageEntry::Raw(u16::try_from(content_len).unwrap_or(u16::MAX))
         } else if self.as_page(window).is_some_and(|page| page.kind() == PageKind::SameFilled) {
             PageEntry::Word
         } else {
-            PageEntry::Lz4(len)
+            PageEntry::Packed(len)
         }
     }
 
@@ -71,6 +121,10 @@ impl Block {
     /// length of its content.
     pub(crate) fn decode(&self, window: &[u8], dictionary: &[u8], out: &mut [u8]) -> Result<usize> {
         let bytes = self.bytes(window);
+        if self.format == Format::Zstd {
+            let mut context = Context::lend().map_err(Error::Decoder)?;
+            return context.decode(bytes, out).map_err(|error| self.corrupt(error));
+        }
         if self.raw {
             let target = out.get_mut(..bytes.len());
             let target = target.ok_or_else(|| self.corrupt("it is longer than the frame allows"))?;
@@ -88,9 +142,16 @@ impl Block {
         decoded.map_err(|error| self.corrupt(error))
     }
 
-    /// Returns the most bytes that the block can decode to: no byte of an LZ4 block stands for more than 255.
+    /// Returns the most bytes that the block can decode to: no byte of an LZ4 block stands for more than 255, and a frame of
+    /// a page holds a page at most.
     pub(crate) fn decoded_bound(&self, max_block: usize) -> usize {
-        if self.raw { self.len } else { self.len.saturating_mul(255).min(max_block) }
+        if self.format == Format::Zstd {
+            PAGE_SIZE
+        } else if self.raw {
+            self.len
+        } else {
+            self.len.saturating_mul(255).min(max_block)
+        }
     }
 
     /// Reports that the block does not decode.

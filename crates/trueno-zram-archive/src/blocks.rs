@@ -7,8 +7,8 @@ use trueno_zram_core::PageKind;
 
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
+use crate::format::Layout;
 use crate::hash::xxh32;
-use crate::header::Header;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, HEAD_LEN, pages_of};
 use crate::index_builder::zero_entries;
 use crate::seek::{ArchiveReader, read_at};
@@ -27,15 +27,15 @@ use crate::table::Table;
 pub struct BlockPlace {
     /// Number of its first page.
     pub first_page: u64,
-    /// Pages in it: 1, or up to 16 zero pages.
+    /// Pages in it: 1, or a run of zero pages.
     pub pages: u64,
     /// The form of its pages.
     pub kind: PageKind,
     /// The pages are zero; `kind` is [`PageKind::SameFilled`].
     pub zero: bool,
-    /// Position of its size word in the file.
+    /// Position in the file: of its size word, or of the Zstandard frame.
     pub offset: u64,
-    /// Length of the block, without size word and checksum.
+    /// Length of the block: an LZ4 block without size word and checksum, a Zstandard frame as a whole.
     pub len_bytes: u32,
 }
 
@@ -75,8 +75,8 @@ impl<F: Read + Seek> Iterator for Blocks<'_, F> {
                 self.pages.start = end;
                 return Some(Ok(block));
             }
-            let ArchiveReader { file, footer, header, table, .. } = &mut *self.archive;
-            match group_places(file, self.pages.start / GROUP_PAGES as u64, footer, header, table) {
+            let ArchiveReader { file, footer, layout, table, .. } = &mut *self.archive;
+            match group_places(file, self.pages.start / GROUP_PAGES as u64, footer, layout, table) {
                 Ok(places) => self.group = places.into_iter(),
                 Err(error) => {
                     self.pages = 0..0;
@@ -94,15 +94,30 @@ pub(crate) fn group_places<F: Read + Seek>(
     file: &mut F,
     number: u64,
     footer: &Footer,
-    header: &Header,
+    layout: &Layout,
     table: &Table,
 ) -> Result<Vec<BlockPlace>> {
     let first_page = number * GROUP_PAGES as u64;
-    let bad = |what: &str| Error::index(format!("the entries from page {first_page} on {what}"));
+    let group = table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
+    let entries = group_entries(file, number, footer, table)?;
+    let end = group_end(number, footer, layout, table);
+    places(&entries, first_page, group.offset, layout)
+        .filter(|(_, after)| *after == end)
+        .map(|(places, _)| places)
+        .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
+}
+
+fn bad_entries(number: u64, what: &str) -> Error {
+    Error::index(format!("the entries from page {} on {what}", number * GROUP_PAGES as u64))
+}
+
+/// Reads the entries of a group.
+fn group_entries<F: Read + Seek>(file: &mut F, number: u64, footer: &Footer, table: &Table) -> Result<Vec<PageEntry>> {
+    let bad = |what: &str| bad_entries(number, what);
     let group = table.get(number).ok_or_else(|| bad("do not exist"))?;
-    let pages = (pages_of(footer.content_len) - first_page).min(GROUP_PAGES as u64);
-    let entries: Vec<PageEntry> = if group.all_zeros {
-        zero_entries(pages).collect()
+    let pages = (pages_of(footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64);
+    Ok(if group.all_zeros {
+        zero_entries(pages, footer.format).collect()
     } else {
         let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
         let bytes = &mut bytes[..usize::try_from(pages).expect("a group is small") * ENTRY_LEN];
@@ -112,37 +127,33 @@ pub(crate) fn group_places<F: Read + Seek>(
             return Err(bad("are damaged"));
         }
         let (entries, _) = bytes.as_chunks();
-        let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry)).collect();
+        let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
         known.ok_or_else(|| bad("have an unknown form"))?
-    };
-    let end = group_end(number, footer, header, table);
-    places(&entries, first_page, group.offset, 4 + header.block_checksum_len() as u64)
-        .filter(|(_, after)| *after == end)
-        .map(|(places, _)| places)
-        .ok_or_else(|| bad("do not add up to its blocks"))
+    })
 }
 
 /// Position after the last block of a group.
-pub(crate) fn group_end(number: u64, footer: &Footer, header: &Header, table: &Table) -> u64 {
-    table.get(number + 1).map_or(footer.frame_len - header.end_len(), |next| next.offset)
+pub(crate) fn group_end(number: u64, footer: &Footer, layout: &Layout, table: &Table) -> u64 {
+    table.get(number + 1).map_or(footer.frame_len - layout.end_len(), |next| next.offset)
 }
 
 /// Returns the blocks that entries describe, and the position after the last one. `None` if the entries contradict each
 /// other.
-fn places(entries: &[PageEntry], first_page: u64, at: u64, overhead: u64) -> Option<(Vec<BlockPlace>, u64)> {
+fn places(entries: &[PageEntry], first_page: u64, at: u64, layout: &Layout) -> Option<(Vec<BlockPlace>, u64)> {
     let mut places = Vec::with_capacity(entries.len());
     let (mut at, mut run) = (at, 0);
+    let overhead = layout.overhead() as u64;
     for (page, entry) in (first_page..).zip(entries) {
         // A run of zeros goes on exactly as long as its first entry says.
         if (run > 0) != (*entry == PageEntry::Continues) {
             return None;
         }
         run = if run > 0 { run - 1 } else { entry.pages() - 1 };
-        let Some(len) = entry.block_len() else { continue };
+        let Some(len) = layout.block_len(*entry) else { continue };
         let (kind, zero) = match entry {
             PageEntry::Zeros(_) | PageEntry::Continues => (PageKind::SameFilled, true),
             PageEntry::Word => (PageKind::SameFilled, false),
-            PageEntry::Lz4(_) => (PageKind::Lz4, false),
+            PageEntry::Packed(_) => (layout.format().packed_kind(), false),
             PageEntry::Raw(_) => (PageKind::Raw, false),
         };
         let len_bytes = u32::try_from(len).ok()?;

@@ -2,7 +2,9 @@
 
 use rayon::prelude::*;
 use trueno_zram_core::cpu::{InstructionSet, restore_page};
-use trueno_zram_core::{BatchCodec, Error, Page, PageData, Result, lz4};
+use trueno_zram_core::{BatchCodec, Error, Page, PageData, PageKind, Result, lz4};
+
+use crate::zstd::context::Context;
 
 /// Pages that one thread takes at a time; fewer are decoded on the calling thread.
 const CHUNK_PAGES: usize = 16;
@@ -41,20 +43,22 @@ impl<'c> Decoders<'c> {
 }
 
 /// Restores pages on the threads of the rayon pool that it is called in.
-struct CpuPages {
+#[derive(Debug)]
+pub(crate) struct CpuPages {
     codec: lz4::Codec,
 }
 
 impl CpuPages {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { codec: lz4::Codec::new(InstructionSet::detect()).expect("the detected instruction set is available") }
     }
 
     fn decode(&self, blocks: &[PageData<'_>], pages: &mut [Page]) -> Result<()> {
         let chunk = |(number, (blocks, pages)): (usize, (&[PageData<'_>], &mut [Page]))| {
+            let mut context = None;
             for (index, (block, page)) in (number * CHUNK_PAGES..).zip(blocks.iter().zip(pages)) {
                 let in_page = |error| Error::InPage { index, error: Box::new(error) };
-                restore_page(&self.codec, *block, page).map_err(in_page)?;
+                self.decode_one(*block, page, &mut context).map_err(in_page)?;
             }
             Ok(())
         };
@@ -64,9 +68,21 @@ impl CpuPages {
         blocks.par_chunks(CHUNK_PAGES).zip(pages.par_chunks_mut(CHUNK_PAGES)).enumerate().try_for_each(chunk)
     }
 
+    /// Restores a page. Zstandard uses the context, which is made on first use.
+    pub(crate) fn decode_one(&self, block: PageData<'_>, page: &mut Page, context: &mut Option<Context>) -> Result<()> {
+        if block.kind() != PageKind::Zstd {
+            return restore_page(&self.codec, block, page);
+        }
+        let context = match context {
+            Some(context) => context,
+            none => none.insert(Context::lend()?),
+        };
+        context.decode_page(block.bytes(), page)
+    }
+
     fn decode_each(&self, blocks: &[Option<PageData<'_>>], pages: &mut [Page]) -> Vec<bool> {
         let restore = |(block, page): (&Option<PageData<'_>>, &mut Page)| {
-            block.is_some_and(|block| restore_page(&self.codec, block, page).is_ok())
+            block.is_some_and(|block| self.decode_one(block, page, &mut None).is_ok())
         };
         if blocks.len() <= CHUNK_PAGES {
             return blocks.iter().zip(pages).map(restore).collect();

@@ -2,7 +2,7 @@
 
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::constant::{RUN_PAGES, WORD_BLOCK, zero_block};
+use crate::format::Format;
 
 /// What the index says of one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,11 +11,11 @@ pub(crate) enum PageEntry {
     Continues,
     /// The first of this many zero pages in one block.
     Zeros(u16),
-    /// A page of one repeated word, in a block of [`WORD_BLOCK`] bytes.
+    /// A page of one repeated word.
     Word,
-    /// An LZ4 block of this many bytes.
-    Lz4(u16),
-    /// A stored block of this many bytes: a page, or less for the last one.
+    /// An LZ4 block or a Zstandard frame of this many bytes.
+    Packed(u16),
+    /// This many bytes of content, stored: a page, or less for the last one.
     Raw(u16),
 }
 
@@ -29,41 +29,31 @@ impl PageEntry {
             Self::Continues => (0, 0),
             Self::Zeros(pages) => (1, pages),
             Self::Word => (2, 0),
-            Self::Lz4(len) => (3, len),
+            Self::Packed(len) => (3, len),
             Self::Raw(len) => (4, len),
         };
         (form << FORM_SHIFT | len).to_le_bytes()
     }
 
-    /// Returns `None` for bytes that encode no entry.
-    pub(crate) fn decode(bytes: [u8; 2]) -> Option<Self> {
+    /// Returns `None` for bytes that encode no entry of the format.
+    pub(crate) fn decode(bytes: [u8; 2], format: Format) -> Option<Self> {
         let value = u16::from_le_bytes(bytes);
         let len = value & LEN_MASK;
         let entry = match value >> FORM_SHIFT {
             0 => Self::Continues,
             1 => Self::Zeros(len),
             2 => Self::Word,
-            3 => Self::Lz4(len),
+            3 => Self::Packed(len),
             4 => Self::Raw(len),
             _ => return None,
         };
         let fits = match entry {
             Self::Continues | Self::Word => len == 0,
-            Self::Zeros(pages) => (1..=RUN_PAGES).contains(&usize::from(pages)),
-            Self::Lz4(len) => (1..PAGE_SIZE).contains(&usize::from(len)),
+            Self::Zeros(pages) => (1..=format.run_pages()).contains(&usize::from(pages)),
+            Self::Packed(len) => (1..PAGE_SIZE).contains(&usize::from(len)),
             Self::Raw(len) => (1..=PAGE_SIZE).contains(&usize::from(len)),
         };
         fits.then_some(entry)
-    }
-
-    /// Length in bytes of the block that starts with this page, without size word and checksum.
-    pub(crate) fn block_len(self) -> Option<usize> {
-        match self {
-            Self::Continues => None,
-            Self::Zeros(pages) => Some(zero_block(usize::from(pages)).bytes.len()),
-            Self::Word => Some(WORD_BLOCK),
-            Self::Lz4(len) | Self::Raw(len) => Some(usize::from(len)),
-        }
     }
 
     /// Pages in the block that starts with this page.
@@ -71,7 +61,7 @@ impl PageEntry {
         match self {
             Self::Continues => 0,
             Self::Zeros(pages) => u64::from(pages),
-            Self::Word | Self::Lz4(_) | Self::Raw(_) => 1,
+            Self::Word | Self::Packed(_) | Self::Raw(_) => 1,
         }
     }
 }
@@ -82,14 +72,16 @@ mod tests {
 
     #[test]
     fn what_decodes_encodes_to_the_same_bytes() {
-        let valid = (0..=u16::MAX).filter(|value| {
-            let bytes = value.to_le_bytes();
-            PageEntry::decode(bytes).is_some_and(|entry| {
-                assert_eq!(entry.encode(), bytes);
-                true
-            })
-        });
-        // Continues, Word, 16 runs, 4095 blocks, 4096 raw.
-        assert_eq!(valid.count(), 2 + 16 + 4095 + 4096);
+        for (format, runs) in [(Format::Lz4, 16), (Format::Zstd, 1024)] {
+            let valid = (0..=u16::MAX).filter(|value| {
+                let bytes = value.to_le_bytes();
+                PageEntry::decode(bytes, format).is_some_and(|entry| {
+                    assert_eq!(entry.encode(), bytes);
+                    true
+                })
+            });
+            // Continues, Word, runs, 4095 blocks, 4096 raw.
+            assert_eq!(valid.count(), 2 + runs + 4095 + 4096);
+        }
     }
 }

@@ -21,7 +21,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
 /// let error = FrameReader::new(&b"no frame"[..]).read_batch(&mut ContentBatch::new()).unwrap_err();
 /// assert!(matches!(error, Error::NotLz4 { .. }));
-/// assert_eq!(error.to_string(), "byte 0: not an LZ4 file: it starts with 6e 6f 20 66");
+/// assert_eq!(error.to_string(), "byte 0: not an LZ4 file or Zstandard file: it starts with 6e 6f 20 66");
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -41,10 +41,10 @@ pub enum Error {
         source: io::Error,
     },
     /// The input is empty.
-    #[error("the input is empty: an LZ4 file has at least a frame header")]
+    #[error("the input is empty: an LZ4 file or Zstandard file has at least a frame header")]
     Empty,
     /// The input does not start with a frame.
-    #[error("byte 0: not an LZ4 file: it starts with {}", hex(magic))]
+    #[error("byte 0: not an LZ4 file or Zstandard file: it starts with {}", hex(magic))]
     NotLz4 {
         /// The first bytes of the input.
         magic: [u8; 4],

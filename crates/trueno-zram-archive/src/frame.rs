@@ -54,6 +54,17 @@ pub(crate) enum Shape {
     Linked,
     /// The legacy format: blocks of 8 MiB, without an end mark.
     Legacy,
+    /// Zstandard frames of pages, one after the other, each of which counts as a block.
+    PageFrames,
+    /// One Zstandard frame of any other form.
+    Foreign,
+}
+
+impl Shape {
+    /// Returns whether blocks are pages or runs of zero pages.
+    pub(crate) fn is_pages(self) -> bool {
+        matches!(self, Self::Pages | Self::PageFrames)
+    }
 }
 
 impl Frame {
@@ -77,7 +88,7 @@ impl Frame {
     /// `consumed` is the length of the input so far.
     pub(crate) fn batch_blocks(&self, batch_bytes: usize, consumed: u64) -> (usize, usize) {
         let earned = FIRST_BATCH_BYTES.saturating_add(usize::try_from(consumed).unwrap_or(usize::MAX));
-        if self.shape == Shape::Pages {
+        if self.shape.is_pages() {
             let pages = (batch_bytes.min(earned) / PAGE_SIZE).max(1);
             return (pages, pages * ZERO_BLOCKS_PER_PAGE);
         }
@@ -90,7 +101,7 @@ impl Frame {
 
     /// Returns how many bytes of input a batch may have.
     pub(crate) fn input_bound(&self, batch_bytes: usize) -> usize {
-        if self.shape == Shape::Pages { batch_bytes } else { SLOT_BYTES }
+        if self.shape.is_pages() { batch_bytes } else { SLOT_BYTES }
     }
 
     /// Returns the number of the next page to decode, if the frame is made of pages so far.
@@ -106,7 +117,8 @@ impl Frame {
         let whole_bytes = entry.pages() * PAGE_SIZE as u64;
         let possible = !self.has_tail && (1..=whole_bytes).contains(&len_bytes);
         self.has_tail |= len_bytes != whole_bytes;
-        if !possible || PageEntry::decode(entry.encode()) != Some(entry) || !index.push(entry) {
+        let known = PageEntry::decode(entry.encode(), index.layout().format()) == Some(entry);
+        if !possible || !known || !index.push(entry, len_bytes) {
             self.index = None;
         }
     }

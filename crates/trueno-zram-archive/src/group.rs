@@ -10,11 +10,13 @@ use crate::block::{Block, decoded_len};
 use crate::blocks::{BlockPlace, group_places};
 use crate::constant::{word_of, zero_pages_of};
 use crate::error::{Error, Result};
-use crate::header::{ARCHIVE_MAX_BLOCK, Header, RAW_BLOCK};
+use crate::format::{Format, Layout};
+use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
 use crate::index::Footer;
 use crate::lots::verify;
 use crate::seek::read_at;
 use crate::table::Table;
+use crate::zstd::group::{check_frame, stream_refuses_frame};
 
 /// Blocks that are worth a second thread.
 const PARALLEL_BLOCKS: usize = 64;
@@ -30,6 +32,8 @@ pub(crate) struct GroupBlocks {
     fits: Vec<bool>,
     window: Vec<u8>,
     refused: bool,
+    /// Blocks may have checksums.
+    checksummed: bool,
 }
 
 impl GroupBlocks {
@@ -42,7 +46,7 @@ impl GroupBlocks {
         file: &mut F,
         number: u64,
         footer: &Footer,
-        header: &Header,
+        layout: &Layout,
         table: &Table,
         after_refusal: bool,
     ) -> Result<()> {
@@ -50,8 +54,8 @@ impl GroupBlocks {
             return Ok(());
         }
         self.number = None;
-        self.places = group_places(file, number, footer, header, table)?;
-        let overhead = 4 + header.block_checksum_len() as u64;
+        self.places = group_places(file, number, footer, layout, table)?;
+        let overhead = layout.overhead() as u64;
         let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
             return Err(Error::index("a group has no blocks"));
         };
@@ -60,16 +64,20 @@ impl GroupBlocks {
         let len = usize::try_from(end - start).map_err(|_| Error::index("a group is too long"))?;
         self.window.resize(len, 0);
         read_at(file, start, &mut self.window)?;
-        // A stream of the frame must end behind these blocks, too: else it has pages that the index does not know.
-        if number + 1 == footer.groups() {
+        // A stream of the frame must end behind these blocks, too: else it has pages that the index does not know. Behind
+        // Zstandard frames stands the index.
+        if number + 1 == footer.groups() && layout.format() == Format::Lz4 {
             let mut end_mark = [0xff; 4];
             read_at(file, end, &mut end_mark)?;
-            if end_mark != [0; 4] || end + header.end_len() != footer.frame_len {
+            if end_mark != [0; 4] || end + layout.end_len() != footer.frame_len {
                 return Err(Error::index("the frame does not end where it says"));
             }
         }
         let window = &self.window[..];
-        let check = |place: &BlockPlace| check_block(place, start, window, footer.content_len);
+        let check = |place: &BlockPlace| match layout {
+            Layout::Lz4(_) => check_block(place, start, window, footer.content_len),
+            Layout::Zstd { checksums } => check_frame(place, start, window, footer.content_len, *checksums),
+        };
         let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {
             self.places.iter().map(check).collect()
         } else {
@@ -77,27 +85,31 @@ impl GroupBlocks {
         };
         (self.blocks, self.fits) = checked.into_iter().unzip();
         let other = self.fits.iter().position(|fits| !fits);
-        self.refused = other.is_some_and(|other| self.stream_refuses(other, header));
+        self.refused = other.is_some_and(|other| self.stream_refuses(other, layout));
         if let Some(other) = other
             && !after_refusal
             && !self.refused
         {
             return Err(not_described(&self.blocks[other]));
         }
+        self.checksummed = layout.block_checksums();
         self.number = Some(number);
         Ok(())
     }
 
     /// Returns whether a stream that reads the group's blocks in order ends with an error at this block or before it. All
     /// blocks before it are where the index says.
-    fn stream_refuses(&self, block: usize, header: &Header) -> bool {
+    fn stream_refuses(&self, block: usize, layout: &Layout) -> bool {
+        if layout.format() == Format::Zstd {
+            return stream_refuses_frame(&self.blocks[..=block], &self.window);
+        }
         let size = self.size_word(block);
         if (size & !RAW_BLOCK) as usize > ARCHIVE_MAX_BLOCK {
             return true;
         }
         // The checksum of a block with another length lies elsewhere.
         let whole = if self.is_size_of(block, size) { block + 1 } else { block };
-        header.block_checksums && self.blocks[..whole].iter().any(|block| block.verify(&self.window).is_err())
+        layout.block_checksums() && self.blocks[..whole].iter().any(|block| block.verify(&self.window).is_err())
     }
 
     fn size_word(&self, block: usize) -> u32 {
@@ -107,6 +119,11 @@ impl GroupBlocks {
 
     fn is_size_of(&self, block: usize, size: u32) -> bool {
         size & !RAW_BLOCK == self.places[block].len_bytes
+    }
+
+    /// Returns all blocks if every one is what the index says.
+    pub(crate) fn intact_places(&self) -> Option<&[BlockPlace]> {
+        self.fits.iter().all(|fits| *fits).then_some(&self.places[..])
     }
 
     /// Returns whether a stream ends with an error in this group.
@@ -122,11 +139,11 @@ impl GroupBlocks {
     ///
     /// # Errors
     /// [`Error::BlockChecksum`] or [`Error::Index`] for the first of them that is damaged or not what the index says.
-    pub(crate) fn blocks_of(&self, pages: &Range<u64>, header: &Header) -> Result<(&[BlockPlace], &[Block])> {
+    pub(crate) fn blocks_of(&self, pages: &Range<u64>) -> Result<(&[BlockPlace], &[Block])> {
         let start = self.places.partition_point(|place| place.first_page + place.pages <= pages.start);
         let end = self.places.partition_point(|place| place.first_page < pages.end);
         let blocks = &self.blocks[start..end];
-        verify(blocks, &self.window, header.block_checksums)?;
+        verify(blocks, &self.window, self.checksummed)?;
         match blocks.iter().zip(&self.fits[start..end]).find(|(_, fits)| !**fits) {
             Some((block, _)) => Err(not_described(block)),
             None => Ok((&self.places[start..end], blocks)),
@@ -145,7 +162,7 @@ fn check_block(place: &BlockPlace, window_at: u64, window: &[u8], content_len: u
     let (start, len) = (size_at + 4, place.len_bytes as usize);
     let size = u32::from_le_bytes(window[size_at..start].try_into().expect("four bytes"));
     let raw = place.kind == PageKind::Raw;
-    let mut block = Block { at: place.offset, start, len, raw, zero_pages: 0, page: Some(place.first_page) };
+    let mut block = Block { page: Some(place.first_page), ..Block::lz4(place.offset, start, len, raw) };
     let bytes = block.bytes(window);
     let wanted = (content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64);
     let fits = if place.zero {

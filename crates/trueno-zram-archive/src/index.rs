@@ -1,6 +1,7 @@
 //! The layout of the index: footer, table records, lengths. `docs/FORMAT.md` specifies it.
 
 use crate::error::{Error, Result};
+use crate::format::Format;
 use crate::hash::xxh32;
 use crate::header::SKIPPABLE_MAGIC;
 
@@ -12,7 +13,8 @@ pub(crate) const INDEX_FRAME_MAGIC: u32 = SKIPPABLE_MAGIC + 13;
 pub(crate) const INDEX_MAGIC: [u8; 8] = *b"TZ-INDEX";
 /// The last bytes of the file.
 const FOOTER_MAGIC: [u8; 8] = *b"TZ-PAGES";
-const VERSION: u32 = 1;
+/// A flag beside the version.
+const FRAME_CHECKSUMS: u32 = 1 << 16;
 
 pub(crate) const GROUP_PAGES: usize = 1024;
 pub(crate) const ENTRY_LEN: usize = 2;
@@ -31,7 +33,7 @@ pub(crate) fn pages_of(content_len: u64) -> u64 {
 /// A group of pages in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
-    /// Offset of its first block from the start of the frame.
+    /// Offset of its first block from the start of the archive.
     pub(crate) offset: u64,
     /// The group consists of zero pages in runs of 16 and has no entries.
     pub(crate) all_zeros: bool,
@@ -55,11 +57,14 @@ impl Group {
     }
 }
 
-/// The last bytes of an archive.
+/// The end of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Footer {
+    pub(crate) format: Format,
+    /// All frames of the Zstandard format have checksums. LZ4 frames say so themselves.
+    pub(crate) frame_checksums: bool,
     pub(crate) content_len: u64,
-    /// Length of the LZ4 frame, from its magic number to its last checksum.
+    /// Length of the data: the LZ4 frame, or all Zstandard frames of pages.
     pub(crate) frame_len: u64,
     pub(crate) pages: PageStats,
     pub(crate) entries_len: u32,
@@ -71,11 +76,12 @@ pub(crate) struct Footer {
 impl Footer {
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut bytes = Vec::with_capacity(FOOTER_LEN);
-        let PageStats { zero, same_filled, lz4, raw, .. } = self.pages;
-        for long in [self.content_len, self.frame_len, zero, same_filled - zero, lz4, raw] {
+        let PageStats { zero, same_filled, lz4, zstd, raw, .. } = self.pages;
+        for long in [self.content_len, self.frame_len, zero, same_filled - zero, lz4 + zstd, raw] {
             bytes.extend(long.to_le_bytes());
         }
-        for short in [self.entries_len, self.sections_len, self.table_checksum, self.sections_checksum, VERSION] {
+        let version = self.format.index_version() | if self.frame_checksums { FRAME_CHECKSUMS } else { 0 };
+        for short in [self.entries_len, self.sections_len, self.table_checksum, self.sections_checksum, version] {
             bytes.extend(short.to_le_bytes());
         }
         bytes.extend(xxh32(&bytes).to_le_bytes());
@@ -90,25 +96,32 @@ impl Footer {
         }
         let mut fields = Fields(bytes);
         let (content_len, frame_len) = (fields.u64(), fields.u64());
-        let [zero, same_filled, lz4, raw] = std::array::from_fn(|_| fields.u64());
-        let total = [zero, same_filled, lz4, raw].into_iter().try_fold(0, u64::checked_add);
+        let [zero, same_filled, packed, raw] = std::array::from_fn(|_| fields.u64());
+        let total = [zero, same_filled, packed, raw].into_iter().try_fold(0, u64::checked_add);
         let same_filled = zero.saturating_add(same_filled);
-        let footer = Self {
-            content_len,
-            frame_len,
-            pages: PageStats { same_filled, zero, lz4, raw, ..PageStats::default() },
-            entries_len: fields.u32(),
-            sections_len: fields.u32(),
-            table_checksum: fields.u32(),
-            sections_checksum: fields.u32(),
-        };
-        let version = fields.u32();
+        let [entries_len, sections_len, table_checksum, sections_checksum, version] =
+            std::array::from_fn(|_| fields.u32());
         if fields.u32() != xxh32(&bytes[..FOOTER_LEN - 12]) {
             return Err(Error::index("the checksum of its footer is wrong"));
         }
-        if version != VERSION {
-            return Err(Error::index(format!("unknown version {version}; this reader knows version {VERSION}")));
-        }
+        let (format, frame_checksums) = match (version & !FRAME_CHECKSUMS, version & FRAME_CHECKSUMS != 0) {
+            (1, false) => (Format::Lz4, false),
+            (2, checksums) => (Format::Zstd, checksums),
+            _ => return Err(Error::index(format!("unknown version {version}; this reader knows versions 1 and 2"))),
+        };
+        let (lz4, zstd) = if format == Format::Lz4 { (packed, 0) } else { (0, packed) };
+        let pages = PageStats { same_filled, zero, lz4, zstd, raw, bytes_out: 0 };
+        let footer = Self {
+            format,
+            frame_checksums,
+            content_len,
+            frame_len,
+            pages,
+            entries_len,
+            sections_len,
+            table_checksum,
+            sections_checksum,
+        };
         if total != Some(pages_of(footer.content_len)) {
             return Err(Error::index("its page counts do not add up to its content"));
         }

@@ -1,18 +1,18 @@
 //! Builds an index block by block: for the writer, and for the reader that compares an index with its frame.
 
-use trueno_zram_core::PageStats;
+use trueno_zram_core::{PAGE_SIZE, PageStats};
 
-use crate::constant::RUN_PAGES;
 use crate::entry::PageEntry;
+use crate::format::{Format, Layout};
 use crate::hash::xxh32;
-use crate::header::Header;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, Group, INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
 /// An index under construction.
 #[derive(Debug)]
 pub(crate) struct IndexBuilder {
-    block_overhead: u64,
-    /// Offset of the next block from the start of the frame.
+    layout: Layout,
+    /// Offset of the next block from the start of the archive.
     at: u64,
     counts: PageStats,
     groups: Vec<Group>,
@@ -23,32 +23,41 @@ pub(crate) struct IndexBuilder {
     entries: Vec<u8>,
     group_at: u64,
     group_all_zeros: bool,
+    /// The seek table, if the format has one.
+    seek_table: Option<ExpectedTable>,
 }
 
-/// The index of a whole frame.
+/// The index of a whole archive.
 #[derive(Debug)]
 pub(crate) struct BuiltIndex {
+    pub(crate) layout: Layout,
     pub(crate) groups: Vec<Group>,
     pub(crate) kept: Option<Vec<u8>>,
     pub(crate) counts: PageStats,
     /// Length of all entries in bytes, kept or not.
     pub(crate) entries_len: u64,
+    pub(crate) seek_table: Option<ExpectedTable>,
 }
 
 impl IndexBuilder {
-    /// Starts the index of a frame whose header has `header_len` bytes.
-    pub(crate) fn new(header: &Header, header_len: u64, keeps: Keeps) -> Self {
+    /// Starts the index of data whose first block is at `start`.
+    pub(crate) fn new(layout: Layout, start: u64, keeps: Keeps) -> Self {
         Self {
-            block_overhead: 4 + header.block_checksum_len() as u64,
-            at: header_len,
+            layout,
+            at: start,
             counts: PageStats::default(),
             groups: Vec::new(),
             kept: (keeps == Keeps::Entries).then(Vec::new),
             stored_groups: 0,
             entries: Vec::new(),
-            group_at: header_len,
+            group_at: start,
             group_all_zeros: true,
+            seek_table: matches!(layout, Layout::Zstd { .. }).then(ExpectedTable::new),
         }
+    }
+
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
     }
 
     pub(crate) fn counts(&self) -> PageStats {
@@ -62,23 +71,27 @@ impl IndexBuilder {
 
     /// Pages up to the next page number at which a run of zeros must end.
     pub(crate) fn run_room(&self) -> u64 {
-        RUN_PAGES as u64 - self.next_page() % RUN_PAGES as u64
+        let run_pages = self.layout.format().run_pages() as u64;
+        run_pages - self.next_page() % run_pages
     }
 
-    /// Adds a block. Returns `false` if an archive cannot have it here: a run of zeros across a boundary.
+    /// Adds a block of this much content. Returns `false` if an archive cannot have it here: a run of zeros across a
+    /// boundary.
     #[must_use]
-    pub(crate) fn push(&mut self, entry: PageEntry) -> bool {
+    pub(crate) fn push(&mut self, entry: PageEntry, content_len: u64) -> bool {
         if entry.pages() > self.run_room() {
             return false;
         }
+        let format = self.layout.format();
         match entry {
             PageEntry::Zeros(pages) => {
-                self.group_all_zeros &= self.run_room() == RUN_PAGES as u64;
+                self.group_all_zeros &= self.run_room() == format.run_pages() as u64;
                 self.counts.zero += u64::from(pages);
                 self.counts.same_filled += u64::from(pages);
             }
             PageEntry::Word => self.counts.same_filled += 1,
-            PageEntry::Lz4(_) => self.counts.lz4 += 1,
+            PageEntry::Packed(_) if format == Format::Lz4 => self.counts.lz4 += 1,
+            PageEntry::Packed(_) => self.counts.zstd += 1,
             PageEntry::Raw(_) => self.counts.raw += 1,
             PageEntry::Continues => {}
         }
@@ -87,7 +100,11 @@ impl IndexBuilder {
         for _ in 1..entry.pages() {
             self.entries.extend(PageEntry::Continues.encode());
         }
-        let len = self.block_overhead + entry.block_len().map_or(0, |len| len as u64);
+        let len = (self.layout.overhead() + self.layout.block_len(entry).unwrap_or(0)) as u64;
+        if let Some(table) = &mut self.seek_table {
+            let short = |len: u64| u32::try_from(len).expect("a frame holds at most a group");
+            table.push(SeekEntry { compressed_len: short(len), content_len: short(content_len) });
+        }
         self.at += len;
         self.counts.bytes_out += len;
         if self.entries.len() == GROUP_PAGES * ENTRY_LEN {
@@ -115,7 +132,14 @@ impl IndexBuilder {
             entries_len += if self.group_all_zeros { 0 } else { self.entries.len() as u64 };
             self.close_group();
         }
-        BuiltIndex { groups: self.groups, kept: self.kept, counts: self.counts, entries_len }
+        BuiltIndex {
+            layout: self.layout,
+            groups: self.groups,
+            kept: self.kept,
+            counts: self.counts,
+            entries_len,
+            seek_table: self.seek_table,
+        }
     }
 }
 
@@ -127,6 +151,34 @@ pub(crate) enum Keeps {
 }
 
 impl BuiltIndex {
+    /// Returns whether all Zstandard frames have checksums. If there are none, they do.
+    pub(crate) fn frame_checksums(&self) -> bool {
+        matches!(self.layout, Layout::Zstd { checksums } if checksums || self.counts.pages() == 0)
+    }
+
+    /// Returns what the seek table says of every frame of pages. The entries must have been kept.
+    pub(crate) fn seek_entries(&self, content_len: u64) -> impl Iterator<Item = SeekEntry> {
+        let format = self.layout.format();
+        let (mut stored, _) = self.kept.as_deref().unwrap_or_default().as_chunks::<ENTRY_LEN>();
+        let first_pages = (0..).step_by(GROUP_PAGES);
+        let entries = self.groups.iter().zip(first_pages).flat_map(move |(group, first_page): (_, u64)| {
+            let pages = (self.counts.pages() - first_page).min(GROUP_PAGES as u64);
+            let own = if group.all_zeros { 0 } else { usize::try_from(pages).unwrap_or(0).min(stored.len()) };
+            let (own, rest) = stored.split_at(own);
+            stored = rest;
+            let zeros = zero_entries(if group.all_zeros { pages } else { 0 }, format);
+            let entries = own.iter().filter_map(move |entry| PageEntry::decode(*entry, format)).chain(zeros);
+            entries.zip(first_page..)
+        });
+        entries.filter_map(move |(entry, page)| {
+            let left = content_len - page * PAGE_SIZE as u64;
+            Some(SeekEntry {
+                compressed_len: u32::try_from(self.layout.block_len(entry)?).ok()?,
+                content_len: u32::try_from(left.min(entry.pages() * PAGE_SIZE as u64)).ok()?,
+            })
+        })
+    }
+
     /// Returns the table as it is stored.
     pub(crate) fn table(&self) -> Vec<u8> {
         self.groups.iter().flat_map(|group| group.encode()).collect()
@@ -136,6 +188,8 @@ impl BuiltIndex {
     pub(crate) fn encode(&self, content_len: u64, frame_len: u64, sections: &[u8]) -> Option<Vec<u8>> {
         let table = self.table();
         let footer = Footer {
+            format: self.layout.format(),
+            frame_checksums: self.frame_checksums(),
             content_len,
             frame_len,
             pages: self.counts,
@@ -157,10 +211,11 @@ impl BuiltIndex {
     }
 }
 
-/// Returns the entries of a group of zeros: runs of 16 pages, and a shorter last one.
-pub(crate) fn zero_entries(pages: u64) -> impl Iterator<Item = PageEntry> {
-    (0..pages).map(move |page| match page % RUN_PAGES as u64 {
-        0 => PageEntry::Zeros(u16::try_from((pages - page).min(RUN_PAGES as u64)).expect("a run is short")),
+/// Returns the entries of a group of zeros: runs as long as the format allows, and a shorter last one.
+pub(crate) fn zero_entries(pages: u64, format: Format) -> impl Iterator<Item = PageEntry> {
+    let run_pages = format.run_pages() as u64;
+    (0..pages).map(move |page| match page % run_pages {
+        0 => PageEntry::Zeros(u16::try_from((pages - page).min(run_pages)).expect("a run is short")),
         _ => PageEntry::Continues,
     })
 }

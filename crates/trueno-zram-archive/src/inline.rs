@@ -34,7 +34,10 @@ impl Block {
 pub(crate) fn is_small(pending: &[Block], frame: &Frame) -> bool {
     match frame.shape {
         Shape::Pages => frame.ended && frame.content_len == 0 && pending.len() <= SMALL_FRAME_BLOCKS,
+        // Frames that hold less than a page; of archives, that is the last one.
+        Shape::PageFrames => pending.first().is_some_and(|block| block.part_of_page),
         Shape::Blocks | Shape::Linked | Shape::Legacy => pending.first().is_some_and(Block::is_small),
+        Shape::Foreign => false,
     }
 }
 
@@ -49,13 +52,18 @@ pub(crate) struct Inline<'a> {
 impl Inline<'_> {
     /// Appends the content of the blocks to `out`, as much as a batch has. Returns the number of blocks decoded.
     pub(crate) fn decode(mut self, frame: &mut Frame, out: &mut ContentBatch) -> Result<usize> {
-        let only_small = self.damage.is_none() && frame.shape != Shape::Pages;
-        if frame.shape != Shape::Pages {
+        let takes = |block: &Block| match frame.shape {
+            Shape::Pages => true,
+            Shape::PageFrames => block.part_of_page,
+            _ => block.is_small(),
+        };
+        let all = self.blocks.iter().take_while(|block| self.damage.is_some() || takes(block)).count();
+        if !frame.shape.is_pages() {
             frame.index = None;
         }
         let mut done = 0;
-        for block in self.blocks {
-            if out.extra.len() >= INLINE_BYTES || only_small && !block.is_small() {
+        for block in &self.blocks[..all] {
+            if out.extra.len() >= INLINE_BYTES {
                 break;
             }
             let stretch = match decode_block(block, self.window, frame, out) {
@@ -105,7 +113,9 @@ fn decode_block(block: &Block, window: &[u8], frame: &Frame, out: &mut ContentBa
 
 /// Replaces a damaged block by zeros.
 fn lose(block: &Block, window: &[u8], frame: &mut Frame, kind: DamageKind, damage: &mut Vec<Damage>) -> Stretch {
-    let len_bytes = if block.raw {
+    let len_bytes = if frame.shape == Shape::PageFrames {
+        block.page_frame(window).map_or(PAGE_SIZE, |frame| frame.content_len)
+    } else if block.raw {
         block.len
     } else if frame.shape == Shape::Pages {
         damaged_zero_pages(block.bytes(window), DAMAGED_BYTES).unwrap_or(1) * PAGE_SIZE

@@ -1,10 +1,12 @@
-//! Page archives: standard LZ4 frames of 4 KiB pages, with an index for random access.
+//! Page archives: standard LZ4 and Zstandard files of 4 KiB pages, with an index for random access.
 //!
-//! Every LZ4 tool decompresses an archive, and each of its pages can be read alone.
+//! Every LZ4 tool decompresses an archive of the LZ4 format, every Zstandard tool one of the Zstandard format, and each
+//! page can be read alone. Readers know the format by the file.
 //!
 //! - [`ArchiveWriter`] writes an archive from compressed batches, runs of zeros and a tail.
 //! - [`ArchiveReader`] finds pages by the index and restores only those.
-//! - [`FrameReader`] streams archives and all other .lz4 files.
+//! - [`SharedReader`] reads single pages from many threads, with the index in memory.
+//! - [`FrameReader`] streams archives and all other .lz4 and .zst files.
 //! - [`SalvageReader`] restores what is left of a damaged file.
 //!
 //! Compressing pages is not part of this crate: the writer takes a
@@ -19,6 +21,7 @@
 //! do not panic, do not loop, and do not allocate memory for lengths that are only claimed.
 #![forbid(unsafe_code)]
 
+mod assemble;
 mod block;
 mod blocks;
 mod constant;
@@ -27,6 +30,7 @@ mod damage;
 mod decoder;
 mod entry;
 mod error;
+mod format;
 mod frame;
 mod group;
 mod hash;
@@ -39,25 +43,32 @@ mod input;
 mod lost_header;
 mod lots;
 mod range;
+mod read_at;
 mod reader;
+mod resident;
 mod salvage;
 mod sections;
 mod seek;
+mod shared;
 mod summary;
 mod table;
 mod verify;
 mod writer;
+mod zstd;
 
 pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
 pub use error::{Error, Result};
+pub use format::Format;
 pub use hash::ContentHash;
 pub use range::PageRangeReader;
+pub use read_at::ReadAt;
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};
 pub use salvage::SalvageReader;
 pub use sections::{Section, Sections};
 pub use seek::ArchiveReader;
+pub use shared::{ContentCursor, SharedReader};
 pub use summary::{Summary, WriteOptions};
 pub use writer::ArchiveWriter;
 
@@ -65,6 +76,18 @@ pub use writer::ArchiveWriter;
 #[doc(hidden)]
 #[must_use]
 pub fn doc_archive(len_bytes: usize) -> ArchiveReader<std::io::Cursor<Vec<u8>>> {
+    let bytes = doc_bytes(len_bytes);
+    ArchiveReader::open(std::io::Cursor::new(bytes)).expect("just written").expect("with an index")
+}
+
+/// Returns the same archive as [`doc_archive`], for examples.
+#[doc(hidden)]
+#[must_use]
+pub fn doc_shared_archive(len_bytes: usize) -> SharedReader<Vec<u8>> {
+    SharedReader::open(doc_bytes(len_bytes)).expect("just written").expect("with an index")
+}
+
+fn doc_bytes(len_bytes: usize) -> Vec<u8> {
     let write = || {
         let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
         let mut hash = ContentHash::new();
@@ -74,6 +97,5 @@ pub fn doc_archive(len_bytes: usize) -> ArchiveReader<std::io::Cursor<Vec<u8>>> 
         archive.add_section("note", b"made for the documentation")?;
         archive.finish(Some(hash))
     };
-    let (bytes, _) = write().expect("vectors can be written to");
-    ArchiveReader::open(std::io::Cursor::new(bytes)).expect("just written").expect("with an index")
+    write().expect("vectors can be written to").0
 }

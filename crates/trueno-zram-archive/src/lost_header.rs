@@ -5,11 +5,13 @@ use std::io::{Read, Seek, SeekFrom};
 use crate::block::Block;
 use crate::blocks::group_places;
 use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
 use crate::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
 use crate::index::Footer;
 use crate::lots::decode_extra;
 use crate::seek::read_at;
 use crate::table::Table;
+use crate::zstd::frame::ZSTD_MAGIC;
 
 /// Length of a header with its magic number, without a content size and with one.
 const SHORT_LEN: usize = 7;
@@ -19,16 +21,21 @@ const MAX_LEN: usize = 19;
 
 /// Returns the header of an archive and its length, as the index implies them; `None` if the index fits no header.
 pub(crate) fn by_index<F: Read + Seek>(file: &mut F, footer: &Footer) -> Result<Option<(Header, u64)>> {
+    if footer.format != Format::Lz4 {
+        // The index of the Zstandard format says all that is needed.
+        return Ok(None);
+    }
     let mut best = None;
     for (content_size, header_len) in [(None, SHORT_LEN), (Some(footer.content_len), LONG_LEN)] {
         for (block_checksums, content_checksum) in [(true, true), (true, false), (false, true), (false, false)] {
             let header = Header::archive(content_size, block_checksums, content_checksum);
-            let table = match Table::read(file, footer, &header, header_len as u64) {
+            let layout = Layout::Lz4(header);
+            let table = match Table::read(file, footer, &layout, header_len as u64) {
                 Ok(table) => table,
                 Err(error @ Error::Read { .. }) => return Err(error),
                 Err(_) => continue,
             };
-            let fits = (last_fitting_group(file, footer, &header, &table)?, has_end_mark(file, footer, &header)?);
+            let fits = (last_fitting_group(file, footer, &layout, &table)?, has_end_mark(file, footer, &header)?);
             if best.is_none_or(|(so_far, _)| fits > so_far) {
                 best = Some((fits, (header, header_len as u64)));
             }
@@ -42,11 +49,11 @@ pub(crate) fn by_index<F: Read + Seek>(file: &mut F, footer: &Footer) -> Result<
 fn last_fitting_group<F: Read + Seek>(
     file: &mut F,
     footer: &Footer,
-    header: &Header,
+    layout: &Layout,
     table: &Table,
 ) -> Result<Option<u64>> {
     for number in (0..footer.groups()).rev() {
-        match group_places(file, number, footer, header, table) {
+        match group_places(file, number, footer, layout, table) {
             Ok(_) => return Ok(Some(number)),
             Err(error @ Error::Read { .. }) => return Err(error),
             Err(_) => {}
@@ -92,7 +99,7 @@ pub(crate) fn is_damaged<F: Read + Seek>(file: &mut F) -> Result<bool> {
     let start = read_start(file, MAX_LEN)?;
     let Some((magic, header)) = start.split_first_chunk() else { return Ok(false) };
     let magic = u32::from_le_bytes(*magic);
-    if magic == LEGACY_MAGIC || magic & !15 == SKIPPABLE_MAGIC {
+    if magic == ZSTD_MAGIC || magic == LEGACY_MAGIC || magic & !15 == SKIPPABLE_MAGIC {
         return Ok(false);
     }
     let Some(flags) = header.first() else { return Ok(false) };
@@ -116,7 +123,7 @@ fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> 
     if len == 0 || len > MAX_BLOCK || at + 4 + len + checksum_len > start.len() {
         return None;
     }
-    let block = Block { at: at as u64, start: at + 4, len, raw, zero_pages: 0, page: None };
+    let block = Block::lz4(at as u64, at + 4, len, raw);
     if block_checksums && block.verify(start).is_err() {
         return None;
     }

@@ -64,7 +64,7 @@ impl<'a, 'c, F: Read + Seek> PageRangeReader<'a, 'c, F> {
         let pages = self.pages.start..self.pages.end.min((number + 1) * GROUP_PAGES as u64);
         self.archive.prove_group(number)?;
         let content_len = self.archive.content_len();
-        let (places, blocks) = self.archive.group.blocks_of(&pages, &self.archive.header)?;
+        let (places, blocks) = self.archive.group.blocks_of(&pages)?;
         let window = self.archive.group.window();
         let is_tail = |place: &BlockPlace| (place.first_page + 1) * PAGE_SIZE as u64 > content_len;
         let (mut whole, mut data): (Vec<&Block>, Vec<_>) = (Vec::new(), Vec::new());

@@ -1,25 +1,31 @@
-//! Streams any .lz4 input.
+//! Streams any .lz4 or .zst input.
+
+mod gather;
+mod zstd;
 
 use std::io::Read;
 
 use trueno_zram_core::{BatchCodec, PAGE_SIZE, PageStats};
 
 use crate::block::Block;
-use crate::constant::zero_pages_of;
 use crate::content::{ContentBatch, Stretch};
 use crate::damage::{Damage, DamageKind, record};
 use crate::decoder::Decoders;
 use crate::error::{Error, Result};
-use crate::frame::{Frame, MAX_BATCH_BLOCKS, Shape};
-use crate::header::{
-    ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header, LEGACY_BLOCK, LEGACY_BLOCK_BOUND, LEGACY_MAGIC, RAW_BLOCK, SKIPPABLE_MAGIC,
-};
+use crate::format::{Format, Layout};
+use crate::frame::{Frame, Shape};
+use crate::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header, LEGACY_BLOCK, LEGACY_MAGIC, SKIPPABLE_MAGIC};
 use crate::index::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
 use crate::index_builder::{IndexBuilder, Keeps};
 use crate::inline::{INLINE_BYTES, Inline, is_small};
 use crate::input::Input;
 use crate::lots::Lots;
 use crate::verify::{PageFrame, check_index};
+use crate::zstd::foreign::ForeignDecoder;
+use crate::zstd::frame::ZSTD_MAGIC;
+use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
+
+use gather::{gather_blocks, gather_frames};
 
 /// Content of a batch by default.
 const BATCH_BYTES: usize = 8 << 20;
@@ -66,7 +72,7 @@ pub struct ReadSummary {
     pub content_checksums: u64,
     /// Skippable frames, the index included.
     pub skippable_frames: u64,
-    /// Blocks.
+    /// Blocks. A Zstandard frame of an archive counts as one; those of other encoders are not counted.
     pub blocks: u64,
     /// Pages of each form, in frames that are made of pages. `bytes_out` is the length of their blocks, with size words
     /// and checksums.
@@ -75,11 +81,13 @@ pub struct ReadSummary {
     pub index: IndexVerdict,
 }
 
-/// Streams any .lz4 input: page archives, and frames of all other encoders, the legacy format included.
+/// Streams any .lz4 or .zst input: page archives, and frames of all other encoders, the legacy format of LZ4 included. Frames
+/// with a dictionary are refused.
 ///
 /// Independent blocks are decoded on all threads of the rayon pool that it is called in. Whatever the input, memory
 /// stays bounded: one batch and its input, which is 16 MiB for page archives and up to 130 MiB for the largest blocks
-/// on many threads. An input of a few bytes cannot claim that much: batches grow with the input.
+/// on many threads. An input of a few bytes cannot claim that much: batches grow with the input. Zstandard frames of
+/// other encoders are decoded on the calling thread, with the window that they ask for: 128 MiB at most, as `zstd -d`.
 ///
 /// ```
 /// use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
@@ -107,8 +115,14 @@ pub struct FrameReader<'c, R: Read> {
     pending: Vec<Block>,
     /// An error after the blocks gathered; reported when these are decoded.
     deferred: Option<Error>,
+    /// The format of the first frame with content. All others must have it, too.
+    format: Option<Format>,
     /// The frame before, for its index.
     page_frame: Option<PageFrame>,
+    /// The seek table that belongs behind the index that was read last.
+    seek_table: Option<ExpectedTable>,
+    /// Made for the first Zstandard frame that is not one of an archive.
+    foreign: Option<ForeignDecoder>,
     /// Damage so far, if the reader salvages.
     damage: Option<Vec<Damage>>,
 }
@@ -148,7 +162,10 @@ impl<'c, R: Read> FrameReader<'c, R> {
             frame: None,
             pending: Vec::new(),
             deferred: None,
+            format: None,
             page_frame: None,
+            seek_table: None,
+            foreign: None,
             damage: None,
         }
     }
@@ -259,7 +276,11 @@ impl<'c, R: Read> FrameReader<'c, R> {
                     }
                 }
             };
-            if !self.pending.is_empty() {
+            if frame.shape == Shape::Foreign {
+                if self.decode_foreign(out)? {
+                    return Ok(true);
+                }
+            } else if !self.pending.is_empty() {
                 if self.damage.is_some() || is_small(&self.pending, frame) {
                     self.decode_inline(out)?;
                     if out.extra.len() >= INLINE_BYTES {
@@ -314,13 +335,21 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let at = self.input.position();
         self.summary.input_len = at;
         if !self.input.need(1)? {
+            self.miss_seek_table();
             return if at == 0 { Err(Error::Empty) } else { Ok(false) };
         }
-        let magic = self.input.take_u32("a frame's magic number")?;
+        let magic = self.input.demand(4, "a frame's magic number")?;
+        let magic = u32::from_le_bytes(magic.try_into().expect("four bytes"));
+        let format = if magic == ZSTD_MAGIC { Format::Zstd } else { Format::Lz4 };
+        let mixed = self.format.is_some_and(|first| first != format);
+        if magic == ZSTD_MAGIC && !mixed {
+            return self.start_zstd(at).map(|()| true);
+        }
+        self.input.consume(4);
         let content_start = self.summary.content_len;
         match magic {
-            FRAME_MAGIC => self.start_frame(at)?,
-            LEGACY_MAGIC => {
+            FRAME_MAGIC if !mixed => self.start_frame(at)?,
+            LEGACY_MAGIC if !mixed => {
                 let header = Header {
                     independent: true,
                     block_checksums: false,
@@ -331,7 +360,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                 self.frame = Some(Frame::new(at, content_start, header, Shape::Legacy, None));
             }
             other if other & !15 == SKIPPABLE_MAGIC => {
-                self.skip_frame(other)?;
+                self.skip_frame(other, at)?;
                 self.summary.skippable_frames += 1;
                 return Ok(true);
             }
@@ -339,7 +368,9 @@ impl<'c, R: Read> FrameReader<'c, R> {
             _ => return Err(Error::TrailingGarbage { at }),
         }
         self.summary.frames += 1;
+        self.format = Some(Format::Lz4);
         self.page_frame = None;
+        self.miss_seek_table();
         Ok(true)
     }
 
@@ -359,26 +390,58 @@ impl<'c, R: Read> FrameReader<'c, R> {
             false => Shape::Linked,
         };
         let header_len = 4 + len as u64;
-        let index = like_archive.then(|| IndexBuilder::new(&header, header_len, Keeps::Checksums));
+        let index = like_archive.then(|| IndexBuilder::new(Layout::Lz4(header), header_len, Keeps::Checksums));
         self.frame = Some(Frame::new(at, self.summary.content_len, header, shape, index));
         Ok(())
     }
 
     /// Skips a skippable frame. An index is compared with the frame before it.
-    fn skip_frame(&mut self, magic: u32) -> Result<()> {
+    fn skip_frame(&mut self, magic: u32, at: u64) -> Result<()> {
         const WITHIN: &str = "a skippable frame";
         let len = self.input.take_u32(WITHIN)?;
+        if magic == SEEK_FRAME_MAGIC
+            && let Some(expected) = self.seek_table.take()
+        {
+            if !expected.agrees(&mut self.input, u64::from(len))? {
+                self.judge_index(IndexVerdict::Disagrees("its seek table does not describe the frames".to_owned()));
+            }
+            return Ok(());
+        }
+        self.miss_seek_table();
         let marked = magic == INDEX_FRAME_MAGIC
             && len as usize >= INDEX_MAGIC.len()
             && self.input.demand(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
         if !marked {
             return self.input.skip(u64::from(len), WITHIN);
         }
-        let verdict = check_index(&mut self.input, u64::from(len), self.page_frame.take().as_ref())?;
+        let mut described = self.page_frame.take();
+        if at == 0 {
+            // An archive without pages has no frame of them.
+            let index = IndexBuilder::new(Layout::Zstd { checksums: true }, 0, Keeps::Checksums).finish();
+            described = Some(PageFrame { index, content_len: 0, frame_len: 0 });
+        }
+        let verdict = check_index(&mut self.input, u64::from(len), described.as_ref())?;
+        self.judge_index(verdict);
+        self.seek_table = described.and_then(|described| described.index.seek_table).map(|mut table| {
+            // The index is a frame of the seek table, too.
+            table.push(SeekEntry { compressed_len: len.saturating_add(8), content_len: 0 });
+            table
+        });
+        Ok(())
+    }
+
+    /// Notes that the seek table does not follow the index, if it should.
+    fn miss_seek_table(&mut self) {
+        if self.seek_table.take().is_some_and(|expected| expected.frames() <= MAX_FRAMES) {
+            self.judge_index(IndexVerdict::Disagrees("its seek table is missing".to_owned()));
+        }
+    }
+
+    /// Notes what an index is worth. One that disagrees outweighs all others.
+    fn judge_index(&mut self, verdict: IndexVerdict) {
         if !matches!(self.summary.index, IndexVerdict::Disagrees(_)) {
             self.summary.index = verdict;
         }
-        Ok(())
     }
 
     /// Gathers blocks of the frame, as many as a batch has.
@@ -386,7 +449,10 @@ impl<'c, R: Read> FrameReader<'c, R> {
         self.input.release();
         let frame = self.frame.as_mut().expect("a frame is being read");
         let mut page = frame.next_page();
-        let gathered = gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page);
+        let gathered = match frame.shape {
+            Shape::PageFrames => gather_frames(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
+            _ => gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
+        };
         gathered.map_err(|error| error.in_page(page))
     }
 
@@ -395,7 +461,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
         // A frame that was taken for pages may have left more blocks here than there are slots for large ones.
         let room = match frame.shape {
-            Shape::Pages => usize::MAX,
+            Shape::Pages | Shape::PageFrames => usize::MAX,
             _ => frame.batch_blocks(self.batch_bytes, self.input.position()).0,
         };
         let blocks = &self.pending[..self.pending.len().min(room)];
@@ -407,17 +473,17 @@ impl<'c, R: Read> FrameReader<'c, R> {
             hash: frame.header.content_checksum.then_some(&mut frame.hash),
         };
         let done = match frame.shape {
-            Shape::Pages => {
+            Shape::Pages | Shape::PageFrames => {
                 let decoded = in_pool(blocks.len(), || lots.decode_pages(&mut self.decoders, out))?;
                 for (entry, len_bytes) in &decoded.entries {
                     frame.enter(*entry, *len_bytes);
                 }
-                if decoded.odd * 8 > decoded.blocks {
+                if frame.shape == Shape::Pages && decoded.odd * 8 > decoded.blocks {
                     frame.shape = Shape::Blocks;
                 }
                 decoded.blocks
             }
-            Shape::Blocks | Shape::Legacy => {
+            Shape::Blocks | Shape::Legacy | Shape::Foreign => {
                 frame.index = None;
                 in_pool(usize::MAX, || lots.decode_blocks(None, out))?
             }
@@ -445,6 +511,9 @@ impl<'c, R: Read> FrameReader<'c, R> {
     fn finish_blocks(&mut self, done: usize, content_len: u64) -> Result<()> {
         self.pending.drain(..done);
         self.summary.blocks += done as u64;
+        if self.frame.as_ref().is_some_and(|frame| frame.shape == Shape::PageFrames) {
+            self.summary.frames += done as u64;
+        }
         self.summary.input_len = self.pending.first().map_or(self.input.position(), |block| block.at);
         self.summary.content_len += content_len;
         let frame = self.frame.as_ref().expect("blocks belong to a frame");
@@ -482,6 +551,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
             all.same_filled += more.same_filled;
             all.zero += more.zero;
             all.lz4 += more.lz4;
+            all.zstd += more.zstd;
             all.raw += more.raw;
             all.bytes_out += more.bytes_out;
         }
@@ -505,68 +575,6 @@ impl<'c, R: Read> FrameReader<'c, R> {
         record(damage, at, start..start + lost, kind);
         Ok(())
     }
-}
-
-/// Gathers blocks of a frame; `page` is the number of the next page, if the frame is made of pages.
-fn gather_blocks<R: Read>(
-    input: &mut Input<R>,
-    frame: &mut Frame,
-    batch_bytes: usize,
-    pending: &mut Vec<Block>,
-    page: &mut Option<u64>,
-) -> Result<()> {
-    let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == Shape::Legacy);
-    let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
-    let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
-    let start = input.place();
-    while room > 0 && zero_room > 0 && input.place() - start <= frame.input_bound(batch_bytes) {
-        let at = input.position();
-        if legacy && !input.need(1)? {
-            frame.ended = true;
-            return Ok(());
-        }
-        let word = input.demand(4, "a block's size")?;
-        let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
-        let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK != 0, word & !RAW_BLOCK) };
-        let len = len as usize;
-        if legacy && len > max_len {
-            // Not a block, but the magic number of the next frame.
-            frame.ended = true;
-            return Ok(());
-        }
-        if word == 0 && !legacy {
-            input.consume(4);
-            frame.ended = true;
-            return Ok(());
-        }
-        if len > max_len {
-            let (len_bytes, max_bytes) = (len as u64, max_len as u64);
-            return Err(Error::BlockTooLarge { at, page: None, len_bytes, max_bytes });
-        }
-        input.demand(4 + len + checksum_len, "a block")?;
-        let mut block = Block { at, start: input.place() + 4, len, raw, zero_pages: 0, page: *page };
-        if frame.shape == Shape::Pages && !raw {
-            block.zero_pages = zero_pages_of(block.bytes(input.window())).unwrap_or(0);
-        }
-        *page = page.map(|page| page + block.zero_pages.max(1) as u64);
-        if block.zero_pages > 0 {
-            zero_room -= 1;
-        } else {
-            room -= 1;
-        }
-        // Most often the first block tells what the frame is made of.
-        if frame.shape == Shape::Pages && frame.content_len == 0 && pending.is_empty() && !block.may_be_page() {
-            (frame.shape, *page, block.page) = (Shape::Blocks, None, None);
-            room = room.min(frame.batch_blocks(batch_bytes, at).0);
-        }
-        // Small blocks are decoded without slots, so they do not count.
-        if frame.shape != Shape::Pages && block.is_small() && pending.len() < MAX_BATCH_BLOCKS {
-            room += 1;
-        }
-        input.consume(4 + len + checksum_len);
-        pending.push(block);
-    }
-    Ok(())
 }
 
 impl<R: Read> std::fmt::Debug for FrameReader<'_, R> {

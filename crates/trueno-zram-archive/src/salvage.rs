@@ -2,7 +2,7 @@
 
 use std::io::{Chain, Cursor, Read, Seek, SeekFrom};
 
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::block::Block;
 use crate::blocks::{BlockPlace, group_end, group_places};
@@ -10,6 +10,7 @@ use crate::constant::{damaged_zero_pages, zero_pages_of};
 use crate::content::{ContentBatch, ContentSpan, Stretch};
 use crate::damage::{Damage, DamageKind, record};
 use crate::error::{Error, Result};
+use crate::format::Layout;
 use crate::hash::ContentHash;
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
 use crate::index::GROUP_PAGES;
@@ -17,6 +18,9 @@ use crate::lost_header;
 use crate::lots::decode_extra;
 use crate::reader::FrameReader;
 use crate::seek::{ArchiveReader, read_at, read_footer};
+use crate::zstd::constant::word_of;
+use crate::zstd::frame::{Seen, look};
+use crate::zstd::group::check_frame;
 
 /// The longest group in a file that is read.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
@@ -87,10 +91,10 @@ impl<F: Read + Seek> SalvageReader<F> {
         }
         let mut replacement = None;
         if lost_header::is_damaged(&mut file)? {
-            if let Some(footer) = readable(read_footer(&mut file))?.flatten()
-                && let Some((header, header_len)) = lost_header::by_index(&mut file, &footer)?
+            if let Some(end) = readable(read_footer(&mut file))?.flatten()
+                && let Some((header, header_len)) = lost_header::by_index(&mut file, &end.footer)?
             {
-                let archive = ArchiveReader::with_header(file, footer, header, header_len)?;
+                let archive = ArchiveReader::with_layout(file, end, Layout::Lz4(header), header_len)?;
                 return Ok(Self::by_index(archive, vec![Damage { at: 0, content: 0..0, kind: DamageKind::Header }]));
             }
             replacement = lost_header::by_blocks(&mut file)?;
@@ -182,7 +186,7 @@ fn readable<T>(result: Result<T>) -> Result<Option<T>> {
 
 impl<F: Read + Seek> ByIndex<F> {
     fn new(archive: ArchiveReader<F>) -> Self {
-        let hash = archive.header.content_checksum.then(ContentHash::new);
+        let hash = archive.layout.content_checksum().then(ContentHash::new);
         Self { archive, next_group: 0, window: Vec::new(), hash }
     }
 
@@ -226,36 +230,35 @@ impl<F: Read + Seek> ByIndex<F> {
 
     fn read_group(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
         out.start(0);
-        let ArchiveReader { file, footer, header, table, .. } = &mut self.archive;
+        let ArchiveReader { file, footer, layout, table, .. } = &mut self.archive;
         let number = self.next_group;
         let Some(group) = table.get(number) else { return Ok(false) };
         self.next_group += 1;
         let start = group.offset;
-        let end = group_end(number, footer, header, table);
+        let end = group_end(number, footer, layout, table);
         let len = (end.saturating_sub(start)).min(MAX_GROUP_BYTES);
         self.window.clear();
         file.seek(SeekFrom::Start(start))
             .and_then(|_| file.take(len).read_to_end(&mut self.window))
             .map_err(|source| Error::Read { at: start, source })?;
-        let checksummed = header.block_checksums;
-        let overhead = 4 + header.block_checksum_len();
         let first_page = number * GROUP_PAGES as u64;
         let content_len = footer.content_len;
         let group_pages = (content_len.div_ceil(PAGE_SIZE as u64) - first_page).min(GROUP_PAGES as u64);
-        let places = match group_places(file, number, footer, header, table) {
-            Ok(places) => places.iter().map(|place| Wanted::of(place, start)).collect(),
+        let places = match group_places(file, number, footer, layout, table) {
+            Ok(places) => places,
             Err(error @ Error::Read { .. }) => return Err(error),
-            Err(_) => walk(&self.window, overhead, checksummed, first_page, group_pages),
+            Err(_) => walk(&self.window, start, layout, first_page, group_pages),
         };
         let mut page = first_page;
-        for wanted in places {
-            let content = wanted.first_page * PAGE_SIZE as u64
-                ..((wanted.first_page + wanted.pages) * PAGE_SIZE as u64).min(content_len);
-            page = wanted.first_page + wanted.pages;
-            match wanted.restore(&self.window, checksummed, content.end - content.start, &mut out.extra) {
+        for place in places {
+            let content = place.first_page * PAGE_SIZE as u64
+                ..((place.first_page + place.pages) * PAGE_SIZE as u64).min(content_len);
+            page = place.first_page + place.pages;
+            let wanted = Wanted { place, window: &self.window, window_at: start, content_len };
+            match wanted.restore(layout, content.end - content.start, &mut out.extra) {
                 Ok(stretch) => out.push(stretch),
                 Err(kind) => {
-                    record(damage, start + wanted.size_at as u64, content.clone(), kind);
+                    record(damage, place.offset, content.clone(), kind);
                     out.push(Stretch::Zeros(content.end - content.start));
                 }
             }
@@ -272,49 +275,42 @@ impl<F: Read + Seek> ByIndex<F> {
 }
 
 /// A block to restore.
-#[derive(Clone, Copy)]
-struct Wanted {
-    first_page: u64,
-    pages: u64,
-    /// Position of its size word in the window.
-    size_at: usize,
-    size: u32,
-    zero: bool,
+struct Wanted<'a> {
+    place: BlockPlace,
+    /// The group in memory, and its position in the file.
+    window: &'a [u8],
+    window_at: u64,
+    /// Length of the archive's content.
+    content_len: u64,
 }
 
-impl Wanted {
-    fn of(place: &BlockPlace, window_at: u64) -> Self {
-        let raw = if place.kind == trueno_zram_core::PageKind::Raw { RAW_BLOCK } else { 0 };
-        let size_at = usize::try_from(place.offset - window_at).unwrap_or(usize::MAX);
-        let BlockPlace { first_page, pages, zero, len_bytes, .. } = *place;
-        Self { first_page, pages, size_at, size: len_bytes | raw, zero }
-    }
-
+impl Wanted<'_> {
     /// Restores the block, which must hold `len_bytes`.
     fn restore(
         &self,
-        window: &[u8],
-        checksummed: bool,
+        layout: &Layout,
         len_bytes: u64,
         extra: &mut Vec<u8>,
     ) -> std::result::Result<Stretch, DamageKind> {
-        let (len, raw) = ((self.size & !RAW_BLOCK) as usize, self.size & RAW_BLOCK != 0);
-        let checksum_len = if checksummed { 4 } else { 0 };
-        let end = self.size_at.saturating_add(4 + len + checksum_len);
+        let (window, place) = (self.window, &self.place);
+        let at = usize::try_from(place.offset - self.window_at).unwrap_or(usize::MAX);
+        let end = at.saturating_add(layout.overhead() + place.len_bytes as usize);
         if end > window.len() {
             return Err(DamageKind::Truncated);
         }
-        let start = self.size_at + 4;
-        if window[self.size_at..start] != self.size.to_le_bytes() {
-            return Err(DamageKind::Header);
-        }
-        let mut block = Block { at: 0, start, len, raw, zero_pages: 0, page: Some(self.first_page) };
-        if checksummed && block.verify(window).is_err() {
-            return Err(DamageKind::Checksum);
-        }
-        if self.zero {
-            block.zero_pages = zero_pages_of(block.bytes(window)).unwrap_or(0);
-            let whole = block.zero_pages as u64 == self.pages && len_bytes == self.pages * PAGE_SIZE as u64;
+        let block = match layout {
+            Layout::Lz4(_) => self.lz4_block(at, layout.block_checksums())?,
+            Layout::Zstd { checksums } => {
+                let (block, fits) = check_frame(place, self.window_at, window, self.content_len, *checksums);
+                if !fits {
+                    return Err(DamageKind::Header);
+                }
+                block.verify(window).map_err(|_| DamageKind::Checksum)?;
+                block
+            }
+        };
+        if place.zero {
+            let whole = block.zero_pages as u64 == place.pages && len_bytes == place.pages * PAGE_SIZE as u64;
             return if whole { Ok(Stretch::Zeros(len_bytes)) } else { Err(DamageKind::Block) };
         }
         let before = extra.len();
@@ -326,39 +322,97 @@ impl Wanted {
             }
         }
     }
+
+    /// Returns the block whose size word is at `at` in the window, if size word and checksum are right.
+    fn lz4_block(&self, at: usize, checksummed: bool) -> std::result::Result<Block, DamageKind> {
+        let BlockPlace { first_page, len_bytes, kind, zero, .. } = self.place;
+        let raw = kind == PageKind::Raw;
+        let (start, size) = (at + 4, len_bytes | if raw { RAW_BLOCK } else { 0 });
+        if self.window[at..start] != size.to_le_bytes() {
+            return Err(DamageKind::Header);
+        }
+        let mut block = Block::lz4(self.place.offset, start, len_bytes as usize, raw);
+        block.page = Some(first_page);
+        if checksummed && block.verify(self.window).is_err() {
+            return Err(DamageKind::Checksum);
+        }
+        if zero {
+            block.zero_pages = zero_pages_of(block.bytes(self.window)).unwrap_or(0);
+        }
+        Ok(block)
+    }
 }
 
-/// Finds the blocks of a group whose entries are lost, by their size words. If the pages do not add up, only those before
-/// the first damaged block are certain.
-fn walk(window: &[u8], overhead: usize, checksummed: bool, first_page: u64, group_pages: u64) -> Vec<Wanted> {
+/// Finds the blocks of a group whose entries are lost, one by one from its start. If the pages do not add up, only those
+/// before the first damaged block are certain.
+fn walk(window: &[u8], window_at: u64, layout: &Layout, first_page: u64, group_pages: u64) -> Vec<BlockPlace> {
     let (mut found, mut at, mut page, mut certain) = (Vec::new(), 0, first_page, None);
     while page < first_page + group_pages {
-        let Some(size) = window.get(at..at + 4) else { break };
-        let size = u32::from_le_bytes(size.try_into().expect("four bytes"));
-        let (len, raw) = ((size & !RAW_BLOCK) as usize, size & RAW_BLOCK != 0);
-        if len == 0 || len > PAGE_SIZE || at + overhead + len > window.len() {
-            break;
-        }
-        let block = Block { at: 0, start: at + 4, len, raw, zero_pages: 0, page: None };
-        let bytes = block.bytes(window);
-        let damaged = checksummed && block.verify(window).is_err();
-        let zeros = if raw {
-            None
-        } else {
-            zero_pages_of(bytes).or_else(|| damaged.then(|| damaged_zero_pages(bytes, 16)).flatten())
+        let step = match layout {
+            Layout::Lz4(_) => lz4_step(window, at, layout),
+            Layout::Zstd { .. } => frame_step(window, at),
         };
-        let pages = zeros.unwrap_or(1) as u64;
+        let Some(Step { pages, kind, zero, len, damaged }) = step else { break };
         if damaged && certain.is_none() {
             certain = Some(found.len());
         }
-        found.push(Wanted { first_page: page, pages, size_at: at, size, zero: zeros.is_some() });
-        at += overhead + len;
+        let (offset, len_bytes) = (window_at + at as u64, u32::try_from(len).expect("a block is short"));
+        found.push(BlockPlace { first_page: page, pages, kind, zero, offset, len_bytes });
+        at += layout.overhead() + len;
         page += pages;
     }
     if page != first_page + group_pages || at != window.len() {
         found.truncate(certain.unwrap_or(found.len()));
     }
     found
+}
+
+/// A block that was found without the index.
+struct Step {
+    pages: u64,
+    kind: PageKind,
+    zero: bool,
+    /// Length as in [`BlockPlace`].
+    len: usize,
+    damaged: bool,
+}
+
+/// Finds a block by its size word.
+fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<Step> {
+    let size = u32::from_le_bytes(*window.get(at..)?.first_chunk()?);
+    let (len, raw) = ((size & !RAW_BLOCK) as usize, size & RAW_BLOCK != 0);
+    if len == 0 || len > PAGE_SIZE || at + layout.overhead() + len > window.len() {
+        return None;
+    }
+    let block = Block::lz4(0, at + 4, len, raw);
+    let bytes = block.bytes(window);
+    let damaged = layout.block_checksums() && block.verify(window).is_err();
+    let zeros = if raw {
+        None
+    } else {
+        zero_pages_of(bytes).or_else(|| damaged.then(|| damaged_zero_pages(bytes, 16)).flatten())
+    };
+    let kind = match zeros {
+        Some(_) => PageKind::SameFilled,
+        None if raw => PageKind::Raw,
+        None => PageKind::Lz4,
+    };
+    Some(Step { pages: zeros.unwrap_or(1) as u64, kind, zero: zeros.is_some(), len, damaged })
+}
+
+/// Finds a frame by its header.
+fn frame_step(window: &[u8], at: usize) -> Option<Step> {
+    let Seen::Page(frame) = look(window.get(at..)?) else { return None };
+    let bytes = &window[at..at + frame.len];
+    let zero = frame.zero_pages > 0;
+    let kind = if zero || word_of(bytes).is_some() {
+        PageKind::SameFilled
+    } else if frame.raw {
+        PageKind::Raw
+    } else {
+        PageKind::Zstd
+    };
+    Some(Step { pages: frame.zero_pages.max(1) as u64, kind, zero, len: frame.len, damaged: false })
 }
 
 impl<F: Read + Seek> std::fmt::Debug for SalvageReader<F> {

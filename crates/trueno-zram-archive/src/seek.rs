@@ -7,15 +7,17 @@ use trueno_zram_core::{BatchCodec, PageStats};
 
 use crate::blocks::Blocks;
 use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
 use crate::group::GroupBlocks;
 use crate::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
 use crate::index::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC, pages_of};
 use crate::range::PageRangeReader;
 use crate::sections::{Section, Sections};
 use crate::table::Table;
+use crate::zstd::seek_table;
 
 /// Bytes of the frame that are checked before a page to prove its position, by default.
-const WALK_LIMIT: u64 = 16 << 20;
+pub(crate) const WALK_LIMIT: u64 = 16 << 20;
 
 /// An archive opened by its index.
 ///
@@ -53,7 +55,9 @@ const WALK_LIMIT: u64 = 16 << 20;
 pub struct ArchiveReader<F: Read + Seek> {
     pub(crate) file: F,
     pub(crate) footer: Footer,
-    pub(crate) header: Header,
+    pub(crate) layout: Layout,
+    /// Length of the seek table behind the index; 0 if there is none.
+    seek_table_len: u64,
     pub(crate) table: Table,
     /// The group read last.
     pub(crate) group: GroupBlocks,
@@ -63,8 +67,8 @@ pub struct ArchiveReader<F: Read + Seek> {
 }
 
 impl<F: Read + Seek> ArchiveReader<F> {
-    /// Opens an archive; returns `None` if the file has no index at its end. Reads the frame's header, the footer and
-    /// the table of groups: 6 KiB for 2 GiB of pages.
+    /// Opens an archive of either format; returns `None` if the file has no index at its end. Reads the first header, the
+    /// footer and the table of groups: 6 KiB for 2 GiB of pages.
     ///
     /// ```
     /// let other = std::io::Cursor::new(b"some other file");
@@ -76,19 +80,23 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// [`Error::Index`] if the index is damaged, of an unknown version, or does not describe the whole file;
     /// [`Error::Read`]. The file may still be readable as a stream.
     pub fn open(mut file: F) -> Result<Option<Self>> {
-        let Some(footer) = read_footer(&mut file)? else { return Ok(None) };
-        let (header, header_len) = read_header(&mut file)?;
-        Self::with_header(file, footer, header, header_len).map(Some)
+        let Some(end) = read_footer(&mut file)? else { return Ok(None) };
+        let (layout, start) = match end.footer.format {
+            Format::Lz4 => read_header(&mut file)?,
+            Format::Zstd => (Layout::Zstd { checksums: end.footer.frame_checksums }, 0),
+        };
+        Self::with_layout(file, end, layout, start).map(Some)
     }
 
-    /// Opens an archive whose frame has this header, which is `header_len` bytes long.
-    pub(crate) fn with_header(mut file: F, footer: Footer, header: Header, header_len: u64) -> Result<Self> {
-        if header.content_size.is_some_and(|size| size != footer.content_len) {
+    /// Opens an archive with this layout, whose first block is at `start`.
+    pub(crate) fn with_layout(mut file: F, end: ArchiveEnd, layout: Layout, start: u64) -> Result<Self> {
+        let ArchiveEnd { footer, seek_table_len } = end;
+        if layout.content_size().is_some_and(|size| size != footer.content_len) {
             return Err(Error::index("its content does not have the length that the frame's header announces"));
         }
-        let table = Table::read(&mut file, &footer, &header, header_len)?;
-        let group = GroupBlocks::default();
-        Ok(Self { file, footer, header, table, group, proven_groups: 0, walk_limit: WALK_LIMIT })
+        let table = Table::read(&mut file, &footer, &layout, start)?;
+        let (group, proven_groups, walk_limit) = (GroupBlocks::default(), 0, WALK_LIMIT);
+        Ok(Self { file, footer, layout, seek_table_len, table, group, proven_groups, walk_limit })
     }
 
     /// Sets how many bytes of the frame may be read before a page to prove its position: 16 MiB by default. See
@@ -137,7 +145,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
     #[must_use]
     pub fn pages(&self) -> PageStats {
         let header_len = self.table.get(0).map_or(self.footer.frame_len, |first| first.offset);
-        let bytes_out = self.footer.frame_len.saturating_sub(header_len + self.header.end_len());
+        let bytes_out = self.footer.frame_len.saturating_sub(header_len + self.layout.end_len());
         PageStats { bytes_out, ..self.footer.pages }
     }
 
@@ -149,10 +157,21 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     #[must_use]
     pub fn archive_len(&self) -> u64 {
-        self.footer.frame_len + self.footer.index_len()
+        self.footer.frame_len + self.index_len()
     }
 
-    /// Returns the length of the index in bytes, sections included.
+    /// Returns the format of the archive.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_archive(4096);
+    /// assert_eq!(archive.format(), trueno_zram_archive::Format::Lz4);
+    /// ```
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.footer.format
+    }
+
+    /// Returns the length of the index in bytes, with its sections and the seek table behind it.
     ///
     /// ```
     /// # let archive = trueno_zram_archive::doc_archive(4096);
@@ -160,7 +179,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     #[must_use]
     pub fn index_len(&self) -> u64 {
-        self.footer.index_len()
+        self.footer.index_len() + self.seek_table_len
     }
 
     /// Returns whether blocks have checksums.
@@ -171,7 +190,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     #[must_use]
     pub fn has_block_checksums(&self) -> bool {
-        self.header.block_checksums
+        self.layout.block_checksums()
     }
 
     /// Returns whether the content has a checksum, which only reading all of it can check.
@@ -182,7 +201,7 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     #[must_use]
     pub fn has_content_checksum(&self) -> bool {
-        self.header.content_checksum
+        self.layout.content_checksum()
     }
 
     /// Returns the blocks that hold the pages of a range, in order: from the block of its first page to that of its
@@ -316,8 +335,8 @@ impl<F: Read + Seek> ArchiveReader<F> {
 
     fn read_group(&mut self, number: u64) -> Result<()> {
         let after_refusal = self.proven_groups == u64::MAX;
-        let Self { file, footer, header, table, group, .. } = self;
-        group.read(file, number, footer, header, table, after_refusal)
+        let Self { file, footer, layout, table, group, .. } = self;
+        group.read(file, number, footer, layout, table, after_refusal)
     }
 }
 
@@ -335,14 +354,25 @@ pub(crate) fn read_at<F: Read + Seek>(file: &mut F, at: u64, bytes: &mut [u8]) -
     })
 }
 
+/// What the end of a file says of the archive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArchiveEnd {
+    pub(crate) footer: Footer,
+    /// Length of the seek table behind the index; 0 if there is none.
+    seek_table_len: u64,
+}
+
 /// Returns the footer of the index at the file's end; `None` if the file has no index.
-pub(crate) fn read_footer<F: Read + Seek>(file: &mut F) -> Result<Option<Footer>> {
+pub(crate) fn read_footer<F: Read + Seek>(file: &mut F) -> Result<Option<ArchiveEnd>> {
     let len = file.seek(SeekFrom::End(0)).map_err(|source| Error::Read { at: 0, source })?;
-    let Some(footer_at) = len.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
+    let seek_table_len = seek_table_len(file, len)?;
+    let index_end = len - seek_table_len;
+    let Some(footer_at) = index_end.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
     let mut footer = [0; FOOTER_LEN];
     read_at(file, footer_at, &mut footer)?;
     let Some(footer) = Footer::decode(&footer)? else { return Ok(None) };
-    if len.checked_sub(footer.index_len()) != Some(footer.frame_len) {
+    let whole = index_end.checked_sub(footer.index_len()) == Some(footer.frame_len);
+    if !whole || footer.format == Format::Lz4 && seek_table_len > 0 {
         return Err(Error::index("it does not describe the whole file"));
     }
     let mut head = [0; HEAD_LEN];
@@ -354,11 +384,11 @@ pub(crate) fn read_footer<F: Read + Seek>(file: &mut F) -> Result<Option<Footer>
     if head[..] != expected[..] {
         return Err(Error::index("it does not start where its footer says"));
     }
-    Ok(Some(footer))
+    Ok(Some(ArchiveEnd { footer, seek_table_len }))
 }
 
 /// Returns the header of the frame at the file's start, and its length.
-fn read_header<F: Read + Seek>(file: &mut F) -> Result<(Header, u64)> {
+fn read_header<F: Read + Seek>(file: &mut F) -> Result<(Layout, u64)> {
     let mut start = [0; 5];
     read_at(file, 0, &mut start)?;
     let mut rest = vec![0; Header::len_after(start[4])];
@@ -371,5 +401,17 @@ fn read_header<F: Read + Seek>(file: &mut F) -> Result<(Header, u64)> {
     if !header.independent || header.max_block != ARCHIVE_MAX_BLOCK {
         return Err(Error::index("the frame is not that of a page archive"));
     }
-    Ok((header, 4 + rest.len() as u64))
+    Ok((Layout::Lz4(header), 4 + rest.len() as u64))
+}
+
+/// Returns the length of the seek table at the end of a file of `len` bytes; 0 if there is none.
+fn seek_table_len<F: Read + Seek>(file: &mut F, len: u64) -> Result<u64> {
+    let Some(footer_at) = len.checked_sub(seek_table::FOOTER_LEN as u64) else { return Ok(0) };
+    let mut footer = [0; seek_table::FOOTER_LEN];
+    read_at(file, footer_at, &mut footer)?;
+    let found = seek_table::len_by_footer(footer).and_then(|found| Some((found, len.checked_sub(found)?)));
+    let Some((found, head_at)) = found else { return Ok(0) };
+    let mut head = [0; 8];
+    read_at(file, head_at, &mut head)?;
+    Ok(if seek_table::is_head(head, found) { found } else { 0 })
 }

@@ -2,7 +2,9 @@
 
 use trueno_zram_core::PageStats;
 
-/// What the frame carries besides the pages.
+use crate::format::Format;
+
+/// The format of an archive, and what it carries besides the pages.
 ///
 /// ```
 /// use trueno_zram_archive::WriteOptions;
@@ -11,18 +13,20 @@ use trueno_zram_core::PageStats;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// The content's length, if it is known: it goes into the frame's header, and the writer checks it at the end.
+    /// The format.
+    pub format: Format,
+    /// The content's length, if it is known: the writer checks it at the end. LZ4 frames also have it in their header.
     pub content_len: Option<u64>,
-    /// A checksum after each block.
+    /// A checksum per block: of the LZ4 block, or of the content of the Zstandard frame.
     pub block_checksums: bool,
-    /// A checksum of all content at the frame's end. [`ArchiveWriter::finish`](crate::ArchiveWriter::finish) needs the hash
-    /// then.
+    /// A checksum of all content at the end of the LZ4 frame. [`ArchiveWriter::finish`](crate::ArchiveWriter::finish) needs
+    /// the hash then. Zstandard archives do not have one: each frame ends with its own.
     pub content_checksum: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { content_len: None, block_checksums: true, content_checksum: true }
+        Self { format: Format::Lz4, content_len: None, block_checksums: true, content_checksum: true }
     }
 }
 
@@ -43,6 +47,7 @@ pub struct Summary {
     pub content_len: u64,
     /// Length of the archive in bytes.
     pub archive_len: u64,
-    /// Length of the index with its sections; 0 if it was left out because it would be longer than 4 GiB.
+    /// Length of the index with its sections, and of the seek table; 0 if the index was left out because it would be longer
+    /// than 4 GiB.
     pub index_len: u64,
 }

@@ -3,13 +3,10 @@
 use std::io::{Read, Seek};
 
 use crate::error::{Error, Result};
+use crate::format::Layout;
 use crate::hash::ContentHash;
-use crate::header::Header;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, Group, pages_of};
 use crate::seek::read_at;
-
-/// The least length of a group in the frame, the last one excepted: 64 runs of 16 zero pages.
-const MIN_GROUP_LEN: u64 = 64 * 270;
 
 /// Records read at a time.
 const CHUNK_RECORDS: usize = 4096;
@@ -28,17 +25,12 @@ pub(crate) struct Table {
 impl Table {
     /// Reads the table. Memory grows with the records that were read and found in order, not with the number that the
     /// footer claims.
-    pub(crate) fn read<F: Read + Seek>(
-        file: &mut F,
-        footer: &Footer,
-        header: &Header,
-        header_len: u64,
-    ) -> Result<Self> {
+    pub(crate) fn read<F: Read + Seek>(file: &mut F, footer: &Footer, layout: &Layout, start: u64) -> Result<Self> {
         let disorder = || Error::index("its table is not in order");
-        let frame_end = footer.frame_len.checked_sub(header.end_len()).ok_or_else(disorder)?;
+        let frame_end = footer.frame_len.checked_sub(layout.end_len()).ok_or_else(disorder)?;
         let groups = usize::try_from(footer.groups()).map_err(|_| Error::index("its table is too long"))?;
         let mut table = Self { records: Vec::new(), stored_before: Vec::new() };
-        let (mut hash, mut stored, mut least, mut last_stored) = (ContentHash::new(), 0u64, header_len, false);
+        let (mut hash, mut stored, mut least, mut last_stored) = (ContentHash::new(), 0u64, start, false);
         let mut chunk = vec![[0; GROUP_RECORD_LEN]; groups.min(CHUNK_RECORDS)];
         while table.records.len() < groups {
             let done = table.records.len();
@@ -47,14 +39,14 @@ impl Table {
             hash.update(chunk[..count].as_flattened());
             for (number, record) in (done..).zip(&chunk[..count]) {
                 let group = Group::decode(*record);
-                let in_order = if number == 0 { group.offset == header_len } else { group.offset >= least };
+                let in_order = if number == 0 { group.offset == start } else { group.offset >= least };
                 if !in_order || group.offset >= frame_end {
                     return Err(disorder());
                 }
                 if number % CHECKPOINT == 0 {
                     table.stored_before.push(stored);
                 }
-                least = group.offset + MIN_GROUP_LEN;
+                least = group.offset + layout.min_group_len();
                 last_stored = !group.all_zeros;
                 stored += u64::from(last_stored);
                 table.records.push(*record);
@@ -63,7 +55,7 @@ impl Table {
         if hash.digest() != footer.table_checksum {
             return Err(Error::index("the checksum of its table is wrong"));
         }
-        if groups == 0 && frame_end != header_len {
+        if groups == 0 && frame_end != start {
             return Err(disorder());
         }
         let missing = if last_stored { footer.groups() * GROUP_PAGES as u64 - pages_of(footer.content_len) } else { 0 };
@@ -76,6 +68,11 @@ impl Table {
     /// Returns a group, or `None` after the last one.
     pub(crate) fn get(&self, number: u64) -> Option<Group> {
         self.records.get(usize::try_from(number).ok()?).map(|record| Group::decode(*record))
+    }
+
+    /// Returns the memory that the table takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of_val(&self.records[..]) + size_of_val(&self.stored_before[..])
     }
 
     /// Returns the number of groups with entries before a group.

@@ -70,6 +70,8 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<O
         }
     }
     let expected = Footer {
+        format: index.layout.format(),
+        frame_checksums: index.frame_checksums(),
         content_len: frame.content_len,
         frame_len: frame.frame_len,
         pages: index.counts,

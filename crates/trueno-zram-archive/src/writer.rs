@@ -1,30 +1,31 @@
-//! Writes a page archive: the frame block by block, then its index.
+//! Writes a page archive: the pages block by block, then the index.
 
 use std::io::Write;
 
-use rayon::prelude::*;
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageData, PageKind, PageStats};
+use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageStats};
 
-use crate::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
+use crate::assemble::{Planned, assemble, is_zero};
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
-use crate::hash::{ContentHash, xxh32};
-use crate::header::{Header, RAW_BLOCK};
-use crate::index_builder::{IndexBuilder, Keeps};
+use crate::format::{Format, Layout};
+use crate::hash::ContentHash;
+use crate::header::Header;
+use crate::index_builder::{BuiltIndex, IndexBuilder, Keeps};
 use crate::sections;
 use crate::summary::{Summary, WriteOptions};
+use crate::zstd::seek_table::{self, SeekEntry};
 
-/// The longest run of zeros in frames with block checksums and without a content checksum. In such frames, a block of 64
-/// KiB makes lz4 1.9.4 read four bytes too many, and it does not find the frame that follows. One page less avoids it.
+/// The longest run of zeros in LZ4 frames with block checksums and without a content checksum. In such frames, a block of
+/// 64 KiB makes lz4 1.9.4 read four bytes too many, and it does not find the frame that follows. One page less avoids it.
 const SAFE_RUN_PAGES: u64 = 15;
 
-/// Blocks that one thread assembles at a time.
-const CHUNK_BLOCKS: usize = 64;
+/// Bytes of the seek table written with one call.
+const SEEK_BYTES_AT_ONCE: usize = 64 << 10;
 
 /// Bytes of zero runs written with one call.
 const ZEROS_AT_ONCE: usize = 1 << 20;
 
-/// Writes a page archive: a standard LZ4 frame and its index.
+/// Writes a page archive: a standard LZ4 or Zstandard file with an index.
 ///
 /// The caller compresses the pages with any codec and hashes the content on any thread; the writer assembles blocks. It
 /// keeps two bytes per page for the index, and none for long runs of zeros.
@@ -52,7 +53,8 @@ const ZEROS_AT_ONCE: usize = 1 << 20;
 /// ```
 pub struct ArchiveWriter<W: Write> {
     out: W,
-    header: Header,
+    layout: Layout,
+    announced_len: Option<u64>,
     index: IndexBuilder,
     sections: Vec<u8>,
     written: u64,
@@ -60,27 +62,11 @@ pub struct ArchiveWriter<W: Write> {
     has_tail: bool,
     /// The blocks of a batch; kept between batches.
     buffer: Vec<u8>,
-    blocks: Vec<Block>,
-}
-
-/// A block to be written.
-#[derive(Clone, Copy)]
-struct Block {
-    source: Source,
-    /// Length with size word and checksum.
-    len: usize,
-}
-
-#[derive(Clone, Copy)]
-enum Source {
-    /// This many zero pages.
-    Zeros(u16),
-    /// The page of the batch with this number.
-    Page(usize),
+    blocks: Vec<Planned>,
 }
 
 impl<W: Write> ArchiveWriter<W> {
-    /// Starts an archive and writes the frame's header.
+    /// Starts an archive and writes the header of an LZ4 frame.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -92,12 +78,19 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Errors
     /// [`Error::Write`].
     pub fn new(out: W, options: WriteOptions) -> Result<Self> {
-        let header = Header::archive(options.content_len, options.block_checksums, options.content_checksum);
-        let bytes = header.encode();
+        let WriteOptions { format, content_len, block_checksums, content_checksum } = options;
+        let (layout, bytes) = match format {
+            Format::Lz4 => {
+                let header = Header::archive(content_len, block_checksums, content_checksum);
+                (Layout::Lz4(header), header.encode())
+            }
+            Format::Zstd => (Layout::Zstd { checksums: block_checksums }, Vec::new()),
+        };
         let mut writer = Self {
             out,
-            header,
-            index: IndexBuilder::new(&header, bytes.len() as u64, Keeps::Entries),
+            layout,
+            announced_len: content_len,
+            index: IndexBuilder::new(layout, bytes.len() as u64, Keeps::Entries),
             sections: Vec::new(),
             written: 0,
             content_len: 0,
@@ -121,103 +114,102 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// A Zstandard archive with block checksums needs the content of every page. Without it, compressed pages are decoded:
+    /// [`write_batch_of`](Self::write_batch_of) is faster.
+    ///
     /// # Errors
-    /// [`Error::Write`]; [`Error::Misuse`] for Zstandard pages, more content than announced, and pages after a tail.
+    /// [`Error::Write`]; [`Error::Misuse`] for pages of the other format, Zstandard frames of several blocks, more content
+    /// than announced, and pages after a tail; [`Error::Decoder`] for a Zstandard frame that is not one page.
     pub fn write_batch(&mut self, batch: &CompressedBatch) -> Result<()> {
-        if batch.index().iter().any(|entry| entry.kind == PageKind::Zstd) {
-            return Err(Error::Misuse("a page archive holds LZ4 pages, not Zstandard pages".to_owned()));
+        self.write_pages(batch, None)
+    }
+
+    /// Like [`write_batch`](Self::write_batch), with the pages that the batch was compressed from.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
+    /// let pages = vec![std::array::from_fn::<u8, PAGE_SIZE, _>(|i| (i / 64) as u8); 100];
+    /// let mut compressor = CpuBatchCompressor::new(Algorithm::Zstd { level: 3 })?;
+    /// let options = WriteOptions { format: Format::Zstd, ..WriteOptions::default() };
+    /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
+    /// archive.write_batch_of(&compressor.compress(&pages)?, &pages)?;
+    /// let (bytes, summary) = archive.finish(None)?;
+    /// assert_eq!(summary.pages.zstd, 100);
+    /// assert!(bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]), "any Zstandard tool reads it");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Like [`write_batch`](Self::write_batch), and [`Error::Misuse`] for another number of pages than the batch has.
+    pub fn write_batch_of(&mut self, batch: &CompressedBatch, pages: &[Page]) -> Result<()> {
+        if pages.len() != batch.len() {
+            let (pages, len) = (pages.len(), batch.len());
+            return Err(Error::Misuse(format!("{pages} pages were given with a batch of {len}")));
         }
+        self.write_pages(batch, Some(pages))
+    }
+
+    fn write_pages(&mut self, batch: &CompressedBatch, plain: Option<&[Page]>) -> Result<()> {
+        // Before anything is counted: a batch is written as a whole or not at all.
+        let entries =
+            batch.iter().map(|page| if is_zero(page) { Ok(None) } else { self.layout.entry_of(page).map(Some) });
+        let entries: Vec<Option<PageEntry>> = entries.collect::<Result<_>>()?;
         self.announce(batch.len() as u64 * PAGE_SIZE as u64)?;
-        self.plan(batch);
+        self.plan(&entries);
         let total: usize = self.blocks.iter().map(|block| block.len).sum();
         if self.buffer.len() < total {
             self.buffer.resize(total, 0);
         }
-        let checksummed = self.header.block_checksums;
-        let mut rest = &mut self.buffer[..total];
-        let parts: Vec<_> = self
-            .blocks
-            .chunks(CHUNK_BLOCKS)
-            .map(|blocks| {
-                let len = blocks.iter().map(|block| block.len).sum();
-                let (place, after) = std::mem::take(&mut rest).split_at_mut(len);
-                rest = after;
-                (blocks, place)
-            })
-            .collect();
-        let fill = |(blocks, place): (&[Block], &mut [u8])| {
-            let mut rest = place;
-            for block in blocks {
-                let (place, after) = std::mem::take(&mut rest).split_at_mut(block.len);
-                rest = after;
-                block.put(batch, checksummed, place);
-            }
-        };
-        if parts.len() == 1 {
-            parts.into_iter().for_each(fill);
-        } else {
-            parts.into_par_iter().for_each(fill);
-        }
+        assemble(&self.layout, &self.blocks, batch, plain, &mut self.buffer[..total])?;
         let buffer = std::mem::take(&mut self.buffer);
         let done = self.write(&buffer[..total]);
         self.buffer = buffer;
         done
     }
 
-    /// Divides the batch into blocks and adds them to the index.
-    fn plan(&mut self, batch: &CompressedBatch) {
+    /// Divides a batch into blocks and adds them to the index. Zero pages have no entry of their own.
+    fn plan(&mut self, entries: &[Option<PageEntry>]) {
         self.blocks.clear();
-        let overhead = 4 + self.header.block_checksum_len();
         let mut run = 0;
-        for (number, entry) in batch.index().iter().enumerate() {
-            let page = batch.get(number).expect("the index has this page");
-            if is_zero(page) {
+        for (number, entry) in entries.iter().enumerate() {
+            let Some(entry) = *entry else {
                 run += 1;
                 if u64::from(run) == self.run_room() {
-                    self.plan_zeros(&mut run);
+                    self.plan_zeros(&mut run, number);
                 }
                 continue;
-            }
-            self.plan_zeros(&mut run);
-            let entry = match entry.kind {
-                PageKind::SameFilled => PageEntry::Word,
-                // Another encoder may have made the block of a repeated word that this crate makes.
-                PageKind::Lz4 if usize::from(entry.len_bytes) == WORD_BLOCK && word_of(page.bytes()).is_some() => {
-                    PageEntry::Word
-                }
-                PageKind::Lz4 => PageEntry::Lz4(entry.len_bytes),
-                PageKind::Raw | PageKind::Zstd => PageEntry::Raw(entry.len_bytes),
             };
-            let len = overhead + entry.block_len().expect("a block of its own");
-            self.enter(entry);
-            self.blocks.push(Block { source: Source::Page(number), len });
+            self.plan_zeros(&mut run, number);
+            self.enter(entry, PAGE_SIZE as u64);
+            self.blocks.push(Planned { entry, page: number, len: self.layout.stored_len(entry) });
         }
-        self.plan_zeros(&mut run);
+        self.plan_zeros(&mut run, entries.len().saturating_sub(1));
     }
 
-    /// Ends a run of zero pages, if there is one.
-    fn plan_zeros(&mut self, run: &mut u16) {
+    /// Ends a run of zero pages, if there is one. `page` is any page of the batch.
+    fn plan_zeros(&mut self, run: &mut u16, page: usize) {
         if *run > 0 {
-            let len = 4 + self.header.block_checksum_len() + zero_block(usize::from(*run)).bytes.len();
-            self.enter(PageEntry::Zeros(*run));
-            self.blocks.push(Block { source: Source::Zeros(*run), len });
+            let entry = PageEntry::Zeros(*run);
+            self.enter(entry, u64::from(*run) * PAGE_SIZE as u64);
+            self.blocks.push(Planned { entry, page, len: self.layout.stored_len(entry) });
             *run = 0;
         }
     }
 
     /// Returns how many zero pages the next block can hold.
     fn run_room(&self) -> u64 {
-        let header = &self.header;
-        let most = if header.block_checksums && !header.content_checksum { SAFE_RUN_PAGES } else { u64::MAX };
-        self.index.run_room().min(most)
+        let unsafe_end =
+            matches!(self.layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
+        self.index.run_room().min(if unsafe_end { SAFE_RUN_PAGES } else { u64::MAX })
     }
 
-    fn enter(&mut self, entry: PageEntry) {
-        let fits = self.index.push(entry);
+    fn enter(&mut self, entry: PageEntry, content_len: u64) {
+        let fits = self.index.push(entry, content_len);
         debug_assert!(fits, "runs of zeros were cut where they must end");
     }
 
-    /// Writes this many zero pages: 17 bytes per page, at the speed of the output.
+    /// Writes this many zero pages, at the speed of the output: 17 bytes per page for LZ4, one per 7 pages for Zstandard.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -240,8 +232,8 @@ impl<W: Write> ArchiveWriter<W> {
             while left > 0 && bytes.len() < ZEROS_AT_ONCE {
                 let run = left.min(self.run_room());
                 let run = u16::try_from(run).expect("a run is short");
-                put_zeros(run, self.header.block_checksums, &mut bytes);
-                self.enter(PageEntry::Zeros(run));
+                self.layout.put_zeros(run, &mut bytes);
+                self.enter(PageEntry::Zeros(run), u64::from(run) * PAGE_SIZE as u64);
                 left -= u64::from(run);
             }
             done = self.write(&bytes);
@@ -272,17 +264,10 @@ impl<W: Write> ArchiveWriter<W> {
         }
         self.announce(bytes.len() as u64)?;
         self.has_tail = true;
-        let compressed = lz4_flex::block::compress(bytes);
-        let (flag, block) = if compressed.len() < bytes.len() { (0, &compressed[..]) } else { (RAW_BLOCK, bytes) };
-        let len = u16::try_from(block.len()).expect("shorter than a page");
-        self.enter(if flag == 0 { PageEntry::Lz4(len) } else { PageEntry::Raw(len) });
-        let mut out = Vec::with_capacity(block.len() + 8);
-        out.extend((u32::from(len) | flag).to_le_bytes());
-        out.extend_from_slice(block);
-        if self.header.block_checksums {
-            out.extend(xxh32(block).to_le_bytes());
-        }
-        self.write(&out)
+        let mut block = Vec::new();
+        let entry = self.layout.put_tail(bytes, &mut block)?;
+        self.enter(entry, bytes.len() as u64);
+        self.write(&block)
     }
 
     /// Adds a named section to the index, such as an address map. Readers that do not know it ignore it.
@@ -343,13 +328,37 @@ impl<W: Write> ArchiveWriter<W> {
     /// of an archive that is too large for an index.
     pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, Summary)> {
         let content_len = self.content_len;
-        if let Some(announced) = self.header.content_size.filter(|announced| *announced != content_len) {
+        if let Some(announced) = self.announced_len.filter(|announced| *announced != content_len) {
             return Err(Error::Misuse(format!(
                 "{announced} bytes of content were announced, but {content_len} written"
             )));
         }
+        if let Layout::Lz4(header) = self.layout {
+            self.end_lz4_frame(&header, hash)?;
+        }
+        let spare = IndexBuilder::new(self.layout, 0, Keeps::Checksums);
+        let index = std::mem::replace(&mut self.index, spare).finish();
+        let encoded = index.encode(content_len, self.written, &self.sections);
+        if encoded.is_none() && !self.sections.is_empty() {
+            // Pages can be read without an index, sections cannot.
+            return Err(Error::Misuse("the index would be longer than 4 GiB; sections need an index".to_owned()));
+        }
+        let encoded = encoded.unwrap_or_default();
+        let index_at = self.written;
+        self.write(&encoded)?;
+        if self.layout.format() == Format::Zstd {
+            self.write_seek_table(&index, encoded.len())?;
+        }
+        self.out.flush().map_err(Error::Write)?;
+        let index_len = if encoded.is_empty() { 0 } else { self.written - index_at };
+        let summary = Summary { pages: index.counts, content_len, archive_len: self.written, index_len };
+        Ok((self.out, summary))
+    }
+
+    fn end_lz4_frame(&mut self, header: &Header, hash: Option<ContentHash>) -> Result<()> {
+        let content_len = self.content_len;
         let mut end = 0u32.to_le_bytes().to_vec();
-        if self.header.content_checksum {
+        if header.content_checksum {
             let hash = hash.ok_or_else(|| Error::Misuse("the hash of the content is missing".to_owned()))?;
             if hash.len_bytes() != content_len {
                 let hashed = hash.len_bytes();
@@ -357,20 +366,25 @@ impl<W: Write> ArchiveWriter<W> {
             }
             end.extend(hash.digest().to_le_bytes());
         }
-        self.write(&end)?;
-        let keeps = Keeps::Checksums;
-        let index = std::mem::replace(&mut self.index, IndexBuilder::new(&self.header, 0, keeps)).finish();
-        let encoded = index.encode(content_len, self.written, &self.sections);
-        if encoded.is_none() && !self.sections.is_empty() {
-            // Pages can be read without an index, sections cannot.
-            return Err(Error::Misuse("the index would be longer than 4 GiB; sections need an index".to_owned()));
+        self.write(&end)
+    }
+
+    /// Writes the seek table, unless the archive has more frames than readers of it take.
+    fn write_seek_table(&mut self, index: &BuiltIndex, index_len: usize) -> Result<()> {
+        let index_entry = u32::try_from(index_len).ok().filter(|len| *len > 0);
+        let index_entry = index_entry.map(|compressed_len| SeekEntry { compressed_len, content_len: 0 });
+        let frames = index.seek_table.as_ref().map_or(0, |table| table.frames()) + u64::from(index_entry.is_some());
+        let Some((head, frames)) = seek_table::head(frames).zip(u32::try_from(frames).ok()) else { return Ok(()) };
+        let mut bytes = head.to_vec();
+        for entry in index.seek_entries(self.content_len).chain(index_entry) {
+            bytes.extend(entry.encode());
+            if bytes.len() >= SEEK_BYTES_AT_ONCE {
+                self.write(&bytes)?;
+                bytes.clear();
+            }
         }
-        let encoded = encoded.unwrap_or_default();
-        self.write(&encoded)?;
-        self.out.flush().map_err(Error::Write)?;
-        let summary =
-            Summary { pages: index.counts, content_len, archive_len: self.written, index_len: encoded.len() as u64 };
-        Ok((self.out, summary))
+        bytes.extend(seek_table::footer(frames));
+        self.write(&bytes)
     }
 
     /// Counts content before it is written.
@@ -379,7 +393,7 @@ impl<W: Write> ArchiveWriter<W> {
             return Err(Error::Misuse("nothing can follow a page that is shorter".to_owned()));
         }
         let content_len = self.content_len.saturating_add(len);
-        if let Some(announced) = self.header.content_size.filter(|announced| *announced < content_len) {
+        if let Some(announced) = self.announced_len.filter(|announced| *announced < content_len) {
             return Err(Error::Misuse(format!(
                 "{announced} bytes of content were announced, but {content_len} written"
             )));
@@ -398,56 +412,5 @@ impl<W: Write> ArchiveWriter<W> {
 impl<W: Write> std::fmt::Debug for ArchiveWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ArchiveWriter({} bytes of content in {} so far)", self.content_len, self.written)
-    }
-}
-
-impl Block {
-    /// Writes the block to `place`, which has its length.
-    fn put(self, batch: &CompressedBatch, checksummed: bool, place: &mut [u8]) {
-        let word;
-        let (flag, bytes, checksum) = match self.source {
-            Source::Zeros(pages) => {
-                let zeros = zero_block(usize::from(pages));
-                (0, &zeros.bytes[..], Some(zeros.checksum))
-            }
-            Source::Page(number) => {
-                let page = batch.get(number).expect("the block was planned from this batch");
-                match page.kind() {
-                    PageKind::SameFilled => {
-                        word = word_block(page.bytes().try_into().expect("such a page is held as its word"));
-                        (0, &word[..], None)
-                    }
-                    PageKind::Lz4 => (0, page.bytes(), None),
-                    PageKind::Raw | PageKind::Zstd => (RAW_BLOCK, page.bytes(), None),
-                }
-            }
-        };
-        let size = u32::try_from(bytes.len()).expect("a block is short") | flag;
-        let (head, rest) = place.split_at_mut(4);
-        let (body, tail) = rest.split_at_mut(bytes.len());
-        head.copy_from_slice(&size.to_le_bytes());
-        body.copy_from_slice(bytes);
-        if checksummed {
-            tail.copy_from_slice(&checksum.unwrap_or_else(|| xxh32(bytes)).to_le_bytes());
-        }
-    }
-}
-
-/// Appends the block of a run of zero pages.
-fn put_zeros(pages: u16, checksummed: bool, out: &mut Vec<u8>) {
-    let zeros = zero_block(usize::from(pages));
-    out.extend(u32::try_from(zeros.bytes.len()).expect("a block is short").to_le_bytes());
-    out.extend_from_slice(&zeros.bytes);
-    if checksummed {
-        out.extend(zeros.checksum.to_le_bytes());
-    }
-}
-
-/// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
-fn is_zero(page: PageData<'_>) -> bool {
-    match page.kind() {
-        PageKind::SameFilled => page.bytes().iter().all(|byte| *byte == 0),
-        PageKind::Lz4 => zero_pages_of(page.bytes()) == Some(1),
-        PageKind::Raw | PageKind::Zstd => false,
     }
 }

@@ -6,8 +6,11 @@ mod support;
 use std::io::Cursor;
 
 use proptest::prelude::*;
-use support::{archive_of, mixed_content, plain_archive_of, read_good, read_pages, read_stream};
-use trueno_test_pages::{corpus, edge, frames, oracle};
+use support::{
+    FORMATS, archive_of, mixed_content, plain_archive_in, plain_archive_of, read_by_c_library, read_good, read_pages,
+    read_stream,
+};
+use trueno_test_pages::{corpus, edge, oracle};
 use trueno_zram_archive::{
     ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, IndexVerdict,
     WriteOptions,
@@ -27,8 +30,8 @@ fn assert_reads_everywhere(content: &[u8], options: WriteOptions, batch_pages: u
     let pages = content.len().div_ceil(PAGE_SIZE) as u64;
     assert_eq!(summary.pages.pages(), pages);
     assert!(read_pages(&archive, 0..pages).unwrap().as_deref() == Some(content), "by the index");
-    let foreign = frames::decompress(&archive);
-    assert!(foreign.as_deref() == Some(content), "by C lz4");
+    let foreign = read_by_c_library(options.format, &archive);
+    assert!(foreign.as_deref() == Some(content), "by the C library");
 }
 
 #[test]
@@ -36,16 +39,20 @@ fn every_length_around_page_boundaries() {
     let content = mixed_content(1, 40 * PAGE_SIZE);
     let around = |pages: usize| (pages * PAGE_SIZE).saturating_sub(20)..=pages * PAGE_SIZE + 20;
     for len in [0, 1, 2, 3, 16, 17, 32].into_iter().flat_map(around) {
-        let options = WriteOptions { content_len: (len % 2 == 0).then_some(len as u64), ..WriteOptions::default() };
-        assert_reads_everywhere(&content[..len], options, 7);
+        for format in FORMATS {
+            let content_len = (len % 2 == 0).then_some(len as u64);
+            let options = WriteOptions { format, content_len, ..WriteOptions::default() };
+            assert_reads_everywhere(&content[..len], options, 7);
+        }
     }
 }
 
 #[test]
 fn all_options_and_batch_sizes() {
     let content = mixed_content(2, 3_000_000);
-    for bits in 0..8 {
+    for bits in 0..16 {
         let options = WriteOptions {
+            format: FORMATS[bits >> 3],
             content_len: (bits & 1 != 0).then_some(content.len() as u64),
             block_checksums: bits & 2 != 0,
             content_checksum: bits & 4 != 0,
@@ -60,7 +67,9 @@ fn all_options_and_batch_sizes() {
 fn real_and_edge_pages() {
     let mut content: Vec<u8> = corpus::all_pages().flatten().copied().collect();
     edge::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
-    assert_reads_everywhere(&content, WriteOptions::default(), 1024);
+    for format in FORMATS {
+        assert_reads_everywhere(&content, WriteOptions { format, ..WriteOptions::default() }, 1024);
+    }
 }
 
 #[test]
@@ -276,9 +285,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_content_in_any_batches(seed: u64, len in 0usize..600_000, batch_pages in 1usize..200, bits in 0u8..8) {
+    fn any_content_in_any_batches(seed: u64, len in 0usize..600_000, batch_pages in 1usize..200, bits in 0u8..16) {
         let content = mixed_content(seed, len);
         let options = WriteOptions {
+            format: FORMATS[usize::from(bits >> 3)],
             content_len: (bits & 1 != 0).then_some(len as u64),
             block_checksums: bits & 2 != 0,
             content_checksum: bits & 4 != 0,
@@ -289,7 +299,7 @@ proptest! {
     #[test]
     fn any_page_range(seed: u64, a in 0u64..3000, b in 0u64..3000) {
         let content = mixed_content(seed % 4, 3000 * PAGE_SIZE - 77);
-        let archive = plain_archive_of(&content);
+        let archive = plain_archive_in(FORMATS[usize::from(seed % 8 > 3)], &content);
         let (start, end) = (a.min(b), a.max(b));
         let bytes = |page: u64| (usize::try_from(page).unwrap() * PAGE_SIZE).min(content.len());
         let read = read_pages(&archive, start..end).unwrap().unwrap();
@@ -299,7 +309,7 @@ proptest! {
     #[test]
     fn any_batch_size_of_the_reader(batch_bytes in 1usize..400_000) {
         let content = mixed_content(9, 1_000_000);
-        let archive = plain_archive_of(&content);
+        let archive = plain_archive_in(FORMATS[batch_bytes % 2], &content);
         let (read, summary) = read_stream(&archive, batch_bytes);
         prop_assert!(read == content);
         prop_assert_eq!(summary.unwrap().index, IndexVerdict::Agrees);

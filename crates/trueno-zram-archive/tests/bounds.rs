@@ -7,7 +7,9 @@ use std::io::{Cursor, Read, Seek, SeekFrom};
 
 use support::{archive_of, mixed_content, plain_archive_of, read_good, read_stream};
 use trueno_test_pages::frames;
-use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, Error, FrameReader, WriteOptions};
+use trueno_zram_archive::{
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, Error, Format, FrameReader, WriteOptions,
+};
 use trueno_zram_core::PAGE_SIZE;
 
 fn xxh32(bytes: &[u8]) -> [u8; 4] {
@@ -106,7 +108,7 @@ fn a_block_that_ends_in_a_match_is_refused_as_by_c_lz4() {
 #[test]
 fn frames_without_a_content_checksum_have_no_full_blocks() {
     for (content_checksum, block_checksums) in [(true, true), (false, true), (false, false)] {
-        let options = WriteOptions { content_len: None, block_checksums, content_checksum };
+        let options = WriteOptions { format: Format::Lz4, content_len: None, block_checksums, content_checksum };
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         let mut hash = ContentHash::new();
         archive.write_zero_pages(300).unwrap();

@@ -8,7 +8,7 @@ use std::io::Cursor;
 use support::{archive_of, mixed_content, plain_archive_of, read_pages, read_stream};
 use trueno_test_pages::frames;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentHash, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentHash, Format, IndexVerdict, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Some 5 KB with blocks of every kind: zeros, a word, LZ4, raw and a tail.
@@ -71,7 +71,8 @@ fn every_byte_damaged() {
 #[test]
 fn every_byte_damaged_without_checksums() {
     let content = small_content();
-    let options = WriteOptions { content_len: None, block_checksums: false, content_checksum: false };
+    let options =
+        WriteOptions { format: Format::Lz4, content_len: None, block_checksums: false, content_checksum: false };
     let (archive, summary) = archive_of(&content, options, 100);
     for at in 0..archive.len() {
         for change in [0x01, 0x80, 0xff] {

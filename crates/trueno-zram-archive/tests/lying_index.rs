@@ -6,9 +6,9 @@ mod support;
 use std::io::Cursor;
 
 use support::forge::Forged;
-use support::{append, archive_of, mixed_content, read_pages, read_stream};
+use support::{FORMATS, append, archive_of, mixed_content, read_pages, read_stream};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, Format, IndexVerdict, SharedReader, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Reads one page by the index, without proof of where its group starts.
@@ -20,6 +20,14 @@ fn read_unproven(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(Some(content))
 }
 
+/// Reads one page with the index in memory.
+fn read_shared(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
+    let Some(archive) = SharedReader::open(archive)? else { return Ok(None) };
+    let mut content = [0; PAGE_SIZE];
+    let len = archive.read_page_at(page, &mut content)?;
+    Ok(Some(content[..len].to_vec()))
+}
+
 /// Reads some pages by the index, and compares them with the stream's.
 fn assert_no_other_page(archive: &[u8], pages: u64, wanted: &mut dyn FnMut() -> u64, what: &str) -> (usize, usize) {
     let (content, result) = read_stream(archive, 1 << 20);
@@ -27,7 +35,12 @@ fn assert_no_other_page(archive: &[u8], pages: u64, wanted: &mut dyn FnMut() -> 
     let (mut equal, mut refused) = (0, 0);
     for _ in 0..6 {
         let page = wanted() % pages;
-        match read_pages(archive, page..page + 1) {
+        let read = read_pages(archive, page..page + 1);
+        assert!(
+            read_shared(archive, page).ok().flatten() == read.as_ref().ok().cloned().flatten(),
+            "{what}: page {page}"
+        );
+        match read {
             Ok(Some(read)) => {
                 let start = usize::try_from(page).unwrap() * PAGE_SIZE;
                 let there = content.get(start..content.len().min(start + PAGE_SIZE));
@@ -49,8 +62,9 @@ fn assert_no_other_page(archive: &[u8], pages: u64, wanted: &mut dyn FnMut() -> 
 fn archives() -> Vec<Vec<u8>> {
     let mut archives = Vec::new();
     for (seed, pages) in [(1, 40), (2, 300), (3, 1500), (4, 2600)] {
-        for bits in 0..4 {
+        for bits in 0..8 {
             let options = WriteOptions {
+                format: FORMATS[bits >> 2],
                 content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
                 block_checksums: bits & 2 != 0,
                 content_checksum: false,
@@ -94,13 +108,18 @@ fn no_forged_archive_gives_another_page() {
 fn the_walk_limit_is_what_proves_positions() {
     let pages: Vec<u8> =
         (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
-    let archive = archive_of(&pages, options, 500).0;
-    let mut forged = Forged::parse(&archive);
+    for format in FORMATS {
+        let options = WriteOptions { format, content_checksum: false, ..WriteOptions::default() };
+        assert_limit_proves(&pages, &archive_of(&pages, options, 500).0);
+    }
+}
+
+fn assert_limit_proves(pages: &[u8], archive: &[u8]) {
+    let mut forged = Forged::parse(archive);
     assert!(forged.move_boundary(&mut |_| 900), "the second and third group start a block late");
     let lying = forged.build();
     let wanted = &pages[1500 * PAGE_SIZE..1501 * PAGE_SIZE];
-    assert!(read_unproven(&archive, 1500).unwrap().unwrap() == wanted);
+    assert!(read_unproven(archive, 1500).unwrap().unwrap() == wanted);
     assert!(read_unproven(&lying, 1500).unwrap().unwrap() != wanted, "nothing in the group itself is wrong");
     assert!(matches!(read_pages(&lying, 1500..1501), Err(Error::Index(_))));
     let (content, summary) = read_stream(&lying, 1 << 20);
@@ -109,7 +128,8 @@ fn the_walk_limit_is_what_proves_positions() {
 
 #[test]
 fn rejects_a_frame_that_goes_on_behind_the_last_block() {
-    let options = WriteOptions { content_len: None, block_checksums: false, content_checksum: false };
+    let options =
+        WriteOptions { format: Format::Lz4, content_len: None, block_checksums: false, content_checksum: false };
     let mut archive = archive_of(&mixed_content(5, 40 * PAGE_SIZE + 100), options, 500).0;
     assert!(read_pages(&archive, 40..41).unwrap().is_some());
     let footer = archive.len() - 80;

@@ -5,11 +5,12 @@ mod support;
 
 use std::io::Cursor;
 
-use support::{append, archive_of, mixed_content};
+use support::{FORMATS, append, archive_of, mixed_content};
 use trueno_test_pages::frames::{self, Shape};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, FrameReader, SalvageReader, WriteOptions,
+    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, SalvageReader,
+    WriteOptions,
 };
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
@@ -51,10 +52,12 @@ fn blocks(archive: &[u8]) -> Vec<BlockPlace> {
 #[test]
 fn nothing_is_lost_of_a_whole_file() {
     let content = mixed_content(1, 3000 * PAGE_SIZE + 77);
-    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
-    assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
-    let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
-    assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
+    for format in FORMATS {
+        let (archive, summary) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
+        assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
+        let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
+        assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
+    }
     for shape in frames::shapes().into_iter().step_by(7) {
         assert_eq!(salvage(&frames::compress(&content, &shape)), (content.clone(), Vec::new(), false), "{shape:?}");
     }
@@ -63,13 +66,19 @@ fn nothing_is_lost_of_a_whole_file() {
 /// Damage to any part of a block, its header included, loses that block's pages and no others.
 #[test]
 fn a_damaged_block_loses_its_own_pages() {
+    for format in FORMATS {
+        assert_own_pages_lost(format);
+    }
+}
+
+fn assert_own_pages_lost(format: Format) {
     let content = mixed_content(2, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, _) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
     let blocks = blocks(&archive);
     let mut random = Generator::new(3);
     for round in 0..150 {
         let block = blocks[random.below(blocks.len())];
-        let part = random.below(8 + block.len_bytes as usize);
+        let part = random.below(if format == Format::Lz4 { 8 } else { 0 } + block.len_bytes as usize);
         let mut damaged = archive.clone();
         damaged[usize::try_from(block.offset).unwrap() + part] ^= 1 << random.below(8);
         let (restored, damage, indexed) = salvage(&damaged);
@@ -78,7 +87,7 @@ fn a_damaged_block_loses_its_own_pages() {
         let [damage] = &damage[..] else { panic!("round {round}: {damage:?}") };
         assert_eq!(damage.pages(), block.first_page..block.first_page + block.pages, "round {round}, byte {part}");
         assert_eq!(damage.at, block.offset);
-        assert_eq!(damage.kind == DamageKind::Header, part < 4);
+        assert!(format == Format::Zstd || (damage.kind == DamageKind::Header) == (part < 4));
     }
 }
 
@@ -102,8 +111,14 @@ fn a_hole_in_the_file_loses_the_blocks_in_it() {
 /// If a group's entries are lost, its blocks are found by their size words.
 #[test]
 fn damaged_entries_lose_nothing() {
+    for format in FORMATS {
+        assert_found_without_entries(format);
+    }
+}
+
+fn assert_found_without_entries(format: Format) {
     let content = mixed_content(5, 2500 * PAGE_SIZE + 77);
-    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, summary) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
     let entries_at = archive.len() - usize::try_from(summary.index_len).unwrap() + 16;
     let mut damaged = archive.clone();
     damaged[entries_at + 100] ^= 1;
@@ -111,7 +126,7 @@ fn damaged_entries_lose_nothing() {
     assert_eq!(salvage(&damaged), (content.clone(), Vec::new(), true));
     // With damaged blocks besides.
     let block = blocks(&archive)[300];
-    damaged[usize::try_from(block.offset).unwrap() + 5] ^= 1;
+    damaged[usize::try_from(block.offset).unwrap() + if format == Format::Lz4 { 5 } else { 11 }] ^= 1;
     let (restored, damage, _) = salvage(&damaged);
     assert_as_listed(&restored, &content, &damage, "entries and a block");
     assert_eq!(damage.len(), 1);
@@ -252,6 +267,7 @@ fn foreign_frames() {
 fn all_options(content: &[u8]) -> impl Iterator<Item = WriteOptions> {
     let len_bytes = content.len() as u64;
     (0..8).map(move |bits| WriteOptions {
+        format: Format::Lz4,
         content_len: (bits & 4 != 0).then_some(len_bytes),
         block_checksums: bits & 1 != 0,
         content_checksum: bits & 2 != 0,

@@ -7,20 +7,31 @@ use std::io::Cursor;
 
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, ReadSummary, Summary,
-    WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadSummary,
+    Summary, WriteOptions,
 };
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
+
+pub(crate) const FORMATS: [Format; 2] = [Format::Lz4, Format::Zstd];
 
 /// An archive of `content`, made in batches of `batch_pages`.
 pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usize) -> (Vec<u8>, Summary) {
-    let mut compressor = CpuBatchCompressor::default();
+    let algorithm = match options.format {
+        Format::Lz4 => Algorithm::Lz4,
+        Format::Zstd => Algorithm::Zstd { level: 3 },
+    };
+    let mut compressor = CpuBatchCompressor::new(algorithm).unwrap();
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let mut hash = ContentHash::new();
     hash.update(content);
     let (pages, tail) = content.as_chunks::<PAGE_SIZE>();
-    for pages in pages.chunks(batch_pages) {
-        archive.write_batch(&compressor.compress(pages).unwrap()).unwrap();
+    for (number, pages) in pages.chunks(batch_pages).enumerate() {
+        let batch = compressor.compress(pages).unwrap();
+        // With the pages or without them, the bytes are the same.
+        match number % 4 {
+            0 => archive.write_batch(&batch).unwrap(),
+            _ => archive.write_batch_of(&batch, pages).unwrap(),
+        }
     }
     archive.write_tail(tail).unwrap();
     archive.add_section("note", b"of a test").unwrap();
@@ -29,8 +40,21 @@ pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usi
 
 /// Like `archive_of`, with default options and the length announced.
 pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    plain_archive_in(Format::Lz4, content)
+}
+
+/// Like `plain_archive_of`, in either format.
+pub(crate) fn plain_archive_in(format: Format, content: &[u8]) -> Vec<u8> {
+    let options = WriteOptions { format, content_len: Some(content.len() as u64), ..WriteOptions::default() };
     archive_of(content, options, 1000).0
+}
+
+/// The content by the C library of the format; `None` if it refuses the file.
+pub(crate) fn read_by_c_library(format: Format, archive: &[u8]) -> Option<Vec<u8>> {
+    match format {
+        Format::Lz4 => trueno_test_pages::frames::decompress(archive),
+        Format::Zstd => zstd::decode_all(archive).ok(),
+    }
 }
 
 pub(crate) fn append(content: &mut Vec<u8>, batch: &ContentBatch) {

@@ -59,6 +59,7 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         content_len: input.len_bytes,
         block_checksums: !args.no_block_checksums,
         content_checksum: !args.no_content_checksum,
+        ..WriteOptions::default()
     };
     let progress = Progress::start(global, &name, input.len_bytes);
     let Compressed { out, summary, .. } =

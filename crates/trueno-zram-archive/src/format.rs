@@ -1,0 +1,150 @@
+//! The two formats of archives, and what differs between them: the lengths of blocks, runs and ends.
+
+use trueno_zram_core::PageKind;
+
+use crate::constant::{self, RUN_PAGES, WORD_BLOCK};
+use crate::entry::PageEntry;
+use crate::header::Header;
+use crate::index::GROUP_PAGES;
+use crate::zstd::{constant as zstd_constant, frame};
+
+/// The standard format that an archive is a file of.
+///
+/// ```
+/// use trueno_zram_archive::Format;
+/// assert_eq!(Format::default(), Format::Lz4);
+/// assert_eq!(Format::Zstd.extension(), "zst");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// One LZ4 frame, with a block per page.
+    #[default]
+    Lz4,
+    /// Zstandard frames, one per page, with the seek table of Zstandard's seekable format.
+    Zstd,
+}
+
+impl Format {
+    /// Returns the usual ending of file names, without the dot.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::Format::Lz4.extension(), "lz4");
+    /// ```
+    #[must_use]
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Lz4 => "lz4",
+            Self::Zstd => "zst",
+        }
+    }
+
+    /// Returns the kind of a page that was compressed.
+    pub(crate) fn packed_kind(self) -> PageKind {
+        match self {
+            Self::Lz4 => PageKind::Lz4,
+            Self::Zstd => PageKind::Zstd,
+        }
+    }
+
+    /// Returns the most zero pages in one block. Runs end at page numbers that are multiples of this.
+    pub(crate) fn run_pages(self) -> usize {
+        match self {
+            Self::Lz4 => RUN_PAGES,
+            // A whole group: 138 bytes for 4 MiB, and readers find every group at the start of a frame.
+            Self::Zstd => GROUP_PAGES,
+        }
+    }
+
+    /// Returns the version of the index, which tells the formats apart.
+    pub(crate) fn index_version(self) -> u32 {
+        match self {
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+}
+
+/// The layout of an archive's pages. In Zstandard archives, a *block* is a whole frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// Blocks of one frame with this header.
+    Lz4(Header),
+    /// A frame per page or run of zeros.
+    Zstd {
+        /// All frames have the checksum of their content.
+        checksums: bool,
+    },
+}
+
+impl Layout {
+    pub(crate) fn format(&self) -> Format {
+        match self {
+            Self::Lz4(_) => Format::Lz4,
+            Self::Zstd { .. } => Format::Zstd,
+        }
+    }
+
+    /// Returns whether every block has a checksum.
+    pub(crate) fn block_checksums(&self) -> bool {
+        match self {
+            Self::Lz4(header) => header.block_checksums,
+            Self::Zstd { checksums } => *checksums,
+        }
+    }
+
+    /// Returns whether there is a checksum of the whole content.
+    pub(crate) fn content_checksum(&self) -> bool {
+        matches!(self, Self::Lz4(Header { content_checksum: true, .. }))
+    }
+
+    /// Returns the length of the content that the data's start announces.
+    pub(crate) fn content_size(&self) -> Option<u64> {
+        match self {
+            Self::Lz4(header) => header.content_size,
+            Self::Zstd { .. } => None,
+        }
+    }
+
+    /// Returns the bytes of a block that its length does not count.
+    pub(crate) fn overhead(&self) -> usize {
+        match self {
+            Self::Lz4(header) => 4 + header.block_checksum_len(),
+            Self::Zstd { .. } => 0,
+        }
+    }
+
+    /// Returns the number of bytes between the last block and the index.
+    pub(crate) fn end_len(&self) -> u64 {
+        match self {
+            Self::Lz4(header) => header.end_len(),
+            Self::Zstd { .. } => 0,
+        }
+    }
+
+    /// Returns the length of the block that starts with this page, without [`overhead`](Self::overhead); `None` if no
+    /// block starts there.
+    pub(crate) fn block_len(&self, entry: PageEntry) -> Option<usize> {
+        match (self, entry) {
+            (_, PageEntry::Continues) => None,
+            (_, PageEntry::Packed(len)) => Some(usize::from(len)),
+            (Self::Lz4(_), PageEntry::Zeros(pages)) => Some(constant::zero_block(usize::from(pages)).bytes.len()),
+            (Self::Lz4(_), PageEntry::Word) => Some(WORD_BLOCK),
+            (Self::Lz4(_), PageEntry::Raw(len)) => Some(usize::from(len)),
+            (Self::Zstd { checksums }, PageEntry::Zeros(pages)) => {
+                Some(zstd_constant::zero_frame_len(usize::from(pages), *checksums))
+            }
+            (Self::Zstd { checksums }, PageEntry::Word) => Some(zstd_constant::word_frame_len(*checksums)),
+            (Self::Zstd { checksums }, PageEntry::Raw(len)) => Some(frame::raw_frame_len(usize::from(len), *checksums)),
+        }
+    }
+
+    /// Returns the least length of a group, the last one excepted.
+    pub(crate) fn min_group_len(&self) -> u64 {
+        match self {
+            // 64 runs of 16 zero pages.
+            Self::Lz4(_) => 64 * 270,
+            // One run of zeros.
+            Self::Zstd { .. } => zstd_constant::zero_frame_len(GROUP_PAGES, false) as u64,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The index of one group in memory: two bytes per page, and a sum every 64 pages.
+
+use crate::blocks::BlockPlace;
+use crate::entry::PageEntry;
+use crate::format::Layout;
+use crate::index::{ENTRY_LEN, GROUP_PAGES};
+
+use trueno_zram_core::{PAGE_SIZE, PageKind};
+
+/// Pages between two sums.
+const SUM_PAGES: usize = 64;
+
+/// The pages of a group whose blocks were all compared with the index.
+#[derive(Debug)]
+pub(crate) struct ResidentGroup {
+    /// Entries as in the file. None for a group of zeros.
+    entries: Box<[[u8; ENTRY_LEN]]>,
+    /// Offset of the first block at or behind every 64th page, from the group's first block.
+    sums: [u32; GROUP_PAGES / SUM_PAGES],
+}
+
+/// Where a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Located {
+    Zero,
+    /// In a block of its own, this far from the group's first block.
+    Block {
+        offset: u64,
+        entry: PageEntry,
+    },
+}
+
+impl ResidentGroup {
+    /// Keeps what is known of a group: its blocks in order.
+    pub(crate) fn new(places: &[BlockPlace], layout: &Layout, content_len: u64) -> Self {
+        if places.iter().all(|place| place.zero) {
+            return Self { entries: Box::default(), sums: [0; GROUP_PAGES / SUM_PAGES] };
+        }
+        let (mut entries, mut sums, mut at) = (Vec::with_capacity(GROUP_PAGES), [0; GROUP_PAGES / SUM_PAGES], 0u32);
+        for place in places {
+            let entry = entry_of(place, content_len);
+            for page in 0..place.pages {
+                if entries.len() % SUM_PAGES == 0 {
+                    sums[entries.len() / SUM_PAGES] = at;
+                }
+                let (entry, len) = match page {
+                    0 => (entry, layout.stored_len(entry)),
+                    _ => (PageEntry::Continues, 0),
+                };
+                entries.push(entry.encode());
+                at += u32::try_from(len).expect("a group has some 4 MiB");
+            }
+        }
+        Self { entries: entries.into(), sums }
+    }
+
+    /// Finds a page by its number in the group.
+    pub(crate) fn locate(&self, page: usize, layout: &Layout) -> Located {
+        let entry = |page: usize| {
+            let entry = self.entries.get(page).and_then(|entry| PageEntry::decode(*entry, layout.format()));
+            entry.unwrap_or(PageEntry::Continues)
+        };
+        match entry(page) {
+            PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
+            own => {
+                let sum = page / SUM_PAGES;
+                let before: usize = (sum * SUM_PAGES..page)
+                    .map(|page| layout.block_len(entry(page)).map_or(0, |len| layout.overhead() + len))
+                    .sum();
+                Located::Block { offset: u64::from(self.sums[sum]) + before as u64, entry: own }
+            }
+        }
+    }
+
+    /// Returns the memory that the group takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.entries.len() * ENTRY_LEN
+    }
+}
+
+/// Returns the entry of a block that is what the index says.
+fn entry_of(place: &BlockPlace, content_len: u64) -> PageEntry {
+    let short = |len: u64| u16::try_from(len).expect("a place was made of an entry");
+    match place.kind {
+        PageKind::SameFilled if place.zero => PageEntry::Zeros(short(place.pages)),
+        PageKind::SameFilled => PageEntry::Word,
+        PageKind::Lz4 | PageKind::Zstd => PageEntry::Packed(short(u64::from(place.len_bytes))),
+        PageKind::Raw => {
+            PageEntry::Raw(short((content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64)))
+        }
+    }
+}

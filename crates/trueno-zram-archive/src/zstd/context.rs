@@ -1,0 +1,47 @@
+//! Contexts of libzstd for whole frames in memory.
+
+use std::sync::{Mutex, PoisonError};
+
+use trueno_zram_core::{Error, PAGE_SIZE, Page, Result};
+use zstd::bulk::Decompressor;
+
+/// Contexts that no thread uses: as many as were in use at the same time. One takes 160 KB and some microseconds to make.
+static IDLE: Mutex<Vec<Decompressor<'static>>> = Mutex::new(Vec::new());
+
+/// A context on loan, which goes back when it is dropped.
+pub(crate) struct Context(Option<Decompressor<'static>>);
+
+impl Context {
+    /// Takes an idle context, or makes one.
+    pub(crate) fn lend() -> Result<Self> {
+        let idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        match idle {
+            Some(idle) => Ok(Self(Some(idle))),
+            None => Decompressor::new()
+                .map(|made| Self(Some(made)))
+                .map_err(|error| Error::ZstdFailed { reason: error.to_string() }),
+        }
+    }
+
+    /// Decodes a frame to the start of `out`; returns the length of its content.
+    pub(crate) fn decode(&mut self, frame: &[u8], out: &mut [u8]) -> Result<usize> {
+        let context = self.0.as_mut().expect("present until it is dropped");
+        context.decompress_to_buffer(frame, out).map_err(|error| Error::CorruptZstd { reason: error.to_string() })
+    }
+
+    /// Decodes a frame of exactly one page.
+    pub(crate) fn decode_page(&mut self, frame: &[u8], page: &mut Page) -> Result<()> {
+        match self.decode(frame, page)? {
+            PAGE_SIZE => Ok(()),
+            len_bytes => Err(Error::ZstdFrameLength { len_bytes }),
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(context) = self.0.take() {
+            IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        }
+    }
+}

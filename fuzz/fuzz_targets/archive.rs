@@ -8,7 +8,8 @@ use std::sync::{LazyLock, Mutex};
 use libfuzzer_sys::fuzz_target;
 use trueno_test_pages::frames;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, IndexVerdict, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Format, FrameReader, IndexVerdict,
+    WriteOptions,
 };
 use trueno_zram_core::CpuBatchCompressor;
 use trueno_zram_fuzz::{damage, page_from};
@@ -109,7 +110,12 @@ fn frame_of_blocks(mode: u8, data: &[u8]) -> Vec<u8> {
 
 /// An archive of a few pages and a tail.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { content_len: None, block_checksums: mode & 4 != 0, content_checksum: mode & 8 != 0 };
+    let options = WriteOptions {
+        format: Format::Lz4,
+        content_len: None,
+        block_checksums: mode & 4 != 0,
+        content_checksum: mode & 8 != 0,
+    };
     let (pages, tail) =
         ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);
     let write = || {

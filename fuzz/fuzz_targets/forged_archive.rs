@@ -7,9 +7,10 @@ use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, FrameReader, IndexVerdict, SalvageReader, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, IndexVerdict, SalvageReader,
+    SharedReader, WriteOptions,
 };
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
 use trueno_zram_fuzz::page_from;
 
 #[path = "../../crates/trueno-zram-archive/tests/support/forge.rs"]
@@ -18,8 +19,10 @@ mod forge;
 
 use forge::Forged;
 
-/// Made once: it has threads of its own.
-static COMPRESSOR: LazyLock<Mutex<CpuBatchCompressor>> = LazyLock::new(Mutex::default);
+/// Made once: they have threads of their own.
+static LZ4: LazyLock<Mutex<CpuBatchCompressor>> = LazyLock::new(Mutex::default);
+static ZSTD: LazyLock<Mutex<CpuBatchCompressor>> =
+    LazyLock::new(|| Mutex::new(CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).expect("a level of Zstandard")));
 
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, data)) = data.split_first() else { return };
@@ -72,7 +75,19 @@ fn read_stream(bytes: &[u8]) -> (Vec<u8>, Option<IndexVerdict>) {
     }
 }
 
+/// One page by the index; both readers must agree on it.
 fn read_page(bytes: &[u8], page: u64, walk_limit: u64) -> Option<Vec<u8>> {
+    let read = read_range(bytes, page, walk_limit);
+    let shared = || {
+        let (archive, mut content) = (SharedReader::open(bytes).ok()??.walk_limit(walk_limit), [0; PAGE_SIZE]);
+        let len = archive.read_page_at(page, &mut content).ok()?;
+        Some(content[..len].to_vec())
+    };
+    assert!(shared() == read, "the readers disagree on page {page}");
+    read
+}
+
+fn read_range(bytes: &[u8], page: u64, walk_limit: u64) -> Option<Vec<u8>> {
     let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??.walk_limit(walk_limit);
     let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     archive.read_pages(page..page + 1).ok()?.read_batch(&mut batch).ok()?;
@@ -91,7 +106,8 @@ fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
 
 /// An archive of pages of every form; of two groups if the mode says so.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { content_len: None, block_checksums: mode & 1 != 0, content_checksum: false };
+    let (format, compressor) = if mode & 4 == 0 { (Format::Lz4, &LZ4) } else { (Format::Zstd, &ZSTD) };
+    let options = WriteOptions { format, content_len: None, block_checksums: mode & 1 != 0, content_checksum: false };
     let noise: [u8; PAGE_SIZE] =
         std::array::from_fn(|i| ((i * i * 31) >> 3).to_le_bytes()[0] ^ (i >> 4).to_le_bytes()[0]);
     let half = page_from(&data[data.len() / 2..]);
@@ -99,7 +115,7 @@ fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
     let rounds = if mode & 2 == 0 { 2 } else { 150 };
     let write = || {
         let mut archive = ArchiveWriter::new(Vec::new(), options)?;
-        let compressed = COMPRESSOR.lock().expect("one thread").compress(&pages).expect("LZ4 does not fail");
+        let compressed = compressor.lock().expect("one thread").compress(&pages).expect("there is memory");
         for round in 0..rounds {
             archive.write_batch(&compressed)?;
             if round % 16 == 0 {

@@ -274,7 +274,8 @@ fn files_of_other_encoders() {
     for level in [-5, 1, 3, 9, 19] {
         for (checksum, size, window_log) in [(true, true, 10), (false, false, 20), (true, false, 27), (false, true, 23)]
         {
-            for len in [0, 1, 4095, 4096, 4097, 200_000, content.len()] {
+            let whole = if level < 9 || window_log == 27 { content.len() } else { 300_000 };
+            for len in [0, 1, 4095, 4096, 4097, 200_000, whole] {
                 let mut encoder = zstd::stream::Encoder::new(Vec::new(), level).unwrap();
                 encoder.include_checksum(checksum).unwrap();
                 encoder.window_log(window_log).unwrap();
@@ -289,9 +290,6 @@ fn files_of_other_encoders() {
                 assert_eq!((summary.frames, summary.index), (1, IndexVerdict::Absent));
                 assert_eq!(summary.input_len, file.len() as u64);
             }
-        }
-        if level == 19 {
-            break;
         }
     }
 }

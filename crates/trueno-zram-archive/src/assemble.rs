@@ -168,14 +168,6 @@ fn put_frame(
     plain: Option<&Page>,
     place: &mut [u8],
 ) -> Result<()> {
-    let content = || -> Result<Page> {
-        if let Some(plain) = plain {
-            return Ok(*plain);
-        }
-        let mut content = [0; PAGE_SIZE];
-        let decoded = Context::lend().and_then(|mut context| context.decode_page(page.bytes(), &mut content));
-        decoded.map(|()| content).map_err(Error::Decoder)
-    };
     let packed = if page.kind() == PageKind::Zstd { one_block(page.bytes(), PAGE_SIZE) } else { None };
     match (entry, packed) {
         (PageEntry::Word, packed) => {
@@ -189,17 +181,28 @@ fn put_frame(
             let checksum = match packed.checksum {
                 _ if !checksums => None,
                 Some(stored) => Some(stored),
-                None => Some(content_checksum(&content()?)),
+                None => Some(content_checksum(content_of(page, plain, &mut [0; PAGE_SIZE])?)),
             };
             put_packed(PAGE_SIZE, packed.block, checksum, place);
         }
         (_, Some(_)) => {
-            let content = content()?;
-            put_raw(&content, checksums.then(|| content_checksum(&content)), place);
+            let mut buffer = [0; PAGE_SIZE];
+            let content = content_of(page, plain, &mut buffer)?;
+            put_raw(content, checksums.then(|| content_checksum(content)), place);
         }
         (_, None) => put_raw(page.bytes(), checksums.then(|| content_checksum(page.bytes())), place),
     }
     Ok(())
+}
+
+/// Returns the content of a Zstandard page: the plain page, or the page decoded to `buffer`.
+fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut Page) -> Result<&'a Page> {
+    if let Some(plain) = plain {
+        return Ok(plain);
+    }
+    let decoded = Context::lend().and_then(|mut context| context.decode_page(page.bytes(), buffer));
+    decoded.map_err(Error::Decoder)?;
+    Ok(buffer)
 }
 
 /// Assembles planned blocks one behind the other in `place`, which has their length in all, on the rayon pool that it is

@@ -43,7 +43,9 @@ fuzz_target!(|data: &[u8]| {
 fn judge(bytes: &[u8], content_len: u64) {
     let (content, verdict) = read_stream(bytes);
     let shared = SharedReader::open(bytes).ok().flatten().map(|archive| archive.walk_limit(u64::MAX));
-    for page in 0..content_len.div_ceil(PAGE_SIZE as u64).min(1200) {
+    // A reader of its own for each page proves its groups anew, so large archives are sampled.
+    let pages = content_len.div_ceil(PAGE_SIZE as u64).min(1200);
+    for page in (0..pages).step_by(if pages > 100 { 13 } else { 1 }) {
         let start = usize::try_from(page).expect("small") * PAGE_SIZE;
         let read = read_page(bytes, page, u64::MAX);
         let mut one = [0; PAGE_SIZE];

@@ -89,9 +89,7 @@ impl Codec {
     /// ```
     #[must_use]
     pub fn encode(&mut self, page: &Page, out: &mut Page) -> Option<usize> {
-        let block = encode::encode_page(self.token, &mut self.encoder, page)?;
-        out[..block.len()].copy_from_slice(block);
-        Some(block.len())
+        encode::encode_page(self.token, &mut self.encoder, page, out)
     }
 
     /// Decodes a block, which must decode to exactly one page.

@@ -1,9 +1,11 @@
 //! Encoder tests that need no other codec and so run under Miri.
 
 use trueno_test_pages::generate::Generator;
+use trueno_test_pages::{corpus, edge};
 
 use super::compare::{BLOCK, Compare};
-use super::{Scratch, encode_page, is_mostly_words};
+use super::strategy::{Chosen, choose};
+use super::{Scratch, encode_page, reference};
 use crate::cpu::{InstructionSet, Scalar, Token};
 use crate::lz4::decode_simple;
 use crate::page::{PAGE_SIZE, Page};
@@ -17,18 +19,23 @@ fn tokens() -> Vec<Token> {
     InstructionSet::available().into_iter().map(|set| set.token().expect("available")).collect()
 }
 
-/// Encodes the page with every instruction set, from fresh and from used working memory, and checks that they agree.
+/// Encodes the page with every instruction set, from fresh and from used working memory, and checks that they agree with the
+/// slow twin.
 fn encode(used: &mut Scratch, page: &Page) -> Option<Vec<u8>> {
-    let block = encode_page(Token::Scalar(Scalar), &mut Scratch::boxed(), page).map(<[u8]>::to_vec);
+    let expected = reference::encode(page);
+    let mut out = [page[98]; PAGE_SIZE];
     for token in tokens() {
+        let len_bytes = encode_page(token, &mut Scratch::boxed(), page, &mut out);
+        assert!(len_bytes.map(|len_bytes| &out[..len_bytes]) == expected.as_deref(), "{token:?}");
         used.table.fill(u16::from_le_bytes([page[17], page[4001] % 15]));
-        used.output.fill(page[99]);
+        out.fill(page[99]);
         for state in ["filled", "used"] {
-            let again = encode_page(token, used, page).map(<[u8]>::to_vec);
-            assert_eq!(again, block, "{token:?} with {state} working memory");
+            let len_bytes = encode_page(token, used, page, &mut out);
+            let block = len_bytes.map(|len_bytes| &out[..len_bytes]);
+            assert!(block == expected.as_deref(), "{token:?} with {state} working memory");
         }
     }
-    block
+    expected
 }
 
 fn assert_round_trip(used: &mut Scratch, page: &Page) -> Option<usize> {
@@ -48,6 +55,22 @@ fn round_trips_generated_pages_with_any_working_memory() {
 }
 
 #[test]
+fn equals_its_slow_twin_on_corpus_pages() {
+    let mut used = Scratch::boxed();
+    for page in corpus::all_pages().step_by(if cfg!(miri) { 500 } else { 1 }) {
+        assert_round_trip(&mut used, page);
+    }
+}
+
+#[test]
+fn equals_its_slow_twin_on_edge_pages() {
+    let mut used = Scratch::boxed();
+    for edge in edge::all().into_iter().step_by(if cfg!(miri) { 100 } else { 1 }) {
+        assert_round_trip(&mut used, &edge.page);
+    }
+}
+
+#[test]
 fn round_trips_pages_that_end_inside_a_match() {
     let (mut generator, mut used) = (Generator::new(9), Scratch::boxed());
     for run in (0..80).step_by(if cfg!(miri) { 37 } else { 1 }) {
@@ -59,6 +82,29 @@ fn round_trips_pages_that_end_inside_a_match() {
             // Make the block shrink, so that the end is actually encoded.
             page.copy_within(..1500, 1500);
             assert!(assert_round_trip(&mut used, &page).is_some());
+        }
+    }
+}
+
+/// Repeats of the previous offset, of all lengths around the limits of the paths, after one to three literals, in pages of
+/// each strategy.
+#[test]
+fn equals_its_slow_twin_on_repeats() {
+    let (mut generator, mut used) = (Generator::new(12), Scratch::boxed());
+    for length in (5..150).step_by(if cfg!(miri) { 61 } else { 1 }) {
+        for (kind, literals) in [0, 1, 2].into_iter().flat_map(|kind| [1, 2, 3].map(|literals| (kind, literals))) {
+            let mut page = page_of(kind, &mut generator);
+            let mut at = 2048;
+            while at + 12 + literals + length < PAGE_SIZE {
+                // A match at a new offset, literals, and what follows that match's source.
+                let offset = 16 + generator.below(1500);
+                page.copy_within(at - offset..at - offset + 12 + literals + length, at);
+                for literal in &mut page[at + 12..at + 12 + literals] {
+                    *literal ^= 1 + generator.byte() % 255;
+                }
+                at += 12 + literals + length;
+            }
+            assert_round_trip(&mut used, &page);
         }
     }
 }
@@ -101,12 +147,56 @@ fn equal_mask_matches_its_definition() {
     }
 }
 
+/// Returns noise (0), an array of pointers (1), or an array of index entries: a row's place, flags, and a key (2).
+fn page_of(kind: usize, generator: &mut Generator) -> Page {
+    let mut page: Page = std::array::from_fn(|_| generator.byte());
+    for (entry, n) in page.as_chunks_mut::<16>().0.iter_mut().zip(1u16..) {
+        let [low, high] = n.to_le_bytes();
+        match kind {
+            0 => {}
+            1 => *entry = [low & 0xf0, high, entry[2], 7, 8, 9, 0, 0, low, entry[9], 3, 4, 5, 6, 0, 0],
+            _ => *entry = [0, 0, 9, 1, low % 100 + 1, 0, 16, 0, low, high + 1, 0, 0, 0, 0, 0, 0],
+        }
+    }
+    page
+}
+
 #[test]
-fn distinguishes_word_pages_from_text() {
+fn distinguishes_words_records_and_text() {
     let mut words = [0; PAGE_SIZE];
     for (word, n) in words.as_chunks_mut::<8>().0.iter_mut().zip(0u64..) {
         *word = (0x5500_0000_1000 + 48 * n).to_le_bytes();
     }
-    assert!(is_mostly_words(&words));
-    assert!(!is_mostly_words(&[b'x'; PAGE_SIZE]));
+    let mut generator = Generator::new(13);
+    let pages = [
+        (words, Chosen::Heap),
+        (page_of(1, &mut generator), Chosen::Heap),
+        (page_of(2, &mut generator), Chosen::Records),
+        (page_of(0, &mut generator), Chosen::Text),
+        ([b'x'; PAGE_SIZE], Chosen::Text),
+    ];
+    for (page, expected) in pages {
+        assert_eq!(reference::choose(&page), expected);
+        assert_eq!(choose(Scratch::boxed().page.load(Scalar, &page)), expected);
+    }
+}
+
+#[test]
+fn chooses_like_its_slow_twin() {
+    let (mut generator, mut used, mut chosen) = (Generator::new(14), Scratch::boxed(), Vec::new());
+    for _ in 0..cases(20_000) {
+        // Around the thresholds: some entries of each kind.
+        let mut page = page_of(1 + generator.below(2), &mut generator);
+        let noise = page_of(0, &mut generator);
+        for (entry, noise) in page.as_chunks_mut::<64>().0.iter_mut().zip(noise.as_chunks::<64>().0) {
+            if generator.below(10) < 4 {
+                *entry = *noise;
+            }
+        }
+        let choice = choose(used.page.load(Scalar, &page));
+        assert_eq!(choice, reference::choose(&page));
+        chosen.push(choice);
+    }
+    let kinds = [Chosen::Heap, Chosen::Records, Chosen::Text];
+    assert!(cfg!(miri) || kinds.iter().all(|kind| chosen.contains(kind)), "the test pages are of every kind");
 }

@@ -1,0 +1,71 @@
+//! The three ways to search a page, and the choice between them.
+
+use super::sketch::Sketch;
+
+/// How a page is searched.
+pub(super) trait Strategy {
+    /// How many of the next bits are hashed. With more bits, fewer of the shortest matches are found; each of those saves
+    /// one byte and costs a misprediction.
+    const HASHED_BITS: u32;
+    /// What happens where the previous offset fits again.
+    const REPEAT: Repeat;
+}
+
+/// What happens where the previous offset fits again, for at least seven bytes, after one or two literals.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Repeat {
+    /// It is not looked for.
+    Ignore,
+    /// It is taken.
+    Take,
+    /// It is taken unless the table has a longer match there.
+    Compare,
+}
+
+/// Pages of words: heaps, stacks, page tables. Short matches between words are mostly parts of longer ones. Ignoring them is
+/// up to 1.3 times as fast, and the block is mostly smaller.
+pub(super) struct Heap;
+
+impl Strategy for Heap {
+    const HASHED_BITS: u32 = 48;
+    const REPEAT: Repeat = Repeat::Take;
+}
+
+/// Arrays of small records: indexes, tables. Two counters per record leave little but matches of four bytes, which are a
+/// tenth of the ratio of a PostgreSQL index.
+pub(super) struct Records;
+
+impl Strategy for Records {
+    const HASHED_BITS: u32 = 32;
+    const REPEAT: Repeat = Repeat::Ignore;
+}
+
+/// All others: text, machine code, rows. Hashing one bit more than four bytes finds half of the matches of four bytes. On
+/// text, that is 0.995 of C lz4's ratio, instead of 1.001, at 1.21 of its speed, instead of 1.14.
+pub(super) struct Text;
+
+impl Strategy for Text {
+    const HASHED_BITS: u32 = 33;
+    const REPEAT: Repeat = Repeat::Compare;
+}
+
+/// The strategy for a page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Chosen {
+    Heap,
+    Records,
+    Text,
+}
+
+/// Chooses the strategy for a page.
+pub(super) fn choose(sketch: Sketch) -> Chosen {
+    /// Pages with so many small words are heaps, even if their objects lie like records.
+    const MANY: u32 = Sketch::WORDS * 5 / 8;
+    /// Pages with fewer are heaps if nothing in them lies like records.
+    const SOME: u32 = Sketch::WORDS * 3 / 8;
+    match sketch {
+        Sketch { small_words: MANY.., .. } | Sketch { small_words: SOME.., has_records: false } => Chosen::Heap,
+        Sketch { has_records: true, .. } => Chosen::Records,
+        Sketch { has_records: false, .. } => Chosen::Text,
+    }
+}

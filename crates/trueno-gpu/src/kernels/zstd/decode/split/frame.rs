@@ -1,0 +1,42 @@
+//! Reads frames in global memory, one per lane.
+
+use crate::types::Global;
+use crate::{Addr, KernelBuilder, Pred, Reg};
+
+/// The lane's frame. Lanes that have none, or are done with theirs, read nothing.
+#[derive(Clone, Copy)]
+pub(super) struct LaneFrame<'k> {
+    pub(super) k: &'k KernelBuilder,
+    pub(super) words: Addr<'k, Global, u32>,
+    /// Index of the last word, which may lie partly past the end.
+    pub(super) last_word: Reg<'k, u32>,
+}
+
+impl<'k> LaneFrame<'k> {
+    fn word(self, wanted: Pred<'k>, index: Reg<'k, u32>) -> Reg<'k, u32> {
+        let word = self.k.var_arbitrary::<u32>();
+        self.k.when(wanted).load(word, self.words.index(index));
+        word.get()
+    }
+
+    /// Returns 32 bits from bit `bit` on, for any `bit`. Those past the last word have no meaning.
+    pub(super) fn window(self, wanted: Pred<'k>, bit: Reg<'k, u32>) -> Reg<'k, u32> {
+        let index = bit >> 5;
+        let low = self.word(wanted, index.min(self.last_word));
+        let high = self.word(wanted, (index + 1).min(self.last_word));
+        low.funnel_shr(high, bit)
+    }
+
+    /// Returns the 32 bits below bit `end`, which is inside the frame or before it. Below bit 32 they have no meaning.
+    pub(super) fn window_below(self, wanted: Pred<'k>, end: Reg<'k, i32>) -> Reg<'k, u32> {
+        let end = end.max(32i32).as_u32();
+        let index = end >> 5;
+        let (low, high) = (self.word(wanted, index - 1), self.word(wanted, index));
+        low.funnel_shr(high, end)
+    }
+
+    /// Returns the byte at `at`, which is inside the frame.
+    pub(super) fn byte(self, wanted: Pred<'k>, at: Reg<'k, u32>) -> Reg<'k, u32> {
+        self.word(wanted, (at >> 2).min(self.last_word)).bfe((at & 3) * 8, 8u32)
+    }
+}

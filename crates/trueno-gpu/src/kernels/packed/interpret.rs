@@ -94,29 +94,32 @@ pub(in crate::kernels) fn interpret_decompress<'k>(
     let mut memory = Memory::new();
     let next_page = memory.add("next_page", &FIRST_PAGE);
     let count = count_of(kernel, pages)?;
-    decompress(adjust(launch(kernel, count)), memory, next_page, packed, index, pages, count)
+    decompress(&[adjust(launch(kernel, count))], memory, next_page, packed, index, pages, count)
 }
 
-/// Like [`interpret_decompress`], for a kernel that has scratch memory and no counter. `scratch_bytes` gets the number of
-/// blocks.
-pub(in crate::kernels) fn interpret_decompress_with_scratch<'k>(
+/// Like [`interpret_decompress`], for a kernel that has scratch memory and no counter, and runs after another one with the
+/// same arguments. `scratch_bytes` gets the number of blocks; the first `zeroed_bytes` are 0 at the start.
+pub(in crate::kernels) fn interpret_decompress_after<'k>(
+    before: &impl Kernel,
     kernel: &'k impl Kernel,
-    scratch_bytes: impl FnOnce(u32) -> u64,
+    (scratch_bytes, zeroed_bytes): (impl FnOnce(u32) -> u64, u32),
     packed: &[u8],
     index: &[u8],
     pages: &mut [Page],
     adjust: impl FnOnce(Launch<'k>) -> Launch<'k>,
 ) -> Result<DecompressRun, Fault> {
     let count = count_of(kernel, pages)?;
-    let launch = adjust(launch(kernel, count));
+    let last = adjust(launch(kernel, count));
     let mut memory = Memory::new();
-    let scratch = add_scratch(&mut memory, kernel, scratch_bytes(launch.blocks()))?;
-    decompress(launch, memory, scratch, packed, index, pages, count)
+    let scratch = add_scratch(&mut memory, kernel, scratch_bytes(last.blocks()))?;
+    memory.write(scratch, 0, &vec![0; zeroed_bytes as usize]);
+    let first = Launch::new(before.ir()).grid(before.grid(count).max(1));
+    decompress(&[first, last], memory, scratch, packed, index, pages, count)
 }
 
-/// Runs a decompression kernel; `own` is the buffer of its own pointer.
+/// Runs kernels one after the other; `own` is the buffer of their own pointer. Reports what the last one cost.
 fn decompress(
-    launch: Launch<'_>,
+    launches: &[Launch<'_>],
     mut memory: Memory,
     own: BufferId,
     packed: &[u8],
@@ -128,8 +131,11 @@ fn decompress(
     let index = memory.add("index", index);
     let output = memory.add("output", pages.as_flattened());
     let status = memory.add_uninit("status", pages.len() * STATUS_BYTES);
-    let launch = launch.arg(input).arg(packed.len() as u64).arg(index);
-    let report = launch.arg(output).arg(status).arg(own).arg(count).run(&mut memory)?;
+    let mut report = Report::default();
+    for launch in launches {
+        let launch = launch.clone().arg(input).arg(packed.len() as u64).arg(index);
+        report = launch.arg(output).arg(status).arg(own).arg(count).run(&mut memory)?;
+    }
     pages.as_flattened_mut().copy_from_slice(&memory.bytes_or(output, 0));
     Ok(DecompressRun { status: memory.bytes_or(status, 0xff), report })
 }

@@ -9,6 +9,7 @@ use crate::{KernelBuilder, Target, ValidKernel};
 pub(in crate::kernels) struct BatchKernel {
     max_pages: u32,
     warps_per_block: u32,
+    min_blocks_per_sm: Option<u32>,
     target: Target,
     /// Built on first use, since options are set one after the other.
     ir: OnceLock<ValidKernel>,
@@ -17,7 +18,7 @@ pub(in crate::kernels) struct BatchKernel {
 impl BatchKernel {
     /// A shape of four warps per block, for batches of up to `max_pages`.
     pub(in crate::kernels) fn new(max_pages: u32) -> Self {
-        Self { max_pages, warps_per_block: 4, target: Target::default(), ir: OnceLock::new() }
+        Self { max_pages, warps_per_block: 4, min_blocks_per_sm: None, target: Target::default(), ir: OnceLock::new() }
     }
 
     /// The same shape without the built tree, for a kernel whose own options change.
@@ -27,6 +28,11 @@ impl BatchKernel {
 
     pub(in crate::kernels) fn with_warps_per_block(self, warps_per_block: u32) -> Self {
         Self { warps_per_block, ..self.unbuilt() }
+    }
+
+    /// Limits registers so that an SM can hold this many blocks.
+    pub(in crate::kernels) fn with_min_blocks_per_sm(self, blocks: u32) -> Self {
+        Self { min_blocks_per_sm: Some(blocks), ..self.unbuilt() }
     }
 
     pub(in crate::kernels) fn with_target(self, target: Target) -> Self {
@@ -54,6 +60,10 @@ impl BatchKernel {
     pub(in crate::kernels) fn ir(&self, name: &str, build: impl FnOnce(&KernelBuilder)) -> &ValidKernel {
         self.ir.get_or_init(|| {
             let k = KernelBuilder::new(name).with_target(self.target).with_warps_per_block(self.warps_per_block);
+            let k = match self.min_blocks_per_sm {
+                Some(blocks) => k.with_min_blocks_per_sm(blocks),
+                None => k,
+            };
             build(&k);
             k.finish().expect("the target has the shared memory for that many warps")
         })

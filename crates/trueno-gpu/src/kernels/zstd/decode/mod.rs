@@ -25,4 +25,4 @@ mod split;
 mod weights;
 
 pub use kernel::ZstdWarpDecompressKernel;
-pub use split::ZstdGroupDecompressKernel;
+pub use split::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};

@@ -6,6 +6,7 @@ use super::super::format::CODE_KINDS;
 use super::super::format::WEIGHTS;
 use super::super::restore::{BUFFER_BYTES, WARP_BYTES};
 use super::lookup::Lookup;
+use super::ring::{CHUNKS_BYTES, RING_BYTES};
 use super::tables::{ENTRY_BYTES, list_bytes};
 use crate::kernels::packed::PAGE_BYTES;
 use crate::types::{Global, Shared};
@@ -31,8 +32,11 @@ pub(super) const SCRATCH_BYTES: u32 = GROUP_PAGES * SLOT_BYTES;
 pub(super) const TABLE_ENTRIES: u32 = 320;
 /// The first stage's memory of a page, for sequences and for weights. An odd number of words each spreads the lanes over the
 /// banks.
-pub(super) const SEQUENCES_LIST_AT: u32 = TABLE_ENTRIES * ENTRY_BYTES;
+pub(super) const SEQUENCES_STAGE_AT: u32 = TABLE_ENTRIES * ENTRY_BYTES;
+pub(super) const SEQUENCES_LIST_AT: u32 = SEQUENCES_STAGE_AT + CHUNKS_BYTES;
 pub(super) const SEQUENCES_LANE_BYTES: u32 = SEQUENCES_LIST_AT + list_bytes(CODE_KINDS[2].limits.max_symbol);
+/// The ring takes the place of what is staged, and of the list, which is not needed any more.
+const _: () = assert!(SEQUENCES_STAGE_AT + RING_BYTES <= SEQUENCES_LANE_BYTES);
 pub(super) const WEIGHTS_LIST_AT: u32 = ENTRY_BYTES << WEIGHTS.max_log;
 pub(super) const WEIGHTS_LANE_BYTES: u32 = WEIGHTS_LIST_AT + list_bytes(WEIGHTS.max_symbol);
 const _: () = assert!(SEQUENCES_LANE_BYTES % 8 == 4 && WEIGHTS_LANE_BYTES % 8 == 4);
@@ -44,22 +48,25 @@ pub(super) const MAX_CODE_BITS: u32 = 10;
 pub(super) const PAGE_WARP_BYTES: u32 = BUFFER_BYTES + BITMAP_BYTES + MAX_RECORDS * 2 * 2;
 const _: () = assert!(2 << MAX_CODE_BITS <= PAGE_WARP_BYTES - BUFFER_BYTES);
 
+/// The third stage's memory of a warp: for a page and its tables, and for the constants.
+pub(super) const THIRD_STAGE_WARP_BYTES: u32 = (WARP_BYTES + CONSTANT_BYTES).next_multiple_of(16);
+
 /// Returns the bytes that the stages of a block share.
 const fn stage_bytes(warps: u32) -> u32 {
     let second = warps * PAGE_WARP_BYTES;
     let larger = if second > FIRST_STAGE_BYTES { second } else { FIRST_STAGE_BYTES };
-    if larger > WARP_BYTES { larger } else { WARP_BYTES }
+    if larger > THIRD_STAGE_WARP_BYTES { larger } else { THIRD_STAGE_WARP_BYTES }
 }
 
 /// Returns the number of warps that the third stage has memory for.
 pub(super) const fn third_stage_warps(warps: u32) -> u32 {
-    let room = stage_bytes(warps) / WARP_BYTES;
+    let room = stage_bytes(warps) / THIRD_STAGE_WARP_BYTES;
     if room < warps { room } else { warps }
 }
 
 /// Returns the shared memory of a block in bytes.
 pub(super) const fn shared_bytes(warps: u32) -> u32 {
-    stage_bytes(warps) + GROUP_PAGES * Description::BYTES + 16 + Lookup::BYTES + CONSTANT_BYTES
+    stage_bytes(warps) + GROUP_PAGES * Description::BYTES + 16 + Lookup::BYTES
 }
 
 /// The memory of a block's group.
@@ -75,29 +82,37 @@ pub(super) struct Group<'k> {
     scratch: Addr<'k, Global, u32>,
 }
 
-/// What the first stage says about a page, as words of shared memory: the page's literals, where they are held, the flags
-/// below, and the weights of its tree.
-pub(super) struct Description<'k> {
-    pub(super) words: [Reg<'k, u32>; 4],
-}
+/// What the first stage says about a page, in four words of shared memory: sizes and flags, or 0 if the page is not prepared;
+/// where the literals are held; the weights of their tree; the number of the page.
+pub(super) struct Description;
 
-/// Flags of a page: the first stage has prepared its sequences; its literals are coded in four streams; it has a checksum.
-pub(super) const IS_PREPARED: u32 = 1;
-pub(super) const IS_FOUR: u32 = 2;
-pub(super) const HAS_CHECKSUM: u32 = 4;
-/// Position of the kind of literals in the flags.
-pub(super) const KIND_SHIFT: u32 = 4;
-
-impl Description<'_> {
+impl Description {
     pub(super) const BYTES: u32 = 16;
+    /// Numbers of the words.
+    pub(super) const SIZES: i32 = 0;
+    pub(super) const HELD: i32 = 1;
+    pub(super) const WEIGHTS: i32 = 2;
+    pub(super) const NUMBER: i32 = 3;
 }
+
+/// Positions in the word of sizes: the number of literals is below, then the number of sequences, flags, and the kind of
+/// literals.
+pub(super) const LITERALS_MASK: u32 = 0x1fff;
+pub(super) const SEQUENCES_SHIFT: u32 = 13;
+pub(super) const SEQUENCES_BITS: u32 = 10;
+pub(super) const IS_PREPARED: u32 = 1 << 23;
+/// The literals are coded in four streams.
+pub(super) const IS_FOUR: u32 = 1 << 24;
+pub(super) const HAS_CHECKSUM: u32 = 1 << 25;
+pub(super) const KIND_SHIFT: u32 = 30;
+const _: () = assert!(PAGE_BYTES <= LITERALS_MASK && MAX_RECORDS < 1 << SEQUENCES_BITS);
 
 impl<'k> Group<'k> {
-    pub(super) fn declare(k: &'k KernelBuilder, warps: u32, scratch: Addr<'k, Global, u32>) -> Self {
+    pub(super) fn declare(k: &'k KernelBuilder, warps: u32, slots: Addr<'k, Global, u32>) -> Self {
         let work = k.shared_per_block("stages", stage_bytes(warps), 16).base::<u32>().raw();
         let descriptions = k.shared_per_block("descriptions", GROUP_PAGES * Description::BYTES, 16).base();
         let counters = k.shared_per_block("counters", 16, 16).base::<u32>();
-        let scratch = scratch.step(k.block_id(), SCRATCH_BYTES);
+        let scratch = slots.step(k.block_id(), SCRATCH_BYTES);
         Self { work, descriptions, drawn: counters, left_over: counters.at(1), scratch }
     }
 

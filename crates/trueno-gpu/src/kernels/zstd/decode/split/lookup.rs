@@ -30,7 +30,7 @@ impl<'k> Lookup<'k> {
     /// Declares the tables and fills them. A block barrier must follow.
     pub(super) fn fill(k: &'k KernelBuilder, lane: Reg<'k, u32>) -> Self {
         // Aligned so that an index can be combined with the address by `or`.
-        let base = k.shared_per_block("lookup", LOOKUP_BYTES, 256).base::<u32>();
+        let base = k.shared_per_block("lookup", LOOKUP_BYTES, 128).base::<u32>();
         k.section("lookup tables");
         let is_first = k.thread_id().eq(lane) & lane.eq(0);
         for (at, words) in (0..).zip(words().as_chunks::<4>().0) {

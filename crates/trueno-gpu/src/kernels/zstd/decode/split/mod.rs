@@ -10,17 +10,21 @@
 //! 3. What the first two stages do not take (more or larger tables, malformed frames) is restored from the start by one
 //!    warp per page, which also decides how a frame is refused.
 //!
-//! The stages of different blocks overlap on a multiprocessor, so that the few lanes of the first stage cost little.
+//! The stages of different blocks overlap on a multiprocessor, so that the few lanes of the first stage cost little. A lane
+//! that is done waits for the one with most sequences, so a small kernel before orders the pages of the batch by that number.
 
 mod frame;
 mod group;
 mod interpret;
 mod kernel;
 mod lookup;
+mod order;
 mod parse;
 mod prepared;
+mod ring;
 mod tables;
 mod walk;
 mod weights;
 
 pub use kernel::ZstdGroupDecompressKernel;
+pub use order::ZstdGroupOrderKernel;

@@ -3,8 +3,8 @@
 use super::super::format::MAX_FRAME_BYTES;
 use super::super::frame::{Frame, Lanes};
 use super::super::header::COMPRESSED;
-use super::frame::LaneFrame;
-use super::group::{HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, MAX_RECORDS};
+use super::frame::{GuardedLoads, LaneFrame};
+use super::group::{HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, MAX_RECORDS, SEQUENCES_SHIFT};
 use crate::kernels::packed::{DecompressBatch, PageKind, PageStatus, align_up};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
@@ -22,8 +22,8 @@ pub(super) struct LanePage<'k> {
     pub(super) sequences: Var<'k, u32>,
     pub(super) at: Var<'k, u32>,
     pub(super) end: Var<'k, u32>,
-    /// The flags of the page if it is prepared.
-    pub(super) flags: Var<'k, u32>,
+    /// The word of sizes in the description if the page is prepared.
+    pub(super) sizes: Var<'k, u32>,
 }
 
 impl<'k> LanePage<'k> {
@@ -33,10 +33,11 @@ impl<'k> LanePage<'k> {
         batch: &DecompressBatch<'k>,
         number: Reg<'k, u32>,
         wanted: Pred<'k>,
+        loads: GuardedLoads<'k>,
     ) -> Self {
         let (is_frame, words, len) = batch.look_up(number, wanted, PageKind::Zstd, MAX_FRAME_BYTES);
         let last_word = (align_up(len) >> 2) - 1;
-        let [literal_kind, literal_len, held_at, held_end, sequences, at, end, flags] =
+        let [literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes] =
             [(); 8].map(|()| k.var(0u32));
         let is_there = k.var(false).named("is_there");
         let refused_as = k.var(PageStatus::BadBlock as u32);
@@ -51,6 +52,7 @@ impl<'k> LanePage<'k> {
             let (count, after) = frame.read_sequence_count(literals.held_end, header.end);
             refuse.exit_if(count.gt(MAX_RECORDS));
             let is_four = literals.is_four.select(IS_PREPARED | IS_FOUR, IS_PREPARED);
+            let fields = literals.len | (count << SEQUENCES_SHIFT);
             let checksum = header.has_checksum.select(HAS_CHECKSUM, 0u32);
             for (var, value) in [
                 (literal_kind, literals.kind),
@@ -60,13 +62,13 @@ impl<'k> LanePage<'k> {
                 (sequences, count),
                 (at, after),
                 (end, header.end),
-                (flags, is_four | checksum | (literals.kind << KIND_SHIFT)),
+                (sizes, fields | (literals.kind << KIND_SHIFT) | is_four | checksum),
             ] {
                 var.set(value);
             }
             is_there.set(true);
         });
-        let frame = LaneFrame { k, words, last_word };
-        Self { frame, is_there, literal_kind, literal_len, held_at, held_end, sequences, at, end, flags }
+        let frame = LaneFrame { k, words, last_word, loads };
+        Self { frame, is_there, literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes }
     }
 }

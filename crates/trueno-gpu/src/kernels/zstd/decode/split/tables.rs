@@ -1,6 +1,6 @@
 //! Reads the counts of FSE tables and builds the tables, one table per lane (section 4.1).
 
-use super::frame::LaneFrame;
+use super::frame::GuardedLoads;
 use crate::kernels::reduce::warp_max;
 use crate::{KernelBuilder, Pred, Reg, Var};
 
@@ -30,6 +30,7 @@ pub(super) struct LaneTable<'k> {
     pub(super) list: Reg<'k, u32>,
     /// One more than the number of symbols.
     pub(super) list_len: u32,
+    pub(super) loads: GuardedLoads<'k>,
 }
 
 /// What the counts of a table say.
@@ -47,11 +48,11 @@ pub(super) const fn list_bytes(max_symbol: u32) -> u32 {
 }
 
 impl<'k> LaneTable<'k> {
-    /// Reads counts from bit `bit` on, where `wanted`. `bit` moves to the byte after them. They must end by `end` and make a
-    /// table of at most `room` entries.
+    /// Reads counts from bit `bit` on, where `wanted`; `window` returns 32 bits from a bit on. `bit` moves to the byte after
+    /// the counts, which must end by `end` and make a table of at most `room` entries.
     pub(super) fn read_counts(
         self,
-        frame: LaneFrame<'k>,
+        window: impl Fn(Pred<'k>, Reg<'k, u32>) -> Reg<'k, u32>,
         wanted: Pred<'k>,
         bit: Var<'k, u32>,
         end: Reg<'k, u32>,
@@ -61,7 +62,7 @@ impl<'k> LaneTable<'k> {
     ) -> Counts<'k> {
         let Self { k, list, .. } = self;
         k.section("FSE counts, one page per lane");
-        let log = (frame.window(wanted, *bit) & 15) + 5;
+        let log = (window(wanted, *bit) & 15) + 5;
         let size = 1u32 << log;
         let running = k.var(wanted & log.le(max_log.min(MAX_LOG)) & size.le(room)).named("running");
         bit.set(bit + 4);
@@ -78,7 +79,7 @@ impl<'k> LaneTable<'k> {
             || running.any(),
             || {
                 // A value is at most `left`. The low ones take one bit less.
-                let bits = frame.window(*running, *bit);
+                let bits = window(*running, *bit);
                 let short_bits = left.bfind();
                 let half = 1u32 << short_bits;
                 let short_values = half * 2 - 1 - left;
@@ -125,7 +126,7 @@ impl<'k> LaneTable<'k> {
         let step = (size >> 1) + (size >> 3) + 3;
         let position = k.var(0u32).named("position");
         let listed = k.var(list).named("listed");
-        let item = k.var_arbitrary::<u32>();
+        let [item, place, _] = self.loads.entries;
         k.when(are_read).load(item, list.shared::<u16>());
         let left = k.var(*item & CELLS_MASK).named("left");
         let walked = k.var(0u32);
@@ -146,7 +147,6 @@ impl<'k> LaneTable<'k> {
         // Numbers the cells of each symbol in the order of the table.
         let at = k.var(entries).named("at");
         let done = k.var(0u32);
-        let place = k.var_arbitrary::<u32>();
         k.while_uniform(
             || done.lt(largest),
             || {

@@ -2,10 +2,12 @@
 
 use super::super::format::CODE_KINDS;
 use super::super::frame::top_bits;
-use super::group::{Group, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, TABLE_ENTRIES};
+use super::frame::GuardedLoads;
+use super::group::{Description, Group, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES};
 use super::lookup::{LENGTH_SHIFT, Lookup, MATCH_CODES_AT, MIN_MATCH};
 use super::parse::LanePage;
-use super::tables::{ENTRY_BYTES, LaneTable, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
+use super::ring::{MAX_BITS_PER_REFILL, Ring, Staged};
+use super::tables::{ENTRY_BYTES, LaneTable, MAX_LOG, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::kernels::packed::PAGE_BYTES;
 use crate::kernels::reduce::warp_max;
 use crate::types::Global;
@@ -15,6 +17,12 @@ use crate::{Addr, KernelBuilder, Reg, Var};
 const PREDEFINED: u32 = 0;
 const RLE: u32 = 1;
 const CODED: u32 = 2;
+
+/// The most extra bits of a sequence. Offset, match length and literal length of a page never need more together: see
+/// `decode_sequences`.
+const MAX_EXTRA_BITS: u32 = 32;
+/// Two sequences between refills, with the bits of three states each.
+const _: () = assert!(2 * (MAX_EXTRA_BITS + 3 * MAX_LOG) <= MAX_BITS_PER_REFILL);
 
 /// A table in use.
 #[derive(Clone, Copy)]
@@ -33,20 +41,19 @@ pub(super) fn prepare_sequences<'k>(
     lookup: Lookup<'k>,
 ) {
     let description = group.description(lane);
-    description.store(*page.literal_len | (*page.sequences << 16));
-    description.at(1).store(*page.held_at | (*page.held_end << 16));
+    description.at(Description::HELD).store(*page.held_at | (*page.held_end << 16));
     let memory = (lane.mad(SEQUENCES_LANE_BYTES, group.work)).named("memory");
     // A page without sequences has nothing behind their number.
     let is_empty = page.sequences.eq(0) & page.at.eq(*page.end);
     let walks = k.var(*page.is_there & page.sequences.ne(0)).named("walks");
     let coders = read_tables(k, page, walks, memory, lookup);
-    let walk = Walk::start(k, page, walks, coders);
+    let walk = Walk::start(k, page, walks, coders, memory + SEQUENCES_STAGE_AT);
     walk.run(page, group.records(lane), lookup);
     let ends_whole = walk.literals.le(*page.literal_len)
         & (walk.written + *page.literal_len - walk.literals).eq(PAGE_BYTES)
         & walk.end.eq(walk.first_bit);
     let is_prepared = *page.is_there & (is_empty | *walks) & !*walk.is_bad & ends_whole;
-    description.at(2).store(is_prepared.select(*page.flags, 0u32));
+    description.at(Description::SIZES).store(is_prepared.select(*page.sizes, 0u32));
 }
 
 /// Reads the tables of literal lengths, offsets and match lengths. `walks` stays where all three are there.
@@ -60,7 +67,8 @@ fn read_tables<'k>(
     let (frame, at, end) = (page.frame, page.at, *page.end);
     k.section("sequence tables, one page per lane");
     walks.set(*walks & at.lt(end));
-    let modes = k.var(frame.byte(*walks, *at)).named("modes");
+    let staged = Staged::bring(frame, memory + SEQUENCES_STAGE_AT, *walks, *at);
+    let modes = k.var(staged.window(*walks, *at * 8) & 0xff).named("modes");
     at.set(at + 1);
     walks.set(*walks & (modes & 3).eq(0));
     let coders = [(); 3].map(|()| Coder { log: k.var(0u32), entries: k.var(0u32) });
@@ -75,17 +83,18 @@ fn read_tables<'k>(
         let entries = used.mad(ENTRY_BYTES, memory).named("entries");
         let room = TABLE_ENTRIES - *used;
 
-        let symbol = frame.byte(is_single & at.lt(end), *at);
+        let symbol = staged.window(is_single & at.lt(end), *at * 8) & 0xff;
         let is_single_there = is_single & at.lt(end) & symbol.le(max_symbol) & room.ge(2);
         k.when(is_single_there).store(entries.shared::<u16>(), symbol << SYMBOL_SHIFT);
 
         let (max_log, bit) = (by_kind(CODE_KINDS.map(|kind| kind.limits.max_log)), k.var(*at * 8));
         let list_len = list_bytes(CODE_KINDS[2].limits.max_symbol) / 2;
-        let table = LaneTable { k, entries, list: memory + SEQUENCES_LIST_AT, list_len };
+        let table = LaneTable { k, entries, list: memory + SEQUENCES_LIST_AT, list_len, loads: frame.loads };
         let log = k.var(by_kind(CODE_KINDS.map(|kind| kind.predefined_log))).named("log");
         let is_there = k.var(is_single_there | mode.eq(PREDEFINED));
         k.if_uniform(is_coded.any(), || {
-            let counts = table.read_counts(frame, is_coded, bit, end * 8, max_log, max_symbol, room);
+            let window = |wanted, bit| staged.window(wanted, bit);
+            let counts = table.read_counts(window, is_coded, bit, end * 8, max_log, max_symbol, room);
             table.build(&counts);
             k.when(is_coded).set(log, counts.log);
             is_there.set(*is_there | counts.are_read);
@@ -113,6 +122,7 @@ fn read_tables<'k>(
 /// A walk over the sequences.
 struct Walk<'k> {
     k: &'k KernelBuilder,
+    ring: Ring<'k>,
     coders: [Coder<'k>; 3],
     /// Addresses of the entries of the three states.
     states: [Var<'k, u32>; 3],
@@ -130,7 +140,13 @@ struct Walk<'k> {
 }
 
 impl<'k> Walk<'k> {
-    fn start(k: &'k KernelBuilder, page: &LanePage<'k>, walks: Var<'k, bool>, coders: [Coder<'k>; 3]) -> Self {
+    fn start(
+        k: &'k KernelBuilder,
+        page: &LanePage<'k>,
+        walks: Var<'k, bool>,
+        coders: [Coder<'k>; 3],
+        ring: Reg<'k, u32>,
+    ) -> Self {
         k.section("sequences, one page per lane");
         let (frame, end) = (page.frame, *page.end);
         let first_bit = (*page.at * 8).as_i32().named("first_bit");
@@ -138,7 +154,8 @@ impl<'k> Walk<'k> {
         let last = frame.byte(*walks, end - 1);
         walks.set(*walks & last.ne(0));
         let left = k.var(((end - 1) * 8 + last.bfind()).as_i32()).named("left");
-        let bits = k.var(frame.window_below(*walks, *left));
+        let ring = Ring::start(frame, ring, *walks, *left);
+        let bits = k.var(ring.window_below(*walks, *left));
         let states = coders.map(|coder| {
             let state = k.var(top_bits(*bits, *coder.log).mad(ENTRY_BYTES, *coder.entries)).named("state");
             bits.set(*bits << *coder.log);
@@ -148,6 +165,7 @@ impl<'k> Walk<'k> {
         walks.set(*walks & left.ge(first_bit));
         Self {
             k,
+            ring,
             coders,
             states,
             left,
@@ -170,8 +188,7 @@ impl<'k> Walk<'k> {
         let history = [1u32, 4, 8].map(|offset| k.var(offset).named("repeated"));
         let record = k.var(records.raw()).named("record");
         let done = k.var(0u32).named("done");
-        let entries = [(); 3].map(|()| k.var_arbitrary::<u32>());
-        let code_halves = [(); 2].map(|()| k.var_arbitrary::<u32>());
+        let GuardedLoads { entries, codes: code_halves, .. } = page.frame.loads;
         k.while_uniform(
             || done.lt(most),
             || {
@@ -190,9 +207,7 @@ impl<'k> Walk<'k> {
                 let [literal_code, match_code] = code_halves.map(|half| half.get());
                 let offset_code = offset_entry.bfe(SYMBOL_SHIFT, 6u32);
 
-                // Offset, match length and literal length of a page never need more than 32 bits together: see
-                // `decode_sequences`.
-                let bits = page.frame.window_below(runs, *left);
+                let bits = self.ring.window_below(runs, *left);
                 let value = bits.funnel_shl(1u32, offset_code);
                 let bits = zero.funnel_shl(bits, offset_code);
                 let match_len = bits.funnel_shl(match_code >> LENGTH_SHIFT, match_code) + MIN_MATCH;
@@ -204,7 +219,7 @@ impl<'k> Walk<'k> {
 
                 let offset = resolve(k, history, value, literal_len);
                 let match_start = written + literal_len;
-                let is_wrong = used.gt(32) | (offset - 1).ge(match_start);
+                let is_wrong = used.gt(MAX_EXTRA_BITS) | (offset - 1).ge(match_start);
                 self.is_bad.set(*self.is_bad | (is_wrong & runs));
                 let match_end = match_start + match_len;
                 let halves = [match_start | (offset << 16), match_end | (*literals << 16)];
@@ -213,7 +228,7 @@ impl<'k> Walk<'k> {
                 k.when(runs).set(literals, literals + literal_len);
                 record.set(record + u64::from(RECORD_BYTES));
 
-                let bits = k.var(page.frame.window_below(runs, extra_end));
+                let bits = k.var(self.ring.window_below(runs, extra_end));
                 let state_end = k.var(extra_end);
                 for kind in [0, 2, 1] {
                     let entry = entries[kind].get();
@@ -225,6 +240,7 @@ impl<'k> Walk<'k> {
                 }
                 left.set(state_end);
                 done.set(done + 1);
+                k.if_uniform((*done & 1).eq(0), || self.ring.refill(runs, *left));
             },
         );
     }

@@ -2,7 +2,7 @@
 
 use super::super::format::WEIGHTS;
 use super::super::frame::top_bits;
-use super::group::{GROUP_PAGES, Group, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
+use super::group::{Description, GROUP_PAGES, Group, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
 use super::parse::LanePage;
 use super::tables::{ENTRY_BYTES, LaneTable, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::{KernelBuilder, Reg};
@@ -31,11 +31,12 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
 
     let memory = lane.mad(WEIGHTS_LANE_BYTES, group.work + GROUP_PAGES * SEQUENCES_LANE_BYTES);
     let list_len = list_bytes(WEIGHTS.max_symbol) / 2;
-    let table = LaneTable { k, entries: memory, list: memory + WEIGHTS_LIST_AT, list_len };
+    let table = LaneTable { k, entries: memory, list: memory + WEIGHTS_LIST_AT, list_len, loads: frame.loads };
     let bit = k.var((*page.held_at + 1) * 8);
     let (max_log, max_symbol) = (k.value(WEIGHTS.max_log), k.value(WEIGHTS.max_symbol));
     let room = k.value(1u32 << WEIGHTS.max_log);
-    let counts = table.read_counts(frame, is_tree & !is_direct, bit, streams_at * 8, max_log, max_symbol, room);
+    let window = |wanted, bit| frame.window(wanted, bit);
+    let counts = table.read_counts(window, is_tree & !is_direct, bit, streams_at * 8, max_log, max_symbol, room);
     table.build(&counts);
 
     k.section("Huffman weights, one page per lane");
@@ -55,8 +56,8 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
     let packed = k.var(0u32).named("packed");
     let place = k.var(group.weights(lane).raw()).named("place");
     let zero = k.value(0u32);
-    let entries = [(); 2].map(|()| k.var_arbitrary::<u32>());
-    let third = k.var_arbitrary::<u32>();
+    let [first_entry, second_entry, third] = frame.loads.entries;
+    let entries = [first_entry, second_entry];
     k.while_uniform(
         || runs.any(),
         || {
@@ -95,5 +96,5 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
     let coded = is_complete.select(streams_at | (*count << COUNT_SHIFT), 0u32);
     let direct = streams_at.or3((head - 127) << COUNT_SHIFT, IS_DIRECT);
     let word = (is_tree & is_direct).select(direct, coded);
-    group.description(lane).at(3).store(word);
+    group.description(lane).at(Description::WEIGHTS).store(word);
 }

@@ -130,12 +130,13 @@ struct Entry<'k> {
     place: Reg<'k, u32>,
     len: Reg<'k, u32>,
     high: Reg<'k, u32>,
+    kind: Reg<'k, u32>,
 }
 
 impl<'k> Entry<'k> {
     fn new(bits: Reg<'k, u64>) -> Self {
         let (place, high) = (bits.lo(), bits.hi());
-        Self { place, len: high & LEN_MASK, high }
+        Self { place, len: high & LEN_MASK, high, kind: (high >> KIND_SHIFT) & 3 }
     }
 
     /// Whether the entry is complete and its page lies inside the input.
@@ -145,7 +146,7 @@ impl<'k> Entry<'k> {
     }
 
     fn is_held_as(self, kind: PageKind) -> Pred<'k> {
-        ((self.high >> KIND_SHIFT) & 3).eq(kind_code(kind))
+        self.kind.eq(kind_code(kind))
     }
 }
 

@@ -75,6 +75,8 @@ pub(super) struct Group<'k> {
     /// Address of the memory that the stages share.
     pub(super) work: Reg<'k, u32>,
     descriptions: Addr<'k, Shared, u32>,
+    /// The group that the block has drawn.
+    pub(super) drawn_group: Addr<'k, Shared, u32>,
     /// Number of pages that warps have drawn.
     pub(super) drawn: Addr<'k, Shared, u32>,
     /// The pages that are left to the third stage, one bit each.
@@ -113,7 +115,7 @@ impl<'k> Group<'k> {
         let descriptions = k.shared_per_block("descriptions", GROUP_PAGES * Description::BYTES, 16).base();
         let counters = k.shared_per_block("counters", 16, 16).base::<u32>();
         let scratch = slots.step(k.block_id(), SCRATCH_BYTES);
-        Self { work, descriptions, drawn: counters, left_over: counters.at(1), scratch }
+        Self { work, descriptions, drawn_group: counters.at(2), drawn: counters, left_over: counters.at(1), scratch }
     }
 
     /// Returns the words of a page's description.

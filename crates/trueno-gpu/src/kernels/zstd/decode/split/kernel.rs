@@ -19,8 +19,8 @@ use crate::kernels::packed::{BatchKernel, DecompressBatch, LaneAddresses, PageKi
 use crate::kernels::{Budget, Kernel};
 use crate::{KernelBuilder, Reg, Target, ValidKernel};
 
-/// Blocks of four warps that an SM of compute capability 9.0 has the shared memory for.
-const BLOCKS_PER_SM: u32 = 7;
+/// Warps that an SM of compute capability 9.0 has the shared memory for, in blocks of four.
+const WARPS_PER_SM: u32 = 28;
 
 /// Restores the same frames as [`ZstdWarpDecompressKernel`](super::super::ZstdWarpDecompressKernel), with the same result for
 /// every page, about twice as fast in large batches and slower in small ones: see [`Self::LEAST_PAGES_PER_BLOCK`].
@@ -58,7 +58,7 @@ impl ZstdGroupDecompressKernel {
     /// ```
     #[must_use]
     pub fn new(max_pages: u32) -> Self {
-        Self { batch: BatchKernel::new(max_pages).with_min_blocks_per_sm(BLOCKS_PER_SM) }
+        Self { batch: BatchKernel::new(max_pages) }.with_warps_per_block(4)
     }
 
     /// Chooses the number of warps per block. Above 48 KiB, shared memory is dynamic. [`Kernel::ir`] panics if the
@@ -71,7 +71,8 @@ impl ZstdGroupDecompressKernel {
     /// ```
     #[must_use]
     pub fn with_warps_per_block(self, warps_per_block: u32) -> Self {
-        Self { batch: self.batch.with_warps_per_block(warps_per_block) }
+        let blocks_per_sm = (WARPS_PER_SM / warps_per_block.max(1)).max(1);
+        Self { batch: self.batch.with_warps_per_block(warps_per_block).with_min_blocks_per_sm(blocks_per_sm) }
     }
 
     /// Chooses the target.
@@ -91,7 +92,7 @@ impl ZstdGroupDecompressKernel {
     /// ```
     /// use trueno_gpu::kernels::zstd::ZstdGroupDecompressKernel;
     /// let kernel = ZstdGroupDecompressKernel::new(65536);
-    /// assert_eq!(kernel.scratch_bytes(2, 1000), 128 + 1000 * 128 + 2 * 32 * 5248);
+    /// assert_eq!(kernel.scratch_bytes(2, 1000), 256 + 1000 * 128 + 2 * 32 * 5248);
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self, blocks: u32, pages: u32) -> u64 {
@@ -122,23 +123,31 @@ fn build(k: &KernelBuilder, warps: u32) {
     let lookup = Lookup::fill(k, lane);
     let lists = Lists::new(k, scratch, batch.pages);
     let group = Group::declare(k, warps, lists.end());
-    k.sync_block();
     let stages = Stages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
-    let blocks = k.block_count();
-    // Of as many groups as there are blocks, the block takes the one at its own place, and next the one at the other end.
-    let (round, place) = (k.var(0u32).named("round"), k.var(k.block_id()).named("place"));
+    stages.draw_group(lists);
+    k.sync_block();
+    let groups = ((batch.pages + (GROUP_PAGES - 1)) >> GROUP_PAGES.ilog2()).named("groups");
+    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on: with twice the mean and some more,
+    // fast blocks have enough, and those without a group pass at once.
+    let (turns, limit) = (k.var(0u32).named("turns"), (groups * 2 + k.block_count() * 4).named("limit"));
     k.while_uniform(
-        || (*round * GROUP_PAGES).lt(batch.pages),
+        || turns.lt(limit),
         || {
-            let first = ((round + place) * GROUP_PAGES).named("first");
-            k.if_uniform(warp.lt(2), || stages.prepare(lists, first, lookup, warps));
+            let drawn = group.drawn_group.load_uniform().named("drawn");
+            let is_group = drawn.lt(groups);
+            // From both ends of the order, so that blocks are in different stages.
+            let half = drawn >> 1;
+            let place = (drawn & 1).eq(0).select(half, groups - 1 - half);
+            let first = (place * GROUP_PAGES).named("first");
+            k.if_uniform(warp.lt(2) & is_group, || stages.prepare(lists, first, lookup, warps));
             k.sync_block();
-            stages.restore_prepared(first);
+            k.if_uniform(is_group, || stages.restore_prepared(first));
             k.sync_block();
-            k.if_uniform(warp.lt(third_stage_warps(warps)), || stages.restore_left_over(third_stage_warps(warps)));
+            stages.draw_group(lists);
+            let left_over_warps = third_stage_warps(warps);
+            k.if_uniform(warp.lt(left_over_warps) & is_group, || stages.restore_left_over(left_over_warps));
             k.sync_block();
-            round.set(round + blocks);
-            place.set(blocks - 1 - *place);
+            turns.set(turns + k.block_count());
         },
     );
 }
@@ -153,6 +162,15 @@ struct Stages<'k, 'b> {
 }
 
 impl<'k> Stages<'k, '_> {
+    /// Draws the block's next group.
+    fn draw_group(&self, lists: Lists<'k>) {
+        let Self { k, batch, group, warp, .. } = *self;
+        let is_first = warp.eq(0) & batch.lane.eq(0);
+        let drawn = k.var(0u32);
+        k.when(is_first).atomic(drawn, lists.drawn(), AtomOp::Add, 1u32);
+        k.when(is_first).store(group.drawn_group, drawn);
+    }
+
     /// Prepares the pages from position `first` of the order on, one per lane: the first warp their sequences, the second
     /// their weights.
     fn prepare(&self, lists: Lists<'k>, first: Reg<'k, u32>, lookup: Lookup<'k>, warps: u32) {

@@ -13,8 +13,8 @@ use crate::{Addr, KernelBuilder, Pred, Reg, Target, ValidKernel};
 /// Number of lists. A page with more sequences is in an earlier list.
 const LISTS: u32 = 32;
 const SEQUENCES_PER_LIST: u32 = MAX_RECORDS / LISTS;
-/// Bytes of the counters, one per list.
-pub(super) const COUNTERS_BYTES: u32 = 4 * LISTS;
+/// Bytes of the counters: one per list, and that of the groups that blocks have drawn.
+pub(super) const COUNTERS_BYTES: u32 = 4 * LISTS + 128;
 /// Bytes of all lists per page of the batch: each has room for all pages.
 pub(super) const LISTS_BYTES_PER_PAGE: u32 = 4 * LISTS;
 
@@ -29,6 +29,11 @@ pub(super) struct Lists<'k> {
 impl<'k> Lists<'k> {
     pub(super) fn new(k: &'k KernelBuilder, scratch: Addr<'k, Global, u32>, pages: Reg<'k, u32>) -> Self {
         Self { k, counters: scratch, pages }
+    }
+
+    /// Returns the counter of the groups that blocks have drawn.
+    pub(super) fn drawn(self) -> Addr<'k, Global, u32> {
+        self.counters.at(LISTS.cast_signed())
     }
 
     /// Returns the memory behind the lists.
@@ -89,7 +94,7 @@ impl ZstdGroupOrderKernel {
     /// Bytes of the scratch memory that must be 0 before the kernel runs.
     ///
     /// ```
-    /// assert_eq!(trueno_gpu::kernels::zstd::ZstdGroupOrderKernel::ZEROED_BYTES, 128);
+    /// assert_eq!(trueno_gpu::kernels::zstd::ZstdGroupOrderKernel::ZEROED_BYTES, 256);
     /// ```
     pub const ZEROED_BYTES: u32 = COUNTERS_BYTES;
 
@@ -140,11 +145,11 @@ fn build(k: &KernelBuilder) {
     let wanted = number.lt(batch.pages);
     let page = LanePage::read(k, &batch, number, wanted, GuardedLoads::new(k));
     k.section("lists");
-    // Those that are not prepared come last.
-    let sequences = page.is_there.select(*page.sequences, 0u32).min(MAX_RECORDS - 1);
-    // The quotient is exact for these numbers.
+    let sequences = page.sequences.min(MAX_RECORDS - 1);
     let quotient = (sequences * (65536 / SEQUENCES_PER_LIST + 1)) >> 16;
-    lists.add(LISTS - 1 - quotient, number, wanted);
+    // Those that are not prepared go to all lists alike, since a group of them would take long.
+    let list = page.is_there.select(LISTS - 1 - quotient, number & (LISTS - 1));
+    lists.add(list, number, wanted);
 }
 
 /// The order takes a number of sequences by its quotient, which a product gives exactly.

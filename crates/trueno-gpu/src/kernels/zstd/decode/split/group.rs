@@ -15,8 +15,8 @@ use crate::{Addr, KernelBuilder, Reg};
 /// The most pages of a group: one per lane.
 pub(super) const GROUP_PAGES: u32 = 32;
 
-/// The most sequences of a page in the first stage. libzstd writes more for one page in some thousands.
-pub(super) const MAX_RECORDS: u32 = 640;
+/// The most sequences of a page in the first stage. libzstd writes more for few pages, with larger tables.
+pub(super) const MAX_RECORDS: u32 = 512;
 /// Bytes of a record: start of the match and offset, end of the match and number of the first literal, 16 bits each.
 pub(super) const RECORD_BYTES: u32 = 8;
 

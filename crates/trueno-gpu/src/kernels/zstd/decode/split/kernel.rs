@@ -92,7 +92,7 @@ impl ZstdGroupDecompressKernel {
     /// ```
     /// use trueno_gpu::kernels::zstd::ZstdGroupDecompressKernel;
     /// let kernel = ZstdGroupDecompressKernel::new(65536);
-    /// assert_eq!(kernel.scratch_bytes(2, 1000), 256 + 1000 * 128 + 2 * 32 * 5248);
+    /// assert_eq!(kernel.scratch_bytes(2, 1000), 256 + 1000 * 128 + 2 * 32 * 4224);
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self, blocks: u32, pages: u32) -> u64 {
@@ -126,30 +126,45 @@ fn build(k: &KernelBuilder, warps: u32) {
     let stages = Stages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
     stages.draw_group(lists);
     k.sync_block();
-    let groups = ((batch.pages + (GROUP_PAGES - 1)) >> GROUP_PAGES.ilog2()).named("groups");
-    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on: with twice the mean and some more,
-    // fast blocks have enough, and those without a group pass at once.
-    let (turns, limit) = (k.var(0u32).named("turns"), (groups * 2 + k.block_count() * 4).named("limit"));
+    // Pages with too many sequences come first, in groups of one for each warp of the third stage.
+    let left_over_warps = third_stage_warps(warps);
+    let large_pages = lists.large_pages().named("large_pages");
+    let large_groups = quotient_up(large_pages, left_over_warps).named("large_groups");
+    let groups = quotient_up(batch.pages - large_pages, GROUP_PAGES).named("groups");
+    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on, which is enough for any block;
+    // without a group, a turn is over at once.
+    let (turns, limit) = (k.var(0u32).named("turns"), (batch.pages + k.block_count() * 4).named("limit"));
     k.while_uniform(
         || turns.lt(limit),
         || {
             let drawn = group.drawn_group.load_uniform().named("drawn");
-            let is_group = drawn.lt(groups);
+            let is_large = drawn.lt(large_groups);
+            let number = drawn - large_groups;
+            let is_group = number.lt(groups);
             // From both ends of the order, so that blocks are in different stages.
-            let half = drawn >> 1;
-            let place = (drawn & 1).eq(0).select(half, groups - 1 - half);
-            let first = (place * GROUP_PAGES).named("first");
+            let half = number >> 1;
+            let place = (number & 1).eq(0).select(half, groups - 1 - half);
+            let first = place.mad(GROUP_PAGES, large_pages).named("first");
             k.if_uniform(warp.lt(2) & is_group, || stages.prepare(lists, first, lookup, warps));
+            k.if_uniform(warp.eq(0) & is_large, || {
+                let first = drawn * left_over_warps;
+                stages.leave_over(lists, first, (large_pages - first).min(left_over_warps));
+            });
             k.sync_block();
             k.if_uniform(is_group, || stages.restore_prepared(first));
             k.sync_block();
             stages.draw_group(lists);
-            let left_over_warps = third_stage_warps(warps);
-            k.if_uniform(warp.lt(left_over_warps) & is_group, || stages.restore_left_over(left_over_warps));
+            let has_left_over = warp.lt(left_over_warps) & (is_group | is_large);
+            k.if_uniform(has_left_over, || stages.restore_left_over(left_over_warps));
             k.sync_block();
             turns.set(turns + k.block_count());
         },
     );
+}
+
+/// Returns a number divided by a constant below 64, rounded up. The number is below a billion.
+fn quotient_up(number: Reg<'_, u32>, by: u32) -> Reg<'_, u32> {
+    if by == 1 { number } else { (number + (by - 1)).mul_hi(u32::MAX / by + 1) }
 }
 
 /// The stages that a group of pages passes.
@@ -189,6 +204,15 @@ impl<'k> Stages<'k, '_> {
             group.description(lane).at(Description::NUMBER).store(number);
             prepare_sequences(k, lane, &page, group, lookup);
         });
+    }
+
+    /// Leaves `count` pages from position `first` of the order on to the third stage.
+    fn leave_over(&self, lists: Lists<'k>, first: Reg<'k, u32>, count: Reg<'k, u32>) {
+        let Self { k, batch, group, .. } = *self;
+        let lane = batch.lane;
+        let number = lists.page_at(lane, first + lane, lane.lt(count));
+        group.description(lane).at(Description::NUMBER).store(number);
+        k.when(lane.eq(0)).store(group.left_over, (1u32 << count) - 1);
     }
 
     /// Restores the pages from position `first` of the order on, one per warp.

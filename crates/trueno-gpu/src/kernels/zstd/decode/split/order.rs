@@ -10,9 +10,9 @@ use crate::kernels::{Budget, Kernel};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Target, ValidKernel};
 
-/// Number of lists. A page with more sequences is in an earlier list.
+/// Number of lists. A page with more sequences is in an earlier list; the first one has those with too many.
 const LISTS: u32 = 32;
-const SEQUENCES_PER_LIST: u32 = MAX_RECORDS / LISTS;
+const SEQUENCES_PER_LIST: u32 = MAX_RECORDS.div_ceil(LISTS - 1);
 /// Bytes of the counters: one per list, and that of the groups that blocks have drawn.
 pub(super) const COUNTERS_BYTES: u32 = 4 * LISTS + 128;
 /// Bytes of all lists per page of the batch: each has room for all pages.
@@ -29,6 +29,11 @@ pub(super) struct Lists<'k> {
 impl<'k> Lists<'k> {
     pub(super) fn new(k: &'k KernelBuilder, scratch: Addr<'k, Global, u32>, pages: Reg<'k, u32>) -> Self {
         Self { k, counters: scratch, pages }
+    }
+
+    /// Returns the number of pages with too many sequences, which come first; uniform.
+    pub(super) fn large_pages(self) -> Reg<'k, u32> {
+        self.counters.load_uniform()
     }
 
     /// Returns the counter of the groups that blocks have drawn.
@@ -147,15 +152,17 @@ fn build(k: &KernelBuilder) {
     k.section("lists");
     let sequences = page.sequences.min(MAX_RECORDS - 1);
     let quotient = (sequences * (65536 / SEQUENCES_PER_LIST + 1)) >> 16;
-    // Those that are not prepared go to all lists alike, since a group of them would take long.
-    let list = page.is_there.select(LISTS - 1 - quotient, number & (LISTS - 1));
-    lists.add(list, number, wanted);
+    // Pages that are not frames of this kind go to all other lists alike.
+    let other = (number & (LISTS - 1)).max(1u32);
+    let list = page.is_there.select(LISTS - 1 - quotient, other);
+    lists.add(page.is_large.select(0u32, list), number, wanted);
 }
 
 /// The order takes a number of sequences by its quotient, which a product gives exactly.
 const _: () = {
     let mut sequences = 0;
     while sequences < MAX_RECORDS {
+        assert!(sequences / SEQUENCES_PER_LIST < LISTS - 1);
         assert!((sequences * (65536 / SEQUENCES_PER_LIST + 1)) >> 16 == sequences / SEQUENCES_PER_LIST);
         sequences += 1;
     }

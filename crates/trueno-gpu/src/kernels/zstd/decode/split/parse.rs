@@ -13,6 +13,8 @@ pub(super) struct LanePage<'k> {
     pub(super) frame: LaneFrame<'k>,
     /// Whether there is one.
     pub(super) is_there: Var<'k, bool>,
+    /// Whether the frame would be such a one if it had fewer sequences.
+    pub(super) is_large: Var<'k, bool>,
     /// Kind and number of literals, and where they are held.
     pub(super) literal_kind: Var<'k, u32>,
     pub(super) literal_len: Var<'k, u32>,
@@ -40,6 +42,7 @@ impl<'k> LanePage<'k> {
         let [literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes] =
             [(); 8].map(|()| k.var(0u32));
         let is_there = k.var(false).named("is_there");
+        let is_large = k.var(false).named("is_large");
         let refused_as = k.var(PageStatus::BadBlock as u32);
         k.block(|refuse| {
             refuse.exit_if(!is_frame);
@@ -50,6 +53,7 @@ impl<'k> LanePage<'k> {
             frame.malformed_if(header.block_size.lt(2));
             let literals = frame.read_literals_header(header.start, header.end);
             let (count, after) = frame.read_sequence_count(literals.held_end, header.end);
+            is_large.set(count.gt(MAX_RECORDS));
             refuse.exit_if(count.gt(MAX_RECORDS));
             let is_four = literals.is_four.select(IS_PREPARED | IS_FOUR, IS_PREPARED);
             let fields = literals.len | (count << SEQUENCES_SHIFT);
@@ -69,6 +73,6 @@ impl<'k> LanePage<'k> {
             is_there.set(true);
         });
         let frame = LaneFrame { k, words, last_word, loads };
-        Self { frame, is_there, literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes }
+        Self { frame, is_there, is_large, literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes }
     }
 }

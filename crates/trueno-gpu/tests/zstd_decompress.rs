@@ -36,12 +36,18 @@ fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus
     // With one warp per block, every address past the warp's own memory is out of bounds.
     let warps_per_block = if order == LaneOrder::Ascending { 4 } else { 1 };
     let run = match design {
-        Design::Warp => ZstdWarpDecompressKernel::new(100_000)
-            .with_warps_per_block(warps_per_block)
-            .interpret(&bytes, &index, &mut pages, |launch| launch.lane_order(order)),
-        Design::Group => ZstdGroupDecompressKernel::new(100_000)
-            .with_warps_per_block(warps_per_block)
-            .interpret(&bytes, &index, &mut pages, |launch| launch.lane_order(order)),
+        Design::Warp => ZstdWarpDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
+            &bytes,
+            &index,
+            &mut pages,
+            |launch| launch.lane_order(order),
+        ),
+        Design::Group => ZstdGroupDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
+            &bytes,
+            &index,
+            &mut pages,
+            |launch| launch.lane_order(order),
+        ),
     };
     let run = run.unwrap_or_else(|fault| panic!("{fault}"));
     let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));

@@ -94,7 +94,7 @@ fn the_worst_pages_are_bounded() {
     let frames = [most_sequences(&mut generator), compress(&noise, 3)];
     for (frame, name) in frames.into_iter().zip(["most sequences", "seven bits per literal"]) {
         for design in [Design::Warp, Design::Group] {
-            let instructions = run(design, &[frame.clone()]).total.instructions() as f64;
+            let instructions = run(design, std::slice::from_ref(&frame)).total.instructions() as f64;
             println!("{name}: {instructions} instructions");
             assert!(instructions < WORST_PAGE, "{name}: {instructions} instructions");
         }

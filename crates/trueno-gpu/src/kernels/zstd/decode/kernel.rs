@@ -87,5 +87,7 @@ fn build(k: &KernelBuilder) {
     let constants = Constants::fill(k, batch.lane);
     let region = k.shared_per_warp("page_and_tables", WARP_BYTES, 16);
     let buffer = region.base::<u32>(k.warp_id()).raw().named("buffer");
-    batch.restore_pages(next_page, PageKind::Zstd, MAX_FRAME_BYTES, |page| restore_frame(k, batch.lane, page, buffer, constants));
+    batch.restore_pages(next_page, PageKind::Zstd, MAX_FRAME_BYTES, |page| {
+        restore_frame(k, batch.lane, page, buffer, constants)
+    });
 }

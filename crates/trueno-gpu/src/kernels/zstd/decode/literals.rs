@@ -1,5 +1,6 @@
 //! Decodes the literals section to the end of the page buffer (section 3.1.1.3.1).
 
+use super::format::MIN_FRAME_BYTES;
 use super::frame::{Frame, Lanes};
 use super::fse::Table;
 use super::huffman::Tree;
@@ -206,7 +207,7 @@ impl<'k> Stream<'k> {
         (bits >> unused).mad(2u32, table).shared::<u16>().load()
     }
 
-    /// Decodes `codes` literals per round while every stream has as many, without conditions.
+    /// Decodes twice `codes` literals per round while every stream has as many, then `codes`, without conditions.
     fn decode_rounds(
         &self,
         frame: Frame<'k>,
@@ -217,22 +218,46 @@ impl<'k> Stream<'k> {
         done: Var<'k, u32>,
     ) {
         let k: &'k KernelBuilder = frame.k;
+        // Takes `codes` codes off the top of `bits`. Returns how many bits they have; other fields are above.
+        let decode = |bits: Reg<'k, u32>, first: u32| {
+            let bits = k.var(bits);
+            let used = k.var(0u32);
+            for i in first..first + codes {
+                let entry = self.next_entry(*bits, table, unused);
+                // Lanes of one stream store the same byte.
+                self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
+                bits.set(frame.after_top(*bits, entry));
+                used.set(used + entry);
+            }
+            *used & 0xff
+        };
+        let advance = |used: Reg<'k, u32>, count: u32| {
+            self.left.set(self.left - used.as_i32());
+            self.to.set(self.to + count);
+            done.set(done + count);
+        };
         k.while_uniform(
-            || (done + codes).le(fewest),
+            || (done + 2 * codes).le(fewest),
             || {
-                let bits = k.var(self.window(frame));
-                let used = k.var(0u32);
-                for i in 0..codes {
-                    let entry = self.next_entry(*bits, table, unused);
-                    // Lanes of one stream store the same byte.
-                    self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
-                    bits.set(frame.after_top(*bits, entry));
-                    used.set(used + entry);
-                }
-                self.left.set(self.left - (used & 0xff).as_i32());
-                self.to.set(self.to + codes);
-                done.set(done + codes);
+                let [high, low] = self.double_window(frame);
+                let used = decode(high, 0);
+                // All of the high half may be used.
+                let more = decode(low.funnel_shl_clamp(high, used), codes);
+                advance(used + more, 2 * codes);
             },
         );
+        k.while_uniform(|| (done + codes).le(fewest), || advance(decode(self.window(frame), 0), codes));
+    }
+
+    /// Returns the next 64 bits, the first ones in the first word. What [`Self::window`] says holds for them too.
+    fn double_window(&self, frame: Frame<'k>) -> [Reg<'k, u32>; 2] {
+        let end = self.left.max(self.first_bit).as_u32();
+        let word = frame.words.index(end >> 5);
+        let [low, middle, high] = [word.at(-2), word.at(-1), word].map(|word| word.load());
+        [middle.funnel_shr(high, end), low.funnel_shr(middle, end)]
     }
 }
+
+/// A stream starts more than three words into its frame: behind the headers of the frame, the block and the literals, and the
+/// weights.
+const _: () = assert!(MIN_FRAME_BYTES + 3 + 2 >= 3 * 4);

@@ -22,6 +22,9 @@ use crate::{KernelBuilder, Reg, Target, ValidKernel};
 /// Warps that an SM of compute capability 9.0 has the shared memory for, in blocks of four.
 const WARPS_PER_SM: u32 = 28;
 
+/// Pages of a group that has only pages with too many sequences, if there are many of them.
+const LARGE_GROUP_PAGES: u32 = 24;
+
 /// Restores the same frames as [`ZstdWarpDecompressKernel`](super::super::ZstdWarpDecompressKernel), with the same result for
 /// every page, about twice as fast in large batches and slower in small ones: see [`Self::LEAST_PAGES_PER_BLOCK`].
 ///
@@ -46,7 +49,7 @@ impl ZstdGroupDecompressKernel {
     /// use trueno_gpu::kernels::zstd::ZstdGroupDecompressKernel;
     /// assert!(ZstdGroupDecompressKernel::LEAST_PAGES_PER_BLOCK < 32);
     /// ```
-    pub const LEAST_PAGES_PER_BLOCK: u32 = 10;
+    pub const LEAST_PAGES_PER_BLOCK: u32 = 20;
 
     /// Makes a kernel for batches of up to `max_pages`, with four warps per block.
     ///
@@ -126,14 +129,18 @@ fn build(k: &KernelBuilder, warps: u32) {
     let stages = Stages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
     stages.draw_group(lists);
     k.sync_block();
-    // Pages with too many sequences come first, in groups of one for each warp of the third stage.
+    // Pages with too many sequences come first, in groups of one for each warp of the third stage; if there are many, of more.
     let left_over_warps = third_stage_warps(warps);
     let large_pages = lists.large_pages().named("large_pages");
-    let large_groups = quotient_up(large_pages, left_over_warps).named("large_groups");
+    let are_few = (large_pages * 8).le(batch.pages);
+    let group_large = are_few.select(left_over_warps, LARGE_GROUP_PAGES).named("group_large");
+    let [few, many] = [left_over_warps, LARGE_GROUP_PAGES].map(|by| quotient_up(large_pages, by));
+    let large_groups = are_few.select(few, many).named("large_groups");
     let groups = quotient_up(batch.pages - large_pages, GROUP_PAGES).named("groups");
-    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on, which is enough for any block;
-    // without a group, a turn is over at once.
-    let (turns, limit) = (k.var(0u32).named("turns"), (batch.pages + k.block_count() * 4).named("limit"));
+    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on: twice what all groups take, and
+    // some more. Without a group, a turn is over at once.
+    let limit = ((batch.pages >> 2) + k.block_count() * 4).named("limit");
+    let turns = k.var(0u32).named("turns");
     k.while_uniform(
         || turns.lt(limit),
         || {
@@ -147,8 +154,8 @@ fn build(k: &KernelBuilder, warps: u32) {
             let first = place.mad(GROUP_PAGES, large_pages).named("first");
             k.if_uniform(warp.lt(2) & is_group, || stages.prepare(lists, first, lookup, warps));
             k.if_uniform(warp.eq(0) & is_large, || {
-                let first = drawn * left_over_warps;
-                stages.leave_over(lists, first, (large_pages - first).min(left_over_warps));
+                let first = drawn * group_large;
+                stages.leave_over(lists, first, (large_pages - first).min(group_large));
             });
             k.sync_block();
             k.if_uniform(is_group, || stages.restore_prepared(first));

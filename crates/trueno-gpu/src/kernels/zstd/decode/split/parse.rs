@@ -39,8 +39,7 @@ impl<'k> LanePage<'k> {
     ) -> Self {
         let (is_frame, words, len) = batch.look_up(number, wanted, PageKind::Zstd, MAX_FRAME_BYTES);
         let last_word = (align_up(len) >> 2) - 1;
-        let [literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes] =
-            [(); 8].map(|()| k.var(0u32));
+        let [literal_kind, literal_len, held_at, held_end, sequences, at, end, sizes] = [(); 8].map(|()| k.var(0u32));
         let is_there = k.var(false).named("is_there");
         let is_large = k.var(false).named("is_large");
         let refused_as = k.var(PageStatus::BadBlock as u32);

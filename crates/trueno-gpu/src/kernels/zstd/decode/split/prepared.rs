@@ -31,8 +31,8 @@ pub(super) fn restore_prepared<'k>(
     let is_page = k.var(false).named("is_page");
     let refused_as = k.var(PageStatus::BadBlock as u32);
     let description = group.description(slot);
-    let [sizes, held, weights] = [Description::SIZES, Description::HELD, Description::WEIGHTS]
-        .map(|word| description.at(word).load_uniform());
+    let [sizes, held, weights] =
+        [Description::SIZES, Description::HELD, Description::WEIGHTS].map(|word| description.at(word).load_uniform());
     k.block_uniform(|refuse| {
         let kind = sizes >> KIND_SHIFT;
         refuse.exit_if((sizes & IS_PREPARED).eq(0) | (kind.eq(CODED) & weights.eq(0)));

@@ -33,6 +33,17 @@ pub(super) struct LaneTable<'k> {
     pub(super) loads: GuardedLoads<'k>,
 }
 
+/// Limits of a table's counts.
+#[derive(Clone, Copy)]
+pub(super) struct Limits<'k> {
+    /// Position by which they end.
+    pub(super) end: Reg<'k, u32>,
+    pub(super) max_log: Reg<'k, u32>,
+    pub(super) max_symbol: Reg<'k, u32>,
+    /// Number of entries that the table may have.
+    pub(super) room: Reg<'k, u32>,
+}
+
 /// What the counts of a table say.
 pub(super) struct Counts<'k> {
     /// Whether the lane has read counts of a table that fits.
@@ -49,17 +60,15 @@ pub(super) const fn list_bytes(max_symbol: u32) -> u32 {
 
 impl<'k> LaneTable<'k> {
     /// Reads counts from bit `bit` on, where `wanted`; `window` returns 32 bits from a bit on. `bit` moves to the byte after
-    /// the counts, which must end by `end` and make a table of at most `room` entries.
+    /// the counts.
     pub(super) fn read_counts(
         self,
         window: impl Fn(Pred<'k>, Reg<'k, u32>) -> Reg<'k, u32>,
         wanted: Pred<'k>,
         bit: Var<'k, u32>,
-        end: Reg<'k, u32>,
-        max_log: Reg<'k, u32>,
-        max_symbol: Reg<'k, u32>,
-        room: Reg<'k, u32>,
+        limits: Limits<'k>,
     ) -> Counts<'k> {
+        let Limits { end, max_log, max_symbol, room } = limits;
         let Self { k, list, .. } = self;
         k.section("FSE counts, one page per lane");
         let log = (window(wanted, *bit) & 15) + 5;

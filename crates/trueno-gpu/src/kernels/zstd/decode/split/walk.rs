@@ -3,11 +3,13 @@
 use super::super::format::CODE_KINDS;
 use super::super::frame::top_bits;
 use super::frame::GuardedLoads;
-use super::group::{Description, Group, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES};
+use super::group::{
+    Description, Group, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES,
+};
 use super::lookup::{LENGTH_SHIFT, Lookup, MATCH_CODES_AT, MIN_MATCH};
 use super::parse::LanePage;
 use super::ring::{MAX_BITS_PER_REFILL, Ring, Staged};
-use super::tables::{ENTRY_BYTES, LaneTable, MAX_LOG, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
+use super::tables::{ENTRY_BYTES, LaneTable, Limits, MAX_LOG, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::kernels::packed::PAGE_BYTES;
 use crate::kernels::reduce::warp_max;
 use crate::types::Global;
@@ -94,7 +96,7 @@ fn read_tables<'k>(
         let is_there = k.var(is_single_there | mode.eq(PREDEFINED));
         k.if_uniform(is_coded.any(), || {
             let window = |wanted, bit| staged.window(wanted, bit);
-            let counts = table.read_counts(window, is_coded, bit, end * 8, max_log, max_symbol, room);
+            let counts = table.read_counts(window, is_coded, bit, Limits { end: end * 8, max_log, max_symbol, room });
             table.build(&counts);
             k.when(is_coded).set(log, counts.log);
             is_there.set(*is_there | counts.are_read);

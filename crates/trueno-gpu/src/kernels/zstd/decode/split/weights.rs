@@ -4,7 +4,7 @@ use super::super::format::WEIGHTS;
 use super::super::frame::top_bits;
 use super::group::{Description, GROUP_PAGES, Group, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
 use super::parse::LanePage;
-use super::tables::{ENTRY_BYTES, LaneTable, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
+use super::tables::{ENTRY_BYTES, LaneTable, Limits, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::{KernelBuilder, Reg};
 
 /// The kind of literals that have a tree.
@@ -33,10 +33,14 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
     let list_len = list_bytes(WEIGHTS.max_symbol) / 2;
     let table = LaneTable { k, entries: memory, list: memory + WEIGHTS_LIST_AT, list_len, loads: frame.loads };
     let bit = k.var((*page.held_at + 1) * 8);
-    let (max_log, max_symbol) = (k.value(WEIGHTS.max_log), k.value(WEIGHTS.max_symbol));
-    let room = k.value(1u32 << WEIGHTS.max_log);
+    let limits = Limits {
+        end: streams_at * 8,
+        max_log: k.value(WEIGHTS.max_log),
+        max_symbol: k.value(WEIGHTS.max_symbol),
+        room: k.value(1u32 << WEIGHTS.max_log),
+    };
     let window = |wanted, bit| frame.window(wanted, bit);
-    let counts = table.read_counts(window, is_tree & !is_direct, bit, streams_at * 8, max_log, max_symbol, room);
+    let counts = table.read_counts(window, is_tree & !is_direct, bit, limits);
     table.build(&counts);
 
     k.section("Huffman weights, one page per lane");

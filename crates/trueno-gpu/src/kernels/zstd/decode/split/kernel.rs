@@ -61,7 +61,7 @@ impl ZstdGroupDecompressKernel {
     /// ```
     #[must_use]
     pub fn new(max_pages: u32) -> Self {
-        Self { batch: BatchKernel::new(max_pages) }.with_warps_per_block(4)
+        Self { batch: BatchKernel::new(max_pages).with_warps_per_sm(WARPS_PER_SM) }
     }
 
     /// Chooses the number of warps per block. Above 48 KiB, shared memory is dynamic. [`Kernel::ir`] panics if the
@@ -74,8 +74,7 @@ impl ZstdGroupDecompressKernel {
     /// ```
     #[must_use]
     pub fn with_warps_per_block(self, warps_per_block: u32) -> Self {
-        let blocks_per_sm = (WARPS_PER_SM / warps_per_block.max(1)).max(1);
-        Self { batch: self.batch.with_warps_per_block(warps_per_block).with_min_blocks_per_sm(blocks_per_sm) }
+        Self { batch: self.batch.with_warps_per_block(warps_per_block) }
     }
 
     /// Chooses the target.
@@ -111,8 +110,9 @@ impl Kernel for ZstdGroupDecompressKernel {
     }
 
     fn budget(&self) -> Budget {
-        // Seven blocks of four warps leave 73 registers per thread.
-        Budget { registers: 72, shared_bytes: shared_bytes(self.batch.warps_per_block()) + 256 }
+        // Seven blocks of four warps leave 73 registers per thread. Elsewhere shared memory allows five at most.
+        let registers = if self.batch.has_large_sm() { 72 } else { 96 };
+        Budget { registers, shared_bytes: shared_bytes(self.batch.warps_per_block()) + 256 }
     }
 
     fn grid(&self, pages: u32) -> u32 {

@@ -1,5 +1,5 @@
-//! Arbitrary bytes and damaged frames in the Zstandard decompression kernel, run by the interpreter: it stops at any
-//! access out of bounds, race or endless loop. The kernel judges every frame as its slow twin does, and restores only
+//! Arbitrary bytes and damaged frames in the Zstandard decompression kernels, run by the interpreter: it stops at any
+//! access out of bounds, race or endless loop. The kernels judge every frame as their slow twin does, and restore only
 //! what libzstd restores.
 #![no_main]
 
@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::ZstdWarpDecompressKernel;
 use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
+use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_fuzz::{damage, page_from};
 
@@ -21,6 +21,8 @@ const HEADER: [u8; 7] = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x0f];
 /// One warp per block: every address past the warp's own memory is out of bounds.
 static KERNEL: LazyLock<ZstdWarpDecompressKernel> =
     LazyLock::new(|| ZstdWarpDecompressKernel::new(10).with_warps_per_block(1));
+static GROUP_KERNEL: LazyLock<ZstdGroupDecompressKernel> =
+    LazyLock::new(|| ZstdGroupDecompressKernel::new(10).with_warps_per_block(1));
 
 fuzz_target!(|data: &[u8]| {
     let (first, second) = data.split_at(data.len() / 2);
@@ -47,6 +49,12 @@ fn judge(frames: &[Vec<u8>]) {
     let run = KERNEL
         .interpret(&bytes, &index, &mut pages, |launch| launch.grid(1).threads(1).step_limit(4_000_000))
         .unwrap_or_else(|fault| panic!("{fault}"));
+    let mut group_pages = vec![[0xee; PAGE_SIZE]; frames.len()];
+    let group_run = GROUP_KERNEL
+        .interpret(&bytes, &index, &mut group_pages, |launch| launch.grid(1).threads(1).step_limit(8_000_000))
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(run.status, group_run.status);
+    assert!(pages == group_pages, "both kernels restore the same pages");
     let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));
     for ((frame, page), code) in frames.iter().zip(&pages).zip(codes) {
         let (status, expected) = match restore(frame) {

@@ -1,4 +1,4 @@
-//! The Zstandard decompression kernel in the interpreter: equal to its slow twin on every frame.
+//! The Zstandard decompression kernels in the interpreter: equal to their slow twin on every frame.
 
 #[allow(dead_code, unused_imports)]
 #[path = "support/zstd.rs"]
@@ -7,15 +7,24 @@ mod support;
 use support::{LEVELS, compress, compress_flushed, compress_with, crafted, damage, pages, random_sequences};
 use trueno_gpu::interp::{LaneOrder, Report};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::ZstdWarpDecompressKernel;
 use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
+use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{PAGE_SIZE, Page};
 
 const ORDERS: [LaneOrder; 3] = [LaneOrder::Ascending, LaneOrder::Descending, LaneOrder::Shuffled { seed: 7 }];
 
+/// Which kernel restores the frames.
+#[derive(Clone, Copy, Debug)]
+enum Design {
+    /// One warp per page.
+    Warp,
+    /// Groups of pages.
+    Group,
+}
+
 /// Restores frames in one batch. Any stray access would be a fault.
-fn run(frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
+fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
     let (mut bytes, mut index) = (Vec::new(), Vec::new());
     for frame in frames {
         let len_bytes = u16::try_from(frame.len()).expect("frames are shorter than 64 KiB");
@@ -26,19 +35,35 @@ fn run(frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report
     let mut pages = vec![[0xee; PAGE_SIZE]; frames.len()];
     // With one warp per block, every address past the warp's own memory is out of bounds.
     let warps_per_block = if order == LaneOrder::Ascending { 4 } else { 1 };
-    let kernel = ZstdWarpDecompressKernel::new(100_000).with_warps_per_block(warps_per_block);
-    let run = kernel
-        .interpret(&bytes, &index, &mut pages, |launch| launch.lane_order(order))
-        .unwrap_or_else(|fault| panic!("{fault}"));
+    let run = match design {
+        Design::Warp => ZstdWarpDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
+            &bytes,
+            &index,
+            &mut pages,
+            |launch| launch.lane_order(order),
+        ),
+        Design::Group => ZstdGroupDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
+            &bytes,
+            &index,
+            &mut pages,
+            |launch| launch.lane_order(order),
+        ),
+    };
+    let run = run.unwrap_or_else(|fault| panic!("{fault}"));
     let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));
     let status = codes.map(|code| PageStatus::from_code(code).expect("known"));
     (status.zip(pages).collect(), run.report)
 }
 
-/// Checks the kernel against its twin. Returns how many pages were restored.
+/// Checks both kernels against their twin. Returns how many pages were restored.
 fn assert_equals_twin(frames: &[Vec<u8>], order: LaneOrder) -> usize {
+    let restored = [Design::Warp, Design::Group].map(|design| assert_design_equals_twin(design, frames, order));
+    restored[0]
+}
+
+fn assert_design_equals_twin(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> usize {
     let mut restored = 0;
-    for (i, ((status, page), frame)) in run(frames, order).0.iter().zip(frames).enumerate() {
+    for (i, ((status, page), frame)) in run(design, frames, order).0.iter().zip(frames).enumerate() {
         let expected = restore(frame);
         let expected_status = match expected {
             Ok(_) => PageStatus::Restored,
@@ -46,9 +71,9 @@ fn assert_equals_twin(frames: &[Vec<u8>], order: LaneOrder) -> usize {
             Err(Refusal::Malformed) => PageStatus::BadBlock,
             Err(Refusal::Unsupported) => PageStatus::Unsupported,
         };
-        assert_eq!(*status, expected_status, "frame {i}: {frame:02x?}");
+        assert_eq!(*status, expected_status, "{design:?}, frame {i}: {frame:02x?}");
         // A refused page is not written.
-        assert!(*page == expected.unwrap_or([0xee; PAGE_SIZE]), "frame {i}: {frame:02x?}");
+        assert!(*page == expected.unwrap_or([0xee; PAGE_SIZE]), "{design:?}, frame {i}: {frame:02x?}");
         restored += usize::from(expected.is_ok());
     }
     restored

@@ -133,5 +133,10 @@ pub fn shapes() -> Vec<(String, Box<dyn Kernel>)> {
     let wide = kernel.clone().with_target(Target::SM_90).with_warps_per_block(28);
     shapes.push(("zstd_decompress".into(), Box::new(kernel)));
     shapes.push(("zstd_decompress_28_warps".into(), Box::new(wide)));
+    shapes.push(("zstd_group_order".into(), Box::new(zstd::ZstdGroupOrderKernel::new(MAX_PAGES))));
+    let kernel = zstd::ZstdGroupDecompressKernel::new(MAX_PAGES);
+    let sm_90 = kernel.clone().with_target(Target::SM_90);
+    shapes.push(("zstd_group_decompress".into(), Box::new(kernel)));
+    shapes.push(("zstd_group_decompress_sm_90".into(), Box::new(sm_90)));
     shapes
 }

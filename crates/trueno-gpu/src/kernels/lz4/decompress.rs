@@ -103,12 +103,12 @@ impl Kernel for Lz4WarpDecompressKernel {
 }
 
 fn build(k: &KernelBuilder) {
-    let batch = DecompressBatch::declare(k);
+    let (batch, next_page) = DecompressBatch::declare(k, "next_page");
     let region = k.shared_per_warp("buffer_and_tables", WARP_BYTES, 16);
     let buffer = region.base::<u32>(k.warp_id()).raw().named("buffer");
     let tables =
         Tables { output: buffer, bitmap: buffer + BUFFER_BYTES, segments: buffer + (BUFFER_BYTES + BITMAP_BYTES) };
-    batch.restore_pages(PageKind::Lz4, MAX_BLOCK_BYTES, |page| restore_block(k, batch.lane, page, tables));
+    batch.restore_pages(next_page, PageKind::Lz4, MAX_BLOCK_BYTES, |page| restore_block(k, batch.lane, page, tables));
 }
 
 fn restore_block<'k>(

@@ -4,7 +4,7 @@ use super::entry::{KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_S
 use super::{FILL_WORD_BYTES, PAGE_BYTES, PAGE_STEPS, PageStatus, STEP_BYTES, for_each_page};
 use crate::ir::LoadHint;
 use crate::types::Global;
-use crate::{Addr, KernelBuilder, Reg, Var};
+use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 use trueno_page::PageKind;
 
 /// The parameters of a decompression kernel.
@@ -15,8 +15,7 @@ pub(in crate::kernels) struct DecompressBatch<'k> {
     index: Addr<'k, Global, u64>,
     output: Addr<'k, Global, u32>,
     status: Addr<'k, Global, u32>,
-    next_page: Addr<'k, Global, u32>,
-    pages: Reg<'k, u32>,
+    pub(in crate::kernels) pages: Reg<'k, u32>,
     pub(in crate::kernels) lane: Reg<'k, u32>,
 }
 
@@ -31,66 +30,123 @@ pub(in crate::kernels) struct Restored<'k> {
 }
 
 impl<'k> DecompressBatch<'k> {
-    /// Declares the parameters.
-    pub(in crate::kernels) fn declare(k: &'k KernelBuilder) -> Self {
-        Self {
-            k,
-            input: k.param_ptr("input"),
-            input_len: k.param_u64("input_len"),
-            index: k.param_ptr("index"),
-            output: k.param_ptr("output"),
-            status: k.param_ptr("status"),
-            next_page: k.param_ptr("next_page"),
-            pages: k.param_u32("pages"),
-            lane: k.lane_id().named("lane"),
-        }
+    /// Declares the parameters. One of them is the kernel's own: a pointer named `own`, which is returned too.
+    pub(in crate::kernels) fn declare(k: &'k KernelBuilder, own: &str) -> (Self, Addr<'k, Global, u32>) {
+        let (input, input_len, index) = (k.param_ptr("input"), k.param_u64("input_len"), k.param_ptr("index"));
+        let (output, status, own) = (k.param_ptr("output"), k.param_ptr("status"), k.param_ptr(own));
+        let (pages, lane) = (k.param_u32("pages"), k.lane_id().named("lane"));
+        (Self { k, input, input_len, index, output, status, pages, lane }, own)
     }
 
-    /// Restores every page of the batch.
+    /// Restores every page of the batch; warps draw them from the counter `next_page`.
     ///
     /// `decode` gets each page held as `kind` in 1 to `max_len` bytes, which lie inside the input.
     pub(in crate::kernels) fn restore_pages(
         &self,
+        next_page: Addr<'k, Global, u32>,
+        kind: PageKind,
+        max_len: u32,
+        decode: impl FnOnce(&PackedPage<'k>) -> Restored<'k>,
+    ) {
+        let lanes = self.lane_addresses();
+        for_each_page(self.k, self.lane, next_page, self.pages, |number| {
+            self.restore_page(lanes, number, kind, max_len, decode);
+        });
+    }
+
+    /// Returns where the lane's first 16 bytes of the input and of the output lie.
+    pub(in crate::kernels) fn lane_addresses(&self) -> LaneAddresses<'k> {
+        LaneAddresses {
+            input: self.input.step(self.lane, PACK_ALIGN_BYTES),
+            output: self.output.step(self.lane, PACK_ALIGN_BYTES),
+        }
+    }
+
+    /// Restores page `number`, which is uniform. For `decode`, see [`Self::restore_pages`].
+    pub(in crate::kernels) fn restore_page(
+        &self,
+        lanes: LaneAddresses<'k>,
+        number: Reg<'k, u32>,
         kind: PageKind,
         max_len: u32,
         decode: impl FnOnce(&PackedPage<'k>) -> Restored<'k>,
     ) {
         let Self { k, lane, input, .. } = *self;
-        let lane_input = input.step(lane, PACK_ALIGN_BYTES);
-        let lane_output = self.output.step(lane, PACK_ALIGN_BYTES);
-        for_each_page(k, lane, self.next_page, self.pages, |number| {
-            let entry = self.index.index(number).load_uniform();
-            let (place, high) = (entry.lo(), entry.hi());
-            let len = high & LEN_MASK;
-            let held_as = (high >> KIND_SHIFT) & 3;
-            let from = lane_input.step(place, PACK_ALIGN_BYTES);
-            let page = PackedPage { k, lane, len, input, place, from, to: lane_output.step(number, PAGE_BYTES) };
-            let code = k.var(PageStatus::BadEntry as u32).named("code");
-            k.block_uniform(|done| {
-                let end = (place.to_u64() << 4) + align_up(len).to_u64();
-                done.exit_if(end.gt(self.input_len) | (high >> STATE_SHIFT).ne(STATE_PLACED));
-                k.if_uniform(held_as.eq(kind_code(PageKind::SameFilled)) & len.eq(FILL_WORD_BYTES), || {
-                    page.fill();
-                    code.set(PageStatus::Restored as u32);
-                    done.exit();
-                });
-                k.if_uniform(held_as.eq(kind_code(PageKind::Raw)) & len.eq(PAGE_BYTES), || {
-                    page.copy();
-                    code.set(PageStatus::Restored as u32);
-                    done.exit();
-                });
-                done.exit_if(held_as.ne(kind_code(kind)) | (len - 1).ge(max_len));
-                let Restored { is_page, page: restored, refused_as } = decode(&page);
-                k.sync_warp();
-                code.set(match refused_as {
-                    Some(refused_as) => is_page.select(PageStatus::Restored as u32, refused_as),
-                    None => is_page.select(PageStatus::Restored as u32, PageStatus::BadBlock as u32),
-                });
-                k.if_uniform(*is_page, || page.write(restored));
+        let entry = Entry::new(self.index.index(number).load_uniform());
+        let from = lanes.input.step(entry.place, PACK_ALIGN_BYTES);
+        let to = lanes.output.step(number, PAGE_BYTES);
+        let page = PackedPage { k, lane, len: entry.len, input, place: entry.place, from, to };
+        let code = k.var(PageStatus::BadEntry as u32).named("code");
+        k.block_uniform(|done| {
+            done.exit_if(!entry.is_inside(self.input_len));
+            k.if_uniform(entry.is_held_as(PageKind::SameFilled) & entry.len.eq(FILL_WORD_BYTES), || {
+                page.fill();
+                code.set(PageStatus::Restored as u32);
+                done.exit();
             });
-            k.when(lane.eq(0)).store(self.status.index(number), code);
+            k.if_uniform(entry.is_held_as(PageKind::Raw) & entry.len.eq(PAGE_BYTES), || {
+                page.copy();
+                code.set(PageStatus::Restored as u32);
+                done.exit();
+            });
+            done.exit_if(!entry.is_held_as(kind) | (entry.len - 1).ge(max_len));
+            let Restored { is_page, page: restored, refused_as } = decode(&page);
             k.sync_warp();
+            code.set(match refused_as {
+                Some(refused_as) => is_page.select(PageStatus::Restored as u32, refused_as),
+                None => is_page.select(PageStatus::Restored as u32, PageStatus::BadBlock as u32),
+            });
+            k.if_uniform(*is_page, || page.write(restored));
         });
+        k.when(lane.eq(0)).store(self.status.index(number), code);
+        k.sync_warp();
+    }
+
+    /// Looks up, in each lane, a page of its own: whether it is held as `kind` in 1 to `max_len` bytes that lie inside the
+    /// input, where they start, and how many they are. Lanes where `wanted` is false have none.
+    pub(in crate::kernels) fn look_up(
+        &self,
+        number: Reg<'k, u32>,
+        wanted: Pred<'k>,
+        kind: PageKind,
+        max_len: u32,
+    ) -> (Pred<'k>, Addr<'k, Global, u32>, Reg<'k, u32>) {
+        let entry = Entry::new(self.k.when(wanted).load_or(self.index.index(number), 0u64));
+        let is_whole = entry.is_inside(self.input_len) & (entry.len - 1).lt(max_len);
+        (is_whole & entry.is_held_as(kind), self.input.step(entry.place, PACK_ALIGN_BYTES), entry.len)
+    }
+}
+
+/// Where a lane's first 16 bytes lie.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct LaneAddresses<'k> {
+    input: Addr<'k, Global, u32>,
+    output: Addr<'k, Global, u32>,
+}
+
+/// An entry of the index in registers.
+#[derive(Clone, Copy)]
+struct Entry<'k> {
+    place: Reg<'k, u32>,
+    len: Reg<'k, u32>,
+    high: Reg<'k, u32>,
+    kind: Reg<'k, u32>,
+}
+
+impl<'k> Entry<'k> {
+    fn new(bits: Reg<'k, u64>) -> Self {
+        let (place, high) = (bits.lo(), bits.hi());
+        Self { place, len: high & LEN_MASK, high, kind: (high >> KIND_SHIFT) & 3 }
+    }
+
+    /// Whether the entry is complete and its page lies inside the input.
+    fn is_inside(self, input_len: Reg<'k, u64>) -> Pred<'k> {
+        let end = (self.place.to_u64() << 4) + align_up(self.len).to_u64();
+        !(end.gt(input_len) | (self.high >> STATE_SHIFT).ne(STATE_PLACED))
+    }
+
+    fn is_held_as(self, kind: PageKind) -> Pred<'k> {
+        self.kind.eq(kind_code(kind))
     }
 }
 

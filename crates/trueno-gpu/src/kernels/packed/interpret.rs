@@ -1,7 +1,7 @@
 //! Runs kernels over batches in the interpreter: buffers, arguments, limits and results of a launch.
 
 use super::PackedEntry;
-use crate::interp::{Fault, FaultKind, Launch, Memory, Report};
+use crate::interp::{BufferId, Fault, FaultKind, Launch, Memory, Report};
 use crate::kernels::Kernel;
 use trueno_page::Page;
 
@@ -67,14 +67,11 @@ pub(in crate::kernels) fn interpret_compress<'k>(
 ) -> Result<CompressRun, Fault> {
     let count = count_of(kernel, pages)?;
     let launch = adjust(launch(kernel, count));
-    let scratch_bytes = scratch_bytes(launch.blocks());
-    let scratch_bytes = usize::try_from(scratch_bytes)
-        .map_err(|_| refused(kernel, format!("{scratch_bytes} bytes of scratch memory")))?;
     let mut memory = Memory::new();
     let input = memory.add("input", pages.as_flattened());
     let output = memory.add_uninit("output", size_of_val(pages));
     let index = memory.add("index", &vec![0; pages.len() * PackedEntry::BYTES]);
-    let scratch = memory.add_uninit("scratch", scratch_bytes);
+    let scratch = add_scratch(&mut memory, kernel, scratch_bytes(launch.blocks()))?;
     let next_page = memory.add("next_page", &FIRST_PAGE);
     let launch = launch.arg(input).arg(output).arg(index).arg(scratch).arg(next_page).arg(count);
     let report = launch.run(&mut memory)?;
@@ -94,18 +91,58 @@ pub(in crate::kernels) fn interpret_decompress<'k>(
     pages: &mut [Page],
     adjust: impl FnOnce(Launch<'k>) -> Launch<'k>,
 ) -> Result<DecompressRun, Fault> {
-    let count = count_of(kernel, pages)?;
-    let launch = adjust(launch(kernel, count));
     let mut memory = Memory::new();
+    let next_page = memory.add("next_page", &FIRST_PAGE);
+    let count = count_of(kernel, pages)?;
+    decompress(&[adjust(launch(kernel, count))], memory, next_page, packed, index, pages, count)
+}
+
+/// Like [`interpret_decompress`], for a kernel that has scratch memory and no counter, and runs after another one with the
+/// same arguments. `scratch_bytes` gets the number of blocks; the first `zeroed_bytes` are 0 at the start.
+pub(in crate::kernels) fn interpret_decompress_after<'k>(
+    before: &impl Kernel,
+    kernel: &'k impl Kernel,
+    (scratch_bytes, zeroed_bytes): (impl FnOnce(u32) -> u64, u32),
+    packed: &[u8],
+    index: &[u8],
+    pages: &mut [Page],
+    adjust: impl FnOnce(Launch<'k>) -> Launch<'k>,
+) -> Result<DecompressRun, Fault> {
+    let count = count_of(kernel, pages)?;
+    let last = adjust(launch(kernel, count));
+    let mut memory = Memory::new();
+    let scratch = add_scratch(&mut memory, kernel, scratch_bytes(last.blocks()))?;
+    memory.write(scratch, 0, &vec![0; zeroed_bytes as usize]);
+    let first = Launch::new(before.ir()).grid(before.grid(count).max(1));
+    decompress(&[first, last], memory, scratch, packed, index, pages, count)
+}
+
+/// Runs kernels one after the other; `own` is the buffer of their own pointer. Reports what the last one cost.
+fn decompress(
+    launches: &[Launch<'_>],
+    mut memory: Memory,
+    own: BufferId,
+    packed: &[u8],
+    index: &[u8],
+    pages: &mut [Page],
+    count: u32,
+) -> Result<DecompressRun, Fault> {
     let input = memory.add("input", packed);
     let index = memory.add("index", index);
     let output = memory.add("output", pages.as_flattened());
     let status = memory.add_uninit("status", pages.len() * STATUS_BYTES);
-    let next_page = memory.add("next_page", &FIRST_PAGE);
-    let launch = launch.arg(input).arg(packed.len() as u64).arg(index);
-    let report = launch.arg(output).arg(status).arg(next_page).arg(count).run(&mut memory)?;
+    let mut report = Report::default();
+    for launch in launches {
+        let launch = launch.clone().arg(input).arg(packed.len() as u64).arg(index);
+        report = launch.arg(output).arg(status).arg(own).arg(count).run(&mut memory)?;
+    }
     pages.as_flattened_mut().copy_from_slice(&memory.bytes_or(output, 0));
     Ok(DecompressRun { status: memory.bytes_or(status, 0xff), report })
+}
+
+fn add_scratch(memory: &mut Memory, kernel: &impl Kernel, bytes: u64) -> Result<BufferId, Fault> {
+    let bytes = usize::try_from(bytes).map_err(|_| refused(kernel, format!("{bytes} bytes of scratch memory")))?;
+    Ok(memory.add_uninit("scratch", bytes))
 }
 
 fn launch(kernel: &impl Kernel, pages: u32) -> Launch<'_> {

@@ -21,9 +21,9 @@ pub use status::PageStatus;
 pub use trueno_page::PageKind;
 
 pub(super) use compress::{Buffers, CompressBatch, LoadedPage, SET_ASIDE_BYTES};
-pub(super) use decompress::{DecompressBatch, PackedPage, Restored};
+pub(super) use decompress::{DecompressBatch, LaneAddresses, PackedPage, Restored};
 pub(super) use entry::align_up;
-pub(super) use interpret::{interpret_compress, interpret_decompress};
+pub(super) use interpret::{interpret_compress, interpret_decompress, interpret_decompress_after};
 pub(super) use kernel::BatchKernel;
 
 use crate::ir::AtomOp;

@@ -4,5 +4,5 @@ pub mod decode;
 pub mod encode;
 
 pub use super::packed::{Mode, TableStores};
-pub use decode::ZstdWarpDecompressKernel;
+pub use decode::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel, ZstdWarpDecompressKernel};
 pub use encode::ZstdWarpCompressKernel;

@@ -2,7 +2,7 @@
 
 use super::format::CODE_KINDS;
 use crate::types::Shared;
-use crate::{Addr, KernelBuilder, Reg};
+use crate::{Addr, KernelBuilder, Pred, Reg};
 
 /// Position of the number of extra bits in a code's word. The baseline is below.
 pub(super) const EXTRA_SHIFT: u32 = 24;
@@ -29,14 +29,25 @@ pub(super) struct Constants<'k> {
 impl<'k> Constants<'k> {
     /// Declares the tables and fills them. All warps of a block must call it.
     pub(super) fn fill(k: &'k KernelBuilder, lane: Reg<'k, u32>) -> Self {
-        let base = k.shared_per_block("constants", CONSTANT_BYTES, 16).base::<u32>();
-        k.section("constants");
-        let is_first = k.thread_id().eq(lane) & lane.eq(0);
-        for (at, words) in (0..).zip(words().as_chunks::<4>().0) {
-            k.when(is_first).store_vec(base.at(4 * at), *words);
-        }
+        let constants = Self { base: k.shared_per_block("constants", CONSTANT_BYTES, 16).base::<u32>() };
+        constants.store(k, k.thread_id().eq(lane) & lane.eq(0));
         k.sync_block();
-        Self { base }
+        constants
+    }
+
+    /// Fills tables at shared address `at`, which are one warp's own.
+    pub(super) fn fill_for_warp(k: &'k KernelBuilder, lane: Reg<'k, u32>, at: Reg<'k, u32>) -> Self {
+        let constants = Self { base: at.shared() };
+        constants.store(k, lane.eq(0));
+        k.sync_warp();
+        constants
+    }
+
+    fn store(self, k: &'k KernelBuilder, is_first: Pred<'k>) {
+        k.section("constants");
+        for (at, words) in (0..).zip(words().as_chunks::<4>().0) {
+            k.when(is_first).store_vec(self.base.at(4 * at), *words);
+        }
     }
 
     /// Returns the words of a kind's codes, by number: literal lengths, offsets, match lengths.

@@ -10,7 +10,7 @@ use crate::types::Shared;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
 /// One bit per output byte of 32 sequences.
-const BITMAP_BYTES: u32 = PAGE_BYTES / 8;
+pub(super) const BITMAP_BYTES: u32 = PAGE_BYTES / 8;
 
 /// Two segments per sequence, 16 bits each.
 pub(super) const GATHER_SCRATCH_BYTES: u32 = BITMAP_BYTES + 32 * 2 * 2;
@@ -54,19 +54,13 @@ impl<'k> Gather<'k> {
         let Frame { k, lane, .. } = frame;
         let Placed { is_active, has_literals, literal_start, match_start, .. } = *placed;
         k.section("mark segments");
-        let segments = self.bitmap + BITMAP_BYTES;
+        let segments = self.segments();
         // The records of the sequences were in the same place.
         k.sync_warp();
-        (self.bitmap + lane * 16).shared::<u32>().store_vec([0u32; 4]);
+        self.clear_marks(lane);
         k.sync_warp();
-        let mark = |starts: Pred<'k>, position: Reg<'k, u32>| {
-            let at = position - self.written;
-            let word = starts.select((at >> 5) * 4, 0u32) + self.bitmap;
-            // Not guarded, because the assembler would make it a branch. Without set bits it changes nothing.
-            word.shared::<u32>().reduce(AtomOp::Or, starts.select(1u32 << (at & 31), 0u32));
-        };
-        mark(has_literals, literal_start);
-        mark(is_active, match_start);
+        self.mark(has_literals, literal_start);
+        self.mark(is_active, match_start);
         let with_literals = has_literals.ballot();
         let before = lane + (with_literals & k.lanemask_lt()).popc();
         let entry = before.mad(2u32, segments);
@@ -78,6 +72,36 @@ impl<'k> Gather<'k> {
         self.write(frame, segments, placed.output_bytes);
         self.written.set(self.written + placed.output_bytes);
         self.used.set(placed.literals_end);
+    }
+
+    /// Address of the segments' distances, 16 bits each.
+    pub(super) fn segments(self) -> Reg<'k, u32> {
+        self.bitmap + BITMAP_BYTES
+    }
+
+    /// Address of a position in the page.
+    pub(super) fn address(self, position: Reg<'k, u32>) -> Reg<'k, u32> {
+        self.page + position
+    }
+
+    /// Removes all marks.
+    pub(super) fn clear_marks(self, lane: Reg<'k, u32>) {
+        (self.bitmap + lane * 16).shared::<u32>().store_vec([0u32; 4]);
+    }
+
+    /// Marks a position where a segment starts, in the lanes where one does.
+    pub(super) fn mark(self, starts: Pred<'k>, position: Reg<'k, u32>) {
+        let at = position - self.written;
+        let word = starts.select((at >> 5) * 4, 0u32) + self.bitmap;
+        // Not guarded, because the assembler would make it a branch. Without set bits it changes nothing.
+        word.shared::<u32>().reduce(AtomOp::Or, starts.select(1u32 << (at & 31), 0u32));
+    }
+
+    /// Writes the first `output_bytes` of the page, whose segments are all marked; the rest of the literals follows them.
+    pub(super) fn write_marked(self, frame: Frame<'k>, literals: &Literals<'k>, output_bytes: Reg<'k, u32>) {
+        self.write(frame, self.segments(), output_bytes);
+        self.written.set(output_bytes);
+        self.used.set(literals.len + output_bytes - PAGE_BYTES);
     }
 
     /// Writes `output_bytes` from the segments that are marked.

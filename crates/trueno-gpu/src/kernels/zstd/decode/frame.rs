@@ -1,6 +1,6 @@
 //! Reads bits and bytes of a frame in global memory, and refuses frames.
 
-use crate::kernels::packed::PageStatus;
+use crate::kernels::packed::{PackedPage, PageStatus, align_up};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, ScopeLabel, Var};
 
@@ -18,6 +18,8 @@ pub(super) enum Lanes {
 pub(super) struct Frame<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
+    /// Whether all lanes read this frame, or each its own.
+    pub(super) lanes: Lanes,
     pub(super) words: Addr<'k, Global, u32>,
     /// Number of bytes.
     pub(super) len: Reg<'k, u32>,
@@ -32,18 +34,31 @@ pub(super) struct Frame<'k> {
 }
 
 impl<'k> Frame<'k> {
-    /// Refuses the frame as malformed if `p` holds, which all lanes must agree on.
+    /// The frame of a page that all lanes restore together.
+    pub(super) fn of_warp(
+        k: &'k KernelBuilder,
+        lane: Reg<'k, u32>,
+        page: &PackedPage<'k>,
+        refuse: ScopeLabel<'k>,
+        refused_as: Var<'k, u32>,
+    ) -> Self {
+        let last_word = (align_up(page.len) >> 2) - 1;
+        let (words, zero) = (page.start(), k.value(0u32));
+        Self { k, lane, lanes: Lanes::Alike, words, len: page.len, last_word, zero, refuse, refused_as }
+    }
+
+    /// Refuses the frame as malformed if `p` holds, which all lanes of a frame that they share must agree on.
     pub(super) fn malformed_if(self, p: Pred<'k>) {
         self.refuse.exit_if(p);
     }
 
-    /// Leaves the frame to the CPU if `p` holds, which all lanes must agree on.
+    /// Leaves the frame to the CPU if `p` holds, which all lanes of a frame that they share must agree on.
     pub(super) fn unsupported_if(self, p: Pred<'k>) {
         self.k.when(p).set(self.refused_as, PageStatus::Unsupported as u32);
         self.refuse.exit_if(p);
     }
 
-    fn load(addr: Addr<'k, Global, u32>, lanes: Lanes) -> Reg<'k, u32> {
+    pub(super) fn load(addr: Addr<'k, Global, u32>, lanes: Lanes) -> Reg<'k, u32> {
         match lanes {
             Lanes::Alike => addr.load_uniform(),
             Lanes::Apart => addr.load(),

@@ -19,6 +19,8 @@ pub(super) struct Tree<'k> {
     pub(super) sorted: Reg<'k, u32>,
     /// Entries of 16 bits, symbol above and length of the code below, by the next bits of the stream.
     pub(super) table: Reg<'k, u32>,
+    /// The longest code that the table has room for.
+    pub(super) max_log: u32,
 }
 
 /// The lanes that hold a symbol of the weight that has the lane's number.
@@ -73,7 +75,7 @@ impl<'k> Tree<'k> {
         k.when(lane.eq(last_weight)).set(held, held + 1);
         // Their number is even, since all others add up to an even number.
         frame.malformed_if(held.shfl(1u32).eq(0));
-        frame.unsupported_if(log.gt(MAX_CODE_BITS));
+        frame.unsupported_if(log.gt(self.max_log));
 
         // Entries below, symbols above.
         let held = is_weight.select(*held, 0u32);

@@ -1,34 +1,11 @@
 //! The Zstandard decompression kernel. Every read and write is checked.
 
-use super::checksum::xxh64_low;
 use super::constants::{CONSTANT_BYTES, Constants};
-use super::execute::{GATHER_SCRATCH_BYTES, Gather};
-use super::format::{MAX_FRAME_BYTES, MAX_TABLE_ENTRIES};
-use super::frame::{Frame, Lanes};
-use super::fse::{FSE_SCRATCH_BYTES, Table};
-use super::header::{Header, RAW, RLE};
-use super::huffman::{HUFFMAN_TABLE_BYTES, Tree};
-use super::literals::{LiteralBuffers, SLACK_BYTES, decode_literals};
-use super::sequences::{RECORDS_BYTES, SequenceBuffers, decode_sequences};
-use super::weights::WEIGHTS_BYTES;
-use crate::kernels::packed::{
-    BatchKernel, DecompressBatch, PAGE_BYTES, PackedPage, PageKind, PageStatus, Restored, align_up,
-};
+use super::format::MAX_FRAME_BYTES;
+use super::restore::{WARP_BYTES, restore_frame};
+use crate::kernels::packed::{BatchKernel, DecompressBatch, PageKind};
 use crate::kernels::{Budget, Kernel};
-use crate::{KernelBuilder, Reg, Target, ValidKernel};
-
-/// The page, and the literals behind its end.
-const BUFFER_BYTES: u32 = (PAGE_BYTES + SLACK_BYTES).next_multiple_of(64);
-
-/// The Huffman table, and later the sequence tables with scratch memory behind them.
-const TABLES_BYTES: u32 = HUFFMAN_TABLE_BYTES;
-const SCRATCH_AT: u32 = 4 * MAX_TABLE_ENTRIES;
-const _: () = assert!(SCRATCH_AT + GATHER_SCRATCH_BYTES <= TABLES_BYTES);
-const _: () = assert!(SCRATCH_AT + FSE_SCRATCH_BYTES <= TABLES_BYTES);
-const _: () = assert!(SCRATCH_AT + RECORDS_BYTES <= TABLES_BYTES);
-
-/// Shared memory per warp.
-const WARP_BYTES: u32 = BUFFER_BYTES + TABLES_BYTES;
+use crate::{KernelBuilder, Target, ValidKernel};
 
 /// Restores Zstandard frames of one block each, from any encoder at any level.
 ///
@@ -106,68 +83,11 @@ impl Kernel for ZstdWarpDecompressKernel {
 }
 
 fn build(k: &KernelBuilder) {
-    let batch = DecompressBatch::declare(k);
+    let (batch, next_page) = DecompressBatch::declare(k, "next_page");
     let constants = Constants::fill(k, batch.lane);
     let region = k.shared_per_warp("page_and_tables", WARP_BYTES, 16);
     let buffer = region.base::<u32>(k.warp_id()).raw().named("buffer");
-    batch.restore_pages(PageKind::Zstd, MAX_FRAME_BYTES, |page| restore_frame(k, batch.lane, page, buffer, constants));
-}
-
-fn restore_frame<'k>(
-    k: &'k KernelBuilder,
-    lane: Reg<'k, u32>,
-    page: &PackedPage<'k>,
-    buffer: Reg<'k, u32>,
-    constants: Constants<'k>,
-) -> Restored<'k> {
-    let is_page = k.var(false).named("is_page");
-    let refused_as = k.var(PageStatus::BadBlock as u32).named("refused_as");
-    k.block_uniform(|refuse| {
-        let last_word = (align_up(page.len) >> 2) - 1;
-        let frame =
-            Frame { k, lane, words: page.start(), len: page.len, last_word, zero: k.value(0u32), refuse, refused_as };
-        let header = frame.read_header();
-        k.if_else_uniform(
-            header.block_type.le(RLE),
-            || copy_block(frame, &header, buffer),
-            || decode_block(frame, &header, buffer, constants),
-        );
-        k.if_uniform(header.has_checksum, || {
-            frame.malformed_if(xxh64_low(k, lane, buffer).ne(header.checksum));
-        });
-        is_page.set(true);
+    batch.restore_pages(next_page, PageKind::Zstd, MAX_FRAME_BYTES, |page| {
+        restore_frame(k, batch.lane, page, buffer, constants)
     });
-    Restored { is_page, page: buffer, refused_as: Some(refused_as) }
-}
-
-/// Copies a raw block, or repeats the byte of an RLE block.
-fn copy_block<'k>(frame: Frame<'k>, header: &Header<'k>, page: Reg<'k, u32>) {
-    let Frame { k, lane, .. } = frame;
-    k.section("a raw or RLE block");
-    frame.malformed_if(header.block_size.ne(PAGE_BYTES));
-    let is_raw = header.block_type.eq(RAW);
-    let byte = frame.byte(header.start, Lanes::Alike);
-    let at = k.var(lane * 4);
-    let round = k.var(0u32);
-    k.do_while_uniform(|| {
-        let word = is_raw.select(frame.window((header.start + at) * 8, Lanes::Apart), byte * 0x0101_0101);
-        (page + at).shared::<u32>().store(word);
-        at.set(at + 128);
-        round.set(round + 128);
-        round.lt(PAGE_BYTES)
-    });
-    k.sync_warp();
-}
-
-/// Decodes a compressed block.
-fn decode_block<'k>(frame: Frame<'k>, header: &Header<'k>, page: Reg<'k, u32>, constants: Constants<'k>) {
-    let k = frame.k;
-    frame.malformed_if(header.block_size.lt(2));
-    let tables = page + BUFFER_BYTES;
-    let scratch = tables + SCRATCH_AT;
-    let tree = Tree { weights: page, sorted: page + WEIGHTS_BYTES, table: tables };
-    let weights_table = Table { entries: tables.shared(), scratch, codes: None };
-    let literals = decode_literals(frame, LiteralBuffers { page, tree, weights_table }, header.start, header.end);
-    let buffers = SequenceBuffers { tables: tables.shared(), scratch, constants };
-    decode_sequences(frame, buffers, Gather::new(k, page, scratch), &literals, header.end);
 }

@@ -1,5 +1,6 @@
 //! Decodes the literals section to the end of the page buffer (section 3.1.1.3.1).
 
+use super::format::MIN_FRAME_BYTES;
 use super::frame::{Frame, Lanes};
 use super::fse::Table;
 use super::huffman::Tree;
@@ -13,7 +14,7 @@ pub(super) const SLACK_BYTES: u32 = 48;
 
 /// Types of a literals section.
 const RAW: u32 = 0;
-const RLE: u32 = 1;
+pub(super) const RLE: u32 = 1;
 const TREELESS: u32 = 3;
 
 /// Shared memory for literals.
@@ -35,6 +36,43 @@ pub(super) struct Literals<'k> {
     pub(super) sequences_at: Reg<'k, u32>,
 }
 
+/// What the header of a literals section says. All of it is uniform if the lanes share the frame.
+#[derive(Clone, Copy)]
+pub(super) struct LiteralsHeader<'k> {
+    pub(super) kind: Reg<'k, u32>,
+    /// Whether the literals are coded in four streams, if they are coded.
+    pub(super) is_four: Pred<'k>,
+    pub(super) len: Reg<'k, u32>,
+    /// Positions in the frame: of the content, and of the sequences section behind it.
+    pub(super) held_at: Reg<'k, u32>,
+    pub(super) held_end: Reg<'k, u32>,
+}
+
+impl<'k> Frame<'k> {
+    /// Reads the header of the literals section at `start` of a block that ends at `end`.
+    pub(super) fn read_literals_header(self, start: Reg<'k, u32>, end: Reg<'k, u32>) -> LiteralsHeader<'k> {
+        self.k.section("literals header");
+        let head = self.window(start * 8, self.lanes);
+        let (kind, format) = (head & 3, head.bfe(2u32, 2u32));
+        self.unsupported_if(kind.eq(TREELESS));
+        let is_plain = kind.le(RLE);
+        let (is_short, is_long) = (format.eq(1), format.eq(3));
+        // Plain: 5 bits from bit 3, or 12 or 20 bits from bit 4. Coded: twice 10, 14 or 18 bits from bit 4.
+        let plain_len =
+            is_short.select(head.bfe(4u32, 12u32), is_long.select(head.bfe(4u32, 20u32), head.bfe(3u32, 5u32)));
+        let plain_head = is_short.select(2u32, is_long.select(3u32, 1u32));
+        let size_format = format.max(1u32);
+        let size_bits = size_format * 4 + 6;
+        let coded_bytes = self.window(start * 8 + size_bits + 4, self.lanes).bfe(0u32, size_bits);
+        let len = is_plain.select(plain_len, head.bfe(4u32, size_bits)).named("literal_len");
+        let held_at = start + is_plain.select(plain_head, size_format + 2);
+        let plain_bytes = kind.eq(RAW).select(plain_len, 1u32);
+        let held_end = (held_at + is_plain.select(plain_bytes, coded_bytes)).named("held_end");
+        self.malformed_if(len.gt(PAGE_BYTES) | held_end.ge(end));
+        LiteralsHeader { kind, is_four: format.ne(0), len, held_at, held_end }
+    }
+}
+
 /// Decodes the literals section at `start` of a block that ends at `end`.
 pub(super) fn decode_literals<'k>(
     frame: Frame<'k>,
@@ -43,40 +81,31 @@ pub(super) fn decode_literals<'k>(
     end: Reg<'k, u32>,
 ) -> Literals<'k> {
     let k = frame.k;
-    k.section("literals header");
-    let head = frame.window(start * 8, Lanes::Alike);
-    let (kind, format) = (head & 3, head.bfe(2u32, 2u32));
-    frame.unsupported_if(kind.eq(TREELESS));
-    let is_plain = kind.le(RLE);
-    let (is_short, is_long) = (format.eq(1), format.eq(3));
-    // Plain: 5 bits from bit 3, or 12 or 20 bits from bit 4. Coded: twice 10, 14 or 18 bits from bit 4.
-    let plain_len = is_short.select(head.bfe(4u32, 12u32), is_long.select(head.bfe(4u32, 20u32), head.bfe(3u32, 5u32)));
-    let plain_head = is_short.select(2u32, is_long.select(3u32, 1u32));
-    let size_format = format.max(1u32);
-    let size_bits = size_format * 4 + 6;
-    let coded_bytes = frame.window(start * 8 + size_bits + 4, Lanes::Alike).bfe(0u32, size_bits);
-    let len = is_plain.select(plain_len, head.bfe(4u32, size_bits)).named("literal_len");
-    let held_at = start + is_plain.select(plain_head, size_format + 2);
-    let plain_bytes = kind.eq(RAW).select(plain_len, 1u32);
-    let held_end = (held_at + is_plain.select(plain_bytes, coded_bytes)).named("held_end");
-    frame.malformed_if(len.gt(PAGE_BYTES) | held_end.ge(end));
-    let first = (buffers.page + (PAGE_BYTES + SLACK_BYTES) - len).named("literals");
-    let literals = Literals { len, first, sequences_at: held_end };
+    let LiteralsHeader { kind, is_four, len, held_at, held_end } = frame.read_literals_header(start, end);
+    let literals = Literals::before_slack(buffers.page, len, held_end);
     k.if_else_uniform(
-        is_plain,
+        kind.le(RLE),
         || copy_plain(frame, kind.eq(RLE), held_at, &literals),
         || {
             let weights = read_weights(frame, buffers.weights_table, buffers.tree.weights, held_at, held_end);
             let log = buffers.tree.build(frame, *weights.count);
-            decode_streams(frame, buffers.tree.table, log, *weights.streams_at, format.ne(0), &literals);
+            decode_streams(frame, buffers.tree.table, log, *weights.streams_at, is_four, &literals);
         },
     );
     k.sync_warp();
     literals
 }
 
+impl<'k> Literals<'k> {
+    /// Places `len` literals so that they end at the end of the buffer at `page`.
+    pub(super) fn before_slack(page: Reg<'k, u32>, len: Reg<'k, u32>, sequences_at: Reg<'k, u32>) -> Self {
+        let first = (page + (PAGE_BYTES + SLACK_BYTES) - len).named("literals");
+        Self { len, first, sequences_at }
+    }
+}
+
 /// Copies literals of the frame, or repeats one, a word per lane. The first word may start before them.
-fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: Reg<'k, u32>, literals: &Literals<'k>) {
+pub(super) fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: Reg<'k, u32>, literals: &Literals<'k>) {
     let Frame { k, lane, .. } = frame;
     k.section("plain literals");
     let end = literals.first + literals.len;
@@ -104,7 +133,7 @@ struct Stream<'k> {
 }
 
 /// Decodes one or four streams that start at `at` of the frame and end with the section.
-fn decode_streams<'k>(
+pub(super) fn decode_streams<'k>(
     frame: Frame<'k>,
     table: Reg<'k, u32>,
     log: Reg<'k, u32>,
@@ -178,7 +207,7 @@ impl<'k> Stream<'k> {
         (bits >> unused).mad(2u32, table).shared::<u16>().load()
     }
 
-    /// Decodes `codes` literals per round while every stream has as many, without conditions.
+    /// Decodes twice `codes` literals per round while every stream has as many, then `codes`, without conditions.
     fn decode_rounds(
         &self,
         frame: Frame<'k>,
@@ -189,22 +218,46 @@ impl<'k> Stream<'k> {
         done: Var<'k, u32>,
     ) {
         let k: &'k KernelBuilder = frame.k;
+        // Takes `codes` codes off the top of `bits`. Returns how many bits they have; other fields are above.
+        let decode = |bits: Reg<'k, u32>, first: u32| {
+            let bits = k.var(bits);
+            let used = k.var(0u32);
+            for i in first..first + codes {
+                let entry = self.next_entry(*bits, table, unused);
+                // Lanes of one stream store the same byte.
+                self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
+                bits.set(frame.after_top(*bits, entry));
+                used.set(used + entry);
+            }
+            *used & 0xff
+        };
+        let advance = |used: Reg<'k, u32>, count: u32| {
+            self.left.set(self.left - used.as_i32());
+            self.to.set(self.to + count);
+            done.set(done + count);
+        };
         k.while_uniform(
-            || (done + codes).le(fewest),
+            || (done + 2 * codes).le(fewest),
             || {
-                let bits = k.var(self.window(frame));
-                let used = k.var(0u32);
-                for i in 0..codes {
-                    let entry = self.next_entry(*bits, table, unused);
-                    // Lanes of one stream store the same byte.
-                    self.to.shared::<u8>().at(i.cast_signed()).store_conflicting(entry >> 8);
-                    bits.set(frame.after_top(*bits, entry));
-                    used.set(used + entry);
-                }
-                self.left.set(self.left - (used & 0xff).as_i32());
-                self.to.set(self.to + codes);
-                done.set(done + codes);
+                let [high, low] = self.double_window(frame);
+                let used = decode(high, 0);
+                // All of the high half may be used.
+                let more = decode(low.funnel_shl_clamp(high, used), codes);
+                advance(used + more, 2 * codes);
             },
         );
+        k.while_uniform(|| (done + codes).le(fewest), || advance(decode(self.window(frame), 0), codes));
+    }
+
+    /// Returns the next 64 bits, the first ones in the first word. What [`Self::window`] says holds for them too.
+    fn double_window(&self, frame: Frame<'k>) -> [Reg<'k, u32>; 2] {
+        let end = self.left.max(self.first_bit).as_u32();
+        let word = frame.words.index(end >> 5);
+        let [low, middle, high] = [word.at(-2), word.at(-1), word].map(|word| word.load());
+        [middle.funnel_shr(high, end), low.funnel_shr(middle, end)]
     }
 }
+
+/// A stream starts more than three words into its frame: behind the headers of the frame, the block and the literals, and the
+/// weights.
+const _: () = assert!(MIN_FRAME_BYTES + 3 + 2 >= 3 * 4);

@@ -19,7 +19,10 @@ mod literals;
 mod offsets;
 #[cfg(feature = "internals")]
 pub mod reference;
+mod restore;
 mod sequences;
+mod split;
 mod weights;
 
 pub use kernel::ZstdWarpDecompressKernel;
+pub use split::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};

@@ -48,22 +48,30 @@ pub(super) fn decode_sequences<'k>(
     end: Reg<'k, u32>,
 ) {
     let k = frame.k;
-    k.section("sequences header");
-    let at = k.var(literals.sequences_at + 1).named("at");
-    let count = k.var(frame.byte(literals.sequences_at, Lanes::Alike)).named("count");
-    k.if_uniform(count.ge(128), || {
-        let more = frame.window(*at * 8, Lanes::Alike);
-        let is_long = count.eq(255);
-        count.set(is_long.select((more & 0xffff) + 0x7f00, (count - 128) * 256 + (more & 0xff)));
-        at.set(at + is_long.select(2u32, 1u32));
-    });
-    frame.malformed_if(at.gt(end) | count.gt(MAX_SEQUENCES));
+    let (count, at) = frame.read_sequence_count(literals.sequences_at, end);
+    let at = k.var(at).named("at");
     k.if_else_uniform(
         count.eq(0),
         || frame.malformed_if(at.ne(end)),
-        || run_sequences(frame, buffers, gather, literals, at, end, *count),
+        || run_sequences(frame, buffers, gather, literals, at, end, count),
     );
     gather.finish(frame, literals);
+}
+
+impl<'k> Frame<'k> {
+    /// Reads the number of sequences at `start` of a block that ends at `end`. Returns it and the position after it.
+    pub(super) fn read_sequence_count(self, start: Reg<'k, u32>, end: Reg<'k, u32>) -> (Reg<'k, u32>, Reg<'k, u32>) {
+        self.k.section("sequences header");
+        let head = self.window(start * 8, self.lanes);
+        let first = head & 0xff;
+        let (is_more, is_long) = (first.ge(128), first.eq(255));
+        let two_bytes = (first - 128) * 256 + head.bfe(8u32, 8u32);
+        let three_bytes = head.bfe(8u32, 16u32) + 0x7f00;
+        let count = is_more.select(is_long.select(three_bytes, two_bytes), first).named("count");
+        let at = start + is_more.select(is_long.select(3u32, 2u32), 1u32);
+        self.malformed_if(at.gt(end) | count.gt(MAX_SEQUENCES));
+        (count, at)
+    }
 }
 
 fn run_sequences<'k>(

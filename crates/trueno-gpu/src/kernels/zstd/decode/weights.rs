@@ -49,7 +49,7 @@ pub(super) fn read_weights<'k>(
 }
 
 /// Reads weights of four bits each, the first in the high half of its byte.
-fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'k, u32>, count: Reg<'k, u32>) {
+pub(super) fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'k, u32>, count: Reg<'k, u32>) {
     let Frame { k, lane, .. } = frame;
     let first = k.var(0u32);
     k.do_while_uniform(|| {

@@ -42,6 +42,7 @@ mod inline;
 mod input;
 mod lost_header;
 mod lots;
+mod page_blocks;
 mod range;
 mod read_at;
 mod reader;
@@ -56,6 +57,7 @@ mod verify;
 mod writer;
 mod zstd;
 
+pub use page_blocks::{BlockShape, PageBlocks};
 pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};

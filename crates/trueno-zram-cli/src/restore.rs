@@ -19,7 +19,7 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
     let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, engine.codec(), &pool, progress)?;
+    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), &pool, progress)?;
     engine.warn_of_fallback();
     if global.verbose > 0 {
         messages::line(description(&summary));

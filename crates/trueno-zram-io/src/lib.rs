@@ -28,28 +28,37 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod anywhere;
 mod compress;
 mod error;
 mod input;
 pub mod interrupt;
+mod mapping;
 mod ordered;
 mod output;
+mod positioned;
 mod restore;
 mod rights;
 mod source;
 mod spool;
 mod standard;
 mod temp_output;
+mod timeline;
 
-pub use compress::{Compressed, Compressors, compress};
+pub use anywhere::Anywhere;
+pub use compress::{Compressed, Compressors, Gpu, compress};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use input::Input;
-pub use output::{Output, OutputOptions, Target};
-pub use restore::{Nowhere, Salvaged, Sink, restore, salvage};
+pub use output::{ArchiveOutput, Output, OutputOptions, Target};
+pub use positioned::Positioned;
+pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
 pub use spool::Spool;
 pub use standard::is_closed;
+pub use timeline::{Stage, Timeline};
+
+use std::time::Duration;
 
 /// Follows a pipeline: how much is done, out of how much. `()` ignores everything.
 pub trait Observer: Sync {
@@ -58,6 +67,9 @@ pub trait Observer: Sync {
 
     /// Bytes of content done so far, and the bytes of archive that hold them.
     fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {}
+
+    /// The time that a thread spent on a stage.
+    fn spent(&self, _stage: Stage, _time: Duration) {}
 }
 
 impl Observer for () {}

@@ -66,7 +66,7 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;
-    let time = progress.finish();
+    let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &input.metadata)?;
 
     let report = Report::restored("decompress", (&input.name, Some(&output_name)), &summary, time, engine);

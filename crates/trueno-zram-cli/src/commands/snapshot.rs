@@ -19,6 +19,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
+use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
 
@@ -150,20 +151,23 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let options = OutputOptions { force: args.force, binary: true, private: true, ..OutputOptions::default() };
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
+    let timeline = Stages::default();
+    let write_options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
     let source = ProcessSource::start(args, &process).map_err(failed)?;
     // The process that is stopped may be the one that reads the output, and would never do so.
     let (source, summary) = if args.stop && output.can_block() {
-        let done = engine.compress(source, (Spool::new()?, &name), WriteOptions::default(), &())?;
+        let done = engine.compress(source, (Spool::new()?, &name), write_options, &timeline)?;
         done.out.copy_to(&mut output)?;
         (done.source, done.summary)
     } else {
-        let done = engine.compress(source, (output, &name), WriteOptions::default(), &())?;
+        let done = engine.compress(source, (output, &name), write_options, &timeline)?;
         output = done.out;
         (done.source, done.summary)
     };
     output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
     let report = Report::new(&source, &summary, &engine, name, begun.elapsed());
     report.print(global)?;
+    timeline.print(global);
     Ok(ExitCode::SUCCESS)
 }
 

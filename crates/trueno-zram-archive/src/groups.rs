@@ -332,6 +332,16 @@ impl PageGroup {
         self.content_start
     }
 
+    /// Returns the length of its content in bytes.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::PageGroup::new().content_len(), 0);
+    /// ```
+    #[must_use]
+    pub fn content_len(&self) -> u64 {
+        self.stretches.iter().map(|stretch| stretch.len_bytes()).sum()
+    }
+
     /// Returns the number of pages to restore: those that are neither zero nor a shorter last one.
     ///
     /// ```

@@ -258,7 +258,9 @@ impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
         threads: usize,
         observer: &'a dyn Observer,
     ) -> Result<Self, S::Error> {
-        let anywhere = out.anywhere(threads).map_err(|error| Error::io(out_name, Operation::Write, error))?;
+        // One lane writes in order anyway.
+        let anywhere = if threads > 1 { out.anywhere(threads) } else { Ok(None) };
+        let anywhere = anywhere.map_err(|error| Error::io(out_name, Operation::Write, error))?;
         let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
         let shape = archive.block_shape();
         let source = NumberedSource { source, has_ended: false, next_number: 0, next_page: 0, zero_pages: 0 };

@@ -1,14 +1,16 @@
 //! Pipelines for page archives: files, devices, pipes and processes in; archives and restored images out.
 //!
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
-//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it, so that
-//!   all workers read, compress and hash side by side. Results are written in the order of the input.
+//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
+//!   compress and assemble blocks side by side, and write them at places that are known before.
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
+//! - [`Timeline`] tells where the time of a pipeline went.
 //!
-//! Threads belong to the caller: both pipelines run on the rayon pool they are given. In addition `compress` starts
-//! three threads for a codec that works on one batch at a time, and `restore` starts one thread that writes.
+//! Threads belong to the caller: on the CPU, lanes run on the rayon pool they are given. With a GPU, as many lanes run on
+//! threads of their own, since its compressor may need the pool, and one more thread drives the GPU. Restoring a stream
+//! takes one more thread that writes.
 //!
 //! ```
 //! use trueno_zram_archive::WriteOptions;
@@ -29,7 +31,9 @@
 #![deny(unsafe_code)]
 
 mod anywhere;
+mod choice;
 mod compress;
+mod driver;
 mod error;
 mod input;
 pub mod interrupt;

@@ -113,7 +113,9 @@ impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W, Pages> {
             match self.next_task() {
                 Task::Stop => return Ok(()),
                 Task::Write(job) => self.write(job)?,
-                Task::Fill(pages) => self.fill(pages, codec, |pages| pages)?,
+                Task::Fill(pages) => {
+                    self.fill(pages, codec, |pages| pages)?;
+                }
             }
         }
     }
@@ -143,14 +145,14 @@ impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W, Pages> {
 }
 
 impl<S: PageSource, W: ArchiveOutput, C: Content> Shared<'_, S, W, C> {
-    /// Fills pages with what comes next, compresses them, and takes them to the archive.
+    /// Fills pages with what comes next, compresses them, and takes them to the archive. Returns the bytes of content.
     pub(super) fn fill(
         &self,
         mut pages: Pages,
         codec: &mut PageCodec,
         into_content: impl FnOnce(Pages) -> C,
-    ) -> Result<(), S::Error> {
-        let Some(ticket) = self.claim(&mut pages.pages)? else { return Ok(()) };
+    ) -> Result<u64, S::Error> {
+        let Some(ticket) = self.claim(&mut pages.pages)? else { return Ok(0) };
         pages.held = match ticket.claimed {
             Claimed::Range(range) => Held::Data(self.read(&range, &mut pages.pages)?),
             Claimed::Filled(len_bytes) => Held::Data(len_bytes),
@@ -162,6 +164,8 @@ impl<S: PageSource, W: ArchiveOutput, C: Content> Shared<'_, S, W, C> {
             CompressError::Codec(error) => Error::Codec(error),
             CompressError::Archive(error) => Error::archive(self.out_name, error),
         })?;
-        self.deliver(Parcel { number: ticket.number, content: into_content(pages), blocks })
+        let content_len = blocks.content_len();
+        self.deliver(Parcel { number: ticket.number, content: into_content(pages), blocks })?;
+        Ok(content_len)
     }
 }

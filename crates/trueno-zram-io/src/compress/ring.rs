@@ -5,8 +5,10 @@
 //! the GPU always comes first, and no core idles behind a GPU that is slower than the CPU.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentHash, PageBlocks, WriteOptions};
@@ -16,6 +18,8 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, Result as CodecResult};
 use super::lanes::{LANE_PAGES, Pages};
 use super::{Claimed, Compressed, Content, Job, Parcel, Shared, Ticket};
 use crate::Observer;
+use crate::choice::Choice;
+use crate::driver;
 use crate::error::Error;
 use crate::ordered::lock;
 use crate::output::ArchiveOutput;
@@ -29,8 +33,8 @@ pub(super) trait SlotStream: Sync {
 
     fn try_slot(&self) -> CodecResult<Option<Self::Slot>>;
     fn submit(&self, slot: Self::Slot, pages: usize) -> CodecResult<()>;
-    fn next(&self) -> CodecResult<Option<Self::Done>>;
-    fn close(&self);
+    fn try_next(&self) -> CodecResult<Option<Self::Done>>;
+    fn pending(&self) -> usize;
     fn room(slot: &mut Self::Slot) -> &mut [Page];
     fn pages(done: &Self::Done) -> &[Page];
     fn push_to(done: &Self::Done, blocks: &mut PageBlocks) -> trueno_zram_archive::Result<()>;
@@ -52,12 +56,12 @@ macro_rules! slot_stream {
                 self.submit(slot)
             }
 
-            fn next(&self) -> CodecResult<Option<Self::Done>> {
-                self.next()
+            fn try_next(&self) -> CodecResult<Option<Self::Done>> {
+                self.try_next()
             }
 
-            fn close(&self) {
-                self.close();
+            fn pending(&self) -> usize {
+                self.pending()
             }
 
             fn room(slot: &mut Self::Slot) -> &mut [Page] {
@@ -159,6 +163,9 @@ struct Ring<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> {
     stream: &'a St,
     /// Slots that were submitted, in that order. Held while a slot is submitted.
     submitted: Mutex<VecDeque<Pending>>,
+    /// Whether all lanes have stopped.
+    has_ended: AtomicBool,
+    choice: Choice,
 }
 
 /// Compresses all of `source` with the slots of `stream`, of which there are `slots`.
@@ -174,11 +181,18 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
     let flight = Mutex::new(Flight { in_flight: 0, results: VecDeque::new(), free_slots: slots, filling: 0 });
     let lane_count = pool.current_num_threads();
     let shared = Shared::new(source, out, options, lane_count, observer)?;
-    let ring = Ring { shared, flight: &flight, stream, submitted: Mutex::new(VecDeque::new()) };
+    let ring = Ring {
+        shared,
+        flight: &flight,
+        stream,
+        submitted: Mutex::new(VecDeque::new()),
+        has_ended: AtomicBool::new(false),
+        choice: Choice::new(lane_count),
+    };
     let mut helpers = helpers.iter_mut();
     thread::scope(|scope| {
         let driver = thread::Builder::new().name("gpu".into());
-        let driver = driver.spawn_scoped(scope, || ring.shared.run(|| ring.drive())).map_err(Error::Thread)?;
+        let driver = driver.spawn_scoped(scope, || ring.shared.run(|| Ok(ring.drive()?))).map_err(Error::Thread)?;
         let mut lanes = Vec::new();
         let mut failed = None;
         for number in 0..lane_count {
@@ -195,7 +209,7 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
         }
         let panics: Vec<_> = lanes.into_iter().filter_map(|lane| lane.join().err()).collect();
         // Ends the driver, once it has drained the GPU.
-        stream.close();
+        ring.has_ended.store(true, Ordering::Release);
         let panics = panics.into_iter().chain(driver.join().err());
         panics.for_each(|panic| std::panic::resume_unwind(panic));
         failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
@@ -204,14 +218,15 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
 }
 
 impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
-    /// Takes results from the GPU until the stream is closed.
-    fn drive(&self) -> Result<(), S::Error> {
-        while let Some(done) = self.stream.next().map_err(Error::Codec)? {
+    /// Takes results from the GPU until all lanes have stopped.
+    fn drive(&self) -> Result<(), Error> {
+        let take = |done| {
             let pending = lock(&self.submitted).pop_front().expect("a result was submitted");
             lock(self.flight).results.push_back((pending, done));
             self.notify();
-        }
-        Ok(())
+            Ok(())
+        };
+        driver::drive(|| self.stream.try_next(), || self.stream.pending(), &self.has_ended, take)
     }
 
     /// Wakes the lanes, none of which is between its look at the flight and its wait.
@@ -235,7 +250,10 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
                     });
                     let pages = pages.unwrap_or_else(|| Pages::new(LANE_PAGES));
                     let into = |pages| self.content(RingContent::Helped(pages));
-                    self.shared.fill(pages, codec, into)?;
+                    let start = Instant::now();
+                    let helped = self.shared.fill(pages, codec, into)?;
+                    self.choice.helped(helped, start.elapsed());
+                    self.choice.done(helped, Instant::now());
                 }
             }
         }
@@ -265,7 +283,8 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
                 }
                 return Task::Assemble(pending, done);
             }
-            if may_claim && flight.free_slots > 0 {
+            let helps_first = can_help && !(self.choice.uses_gpu() && self.choice.knows_lanes());
+            if may_claim && flight.free_slots > 0 && !helps_first {
                 flight.free_slots -= 1;
                 flight.filling += 1;
                 return Task::Fill;
@@ -292,7 +311,8 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
 
     fn try_fill(&self) -> Result<(), S::Error> {
         // Without memory for another slot, there is one fewer from now on.
-        let Some(mut slot) = self.stream.try_slot().map_err(Error::Codec)? else { return Ok(()) };
+        let slot = timed(self.shared.observer, Stage::Wait, || self.stream.try_slot());
+        let Some(mut slot) = slot.map_err(Error::Codec)? else { return Ok(()) };
         let ticket = self.shared.claim(St::room(&mut slot))?;
         let Some(Ticket { number, first_page, claimed }) = ticket else {
             drop(slot);
@@ -321,11 +341,13 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
             return self.deliver(number, RingContent::Tail(tail), blocks);
         }
         // Both at once: results come in the order of submission.
-        let mut submitted = lock(&self.submitted);
-        lock(self.flight).in_flight += 1;
-        self.stream.submit(slot, pages).map_err(Error::Codec)?;
-        submitted.push_back(Pending { number, first_page, tail });
-        Ok(())
+        timed(self.shared.observer, Stage::Wait, || {
+            let mut submitted = lock(&self.submitted);
+            lock(self.flight).in_flight += 1;
+            self.stream.submit(slot, pages).map_err(Error::Codec)?;
+            submitted.push_back(Pending { number, first_page, tail });
+            Ok(())
+        })
     }
 
     /// Assembles blocks from a result.
@@ -339,6 +361,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
             Ok(())
         });
         assembled.map_err(|error| self.archive_error(error))?;
+        self.choice.done(blocks.content_len(), Instant::now());
         self.deliver(number, RingContent::Slot(done, tail), blocks)
     }
 

@@ -97,7 +97,7 @@ impl PageSource for Numbers {
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Error> {
         if self.next == self.fails_at {
-            return Err(Error::io("numbers", crate::Operation::Read, io::Error::from_raw_os_error(5)));
+            return Err(Error::io("numbers", Operation::Read, io::Error::from_raw_os_error(5)));
         }
         if self.next == 200 {
             return Ok(Claim::End);
@@ -179,7 +179,44 @@ fn any_source_becomes_the_same_archive_on_any_number_of_lanes() {
     };
     let one = archive(1);
     assert!(one == archive(2) && one == archive(5));
-    let mut reader = trueno_zram_archive::ArchiveReader::open(io::Cursor::new(one)).unwrap().unwrap();
+    let mut reader = ArchiveReader::open(io::Cursor::new(one)).unwrap().unwrap();
     assert_eq!(reader.page_count(), 200);
     assert_eq!(reader.section("note", 1000).unwrap().as_deref(), Some(&b"two hundred pages"[..]));
+}
+
+/// Changes a file once some of it is done.
+struct Changes {
+    path: std::path::PathBuf,
+    len_bytes: u64,
+    is_done: std::sync::Once,
+}
+
+impl Observer for Changes {
+    fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {
+        self.is_done.call_once(|| {
+            let file = std::fs::File::options().write(true).open(&self.path).unwrap();
+            file.set_len(self.len_bytes).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
+    for (len_bytes, words) in [(PAGE_SIZE as u64, "shorter"), (1 << 30, "went from")] {
+        for helper_count in [0, 4] {
+            let (folder, source) = image();
+            let path = folder.path().join("image");
+            let changes = Changes { path, len_bytes, is_done: std::sync::Once::new() };
+            let (mut gpu, mut lanes) = (interpreter(64), codecs(4));
+            let compressors = match helper_count {
+                0 => Compressors::Lanes(&mut lanes),
+                _ => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut lanes },
+            };
+            let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+            let failed = compress(source, (Vec::new(), "out"), options, compressors, &pool(4), &changes);
+            let error = failed.err().unwrap().to_string();
+            // Lanes may have read everything before a file became shorter; the check at the end finds that.
+            assert!(error.contains(words) || error.contains("went from"), "{error}");
+        }
+    }
 }

@@ -5,8 +5,10 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{Groups, PageGroup};
@@ -17,6 +19,8 @@ use super::Sink;
 use super::groups::{GroupContent, Restored, Restoring};
 use super::lanes::{Content, CpuPages};
 use crate::Observer;
+use crate::choice::Choice;
+use crate::driver;
 use crate::error::{Error, Result};
 use crate::ordered::lock;
 use crate::timeline::{Stage, timed};
@@ -30,8 +34,8 @@ pub(super) trait SlotStream: Sync {
     fn capacity(slot: &Self::Slot) -> usize;
     fn push(slot: &mut Self::Slot, page: PageData<'_>) -> CodecResult<()>;
     fn submit(&self, slot: Self::Slot) -> CodecResult<()>;
-    fn next(&self) -> CodecResult<Option<Self::Done>>;
-    fn close(&self);
+    fn try_next(&self) -> CodecResult<Option<Self::Done>>;
+    fn pending(&self) -> usize;
     fn is_sound(done: &Self::Done) -> bool;
     fn pages(done: &Self::Done) -> &[Page];
 }
@@ -59,12 +63,12 @@ macro_rules! slot_stream {
                 self.submit(slot)
             }
 
-            fn next(&self) -> CodecResult<Option<Self::Done>> {
-                self.next()
+            fn try_next(&self) -> CodecResult<Option<Self::Done>> {
+                self.try_next()
             }
 
-            fn close(&self) {
-                self.close();
+            fn pending(&self) -> usize {
+                self.pending()
             }
 
             fn is_sound(done: &Self::Done) -> bool {
@@ -133,7 +137,10 @@ struct Ring<'a, K: Sink, St: SlotStream> {
     changed: Condvar,
     /// Slots that were submitted, in that order. Held while a slot is submitted.
     submitted: Mutex<VecDeque<(u64, PageGroup)>>,
+    /// Whether all lanes have stopped.
+    has_ended: AtomicBool,
     helps: bool,
+    choice: Choice,
 }
 
 /// Stops the other lanes when dropped.
@@ -168,7 +175,9 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         }),
         changed: Condvar::new(),
         submitted: Mutex::new(VecDeque::new()),
+        has_ended: AtomicBool::new(false),
         helps,
+        choice: Choice::new(lane_count),
     };
     thread::scope(|scope| {
         let driver = thread::Builder::new().name("gpu".into());
@@ -188,7 +197,7 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         }
         let panics: Vec<_> = lanes.into_iter().filter_map(|lane| lane.join().err()).collect();
         // Ends the driver, once it has drained the GPU.
-        stream.close();
+        ring.has_ended.store(true, Ordering::Release);
         let panics = panics.into_iter().chain(driver.join().err());
         panics.for_each(|panic| std::panic::resume_unwind(panic));
         failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
@@ -205,14 +214,15 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         }
     }
 
-    /// Takes results from the GPU until the stream is closed.
+    /// Takes results from the GPU until all lanes have stopped.
     fn drive(&self) -> Result<()> {
-        while let Some(done) = self.stream.next()? {
+        let take = |done| {
             let (number, group) = lock(&self.submitted).pop_front().expect("a result was submitted");
             lock(&self.flight).results.push_back((number, group, done));
             self.changed.notify_all();
-        }
-        Ok(())
+            Ok(())
+        };
+        driver::drive(|| self.stream.try_next(), || self.stream.pending(), &self.has_ended, take)
     }
 
     fn notify(&self) {
@@ -253,7 +263,8 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
                 return Task::Write(number, group, done);
             }
             let has_ended = self.restoring.has_ended();
-            if !has_ended && flight.free_slots > 0 {
+            let helps_first = self.helps && !(self.choice.uses_gpu() && self.choice.knows_lanes());
+            if !has_ended && flight.free_slots > 0 && !helps_first {
                 flight.free_slots -= 1;
                 flight.filling += 1;
                 return Task::Fill(flight.spare.pop().unwrap_or_default());
@@ -276,7 +287,8 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
     /// Reads a group, copies its pages into a slot, and submits it.
     fn fill(&self, mut group: PageGroup) -> Result<()> {
         // Without memory for another slot, there is one fewer from now on.
-        let Some(mut slot) = self.stream.try_slot()? else { return Ok(()) };
+        let slot = timed(self.restoring.observer, Stage::Wait, || self.stream.try_slot())?;
+        let Some(mut slot) = slot else { return Ok(()) };
         let number = self.restoring.claim().filter(|number| self.restoring.read(*number, &mut group));
         let Some(number) = number.filter(|_| group.data_pages() > 0) else {
             drop(slot);
@@ -293,11 +305,13 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         }
         timed(self.restoring.observer, Stage::Slot, || group.pages().try_for_each(|page| St::push(&mut slot, page)))?;
         // Both at once: results come in the order of submission.
-        let mut submitted = lock(&self.submitted);
-        lock(&self.flight).in_flight += 1;
-        self.stream.submit(slot)?;
-        submitted.push_back((number, group));
-        Ok(())
+        timed(self.restoring.observer, Stage::Wait, || {
+            let mut submitted = lock(&self.submitted);
+            lock(&self.flight).in_flight += 1;
+            self.stream.submit(slot)?;
+            submitted.push_back((number, group));
+            Ok(())
+        })
     }
 
     /// Writes what the GPU restored.
@@ -307,13 +321,22 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             self.notify();
             return Ok(());
         }
-        self.restoring.give(number, RingContent::Slot(group, Some(done)), |used| self.reuse(used))
+        let bytes = group.content_len();
+        self.restoring.give(number, RingContent::Slot(group, Some(done)), |used| self.reuse(used))?;
+        self.choice.done(bytes, Instant::now());
+        Ok(())
     }
 
     /// Restores a group without the GPU.
     fn help(&self, mut group: PageGroup, cpu: &mut CpuPages) -> Result<()> {
+        let start = Instant::now();
         let number = self.restoring.claim().filter(|number| self.restoring.read(*number, &mut group));
-        number.map_or(Ok(()), |number| self.restore_on_cpu(number, group, cpu))
+        let Some(number) = number else { return Ok(()) };
+        let bytes = group.content_len();
+        self.restore_on_cpu(number, group, cpu)?;
+        self.choice.helped(bytes, start.elapsed());
+        self.choice.done(bytes, Instant::now());
+        Ok(())
     }
 
     fn restore_on_cpu(&self, number: u64, group: PageGroup, cpu: &mut CpuPages) -> Result<()> {

@@ -34,7 +34,7 @@ pub(crate) struct Global {
     /// Print no progress or summaries.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Print more: the back end that was chosen and why, times, figures.
+    /// Print more: the back end that was chosen and why, times, figures. Twice: the time of all threads per stage.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Number of worker threads, up to 256; 0 means one per core.

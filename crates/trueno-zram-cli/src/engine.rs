@@ -22,7 +22,7 @@ use crate::messages;
 /// Pages per slot of the GPU's ring: 4 MiB, which the bus needs for full speed, and as many as a group of an archive.
 const GPU_SLOT_PAGES: usize = 1024;
 /// Slots of the GPU's ring. A stream has three times as many: some are filled, some are on the GPU, some are emptied.
-const GPU_RING_SLOTS: usize = 12;
+const GPU_RING_SLOTS: usize = 6;
 /// Pages per batch for the interpreter, which takes a millisecond or more for each.
 const INTERPRETER_BATCH_PAGES: usize = 64;
 

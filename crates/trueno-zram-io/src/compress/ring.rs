@@ -122,7 +122,7 @@ impl<St: SlotStream> Content for SlotContent<'_, St> {
         }
         if let RingContent::Slot(done, _) = std::mem::replace(&mut self.content, RingContent::Empty) {
             drop(done);
-            lock(self.flight).free_slots += 1;
+            lock(self.flight).idle_slots += 1;
         }
         false
     }
@@ -134,8 +134,12 @@ struct Flight<St: SlotStream> {
     in_flight: usize,
     /// Results that no lane has taken.
     results: VecDeque<(Pending, St::Done)>,
-    /// Slots that nobody has, made or not.
-    free_slots: usize,
+    /// Slots that nobody has.
+    idle_slots: usize,
+    /// Slots that were not made yet. Making one takes milliseconds: page-locked memory.
+    unmade_slots: usize,
+    /// Whether a lane makes a slot. One at a time does: the others would only wait for it.
+    is_making: bool,
     /// Lanes that fill a slot.
     filling: usize,
 }
@@ -152,9 +156,34 @@ struct Pending {
 enum Task<Done> {
     Write(Job),
     Assemble(Pending, Done),
-    Fill,
+    Fill(Slots),
     Help,
     Stop,
+}
+
+/// Whether a lane takes an idle slot or makes one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slots {
+    Idle,
+    Made,
+}
+
+impl<St: SlotStream> Flight<St> {
+    /// Takes a slot that is idle or may be made.
+    fn take_slot(&mut self) -> Option<Slots> {
+        let slots = if self.idle_slots > 0 {
+            self.idle_slots -= 1;
+            Slots::Idle
+        } else if self.unmade_slots > 0 && !self.is_making {
+            self.unmade_slots -= 1;
+            self.is_making = true;
+            Slots::Made
+        } else {
+            return None;
+        };
+        self.filling += 1;
+        Some(slots)
+    }
 }
 
 struct Ring<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> {
@@ -178,7 +207,14 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<Compressed<S, W>, S::Error> {
-    let flight = Mutex::new(Flight { in_flight: 0, results: VecDeque::new(), free_slots: slots, filling: 0 });
+    let flight = Mutex::new(Flight {
+        in_flight: 0,
+        results: VecDeque::new(),
+        idle_slots: 0,
+        unmade_slots: slots,
+        is_making: false,
+        filling: 0,
+    });
     let lane_count = pool.current_num_threads();
     let shared = Shared::new(source, out, options, lane_count, observer)?;
     let ring = Ring {
@@ -241,7 +277,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
                 Task::Stop => return Ok(()),
                 Task::Write(job) => self.shared.write(job)?,
                 Task::Assemble(pending, done) => self.assemble(pending, done)?,
-                Task::Fill => self.fill()?,
+                Task::Fill(slots) => self.fill(slots)?,
                 Task::Help => {
                     let codec = helper.as_deref_mut().expect("only a lane with a codec helps");
                     let pages = lock(&self.shared.state).free.pop().and_then(|free| match free.content {
@@ -284,10 +320,11 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
                 return Task::Assemble(pending, done);
             }
             let helps_first = can_help && !(self.choice.uses_gpu() && self.choice.knows_lanes());
-            if may_claim && flight.free_slots > 0 && !helps_first {
-                flight.free_slots -= 1;
-                flight.filling += 1;
-                return Task::Fill;
+            if may_claim
+                && !helps_first
+                && let Some(slots) = flight.take_slot()
+            {
+                return Task::Fill(slots);
             }
             if may_claim && can_help {
                 return Task::Help;
@@ -302,21 +339,25 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
     }
 
     /// Reads what comes next into a slot, and submits it.
-    fn fill(&self) -> Result<(), S::Error> {
-        let filled = self.try_fill();
+    fn fill(&self, slots: Slots) -> Result<(), S::Error> {
+        let filled = self.try_fill(slots);
         lock(self.flight).filling -= 1;
         self.notify();
         filled
     }
 
-    fn try_fill(&self) -> Result<(), S::Error> {
+    fn try_fill(&self, slots: Slots) -> Result<(), S::Error> {
         // Without memory for another slot, there is one fewer from now on.
         let slot = timed(self.shared.observer, Stage::Wait, || self.stream.try_slot());
+        if slots == Slots::Made {
+            lock(self.flight).is_making = false;
+            self.notify();
+        }
         let Some(mut slot) = slot.map_err(Error::Codec)? else { return Ok(()) };
         let ticket = self.shared.claim(St::room(&mut slot))?;
         let Some(Ticket { number, first_page, claimed }) = ticket else {
             drop(slot);
-            lock(self.flight).free_slots += 1;
+            lock(self.flight).idle_slots += 1;
             return Ok(());
         };
         let len_bytes = match claimed {
@@ -324,7 +365,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
             Claimed::Filled(len_bytes) => len_bytes,
             Claimed::Zeros(pages) => {
                 drop(slot);
-                lock(self.flight).free_slots += 1;
+                lock(self.flight).idle_slots += 1;
                 let mut blocks = self.shared.blocks(first_page);
                 blocks.push_zeros(pages).map_err(|error| self.archive_error(error))?;
                 blocks.finish();
@@ -335,7 +376,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
         let (pages, tail) = (pages.len(), tail.to_vec());
         if pages == 0 {
             drop(slot);
-            lock(self.flight).free_slots += 1;
+            lock(self.flight).idle_slots += 1;
             let mut blocks = self.shared.blocks(first_page);
             blocks.push_tail(&tail).map_err(|error| self.archive_error(error))?;
             return self.deliver(number, RingContent::Tail(tail), blocks);

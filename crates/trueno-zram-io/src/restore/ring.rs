@@ -115,8 +115,12 @@ struct Flight<St: SlotStream> {
     in_flight: usize,
     /// Results that no lane has taken.
     results: VecDeque<(u64, PageGroup, St::Done)>,
-    /// Slots that nobody has, made or not.
-    free_slots: usize,
+    /// Slots that nobody has.
+    idle_slots: usize,
+    /// Slots that were not made yet. Making one takes milliseconds: page-locked memory.
+    unmade_slots: usize,
+    /// Whether a lane makes a slot. One at a time does: the others would only wait for it.
+    is_making: bool,
     /// Lanes that fill a slot.
     filling: usize,
     /// Memory for groups.
@@ -125,9 +129,34 @@ struct Flight<St: SlotStream> {
 
 enum Task<Done> {
     Write(u64, PageGroup, Done),
-    Fill(PageGroup),
+    Fill(Slots, PageGroup),
     Help(PageGroup),
     Stop,
+}
+
+/// Whether a lane takes an idle slot or makes one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slots {
+    Idle,
+    Made,
+}
+
+impl<St: SlotStream> Flight<St> {
+    /// Takes a slot that is idle or may be made.
+    fn take_slot(&mut self) -> Option<Slots> {
+        let slots = if self.idle_slots > 0 {
+            self.idle_slots -= 1;
+            Slots::Idle
+        } else if self.unmade_slots > 0 && !self.is_making {
+            self.unmade_slots -= 1;
+            self.is_making = true;
+            Slots::Made
+        } else {
+            return None;
+        };
+        self.filling += 1;
+        Some(slots)
+    }
 }
 
 struct Ring<'a, K: Sink, St: SlotStream> {
@@ -169,7 +198,9 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         flight: Mutex::new(Flight {
             in_flight: 0,
             results: VecDeque::new(),
-            free_slots: slots,
+            idle_slots: 0,
+            unmade_slots: slots,
+            is_making: false,
             filling: 0,
             spare: Vec::new(),
         }),
@@ -240,8 +271,8 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
                     return Ok(());
                 }
                 Task::Write(number, group, done) => self.write(number, group, done)?,
-                Task::Fill(group) => {
-                    let filled = self.fill(group);
+                Task::Fill(slots, group) => {
+                    let filled = self.fill(slots, group);
                     lock(&self.flight).filling -= 1;
                     self.changed.notify_all();
                     filled?;
@@ -264,10 +295,11 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             }
             let has_ended = self.restoring.has_ended();
             let helps_first = self.helps && !(self.choice.uses_gpu() && self.choice.knows_lanes());
-            if !has_ended && flight.free_slots > 0 && !helps_first {
-                flight.free_slots -= 1;
-                flight.filling += 1;
-                return Task::Fill(flight.spare.pop().unwrap_or_default());
+            if !has_ended
+                && !helps_first
+                && let Some(slots) = flight.take_slot()
+            {
+                return Task::Fill(slots, flight.spare.pop().unwrap_or_default());
             }
             if !has_ended && self.helps {
                 return Task::Help(flight.spare.pop().unwrap_or_default());
@@ -285,14 +317,18 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
     }
 
     /// Reads a group, copies its pages into a slot, and submits it.
-    fn fill(&self, mut group: PageGroup) -> Result<()> {
+    fn fill(&self, slots: Slots, mut group: PageGroup) -> Result<()> {
         // Without memory for another slot, there is one fewer from now on.
-        let slot = timed(self.restoring.observer, Stage::Wait, || self.stream.try_slot())?;
-        let Some(mut slot) = slot else { return Ok(()) };
+        let slot = timed(self.restoring.observer, Stage::Wait, || self.stream.try_slot());
+        if slots == Slots::Made {
+            lock(&self.flight).is_making = false;
+            self.changed.notify_all();
+        }
+        let Some(mut slot) = slot? else { return Ok(()) };
         let number = self.restoring.claim().filter(|number| self.restoring.read(*number, &mut group));
         let Some(number) = number.filter(|_| group.data_pages() > 0) else {
             drop(slot);
-            lock(&self.flight).free_slots += 1;
+            lock(&self.flight).idle_slots += 1;
             return match number {
                 Some(number) => self.restoring.give(number, RingContent::Slot(group, None), |used| self.reuse(used)),
                 None => Ok(()),
@@ -300,7 +336,7 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         };
         if group.data_pages() > St::capacity(&slot) {
             drop(slot);
-            lock(&self.flight).free_slots += 1;
+            lock(&self.flight).idle_slots += 1;
             return self.restore_on_cpu(number, group, &mut CpuPages::new());
         }
         timed(self.restoring.observer, Stage::Slot, || group.pages().try_for_each(|page| St::push(&mut slot, page)))?;
@@ -365,7 +401,7 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             RingContent::Cpu(content) => (content.group, 0),
         };
         let mut flight = lock(&self.flight);
-        flight.free_slots += freed;
+        flight.idle_slots += freed;
         flight.spare.push(group);
         drop(flight);
         self.changed.notify_all();

@@ -30,11 +30,12 @@ pub(crate) struct Args {
     #[arg(long)]
     no_block_checksums: bool,
     /// Add a checksum of the whole content. Each block has one anyway, computed by all cores; this one runs on a single
-    /// core, which limits the speed to about 7 GB/s.
+    /// core, which limits the speed to about 7 GB/s. Input from a pipe has it by default: its length is not known
+    /// beforehand, and without length and checksum, damage to a block's header could be missed.
     #[arg(long, overrides_with = "no_content_checksum")]
     content_checksum: bool,
-    /// Leave out the checksum of the whole content: the default.
-    #[arg(long)]
+    /// Leave out the checksum of the whole content: the default, except for input from a pipe.
+    #[arg(long, overrides_with = "content_checksum")]
     no_content_checksum: bool,
 }
 
@@ -62,7 +63,7 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
     let options = WriteOptions {
         content_len: input.len_bytes,
         block_checksums: !args.no_block_checksums,
-        content_checksum: args.content_checksum,
+        content_checksum: args.content_checksum || (input.len_bytes.is_none() && !args.no_content_checksum),
         ..WriteOptions::default()
     };
     let progress = Progress::start(global, &name, input.len_bytes);

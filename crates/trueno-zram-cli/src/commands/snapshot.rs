@@ -152,7 +152,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
     let timeline = Stages::default();
-    let write_options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    // The length is not known beforehand: the checksum of all content makes up for that.
+    let write_options = WriteOptions::default();
     let source = ProcessSource::start(args, &process).map_err(failed)?;
     // The process that is stopped may be the one that reads the output, and would never do so.
     let (source, summary) = if args.stop && output.can_block() {

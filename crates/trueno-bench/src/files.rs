@@ -23,12 +23,15 @@ const PIECE_BYTES: usize = 4 << 20;
 /// A figure in GB/s, and what it is of.
 pub type Figure = (&'static str, f64);
 
+/// Writes a new file of this many bytes.
+type Writer = fn(&File, usize, &ThreadPool) -> io::Result<()>;
+
 /// Measures writers of a new file of `len_bytes` in `folder`: the best of `rounds` each.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be made or written.
 pub fn writers(folder: &Path, len_bytes: usize, pool: &ThreadPool, rounds: usize) -> Result<Vec<Figure>> {
-    let ways: [(&str, fn(&File, usize, &ThreadPool) -> io::Result<()>); 3] = [
+    let ways: [(&str, Writer); 3] = [
         ("pwrite, one thread", |file, len_bytes, _| write_pieces(file, len_bytes)),
         ("pwrite, all threads", |file, len_bytes, pool| in_parallel(pool, || write_pieces_of(file, len_bytes))),
         ("mapped, all threads", write_mapped),

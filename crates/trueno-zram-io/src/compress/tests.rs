@@ -133,7 +133,7 @@ fn content(archive: Vec<u8>) -> Vec<u8> {
         for span in batch.spans() {
             match span {
                 ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
-                ContentSpan::Zeros(len_bytes) => content.resize(content.len() + len_bytes as usize, 0),
+                ContentSpan::Zeros(len_bytes) => content.resize(content.len() + usize::try_from(len_bytes).unwrap(), 0),
             }
         }
     }

@@ -229,8 +229,9 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         let panics: Vec<_> = lanes.into_iter().filter_map(|lane| lane.join().err()).collect();
         // Ends the driver, once it has drained the GPU.
         ring.has_ended.store(true, Ordering::Release);
-        let panics = panics.into_iter().chain(driver.join().err());
-        panics.for_each(|panic| std::panic::resume_unwind(panic));
+        if let Some(panic) = panics.into_iter().chain(driver.join().err()).next() {
+            std::panic::resume_unwind(panic);
+        }
         failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
     })?;
     ring.restoring.finish()

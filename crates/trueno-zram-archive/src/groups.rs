@@ -1,22 +1,32 @@
 //! The groups of an archive, read and checked side by side: each 1,024 pages lie at a known place in the file.
 
-use std::io::{Read, Seek};
+use std::io::{Read, Seek, SeekFrom};
 
 use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageStats};
 
 use crate::block::Block;
-use crate::blocks::group_end;
+use crate::blocks::{group_end, group_places};
 use crate::constant::zero_pages_of;
 use crate::content::{ContentSpan, Stretch};
 use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
 use crate::hash::{ContentHash, xxh32};
-use crate::header::{Header, RAW_BLOCK};
+use crate::header::RAW_BLOCK;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, HEAD_LEN, pages_of};
 use crate::index_builder::{IndexBuilder, Keeps};
+use crate::input::Input;
 use crate::reader::{IndexVerdict, ReadSummary};
 use crate::sections::Sections;
 use crate::seek::{ArchiveReader, read_at};
 use crate::table::Table;
+use crate::zstd::frame::{Seen, look};
+use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
+
+/// The longest block: a raw page with what surrounds it in either format.
+const MAX_BLOCK_LEN: usize = PAGE_SIZE + 16;
+
+/// Magic number and length of a skippable frame.
+const SKIPPABLE_HEAD_LEN: u64 = 8;
 
 /// The groups of an archive, for many threads that restore all of it. Made by
 /// [`ArchiveReader::into_groups`](crate::ArchiveReader::into_groups).
@@ -60,8 +70,10 @@ use crate::table::Table;
 #[derive(Debug)]
 pub struct Groups {
     footer: Footer,
-    header: Header,
+    layout: Layout,
     table: Table,
+    /// Length of the seek table behind the index; 0 if there is none.
+    seek_table_len: u64,
 }
 
 /// The pages of a group in memory, not restored yet. Reuse it: its memory is kept.
@@ -126,7 +138,8 @@ impl<F: Read + Seek> ArchiveReader<F> {
     /// ```
     #[must_use]
     pub fn into_groups(self) -> Groups {
-        Groups { footer: self.footer, header: self.header, table: self.table }
+        let Self { footer, layout, table, seek_table_len, .. } = self;
+        Groups { footer, layout, table, seek_table_len }
     }
 }
 
@@ -151,6 +164,17 @@ impl Groups {
         self.footer.content_len
     }
 
+    /// Returns the archive's format.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Format, doc_archive};
+    /// assert_eq!(doc_archive(5000).into_groups().format(), Format::Lz4);
+    /// ```
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.footer.format
+    }
+
     /// Returns whether the content has a checksum, which [`finish`](Self::finish) compares.
     ///
     /// ```
@@ -158,7 +182,7 @@ impl Groups {
     /// ```
     #[must_use]
     pub fn has_content_checksum(&self) -> bool {
-        self.header.content_checksum
+        self.layout.content_checksum()
     }
 
     /// Reads a group and compares its blocks with the index and with their checksums. Pages are not restored yet: one that
@@ -175,44 +199,34 @@ impl Groups {
     /// # Errors
     /// [`Error::Index`] and others. The file has to be read as a stream then.
     pub fn read<F: Read + Seek>(&self, file: &mut F, number: u64, group: &mut PageGroup) -> Result<GroupTotals> {
-        let Self { footer, header, table } = self;
+        let Self { footer, layout, table, .. } = self;
         let record = table.get(number).ok_or_else(|| Error::index("it has no such group"))?;
         let first_page = number * GROUP_PAGES as u64;
         let pages = (pages_of(footer.content_len) - first_page).min(GROUP_PAGES as u64);
         let other = || Error::index(format!("the blocks from page {first_page} on are not those that it describes"));
         group.start(first_page);
-        let len = group_end(number, footer, header, table) - record.offset;
-        // No block is longer than a page, with its size word and its checksum.
-        let len = usize::try_from(len).ok().filter(|len| *len <= GROUP_PAGES * (PAGE_SIZE + 8)).ok_or_else(other)?;
+        let len = group_end(number, footer, layout, table) - record.offset;
+        let len = usize::try_from(len).ok().filter(|len| *len <= GROUP_PAGES * MAX_BLOCK_LEN).ok_or_else(other)?;
         if group.window.len() < len {
             group.window.resize(len, 0);
         }
         read_at(file, record.offset, &mut group.window[..len])?;
-        let mut builder = IndexBuilder::new(header, record.offset, Keeps::Checksums);
-        let checksum_len = header.block_checksum_len();
+        let mut builder = IndexBuilder::new(*layout, record.offset, Keeps::Checksums);
         let (mut at, mut blocks) = (0, 0);
         while at < len {
-            let size = group.window[at..len].first_chunk().ok_or_else(other)?;
-            let size = u32::from_le_bytes(*size);
-            let (raw, block_len) = (size & RAW_BLOCK != 0, (size & !RAW_BLOCK) as usize);
-            let page = Some(first_page + builder.counts().pages());
-            let (start, at_in_file) = (at + 4, record.offset + at as u64);
-            let mut block = Block { at: at_in_file, start, len: block_len, raw, zero_pages: 0, page };
-            if size == 0 || !block.may_be_page() || start + block_len + checksum_len > len {
-                return Err(other());
-            }
             let window = &group.window[..len];
-            if !raw {
-                block.zero_pages = zero_pages_of(block.bytes(window)).unwrap_or(0);
-            }
-            if header.block_checksums {
+            let page = first_page + builder.counts().pages();
+            let (block, end) = block_at(layout, window, at, record.offset, page).ok_or_else(other)?;
+            if layout.block_checksums() {
                 block.verify(window)?;
             }
-            if !builder.push(block.entry(window)) || builder.counts().pages() > pages {
+            let left = footer.content_len.saturating_sub(page * PAGE_SIZE as u64);
+            let entry = block.entry(window);
+            if !builder.push(entry, left.min(entry.pages() * PAGE_SIZE as u64)) || builder.counts().pages() > pages {
                 return Err(other());
             }
             group.add(block, footer.content_len)?;
-            at = start + block_len + checksum_len;
+            at = end;
             blocks += 1;
         }
         if builder.counts().pages() != pages {
@@ -245,32 +259,94 @@ impl Groups {
         totals: GroupTotals,
         hash: Option<&ContentHash>,
     ) -> Result<ReadSummary> {
-        let Self { footer, header, .. } = self;
+        let Self { footer, layout, .. } = self;
         let GroupTotals { groups, blocks, pages } = totals;
         let counts = PageStats { bytes_out: footer.pages.bytes_out, ..pages };
         if groups != footer.groups() || counts != footer.pages {
             return Err(Error::index("its footer does not describe the frame"));
         }
-        let mut end = [0xff; 8];
-        let end = &mut end[..usize::try_from(header.end_len()).expect("a few bytes")];
-        read_at(file, footer.frame_len - header.end_len(), end)?;
-        let (mark, checksum) = end.split_at(4);
-        let hashed = hash.map(|hash| hash.digest().to_le_bytes());
-        let is_hashed = !header.content_checksum || hashed.as_ref().is_some_and(|hashed| hashed == checksum);
-        if mark != [0; 4] || !is_hashed {
-            return Err(Error::index("the frame does not end where it says"));
+        match layout {
+            Layout::Lz4(_) => self.check_end(file, hash)?,
+            Layout::Zstd { .. } => self.check_seek_table(file)?,
         }
         Sections::verified(file, footer.sections_at(), footer.table_at(), footer.sections_checksum)?;
         Ok(ReadSummary {
             content_len: footer.content_len,
-            input_len: footer.frame_len + footer.index_len(),
-            frames: 1,
-            content_checksums: u64::from(header.content_checksum),
-            skippable_frames: 1,
+            input_len: footer.frame_len + footer.index_len() + self.seek_table_len,
+            frames: if footer.format == Format::Lz4 { 1 } else { blocks },
+            content_checksums: u64::from(self.has_content_checksum()),
+            skippable_frames: 1 + u64::from(self.seek_table_len > 0),
             blocks,
             pages,
             index: IndexVerdict::Agrees,
         })
+    }
+
+    /// Compares the end of an LZ4 frame: the mark, and the checksum of the content.
+    fn check_end<F: Read + Seek>(&self, file: &mut F, hash: Option<&ContentHash>) -> Result<()> {
+        let mut end = [0xff; 8];
+        let end = &mut end[..usize::try_from(self.layout.end_len()).expect("a few bytes")];
+        read_at(file, self.footer.frame_len - self.layout.end_len(), end)?;
+        let (mark, checksum) = end.split_at(4);
+        let hashed = hash.map(|hash| hash.digest().to_le_bytes());
+        let is_hashed = !self.has_content_checksum() || hashed.as_ref().is_some_and(|hashed| hashed == checksum);
+        if mark != [0; 4] || !is_hashed {
+            return Err(Error::index("the frame does not end where it says"));
+        }
+        Ok(())
+    }
+
+    /// Compares the seek table of a Zstandard archive with the index, which all frames were compared with.
+    fn check_seek_table<F: Read + Seek>(&self, file: &mut F) -> Result<()> {
+        let Self { footer, layout, table, seek_table_len } = self;
+        let short = |len: u64| u32::try_from(len).map_err(|_| Error::index("a frame is too long"));
+        let mut expected = ExpectedTable::new();
+        for number in 0..footer.groups() {
+            for place in group_places(file, number, footer, layout, table)? {
+                let left = footer.content_len - place.first_page * PAGE_SIZE as u64;
+                let content_len = short(left.min(place.pages * PAGE_SIZE as u64))?;
+                expected.push(SeekEntry { compressed_len: place.len_bytes, content_len });
+            }
+        }
+        expected.push(SeekEntry { compressed_len: short(footer.index_len())?, content_len: 0 });
+        let start = footer.frame_len + footer.index_len() + SKIPPABLE_HEAD_LEN;
+        let payload_len = seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN);
+        let payload_len = payload_len.ok_or_else(|| Error::index("its seek table is missing"))?;
+        file.seek(SeekFrom::Start(start)).map_err(|source| Error::Read { at: start, source })?;
+        if !expected.agrees(&mut Input::new(file), payload_len)? {
+            return Err(Error::index("its seek table does not describe the frames"));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the block at `at` in the window, which starts at `window_at` in the file, and the position after it. `None` if
+/// an archive cannot have it.
+fn block_at(layout: &Layout, window: &[u8], at: usize, window_at: u64, page: u64) -> Option<(Block, usize)> {
+    let page = Some(page);
+    let at_in_file = window_at + at as u64;
+    match layout {
+        Layout::Lz4(header) => {
+            let size = u32::from_le_bytes(*window[at..].first_chunk()?);
+            let (raw, len) = (size & RAW_BLOCK != 0, (size & !RAW_BLOCK) as usize);
+            let mut block = Block { page, ..Block::lz4(at_in_file, at + 4, len, raw) };
+            let end = at + 4 + len + header.block_checksum_len();
+            if size == 0 || !block.may_be_page() || end > window.len() {
+                return None;
+            }
+            if !raw {
+                block.zero_pages = zero_pages_of(block.bytes(window)).unwrap_or(0);
+            }
+            Some((block, end))
+        }
+        Layout::Zstd { checksums } => {
+            let Seen::Page(seen) = look(&window[at..]) else { return None };
+            let (len, raw, zero_pages) = (seen.len, seen.raw, seen.zero_pages);
+            let part_of_page = zero_pages == 0 && !seen.is_page();
+            let block =
+                Block { format: Format::Zstd, at: at_in_file, start: at, len, raw, zero_pages, page, part_of_page };
+            (seen.checksum == *checksums).then_some((block, at + len))
+        }
     }
 }
 

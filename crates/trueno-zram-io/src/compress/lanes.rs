@@ -53,7 +53,7 @@ impl Pages {
                 let (pages, tail) = self.pages.as_flattened()[..len_bytes].as_chunks();
                 let mut out = [0; PAGE_SIZE];
                 for page in pages {
-                    blocks.push(codec.compress(page, &mut out)?)?;
+                    blocks.push_of(codec.compress(page, &mut out)?, page)?;
                 }
                 blocks.push_tail(tail)?;
             }

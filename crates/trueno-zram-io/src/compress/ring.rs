@@ -73,7 +73,7 @@ macro_rules! slot_stream {
             }
 
             fn push_to(done: &Self::Done, blocks: &mut PageBlocks) -> trueno_zram_archive::Result<()> {
-                done.iter().try_for_each(|page| blocks.push(page))
+                done.iter().zip(done.pages()).try_for_each(|(page, plain)| blocks.push_of(page, plain))
             }
         }
     };

@@ -128,9 +128,7 @@ impl Layout {
                 put_block(flag, bytes, header.block_checksums, place);
                 Ok(())
             }
-            Self::Zstd { checksums } => {
-                put_frame(entry, page, *checksums, plain, place)
-            }
+            Self::Zstd { checksums } => put_frame(entry, page, *checksums, plain, place),
         }
     }
 }

@@ -58,7 +58,6 @@ mod verify;
 mod writer;
 mod zstd;
 
-pub use page_blocks::{BlockShape, PageBlocks};
 pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
@@ -66,6 +65,7 @@ pub use error::{Error, Result};
 pub use format::Format;
 pub use groups::{GroupTotals, Groups, PageGroup, PageRun};
 pub use hash::ContentHash;
+pub use page_blocks::{BlockShape, PageBlocks};
 pub use range::PageRangeReader;
 pub use read_at::ReadAt;
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};

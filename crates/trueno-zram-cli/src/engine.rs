@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 
 use rayon::ThreadPool;
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_archive::WriteOptions;
+use trueno_zram_archive::{Format, WriteOptions};
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter, gpu_available};
 use trueno_zram_core::{
@@ -16,6 +16,7 @@ use trueno_zram_core::{
 use trueno_zram_io::{ArchiveOutput, Compressed, Compressors, Decoders, Gpu, Observer, PageSource};
 
 use crate::args::{Backend, Global};
+use crate::compression::{self, CompressionArgs};
 use crate::failure::Failure;
 use crate::messages;
 
@@ -30,6 +31,8 @@ const INTERPRETER_BATCH_PAGES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Engine {
     codec: Codec,
+    /// What the user asked for.
+    backend: Backend,
     /// A codec for single pages per worker: on the CPU alone, and for `auto`, whose workers help a GPU that is busy.
     lanes: Vec<PageCodec>,
     pool: Arc<ThreadPool>,
@@ -49,42 +52,62 @@ enum Codec {
 }
 
 impl Engine {
-    /// The engine that the user asked for.
+    /// The engine that the user asked for, to restore archives or to compress with LZ4.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
-        Self::at_level(global, None)
+        Self::compressing(global, CompressionArgs::default())
     }
 
-    /// The engine that the user asked for, for compression at a level of `lz4`.
-    pub(crate) fn at_level(global: &Global, level: Option<i32>) -> Result<Self, Failure> {
+    /// The engine that the user asked for, to compress as the user asked for.
+    pub(crate) fn compressing(global: &Global, compression: CompressionArgs) -> Result<Self, Failure> {
+        let algorithm = compression.algorithm()?;
         let threads = match global.asked_threads() {
             Some(threads) => threads,
             None => default_threads(global.backend),
         };
-        Ok(Self { warns_of_fallback: !global.quiet, ..Self::build(global.backend, threads, mode_of(level))? })
+        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+        let engine = Self::build(global.backend, algorithm, compression.mode(), pool)?;
+        Ok(Self { warns_of_fallback: !global.quiet, ..engine })
     }
 
     /// The engine for a back end and a number of threads.
     #[cfg(test)]
     pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {
-        Self::build(backend, threads, Mode::default())
+        let pool = build_pool(threads).map_err(|error| Failure::Failed(error.to_string()))?;
+        Self::build(backend, Algorithm::Lz4, Mode::default(), pool)
     }
 
-    fn build(backend: Backend, threads: NonZeroUsize, mode: Mode) -> Result<Self, Failure> {
-        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+    /// Gets ready to restore archives of a format: a GPU has kernels for one format at a time.
+    pub(crate) fn prepare_for(&mut self, format: Format) -> Result<(), Failure> {
+        let is_ready = match (self.codec.any().algorithm(), format) {
+            (Algorithm::Zstd { .. }, Format::Zstd) => true,
+            (Algorithm::Lz4 | Algorithm::None, Format::Lz4) => true,
+            _ => matches!(self.codec, Codec::Cpu(_)),
+        };
+        if !is_ready {
+            let (pool, warns_of_fallback) = (Arc::clone(&self.pool), self.warns_of_fallback);
+            let engine = Self::build(self.backend, compression::decoding(format), Mode::default(), pool)?;
+            *self = Self { warns_of_fallback, ..engine };
+        }
+        Ok(())
+    }
+
+    fn build(backend: Backend, algorithm: Algorithm, mode: Mode, pool: Arc<ThreadPool>) -> Result<Self, Failure> {
         let options = GpuOptions::new().pool(Arc::clone(&pool)).mode(mode);
         let config = GpuBatchConfig {
+            algorithm,
             batch_size: GPU_SLOT_PAGES,
             ring_buffer_slots: GPU_RING_SLOTS,
             ..GpuBatchConfig::default()
         };
-        match backend {
-            Backend::Cpu => Self::on_cpu(pool, None),
+        let engine = match backend {
+            Backend::Cpu => Self::on_cpu(pool, algorithm, None),
             Backend::Auto => match GpuBatchCompressor::with_options(config, &options) {
                 Ok(gpu) => {
-                    let lanes = lanes(&pool)?;
+                    let lanes = lanes(&pool, algorithm)?;
                     Ok(Self { lanes, name: "auto", ..Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu") })
                 }
-                Err(Error::GpuNotAvailable(reason)) => Self::on_cpu(pool, Some(reason)),
+                Err(Error::GpuNotAvailable(reason)) => Self::on_cpu(pool, algorithm, Some(reason)),
+                Err(error @ Error::Unsupported { .. }) => Self::on_cpu(pool, algorithm, Some(error.to_string())),
                 Err(error) => Err(Failure::at("--backend auto", error)),
             },
             Backend::Gpu => {
@@ -93,23 +116,25 @@ impl Engine {
                 Ok(Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu"))
             }
             Backend::Interpreter => {
-                let config = GpuBatchConfig { batch_size: GPU_SLOT_PAGES, ..GpuBatchConfig::default() };
+                let config = GpuBatchConfig { algorithm, batch_size: GPU_SLOT_PAGES, ..GpuBatchConfig::default() };
                 let gpu = GpuBatchCompressor::interpreted(config, &options)
                     .map_err(|error| Failure::at("--backend interpreter", error))?;
                 Ok(Self::on(Codec::Interpreter(Box::new(gpu)), pool, "interpreter"))
             }
-        }
+        };
+        Ok(Self { backend, ..engine? })
     }
 
-    fn on_cpu(pool: Arc<ThreadPool>, why_no_gpu: Option<String>) -> Result<Self, Failure> {
-        let codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), Arc::clone(&pool))
+    fn on_cpu(pool: Arc<ThreadPool>, algorithm: Algorithm, why_no_gpu: Option<String>) -> Result<Self, Failure> {
+        let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), Arc::clone(&pool))
             .map_err(|error| Failure::at("--backend cpu", error))?;
-        let lanes = lanes(&pool)?;
+        let lanes = lanes(&pool, algorithm)?;
         Ok(Self { lanes, why_no_gpu, ..Self::on(Codec::Cpu(Box::new(codec)), pool, "cpu") })
     }
 
     fn on(codec: Codec, pool: Arc<ThreadPool>, name: &'static str) -> Self {
-        Self { codec, lanes: Vec::new(), pool, name, why_no_gpu: None, warns_of_fallback: false }
+        let (lanes, backend) = (Vec::new(), Backend::Cpu);
+        Self { codec, backend, lanes, pool, name, why_no_gpu: None, warns_of_fallback: false }
     }
 
     /// Compresses all of `source` into an archive, which is written to `out` under the name beside it.
@@ -199,11 +224,6 @@ impl Engine {
     }
 }
 
-/// The kernel for a level. `lz4` too has fast compression at 1 and 2, and searches longer from 3 on.
-fn mode_of(level: Option<i32>) -> Mode {
-    if level.is_some_and(|level| level > 2) { Mode::Ratio } else { Mode::Fast }
-}
-
 impl Codec {
     fn any(&self) -> &dyn BatchCodec {
         match self {
@@ -223,8 +243,8 @@ impl Codec {
 }
 
 /// A codec for each worker.
-fn lanes(pool: &ThreadPool) -> Result<Vec<PageCodec>, Failure> {
-    let lane = |_| PageCodec::with_instruction_set(Algorithm::Lz4, InstructionSet::detect());
+fn lanes(pool: &ThreadPool, algorithm: Algorithm) -> Result<Vec<PageCodec>, Failure> {
+    let lane = |_| PageCodec::with_instruction_set(algorithm, InstructionSet::detect());
     let lanes = (0..pool.current_num_threads()).map(lane).collect::<Result<_, _>>();
     lanes.map_err(|error| Failure::at("worker threads", error))
 }

@@ -8,6 +8,7 @@
 //! - [`pages`]: codecs alone, one page at a time in the cache.
 //! - [`kernels`]: GPU kernels on pages in device memory, beside nvCOMP.
 //! - [`pipeline`]: batches from host memory through the GPU and back, beside the bus and C lz4.
+//! - [`files`]: plain writers of a new file, and the library's batches, to compare the tool with.
 //! - [`Document`]: what a run found, as JSON, as text ([`table`]) and as an HTML page ([`html`]).
 //!
 //! The feature `rivals` (on by default, off in the released tool) links C lz4, lz4_flex and Zstandard.
@@ -20,6 +21,7 @@ mod document;
 mod engine;
 mod engines;
 mod error;
+pub mod files;
 pub mod html;
 pub mod kernels;
 mod machine;

@@ -74,6 +74,24 @@ enum Command {
         #[arg(long, value_enum, value_delimiter = ',')]
         sections: Vec<Section>,
     },
+    /// Plain writers of a new file, and our batches on the CPU: what `trueno-zram` is compared with.
+    Files {
+        /// Files of 4 KiB pages [default: the built-in corpus].
+        #[arg(value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Where to write. Nothing is left there.
+        #[arg(long, value_name = "FOLDER", default_value = "/dev/shm")]
+        folder: PathBuf,
+        /// Bytes to write.
+        #[arg(long, value_name = "BYTES", default_value = "1073741824")]
+        bytes: NonZeroUsize,
+        /// Pages in a batch; the corpora are mixed and repeated.
+        #[arg(long, default_value = "262144")]
+        pages: NonZeroUsize,
+        /// Rounds; the best of each figure counts.
+        #[arg(long, default_value = "3")]
+        rounds: NonZeroUsize,
+    },
 }
 
 #[derive(clap::Args)]
@@ -108,6 +126,16 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
     let threads = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let (common, document) = match command {
+        Command::Files { files, folder, bytes, pages, rounds } => {
+            let pool = trueno_zram_core::build_pool(threads)?;
+            let mut figures = trueno_bench::files::writers(&folder, bytes.get(), &pool, rounds.get())?;
+            let pages = trueno_bench::mix(&load(&files, usize::MAX)?, pages.get())?;
+            figures.extend(trueno_bench::files::batches(&pages, &pool, rounds.get())?);
+            for (name, gbps) in figures {
+                println!("{name:<24}{gbps:8.2} GB/s");
+            }
+            return Ok(());
+        }
         Command::Pages { common, zram, rounds, pages } => {
             if zram {
                 for device in trueno_bench::remove_leftovers() {

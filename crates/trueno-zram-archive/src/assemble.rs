@@ -1,7 +1,6 @@
-//! The blocks of a batch: planned in order, then assembled on all threads.
+//! The blocks of pages as they lie in the file, for both formats.
 
-use rayon::prelude::*;
-use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageData, PageKind};
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind};
 
 use crate::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
 use crate::entry::PageEntry;
@@ -12,19 +11,6 @@ use crate::header::RAW_BLOCK;
 use crate::zstd::constant::{put_word, put_zeros as put_zero_frame, word_of_block};
 use crate::zstd::context::Context;
 use crate::zstd::frame::{content_checksum, one_block, packed_frame_len, put_packed, put_raw};
-
-/// Blocks that one thread assembles at a time.
-const CHUNK_BLOCKS: usize = 64;
-
-/// A block to be written.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Planned {
-    pub(crate) entry: PageEntry,
-    /// Its page in the batch; the first one of a run of zeros.
-    pub(crate) page: usize,
-    /// Length with size word and checksum.
-    pub(crate) len: usize,
-}
 
 impl Layout {
     /// Returns the entry of a page that is not zero.
@@ -89,8 +75,9 @@ impl Layout {
                 let compressed = lz4_flex::block::compress(bytes);
                 let raw = compressed.len() >= bytes.len();
                 let block = if raw { bytes } else { &compressed[..] };
-                out.resize(self.overhead() + block.len(), 0);
-                put_block(if raw { RAW_BLOCK } else { 0 }, block, self.block_checksums(), out);
+                let start = out.len();
+                out.resize(start + self.overhead() + block.len(), 0);
+                put_block(if raw { RAW_BLOCK } else { 0 }, block, self.block_checksums(), &mut out[start..]);
                 Ok(if raw { PageEntry::Raw(short(block.len())) } else { PageEntry::Packed(short(block.len())) })
             }
             Self::Zstd { checksums } => {
@@ -102,15 +89,16 @@ impl Layout {
                 let packed = one_block(&frame, bytes.len())
                     .map(|one| (one.block, packed_frame_len(bytes.len(), one.block.len(), *checksums)))
                     .filter(|(_, len)| *len < self.stored_len(raw));
+                let start = out.len();
                 Ok(match packed {
                     Some((block, len)) => {
-                        out.resize(len, 0);
-                        put_packed(bytes.len(), block, checksum, out);
+                        out.resize(start + len, 0);
+                        put_packed(bytes.len(), block, checksum, &mut out[start..]);
                         PageEntry::Packed(short(len))
                     }
                     None => {
-                        out.resize(self.stored_len(raw), 0);
-                        put_raw(bytes, checksum, out);
+                        out.resize(start + self.stored_len(raw), 0);
+                        put_raw(bytes, checksum, &mut out[start..]);
                         raw
                     }
                 })
@@ -118,15 +106,14 @@ impl Layout {
         }
     }
 
-    /// Writes a planned block to `place`, which has its length. `plain` are the pages of the batch, if they are at hand.
-    fn put(&self, block: &Planned, batch: &CompressedBatch, plain: Option<&[Page]>, place: &mut [u8]) -> Result<()> {
-        let page = batch.get(block.page).expect("the block was planned from this batch");
-        if let PageEntry::Zeros(pages) = block.entry {
-            let mut zeros = Vec::with_capacity(place.len());
-            self.put_zeros(pages, &mut zeros);
-            place.copy_from_slice(&zeros);
-            return Ok(());
-        }
+    /// Writes the block of a page to `place`, which has its length. `plain` is the page itself, if it is at hand.
+    pub(crate) fn put_page(
+        &self,
+        entry: PageEntry,
+        page: PageData<'_>,
+        plain: Option<&Page>,
+        place: &mut [u8],
+    ) -> Result<()> {
         match self {
             Self::Lz4(header) => {
                 let word;
@@ -141,9 +128,7 @@ impl Layout {
                 put_block(flag, bytes, header.block_checksums, place);
                 Ok(())
             }
-            Self::Zstd { checksums } => {
-                put_frame(block.entry, page, *checksums, plain.map(|plain| &plain[block.page]), place)
-            }
+            Self::Zstd { checksums } => put_frame(entry, page, *checksums, plain, place),
         }
     }
 }
@@ -203,37 +188,6 @@ fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut P
     let decoded = Context::lend().and_then(|mut context| context.decode_page(page.bytes(), buffer));
     decoded.map_err(Error::Decoder)?;
     Ok(buffer)
-}
-
-/// Assembles planned blocks one behind the other in `place`, which has their length in all, on the rayon pool that it is
-/// called in.
-pub(crate) fn assemble(
-    layout: &Layout,
-    blocks: &[Planned],
-    batch: &CompressedBatch,
-    plain: Option<&[Page]>,
-    place: &mut [u8],
-) -> Result<()> {
-    let mut rest = place;
-    let parts: Vec<_> = blocks
-        .chunks(CHUNK_BLOCKS)
-        .map(|blocks| {
-            let len = blocks.iter().map(|block| block.len).sum();
-            let (place, after) = std::mem::take(&mut rest).split_at_mut(len);
-            rest = after;
-            (blocks, place)
-        })
-        .collect();
-    let fill = |(blocks, place): (&[Planned], &mut [u8])| {
-        let mut rest = place;
-        for block in blocks {
-            let (place, after) = std::mem::take(&mut rest).split_at_mut(block.len);
-            rest = after;
-            layout.put(block, batch, plain, place)?;
-        }
-        Ok(())
-    };
-    if parts.len() == 1 { parts.into_iter().try_for_each(fill) } else { parts.into_par_iter().try_for_each(fill) }
 }
 
 /// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.

@@ -64,6 +64,11 @@ impl IndexBuilder {
         self.counts
     }
 
+    /// Offset of the next block from the start of the frame.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
     /// Number of the next page.
     pub(crate) fn next_page(&self) -> u64 {
         self.counts.pages()

@@ -57,7 +57,7 @@ pub struct ArchiveReader<F: Read + Seek> {
     pub(crate) footer: Footer,
     pub(crate) layout: Layout,
     /// Length of the seek table behind the index; 0 if there is none.
-    seek_table_len: u64,
+    pub(crate) seek_table_len: u64,
     pub(crate) table: Table,
     /// The group read last.
     pub(crate) group: GroupBlocks,

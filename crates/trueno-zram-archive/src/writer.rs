@@ -1,29 +1,30 @@
 //! Writes a page archive: the pages block by block, then the index.
 
 use std::io::Write;
+use std::ops::Range;
 
+use rayon::prelude::*;
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, Page, PageStats};
 
-use crate::assemble::{Planned, assemble, is_zero};
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::hash::ContentHash;
 use crate::header::Header;
 use crate::index_builder::{BuiltIndex, IndexBuilder, Keeps};
+use crate::page_blocks::{BlockShape, PageBlocks};
 use crate::sections;
 use crate::summary::{Summary, WriteOptions};
 use crate::zstd::seek_table::{self, SeekEntry};
 
-/// The longest run of zeros in LZ4 frames with block checksums and without a content checksum. In such frames, a block of
-/// 64 KiB makes lz4 1.9.4 read four bytes too many, and it does not find the frame that follows. One page less avoids it.
-const SAFE_RUN_PAGES: u64 = 15;
+/// Pages that one thread assembles at a time, at least.
+const CHUNK_PAGES: usize = 64;
 
 /// Bytes of the seek table written with one call.
 const SEEK_BYTES_AT_ONCE: usize = 64 << 10;
 
-/// Bytes of zero runs written with one call.
-const ZEROS_AT_ONCE: usize = 1 << 20;
+/// Zero pages written with one call: 1 MiB of blocks at most. Runs of either format end at multiples of it.
+const ZEROS_AT_ONCE: u64 = 60 << 10;
 
 /// Writes a page archive: a standard LZ4 or Zstandard file with an index.
 ///
@@ -61,8 +62,7 @@ pub struct ArchiveWriter<W: Write> {
     content_len: u64,
     has_tail: bool,
     /// The blocks of a batch; kept between batches.
-    buffer: Vec<u8>,
-    blocks: Vec<Planned>,
+    parts: Vec<PageBlocks>,
 }
 
 impl<W: Write> ArchiveWriter<W> {
@@ -95,15 +95,14 @@ impl<W: Write> ArchiveWriter<W> {
             written: 0,
             content_len: 0,
             has_tail: false,
-            buffer: Vec::new(),
-            blocks: Vec::new(),
+            parts: Vec::new(),
         };
         writer.write(&bytes)?;
         Ok(writer)
     }
 
-    /// Writes the pages of a batch. Blocks and their checksums are assembled on the rayon pool that it is called in, and
-    /// written with one call. Consecutive zero pages share blocks.
+    /// Writes the pages of a batch. Blocks and their checksums are assembled on the rayon pool that it is called in.
+    /// Consecutive zero pages share blocks.
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -151,62 +150,119 @@ impl<W: Write> ArchiveWriter<W> {
     }
 
     fn write_pages(&mut self, batch: &CompressedBatch, plain: Option<&[Page]>) -> Result<()> {
-        // Before anything is counted: a batch is written as a whole or not at all.
-        let entries =
-            batch.iter().map(|page| if is_zero(page) { Ok(None) } else { self.layout.entry_of(page).map(Some) });
-        let entries: Vec<Option<PageEntry>> = entries.collect::<Result<_>>()?;
-        self.announce(batch.len() as u64 * PAGE_SIZE as u64)?;
-        self.plan(&entries);
-        let total: usize = self.blocks.iter().map(|block| block.len).sum();
-        if self.buffer.len() < total {
-            self.buffer.resize(total, 0);
-        }
-        assemble(&self.layout, &self.blocks, batch, plain, &mut self.buffer[..total])?;
-        let buffer = std::mem::take(&mut self.buffer);
-        let done = self.write(&buffer[..total]);
-        self.buffer = buffer;
-        done
-    }
-
-    /// Divides a batch into blocks and adds them to the index. Zero pages have no entry of their own.
-    fn plan(&mut self, entries: &[Option<PageEntry>]) {
-        self.blocks.clear();
-        let mut run = 0;
-        for (number, entry) in entries.iter().enumerate() {
-            let Some(entry) = *entry else {
-                run += 1;
-                if u64::from(run) == self.run_room() {
-                    self.plan_zeros(&mut run, number);
+        self.check_room(batch.len() as u64 * PAGE_SIZE as u64)?;
+        let (first_page, shape) = (self.index.next_page(), self.block_shape());
+        let ranges = chunks(first_page, batch.len(), self.layout.format().run_pages().max(CHUNK_PAGES));
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.resize_with(parts.len().max(ranges.len()), PageBlocks::new);
+        let assemble = |(pages, blocks): (&Range<usize>, &mut PageBlocks)| {
+            blocks.start(first_page + pages.start as u64, shape);
+            for number in pages.clone() {
+                let page = batch.get(number).expect("the batch has this page");
+                match plain {
+                    Some(plain) => blocks.push_of(page, &plain[number])?,
+                    None => blocks.push(page)?,
                 }
-                continue;
-            };
-            self.plan_zeros(&mut run, number);
-            self.enter(entry, PAGE_SIZE as u64);
-            self.blocks.push(Planned { entry, page: number, len: self.layout.stored_len(entry) });
+            }
+            blocks.finish();
+            Ok(())
+        };
+        let assembled = if ranges.len() <= 1 {
+            ranges.iter().zip(&mut parts).try_for_each(assemble)
+        } else {
+            ranges.par_iter().zip(&mut parts).try_for_each(assemble)
+        };
+        let written =
+            assembled.and_then(|()| parts[..ranges.len()].iter().try_for_each(|blocks| self.write_blocks(blocks)));
+        self.parts = parts;
+        written
+    }
+
+    /// Returns how the archive's blocks look, for [`PageBlocks::start`].
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
+    /// let archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// assert_eq!(archive.block_shape(), archive.block_shape());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn block_shape(&self) -> BlockShape {
+        BlockShape::new(self.layout)
+    }
+
+    /// Writes blocks that were assembled elsewhere. They start with the next page.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
+    /// let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// let mut blocks = PageBlocks::new();
+    /// blocks.start(0, archive.block_shape());
+    /// blocks.push_zeros(1000)?;
+    /// blocks.finish();
+    /// archive.write_blocks(&blocks)?;
+    /// assert_eq!(archive.pages().zero, 1000);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Write`], and the errors of [`place_blocks`](Self::place_blocks).
+    pub fn write_blocks(&mut self, blocks: &PageBlocks) -> Result<()> {
+        self.place_blocks(blocks)?;
+        self.out.write_all(blocks.bytes()).map_err(Error::Write)
+    }
+
+    /// Adds blocks that the caller writes, at the position that this returns. They start with the next page. The output is
+    /// not used, and has to go on behind them: see [`get_mut`](Self::get_mut).
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
+    /// let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// let mut blocks = PageBlocks::new();
+    /// blocks.start(0, archive.block_shape());
+    /// blocks.push_tail(b"ten bytes.")?;
+    /// assert_eq!(archive.place_blocks(&blocks)?, 7);
+    /// archive.get_mut().extend_from_slice(blocks.bytes());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Misuse`] for blocks that start with another page or are not [finished](PageBlocks::finish) or look
+    /// different, for more content than announced, and for pages after a tail.
+    pub fn place_blocks(&mut self, blocks: &PageBlocks) -> Result<u64> {
+        let (next_page, first_page) = (self.index.next_page(), blocks.first_page());
+        if first_page != next_page && blocks.content_len() > 0 {
+            return Err(Error::Misuse(format!("blocks of page {first_page} on come before page {next_page}")));
         }
-        self.plan_zeros(&mut run, entries.len().saturating_sub(1));
-    }
-
-    /// Ends a run of zero pages, if there is one. `page` is any page of the batch.
-    fn plan_zeros(&mut self, run: &mut u16, page: usize) {
-        if *run > 0 {
-            let entry = PageEntry::Zeros(*run);
-            self.enter(entry, u64::from(*run) * PAGE_SIZE as u64);
-            self.blocks.push(Planned { entry, page, len: self.layout.stored_len(entry) });
-            *run = 0;
+        let Some(entries) = blocks.entries() else {
+            return Err(Error::Misuse("the blocks are not finished".to_owned()));
+        };
+        self.check_room(blocks.content_len())?;
+        let (start, mut left) = (self.written, blocks.content_len());
+        let mut push = |entry: &PageEntry| {
+            let len = left.min(entry.pages() * PAGE_SIZE as u64);
+            left -= len;
+            self.index.push(*entry, len)
+        };
+        if !entries.iter().all(&mut push) || self.index.at() - start != blocks.bytes().len() as u64 {
+            return Err(Error::Misuse("the blocks do not have this archive's shape".to_owned()));
         }
+        self.content_len += blocks.content_len();
+        self.has_tail |= blocks.has_tail();
+        self.written += blocks.bytes().len() as u64;
+        Ok(start)
     }
 
-    /// Returns how many zero pages the next block can hold.
-    fn run_room(&self) -> u64 {
-        let unsafe_end =
-            matches!(self.layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
-        self.index.run_room().min(if unsafe_end { SAFE_RUN_PAGES } else { u64::MAX })
-    }
-
-    fn enter(&mut self, entry: PageEntry, content_len: u64) {
-        let fits = self.index.push(entry, content_len);
-        debug_assert!(fits, "runs of zeros were cut where they must end");
+    /// Returns the output. What is written to it must be what [`place_blocks`](Self::place_blocks) has placed.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
+    /// let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// assert_eq!(archive.get_mut().len(), 7);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.out
     }
 
     /// Writes this many zero pages, at the speed of the output: 17 bytes per page for LZ4, one per 7 pages for Zstandard.
@@ -223,23 +279,18 @@ impl<W: Write> ArchiveWriter<W> {
     /// Like [`write_batch`](Self::write_batch).
     pub fn write_zero_pages(&mut self, pages: u64) -> Result<()> {
         let len = pages.checked_mul(PAGE_SIZE as u64);
-        self.announce(len.ok_or_else(|| Error::Misuse(format!("{pages} zero pages are more than a file can hold")))?)?;
+        self.check_room(
+            len.ok_or_else(|| Error::Misuse(format!("{pages} zero pages are more than a file can hold")))?,
+        )?;
         let mut left = pages;
-        let mut bytes = std::mem::take(&mut self.buffer);
-        let mut done = Ok(());
-        while left > 0 && done.is_ok() {
-            bytes.clear();
-            while left > 0 && bytes.len() < ZEROS_AT_ONCE {
-                let run = left.min(self.run_room());
-                let run = u16::try_from(run).expect("a run is short");
-                self.layout.put_zeros(run, &mut bytes);
-                self.enter(PageEntry::Zeros(run), u64::from(run) * PAGE_SIZE as u64);
-                left -= u64::from(run);
-            }
-            done = self.write(&bytes);
+        while left > 0 {
+            let next_page = self.index.next_page();
+            // Up to a multiple, so that runs end where they would in one piece.
+            let now = left.min(ZEROS_AT_ONCE - next_page % ZEROS_AT_ONCE);
+            self.write_part(|blocks| blocks.push_zeros(now))?;
+            left -= now;
         }
-        self.buffer = bytes;
-        done
+        Ok(())
     }
 
     /// Writes the last, shorter page of up to 4095 bytes. An empty one is ignored.
@@ -256,18 +307,18 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Errors
     /// Like [`write_batch`](Self::write_batch), and [`Error::Misuse`] for a page or more.
     pub fn write_tail(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        if bytes.len() >= PAGE_SIZE {
-            return Err(Error::Misuse(format!("a tail is shorter than a page; this one has {} bytes", bytes.len())));
-        }
-        self.announce(bytes.len() as u64)?;
-        self.has_tail = true;
-        let mut block = Vec::new();
-        let entry = self.layout.put_tail(bytes, &mut block)?;
-        self.enter(entry, bytes.len() as u64);
-        self.write(&block)
+        self.write_part(|blocks| blocks.push_tail(bytes))
+    }
+
+    /// Assembles blocks here, and writes them.
+    fn write_part(&mut self, assemble: impl FnOnce(&mut PageBlocks) -> Result<()>) -> Result<()> {
+        let mut blocks = self.parts.pop().unwrap_or_default();
+        blocks.start(self.index.next_page(), self.block_shape());
+        assemble(&mut blocks)?;
+        blocks.finish();
+        let written = self.write_blocks(&blocks);
+        self.parts.push(blocks);
+        written
     }
 
     /// Adds a named section to the index, such as an address map. Readers that do not know it ignore it.
@@ -387,8 +438,8 @@ impl<W: Write> ArchiveWriter<W> {
         self.write(&bytes)
     }
 
-    /// Counts content before it is written.
-    fn announce(&mut self, len: u64) -> Result<()> {
+    /// Checks that this much more content may follow.
+    fn check_room(&self, len: u64) -> Result<()> {
         if self.has_tail && len > 0 {
             return Err(Error::Misuse("nothing can follow a page that is shorter".to_owned()));
         }
@@ -398,7 +449,6 @@ impl<W: Write> ArchiveWriter<W> {
                 "{announced} bytes of content were announced, but {content_len} written"
             )));
         }
-        self.content_len = content_len;
         Ok(())
     }
 
@@ -413,4 +463,17 @@ impl<W: Write> std::fmt::Debug for ArchiveWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ArchiveWriter({} bytes of content in {} so far)", self.content_len, self.written)
     }
+}
+
+/// Divides the pages of a batch into parts that end at multiples of `chunk` in the archive, and so runs of zeros do.
+fn chunks(first_page: u64, pages: usize, chunk: usize) -> Vec<Range<usize>> {
+    let into_chunk = usize::try_from(first_page % chunk as u64).expect("less than a chunk");
+    let mut start = 0;
+    let mut ranges = Vec::with_capacity(pages / chunk + 2);
+    while start < pages {
+        let end = pages.min((into_chunk + start) / chunk * chunk + chunk - into_chunk);
+        ranges.push(start..end);
+        start = end;
+    }
+    ranges
 }

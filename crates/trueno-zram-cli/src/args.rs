@@ -13,10 +13,10 @@ use crate::commands::{
 /// The two forms of a command line, aligned as `--help` prints them.
 const USAGE: &str = "trueno-zram [OPTIONS] <COMMAND>\n       trueno-zram [-d|-t] [FILE]...";
 
-/// Compress memory images into standard .lz4 files: fast, seekable, safe.
+/// Compress memory images into standard .lz4 and .zst files: fast, seekable, safe.
 ///
 /// Without a command, `trueno-zram` works like lz4: it compresses the FILEs it is given, or standard input; -d
-/// decompresses, and so does a FILE that ends in .lz4; -t tests, --list inspects, -1 to -9 set the level. So `tar -I trueno-zram -cf` and `-xf` work.
+/// decompresses, and so does a FILE that ends in .lz4 or .zst; -t tests, --list inspects, -1 to -9 set the level. So `tar -I trueno-zram -cf` and `-xf` work.
 #[derive(Debug, Parser)]
 #[command(name = "trueno-zram", version, propagate_version = true, arg_required_else_help = true)]
 #[command(override_usage = USAGE)]
@@ -34,7 +34,7 @@ pub(crate) struct Global {
     /// Print no progress or summaries.
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Print more: the back end that was chosen and why, times, figures.
+    /// Print more: the back end that was chosen and why, times, figures. Twice: the time of all threads per stage.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
     /// Number of worker threads, up to 256; 0 means one per core.
@@ -93,11 +93,11 @@ pub(crate) enum Backend {
 /// The commands. Those without a description here have it at their arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Compress a file into a page archive, which is a standard .lz4 file.
+    /// Compress a file into a page archive, which is a standard .lz4 or .zst file.
     Compress(compress::Args),
-    /// Restore a page archive, or any other .lz4 file.
+    /// Restore a page archive, or any other .lz4 or .zst file.
     Decompress(decompress::Args),
-    /// Verify a .lz4 file without writing anything.
+    /// Verify a .lz4 or .zst file without writing anything.
     Test(test::Args),
     /// Restore some pages of a page archive, reading only those.
     Extract(extract::Args),

@@ -1,141 +1,186 @@
 //! The codec that compresses and decompresses pages: chosen once, by `--backend` and `--threads`.
 
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use rayon::ThreadPool;
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_archive::WriteOptions;
+use trueno_zram_archive::{Format, WriteOptions};
 use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, gpu_available};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter, gpu_available};
 use trueno_zram_core::{
-    Algorithm, BatchCodec, BatchCompressor, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
+    Algorithm, BatchCodec, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
     workers_beside_driver,
 };
-use trueno_zram_io::{Compressed, Compressors, Observer, PageSource};
+use trueno_zram_io::{ArchiveOutput, Compressed, Compressors, Decoders, Gpu, Observer, PageSource};
 
 use crate::args::{Backend, Global};
+use crate::compression::{self, CompressionArgs};
 use crate::failure::Failure;
 use crate::messages;
 
-/// Pages per slot of the GPU's ring.
+/// Pages per slot of the GPU's ring: 4 MiB, which the bus needs for full speed, and as many as a group of an archive.
 const GPU_SLOT_PAGES: usize = 1024;
-/// Pages per batch for a GPU: several slots, so that copies and kernels overlap, in little memory.
-const GPU_BATCH_PAGES: usize = 4096;
+/// Slots of the GPU's ring. A stream has three times as many: some are filled, some are on the GPU, some are emptied.
+const GPU_RING_SLOTS: usize = 6;
 /// Pages per batch for the interpreter, which takes a millisecond or more for each.
 const INTERPRETER_BATCH_PAGES: usize = 64;
 
 /// Compresses and decompresses batches of pages.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    codec: Box<dyn BatchCodec>,
-    /// A codec for single pages per worker, on the CPU alone. Pages are read and compressed by the same core, without
-    /// waiting for others at the end of a batch.
+    codec: Codec,
+    /// What the user asked for.
+    backend: Backend,
+    /// A codec for single pages per worker: on the CPU alone, and for `auto`, whose workers help a GPU that is busy.
     lanes: Vec<PageCodec>,
-    batch_pages: usize,
+    pool: Arc<ThreadPool>,
+    name: &'static str,
     /// Why `auto` does not use a GPU.
     why_no_gpu: Option<String>,
     /// Whether to warn about GPU fallback (at most once).
     warns_of_fallback: bool,
 }
 
+/// What works on batches.
+#[derive(Debug)]
+enum Codec {
+    Cpu(Box<CpuBatchCompressor>),
+    Gpu(Box<GpuBatchCompressor>),
+    Interpreter(Box<GpuBatchCompressor<Interpreter>>),
+}
+
 impl Engine {
-    /// The engine that the user asked for.
+    /// The engine that the user asked for, to restore archives or to compress with LZ4.
     pub(crate) fn choose(global: &Global) -> Result<Self, Failure> {
-        Self::at_level(global, None)
+        Self::compressing(global, CompressionArgs::default())
     }
 
-    /// The engine that the user asked for, for compression at a level of `lz4`.
-    pub(crate) fn at_level(global: &Global, level: Option<i32>) -> Result<Self, Failure> {
+    /// The engine that the user asked for, to compress as the user asked for.
+    pub(crate) fn compressing(global: &Global, compression: CompressionArgs) -> Result<Self, Failure> {
+        let algorithm = compression.algorithm()?;
         let threads = match global.asked_threads() {
             Some(threads) => threads,
             None => default_threads(global.backend),
         };
-        Ok(Self { warns_of_fallback: !global.quiet, ..Self::build(global.backend, threads, mode_of(level))? })
+        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+        let engine = Self::build(global.backend, algorithm, compression.mode(), pool)?;
+        Ok(Self { warns_of_fallback: !global.quiet, ..engine })
     }
 
     /// The engine for a back end and a number of threads.
     #[cfg(test)]
     pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {
-        Self::build(backend, threads, Mode::default())
+        let pool = build_pool(threads).map_err(|error| Failure::Failed(error.to_string()))?;
+        Self::build(backend, Algorithm::Lz4, Mode::default(), pool)
     }
 
-    fn build(backend: Backend, threads: NonZeroUsize, mode: Mode) -> Result<Self, Failure> {
-        let pool = build_pool(threads).map_err(|error| Failure::Failed(format!("{error}; -T sets their number")))?;
+    /// Gets ready to restore archives of a format: a GPU has kernels for one format at a time.
+    pub(crate) fn prepare_for(&mut self, format: Format) -> Result<(), Failure> {
+        let is_ready = match (self.codec.any().algorithm(), format) {
+            (Algorithm::Zstd { .. }, Format::Zstd) => true,
+            (Algorithm::Lz4 | Algorithm::None, Format::Lz4) => true,
+            _ => matches!(self.codec, Codec::Cpu(_)),
+        };
+        if !is_ready {
+            let (pool, warns_of_fallback) = (Arc::clone(&self.pool), self.warns_of_fallback);
+            let engine = Self::build(self.backend, compression::decoding(format), Mode::default(), pool)?;
+            *self = Self { warns_of_fallback, ..engine };
+        }
+        Ok(())
+    }
+
+    fn build(backend: Backend, algorithm: Algorithm, mode: Mode, pool: Arc<ThreadPool>) -> Result<Self, Failure> {
         let options = GpuOptions::new().pool(Arc::clone(&pool)).mode(mode);
-        let config = |batch_size| GpuBatchConfig { batch_size, ..GpuBatchConfig::default() };
-        match backend {
-            Backend::Cpu => Self::on_cpu(pool, None),
-            Backend::Auto => {
-                let codec = BatchCompressor::new(config(GPU_SLOT_PAGES), &options)
-                    .map_err(|error| Failure::at("--backend auto", error))?;
-                match codec.why_no_gpu().map(str::to_owned) {
-                    Some(reason) => Self::on_cpu(pool, Some(reason)),
-                    None => Ok(Self::in_batches(Box::new(codec), GPU_BATCH_PAGES)),
+        let config = GpuBatchConfig {
+            algorithm,
+            batch_size: GPU_SLOT_PAGES,
+            ring_buffer_slots: GPU_RING_SLOTS,
+            ..GpuBatchConfig::default()
+        };
+        let engine = match backend {
+            Backend::Cpu => Self::on_cpu(pool, algorithm, None),
+            Backend::Auto => match GpuBatchCompressor::with_options(config, &options) {
+                Ok(gpu) => {
+                    let lanes = lanes(&pool, algorithm)?;
+                    Ok(Self { lanes, name: "auto", ..Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu") })
                 }
-            }
+                Err(Error::GpuNotAvailable(reason)) => Self::on_cpu(pool, algorithm, Some(reason)),
+                Err(error @ Error::Unsupported { .. }) => Self::on_cpu(pool, algorithm, Some(error.to_string())),
+                Err(error) => Err(Failure::at("--backend auto", error)),
+            },
             Backend::Gpu => {
-                let codec = GpuBatchCompressor::with_options(config(GPU_SLOT_PAGES), &options)
+                let gpu = GpuBatchCompressor::with_options(config, &options)
                     .map_err(|error| Failure::at("--backend gpu", error))?;
-                Ok(Self::in_batches(Box::new(codec), GPU_BATCH_PAGES))
+                Ok(Self::on(Codec::Gpu(Box::new(gpu)), pool, "gpu"))
             }
             Backend::Interpreter => {
-                let codec = GpuBatchCompressor::interpreted(config(INTERPRETER_BATCH_PAGES), &options)
+                let config = GpuBatchConfig { algorithm, batch_size: GPU_SLOT_PAGES, ..GpuBatchConfig::default() };
+                let gpu = GpuBatchCompressor::interpreted(config, &options)
                     .map_err(|error| Failure::at("--backend interpreter", error))?;
-                Ok(Self::in_batches(Box::new(codec), INTERPRETER_BATCH_PAGES))
+                Ok(Self::on(Codec::Interpreter(Box::new(gpu)), pool, "interpreter"))
             }
-        }
+        };
+        Ok(Self { backend, ..engine? })
     }
 
-    fn on_cpu(pool: Arc<ThreadPool>, why_no_gpu: Option<String>) -> Result<Self, Failure> {
-        let failed = |error| Failure::at("--backend cpu", error);
-        let (algorithm, instructions) = (Algorithm::Lz4, InstructionSet::detect());
-        let lanes = (0..pool.current_num_threads()).map(|_| PageCodec::with_instruction_set(algorithm, instructions));
-        let lanes = lanes.collect::<Result<_, _>>().map_err(failed)?;
-        let codec = CpuBatchCompressor::with_pool(algorithm, instructions, pool).map_err(failed)?;
-        let batch_pages = codec.preferred_batch_pages();
-        Ok(Self { codec: Box::new(codec), lanes, batch_pages, why_no_gpu, warns_of_fallback: false })
+    fn on_cpu(pool: Arc<ThreadPool>, algorithm: Algorithm, why_no_gpu: Option<String>) -> Result<Self, Failure> {
+        let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), Arc::clone(&pool))
+            .map_err(|error| Failure::at("--backend cpu", error))?;
+        let lanes = lanes(&pool, algorithm)?;
+        Ok(Self { lanes, why_no_gpu, ..Self::on(Codec::Cpu(Box::new(codec)), pool, "cpu") })
     }
 
-    fn in_batches(codec: Box<dyn BatchCodec>, batch_pages: usize) -> Self {
-        Self { codec, lanes: Vec::new(), batch_pages, why_no_gpu: None, warns_of_fallback: false }
+    fn on(codec: Codec, pool: Arc<ThreadPool>, name: &'static str) -> Self {
+        let (lanes, backend) = (Vec::new(), Backend::Cpu);
+        Self { codec, backend, lanes, pool, name, why_no_gpu: None, warns_of_fallback: false }
     }
 
     /// Compresses all of `source` into an archive, which is written to `out` under the name beside it.
-    pub(crate) fn compress<S: PageSource, W: Write + Send>(
+    pub(crate) fn compress<S: PageSource, W: ArchiveOutput>(
         &mut self,
         source: S,
         out: (W, &str),
         options: WriteOptions,
         observer: &dyn Observer,
     ) -> Result<Compressed<S, W>, S::Error> {
-        let pool = self.pool();
-        let compressors = match &mut self.lanes[..] {
-            [] => Compressors::Shared { codec: &mut *self.codec, batch_pages: self.batch_pages },
-            lanes => Compressors::Lanes(lanes),
+        let helpers = &mut self.lanes[..];
+        let compressors = match &mut self.codec {
+            Codec::Cpu(_) => Compressors::Lanes(helpers),
+            Codec::Gpu(gpu) => Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers },
+            Codec::Interpreter(gpu) => Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers },
         };
-        let compressed = trueno_zram_io::compress(source, out, options, compressors, &pool, observer);
+        let compressed = trueno_zram_io::compress(source, out, options, compressors, &self.pool, observer);
         self.warn_of_fallback();
         compressed
     }
 
     /// Compresses `pages` into `batch`, which is emptied first.
     pub(crate) fn compress_into(&mut self, pages: &[Page], batch: &mut CompressedBatch) -> Result<(), Error> {
-        let compressed = self.codec.compress_into(pages, batch, &());
+        let compressed = self.codec.any_mut().compress_into(pages, batch, &());
         self.warn_of_fallback();
         compressed
     }
 
+    /// What restores pages in the pipelines.
+    pub(crate) fn decoders(&mut self) -> Decoders<'_> {
+        let helps = !self.lanes.is_empty();
+        match &mut self.codec {
+            Codec::Cpu(_) => Decoders::Cpu,
+            Codec::Gpu(gpu) => Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps },
+            Codec::Interpreter(gpu) => Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps },
+        }
+    }
+
     /// The codec for readers of archives. None on the CPU alone: readers decode there themselves, lot by lot.
     pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
-        if self.lanes.is_empty() { Some(&mut *self.codec) } else { None }
+        if matches!(self.codec, Codec::Cpu(_)) { None } else { Some(self.codec.any_mut()) }
     }
 
     /// Warns, once, that the GPU failed. The result is right; the speed is not what was asked for.
     pub(crate) fn warn_of_fallback(&mut self) {
-        let reason = self.codec.fallback().and_then(|fallback| fallback.last_reason.as_deref());
+        let reason = self.codec.any().fallback().and_then(|fallback| fallback.last_reason.as_deref());
         if let Some(reason) = reason
             && std::mem::take(&mut self.warns_of_fallback)
         {
@@ -145,37 +190,63 @@ impl Engine {
 
     /// The worker threads.
     pub(crate) fn pool(&self) -> Arc<ThreadPool> {
-        Arc::clone(self.codec.pool())
+        Arc::clone(&self.pool)
     }
 
     /// The back end's name, as in `--json`.
     pub(crate) fn name(&self) -> &'static str {
-        self.codec.name()
+        self.name
     }
 
     /// Number of worker threads.
     pub(crate) fn threads(&self) -> usize {
-        self.codec.pool().current_num_threads()
+        self.pool.current_num_threads()
     }
 
     /// Pages to pass in one batch for full speed.
     pub(crate) fn batch_pages(&self) -> usize {
-        self.batch_pages
+        match &self.codec {
+            // Several slots, so that copies and kernels overlap, in little memory.
+            Codec::Gpu(_) => 4 * GPU_SLOT_PAGES,
+            Codec::Cpu(codec) => codec.preferred_batch_pages(),
+            Codec::Interpreter(_) => INTERPRETER_BATCH_PAGES,
+        }
     }
 
     /// The back end, for `-v`.
     pub(crate) fn describe(&self) -> String {
-        let codec = self.codec.describe();
+        let codec = self.codec.any().describe();
         match &self.why_no_gpu {
             Some(reason) => format!("{codec} (no GPU: {reason})"),
+            None if self.name == "auto" => format!("{codec}; CPU threads help where the GPU is busy"),
             None => codec,
         }
     }
 }
 
-/// The kernel for a level. `lz4` too has fast compression at 1 and 2, and searches longer from 3 on.
-fn mode_of(level: Option<i32>) -> Mode {
-    if level.is_some_and(|level| level > 2) { Mode::Ratio } else { Mode::Fast }
+impl Codec {
+    fn any(&self) -> &dyn BatchCodec {
+        match self {
+            Self::Cpu(codec) => &**codec,
+            Self::Gpu(codec) => &**codec,
+            Self::Interpreter(codec) => &**codec,
+        }
+    }
+
+    fn any_mut(&mut self) -> &mut dyn BatchCodec {
+        match self {
+            Self::Cpu(codec) => &mut **codec,
+            Self::Gpu(codec) => &mut **codec,
+            Self::Interpreter(codec) => &mut **codec,
+        }
+    }
+}
+
+/// A codec for each worker.
+fn lanes(pool: &ThreadPool, algorithm: Algorithm) -> Result<Vec<PageCodec>, Failure> {
+    let lane = |_| PageCodec::with_instruction_set(algorithm, InstructionSet::detect());
+    let lanes = (0..pool.current_num_threads()).map(lane).collect::<Result<_, _>>();
+    lanes.map_err(|error| Failure::at("worker threads", error))
 }
 
 /// One worker per core. Beside a GPU the thread that drives it has a core to itself.

@@ -7,14 +7,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use trueno_zram_archive::Format;
+
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::output::Target;
 use crate::report;
 
-/// The suffix of compressed files.
-pub(crate) const SUFFIX: &str = ".lz4";
+/// The suffixes of compressed files.
+const SUFFIXES: [&str; 2] = [".lz4", ".zst"];
 
 /// Standard input or output.
 const DASH: &str = "-";
@@ -190,22 +192,29 @@ pub(crate) fn is_stdout(path: &Path) -> bool {
     names.iter().any(|name| path.as_os_str() == *name)
 }
 
-/// `image` becomes `image.lz4`.
-pub(crate) fn compressed_name(input: &Path) -> PathBuf {
+/// `image` becomes `image.lz4` or `image.zst`.
+pub(crate) fn compressed_name(input: &Path, format: Format) -> PathBuf {
     let mut name = input.as_os_str().to_owned();
-    name.push(SUFFIX);
+    name.push(".");
+    name.push(format.extension());
     name.into()
 }
 
-/// `image.lz4` becomes `image`.
+/// Whether a file's name is that of a compressed one.
+pub(crate) fn has_suffix(name: &[u8]) -> bool {
+    SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
+}
+
+/// `image.lz4` and `image.zst` become `image`.
 pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    let name = input.as_os_str().as_bytes().strip_suffix(SUFFIX.as_bytes());
+    let bytes = input.as_os_str().as_bytes();
+    let name = SUFFIXES.iter().find_map(|suffix| bytes.strip_suffix(suffix.as_bytes()));
     match name {
         Some(name) if !name.is_empty() && !name.ends_with(b"/") => {
             Ok(std::ffi::OsString::from_vec(name.to_vec()).into())
         }
-        _ => Err(Failure::at(input.display(), format!("does not end in {SUFFIX}; name the output with -o"))),
+        _ => Err(Failure::at(input.display(), "does not end in .lz4 or .zst; name the output with -o")),
     }
 }
 

@@ -9,10 +9,10 @@ use clap::CommandFactory;
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use crate::files::SUFFIX;
+use crate::files;
 
 /// Long options that take their value from the next argument, and the letters of short ones.
-const WITH_VALUE: [&str; 5] = ["--threads", "--backend", "--output", "--output-dir", "--level"];
+const WITH_VALUE: [&str; 6] = ["--threads", "--backend", "--output", "--output-dir", "--level", "--algorithm"];
 const LETTERS_WITH_VALUE: &[u8] = b"To";
 
 /// The command that a line without one stands for.
@@ -67,7 +67,7 @@ pub(crate) fn with_command(args: Vec<OsString>) -> Result<Vec<OsString>, Failure
         (None, Some(file)) if file == "-" => Mode::Compress,
         (None, Some(file)) if fs::symlink_metadata(file).is_ok() => {
             // As lz4 does.
-            if file.as_bytes().ends_with(SUFFIX.as_bytes()) { Mode::Decompress } else { Mode::Compress }
+            if files::has_suffix(file.as_bytes()) { Mode::Decompress } else { Mode::Compress }
         }
         (None, Some(file)) => {
             let file = file.display();

@@ -48,21 +48,28 @@ pub(crate) struct PageKinds {
     pub(crate) zero: u64,
     pub(crate) same_filled: u64,
     pub(crate) lz4: u64,
+    pub(crate) zstd: u64,
     pub(crate) raw: u64,
 }
 
-/// `PageStats` counts zero pages as same-filled ones too. Zstandard pages are not in archives.
+/// `PageStats` counts zero pages as same-filled ones too.
 impl From<PageStats> for PageKinds {
     fn from(stats: PageStats) -> Self {
-        let PageStats { same_filled, zero, lz4, raw, .. } = stats;
-        Self { pages: stats.pages(), zero, same_filled: same_filled - zero, lz4, raw }
+        let PageStats { same_filled, zero, lz4, zstd, raw, .. } = stats;
+        Self { pages: stats.pages(), zero, same_filled: same_filled - zero, lz4, zstd, raw }
     }
 }
 
 impl std::fmt::Display for PageKinds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { zero, same_filled, lz4, raw, .. } = self;
-        write!(f, "{zero} zero, {same_filled} same-filled, {lz4} lz4, {raw} raw")
+        let Self { zero, same_filled, lz4, zstd, raw, .. } = *self;
+        write!(f, "{zero} zero, {same_filled} same-filled, ")?;
+        // An archive has pages of one format.
+        match (lz4, zstd) {
+            (_, 0) => write!(f, "{lz4} lz4, {raw} raw"),
+            (0, _) => write!(f, "{zstd} zstd, {raw} raw"),
+            _ => write!(f, "{lz4} lz4, {zstd} zstd, {raw} raw"),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! `trueno-zram`: compresses memory images into standard .lz4 files.
+//! `trueno-zram`: compresses memory images into standard .lz4 and .zst files.
 #![deny(unsafe_code)]
 // A line that cannot be written must not panic: see `messages`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
@@ -7,6 +7,7 @@ mod address_map;
 mod args;
 mod checks;
 mod commands;
+mod compression;
 mod draw;
 mod engine;
 mod failure;

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trueno_zram_io::Observer;
+use trueno_zram_io::{Observer, Stage, Timeline};
 
 use crate::args::Global;
+use crate::messages;
 use crate::terminal::printable;
 
 /// Shorter work needs no bar.
@@ -22,6 +23,28 @@ pub(crate) struct Progress {
     start: Instant,
     /// When the bar is to be moved next, in milliseconds from the start.
     next_ms: AtomicU64,
+    stages: Stages,
+}
+
+/// The time of all threads per stage, for `-vv`.
+#[derive(Debug, Default)]
+pub(crate) struct Stages {
+    timeline: Timeline,
+}
+
+impl Stages {
+    /// Prints the line under `-vv`.
+    pub(crate) fn print(&self, global: &Global) {
+        if global.verbose > 1 {
+            messages::line(format_args!("time of all threads: {}", self.timeline));
+        }
+    }
+}
+
+impl Observer for Stages {
+    fn spent(&self, stage: Stage, time: Duration) {
+        self.timeline.add(stage, time);
+    }
 }
 
 impl Progress {
@@ -29,7 +52,7 @@ impl Progress {
     pub(crate) fn start(global: &Global, name: &str, total_bytes: Option<u64>) -> Self {
         let bar = ProgressBar::hidden();
         let next_ms = AtomicU64::new(QUIET_MS);
-        let progress = Self { bar, start: Instant::now(), next_ms };
+        let progress = Self { bar, start: Instant::now(), next_ms, stages: Stages::default() };
         progress.bar.set_prefix(short_name(&printable(name), columns()));
         progress.set_total(total_bytes);
         if !global.quiet {
@@ -59,6 +82,14 @@ impl Progress {
         self.next_ms.store(now_ms.saturating_add(PACE_MS), Ordering::Relaxed);
         self.bar.set_message(format!("ratio {:.2}", content_bytes as f64 / compressed_bytes.max(1) as f64));
         self.bar.set_position(content_bytes);
+    }
+
+    /// Takes the bar away and prints the stages under `-vv`; the time since the start.
+    pub(crate) fn finish_with_timeline(self, global: &Global) -> Duration {
+        let time = self.start.elapsed();
+        self.bar.finish_and_clear();
+        self.stages.print(global);
+        time
     }
 
     /// Takes the bar away; the time since the start.
@@ -106,6 +137,10 @@ impl Observer for Progress {
 
     fn progress(&self, content_bytes: u64, archive_bytes: u64) {
         self.update(content_bytes, archive_bytes);
+    }
+
+    fn spent(&self, stage: Stage, time: Duration) {
+        self.stages.spent(stage, time);
     }
 }
 

@@ -1,9 +1,10 @@
 //! Restores an input, or what is left of a damaged one.
 
-use trueno_zram_archive::{Damage, Error, IndexVerdict, ReadSummary};
+use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
+use crate::compression::format_of;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
@@ -18,8 +19,11 @@ pub(crate) fn restore(
     global: &Global,
     progress: &Progress,
 ) -> Result<ReadSummary, Failure> {
+    if let Some(format) = format_of_input(input) {
+        engine.prepare_for(format)?;
+    }
     let pool = engine.pool();
-    let summary = trueno_zram_io::restore(input, sink, engine.codec(), &pool, progress)?;
+    let summary = trueno_zram_io::restore(input, sink, engine.decoders(), &pool, progress)?;
     engine.warn_of_fallback();
     if global.verbose > 0 {
         messages::line(description(&summary));
@@ -62,12 +66,20 @@ pub(crate) fn input_failure(name: &str, error: Error) -> Failure {
     trueno_zram_io::Error::archive(name, error).into()
 }
 
-/// What to say of an input that is not a .lz4 file; none if it is one, or if that cannot be seen.
-pub(crate) fn not_lz4(input: &Input) -> Option<Failure> {
+/// What to say of an input that is not a compressed file; none if it is one, or if that cannot be seen.
+pub(crate) fn not_compressed(input: &Input) -> Option<Failure> {
+    let magic = magic_of(input)?;
+    format_of(magic).is_none().then(|| input_failure(&input.name, Error::NotLz4 { magic }))
+}
+
+/// The format of an input, if it can be seen.
+pub(crate) fn format_of_input(input: &Input) -> Option<Format> {
+    magic_of(input).and_then(format_of)
+}
+
+fn magic_of(input: &Input) -> Option<[u8; 4]> {
     use std::os::unix::fs::FileExt;
     let mut magic = [0; 4];
     input.seekable()?.read_exact_at(&mut magic, 0).ok()?;
-    // A frame, a frame of the old format, a skippable frame.
-    let is_lz4 = matches!(u32::from_le_bytes(magic), 0x184d_2204 | 0x184c_2102 | 0x184d_2a50..=0x184d_2a5f);
-    (!is_lz4).then(|| input_failure(&input.name, Error::NotLz4 { magic }))
+    Some(magic)
 }

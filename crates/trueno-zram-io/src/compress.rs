@@ -1,43 +1,63 @@
-//! A source of pages into an archive: lanes that read, compress, hash and write side by side.
+//! A source of pages into an archive: lanes that read, compress, assemble blocks and write side by side.
 //!
-//! A lane reads a few pages and compresses them while they are in its core's cache. Hashing and writing follow the
-//! order of the input: a lane that is early leaves its parcel for the lane that has the one before, so that no lane
-//! waits for another. Stages with a thread each (read, hash, compress on a pool, write) took a sixth to a third more
-//! time on two cores, depending on the size of their batches.
+//! A lane reads a few pages, compresses them while they are in its core's cache, and assembles their blocks with
+//! checksums. Only the place of the blocks in the archive follows the order of the input. A lane that is early leaves
+//! its parcel for the lane that has the one before, so that no lane waits for another. Then the blocks are written: at
+//! their place by any lane, or in order where the output has no positions.
+//!
+//! Stages with a thread each (read, hash, compress on a pool, write) took a sixth to a third more time on two cores,
+//! depending on the size of their batches.
 
-use std::io::Write;
+mod lanes;
+mod ring;
+
+use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ArchiveWriter, ContentHash, Summary, WriteOptions};
-use trueno_zram_core::{BatchCodec, CompressedBatch, PAGE_SIZE, Page, PageCodec};
+use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, Summary, WriteOptions};
+use trueno_zram_core::gpu::{GpuBatchCompressor, Interpreter};
+use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
 
 use crate::Observer;
-use crate::error::Error;
+use crate::anywhere::Anywhere;
+use crate::error::{Error, Operation};
 use crate::ordered::{InOrder, lock};
-use crate::source::{Claim, PageSource};
+use crate::output::ArchiveOutput;
+use crate::source::{Claim, ClaimedRange, PageSource};
+use crate::timeline::{Stage, timed};
 
-/// Pages that a lane on the CPU takes at a time: together with their compressed form they stay in the core's cache.
-const LANE_PAGES: usize = 64;
-/// Lanes before a shared codec: one compresses, one reads, one hashes and writes.
-const SHARED_LANES: usize = 3;
-/// Parcels beyond one per lane, which wait for their turn: two per lane, or two in all where parcels are large.
-const WAITING_PER_LANE: usize = 2;
-const WAITING_SHARED: usize = 2;
+/// Pages of a hole in one parcel: 64 MiB of content, and 300 KB of blocks.
+const ZERO_PAGES: u64 = 16 << 10;
+
+/// Bytes of blocks that may wait to be written.
+const MOST_JOB_BYTES: usize = 16 << 20;
+
+/// Slots of a stream for each slot of the ring, as its documentation says.
+pub(crate) const SLOTS_PER_RING_SLOT: usize = 3;
 
 /// What compresses the pages.
+#[derive(Debug)]
 pub enum Compressors<'a> {
     /// One codec per lane. The lanes run on the pool's workers.
     Lanes(&'a mut [PageCodec]),
-    /// One codec for all lanes, used by one at a time. The lanes run on threads of their own and mostly wait for it: on
-    /// the pool, a lane could be resumed inside the codec's own work and wait for itself.
-    Shared {
-        /// Compresses a batch.
-        codec: &'a mut dyn BatchCodec,
-        /// Pages per batch.
-        batch_pages: usize,
+    /// A GPU. Lanes read into its slots and assemble blocks from its results. They run on threads of their own, as many
+    /// as the pool has, since the GPU's compressor may need the pool.
+    Gpu {
+        /// Compresses slots.
+        gpu: Gpu<'a>,
+        /// Codecs for lanes that find the GPU busy: one per lane, or none to leave everything to the GPU.
+        helpers: &'a mut [PageCodec],
     },
+}
+
+/// A GPU, or the interpreter in its place.
+#[derive(Debug)]
+pub enum Gpu<'a> {
+    /// A GPU.
+    Cuda(&'a mut GpuBatchCompressor),
+    /// The interpreter.
+    Interpreter(&'a mut GpuBatchCompressor<Interpreter>),
 }
 
 /// What [`compress`] returns.
@@ -51,93 +71,21 @@ pub struct Compressed<S, W> {
     pub summary: Summary,
 }
 
-/// Compresses one lane's pages.
-enum Lane<'a> {
-    Own(&'a mut PageCodec),
-    Shared(&'a Mutex<&'a mut dyn BatchCodec>),
+/// A claimed part of the source.
+struct Ticket {
+    /// Its number in the order of the input.
+    number: u64,
+    first_page: u64,
+    claimed: Claimed,
 }
 
-impl Lane<'_> {
-    /// Compresses `pages` into `batch`, which is emptied first.
-    fn compress(&mut self, pages: &[Page], batch: &mut CompressedBatch) -> Result<(), Error> {
-        match self {
-            Lane::Own(codec) => {
-                batch.clear();
-                let mut out = [0; PAGE_SIZE];
-                for page in pages {
-                    batch.push(codec.compress(page, &mut out)?);
-                }
-            }
-            // A codec starts every batch anew, whatever happened to the one before.
-            Lane::Shared(codec) => lock(codec).compress_into(pages, batch, &())?,
-        }
-        Ok(())
-    }
-}
-
-/// A part of the source on its way, with the memory it needs; used again and again.
-struct Parcel {
-    content: Content,
-    pages: Vec<Page>,
-    batch: CompressedBatch,
-}
-
-#[derive(Clone, Copy)]
-enum Content {
-    /// This many bytes of `pages`.
-    Data(usize),
+enum Claimed {
+    /// To be read outside the lock.
+    Range(ClaimedRange),
+    /// This many bytes are in the room.
+    Filled(usize),
+    /// This many zero pages.
     Zeros(u64),
-}
-
-impl Parcel {
-    fn new(pages: usize) -> Self {
-        Self { content: Content::Data(0), pages: vec![[0; PAGE_SIZE]; pages], batch: CompressedBatch::new() }
-    }
-
-    fn hash_into(&self, hash: &mut ContentHash) {
-        match self.content {
-            Content::Zeros(len_bytes) => hash.update_zeros(len_bytes),
-            Content::Data(len_bytes) => hash.update(&self.pages.as_flattened()[..len_bytes]),
-        }
-    }
-
-    fn compress(&mut self, lane: &mut Lane<'_>) -> Result<(), Error> {
-        let Content::Data(len_bytes) = self.content else { return Ok(()) };
-        lane.compress(&self.pages[..len_bytes / PAGE_SIZE], &mut self.batch)
-    }
-
-    fn write_to<W: Write + Send>(
-        &self,
-        archive: &mut ArchiveWriter<W>,
-        pool: &ThreadPool,
-    ) -> trueno_zram_archive::Result<()> {
-        /// Blocks that the archive's writer puts together on one thread; more of them are worth the way to the pool.
-        const FEW: usize = 64;
-        match self.content {
-            Content::Zeros(len_bytes) => archive.write_zero_pages(len_bytes / PAGE_SIZE as u64),
-            Content::Data(len_bytes) => {
-                if self.batch.len() <= FEW {
-                    archive.write_batch(&self.batch)?;
-                } else {
-                    pool.install(|| archive.write_batch(&self.batch))?;
-                }
-                archive.write_tail(self.pages.as_flattened()[..len_bytes].as_chunks::<PAGE_SIZE>().1)
-            }
-        }
-    }
-}
-
-/// What the lanes share.
-struct Shared<'a, S: PageSource, W: Write> {
-    source: Mutex<NumberedSource<S>>,
-    hash: InOrder<(u64, Parcel), Option<ContentHash>>,
-    archive: InOrder<Parcel, ArchiveWriter<W>>,
-    free: Mutex<Free<S::Error>>,
-    /// A parcel became free, or something failed.
-    changed: Condvar,
-    pool: &'a ThreadPool,
-    out_name: &'a str,
-    observer: &'a dyn Observer,
 }
 
 /// A source that numbers what is claimed from it.
@@ -145,25 +93,128 @@ struct NumberedSource<S> {
     source: S,
     has_ended: bool,
     next_number: u64,
+    next_page: u64,
+    /// Pages of a hole that were claimed and not handed out.
+    zero_pages: u64,
 }
 
-/// Parcels to fill.
-struct Free<E> {
-    parcels: Vec<Parcel>,
+impl<S: PageSource> NumberedSource<S> {
+    /// Claims what comes next; none at the end.
+    fn claim(&mut self, room: &mut [Page]) -> Result<Option<Ticket>, S::Error> {
+        if self.has_ended {
+            return Ok(None);
+        }
+        let claimed = match self.zero_pages {
+            0 => {
+                // A source that fails has ended for the other lanes as well.
+                self.has_ended = true;
+                let claim = self.source.claim(room)?;
+                match claim {
+                    Claim::Range(range) => Claimed::Range(range),
+                    Claim::Filled(len_bytes) => Claimed::Filled(len_bytes),
+                    Claim::Zeros(len_bytes) => {
+                        self.zero_pages = len_bytes / PAGE_SIZE as u64;
+                        Claimed::Zeros(0)
+                    }
+                    Claim::End => return Ok(None),
+                }
+            }
+            _ => Claimed::Zeros(0),
+        };
+        self.has_ended = false;
+        let (claimed, pages) = match claimed {
+            Claimed::Zeros(_) => {
+                // Ends at a multiple, so that runs of zeros end where they would in one piece.
+                let pages = self.zero_pages.min(ZERO_PAGES - self.next_page % ZERO_PAGES);
+                self.zero_pages -= pages;
+                (Claimed::Zeros(pages), pages)
+            }
+            Claimed::Range(range) => {
+                let pages = range.len_bytes().div_ceil(PAGE_SIZE) as u64;
+                (Claimed::Range(range), pages)
+            }
+            Claimed::Filled(len_bytes) => (Claimed::Filled(len_bytes), len_bytes.div_ceil(PAGE_SIZE) as u64),
+        };
+        let ticket = Ticket { number: self.next_number, first_page: self.next_page, claimed };
+        self.next_number += 1;
+        self.next_page += pages;
+        Ok(Some(ticket))
+    }
+}
+
+/// Content that is hashed in order, before its memory is used again.
+trait Content {
+    fn hash_into(&self, hash: &mut ContentHash);
+
+    /// Called once the content is hashed, or need not be. Returns whether its memory can be used again.
+    fn release(&mut self) -> bool {
+        true
+    }
+}
+
+/// A parcel on its way to the archive: its blocks, and the memory that holds its content, if that is still needed.
+struct Parcel<C> {
+    number: u64,
+    content: C,
+    blocks: PageBlocks,
+}
+
+/// Finished blocks, and where they belong.
+struct Job {
+    at: u64,
+    blocks: PageBlocks,
+}
+
+/// What all lanes share, whatever compresses.
+struct Shared<'a, S: PageSource, W: ArchiveOutput, C> {
+    source: Mutex<NumberedSource<S>>,
+    hash: InOrder<Parcel<C>, Option<ContentHash>>,
+    archive: InOrder<Parcel<C>, ArchiveWriter<W>>,
+    shape: BlockShape,
+    /// Whether the content is hashed.
+    hashes: bool,
+    /// None: the output is written in order.
+    anywhere: Option<Anywhere>,
+    state: Mutex<State<S::Error, C>>,
+    /// The state changed.
+    changed: Condvar,
+    out_name: &'a str,
+    observer: &'a dyn Observer,
+}
+
+struct State<E, C> {
+    /// Memory for blocks.
+    spare: Vec<PageBlocks>,
+    /// Memory for content, to be used again.
+    free: Vec<C>,
+    /// Blocks to be written at their place.
+    jobs: VecDeque<Job>,
+    /// Bytes of these blocks.
+    job_bytes: usize,
+    /// Threads that write.
+    writing: usize,
+    has_ended: bool,
     has_failed: bool,
     /// The first error.
     error: Option<E>,
 }
 
+impl<E, C> State<E, C> {
+    /// Whether more may be read: what waits to be written is bounded.
+    fn has_room(&self) -> bool {
+        self.job_bytes < MOST_JOB_BYTES
+    }
+}
+
 /// Stops the other lanes when dropped: a lane that panics must not keep them waiting for its parcel.
-struct StopOthers<'a, E> {
-    free: &'a Mutex<Free<E>>,
+struct StopOthers<'a, E, C> {
+    state: &'a Mutex<State<E, C>>,
     changed: &'a Condvar,
 }
 
-impl<E> Drop for StopOthers<'_, E> {
+impl<E, C> Drop for StopOthers<'_, E, C> {
     fn drop(&mut self) {
-        lock(self.free).has_failed = true;
+        lock(self.state).has_failed = true;
         self.changed.notify_all();
     }
 }
@@ -175,178 +226,182 @@ impl<E> Drop for StopOthers<'_, E> {
 ///
 /// # Panics
 /// A panic of the source, of the codec or of the output is passed on once all lanes have stopped.
-pub fn compress<S: PageSource, W: Write + Send>(
+pub fn compress<S: PageSource, W: ArchiveOutput>(
     source: S,
-    (out, out_name): (W, &str),
+    out: (W, &str),
     options: WriteOptions,
     compressors: Compressors<'_>,
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<Compressed<S, W>, S::Error> {
-    let archive_failed = |error| S::Error::from(Error::archive(out_name, error));
-    let archive = ArchiveWriter::new(out, options).map_err(archive_failed)?;
-    let (most_lanes, most_pages) = match &compressors {
-        Compressors::Lanes(codecs) => (codecs.len().min(pool.current_num_threads()).max(1), LANE_PAGES),
-        Compressors::Shared { batch_pages, .. } => (SHARED_LANES, *batch_pages),
-    };
-    // A small input needs few lanes and little memory.
-    let page_count = source.len_bytes().map_or(u64::MAX, |len_bytes| len_bytes.div_ceil(PAGE_SIZE as u64));
-    let page_count = usize::try_from(page_count).unwrap_or(usize::MAX).max(1);
-    let parcel_pages = most_pages.min(page_count);
-    let lane_count = most_lanes.min(page_count.div_ceil(parcel_pages));
-    let waiting = match &compressors {
-        Compressors::Lanes(_) => WAITING_PER_LANE * lane_count,
-        Compressors::Shared { .. } => WAITING_SHARED,
-    };
-    let parcels = (0..lane_count + waiting).map(|_| Parcel::new(parcel_pages)).collect();
-    let shared = Shared {
-        source: Mutex::new(NumberedSource { source, has_ended: false, next_number: 0 }),
-        hash: InOrder::new(options.content_checksum.then(ContentHash::new)),
-        archive: InOrder::new(archive),
-        free: Mutex::new(Free { parcels, has_failed: false, error: None }),
-        changed: Condvar::new(),
-        pool,
-        out_name,
-        observer,
-    };
     match compressors {
-        Compressors::Lanes(codecs) => pool.scope(|scope| {
-            for codec in codecs.iter_mut().take(lane_count) {
-                scope.spawn(|_| shared.run(Lane::Own(codec)));
-            }
-        }),
-        Compressors::Shared { codec, .. } => run_on_threads(&shared, lane_count, &Mutex::new(codec))?,
+        Compressors::Lanes(codecs) => lanes::compress(source, out, options, codecs, pool, observer),
+        Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers } => {
+            let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
+            let stream = gpu.compress_stream().map_err(Error::Codec)?;
+            ring::compress(source, out, options, (&stream, slots), helpers, pool, observer)
+        }
+        Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers } => {
+            let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
+            let stream = gpu.compress_stream().map_err(Error::Codec)?;
+            ring::compress(source, out, options, (&stream, slots), helpers, pool, observer)
+        }
     }
-    let Shared { source, hash, archive, free, .. } = shared;
-    if let Some(error) = free.into_inner().unwrap_or_else(PoisonError::into_inner).error {
-        return Err(error);
-    }
-    let mut source = source.into_inner().unwrap_or_else(PoisonError::into_inner).source;
-    let mut archive = archive.into_stage().expect("no lane failed");
-    for (name, bytes) in source.sections()? {
-        archive.add_section(name, &bytes).map_err(archive_failed)?;
-    }
-    let hash = hash.into_stage().expect("no lane failed");
-    let (out, summary) = archive.finish(hash).map_err(archive_failed)?;
-    Ok(Compressed { source, out, summary })
 }
 
-/// Runs lanes on threads of their own, before one codec.
-fn run_on_threads<'a, S: PageSource, W: Write + Send>(
-    shared: &Shared<'_, S, W>,
-    lane_count: usize,
-    codec: &'a Mutex<&'a mut dyn BatchCodec>,
-) -> Result<(), S::Error> {
-    thread::scope(|scope| {
-        let mut running = Vec::new();
-        for number in 0..lane_count {
-            let work = || shared.run(Lane::Shared(codec));
-            match thread::Builder::new().name(format!("lane-{number}")).spawn_scoped(scope, work) {
-                Ok(lane) => running.push(lane),
-                Err(error) if running.is_empty() => return Err(Error::Thread(error).into()),
-                // Those that run do all the work.
-                Err(_) => break,
-            }
-        }
-        for lane in running {
-            if let Err(panic) = lane.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
-        Ok(())
-    })
-}
+impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
+    /// Starts the archive.
+    fn new(
+        source: S,
+        (out, out_name): (W, &'a str),
+        options: WriteOptions,
+        threads: usize,
+        observer: &'a dyn Observer,
+    ) -> Result<Self, S::Error> {
+        // One lane writes in order anyway.
+        let anywhere = if threads > 1 { out.anywhere(threads) } else { Ok(None) };
+        let anywhere = anywhere.map_err(|error| Error::io(out_name, Operation::Write, error))?;
+        let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
+        let shape = archive.block_shape();
+        let source = NumberedSource { source, has_ended: false, next_number: 0, next_page: 0, zero_pages: 0 };
+        let state = State {
+            spare: Vec::new(),
+            free: Vec::new(),
+            jobs: VecDeque::new(),
+            job_bytes: 0,
+            writing: 0,
+            has_ended: false,
+            has_failed: false,
+            error: None,
+        };
+        Ok(Self {
+            source: Mutex::new(source),
+            hash: InOrder::new(options.content_checksum.then(ContentHash::new)),
+            archive: InOrder::new(archive),
+            shape,
+            hashes: options.content_checksum,
+            anywhere,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            out_name,
+            observer,
+        })
+    }
 
-impl<S: PageSource, W: Write + Send> Shared<'_, S, W> {
-    /// Takes parcels all the way, until the source ends or something fails.
-    fn run(&self, mut lane: Lane<'_>) {
-        let stop_others = StopOthers { free: &self.free, changed: &self.changed };
-        match self.run_to_the_end(&mut lane) {
+    /// Ends the archive, once all lanes have stopped.
+    fn finish(self) -> Result<Compressed<S, W>, S::Error> {
+        let Self { source, hash, archive, state, out_name, .. } = self;
+        if let Some(error) = state.into_inner().unwrap_or_else(PoisonError::into_inner).error {
+            return Err(error);
+        }
+        let archive_failed = |error| S::Error::from(Error::archive(out_name, error));
+        let mut source = source.into_inner().unwrap_or_else(PoisonError::into_inner).source;
+        let mut archive = archive.into_stage().expect("no lane failed");
+        for (name, bytes) in source.sections()? {
+            archive.add_section(name, &bytes).map_err(archive_failed)?;
+        }
+        let hash = hash.into_stage().expect("no lane failed");
+        let (out, summary) = archive.finish(hash).map_err(archive_failed)?;
+        Ok(Compressed { source, out, summary })
+    }
+
+    /// Runs a lane to its end. The first error of all lanes is kept.
+    fn run(&self, lane: impl FnOnce() -> Result<(), S::Error>) {
+        let stop_others = StopOthers { state: &self.state, changed: &self.changed };
+        match lane() {
             Ok(()) => std::mem::forget(stop_others),
             Err(error) => {
-                lock(&self.free).error.get_or_insert(error);
+                lock(&self.state).error.get_or_insert(error);
             }
         }
     }
 
-    fn run_to_the_end(&self, lane: &mut Lane<'_>) -> Result<(), S::Error> {
-        while let Some(mut parcel) = self.free_parcel() {
-            let Some(number) = self.fill(&mut parcel)? else {
-                // Another lane may wait for one, to find the end as well.
-                self.give_back(parcel);
-                break;
-            };
-            parcel.compress(lane)?;
-            let mut hashed = Vec::new();
-            self.hash.submit(number, (number, parcel), |hash, (number, parcel)| {
-                if let Some(hash) = hash {
-                    parcel.hash_into(hash);
-                }
-                hashed.push((number, parcel));
-                Ok::<(), S::Error>(())
-            })?;
-            for (number, parcel) in hashed {
-                self.archive.submit(number, parcel, |archive, parcel| self.write(archive, parcel))?;
+    /// Blocks to write at their place, if there are some and not enough threads write already.
+    fn take_job(&self, state: &mut State<S::Error, C>) -> Option<Job> {
+        let writers = self.anywhere.as_ref().map_or(0, Anywhere::writers);
+        let job = if state.writing < writers { state.jobs.pop_front() } else { None };
+        if let Some(job) = &job {
+            state.writing += 1;
+            state.job_bytes -= job.blocks.bytes().len();
+        }
+        job
+    }
+
+    /// Claims what comes next into `room`; none at the end, of which the other lanes are told.
+    fn claim(&self, room: &mut [Page]) -> Result<Option<Ticket>, S::Error> {
+        let ticket = timed(self.observer, Stage::Read, || lock(&self.source).claim(room))?;
+        if ticket.is_none() {
+            lock(&self.state).has_ended = true;
+            self.changed.notify_all();
+        }
+        Ok(ticket)
+    }
+
+    /// Reads a range, outside the lock: other lanes read at the same time.
+    fn read(&self, range: &ClaimedRange, room: &mut [Page]) -> Result<usize, Error> {
+        timed(self.observer, Stage::Read, || range.read(room))
+    }
+
+    /// Memory for blocks, from `first_page` on.
+    fn blocks(&self, first_page: u64) -> PageBlocks {
+        let mut blocks = lock(&self.state).spare.pop().unwrap_or_default();
+        blocks.start(first_page, self.shape);
+        blocks
+    }
+
+    /// Takes a parcel with its blocks to the archive, with all others that are due.
+    fn deliver(&self, parcel: Parcel<C>) -> Result<(), S::Error> {
+        let mut hashed = Vec::new();
+        self.hash.submit(parcel.number, parcel, |hash, mut parcel| {
+            if let Some(hash) = hash {
+                timed(self.observer, Stage::Hash, || parcel.content.hash_into(hash));
             }
+            let _ = parcel.content.release();
+            hashed.push(parcel);
+            Ok::<(), S::Error>(())
+        })?;
+        for parcel in hashed {
+            self.archive.submit(parcel.number, parcel, |archive, parcel| self.place(archive, parcel))?;
         }
         Ok(())
     }
 
-    /// A parcel to fill; none if something failed.
-    fn free_parcel(&self) -> Option<Parcel> {
-        let waits = |free: &mut Free<S::Error>| free.parcels.is_empty() && !free.has_failed;
-        let free = self.changed.wait_while(lock(&self.free), waits);
-        let mut free = free.unwrap_or_else(PoisonError::into_inner);
-        if free.has_failed { None } else { free.parcels.pop() }
-    }
-
-    fn give_back(&self, parcel: Parcel) {
-        lock(&self.free).parcels.push(parcel);
-        self.changed.notify_one();
-    }
-
-    /// Fills a parcel with what comes next, and numbers it; none at the end.
-    fn fill(&self, parcel: &mut Parcel) -> Result<Option<u64>, S::Error> {
-        let (claim, number) = {
-            let mut numbered = lock(&self.source);
-            if numbered.has_ended {
-                return Ok(None);
-            }
-            // A source that fails has ended for the other lanes as well.
-            numbered.has_ended = true;
-            let claim = numbered.source.claim(&mut parcel.pages)?;
-            if matches!(claim, Claim::End) {
-                return Ok(None);
-            }
-            numbered.has_ended = false;
-            let number = numbered.next_number;
-            numbered.next_number += 1;
-            (claim, number)
-        };
-        parcel.content = match claim {
-            // Outside the lock: other lanes read at the same time.
-            Claim::Range(range) => Content::Data(range.read(&mut parcel.pages)?),
-            Claim::Filled(len_bytes) => Content::Data(len_bytes),
-            Claim::Zeros(len_bytes) => Content::Zeros(len_bytes),
-            Claim::End => return Ok(None),
-        };
-        Ok(Some(number))
-    }
-
-    fn write(&self, archive: &mut ArchiveWriter<W>, parcel: Parcel) -> Result<(), S::Error> {
-        parcel.write_to(archive, self.pool).map_err(|error| Error::archive(self.out_name, error))?;
-        self.observer.progress(archive.pages().bytes_in(), archive.written());
-        self.give_back(parcel);
+    /// Gives the blocks of a parcel their place, or writes them if the output is written in order.
+    fn place(&self, archive: &mut ArchiveWriter<W>, parcel: Parcel<C>) -> Result<(), S::Error> {
+        let Parcel { mut content, blocks, .. } = parcel;
+        let content = content.release().then_some(content);
+        let failed = |error| Error::archive(self.out_name, error);
+        if self.anywhere.is_none() {
+            timed(self.observer, Stage::Write, || archive.write_blocks(&blocks)).map_err(failed)?;
+            self.observer.progress(archive.pages().bytes_in(), archive.written());
+            let mut state = lock(&self.state);
+            state.spare.push(blocks);
+            state.free.extend(content);
+        } else {
+            let at = archive.place_blocks(&blocks).map_err(failed)?;
+            archive.get_mut().skip(blocks.bytes().len() as u64);
+            self.observer.progress(archive.pages().bytes_in(), archive.written());
+            let mut state = lock(&self.state);
+            state.job_bytes += blocks.bytes().len();
+            state.jobs.push_back(Job { at, blocks });
+            state.free.extend(content);
+        }
+        self.changed.notify_all();
         Ok(())
     }
-}
 
-impl std::fmt::Debug for Compressors<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Lanes(codecs) => write!(f, "Lanes({})", codecs.len()),
-            Self::Shared { batch_pages, .. } => write!(f, "Shared(batches of {batch_pages} pages)"),
-        }
+    /// Writes blocks at their place.
+    fn write(&self, job: Job) -> Result<(), S::Error> {
+        let Job { at, blocks } = job;
+        let anywhere = self.anywhere.as_ref().expect("a job has a place");
+        let written = timed(self.observer, Stage::Write, || anywhere.write_at(at, blocks.bytes()));
+        written.map_err(|error| Error::io(self.out_name, Operation::Write, error))?;
+        let mut state = lock(&self.state);
+        state.writing -= 1;
+        state.spare.push(blocks);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
     }
 }
 

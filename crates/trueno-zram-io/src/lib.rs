@@ -1,14 +1,16 @@
 //! Pipelines for page archives: files, devices, pipes and processes in; archives and restored images out.
 //!
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
-//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it, so that
-//!   all workers read, compress and hash side by side. Results are written in the order of the input.
+//! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
+//!   compress and assemble blocks side by side, and write them at places that are known before.
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
+//! - [`Timeline`] tells where the time of a pipeline went.
 //!
-//! Threads belong to the caller: both pipelines run on the rayon pool they are given. In addition `compress` starts
-//! three threads for a codec that works on one batch at a time, and `restore` starts one thread that writes.
+//! Threads belong to the caller: on the CPU, lanes run on the rayon pool they are given. With a GPU, as many lanes run on
+//! threads of their own, since its compressor may need the pool, and one more thread drives the GPU. Restoring a stream
+//! takes one more thread that writes.
 //!
 //! ```
 //! use trueno_zram_archive::WriteOptions;
@@ -28,28 +30,39 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod anywhere;
+mod choice;
 mod compress;
+mod driver;
 mod error;
 mod input;
 pub mod interrupt;
+mod mapping;
 mod ordered;
 mod output;
+mod positioned;
 mod restore;
 mod rights;
 mod source;
 mod spool;
 mod standard;
 mod temp_output;
+mod timeline;
 
-pub use compress::{Compressed, Compressors, compress};
+pub use anywhere::Anywhere;
+pub use compress::{Compressed, Compressors, Gpu, compress};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use input::Input;
-pub use output::{Output, OutputOptions, Target};
-pub use restore::{Nowhere, Salvaged, Sink, restore, salvage};
+pub use output::{ArchiveOutput, Output, OutputOptions, Target};
+pub use positioned::Positioned;
+pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
 pub use spool::Spool;
 pub use standard::is_closed;
+pub use timeline::{Stage, Timeline};
+
+use std::time::Duration;
 
 /// Follows a pipeline: how much is done, out of how much. `()` ignores everything.
 pub trait Observer: Sync {
@@ -58,6 +71,9 @@ pub trait Observer: Sync {
 
     /// Bytes of content done so far, and the bytes of archive that hold them.
     fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {}
+
+    /// The time that a thread spent on a stage.
+    fn spent(&self, _stage: Stage, _time: Duration) {}
 }
 
 impl Observer for () {}

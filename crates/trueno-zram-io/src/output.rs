@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use trueno_zram_core::PAGE_SIZE;
 
+use crate::anywhere::Anywhere;
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::rights::{Rights, Warning};
 use crate::standard;
@@ -50,6 +51,9 @@ pub struct Output {
     sparse: bool,
     /// Whether the last bytes were left out as a hole.
     ends_in_hole: bool,
+    /// Whether other threads write at positions of their own: the file may be longer than its bytes, and its position
+    /// is not where they end.
+    is_placed: bool,
     bytes: u64,
     durable: bool,
     /// None: the file has its name.
@@ -90,7 +94,7 @@ impl Output {
 
     fn new(file: File, name: String, new: Option<NewFile>, options: OutputOptions) -> Self {
         let OutputOptions { sparse, durable, .. } = options;
-        Self { file, name, sparse, ends_in_hole: false, bytes: 0, durable, new }
+        Self { file, name, sparse, ends_in_hole: false, is_placed: false, bytes: 0, durable, new }
     }
 
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
@@ -213,7 +217,7 @@ impl Output {
             let name = self.name.clone();
             move |error| Error::io(name, operation, error)
         };
-        if self.ends_in_hole {
+        if self.ends_in_hole || (self.is_placed && self.new.is_some()) {
             self.file.set_len(self.bytes).map_err(failed(Operation::SetLength))?;
         }
         match self.new.take() {
@@ -234,8 +238,66 @@ impl Output {
     }
 }
 
+/// Takes an archive: in order, or at positions that are known before the bytes are written.
+pub trait ArchiveOutput: Write + Send {
+    /// The file to write at any position, if it is a new one that nobody else sees. This many threads will write.
+    ///
+    /// # Errors
+    /// The system's own.
+    fn anywhere(&self, _threads: usize) -> io::Result<Option<Anywhere>> {
+        Ok(None)
+    }
+
+    /// Counts bytes that are written at their position. What is written in order comes behind them.
+    fn skip(&mut self, _len_bytes: u64) {}
+}
+
+impl ArchiveOutput for Vec<u8> {}
+
+impl ArchiveOutput for Output {
+    fn anywhere(&self, threads: usize) -> io::Result<Option<Anywhere>> {
+        self.new.as_ref().map(|_| Anywhere::new(&self.file, threads)).transpose()
+    }
+
+    fn skip(&mut self, len_bytes: u64) {
+        self.bytes += len_bytes;
+        self.is_placed = true;
+    }
+}
+
+impl Output {
+    /// Goes to the end of what was placed.
+    fn find_end(&mut self) -> io::Result<()> {
+        if self.is_placed {
+            self.file.seek(SeekFrom::Start(self.bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Empties the file after content was written at its place.
+    pub(crate) fn forget_placed(&mut self) -> io::Result<()> {
+        if self.new.is_some() {
+            self.file.set_len(0)?;
+            self.file.seek(SeekFrom::Start(0))?;
+            (self.bytes, self.is_placed, self.ends_in_hole) = (0, false, false);
+        }
+        Ok(())
+    }
+
+    /// Whether this is `/dev/null`, to which nothing need be written.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        standard::is_null(&self.file)
+    }
+
+    /// Whether zeros become holes.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.find_end()?;
         let written = self.file.write(bytes)?;
         self.bytes += written as u64;
         self.ends_in_hole &= written == 0;
@@ -243,6 +305,7 @@ impl Write for Output {
     }
 
     fn write_vectored(&mut self, bytes: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.find_end()?;
         let written = self.file.write_vectored(bytes)?;
         self.bytes += written as u64;
         self.ends_in_hole &= written == 0;
@@ -266,11 +329,11 @@ fn is_memory_device(there: &Metadata) -> bool {
 }
 
 /// Bytes of the pages from the front of which `holds` is true; the last page may be a short one.
-fn run_bytes(bytes: &[u8], holds: impl Fn(&[u8]) -> bool) -> usize {
+pub(crate) fn run_bytes(bytes: &[u8], holds: impl Fn(&[u8]) -> bool) -> usize {
     bytes.chunks(PAGE_SIZE).take_while(|page| holds(page)).map(<[u8]>::len).sum()
 }
 
-fn is_zero(page: &[u8]) -> bool {
+pub(crate) fn is_zero(page: &[u8]) -> bool {
     // Most pages that are not zero show it in their first bytes.
     let (first, rest) = page.split_at(page.len().min(64));
     first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)

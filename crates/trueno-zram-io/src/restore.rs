@@ -1,39 +1,106 @@
-//! An archive, or any other .lz4 file, back into its content: one stage reads and decodes, one writes.
+//! An archive, or any other .lz4 file, back into its content.
+//!
+//! The groups of an archive lie at known places: lanes read, check, restore and write them side by side. Every other
+//! input is a stream: one stage reads and decodes, one writes. So is an archive whose groups are not what its index
+//! says, from its first byte: only a stream can tell what is wrong with it.
+
+mod groups;
+mod lanes;
+mod ring;
 
 use std::sync::mpsc::channel;
 use std::thread;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
 use trueno_zram_core::BatchCodec;
 
 use crate::Observer;
+use crate::anywhere::Anywhere;
+use crate::compress::{Gpu, SLOTS_PER_RING_SLOT};
 use crate::error::{Error, Operation, Result};
 use crate::input::Input;
-use crate::output::Output;
+use crate::output::{ArchiveOutput, Output};
+use crate::positioned::Positioned;
+use crate::timeline::{Stage, timed};
+use groups::Restored;
 
 /// Batches on their way: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;
 
-/// Takes the content, in order.
+/// An archive of fewer groups is read as a stream.
+const MIN_GROUPS: u64 = 2;
+
+/// Takes content: in order, or at its place.
 pub trait Sink: Send {
-    /// Takes the next batch.
+    /// Takes the content that comes next.
     ///
     /// # Errors
     /// Any that ends the restoring.
-    fn take(&mut self, batch: &ContentBatch) -> Result<()>;
+    fn take(&mut self, span: ContentSpan<'_>) -> Result<()>;
+
+    /// How it is to be given the content.
+    ///
+    /// # Errors
+    /// Any that ends the restoring.
+    fn way(&self, threads: usize) -> Result<Way>;
+
+    /// Counts content that was written at its place: all of it.
+    fn set_placed(&mut self, len_bytes: u64);
+
+    /// Forgets content that was written at its place. The content will come again, in order.
+    ///
+    /// # Errors
+    /// Any that ends the restoring.
+    fn restart(&mut self) -> Result<()>;
+
+    /// The name that messages use.
+    fn name(&self) -> &str;
+}
+
+/// How a sink takes content.
+#[derive(Debug)]
+pub enum Way {
+    /// In order.
+    InOrder,
+    /// At its place, by many threads. With `sparse`, zeros are left out.
+    Anywhere {
+        /// The file.
+        file: Anywhere,
+        /// Whether zeros are left out.
+        sparse: bool,
+    },
+    /// Not at all: it need only be checked.
+    Nowhere,
 }
 
 impl Sink for Output {
-    fn take(&mut self, batch: &ContentBatch) -> Result<()> {
-        for span in batch.spans() {
-            let written = match span {
-                ContentSpan::Data(bytes) => self.write_data(bytes),
-                ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
-            };
-            written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+    fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
+        let written = match span {
+            ContentSpan::Data(bytes) => self.write_data(bytes),
+            ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
+        };
+        written.map_err(|error| Error::io(&self.name, Operation::Write, error))
+    }
+
+    fn way(&self, threads: usize) -> Result<Way> {
+        if self.keeps_nothing() {
+            return Ok(Way::Nowhere);
         }
-        Ok(())
+        let file = self.anywhere(threads).map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+        Ok(file.map_or(Way::InOrder, |file| Way::Anywhere { file, sparse: self.is_sparse() }))
+    }
+
+    fn set_placed(&mut self, len_bytes: u64) {
+        self.skip(len_bytes);
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.forget_placed().map_err(|error| Error::io(&self.name, Operation::SetLength, error))
+    }
+
+    fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -42,8 +109,48 @@ impl Sink for Output {
 pub struct Nowhere;
 
 impl Sink for Nowhere {
-    fn take(&mut self, _batch: &ContentBatch) -> Result<()> {
+    fn take(&mut self, _span: ContentSpan<'_>) -> Result<()> {
         Ok(())
+    }
+
+    fn way(&self, _threads: usize) -> Result<Way> {
+        Ok(Way::Nowhere)
+    }
+
+    fn set_placed(&mut self, _len_bytes: u64) {}
+
+    fn restart(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "nowhere"
+    }
+}
+
+/// What restores pages.
+#[derive(Debug)]
+pub enum Decoders<'a> {
+    /// The workers of the pool.
+    Cpu,
+    /// A GPU.
+    Gpu {
+        /// Restores slots.
+        gpu: Gpu<'a>,
+        /// Whether threads that find the GPU busy restore pages themselves.
+        helps: bool,
+    },
+}
+
+impl Decoders<'_> {
+    /// The codec for a stream's reader. None: the reader decodes on the pool itself.
+    fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
+        match self {
+            // The CPU decodes a stream as fast as one thread reads it, without the way over the bus.
+            Self::Cpu | Self::Gpu { helps: true, .. } => None,
+            Self::Gpu { gpu: Gpu::Cuda(gpu), .. } => Some(&mut **gpu),
+            Self::Gpu { gpu: Gpu::Interpreter(gpu), .. } => Some(&mut **gpu),
+        }
     }
 }
 
@@ -56,15 +163,55 @@ pub struct Salvaged {
     pub damage: Vec<Damage>,
 }
 
-/// Decodes all of `input` into `sink`: pages by `codec`, or on the workers of `pool` if there is none. One more thread
-/// writes.
+/// Decodes all of `input` into `sink`, on the workers of `pool` and with a GPU if `decoders` has one. One more thread
+/// writes, or drives the GPU.
 ///
 /// # Errors
-/// [`Error::Archive`] for the input, those of the sink, [`Error::Thread`].
+/// [`Error::Archive`] for the input, those of the sink, [`Error::Codec`], [`Error::Thread`].
 pub fn restore(
     input: &Input,
     sink: &mut impl Sink,
+    mut decoders: Decoders<'_>,
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<ReadSummary> {
+    let mut taken = 0;
+    if let Some(file) = input.seekable()
+        && let Ok(Some(archive)) = ArchiveReader::open(Positioned::new(file))
+    {
+        let groups = archive.into_groups();
+        if groups.count() >= MIN_GROUPS {
+            observer.total(Some(groups.content_len()));
+            let archive = (groups, file);
+            let restored = match &mut decoders {
+                Decoders::Cpu => lanes::restore_groups(archive, sink, pool, observer)?,
+                Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps } => {
+                    let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
+                    let stream = gpu.decompress_stream()?;
+                    ring::restore_groups(archive, sink, (&stream, slots), *helps, pool, observer)?
+                }
+                Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps } => {
+                    let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
+                    let stream = gpu.decompress_stream()?;
+                    ring::restore_groups(archive, sink, (&stream, slots), *helps, pool, observer)?
+                }
+            };
+            match restored {
+                Restored::All(summary) => return Ok(*summary),
+                Restored::InDoubt { in_order } => taken = in_order,
+            }
+        }
+        input.rewind()?;
+    }
+    stream(input, sink, decoders.codec(), taken, pool, observer)
+}
+
+/// Decodes `input` as a stream. The sink has taken the first `taken` bytes of the content already.
+fn stream(
+    input: &Input,
+    sink: &mut impl Sink,
     codec: Option<&mut dyn BatchCodec>,
+    mut taken: u64,
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<ReadSummary> {
@@ -73,7 +220,11 @@ pub fn restore(
         None => FrameReader::new(input.file()),
     };
     let mut total_known = false;
-    decode_and_write(sink, pool, |batch| {
+    let mut take = |span: ContentSpan<'_>| match after(span, &mut taken) {
+        Some(span) => sink.take(span),
+        None => Ok(()),
+    };
+    decode_and_write(&mut take, pool, observer, |batch| {
         let more = reader.read_batch(batch).map_err(|error| Error::archive(&input.name, error))?;
         let summary = reader.summary();
         if !total_known && reader.announced_len().is_some() {
@@ -84,6 +235,23 @@ pub fn restore(
         Ok(more)
     })?;
     Ok(reader.summary().clone())
+}
+
+/// What is left of a span behind the first `taken` bytes, which are counted down.
+fn after<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> {
+    let len_bytes = match span {
+        ContentSpan::Data(bytes) => bytes.len() as u64,
+        ContentSpan::Zeros(len_bytes) => len_bytes,
+    };
+    let skipped = len_bytes.min(*taken);
+    *taken -= skipped;
+    if skipped == len_bytes {
+        return None;
+    }
+    Some(match span {
+        ContentSpan::Data(bytes) => ContentSpan::Data(&bytes[usize::try_from(skipped).ok()?..]),
+        ContentSpan::Zeros(len_bytes) => ContentSpan::Zeros(len_bytes - skipped),
+    })
 }
 
 /// Restores what is left of a damaged input into `sink`. What is lost becomes zeros, and is listed. Pages are found by the
@@ -99,15 +267,16 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
         observer.progress(content_len, content_len);
         more.map_err(failed)
     };
+    let mut take = |span: ContentSpan<'_>| sink.take(span);
     let damage = match input.seekable() {
         Some(file) => {
             let mut reader = SalvageReader::open(file).map_err(failed)?;
-            decode_and_write(sink, pool, |batch| counted(reader.read_batch(batch), batch))?;
+            decode_and_write(&mut take, pool, observer, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
         None => {
             let mut reader = FrameReader::new(input.file()).salvaging();
-            decode_and_write(sink, pool, |batch| counted(reader.read_batch(batch), batch))?;
+            decode_and_write(&mut take, pool, observer, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
     };
@@ -116,36 +285,40 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
 
 /// Decodes batches on the pool until `next` returns `false`, and writes them on another thread.
 fn decode_and_write(
-    sink: &mut impl Sink,
+    take: &mut (impl FnMut(ContentSpan<'_>) -> Result<()> + Send),
     pool: &ThreadPool,
+    observer: &dyn Observer,
     mut next: impl FnMut(&mut ContentBatch) -> Result<bool> + Send,
 ) -> Result<()> {
     let (free, to_fill) = channel();
     for _ in 0..BATCHES {
         free.send(ContentBatch::new()).expect("the receiver exists");
     }
-    let (filled, to_write) = channel();
+    let (filled, to_write) = channel::<ContentBatch>();
     thread::scope(|scope| {
         let writer = thread::Builder::new().name("write".into()).spawn_scoped(scope, move || -> Result<()> {
             for batch in to_write {
-                sink.take(&batch)?;
+                timed(observer, Stage::Write, || batch.spans().try_for_each(&mut *take))?;
                 // The reader may have ended; then no batch is filled again.
                 let _ = free.send(batch);
             }
             Ok(())
         });
         let writer = writer.map_err(Error::Thread)?;
-        let decoded = pool.install(|| -> Result<()> {
-            for mut batch in to_fill {
-                if !next(&mut batch)? || filled.send(batch).is_err() {
+        let decoded = pool.install(move || -> Result<()> {
+            while let Ok(mut batch) = timed(observer, Stage::Wait, || to_fill.recv()) {
+                let more = timed(observer, Stage::Decode, || next(&mut batch))?;
+                if !more || filled.send(batch).is_err() {
                     break;
                 }
             }
             Ok(())
         });
-        drop(filled);
         let written = writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // A failed write stops the reading, so it comes first.
         written.and(decoded)
     })
 }
+
+#[cfg(test)]
+mod tests;

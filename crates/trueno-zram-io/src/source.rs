@@ -90,6 +90,12 @@ enum Changed {
 }
 
 impl ClaimedRange {
+    /// Its length in bytes.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
     /// Reads the range into the start of `room`; the bytes read.
     ///
     /// # Errors

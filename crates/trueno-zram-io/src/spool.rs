@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Error, Operation, Result};
-use crate::output::Output;
+use crate::output::{ArchiveOutput, Output};
 use crate::temp_output::unnamed_file;
 
 /// Bytes copied with one call.
@@ -54,6 +54,8 @@ impl Spool {
         }
     }
 }
+
+impl ArchiveOutput for Spool {}
 
 impl Write for Spool {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

@@ -49,10 +49,13 @@ pub fn is_closed(stream: impl AsFd) -> bool {
 
 /// Whether this is `/dev/null` as Rust's runtime opens it: for reading and writing.
 fn is_null_of_runtime(stream: BorrowedFd<'_>) -> bool {
-    let is_null = |stat: &rustix::fs::Stat| {
+    is_null(stream) && fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+}
+
+/// Whether a descriptor is `/dev/null`.
+pub(crate) fn is_null(stream: impl AsFd) -> bool {
+    fstat(stream).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice
             && (major(stat.st_rdev), minor(stat.st_rdev)) == NULL_DEVICE
-    };
-    fstat(stream).is_ok_and(|stat| is_null(&stat))
-        && fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
+    })
 }

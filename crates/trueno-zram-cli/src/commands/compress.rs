@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use trueno_zram_archive::WriteOptions;
+use trueno_zram_archive::{Format, WriteOptions};
 use trueno_zram_io::Compressed;
 
 use crate::args::Global;
+use crate::compression::CompressionArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
@@ -22,23 +23,26 @@ use crate::report::{self, Report};
 pub(crate) struct Args {
     #[command(flatten)]
     files: FileArgs,
-    /// The level, also written -1 to -9. The GPU is faster at 1 and 2 (the default) and compresses better from 3 on; the
-    /// CPU has one encoder, which all levels use.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=9))]
-    level: Option<i32>,
-    /// Leave out the checksum of each block; extract cannot notice damage then.
+    #[command(flatten)]
+    compression: CompressionArgs,
+    /// Leave out the checksum of each block, or of each page in a .zst file; extract cannot notice damage then.
     #[arg(long)]
     no_block_checksums: bool,
-    /// Leave out the checksum of the whole content.
-    #[arg(long)]
+    /// Add a checksum of the whole content to a .lz4 file. Each block has one anyway, computed by all cores; this one runs on a single
+    /// core, which limits the speed to about 7 GB/s. Input from a pipe has it by default: its length is not known
+    /// beforehand, and without length and checksum, damage to a block's header could be missed.
+    #[arg(long, overrides_with = "no_content_checksum")]
+    content_checksum: bool,
+    /// Leave out the checksum of the whole content: the default, except for input from a pipe.
+    #[arg(long, overrides_with = "content_checksum")]
     no_content_checksum: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
-    args.files.check_targets(|input| Ok(files::compressed_name(input)))?;
-    let mut engine = Engine::at_level(global, args.level)?;
+    args.files.check_targets(|input| Ok(files::compressed_name(input, args.compression.format())))?;
+    let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
     files::for_each(&args.files.files, |path| {
         json::tracked(global, "compress", path, compress(path, args, global, &mut engine))
@@ -47,7 +51,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
-    let target = args.files.target(path, |input| Ok(files::compressed_name(input)))?;
+    let target = args.files.target(path, |input| Ok(files::compressed_name(input, args.compression.format())))?;
     let input = Input::open(path)?;
     files::check_removable(rm, path, &input)?;
     let source = input.metadata.clone();
@@ -55,17 +59,20 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
     let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm, private: false };
     let output = Output::create(&target, Some(&source), output_options)?;
     let output_name = output.name.clone();
+    let format = args.compression.format();
+    // Zstandard files have a checksum per page and none of the whole content.
+    let content_checksum = args.content_checksum || (input.len_bytes.is_none() && !args.no_content_checksum);
     let options = WriteOptions {
+        format,
         content_len: input.len_bytes,
         block_checksums: !args.no_block_checksums,
-        content_checksum: !args.no_content_checksum,
-        ..WriteOptions::default()
+        content_checksum: content_checksum && format == Format::Lz4,
     };
     let progress = Progress::start(global, &name, input.len_bytes);
     let Compressed { out, summary, .. } =
         engine.compress(input.into_pages(), (output, &output_name), options, &progress)?;
     out.finish_with(Some(&source), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
-    let time = progress.finish();
+    let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &source)?;
 
     let report = Report {

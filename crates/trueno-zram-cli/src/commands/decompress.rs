@@ -48,9 +48,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
     let input = Input::open(path)?;
-    // Of a file that is not LZ4 at all, its name is not the problem.
+    // Of a file that is not compressed at all, its name is not the problem.
     let target = args.files.target(path, files::restored_name);
-    let target = target.map_err(|failure| restore::not_lz4(&input).unwrap_or(failure))?;
+    let target = target.map_err(|failure| restore::not_compressed(&input).unwrap_or(failure))?;
     files::check_removable(rm, path, &input)?;
     let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
@@ -66,7 +66,7 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn)?;
-    let time = progress.finish();
+    let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &input.metadata)?;
 
     let report = Report::restored("decompress", (&input.name, Some(&output_name)), &summary, time, engine);

@@ -20,7 +20,7 @@ use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
-use crate::restore::{input_failure, not_lz4};
+use crate::restore::{format_of_input, input_failure, not_compressed};
 
 /// Arguments of `extract`.
 #[derive(Debug, clap::Args)]
@@ -136,8 +136,11 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let input = Input::open(path)?;
-    if let Some(failure) = not_lz4(&input) {
+    if let Some(failure) = not_compressed(&input) {
         return Err(failure);
+    }
+    if let Some(format) = format_of_input(&input) {
+        engine.prepare_for(format)?;
     }
     let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
     let mut output = Output::create(target, Some(&input.metadata), options)?;

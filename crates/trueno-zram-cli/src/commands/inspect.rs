@@ -10,6 +10,7 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
 use crate::args::Global;
+use crate::compression;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -23,17 +24,17 @@ use crate::terminal::{DrawChoice, Style};
 /// Show what the pages of files and archives are made of.
 ///
 /// The pages of an image are compressed to find out how they would be stored. For a page archive, its index has that
-/// information: pages are decoded only if --decode asks for entropy and copies. Other .lz4 files are decoded, and their
+/// information: pages are decoded only if --decode asks for entropy and copies. Other .lz4 and .zst files are decoded, and their
 /// content is inspected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Images, page archives or other .lz4 files; `-` is standard input.
+    /// Images, page archives or other .lz4 and .zst files; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Also decode the pages of archives, to show their entropy and which pages are copies of others.
     #[arg(long)]
     decode: bool,
-    /// Treat the files as images even if they are .lz4 files.
+    /// Treat the files as images even if they are compressed files.
     #[arg(long, conflicts_with = "decode")]
     raw: bool,
     /// How to draw.
@@ -75,15 +76,17 @@ fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failu
     let input = Input::open(path)?;
     let name = input.name.clone();
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
-    let is_lz4 = !args.raw && starts_lz4(&head);
+    let format = head.first_chunk().filter(|_| !args.raw).and_then(|magic| compression::format_of(*magic));
     let seekable = input.len_bytes.is_some();
     if seekable {
         input.rewind()?;
     }
-    match (is_lz4, seekable) {
-        (true, true) => of_archive(args, &input, engine),
-        (true, false) => of_pipe_archive(&name, Cursor::new(head).chain(input.file()), engine),
-        (false, _) => {
+    match (format, seekable) {
+        (Some(format), true) => of_archive(args, &input, frame_format(format), engine),
+        (Some(format), false) => {
+            of_pipe_archive(&name, Cursor::new(head).chain(input.file()), frame_format(format), engine)
+        }
+        (None, _) => {
             let note = Container::detect(&head).map(Container::note);
             let findings = match seekable {
                 true => of_image(input, engine),
@@ -101,36 +104,43 @@ fn head(file: &File) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// By the LZ4 frame format: a frame, a skippable frame, or a frame of the old format.
-fn starts_lz4(head: &[u8]) -> bool {
-    let magic = head.first_chunk().map(|magic| u32::from_le_bytes(*magic));
-    matches!(magic, Some(0x184d_2204 | 0x184c_2102 | 0x184d_2a50..=0x184d_2a5f))
+/// What a file of this format is called if it is no archive.
+fn frame_format(format: trueno_zram_archive::Format) -> Format {
+    match format {
+        trueno_zram_archive::Format::Lz4 => Format::Lz4Frame,
+        trueno_zram_archive::Format::Zstd => Format::ZstdFrame,
+    }
 }
 
-/// An archive by its index, or any other .lz4 file.
-fn of_archive(args: &Args, input: &Input, engine: &mut Engine) -> Result<Findings, Failure> {
+/// An archive by its index, or any other compressed file.
+fn of_archive(args: &Args, input: &Input, frame: Format, engine: &mut Engine) -> Result<Findings, Failure> {
     let note = match input.seekable().map(ArchiveReader::open) {
         Some(Ok(Some(archive))) => return of_index(args, &input.name, archive, engine),
         Some(Ok(None)) | None => None,
         Some(Err(error)) => Some(format!("{error}; inspecting the content without the index")),
     };
     input.rewind()?;
-    let (findings, _) = of_stream(&input.name, input.file(), engine)?;
+    let (findings, _) = of_stream(&input.name, input.file(), frame, engine)?;
     Ok(Findings { note, file_bytes: input.len_bytes, ..findings })
 }
 
-/// A .lz4 file from a pipe. Its index, if it has one, comes last and is checked against the content.
-fn of_pipe_archive(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result<Findings, Failure> {
-    let (findings, index) = of_stream(name, input, engine)?;
+/// A compressed file from a pipe. Its index, if it has one, comes last and is checked against the content.
+fn of_pipe_archive(
+    name: &str,
+    input: impl Read + Send,
+    frame: Format,
+    engine: &mut Engine,
+) -> Result<Findings, Failure> {
+    let (findings, index) = of_stream(name, input, frame, engine)?;
     let (format, note) = match index {
-        IndexVerdict::Absent => (Format::Lz4Frame, None),
+        IndexVerdict::Absent => (frame, None),
         IndexVerdict::Agrees => {
             let note =
                 "a page archive from a pipe: all its pages were decoded, and its address map, if any, is not shown";
             (Format::Archive, Some(note.to_owned()))
         }
         IndexVerdict::Disagrees(why) => {
-            (Format::Lz4Frame, Some(format!("bad index: {why}; inspecting the content without the index")))
+            (frame, Some(format!("bad index: {why}; inspecting the content without the index")))
         }
     };
     Ok(Findings { format, note, ..findings })
@@ -175,7 +185,8 @@ fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     let held = match block.kind {
         PageKind::SameFilled if block.zero => SurveyedPage::Zero,
         PageKind::SameFilled => SurveyedPage::SameFilled,
-        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Lz4 => SurveyedPage::Lz4(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
+        PageKind::Zstd => SurveyedPage::Zstd(u16::try_from(block.len_bytes).unwrap_or(u16::MAX)),
         PageKind::Raw => SurveyedPage::Raw,
     };
     let left = content_len.saturating_sub(block.first_page * PAGE_SIZE as u64);
@@ -185,8 +196,13 @@ fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
     }
 }
 
-/// The content of any .lz4 file, and whether its index, if it has one, agrees with it.
-fn of_stream(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result<(Findings, IndexVerdict), Failure> {
+/// The content of any compressed file, and whether its index, if it has one, agrees with it.
+fn of_stream(
+    name: &str,
+    input: impl Read + Send,
+    frame: Format,
+    engine: &mut Engine,
+) -> Result<(Findings, IndexVerdict), Failure> {
     let mut surveyor = Surveyor::compressing(engine);
     let mut reader = FrameReader::new(input);
     let mut batch = ContentBatch::new();
@@ -195,7 +211,7 @@ fn of_stream(name: &str, input: impl Read + Send, engine: &mut Engine) -> Result
     }
     surveyor.finish().map_err(|e| Failure::at(name, e))?;
     let (survey, content) = surveyor.into_findings();
-    let mut findings = Findings::new(name, Format::Lz4Frame, survey);
+    let mut findings = Findings::new(name, frame, survey);
     findings.file_bytes = Some(reader.summary().input_len);
     findings.content = content;
     Ok((findings, reader.summary().index.clone()))
@@ -248,23 +264,4 @@ fn image_findings(name: &str, mut surveyor: Surveyor<'_>) -> Result<Findings, Fa
 
 fn archive_failed(name: &str, error: trueno_zram_archive::Error) -> Failure {
     Failure::at(name, error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lz4_files_are_known_by_their_first_bytes() {
-        for (head, known) in [
-            (&[0x04, 0x22, 0x4d, 0x18][..], true),
-            (&[0x02, 0x21, 0x4c, 0x18], true),
-            (&[0x5f, 0x2a, 0x4d, 0x18], true),
-            (&[0x60, 0x2a, 0x4d, 0x18], false),
-            (&[0x04, 0x22, 0x4d], false),
-            (&[], false),
-        ] {
-            assert_eq!(starts_lz4(head), known, "{head:x?}");
-        }
-    }
 }

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
-use trueno_zram_archive::{Summary, WriteOptions};
+use trueno_zram_archive::{Format, Summary, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
 use trueno_zram_io::{Claim, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
+use crate::compression::CompressionArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -19,6 +20,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
+use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
 
@@ -52,6 +54,8 @@ pub(crate) struct Args {
     /// Also save pages of private file mappings that the process wrote to: data of programs and libraries.
     #[arg(long)]
     all_private: bool,
+    #[command(flatten)]
+    compression: CompressionArgs,
 }
 
 /// The result of a snapshot.
@@ -66,6 +70,7 @@ struct Report {
     zero: u64,
     same_filled: u64,
     lz4: u64,
+    zstd: u64,
     raw: u64,
     untouched_pages: u64,
     swapped_pages: u64,
@@ -142,7 +147,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if page_bytes != PAGE_SIZE {
         return Err(failed(ProcessError::PageSize { bytes: page_bytes }));
     }
-    let mut engine = Engine::choose(global)?;
+    let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.
@@ -150,20 +155,25 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let options = OutputOptions { force: args.force, binary: true, private: true, ..OutputOptions::default() };
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
+    let timeline = Stages::default();
+    let format = args.compression.format();
+    // The length is not known beforehand: in an LZ4 frame, the checksum of all content makes up for that.
+    let write_options = WriteOptions { format, content_checksum: format == Format::Lz4, ..WriteOptions::default() };
     let source = ProcessSource::start(args, &process).map_err(failed)?;
     // The process that is stopped may be the one that reads the output, and would never do so.
     let (source, summary) = if args.stop && output.can_block() {
-        let done = engine.compress(source, (Spool::new()?, &name), WriteOptions::default(), &())?;
+        let done = engine.compress(source, (Spool::new()?, &name), write_options, &timeline)?;
         done.out.copy_to(&mut output)?;
         (done.source, done.summary)
     } else {
-        let done = engine.compress(source, (output, &name), WriteOptions::default(), &())?;
+        let done = engine.compress(source, (output, &name), write_options, &timeline)?;
         output = done.out;
         (done.source, done.summary)
     };
     output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
     let report = Report::new(&source, &summary, &engine, name, begun.elapsed());
     report.print(global)?;
+    timeline.print(global);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -174,7 +184,7 @@ fn failed(error: ProcessError) -> Failure {
 impl Report {
     fn new(source: &ProcessSource<'_>, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
         let (map, reader) = (&source.map, &source.reader);
-        let PageStats { zero, same_filled, lz4, raw, .. } = summary.pages;
+        let PageStats { zero, same_filled, lz4, zstd, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
             process: map.command.clone(),
@@ -185,6 +195,7 @@ impl Report {
             zero,
             same_filled: same_filled - zero,
             lz4,
+            zstd,
             raw,
             untouched_pages: map.pages(PageState::Untouched),
             swapped_pages: reader.swapped,

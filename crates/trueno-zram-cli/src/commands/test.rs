@@ -35,7 +35,7 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
     let input = Input::open(path)?;
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
-    let time = progress.finish();
+    let time = progress.finish_with_timeline(global);
     // The content is complete, but `extract` would read wrong pages.
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         return Err(Failure::at(&input.name, format!("the index does not describe the content: {reason}")));

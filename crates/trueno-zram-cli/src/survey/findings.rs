@@ -16,6 +16,8 @@ pub(crate) enum Format {
     Archive,
     /// An .lz4 file without a usable page index.
     Lz4Frame,
+    /// A .zst file without a usable page index.
+    ZstdFrame,
 }
 
 /// Everything about one file.
@@ -62,6 +64,7 @@ impl Findings {
             file_bytes: self.file_bytes,
             ratio: self.file_bytes.map(|file_bytes| ratio(survey.bytes, file_bytes)),
             lz4_sizes: SizesJson { step_bytes: super::SIZE_STEP, by_step: &survey.lz4_sizes },
+            zstd_sizes: SizesJson { step_bytes: super::SIZE_STEP, by_step: &survey.zstd_sizes },
             entropy: content
                 .map(|content| EntropyJson { mean_bits: content.entropies.mean_bits(), entropies: &content.entropies }),
             copies: content
@@ -92,6 +95,7 @@ struct FindingsJson<'a> {
     file_bytes: Option<u64>,
     ratio: Option<f64>,
     lz4_sizes: SizesJson<'a>,
+    zstd_sizes: SizesJson<'a>,
     entropy: Option<EntropyJson<'a>>,
     copies: Option<CopiesJson>,
     overview: &'a Overview,

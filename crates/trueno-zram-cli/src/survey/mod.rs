@@ -27,6 +27,8 @@ pub(crate) enum SurveyedPage {
     SameFilled,
     /// In this many bytes.
     Lz4(u16),
+    /// In this many bytes.
+    Zstd(u16),
     Raw,
 }
 
@@ -43,11 +45,14 @@ pub(crate) struct Survey {
     pub(crate) zero: u64,
     pub(crate) same_filled: u64,
     pub(crate) lz4: u64,
+    pub(crate) zstd: u64,
     pub(crate) raw: u64,
     /// Bytes of all pages as stored. Same-filled pages, zero pages included, take a word of 8 bytes.
     pub(crate) held_bytes: u64,
     /// LZ4 pages by their size: 1 to 256 bytes, 257 to 512, and so on.
     pub(crate) lz4_sizes: [u64; SIZE_STEPS],
+    /// Zstandard pages in the same way.
+    pub(crate) zstd_sizes: [u64; SIZE_STEPS],
     pub(crate) overview: Overview,
 }
 
@@ -56,7 +61,7 @@ impl SurveyedPage {
     fn bytes(self) -> u64 {
         match self {
             Self::Zero | Self::SameFilled => FILL_WORD_BYTES as u64,
-            Self::Lz4(len_bytes) => len_bytes.into(),
+            Self::Lz4(len_bytes) | Self::Zstd(len_bytes) => len_bytes.into(),
             Self::Raw => PAGE_SIZE as u64,
         }
     }
@@ -82,9 +87,12 @@ impl Survey {
             SurveyedPage::Zero => &mut self.zero,
             SurveyedPage::SameFilled => &mut self.same_filled,
             SurveyedPage::Lz4(len_bytes) => {
-                let step = usize::from(len_bytes).saturating_sub(1) / SIZE_STEP;
-                self.lz4_sizes[step.min(SIZE_STEPS - 1)] += pages;
+                self.lz4_sizes[size_step(len_bytes)] += pages;
                 &mut self.lz4
+            }
+            SurveyedPage::Zstd(len_bytes) => {
+                self.zstd_sizes[size_step(len_bytes)] += pages;
+                &mut self.zstd
             }
             SurveyedPage::Raw => &mut self.raw,
         } += pages;
@@ -94,8 +102,8 @@ impl Survey {
 
     /// Returns the numbers of pages by kind.
     pub(crate) fn kinds(&self) -> PageKinds {
-        let Self { pages, zero, same_filled, lz4, raw, .. } = *self;
-        PageKinds { pages, zero, same_filled, lz4, raw }
+        let Self { pages, zero, same_filled, lz4, zstd, raw, .. } = *self;
+        PageKinds { pages, zero, same_filled, lz4, zstd, raw }
     }
 
     /// Returns the bytes of the image divided by the bytes stored; 1 for an empty image.
@@ -109,6 +117,11 @@ impl Survey {
         let rest_bytes = self.bytes.saturating_sub(same * PAGE_SIZE as u64);
         ratio(rest_bytes, self.held_bytes.saturating_sub(same * FILL_WORD_BYTES as u64))
     }
+}
+
+/// The step that counts a page of this size.
+fn size_step(len_bytes: u16) -> usize {
+    (usize::from(len_bytes).saturating_sub(1) / SIZE_STEP).min(SIZE_STEPS - 1)
 }
 
 /// Divides bytes by bytes; 1 for nothing.

@@ -50,6 +50,8 @@ impl Findings {
             Format::Archive => "page archive",
             Format::Lz4Frame if self.note.is_some() => ".lz4 file whose page index cannot be used",
             Format::Lz4Frame => ".lz4 file without a page index",
+            Format::ZstdFrame if self.note.is_some() => ".zst file whose page index cannot be used",
+            Format::ZstdFrame => ".zst file without a page index",
         }
     }
 
@@ -58,7 +60,7 @@ impl Findings {
         match self.format {
             Format::Image => false,
             Format::Archive => true,
-            Format::Lz4Frame => self.note.is_some(),
+            Format::Lz4Frame | Format::ZstdFrame => self.note.is_some(),
         }
     }
 
@@ -71,9 +73,16 @@ impl Findings {
             lines[0].push_str(&format!(" (the last one has {tail_bytes} bytes)"));
         }
         lines.push(String::new());
-        let kinds =
-            [("zero", survey.zero), ("same-filled", survey.same_filled), ("lz4", survey.lz4), ("raw", survey.raw)];
-        for (kind, count) in kinds {
+        let kinds = [
+            ("zero", survey.zero),
+            ("same-filled", survey.same_filled),
+            ("lz4", survey.lz4),
+            ("zstd", survey.zstd),
+            ("raw", survey.raw),
+        ];
+        // Compressed pages are of one format.
+        let unused = if survey.zstd > 0 && survey.lz4 == 0 { "lz4" } else { "zstd" };
+        for (kind, count) in kinds.into_iter().filter(|(kind, count)| *kind != unused || *count > 0) {
             let share = quantity::share(count, survey.pages);
             lines.push(format!("  {kind:<12}{:>14}{share:>10}", quantity::count(count)));
         }
@@ -138,7 +147,8 @@ fn sizes(survey: &Survey, style: Style) -> Vec<String> {
         bar("zero".into(), survey.zero, Shade::Empty),
         bar("same-filled".into(), survey.same_filled, by_size(FILL_WORD_BYTES)),
     ];
-    for (step, count) in survey.lz4_sizes.into_iter().enumerate() {
+    let sizes = survey.lz4_sizes.iter().zip(survey.zstd_sizes).map(|(lz4, zstd)| lz4 + zstd);
+    for (step, count) in sizes.enumerate() {
         let most = ((step + 1) * SIZE_STEP).min(PAGE_SIZE - 1);
         rows.push(bar(format!("{} - {most:>4}", step * SIZE_STEP + 1), count, by_size(most)));
     }

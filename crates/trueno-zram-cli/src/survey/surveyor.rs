@@ -142,11 +142,12 @@ impl<'a> Surveyor<'a> {
 
 /// Returns how a compressed page is stored.
 fn held(data: PageData<'_>) -> SurveyedPage {
+    let len_bytes = u16::try_from(data.bytes().len()).unwrap_or(u16::MAX);
     match data.kind() {
         PageKind::SameFilled if data.bytes() == [0; FILL_WORD_BYTES] => SurveyedPage::Zero,
         PageKind::SameFilled => SurveyedPage::SameFilled,
-        // No engine here makes Zstandard pages.
-        PageKind::Lz4 | PageKind::Zstd => SurveyedPage::Lz4(u16::try_from(data.bytes().len()).unwrap_or(u16::MAX)),
+        PageKind::Lz4 => SurveyedPage::Lz4(len_bytes),
+        PageKind::Zstd => SurveyedPage::Zstd(len_bytes),
         PageKind::Raw => SurveyedPage::Raw,
     }
 }

@@ -9,6 +9,7 @@ mod file_systems;
 mod foreign;
 mod habits;
 mod outputs;
+mod parallel;
 mod reports;
 mod round_trips;
 mod shim;

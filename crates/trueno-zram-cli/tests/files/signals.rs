@@ -12,6 +12,9 @@ use trueno_test_pages::frames;
 
 use crate::support::{command, folder, image, names, run};
 
+/// Set to kill the tool at more moments, spread over its run.
+const KILLS: &str = "TRUENO_KILLS";
+
 /// Starts a run that has written some of its output and waits for more input.
 fn start_and_stall(folder: &Path, args: &[&str], some: &[u8]) -> Child {
     let mut child = command(folder, args).stderr(Stdio::null()).spawn().unwrap();
@@ -103,11 +106,12 @@ fn a_kill_at_any_moment_leaves_the_old_file_or_the_new_one() {
     let start = Instant::now();
     run(folder.path(), &["compress", "-q", "image", "-o", "timed"]).ok();
     let usual = start.elapsed();
-    for step in 0..40 {
+    let steps: u32 = std::env::var(KILLS).map_or(40, |steps| steps.parse().unwrap());
+    for step in 0..steps {
         fs::write(folder.path().join("out"), &old_archive).unwrap();
         let mut child = command(folder.path(), &["compress", "-q", "-f", "image", "-o", "out"]).spawn().unwrap();
         // From before its first step to after its last.
-        let moment = Instant::now() + usual * step / 30;
+        let moment = Instant::now() + usual * step * 4 / (3 * steps);
         while Instant::now() < moment {
             std::thread::yield_now();
         }

@@ -1,8 +1,10 @@
 //! Failures and panics of every part: all lanes stop, and the first error is the one that is returned.
 
-use std::io;
+use std::io::{self, Write};
 
-use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan};
+use trueno_zram_core::Algorithm;
+use trueno_zram_core::gpu::{GpuBatchConfig, GpuOptions};
 
 use super::*;
 use crate::input::Input;
@@ -25,11 +27,18 @@ fn image() -> (tempfile::TempDir, crate::source::FileSource) {
     (folder, source)
 }
 
+fn interpreter(batch_size: usize) -> GpuBatchCompressor<Interpreter> {
+    let config = GpuBatchConfig { batch_size, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
+    GpuBatchCompressor::interpreted(config, &GpuOptions::default()).unwrap()
+}
+
 /// Takes the frame's header, and fails or panics on the first block.
 struct Breaks {
     writes: usize,
     by_panic: bool,
 }
+
+impl ArchiveOutput for Breaks {}
 
 impl Write for Breaks {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -56,12 +65,12 @@ fn a_lane_that_panics_does_not_hold_up_the_others() {
 
 #[test]
 #[should_panic(expected = "this writer panics")]
-fn a_lane_before_a_shared_codec_that_panics_does_not_hold_up_the_others() {
+fn a_lane_before_a_gpu_that_panics_does_not_hold_up_the_others() {
     let (_folder, source) = image();
     let out = Breaks { writes: 0, by_panic: true };
-    let mut codec = CpuBatchCompressor::new(Algorithm::Lz4).unwrap();
-    let compressors = Compressors::Shared { codec: &mut codec, batch_pages: 16 };
-    let _ = compress(source, (out, "out"), WriteOptions::default(), compressors, &pool(1), &());
+    let mut gpu = interpreter(16);
+    let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut [] };
+    let _ = compress(source, (out, "out"), WriteOptions::default(), compressors, &pool(2), &());
 }
 
 #[test]
@@ -88,7 +97,7 @@ impl PageSource for Numbers {
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Error> {
         if self.next == self.fails_at {
-            return Err(Error::io("numbers", crate::Operation::Read, io::Error::from_raw_os_error(5)));
+            return Err(Error::io("numbers", Operation::Read, io::Error::from_raw_os_error(5)));
         }
         if self.next == 200 {
             return Ok(Claim::End);
@@ -114,16 +123,50 @@ fn a_source_that_fails_stops_all_lanes() {
     }
 }
 
+/// The content of an archive in memory.
+fn content(archive: Vec<u8>) -> Vec<u8> {
+    let mut reader = ArchiveReader::open(io::Cursor::new(archive)).unwrap().unwrap();
+    let (mut batch, mut content) = (ContentBatch::new(), Vec::new());
+    let pages = reader.page_count();
+    let mut pages = reader.read_pages(0..pages).unwrap();
+    while pages.read_batch(&mut batch).unwrap() {
+        for span in batch.spans() {
+            match span {
+                ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+                ContentSpan::Zeros(len_bytes) => content.resize(content.len() + usize::try_from(len_bytes).unwrap(), 0),
+            }
+        }
+    }
+    content
+}
+
+/// 300 pages, a hole and a tail: more than the slots of the interpreter hold.
+fn sparse_image() -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    let file = std::fs::File::create(&path).unwrap();
+    let bytes: Vec<u8> = (0..150 * 1024_u32).flat_map(|i| (i / 37).to_le_bytes()).collect();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 5 << 20).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"a tail", (5 << 20) + bytes.len() as u64).unwrap();
+    (folder, path)
+}
+
 #[test]
-fn a_shared_codec_makes_the_same_archive() {
-    let (pool, mut codecs) = (pool(2), codecs(2));
-    let (_folder, first) = image();
-    let (_other, second) = image();
-    let options = WriteOptions::default();
-    let lanes = compress(first, (Vec::new(), "out"), options, Compressors::Lanes(&mut codecs), &pool, &()).unwrap();
-    let mut codec = CpuBatchCompressor::new(Algorithm::Lz4).unwrap();
-    let shared = Compressors::Shared { codec: &mut codec, batch_pages: 100 };
-    assert!(compress(second, (Vec::new(), "out"), options, shared, &pool, &()).unwrap().out == lanes.out);
+fn a_gpu_with_and_without_helpers_makes_an_archive_of_the_same_content() {
+    let (_folder, path) = sparse_image();
+    let image = std::fs::read(&path).unwrap();
+    for content_checksum in [false, true] {
+        for helper_count in [0, 3] {
+            let (mut gpu, mut helpers) = (interpreter(8), codecs(helper_count));
+            let options = WriteOptions { content_checksum, ..WriteOptions::default() };
+            let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut helpers };
+            let source = Input::open(&path).unwrap().into_pages();
+            let done = compress(source, (Vec::new(), "out"), options, compressors, &pool(3), &()).unwrap();
+            assert_eq!(done.summary.content_len, image.len() as u64);
+            assert!(content(done.out) == image, "checksum {content_checksum}, {helper_count} helpers");
+        }
+    }
 }
 
 #[test]
@@ -136,7 +179,44 @@ fn any_source_becomes_the_same_archive_on_any_number_of_lanes() {
     };
     let one = archive(1);
     assert!(one == archive(2) && one == archive(5));
-    let mut reader = trueno_zram_archive::ArchiveReader::open(io::Cursor::new(one)).unwrap().unwrap();
+    let mut reader = ArchiveReader::open(io::Cursor::new(one)).unwrap().unwrap();
     assert_eq!(reader.page_count(), 200);
     assert_eq!(reader.section("note", 1000).unwrap().as_deref(), Some(&b"two hundred pages"[..]));
+}
+
+/// Changes a file once some of it is done.
+struct Changes {
+    path: std::path::PathBuf,
+    len_bytes: u64,
+    is_done: std::sync::Once,
+}
+
+impl Observer for Changes {
+    fn progress(&self, _content_bytes: u64, _archive_bytes: u64) {
+        self.is_done.call_once(|| {
+            let file = std::fs::File::options().write(true).open(&self.path).unwrap();
+            file.set_len(self.len_bytes).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
+    for (len_bytes, words) in [(PAGE_SIZE as u64, "shorter"), (1 << 30, "went from")] {
+        for helper_count in [0, 4] {
+            let (folder, source) = image();
+            let path = folder.path().join("image");
+            let changes = Changes { path, len_bytes, is_done: std::sync::Once::new() };
+            let (mut gpu, mut lanes) = (interpreter(64), codecs(4));
+            let compressors = match helper_count {
+                0 => Compressors::Lanes(&mut lanes),
+                _ => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut lanes },
+            };
+            let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+            let failed = compress(source, (Vec::new(), "out"), options, compressors, &pool(4), &changes);
+            let error = failed.err().unwrap().to_string();
+            // Lanes may have read everything before a file became shorter; the check at the end finds that.
+            assert!(error.contains(words) || error.contains("went from"), "{error}");
+        }
+    }
 }

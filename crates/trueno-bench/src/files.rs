@@ -1,0 +1,139 @@
+//! What files allow: plain writers of a new file, and the library's batches, to compare the tool with.
+#![allow(unsafe_code, reason = "one of the writers maps its file")]
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use rayon::ThreadPool;
+use trueno_zram_core::cpu::InstructionSet;
+use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
+
+use crate::error::{Error, Result};
+
+/// Bytes that a thread writes at a time.
+const PIECE_BYTES: usize = 4 << 20;
+
+/// A figure in GB/s, and what it is of.
+pub type Figure = (&'static str, f64);
+
+/// Writes a new file of this many bytes.
+type Writer = fn(&File, usize, &ThreadPool) -> io::Result<()>;
+
+/// Measures writers of a new file of `len_bytes` in `folder`: the best of `rounds` each.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be made or written.
+pub fn writers(folder: &Path, len_bytes: usize, pool: &ThreadPool, rounds: usize) -> Result<Vec<Figure>> {
+    let ways: [(&str, Writer); 3] = [
+        ("pwrite, one thread", |file, len_bytes, _| write_pieces(file, len_bytes)),
+        ("pwrite, all threads", |file, len_bytes, pool| in_parallel(pool, || write_pieces_of(file, len_bytes))),
+        ("mapped, all threads", write_mapped),
+    ];
+    let mut figures = Vec::new();
+    for (name, way) in ways {
+        let mut best = f64::INFINITY;
+        for _ in 0..rounds {
+            let failed = |source| Error::Io { place: folder.display().to_string(), source };
+            let file =
+                File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder).map_err(failed)?;
+            let start = Instant::now();
+            way(&file, len_bytes, pool).map_err(failed)?;
+            best = best.min(start.elapsed().as_secs_f64());
+        }
+        figures.push((name, len_bytes as f64 / best / 1e9));
+    }
+    Ok(figures)
+}
+
+/// Measures the library's batches of these pages on the CPU: the best of `rounds` each.
+///
+/// # Errors
+/// [`Error::Engine`] if the compressor fails.
+pub fn batches(pages: &[Page], pool: &Arc<ThreadPool>, rounds: usize) -> Result<Vec<Figure>> {
+    let failed = || Error::engine("batches on the CPU");
+    let set = InstructionSet::detect();
+    let mut codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, set, Arc::clone(pool)).map_err(failed())?;
+    let (mut batch, mut restored) = (CompressedBatch::new(), vec![[0; PAGE_SIZE]; pages.len()]);
+    let (mut compress_s, mut decompress_s) = (f64::INFINITY, f64::INFINITY);
+    for _ in 0..rounds {
+        let start = Instant::now();
+        codec.compress_into(pages, &mut batch, &()).map_err(failed())?;
+        compress_s = compress_s.min(start.elapsed().as_secs_f64());
+        let start = Instant::now();
+        codec.decompress_into(&batch, &mut restored, &()).map_err(failed())?;
+        decompress_s = decompress_s.min(start.elapsed().as_secs_f64());
+    }
+    let bytes = (pages.len() * PAGE_SIZE) as f64;
+    Ok(vec![("batches, compress", bytes / compress_s / 1e9), ("batches, decompress", bytes / decompress_s / 1e9)])
+}
+
+/// Runs `work` on each thread of the pool; returns the first error.
+fn in_parallel<W: Fn() -> io::Result<()> + Sync>(pool: &ThreadPool, make: impl FnOnce() -> W) -> io::Result<()> {
+    let work = make();
+    pool.broadcast(|_| work()).into_iter().collect()
+}
+
+fn write_pieces(file: &File, len_bytes: usize) -> io::Result<()> {
+    write_pieces_of(file, len_bytes)()
+}
+
+/// Work for any number of threads: takes pieces of the file until all are written.
+fn write_pieces_of(file: &File, len_bytes: usize) -> impl Fn() -> io::Result<()> + Sync {
+    let next = AtomicUsize::new(0);
+    move || {
+        let piece = vec![7; PIECE_BYTES];
+        while let Some((at, len)) = take_piece(&next, len_bytes) {
+            file.write_all_at(&piece[..len], at as u64)?;
+        }
+        Ok(())
+    }
+}
+
+fn take_piece(next: &AtomicUsize, len_bytes: usize) -> Option<(usize, usize)> {
+    let at = next.fetch_add(PIECE_BYTES, Ordering::Relaxed);
+    (at < len_bytes).then(|| (at, PIECE_BYTES.min(len_bytes - at)))
+}
+
+/// Maps the whole file and copies into it on all threads. A file system that is full would end the process.
+fn write_mapped(file: &File, len_bytes: usize, pool: &ThreadPool) -> io::Result<()> {
+    file.set_len(len_bytes as u64)?;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
+    let mapped = unsafe { libc::mmap(ptr::null_mut(), len_bytes, protection, flags, file.as_raw_fd(), 0) };
+    if mapped == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    let (start, next) = (mapped as usize, AtomicUsize::new(0));
+    pool.broadcast(|_| {
+        let piece = vec![7; PIECE_BYTES];
+        while let Some((at, len)) = take_piece(&next, len_bytes) {
+            let place = (start + at) as *mut u8;
+            // SAFETY: the piece is within the mapping, and no other thread takes it.
+            unsafe { ptr::copy_nonoverlapping(piece.as_ptr(), place, len) };
+        }
+    });
+    // SAFETY: the mapping was made with this length, and no thread uses it any more.
+    let unmapped = unsafe { libc::munmap(mapped, len_bytes) };
+    if unmapped == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_writer_and_both_directions_have_a_figure() {
+        let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
+        let figures = writers(&std::env::temp_dir(), (9 << 20) + 5, &pool, 1).unwrap();
+        assert_eq!(figures.len(), 3);
+        let all = figures.into_iter().chain(batches(&[[7; PAGE_SIZE]; 100], &pool, 1).unwrap());
+        assert!(all.into_iter().all(|(_, gbps)| gbps > 0.0));
+    }
+}

@@ -1,0 +1,78 @@
+//! A new file that several threads write at the positions they were given.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use crate::mapping::Mapping;
+use crate::ordered::lock;
+
+/// From this many threads on, mappings of a tmpfs are faster than `pwrite` on one thread.
+const MAPPING_THREADS: usize = 4;
+
+/// Threads that write into mappings at a time. More of them wait for each other in the kernel.
+const MAPPING_WRITERS: usize = 6;
+
+/// File systems in memory: the number of linux/magic.h.
+const TMPFS: u64 = 0x0102_1994;
+
+/// A regular file that is written at any position by any thread. No byte is written twice.
+#[derive(Debug)]
+pub struct Anywhere {
+    file: File,
+    mapping: Option<Mapping>,
+    /// Whether a part could not be mapped. It and the parts after it are written with `pwrite`.
+    unmappable: AtomicBool,
+    /// Threads that write. Those that wait for a lock of the kernel keep their cores busy.
+    writing: Mutex<usize>,
+    /// One fewer writes.
+    changed: Condvar,
+}
+
+impl Anywhere {
+    /// Prepares a new file, which nobody else writes, for this many threads.
+    pub(crate) fn new(file: &File, threads: usize) -> io::Result<Self> {
+        let is_tmpfs = rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
+        let mapping =
+            (is_tmpfs && threads >= MAPPING_THREADS).then(|| file.try_clone().map(Mapping::new)).transpose()?;
+        Ok(Self {
+            file: file.try_clone()?,
+            mapping,
+            unmappable: AtomicBool::new(false),
+            writing: Mutex::new(0),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// How many threads should write at the same time. With `pwrite` one is as fast as many, which would wait for the
+    /// lock of the file.
+    pub(crate) fn writers(&self) -> usize {
+        if self.mapping.is_some() { MAPPING_WRITERS } else { 1 }
+    }
+
+    /// Writes all of `bytes` at `at`, as soon as not too many threads write.
+    pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let too_many = |writing: &mut usize| *writing >= self.writers();
+        *self.changed.wait_while(lock(&self.writing), too_many).unwrap_or_else(PoisonError::into_inner) += 1;
+        let written = self.write_now(at, bytes);
+        *lock(&self.writing) -= 1;
+        self.changed.notify_one();
+        written
+    }
+
+    fn write_now(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        if let Some(mapping) = &self.mapping
+            && !self.unmappable.load(Ordering::Relaxed)
+        {
+            match mapping.write_at(at, bytes) {
+                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                    self.unmappable.store(true, Ordering::Relaxed);
+                }
+                written => return written,
+            }
+        }
+        self.file.write_all_at(bytes, at)
+    }
+}

@@ -1,0 +1,203 @@
+//! Lanes on the CPU: each reads, checks, restores and writes groups on a worker of the pool.
+
+use std::fs::File;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use rayon::ThreadPool;
+use trueno_zram_archive::{ContentSpan, Groups, PageGroup, PageRun};
+use trueno_zram_core::cpu::{InstructionSet, restore_page};
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, lz4};
+
+use super::Sink;
+use super::groups::{GroupContent, Restored, Restoring};
+use crate::Observer;
+use crate::error::Result;
+use crate::ordered::lock;
+use crate::timeline::{Stage, timed};
+
+/// Pages that are restored before they are written: they stay in the core's cache.
+const CACHED_PAGES: usize = 64;
+
+/// Groups in memory if their content has to be taken in order: up to 8 MiB each.
+const MOST_ORDERED: usize = 6;
+
+/// A group and its pages.
+#[derive(Default)]
+pub(super) struct Content {
+    pub(super) group: PageGroup,
+    pages: Vec<Page>,
+}
+
+impl Content {
+    pub(super) fn new(group: PageGroup) -> Self {
+        Self { group, pages: Vec::new() }
+    }
+}
+
+impl GroupContent for Content {
+    fn group(&self) -> &PageGroup {
+        &self.group
+    }
+
+    fn pages(&self) -> &[Page] {
+        &self.pages
+    }
+}
+
+/// Restores pages of a group on one core.
+pub(super) struct CpuPages {
+    codec: lz4::Codec,
+    cached: Vec<Page>,
+}
+
+impl CpuPages {
+    pub(super) fn new() -> Self {
+        let codec = lz4::Codec::new(InstructionSet::detect()).expect("the detected instruction set is available");
+        Self { codec, cached: vec![[0; PAGE_SIZE]; CACHED_PAGES] }
+    }
+
+    /// Restores all pages of a group into memory of their own. Returns `false` if one is corrupt.
+    pub(super) fn restore_all(&self, content: &mut Content) -> bool {
+        let pages = content.group.data_pages();
+        if content.pages.len() < pages {
+            content.pages.resize(pages, [0; PAGE_SIZE]);
+        }
+        restore(&self.codec, content.group.pages(), &mut content.pages)
+    }
+
+    /// Restores the pages of a group a few at a time, and writes them at their place.
+    pub(super) fn restore_in_place<K: Sink, C: GroupContent>(
+        &mut self,
+        group: &PageGroup,
+        restoring: &Restoring<'_, K, C>,
+    ) -> Result<()> {
+        let (mut at, mut pages) = (group.content_start(), group.pages());
+        let mut write = |span: ContentSpan<'_>| {
+            let start = at;
+            at += match span {
+                ContentSpan::Data(bytes) => bytes.len() as u64,
+                ContentSpan::Zeros(len_bytes) => len_bytes,
+            };
+            restoring.write(start, std::iter::once(span))
+        };
+        for run in group.runs() {
+            match run {
+                PageRun::Zeros(len_bytes) => write(ContentSpan::Zeros(len_bytes))?,
+                PageRun::Tail(bytes) => write(ContentSpan::Data(bytes))?,
+                PageRun::Pages(mut left) => {
+                    while left > 0 {
+                        let now = left.min(CACHED_PAGES);
+                        let cached = &mut self.cached[..now];
+                        let codec = &self.codec;
+                        let restored = timed(restoring.observer, Stage::Decode, || {
+                            restore(codec, pages.by_ref().take(now), cached)
+                        });
+                        if !restored {
+                            restoring.doubt();
+                            return Ok(());
+                        }
+                        write(ContentSpan::Data(cached.as_flattened()))?;
+                        left -= now;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn restore<'a>(codec: &lz4::Codec, pages: impl Iterator<Item = PageData<'a>>, into: &mut [Page]) -> bool {
+    pages.zip(into).all(|(page, into)| restore_page(codec, page, into).is_ok())
+}
+
+/// Memory for groups, and lanes that wait for it.
+struct Spare {
+    contents: Mutex<Vec<Content>>,
+    changed: Condvar,
+}
+
+/// Stops the other lanes when dropped: a lane that panics must not keep them waiting for its group.
+struct StopOthers<'a, 'b, K: Sink> {
+    restoring: &'a Restoring<'b, K, Content>,
+    spare: &'a Spare,
+}
+
+impl<K: Sink> Drop for StopOthers<'_, '_, K> {
+    fn drop(&mut self) {
+        self.restoring.stop();
+        drop(lock(&self.spare.contents));
+        self.spare.changed.notify_all();
+    }
+}
+
+/// Restores an archive on the pool's workers.
+pub(super) fn restore_groups<K: Sink>(
+    (groups, file): (Groups, &File),
+    sink: &mut K,
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<Restored> {
+    let threads = pool.current_num_threads();
+    let restoring = Restoring::<_, Content>::new(groups, file, sink, threads, observer)?;
+    let lanes = threads.min(usize::try_from(restoring.groups.count()).unwrap_or(usize::MAX));
+    let contents = if restoring.is_ordered() { MOST_ORDERED.min(2 * lanes) } else { lanes };
+    let contents = (0..contents).map(|_| Content::default()).collect();
+    let spare = Spare { contents: Mutex::new(contents), changed: Condvar::new() };
+    pool.scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|_| {
+                let stop_others = StopOthers { restoring: &restoring, spare: &spare };
+                match restoring.run_lane(&spare) {
+                    Ok(()) => std::mem::forget(stop_others),
+                    Err(error) => restoring.fail(error),
+                }
+            });
+        }
+    });
+    restoring.finish()
+}
+
+impl<K: Sink> Restoring<'_, K, Content> {
+    /// Takes groups all the way, until there are no more or something fails.
+    fn run_lane(&self, spare: &Spare) -> Result<()> {
+        let mut cpu = CpuPages::new();
+        let reuse = |content| {
+            lock(&spare.contents).push(content);
+            spare.changed.notify_all();
+        };
+        while let Some(mut content) = self.spare_content(spare) {
+            let Some(number) = self.claim() else {
+                reuse(content);
+                break;
+            };
+            if !self.read(number, &mut content.group) {
+                reuse(content);
+            } else if self.is_ordered() {
+                if timed(self.observer, Stage::Decode, || cpu.restore_all(&mut content)) {
+                    self.give(number, content, reuse)?;
+                } else {
+                    self.doubt();
+                    reuse(content);
+                }
+            } else {
+                cpu.restore_in_place(&content.group, self)?;
+                reuse(content);
+            }
+        }
+        Ok(())
+    }
+
+    fn spare_content(&self, spare: &Spare) -> Option<Content> {
+        let mut contents = lock(&spare.contents);
+        loop {
+            if self.has_ended() {
+                return None;
+            }
+            if let Some(content) = contents.pop() {
+                return Some(content);
+            }
+            contents = timed(self.observer, Stage::Wait, || spare.changed.wait(contents))
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The same content, errors and verdicts by groups and as a stream; failures of the output.
+
+use std::fs;
+use std::path::Path;
+
+use trueno_zram_archive::{ContentHash, IndexVerdict, WriteOptions};
+use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+
+use super::*;
+use crate::output::{OutputOptions, Target};
+
+/// Takes content in order, into memory.
+#[derive(Default)]
+struct Memory(Vec<u8>);
+
+impl Sink for Memory {
+    fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
+        match span {
+            ContentSpan::Data(bytes) => self.0.extend_from_slice(bytes),
+            ContentSpan::Zeros(len_bytes) => self.0.resize(self.0.len() + usize::try_from(len_bytes).unwrap(), 0),
+        }
+        Ok(())
+    }
+
+    fn way(&self, _threads: usize) -> Result<Way> {
+        Ok(Way::InOrder)
+    }
+
+    fn set_placed(&mut self, _len_bytes: u64) {}
+
+    fn restart(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+}
+
+fn pool(threads: usize) -> ThreadPool {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap()
+}
+
+fn interpreter() -> GpuBatchCompressor<Interpreter> {
+    let config = GpuBatchConfig { batch_size: 1024, ring_buffer_slots: 1, ..GpuBatchConfig::default() };
+    GpuBatchCompressor::interpreted(config, &GpuOptions::default()).unwrap()
+}
+
+/// Three groups and a bit: pages of every form, a hole across groups, and a tail.
+fn content() -> Vec<u8> {
+    let page = |number: usize| -> Page {
+        match number % 5 {
+            0 => [0; PAGE_SIZE],
+            1 => [u8::try_from(number % 251).unwrap(); PAGE_SIZE],
+            2 => std::array::from_fn(|i| (i.wrapping_mul(0x9e37_79b9).wrapping_add(number) >> 7).to_le_bytes()[0]),
+            _ => std::array::from_fn(|i| (i / 64 * number).to_le_bytes()[0]),
+        }
+    };
+    let mut pages: Vec<Page> = (0..900).map(page).collect();
+    pages.resize(2200, [0; PAGE_SIZE]);
+    pages.extend((2200..3100).map(page));
+    let mut bytes = pages.as_flattened().to_vec();
+    bytes.extend(b"the last page is a short one");
+    bytes
+}
+
+fn archive(bytes: &[u8], content_checksum: bool) -> Vec<u8> {
+    let options = WriteOptions { content_checksum, content_len: Some(bytes.len() as u64), ..WriteOptions::default() };
+    let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
+    let (pages, tail) = bytes.as_chunks();
+    archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
+    archive.write_tail(tail).unwrap();
+    let mut hash = ContentHash::new();
+    hash.update(bytes);
+    archive.add_section("note", b"kept").unwrap();
+    archive.finish(Some(hash)).unwrap().0
+}
+
+/// The verdict on an input, and the content taken.
+type Outcome = (std::result::Result<ReadSummary, String>, Vec<u8>);
+
+fn by_stream(path: &Path) -> Outcome {
+    let mut memory = Memory::default();
+    let input = Input::open(path).unwrap();
+    let summary = stream(&input, &mut memory, None, 0, &pool(2), &());
+    (summary.map_err(|error| error.to_string()), memory.0)
+}
+
+fn by_groups(path: &Path, decoders: Decoders<'_>) -> Outcome {
+    let mut memory = Memory::default();
+    let input = Input::open(path).unwrap();
+    let summary = restore(&input, &mut memory, decoders, &pool(3), &());
+    (summary.map_err(|error| error.to_string()), memory.0)
+}
+
+/// Restores to a new file: the outcome, with the file's content if all is well.
+fn to_file(path: &Path, folder: &Path, sparse: bool, decoders: Decoders<'_>) -> Outcome {
+    let place = folder.join("restored");
+    let _ = fs::remove_file(&place);
+    let options = OutputOptions { sparse, ..OutputOptions::default() };
+    let mut output = Output::create(&Target::Path(place.clone()), None, options).unwrap();
+    let summary = restore(&Input::open(path).unwrap(), &mut output, decoders, &pool(5), &());
+    match summary {
+        Ok(summary) => {
+            output.finish(None).unwrap();
+            (Ok(summary), fs::read(&place).unwrap())
+        }
+        Err(error) => {
+            drop(output);
+            assert!(!place.exists(), "nothing is left");
+            (Err(error.to_string()), Vec::new())
+        }
+    }
+}
+
+#[test]
+fn every_way_restores_the_same_content() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    let bytes = content();
+    for content_checksum in [false, true] {
+        fs::write(&path, archive(&bytes, content_checksum)).unwrap();
+        let expected = by_stream(&path);
+        assert!(expected.1 == bytes);
+        assert_eq!(expected.0.as_ref().unwrap().index, IndexVerdict::Agrees);
+        assert!(by_groups(&path, Decoders::Cpu) == expected);
+        for sparse in [false, true] {
+            assert!(to_file(&path, folder.path(), sparse, Decoders::Cpu) == expected, "sparse: {sparse}");
+        }
+        for helps in [false, true] {
+            let mut gpu = interpreter();
+            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
+            assert!(by_groups(&path, decoders) == expected, "helps: {helps}");
+            let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
+            assert!(to_file(&path, folder.path(), true, decoders) == expected, "helps: {helps}");
+        }
+    }
+}
+
+#[test]
+fn damage_anywhere_is_reported_as_by_a_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    let bytes = content();
+    for content_checksum in [false, true] {
+        let whole = archive(&bytes, content_checksum);
+        // Steps that hit headers, blocks of every form, the end mark, entries, table, sections and footer.
+        let places = (0..whole.len()).step_by(whole.len() / 40).chain(whole.len() - 200..whole.len());
+        for at in places.step_by(5) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x11;
+            fs::write(&path, &damaged).unwrap();
+            let expected = by_stream(&path);
+            let by_groups = by_groups(&path, Decoders::Cpu);
+            assert_eq!(by_groups.0, expected.0, "byte {at}");
+            if expected.0.is_ok() {
+                assert!(by_groups.1 == expected.1, "byte {at}");
+                assert!(to_file(&path, folder.path(), true, Decoders::Cpu) == expected, "byte {at}");
+            } else {
+                assert!(bytes.starts_with(&by_groups.1), "byte {at}: what was taken is right");
+                assert_eq!(to_file(&path, folder.path(), true, Decoders::Cpu).0, expected.0, "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn an_archive_that_is_cut_short_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    let whole = archive(&content(), false);
+    for len in [whole.len() - 1, whole.len() / 2, 20] {
+        fs::write(&path, &whole[..len]).unwrap();
+        let (summary, _) = by_groups(&path, Decoders::Cpu);
+        assert_eq!(summary, by_stream(&path).0, "{len} bytes");
+        assert!(summary.is_err());
+    }
+}
+
+#[test]
+fn a_span_is_cut_where_the_sink_has_it_already() {
+    let mut taken = 10;
+    assert_eq!(after(ContentSpan::Zeros(4), &mut taken), None);
+    assert_eq!(after(ContentSpan::Data(b"eight by"), &mut taken), Some(ContentSpan::Data(b"by")));
+    assert_eq!(after(ContentSpan::Zeros(7), &mut taken), Some(ContentSpan::Zeros(7)));
+    assert_eq!(taken, 0);
+}

@@ -36,10 +36,17 @@ The arguments are not valid.
 Text or data that cannot be written to standard output is a failure, also if standard output is closed.
 If the reader of standard output goes away, the process ends by SIGPIPE (141 in a shell).
 .SH FILES
-A page archive is a standard LZ4 frame with one block per page of 4096 bytes (runs of zero pages share one), and an index
+A page archive with the suffix
+.I .lz4
+is a standard LZ4 frame with one block per page of 4096 bytes (runs of zero pages share one), and an index
 in a skippable frame at its end.
 .BR lz4 (1)
 and every other reader of LZ4 frames restores it.
+One with the suffix
+.I .zst
+has a standard Zstandard frame per page, the index, and the seek table of Zstandard\(aqs seekable format.
+.BR zstd (1)
+and every other reader of Zstandard frames restores it.
 .PP
 .BR \- ,
 .IR /dev/stdin ,

@@ -19,3 +19,4 @@ mod streams;
 mod support;
 mod terminal;
 mod threads;
+mod zst;

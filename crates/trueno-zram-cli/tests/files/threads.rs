@@ -98,7 +98,8 @@ fn many_files_lose_no_descriptors_and_no_threads() {
         std::thread::sleep(Duration::from_millis(5));
     };
     assert!(status.success(), "{status:?}");
-    assert!((1..=5).contains(&most), "{most} threads: two workers, and those that wait");
+    // None, if this thread never got to look.
+    assert!(most <= 5, "{most} threads: two workers, and those that wait");
     for name in names.iter().step_by(97) {
         assert!(!folder.path().join(name).exists());
         let archive = format!("{name}.lz4");

@@ -182,8 +182,8 @@ fn a_process_that_goes_away_is_an_error() {
 fn a_signal_lets_the_process_go_on() {
     let (folder, victim) = (folder(), Victim::start(MANY_PAGES));
     let pid = victim.pid().to_string();
-    // Tried until the snapshot is caught while the process is stopped.
-    for _ in 0..100 {
+    // Tried until the snapshot is caught while the process is stopped. The limit ends a test that can never succeed.
+    for _ in 0..10_000 {
         let args = ["snapshot", &pid, "--stop", "-f", "-o", "snapshot.lz4"];
         let mut snapshot = command(folder.path(), &args).spawn().unwrap();
         while victim.state() != 'T' && snapshot.try_wait().unwrap().is_none() {

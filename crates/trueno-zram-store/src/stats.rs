@@ -4,13 +4,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use trueno_zram_core::PAGE_SIZE;
 
 /// What a store holds and has done: zram's `mm_stat` and `io_stat`, and more.
 ///
 /// Serialised with serde, the fields are named as here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct StoreStats {
     /// Length of the store in bytes.
@@ -32,7 +32,7 @@ pub struct StoreStats {
 }
 
 /// The fields of zram's `mm_stat`, in its order. Displays as that file's line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MmStat {
     /// Uncompressed length of the pages that are held.
@@ -56,7 +56,7 @@ pub struct MmStat {
 }
 
 /// The fields of zram's `io_stat`, in its order. Displays as that file's line.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct IoStat {
     /// Reads that failed.

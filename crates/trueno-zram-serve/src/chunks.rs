@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_up_to_the_end_and_no_further() {
-        let content: Vec<u8> = (0..3 * MAX_CHUNK + 5).map(|at| (at % 251) as u8).collect();
+        let content: Vec<u8> = (0..=250u8).cycle().take(3 * MAX_CHUNK + 5).collect();
         let mut writer = ChunkWriter::new(Vec::new());
         writer.write_all(&content).unwrap();
         writer.write_all(b"").unwrap();

@@ -1,4 +1,5 @@
 //! The control socket and the keeper.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 

@@ -210,7 +210,7 @@ pub(crate) fn fill_word(fill: [u8; 4]) -> [u8; FILL_WORD_BYTES] {
     std::array::from_fn(|at| fill[at % 4])
 }
 
-const _: () = assert!(PAGE_SIZE - 1 <= LEN_MASK as usize);
+const _: () = assert!(PAGE_SIZE as u64 - 1 <= LEN_MASK);
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,5 @@
 //! Snapshots, saving and loading while requests go on.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
 //! Random requests of several threads against a plain array, while the store compacts, ages and recompresses.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};

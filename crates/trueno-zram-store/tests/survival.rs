@@ -1,4 +1,5 @@
 //! Processes that are killed while they write: a new process attaches, and every acknowledged write is there.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs::File;
 use std::io::{Read, Write};

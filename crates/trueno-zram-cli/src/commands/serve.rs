@@ -10,7 +10,8 @@ use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, PAGE_SIZE, bui
 use trueno_zram_serve::control::ControlServer;
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
-use trueno_zram_serve::{Endpoint, StoreExport};
+use trueno_zram_serve::vhost_user::VhostUserServer;
+use trueno_zram_serve::{Endpoint, Export, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
 
 use crate::args::Global;
@@ -34,8 +35,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
     /// Serve NBD on unix:PATH or tcp:HOST:PORT. There is no TLS: keep TCP to the loopback interface.
-    #[arg(long, value_name = "ADDRESS", required_unless_present = "keeper")]
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user"])]
     nbd: Vec<Endpoint>,
+    /// Serve a virtio block device to virtual machines (vhost-user-blk) at this socket.
+    #[arg(long, value_name = "PATH")]
+    vhost_user: Option<PathBuf>,
+    /// Queues of the virtio device, one thread each.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// The name of the export. Clients that ask for no name get it as well.
     #[arg(long, value_name = "NAME", default_value = "ram")]
     name: String,
@@ -61,7 +68,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     keep_in: Option<PathBuf>,
     /// Be a keeper at this socket, and serve nothing else.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "nbd", "keep_in"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "nbd", "vhost_user", "keep_in"])]
     keeper: Option<PathBuf>,
 }
 
@@ -83,14 +90,24 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         load(&store, path, global)?;
     }
     let _maintenance = start_maintenance(&store, args)?;
-    let export = Arc::new(StoreExport::new(Arc::clone(&store)));
+    let export: Arc<dyn Export> = Arc::new(StoreExport::new(Arc::clone(&store)));
     let mut servers = Vec::new();
     for endpoint in &args.nbd {
-        let exports = Exports::new().with(&args.name, Arc::clone(&export) as _);
+        let exports = Exports::new().with(&args.name, Arc::clone(&export));
         let server = NbdServer::start(endpoint, exports, ServerLimits::default());
         servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
         remove_on_signal(endpoint);
     }
+    let _device = match &args.vhost_user {
+        None => None,
+        Some(path) => {
+            let device = VhostUserServer::start(path, &export, args.queues);
+            let device = device.map_err(|error| Failure::io(path.display(), &error))?;
+            remove_on_signal(&Endpoint::Unix(path.clone()));
+            report::say(global, &format!("virtio device with {} queues on {}", args.queues, path.display()));
+            Some(device)
+        }
+    };
     let _control = match &args.control {
         None => None,
         Some(path) => {

@@ -34,8 +34,7 @@ pub(super) fn serve<S: Read + Write>(stream: &mut Buffered<S>, agreement: &Agree
     let read_only = agreement.export.export.is_read_only();
     let structured = agreement.structured_replies;
     let mut transfer = Transfer { stream, io, size_bytes, read_only, structured };
-    loop {
-        let Some(bytes) = transfer.stream.take::<REQUEST_LEN>()? else { break };
+    while let Some(bytes) = transfer.stream.take::<REQUEST_LEN>()? {
         let Some(request) = Request::decode(&bytes) else { break };
         if matches!(transfer.answer(request, agreement.allocation_context)?, Next::Disconnect) {
             break;

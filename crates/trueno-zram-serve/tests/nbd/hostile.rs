@@ -105,7 +105,7 @@ fn a_client_that_sends_without_end_is_served_without_taking_memory() {
     let mut client = served.client(Style::Structured);
     let data = vec![1; 1 << 20];
     for round in 0..100u64 {
-        client.write(round % 8 << 20, &data).unwrap();
+        client.write((round % 8) << 20, &data).unwrap();
     }
     assert_eq!(served.store.stats().mm.mem_used_total, 0, "same-filled pages take no slots");
 }

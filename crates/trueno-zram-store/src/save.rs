@@ -37,7 +37,7 @@ impl Store {
     /// [`Error::CorruptEntry`](crate::Error::CorruptEntry); [`Error::Codec`](crate::Error::Codec).
     pub fn save<W: Write + Send>(&self, out: W, codec: &mut dyn BatchCodec) -> Result<(W, Summary)> {
         let options =
-            WriteOptions { content_len: Some(self.size_bytes()), block_checksums: true, content_checksum: false };
+            WriteOptions { content_len: Some(self.size_bytes()), content_checksum: false, ..WriteOptions::default() };
         let mut archive = ArchiveWriter::new(out, options)?;
         let mut snapshot = self.snapshot()?;
         while let Some(part) = snapshot.read(BATCH_PAGES)? {

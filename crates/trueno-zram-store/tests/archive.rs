@@ -58,7 +58,7 @@ fn what_is_saved_while_pages_change_is_the_moment_of_the_start() {
     handle.discard(50 << 12, 100 << 12).unwrap();
     let mut archive = trueno_zram_archive::ArchiveWriter::new(
         Vec::new(),
-        trueno_zram_archive::WriteOptions { content_len: None, block_checksums: true, content_checksum: false },
+        trueno_zram_archive::WriteOptions { content_checksum: false, ..trueno_zram_archive::WriteOptions::default() },
     )
     .unwrap();
     std::thread::scope(|scope| {

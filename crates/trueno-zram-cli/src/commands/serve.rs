@@ -11,7 +11,7 @@ use trueno_zram_serve::control::ControlServer;
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
 use trueno_zram_serve::vhost_user::VhostUserServer;
-use trueno_zram_serve::{Endpoint, Export, StoreExport};
+use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
 
 use crate::args::Global;
@@ -25,8 +25,11 @@ use crate::{json, quantity, report, signals};
 /// to an archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
+    /// Serve this page archive, read-only, instead of memory.
+    #[arg(value_name = "ARCHIVE", conflicts_with_all = ["size", "limit", "load", "lock", "recompress", "keep_in", "control"])]
+    archive: Option<PathBuf>,
     /// Length of the device, such as 8G or 512M.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present = "keeper")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present_any = ["keeper", "archive"])]
     size: Option<u64>,
     /// The most memory for compressed pages. Writes that do not fit get ENOSPC.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -68,7 +71,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     keep_in: Option<PathBuf>,
     /// Be a keeper at this socket, and serve nothing else.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["size", "nbd", "vhost_user", "keep_in"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["archive", "size", "nbd", "vhost_user", "keep_in"])]
     keeper: Option<PathBuf>,
 }
 
@@ -85,15 +88,30 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
     }
+    if let Some(path) = &args.archive {
+        let export = ArchiveExport::from_file(path).map_err(|error| Failure::at(path.display(), describe(&error)))?;
+        return serve(args, global, &(Arc::new(export) as _), false, None);
+    }
     let (store, attached) = open_store(args)?;
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;
     }
     let _maintenance = start_maintenance(&store, args)?;
-    let export: Arc<dyn Export> = Arc::new(StoreExport::new(Arc::clone(&store)));
+    let export = Arc::new(StoreExport::new(Arc::clone(&store)));
+    serve(args, global, &(export as _), attached, Some(&store))
+}
+
+/// Serves an export on all sockets that the arguments name. Never returns but for an error.
+fn serve(
+    args: &Args,
+    global: &Global,
+    export: &Arc<dyn Export>,
+    attached: bool,
+    store: Option<&Arc<Store>>,
+) -> Result<ExitCode, Failure> {
     let mut servers = Vec::new();
     for endpoint in &args.nbd {
-        let exports = Exports::new().with(&args.name, Arc::clone(&export));
+        let exports = Exports::new().with(&args.name, Arc::clone(export));
         let server = NbdServer::start(endpoint, exports, ServerLimits::default());
         servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
         remove_on_signal(endpoint);
@@ -101,31 +119,31 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let _device = match &args.vhost_user {
         None => None,
         Some(path) => {
-            let device = VhostUserServer::start(path, &export, args.queues);
+            let device = VhostUserServer::start(path, export, args.queues);
             let device = device.map_err(|error| Failure::io(path.display(), &error))?;
             remove_on_signal(&Endpoint::Unix(path.clone()));
             report::say(global, &format!("virtio device with {} queues on {}", args.queues, path.display()));
             Some(device)
         }
     };
-    let _control = match &args.control {
-        None => None,
-        Some(path) => {
-            let stores = vec![(args.name.clone(), Arc::clone(&store))];
+    let _control = match (&args.control, store) {
+        (Some(path), Some(store)) => {
+            let stores = vec![(args.name.clone(), Arc::clone(store))];
             let server = ControlServer::start(path, stores).map_err(|error| Failure::io(path.display(), &error))?;
             remove_on_signal(&Endpoint::Unix(path.clone()));
             Some(server)
         }
+        _ => None,
     };
     let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
     let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
     keeper::systemd_ready();
-    let size = quantity::bytes(store.size_bytes());
+    let size = quantity::bytes(export.size_bytes());
     for address in &addresses {
         report::say(global, &format!("serving {size} as `{}` on {address}", args.name));
     }
     let nbd = addresses.iter().map(ToString::to_string).collect();
-    json::print(global, "serve", &Ready { size_bytes: store.size_bytes(), attached, nbd })?;
+    json::print(global, "serve", &Ready { size_bytes: export.size_bytes(), attached, nbd })?;
     // Signals end the process. Everything else happens in other threads.
     loop {
         std::thread::park();

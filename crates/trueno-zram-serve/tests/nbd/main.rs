@@ -9,9 +9,10 @@ use std::sync::Arc;
 use client::{BLOCK_STATUS, Client, DISCONNECT, FLUSH, READ, Style, TRIM, WRITE, WRITE_ZEROES};
 use tempfile::TempDir;
 use trueno_test_pages::generate::Generator;
+use trueno_zram_core::CpuBatchCompressor;
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
-use trueno_zram_serve::{Endpoint, StoreExport};
-use trueno_zram_store::{Store, StoreOptions};
+use trueno_zram_serve::{ArchiveExport, Endpoint, StoreExport};
+use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
@@ -220,4 +221,35 @@ fn tcp_is_served_too_and_the_socket_goes_with_the_server() {
     assert!(again.is_err(), "the socket is in use");
     drop(served.server);
     assert!(!path.exists());
+}
+
+#[test]
+fn an_archive_is_a_device_that_cannot_be_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, socket) = (folder.path().join("archive.lz4"), folder.path().join("socket"));
+    let store = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
+    let mut handle = StoreHandle::new(&store).unwrap();
+    for (page, content) in (16..200).zip(trueno_test_pages::corpus::all_pages()) {
+        handle.write_page(page, content).unwrap();
+    }
+    let mut expected = vec![0; 1 << 20];
+    handle.read_at(0, &mut expected).unwrap();
+    let file = std::fs::File::create(&path).unwrap();
+    store.save(file, &mut CpuBatchCompressor::default()).unwrap();
+
+    let exports = Exports::new().with("old", Arc::new(ArchiveExport::from_file(&path).unwrap()));
+    let _server = NbdServer::start(&Endpoint::Unix(socket.clone()), exports, ServerLimits::default()).unwrap();
+    let mut client = Client::connect(&socket, "old", Style::Structured);
+    // HAS_FLAGS, READ_ONLY, SEND_FLUSH, SEND_DF, CAN_MULTI_CONN.
+    assert_eq!((client.size, client.flags), (1 << 20, 0b1_1000_0111));
+    assert!(client.read(0, 1 << 20).unwrap() == expected);
+    assert_eq!(client.read(70_000, 333).unwrap(), expected[70_000..70_333]);
+    let status = client.call(8, BLOCK_STATUS, 0, 1 << 20, b"").unwrap();
+    assert_eq!(status, [65536u32.to_be_bytes(), 3u32.to_be_bytes()].concat(), "the first 16 pages are a hole");
+    for command in [WRITE, TRIM, WRITE_ZEROES] {
+        let data: &[u8] = if command == WRITE { b"data" } else { b"" };
+        assert_eq!(client.call(0, command, 0, 4, data), Err(1), "EPERM");
+    }
+    std::fs::write(&path, b"not an archive any more").unwrap();
+    assert!(ArchiveExport::from_file(&path).is_err());
 }

@@ -40,7 +40,8 @@ impl Store {
     /// let mut handle = StoreHandle::new(&store)?;
     /// handle.write_at(0, b"a page, nearly empty")?;
     /// handle.discard(0, 4096)?;
-    /// assert_eq!(store.compact()?.bytes_returned, 8192);
+    /// assert!(store.compact()?.bytes_returned > 0);
+    /// assert_eq!(store.stats().mm.mem_used_total, 0);
     /// # Ok::<(), trueno_zram_store::Error>(())
     /// ```
     ///

@@ -181,7 +181,7 @@ fn open_store(args: &Args) -> Result<(Arc<Store>, bool), Failure> {
     let store = Store::create(&options).map_err(failed)?;
     match &args.keep_in {
         Some(path) => {
-            keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?
+            keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?;
         }
         None => {
             keeper::systemd_put(store.fds()).map_err(|error| Failure::io("systemd", &error))?;

@@ -21,7 +21,8 @@ fuzz_target!(|data: &[u8]| {
         match step[0] % 8 {
             0..3 => {
                 // Repeated with a period and a drift: from same-filled to incompressible.
-                let fill = |at: usize| step[5].wrapping_add((at / (usize::from(step[6]) + 1)) as u8).wrapping_mul(step[7]);
+                let fill =
+                    |at: usize| step[5].wrapping_add((at / (usize::from(step[6]) + 1)) as u8).wrapping_mul(step[7]);
                 range.clone().for_each(|at| model[at] = fill(at));
                 handle.write_at(offset as u64, &model[range]).expect("there is room");
             }

@@ -7,7 +7,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test,
+    bench, completions, compress, decompress, extract, info, inspect, load, man, save, selftest, serve, snapshot, stat,
+    test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -106,6 +107,10 @@ pub(crate) enum Command {
     Bench(bench::Args),
     Selftest(selftest::Args),
     Snapshot(snapshot::Args),
+    Serve(serve::Args),
+    Stat(stat::Args),
+    Save(save::Args),
+    Load(load::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -123,6 +128,10 @@ impl Command {
             Self::Bench(_) => "bench",
             Self::Selftest(_) => "selftest",
             Self::Snapshot(_) => "snapshot",
+            Self::Serve(_) => "serve",
+            Self::Stat(_) => "stat",
+            Self::Save(_) => "save",
+            Self::Load(_) => "load",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }

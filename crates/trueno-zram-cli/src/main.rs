@@ -36,7 +36,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{Cli, Command};
-use commands::{bench, completions, compress, decompress, extract, info, inspect, man, selftest, snapshot, test};
+use commands::{
+    bench, completions, compress, decompress, extract, info, inspect, load, man, save, selftest, serve, snapshot, stat,
+    test,
+};
 use failure::Failure;
 
 fn main() -> ExitCode {
@@ -80,6 +83,10 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Bench(args) => bench::run(args, global),
         Command::Selftest(args) => selftest::run(args, global),
         Command::Snapshot(args) => snapshot::run(args, global),
+        Command::Serve(args) => serve::run(args, global),
+        Command::Stat(args) => stat::run(args, global),
+        Command::Save(args) => save::run(args, global),
+        Command::Load(args) => load::run(args, global),
         Command::Completions(args) => completions::run(args, global),
         Command::Man(args) => man::run(args, global),
     }

@@ -1,0 +1,56 @@
+//! `trueno-zram save`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use trueno_zram_serve::control::ControlClient;
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::{Output, OutputOptions, Target};
+use crate::{json, quantity, report};
+
+/// Save what a running `serve` holds to a page archive, as it is at this moment. Requests go on meanwhile.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The control socket of the server.
+    #[arg(value_name = "SOCKET")]
+    socket: PathBuf,
+    /// The archive to write; `-` is standard output.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The export to save. Without a name, the first.
+    #[arg(long, value_name = "NAME", default_value = "")]
+    export: String,
+    /// Overwrite the archive if it exists.
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// The result, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    bytes_in: u64,
+    bytes_out: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let target = if args.file.as_os_str() == "-" { Target::Stdout } else { Target::Path(args.file.clone()) };
+    if target == Target::Stdout && global.json {
+        return Err(report::json_needs_stdout());
+    }
+    let client = ControlClient::connect(&args.socket);
+    let client = client.map_err(|error| Failure::io(args.socket.display(), &error))?;
+    let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
+    let mut output = Output::create(&target, None, options)?;
+    let name = output.name.clone();
+    let saved = client.save(&args.export, &mut output);
+    let bytes_in = saved.map_err(|error| Failure::at(args.socket.display(), error))?;
+    let bytes_out = output.finish(None)?;
+    report::say(global, &format!("{name}: {} in {}", quantity::bytes(bytes_in), quantity::bytes(bytes_out)));
+    json::print(global, "save", &Report { file: &name, bytes_in, bytes_out })?;
+    Ok(ExitCode::SUCCESS)
+}

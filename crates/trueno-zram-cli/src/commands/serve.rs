@@ -1,0 +1,271 @@
+//! `trueno-zram serve`.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde::Serialize;
+use trueno_zram_core::cpu::InstructionSet;
+use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, PAGE_SIZE, build_pool};
+use trueno_zram_serve::control::ControlServer;
+use trueno_zram_serve::keeper::{self, Keeper};
+use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::vhost_user::VhostUserServer;
+use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
+use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::{json, quantity, report, signals};
+
+/// Serve compressed memory as a block device, until the process is ended.
+///
+/// The device is RAM: its content is lost with the server, unless a keeper or systemd holds the memory, or `save` wrote it
+/// to an archive.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Serve this page archive, read-only, instead of memory.
+    #[arg(value_name = "ARCHIVE", conflicts_with_all = ["size", "limit", "load", "lock", "recompress", "keep_in", "control"])]
+    archive: Option<PathBuf>,
+    /// Length of the device, such as 8G or 512M.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present_any = ["keeper", "archive"])]
+    size: Option<u64>,
+    /// The most memory for compressed pages. Writes that do not fit get ENOSPC.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    limit: Option<u64>,
+    /// The algorithm that compresses pages when they are written: lz4, zstd, zstd:LEVEL or none.
+    #[arg(long, value_name = "NAME", default_value_t = Algorithm::Lz4)]
+    algorithm: Algorithm,
+    /// Serve NBD on unix:PATH or tcp:HOST:PORT. There is no TLS: keep TCP to the loopback interface.
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user"])]
+    nbd: Vec<Endpoint>,
+    /// Serve a virtio block device to virtual machines (vhost-user-blk) at this socket.
+    #[arg(long, value_name = "PATH")]
+    vhost_user: Option<PathBuf>,
+    /// Queues of the virtio device, one thread each.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// The name of the export. Clients that ask for no name get it as well.
+    #[arg(long, value_name = "NAME", default_value = "ram")]
+    name: String,
+    /// A unix socket for `stat`, `save` and `load`.
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Load this archive, or any other .lz4 file, before serving.
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
+    /// Take all memory up to the limit at once, and lock it. For swap.
+    #[arg(long)]
+    lock: bool,
+    /// Recompress idle pages with this algorithm.
+    #[arg(long, value_name = "NAME")]
+    recompress: Option<Algorithm>,
+    /// Pages that were not used for this long are idle.
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..))]
+    idle: u32,
+    /// The part of one core's time that recompression may take, in percent.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
+    recompress_cpu: u8,
+    /// Have the keeper at this socket hold the memory, and attach to what it holds. Then the device outlives the server.
+    #[arg(long, value_name = "PATH")]
+    keep_in: Option<PathBuf>,
+    /// Be a keeper at this socket, and serve nothing else.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["archive", "size", "nbd", "vhost_user", "keep_in"])]
+    keeper: Option<PathBuf>,
+}
+
+/// What is served, for scripts: printed once clients can connect.
+#[derive(Debug, Serialize)]
+struct Ready {
+    size_bytes: u64,
+    attached: bool,
+    nbd: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.keeper {
+        return run_keeper(path, global);
+    }
+    if let Some(path) = &args.archive {
+        let export = ArchiveExport::from_file(path).map_err(|error| Failure::at(path.display(), describe(&error)))?;
+        return serve(args, global, &(Arc::new(export) as _), false, None);
+    }
+    let (store, attached) = open_store(args)?;
+    if let Some(path) = args.load.as_ref().filter(|_| !attached) {
+        load(&store, path, global)?;
+    }
+    let _maintenance = start_maintenance(&store, args)?;
+    let export = Arc::new(StoreExport::new(Arc::clone(&store)));
+    serve(args, global, &(export as _), attached, Some(&store))
+}
+
+/// Serves an export on all sockets that the arguments name. Never returns but for an error.
+fn serve(
+    args: &Args,
+    global: &Global,
+    export: &Arc<dyn Export>,
+    attached: bool,
+    store: Option<&Arc<Store>>,
+) -> Result<ExitCode, Failure> {
+    let mut servers = Vec::new();
+    for endpoint in &args.nbd {
+        let exports = Exports::new().with(&args.name, Arc::clone(export));
+        let server = NbdServer::start(endpoint, exports, ServerLimits::default());
+        servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
+        remove_on_signal(endpoint);
+    }
+    let _device = match &args.vhost_user {
+        None => None,
+        Some(path) => {
+            let device = VhostUserServer::start(path, export, args.queues);
+            let device = device.map_err(|error| Failure::io(path.display(), &error))?;
+            remove_on_signal(&Endpoint::Unix(path.clone()));
+            report::say(global, &format!("virtio device with {} queues on {}", args.queues, path.display()));
+            Some(device)
+        }
+    };
+    let _control = match (&args.control, store) {
+        (Some(path), Some(store)) => {
+            let stores = vec![(args.name.clone(), Arc::clone(store))];
+            let server = ControlServer::start(path, stores).map_err(|error| Failure::io(path.display(), &error))?;
+            remove_on_signal(&Endpoint::Unix(path.clone()));
+            Some(server)
+        }
+        _ => None,
+    };
+    let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
+    let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
+    keeper::systemd_ready();
+    let size = quantity::bytes(export.size_bytes());
+    for address in &addresses {
+        report::say(global, &format!("serving {size} as `{}` on {address}", args.name));
+    }
+    let nbd = addresses.iter().map(ToString::to_string).collect();
+    json::print(global, "serve", &Ready { size_bytes: export.size_bytes(), attached, nbd })?;
+    // Signals end the process. Everything else happens in other threads.
+    loop {
+        std::thread::park();
+    }
+}
+
+fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
+    let keeper = Keeper::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
+    remove_on_signal(&Endpoint::Unix(path.to_owned()));
+    keeper::systemd_ready();
+    report::say(global, &format!("keeping stores at {}", path.display()));
+    match keeper.run() {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(error) => Err(Failure::io(path.display(), &error)),
+    }
+}
+
+/// Attaches to the store that a keeper or systemd holds, or creates one and gives it to them.
+fn open_store(args: &Args) -> Result<(Arc<Store>, bool), Failure> {
+    let failed = |error: trueno_zram_store::Error| Failure::at("the store", describe(&error));
+    let kept = match &args.keep_in {
+        Some(path) => keeper::get(path, &args.name).map_err(|error| Failure::io(path.display(), &error))?,
+        None => keeper::systemd_get().map_err(|error| Failure::io("systemd", &error))?,
+    };
+    let size_bytes = args.size.unwrap_or(0).next_multiple_of(PAGE_SIZE as u64);
+    if let Some(fds) = kept {
+        let store = Store::attach(fds).map_err(failed)?;
+        if store.size_bytes() != size_bytes {
+            let held = store.size_bytes();
+            return Err(Failure::usage(format!("the store that is kept has {held} bytes, not {size_bytes}")));
+        }
+        return Ok((Arc::new(store), true));
+    }
+    let options = StoreOptions { limit_bytes: args.limit, algorithm: args.algorithm, locked: args.lock, size_bytes };
+    let store = Store::create(&options).map_err(failed)?;
+    match &args.keep_in {
+        Some(path) => {
+            keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?;
+        }
+        None => {
+            keeper::systemd_put(store.fds()).map_err(|error| Failure::io("systemd", &error))?;
+        }
+    }
+    Ok((Arc::new(store), false))
+}
+
+fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
+    let input = Input::open(path)?;
+    let file = std::fs::File::open(path).map_err(|error| Failure::io(&input.name, &error))?;
+    let pool = build_pool(global.threads()).map_err(|error| Failure::at("worker threads", error))?;
+    let codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool);
+    let mut codec = codec.map_err(|error| Failure::at("lz4", error))?;
+    let loaded = store.load(file, &mut codec).map_err(|error| Failure::at(&input.name, describe(&error)))?;
+    report::say(global, &format!("{}: {} loaded", input.name, quantity::bytes(loaded)));
+    Ok(())
+}
+
+fn start_maintenance(store: &Arc<Store>, args: &Args) -> Result<Maintenance, Failure> {
+    // Idle after two ticks, so pages are idle for between one and one and a half times as long as asked.
+    const TICKS: u8 = 2;
+    let one = std::num::NonZeroUsize::MIN;
+    let codec = match args.recompress {
+        None => None,
+        Some(algorithm) => {
+            let pool = build_pool(one).map_err(|error| Failure::at("worker threads", error))?;
+            let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool);
+            let codec = codec.map_err(|error| Failure::at("--recompress", error))?;
+            Some(Box::new(codec) as Box<dyn BatchCodec>)
+        }
+    };
+    let options = MaintenanceOptions {
+        tick: std::time::Duration::from_secs(args.idle.into()) / u32::from(TICKS),
+        recompress: RecompressOptions {
+            min_age: TICKS,
+            cpu_percent: args.recompress_cpu,
+            ..RecompressOptions::default()
+        },
+        ..MaintenanceOptions::default()
+    };
+    Maintenance::start(store, options, codec).map_err(|error| Failure::at("the store", describe(&error)))
+}
+
+/// Removes a unix socket before a signal ends the process.
+fn remove_on_signal(endpoint: &Endpoint) {
+    if let Endpoint::Unix(path) = endpoint.clone() {
+        signals::hold_off().add(move || {
+            // If it is gone already, there is nothing to do.
+            let _ = std::fs::remove_file(path);
+        });
+    }
+}
+
+/// The message of an error with those of its causes.
+fn describe(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |error| error.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// Parses a number of bytes with an optional unit: `4096`, `512M`, `8G`, `1.5GiB` is not one.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().trim_end_matches("ib") {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        "t" => 40,
+        unit => return Err(format!("unknown unit `{unit}`; known are K, M, G and T")),
+    };
+    let count: u64 = digits.parse().map_err(|_| "not a number of bytes, such as 4096, 512M or 8G".to_owned())?;
+    count.checked_mul(1 << shift).filter(|size| *size > 0).ok_or_else(|| "the size is out of range".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(["1", "4K", "512m", "8GiB", "2T"].map(parse_size), [1, 4096, 512 << 20, 8 << 30, 2 << 40].map(Ok));
+        for wrong in ["", "G", "-1", "0", "1.5G", "8X", "99999999999T", "8 G"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A page archive as a read-only device.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use trueno_zram_archive::SharedReader;
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_store::{PageState, ZeroPages};
+
+use crate::export::{Export, ExportError, ExportIo};
+
+/// An archive as a device that cannot be written. Pages are found through an index in memory, and read when they are needed.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use trueno_zram_serve::{ArchiveExport, nbd::Exports};
+/// let exports = Exports::new().with("old", Arc::new(ArchiveExport::from_file("before-upgrade.lz4".as_ref())?));
+/// # Ok::<(), trueno_zram_serve::ExportError>(())
+/// ```
+#[derive(Clone)]
+pub struct ArchiveExport {
+    reader: Arc<SharedReader<File>>,
+}
+
+impl ArchiveExport {
+    /// Opens an archive.
+    ///
+    /// # Errors
+    /// [`ExportError::Failed`] if the file cannot be read, is not a page archive, or has a damaged index.
+    pub fn from_file(path: &Path) -> Result<Self, ExportError> {
+        let failed = |error: io::Error| ExportError::Failed(Box::new(error));
+        let reader = SharedReader::open(File::open(path).map_err(failed)?);
+        match reader.map_err(|error| ExportError::Failed(Box::new(error)))? {
+            Some(reader) => Ok(Self { reader: Arc::new(reader) }),
+            None => Err(ExportError::Failed("the file has no index of pages".into())),
+        }
+    }
+}
+
+impl std::fmt::Debug for ArchiveExport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ArchiveExport({} bytes)", self.reader.content_len())
+    }
+}
+
+impl Export for ArchiveExport {
+    fn size_bytes(&self) -> u64 {
+        self.reader.content_len()
+    }
+
+    fn is_read_only(&self) -> bool {
+        true
+    }
+
+    fn open(&self) -> Result<Box<dyn ExportIo>, ExportError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl ExportIo for ArchiveExport {
+    fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError> {
+        let read = self.reader.read_at(offset, bytes).map_err(|error| ExportError::Failed(Box::new(error)))?;
+        // The transport has checked the range, so anything less is a change of the file.
+        if read == bytes.len() { Ok(()) } else { Err(ExportError::Failed("the archive has become shorter".into())) }
+    }
+
+    fn write_at(&mut self, _: u64, _: &[u8]) -> Result<(), ExportError> {
+        Err(ExportError::ReadOnly)
+    }
+
+    fn discard(&mut self, _: u64, _: u64) -> Result<(), ExportError> {
+        Err(ExportError::ReadOnly)
+    }
+
+    fn write_zeroes(&mut self, _: u64, _: u64, _: ZeroPages) -> Result<(), ExportError> {
+        Err(ExportError::ReadOnly)
+    }
+
+    fn flush(&mut self) -> Result<(), ExportError> {
+        Ok(())
+    }
+
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64) {
+        let page_size = PAGE_SIZE as u64;
+        let end = offset.saturating_add(len_bytes);
+        // A page whose entry is damaged is data: reading it reports the damage.
+        let is_zero = |page| self.reader.is_zero_page(page).unwrap_or(false);
+        let first = offset / page_size;
+        let zero = is_zero(first);
+        let pages = (first..end.div_ceil(page_size)).take_while(|page| is_zero(*page) == zero).count() as u64;
+        let reached = (first + pages.max(1)).saturating_mul(page_size);
+        let state = if zero { PageState::Hole } else { PageState::Data };
+        (state, reached.min(end).saturating_sub(offset).max(1))
+    }
+}

@@ -1,0 +1,156 @@
+//! What a transport serves: bytes that clients read and perhaps write.
+
+use std::sync::Arc;
+
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_store::{PageState, Store, StoreHandle, ZeroPages};
+
+/// A device: a name, a length, and a way to open it once per thread.
+pub trait Export: Send + Sync + std::fmt::Debug {
+    /// Length in bytes.
+    fn size_bytes(&self) -> u64;
+
+    /// Whether writes are refused.
+    fn is_read_only(&self) -> bool;
+
+    /// Opens the export for one thread, with everything that its requests will need.
+    ///
+    /// # Errors
+    /// [`ExportError`] if memory or a codec is not to be had.
+    fn open(&self) -> Result<Box<dyn ExportIo>, ExportError>;
+}
+
+/// An export as one thread uses it. Ranges were checked by the transport, and are checked again.
+pub trait ExportIo: Send {
+    /// Reads bytes.
+    ///
+    /// # Errors
+    /// [`ExportError`]; the contents of `bytes` are then unspecified.
+    fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError>;
+
+    /// Writes bytes. After an error, pages may have been written up to the one that failed.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ExportError>;
+
+    /// Frees what can be freed in a range. What it reads as afterwards is not specified.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), ExportError>;
+
+    /// Sets bytes to zero.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<(), ExportError>;
+
+    /// Makes finished writes last as long as the device does.
+    ///
+    /// # Errors
+    /// [`ExportError`].
+    fn flush(&mut self) -> Result<(), ExportError>;
+
+    /// Returns the state of the first bytes of a range, and how many have it: at least one, at most `len_bytes`.
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64);
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// There is no memory left for the data.
+    #[error("no space left")]
+    NoSpace(#[source] trueno_zram_store::Error),
+    /// The request reaches beyond the end.
+    #[error("the request reaches beyond the end")]
+    OutOfRange(#[source] trueno_zram_store::Error),
+    /// The export does not accept writes.
+    #[error("the export is read-only")]
+    ReadOnly,
+    /// Data is damaged, or a codec failed.
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<trueno_zram_store::Error> for ExportError {
+    fn from(error: trueno_zram_store::Error) -> Self {
+        match error {
+            trueno_zram_store::Error::NoSpace { .. } => Self::NoSpace(error),
+            trueno_zram_store::Error::OutOfRange { .. } => Self::OutOfRange(error),
+            other => Self::Failed(Box::new(other)),
+        }
+    }
+}
+
+/// A store as a device.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_serve::{Export, StoreExport};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let export = StoreExport::new(Arc::new(Store::create(&StoreOptions::new(1 << 20))?));
+/// export.open()?.write_at(0, b"bytes")?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct StoreExport {
+    store: Arc<Store>,
+}
+
+impl StoreExport {
+    /// Serves `store`.
+    #[must_use]
+    pub fn new(store: Arc<Store>) -> Self {
+        Self { store }
+    }
+}
+
+impl Export for StoreExport {
+    fn size_bytes(&self) -> u64 {
+        self.store.size_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn open(&self) -> Result<Box<dyn ExportIo>, ExportError> {
+        Ok(Box::new(StoreHandle::new(&self.store)?))
+    }
+}
+
+impl ExportIo for StoreHandle {
+    fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError> {
+        Ok(Self::read_at(self, offset, bytes)?)
+    }
+
+    fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ExportError> {
+        Ok(Self::write_at(self, offset, bytes)?)
+    }
+
+    fn discard(&mut self, offset: u64, len_bytes: u64) -> Result<(), ExportError> {
+        Ok(Self::discard(self, offset, len_bytes)?)
+    }
+
+    fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<(), ExportError> {
+        Ok(Self::write_zeroes(self, offset, len_bytes, pages)?)
+    }
+
+    fn flush(&mut self) -> Result<(), ExportError> {
+        Self::flush(self);
+        Ok(())
+    }
+
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64) {
+        let page_size = PAGE_SIZE as u64;
+        let end = offset.saturating_add(len_bytes);
+        let first = offset / page_size;
+        let state = |page| self.store().page_state(page).unwrap_or(PageState::Data);
+        let kind = state(first);
+        let pages = (first..end.div_ceil(page_size)).take_while(|page| state(*page) == kind).count() as u64;
+        let reached = (first + pages.max(1)).saturating_mul(page_size);
+        (kind, reached.min(end).saturating_sub(offset).max(1))
+    }
+}

@@ -1,0 +1,20 @@
+//! Serves compressed memory and page archives as block devices.
+//!
+//! An [`Export`] is a device. [`nbd`] serves exports to clients of the network block device protocol: qemu, nbdcopy, fio and
+//! the kernel. `vhost_user` serves them to virtual machines as virtio devices. [`control`] tells what they hold, and saves and loads them. [`keeper`] lets their memory outlive the server.
+#![forbid(unsafe_code)]
+
+pub mod control;
+pub mod keeper;
+pub mod nbd;
+#[cfg(feature = "vhost-user")]
+pub mod vhost_user;
+
+mod archive_export;
+mod chunks;
+mod endpoint;
+mod export;
+
+pub use archive_export::ArchiveExport;
+pub use endpoint::Endpoint;
+pub use export::{Export, ExportError, ExportIo, StoreExport};

@@ -1,0 +1,81 @@
+//! The network block device protocol, as a server.
+//!
+//! Fixed newstyle negotiation, structured replies, block status (`base:allocation`), trim, write zeroes, fast zero, FUA,
+//! several connections to one export, several exports. No TLS: serve on a unix socket, or on the loopback interface.
+//!
+//! Each connection has a thread. It reads as many requests as have arrived with one system call, and sends the replies
+//! with one.
+
+mod handshake;
+mod protocol;
+mod server;
+mod stream;
+mod transfer;
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use crate::export::Export;
+
+pub use server::{NbdServer, ServerLimits};
+
+/// The exports of a server. The first one is also the default, whose name is empty.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_serve::StoreExport;
+/// use trueno_zram_serve::nbd::Exports;
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+/// let exports = Exports::new().with("ram", Arc::new(StoreExport::new(store)));
+/// # Ok::<(), trueno_zram_store::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Exports {
+    exports: Vec<NamedExport>,
+}
+
+#[derive(Clone, Debug)]
+struct NamedExport {
+    name: String,
+    export: Arc<dyn Export>,
+}
+
+impl Exports {
+    /// No exports yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an export.
+    #[must_use]
+    pub fn with(mut self, name: &str, export: Arc<dyn Export>) -> Self {
+        self.exports.push(NamedExport { name: name.to_owned(), export });
+        self
+    }
+
+    fn find(&self, name: &[u8]) -> Option<NamedExport> {
+        if name.is_empty() {
+            return self.exports.first().cloned();
+        }
+        self.exports.iter().find(|export| export.name.as_bytes() == name).cloned()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &NamedExport> {
+        self.exports.iter()
+    }
+}
+
+/// Serves one client on a stream, from the first byte to the last.
+///
+/// Whatever the client sends, the server answers as the protocol says or ends the connection. What it holds in memory for a
+/// client does not exceed a few MiB and the longest read, 32 MiB.
+///
+/// # Errors
+/// An error of the stream. A client that does not keep to the protocol is not an error.
+pub fn serve_connection(stream: impl Read + Write, exports: &Exports) -> io::Result<()> {
+    let mut stream = stream::Buffered::new(stream);
+    let Some(agreement) = handshake::negotiate(&mut stream, exports)? else { return Ok(()) };
+    transfer::serve(&mut stream, &agreement)
+}

@@ -1,0 +1,83 @@
+//! A buffered connection: many requests per system call in, many replies per system call out.
+
+use std::io::{self, Read, Write};
+
+/// Bytes read at a time at most.
+const INPUT_BYTES: usize = 1 << 20;
+
+/// Replies are sent when they have reached this length, and before the server waits for the client.
+const OUTPUT_BYTES: usize = 256 << 10;
+
+/// A connection with buffers for both directions.
+#[derive(Debug)]
+pub(super) struct Buffered<S> {
+    stream: S,
+    input: Box<[u8]>,
+    /// The part of `input` that was read and not used.
+    start: usize,
+    end: usize,
+    /// Replies that were not sent.
+    pub(super) out: Vec<u8>,
+}
+
+impl<S: Read + Write> Buffered<S> {
+    pub(super) fn new(stream: S) -> Self {
+        let input = vec![0; INPUT_BYTES].into_boxed_slice();
+        Self { stream, input, start: 0, end: 0, out: Vec::with_capacity(2 * OUTPUT_BYTES) }
+    }
+
+    /// Waits for at least `len` bytes, and returns all that are there. Sends the replies before it waits.
+    ///
+    /// Returns `None` if the client is gone, and at the end of the input.
+    pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<&[u8]>> {
+        debug_assert!(len <= INPUT_BYTES);
+        while self.end - self.start < len {
+            self.flush()?;
+            if self.input.len() - self.start < len {
+                self.input.copy_within(self.start..self.end, 0);
+                self.end -= self.start;
+                self.start = 0;
+            }
+            match self.stream.read(&mut self.input[self.end..]) {
+                Ok(0) => return Ok(None),
+                Ok(read) => self.end += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(&self.input[self.start..self.end]))
+    }
+
+    /// Takes bytes off the front of what [`peek`](Self::peek) returned.
+    pub(super) fn consume(&mut self, len: usize) {
+        self.start = (self.start + len).min(self.end);
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+    }
+
+    /// Waits for exactly `N` bytes and takes them.
+    pub(super) fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+        let taken = self.peek(N)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
+        if taken.is_some() {
+            self.consume(N);
+        }
+        Ok(taken)
+    }
+
+    /// Sends the replies if they are long.
+    pub(super) fn flush_if_long(&mut self) -> io::Result<()> {
+        if self.out.len() >= OUTPUT_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends the replies.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if !self.out.is_empty() {
+            self.stream.write_all(&self.out)?;
+            self.out.clear();
+            // A long read must not keep its memory for ever.
+            self.out.shrink_to(8 * OUTPUT_BYTES);
+        }
+        Ok(())
+    }
+}

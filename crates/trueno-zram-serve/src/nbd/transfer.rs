@@ -1,0 +1,207 @@
+//! The transmission phase: requests and replies.
+
+use std::io::{self, Read, Write};
+
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_store::{PageState, ZeroPages};
+
+use super::handshake::Agreement;
+use super::protocol::{
+    ALLOCATION_ID, Errno, MAX_PAYLOAD, REQUEST_LEN, Request, chunk, command, flag, put_chunk, put_simple_reply, state,
+};
+use super::stream::Buffered;
+use crate::export::{ExportError, ExportIo};
+
+/// Extents of one block status reply. A client asks again for the rest.
+const MAX_EXTENTS: usize = 4096;
+
+/// Data that is given to the export at a time.
+const WRITE_BYTES: usize = 256 << 10;
+
+/// Whether to read another request.
+enum Next {
+    Request,
+    Disconnect,
+}
+
+/// Serves requests until the client leaves, or does not keep to the protocol.
+pub(super) fn serve<S: Read + Write>(stream: &mut Buffered<S>, agreement: &Agreement) -> io::Result<()> {
+    let Ok(io) = agreement.export.export.open() else {
+        // The client has been promised the export. It sees the connection end.
+        return Ok(());
+    };
+    let size_bytes = agreement.export.export.size_bytes();
+    let read_only = agreement.export.export.is_read_only();
+    let structured = agreement.structured_replies;
+    let mut transfer = Transfer { stream, io, size_bytes, read_only, structured };
+    while let Some(bytes) = transfer.stream.take::<REQUEST_LEN>()? {
+        let Some(request) = Request::decode(&bytes) else { break };
+        if matches!(transfer.answer(request, agreement.allocation_context)?, Next::Disconnect) {
+            break;
+        }
+        transfer.stream.flush_if_long()?;
+    }
+    transfer.stream.flush()
+}
+
+struct Transfer<'a, S> {
+    stream: &'a mut Buffered<S>,
+    io: Box<dyn ExportIo>,
+    size_bytes: u64,
+    read_only: bool,
+    structured: bool,
+}
+
+impl<S: Read + Write> Transfer<'_, S> {
+    fn answer(&mut self, request: Request, allocation_context: bool) -> io::Result<Next> {
+        let Request { cookie, .. } = request;
+        let result = match request.command {
+            command::DISCONNECT => return Ok(Next::Disconnect),
+            command::WRITE => match self.write(request)? {
+                Some(result) => result,
+                None => return Ok(Next::Disconnect),
+            },
+            command::READ => {
+                match self.check(request, flag::FUA | flag::DONT_FRAGMENT).and_then(|()| self.read(request)) {
+                    // The reply has been written with its data.
+                    Ok(()) => return Ok(Next::Request),
+                    Err(error) => Err(error),
+                }
+            }
+            command::BLOCK_STATUS if allocation_context && self.structured && request.len > 0 => {
+                match self.check(request, flag::FUA | flag::REQUEST_ONE) {
+                    Ok(()) => {
+                        self.block_status(request);
+                        return Ok(Next::Request);
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            command::FLUSH => self.check_flags(request, flag::FUA).and_then(|()| self.io.flush().map_err(errno_of)),
+            command::TRIM => self
+                .check_change(request, flag::FUA)
+                .and_then(|()| self.io.discard(request.offset, request.len.into()).map_err(errno_of)),
+            command::WRITE_ZEROES => {
+                let allowed = flag::FUA | flag::NO_HOLE | flag::FAST_ZERO;
+                let pages = if request.flags & flag::NO_HOLE == 0 { ZeroPages::Discard } else { ZeroPages::Keep };
+                self.check_change(request, allowed)
+                    .and_then(|()| self.io.write_zeroes(request.offset, request.len.into(), pages).map_err(errno_of))
+            }
+            _ => Err(Errno::Invalid),
+        };
+        self.reply(cookie, result);
+        Ok(Next::Request)
+    }
+
+    /// Appends a reply without data.
+    fn reply(&mut self, cookie: u64, result: Result<(), Errno>) {
+        let out = &mut self.stream.out;
+        match result {
+            Ok(()) if self.structured => put_chunk(out, cookie, chunk::NONE, 0),
+            Ok(()) => put_simple_reply(out, cookie, 0),
+            Err(errno) if self.structured => {
+                put_chunk(out, cookie, chunk::ERROR, 6);
+                out.extend((errno as u32).to_be_bytes());
+                out.extend(0u16.to_be_bytes());
+            }
+            Err(errno) => put_simple_reply(out, cookie, errno as u32),
+        }
+    }
+
+    /// Reads data straight into the reply. After an error the reply is as if it had not been begun.
+    fn read(&mut self, request: Request) -> Result<(), Errno> {
+        if request.len > MAX_PAYLOAD {
+            return Err(Errno::Invalid);
+        }
+        let out = &mut self.stream.out;
+        let before = out.len();
+        if self.structured {
+            put_chunk(out, request.cookie, chunk::OFFSET_DATA, request.len + 8);
+            out.extend(request.offset.to_be_bytes());
+        } else {
+            put_simple_reply(out, request.cookie, 0);
+        }
+        let start = out.len();
+        out.resize(start + request.len as usize, 0);
+        self.io.read_at(request.offset, &mut out[start..]).map_err(|error| {
+            out.truncate(before);
+            errno_of(error)
+        })
+    }
+
+    /// Writes data as it arrives, in whole pages where it can. Returns `None` if the client leaves before its end, or
+    /// announces more than it may.
+    fn write(&mut self, request: Request) -> io::Result<Option<Result<(), Errno>>> {
+        if request.len > MAX_PAYLOAD {
+            return Ok(None);
+        }
+        let mut result = self.check_change(request, flag::FUA);
+        let (mut at, mut left) = (request.offset, request.len as usize);
+        while left > 0 {
+            // In bytes of 0 to 4095, whatever the offset.
+            let to_boundary = PAGE_SIZE - usize::try_from(at % PAGE_SIZE as u64).unwrap_or(0);
+            let needed = left.min(to_boundary);
+            let Some(bytes) = self.stream.peek(needed)? else { return Ok(None) };
+            let available = bytes.len().min(left).min(WRITE_BYTES);
+            let whole = if available == left { left } else { needed + (available - needed) / PAGE_SIZE * PAGE_SIZE };
+            if result.is_ok() {
+                result = self.io.write_at(at, &bytes[..whole]).map_err(errno_of);
+            }
+            self.stream.consume(whole);
+            at = at.wrapping_add(whole as u64);
+            left -= whole;
+        }
+        Ok(Some(result))
+    }
+
+    /// Appends the extents of a range.
+    fn block_status(&mut self, request: Request) {
+        let max_extents = if request.flags & flag::REQUEST_ONE == 0 { MAX_EXTENTS } else { 1 };
+        let mut extents: Vec<u8> = Vec::new();
+        let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
+        while at < end && extents.len() < max_extents * 8 {
+            let (kind, len) = self.io.extent(at, end - at);
+            let flags = match kind {
+                PageState::Hole => state::HOLE | state::ZERO,
+                PageState::Zero => state::ZERO,
+                PageState::Data => 0,
+            };
+            let len = len.clamp(1, end - at);
+            extents.extend(u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
+            extents.extend(flags.to_be_bytes());
+            at += len;
+        }
+        let len = u32::try_from(extents.len() + 4).unwrap_or(u32::MAX);
+        put_chunk(&mut self.stream.out, request.cookie, chunk::BLOCK_STATUS, len);
+        self.stream.out.extend(ALLOCATION_ID.to_be_bytes());
+        self.stream.out.extend(extents);
+    }
+
+    fn check_flags(&self, request: Request, allowed: u16) -> Result<(), Errno> {
+        if request.flags & !allowed == 0 { Ok(()) } else { Err(Errno::Invalid) }
+    }
+
+    fn check(&self, request: Request, allowed: u16) -> Result<(), Errno> {
+        self.check_flags(request, allowed)?;
+        let end = request.offset.checked_add(request.len.into());
+        if end.is_some_and(|end| end <= self.size_bytes) { Ok(()) } else { Err(Errno::Invalid) }
+    }
+
+    /// Checks a request that changes the export.
+    fn check_change(&self, request: Request, allowed: u16) -> Result<(), Errno> {
+        if self.read_only {
+            return Err(Errno::NotPermitted);
+        }
+        self.check_flags(request, allowed)?;
+        self.check(request, allowed).map_err(|_| Errno::NoSpace)
+    }
+}
+
+fn errno_of(error: ExportError) -> Errno {
+    match error {
+        ExportError::NoSpace(_) => Errno::NoSpace,
+        ExportError::OutOfRange(_) => Errno::Invalid,
+        ExportError::ReadOnly => Errno::NotPermitted,
+        ExportError::Failed(_) => Errno::Io,
+    }
+}

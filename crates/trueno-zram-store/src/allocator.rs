@@ -1,0 +1,382 @@
+//! Gives out slots by size class, and takes them back.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::budget::Budget;
+use crate::entry::Stored;
+use crate::error::{Error, Result};
+use crate::free_slabs::FreeSlabs;
+use crate::geometry::{CLASS_COUNT, Class, GRANULE_BYTES, SLAB_BYTES, SlotAt, UNIT_BYTES};
+use crate::mapping::{Mapping, WORD_BYTES};
+use crate::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
+
+/// Granules of a whole slab.
+const SLAB_GRANULES: u16 = 64;
+
+const _: () = assert!(SLAB_GRANULES as usize * GRANULE_BYTES == SLAB_BYTES);
+
+/// The most pages that the slots can name.
+pub(crate) const MAX_PAGES: u64 = 1 << 32;
+
+/// Slots in slabs in a mapping.
+///
+/// Memory is counted in granules of the system's. A slab takes memory from its start to the end of the last slot that
+/// was ever used. Each class fills one new slab at a time, after the free slots of all others.
+#[derive(Debug)]
+pub(crate) struct Allocator {
+    mapping: Mapping,
+    slabs: Box<[Slab]>,
+    /// The bitmaps of the slabs' slots. They take memory when slabs are used.
+    bitmaps: Mapping,
+    classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
+    /// Free slabs that take memory. They are used first.
+    touched: FreeSlabs,
+    /// Free slabs that take none.
+    untouched: FreeSlabs,
+    budget: Budget,
+    residency: Residency,
+}
+
+/// When slabs take memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Residency {
+    /// When slots are first used, until they are returned.
+    OnDemand,
+    /// Always: all slabs are populated and locked at the start.
+    Locked,
+}
+
+/// The slabs of a class that have free slots.
+#[derive(Debug)]
+pub(crate) struct ClassSlabs {
+    /// The first of the partial slabs.
+    partial: u32,
+    /// The slab that is filled for the first time.
+    growing: Option<u32>,
+}
+
+impl Allocator {
+    /// An allocator with all slabs free.
+    pub(crate) fn new(mapping: Mapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
+        let allocator = Self::without_free_slabs(mapping, limit_bytes, residency)?;
+        (0..allocator.slab_count()).rev().for_each(|number| allocator.add_free_slab(number));
+        Ok(allocator)
+    }
+
+    fn without_free_slabs(mapping: Mapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
+        let count = mapping.len_bytes() / SLAB_BYTES;
+        let bitmaps = Mapping::create("trueno-zram-bitmaps", count * BITMAP_WORDS * WORD_BYTES)?;
+        if residency == Residency::Locked {
+            mapping.populate_and_lock()?;
+            bitmaps.populate_and_lock()?;
+        }
+        Ok(Self {
+            mapping,
+            bitmaps,
+            slabs: (0..count).map(|_| Slab::new()).collect(),
+            classes: Box::new([const { Mutex::new(ClassSlabs { partial: NIL, growing: None }) }; CLASS_COUNT]),
+            touched: FreeSlabs::new(),
+            untouched: FreeSlabs::new(),
+            budget: Budget::new(limit_bytes),
+            residency,
+        })
+    }
+
+    /// An allocator over memory that is in use: `pages` yields every page that holds a slot, with its number. Everything
+    /// else is free.
+    pub(crate) fn rebuild(
+        mapping: Mapping,
+        limit_bytes: u64,
+        residency: Residency,
+        pages: impl Iterator<Item = Result<(u64, Stored)>>,
+    ) -> Result<Self> {
+        let allocator = Self::without_free_slabs(mapping, limit_bytes, residency);
+        let allocator = allocator.map_err(Error::system("memory could not be taken"))?;
+        let mut class_of_slab: Vec<Option<Class>> = vec![None; allocator.slabs.len()];
+        for page in pages {
+            let (page, stored) = page?;
+            let corrupt = |defect| Error::CorruptEntry { page, defect };
+            let class = stored.class();
+            let at = class.slot_at(stored.place).ok_or(corrupt("no slot of that length starts there"))?;
+            let of_slab = class_of_slab.get_mut(at.slab as usize).ok_or(corrupt("there is no such slab"))?;
+            if *of_slab.get_or_insert(class) != class {
+                return Err(corrupt("its slab has slots of another length"));
+            }
+            if !allocator.slab(at.slab).take(at.slot) {
+                return Err(corrupt("another page has its slot"));
+            }
+            allocator.set_owner(at, page);
+        }
+        let returned = Error::system("memory of free slabs could not be returned");
+        allocator.enter_slabs(&class_of_slab).map_err(returned)?;
+        Ok(allocator)
+    }
+
+    /// Enters slabs that another process filled. How much memory a free slab takes is not known, so it gives all back.
+    fn enter_slabs(&self, class_of_slab: &[Option<Class>]) -> io::Result<()> {
+        for (number, class) in (0..self.slab_count()).zip(class_of_slab).rev() {
+            let slab = self.slab(number);
+            let Some(class) = *class else {
+                if self.residency == Residency::OnDemand {
+                    self.mapping.punch(number as usize * SLAB_BYTES, SLAB_BYTES)?;
+                }
+                self.add_free_slab(number);
+                continue;
+            };
+            let touched = if self.residency == Residency::Locked { SLAB_GRANULES } else { class.granules() };
+            slab.set_touched(touched);
+            self.budget.charge_existing(bytes(touched));
+            if slab.used() == class.slots() {
+                slab.set_state(SlabState::Full);
+            } else {
+                self.link_partial(&mut self.class(class), number);
+            }
+        }
+        // The slab of each class that the other process had begun last is the one with the fewest slots at its end.
+        for class in Class::all() {
+            let mut lists = self.class(class);
+            if let Some(number) = self.partial(&lists).min_by_key(|number| self.slab(*number).last_used()) {
+                self.trim_to_growing(&mut lists, class, number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters a free slab at the start.
+    fn add_free_slab(&self, number: u32) {
+        if self.residency == Residency::Locked {
+            self.slab(number).set_touched(SLAB_GRANULES);
+            self.budget.charge_existing(bytes(SLAB_GRANULES));
+        }
+        self.free_slab(number);
+    }
+
+    fn slab_count(&self) -> u32 {
+        u32::try_from(self.slabs.len()).expect("the options limit the number of slabs")
+    }
+
+    pub(crate) fn class(&self, class: Class) -> MutexGuard<'_, ClassSlabs> {
+        // A panic elsewhere leaves the lists whole: nothing in this file panics between changes that belong together.
+        self.classes[class.index()].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    pub(crate) fn slab(&self, number: u32) -> SlabRef<'_> {
+        let start = number as usize * BITMAP_WORDS;
+        SlabRef::new(&self.slabs[number as usize], &self.bitmaps.words()[start..start + BITMAP_WORDS])
+    }
+
+    /// Takes a slot for `page`, or `None` if the limit does not allow it. The caller writes it and publishes its place.
+    pub(crate) fn allocate(&self, class: Class, page: u64) -> Option<u64> {
+        self.allocate_in(&mut self.class(class), class, page).map(|at| class.place(at))
+    }
+
+    fn allocate_in(&self, lists: &mut ClassSlabs, class: Class, page: u64) -> Option<SlotAt> {
+        if lists.partial != NIL {
+            return self.take_slot(lists, lists.partial, class, page);
+        }
+        let number = match lists.growing {
+            Some(number) => number,
+            None => {
+                let number = self.touched.pop(&self.slabs).or_else(|| self.untouched.pop(&self.slabs))?;
+                self.slab(number).set_state(SlabState::Growing);
+                *lists.growing.insert(number)
+            }
+        };
+        let slab = self.slab(number);
+        let slot = slab.first_free(class.slots())?;
+        let needed = class.granules_for(usize::from(slot) + 1);
+        let more = needed.saturating_sub(slab.touched());
+        if more > 0 {
+            if !self.budget.charge(bytes(more)) {
+                if slab.used() == 0 {
+                    lists.growing = None;
+                    self.free_slab(number);
+                }
+                return None;
+            }
+            slab.set_touched(needed);
+        }
+        slab.take(slot);
+        if slab.used() == class.slots() {
+            lists.growing = None;
+            slab.set_state(SlabState::Full);
+        } else if slab.touched() >= class.granules() {
+            lists.growing = None;
+            self.link_partial(lists, number);
+        }
+        let at = SlotAt { slab: number, slot };
+        self.set_owner(at, page);
+        Some(at)
+    }
+
+    /// Takes the first free slot of a slab whose memory is all in use, or of a growing slab below its last slot.
+    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: Class, page: u64) -> Option<SlotAt> {
+        let slab = self.slab(number);
+        let slot = slab.first_free(class.slots())?;
+        slab.take(slot);
+        if slab.used() == class.slots() {
+            self.unlink_partial(lists, number);
+            slab.set_state(SlabState::Full);
+        }
+        let at = SlotAt { slab: number, slot };
+        self.set_owner(at, page);
+        Some(at)
+    }
+
+    /// Takes a slot back. Nothing may name it any more.
+    pub(crate) fn free(&self, stored: Stored) {
+        let class = stored.class();
+        let Some(at) = class.slot_at(stored.place) else { return debug_assert!(false, "{stored:?} is no slot") };
+        self.free_in(&mut self.class(class), class, at);
+    }
+
+    pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: Class, at: SlotAt) {
+        let slab = self.slab(at.slab);
+        let was_used = slab.give_back(at.slot);
+        debug_assert!(was_used, "{at:?} of {class:?} was freed twice");
+        let empty = slab.used() == 0;
+        match slab.state() {
+            SlabState::Full if !empty => self.link_partial(lists, at.slab),
+            SlabState::Partial if empty => {
+                self.unlink_partial(lists, at.slab);
+                self.free_slab(at.slab);
+            }
+            SlabState::Growing if empty => {
+                lists.growing = None;
+                self.free_slab(at.slab);
+            }
+            SlabState::Full => self.free_slab(at.slab),
+            SlabState::Partial | SlabState::Growing | SlabState::Free => {}
+        }
+    }
+
+    /// Puts an empty slab, which is in no list, where any class can take it.
+    fn free_slab(&self, number: u32) {
+        let slab = self.slab(number);
+        slab.set_state(SlabState::Free);
+        let stack = if slab.touched() == 0 { &self.untouched } else { &self.touched };
+        stack.push(&self.slabs, number);
+    }
+
+    pub(crate) fn link_partial(&self, lists: &mut ClassSlabs, number: u32) {
+        let slab = self.slab(number);
+        slab.set_state(SlabState::Partial);
+        slab.next.store(lists.partial, Relaxed);
+        slab.prev.store(NIL, Relaxed);
+        if let Some(next) = self.slabs.get(lists.partial as usize) {
+            next.prev.store(number, Relaxed);
+        }
+        lists.partial = number;
+    }
+
+    pub(crate) fn unlink_partial(&self, lists: &mut ClassSlabs, number: u32) {
+        let slab = self.slab(number);
+        let (next, prev) = (slab.next.load(Relaxed), slab.prev.load(Relaxed));
+        match self.slabs.get(prev as usize) {
+            Some(before) => before.next.store(next, Relaxed),
+            None => lists.partial = next,
+        }
+        if let Some(after) = self.slabs.get(next as usize) {
+            after.prev.store(prev, Relaxed);
+        }
+    }
+
+    /// The partial slabs of a class.
+    pub(crate) fn partial<'a>(&'a self, lists: &ClassSlabs) -> impl Iterator<Item = u32> + use<'a> {
+        let some = |slab: u32| (slab != NIL).then_some(slab);
+        std::iter::successors(some(lists.partial), move |slab| some(self.slabs[*slab as usize].next.load(Relaxed)))
+    }
+
+    /// Makes a partial slab the growing one, with memory for its slots in use and no more. Other memory goes back to the
+    /// system.
+    pub(crate) fn trim_to_growing(&self, lists: &mut ClassSlabs, class: Class, number: u32) -> io::Result<()> {
+        debug_assert!(lists.growing.is_none_or(|growing| growing == number));
+        let slab = self.slab(number);
+        let needed = class.granules_for(slab.last_used().map_or(0, |slot| usize::from(slot) + 1));
+        let surplus = slab.touched().saturating_sub(needed);
+        if surplus == 0 || self.residency == Residency::Locked {
+            return Ok(());
+        }
+        let start = number as usize * SLAB_BYTES + usize::from(needed) * GRANULE_BYTES;
+        self.mapping.punch(start, usize::from(surplus) * GRANULE_BYTES)?;
+        slab.set_touched(needed);
+        self.budget.release(bytes(surplus));
+        if lists.growing.is_none() && needed < class.granules() {
+            self.unlink_partial(lists, number);
+            slab.set_state(SlabState::Growing);
+            lists.growing = Some(number);
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of free slabs back to the system. Returns the number of bytes.
+    pub(crate) fn return_free_slabs(&self) -> io::Result<u64> {
+        let mut returned = 0;
+        if self.residency == Residency::Locked {
+            return Ok(0);
+        }
+        // No more than there are now: other threads may free slabs for ever.
+        for _ in 0..self.touched.len() {
+            let Some(number) = self.touched.pop(&self.slabs) else { break };
+            let slab = self.slab(number);
+            if let Err(error) = self.mapping.punch(number as usize * SLAB_BYTES, SLAB_BYTES) {
+                self.touched.push(&self.slabs, number);
+                return Err(error);
+            }
+            let freed = bytes(slab.touched());
+            slab.set_touched(0);
+            self.budget.release(freed);
+            self.untouched.push(&self.slabs, number);
+            returned += freed;
+        }
+        Ok(returned)
+    }
+
+    /// The words from `place` on, at most `len_bytes` of them and none for a place outside.
+    pub(crate) fn slot_words(&self, place: u64, len_bytes: usize) -> &[AtomicU64] {
+        let words = self.mapping.words();
+        let start = usize::try_from(place).map_or(words.len(), |place| place * (UNIT_BYTES / WORD_BYTES));
+        let end = start.saturating_add(len_bytes.div_ceil(WORD_BYTES));
+        words.get(start..end).unwrap_or_default()
+    }
+
+    /// The page that a slot was taken for. The caller holds the lock of the slab's class.
+    pub(crate) fn owner(&self, at: SlotAt) -> u64 {
+        let (word, shift) = self.owner_word(at);
+        word.load(Relaxed) >> shift & 0xffff_ffff
+    }
+
+    /// Two slots share a word; the lock of the class keeps their changes apart.
+    fn set_owner(&self, at: SlotAt, page: u64) {
+        let (word, shift) = self.owner_word(at);
+        let other = word.load(Relaxed) & !(0xffff_ffff << shift);
+        word.store(other | (page & 0xffff_ffff) << shift, Relaxed);
+    }
+
+    fn owner_word(&self, at: SlotAt) -> (&AtomicU64, u32) {
+        let slab_start = at.slab as usize * (SLAB_BYTES / WORD_BYTES);
+        let word = &self.mapping.words()[slab_start + usize::from(at.slot / 2)];
+        (word, if at.slot.is_multiple_of(2) { 0 } else { 32 })
+    }
+}
+
+fn bytes(granules: u16) -> u64 {
+    u64::from(granules) * GRANULE_BYTES as u64
+}
+
+impl ClassSlabs {
+    /// The slab that is filled for the first time.
+    pub(crate) fn growing(&self) -> Option<u32> {
+        self.growing
+    }
+}

@@ -1,0 +1,68 @@
+//! The memory limit: what is held, what may be held, and the most that was held.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counts memory against a limit.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    held: AtomicU64,
+    peak: AtomicU64,
+    limit: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(limit_bytes: u64) -> Self {
+        Self { held: AtomicU64::new(0), peak: AtomicU64::new(0), limit: limit_bytes }
+    }
+
+    /// Takes `bytes` if the limit allows it.
+    pub(crate) fn charge(&self, bytes: u64) -> bool {
+        let limit = self.limit();
+        let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= limit);
+        match self.held.fetch_update(Relaxed, Relaxed, within) {
+            Ok(before) => {
+                self.peak.fetch_max(before + bytes, Relaxed);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Takes `bytes` that are in use already, whatever the limit.
+    pub(crate) fn charge_existing(&self, bytes: u64) {
+        let held = self.held.fetch_add(bytes, Relaxed) + bytes;
+        self.peak.fetch_max(held, Relaxed);
+    }
+
+    pub(crate) fn release(&self, bytes: u64) {
+        self.held.fetch_sub(bytes, Relaxed);
+    }
+
+    pub(crate) fn held(&self) -> u64 {
+        self.held.load(Relaxed)
+    }
+
+    pub(crate) fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refuses_what_would_exceed_the_limit_and_then_takes_less() {
+        let budget = Budget::new(10);
+        assert!(budget.charge(8) && !budget.charge(3) && budget.charge(2));
+        assert!(!budget.charge(1) && !budget.charge(u64::MAX));
+        budget.release(5);
+        assert_eq!((budget.held(), budget.peak(), budget.limit()), (5, 10, 10));
+        budget.charge_existing(20);
+        assert_eq!((budget.held(), budget.peak()), (25, 25));
+    }
+}

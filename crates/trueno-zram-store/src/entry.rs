@@ -1,0 +1,269 @@
+//! A table entry: one word that says how a page is held and where.
+
+use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
+
+use crate::geometry::Class;
+
+/// What the table says about a page, in 64 bits:
+///
+/// | bits | meaning |
+/// | --- | --- |
+/// | 0 | locked |
+/// | 1 to 3 | form |
+/// | 4 | recompression was tried |
+/// | 5 | recompression is at work on the page as it is |
+/// | 6 to 13 | idle age in ticks |
+/// | 14 to 25 | stored length - 1 |
+/// | 26 to 61 | place in units of 64 bytes; the word of an inline fill |
+/// | 62, 63 | 0 |
+///
+/// The word 0 is a page that was never written, or discarded. A change of an entry is one store. So an entry is always
+/// either the old one or the new one, also after the process was killed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry(u64);
+
+/// How a page is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Never written, or discarded: reads as zeros.
+    Empty,
+    /// A page that repeats these four bytes. Other same-filled pages hold their word in a slot.
+    Fill([u8; 4]),
+    /// Held in a slot.
+    Stored(Stored),
+}
+
+/// A page in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    pub(crate) kind: PageKind,
+    pub(crate) len_bytes: u16,
+    /// The first unit of the slot.
+    pub(crate) place: u64,
+}
+
+/// What is wrong with an entry, for [`Error::CorruptEntry`](crate::Error::CorruptEntry).
+pub(crate) type Defect = &'static str;
+
+const LOCKED: u64 = 1;
+const FORM_SHIFT: u32 = 1;
+const FORM_MASK: u64 = 0b111;
+const TRIED: u64 = 1 << 4;
+const PENDING: u64 = 1 << 5;
+const AGE_SHIFT: u32 = 6;
+const AGE_MASK: u64 = 0xff;
+const LEN_SHIFT: u32 = 14;
+const LEN_MASK: u64 = 0xfff;
+const PLACE_SHIFT: u32 = 26;
+const PLACE_BITS: u32 = 36;
+const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;
+const UNUSED: u64 = 0b11 << 62;
+
+const FORM_EMPTY: u64 = 0;
+const FORM_FILL: u64 = 1;
+const FORM_SAME_FILLED: u64 = 2;
+const FORM_LZ4: u64 = 3;
+const FORM_ZSTD: u64 = 4;
+const FORM_RAW: u64 = 5;
+
+/// Units that an entry can address.
+pub(crate) const MAX_UNITS: u64 = 1 << PLACE_BITS;
+
+impl Entry {
+    pub(crate) const EMPTY: Self = Self(0);
+
+    /// An entry for a page that was just written.
+    pub(crate) fn new(form: Form) -> Self {
+        match form {
+            Form::Empty => Self::EMPTY,
+            Form::Fill(word) => Self(FORM_FILL << FORM_SHIFT | u64::from(u32::from_le_bytes(word)) << PLACE_SHIFT),
+            Form::Stored(Stored { kind, len_bytes, place }) => {
+                debug_assert!(kind.held_len_bytes().contains(&usize::from(len_bytes)) && place < MAX_UNITS);
+                let form = match kind {
+                    PageKind::SameFilled => FORM_SAME_FILLED,
+                    PageKind::Lz4 => FORM_LZ4,
+                    PageKind::Zstd => FORM_ZSTD,
+                    PageKind::Raw => FORM_RAW,
+                };
+                let len = u64::from(len_bytes - 1);
+                Self(form << FORM_SHIFT | len << LEN_SHIFT | (place & PLACE_MASK) << PLACE_SHIFT)
+            }
+        }
+    }
+
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// How the page is held, or what makes the entry invalid. Entries that this process wrote are valid.
+    pub(crate) fn form(self) -> Result<Form, Defect> {
+        let field = self.0 >> PLACE_SHIFT & PLACE_MASK;
+        if self.0 & UNUSED != 0 {
+            return Err("unused bits are set");
+        }
+        let kind = match self.0 >> FORM_SHIFT & FORM_MASK {
+            FORM_EMPTY => return Ok(Form::Empty),
+            FORM_FILL => {
+                let word = u32::try_from(field).map_err(|_| "the fill has more than 32 bits")?;
+                return Ok(Form::Fill(word.to_le_bytes()));
+            }
+            FORM_SAME_FILLED => PageKind::SameFilled,
+            FORM_LZ4 => PageKind::Lz4,
+            FORM_ZSTD => PageKind::Zstd,
+            FORM_RAW => PageKind::Raw,
+            _ => return Err("the form is unknown"),
+        };
+        let len_bytes = usize::try_from(self.0 >> LEN_SHIFT & LEN_MASK).map_or(0, |len| len + 1);
+        if !kind.held_len_bytes().contains(&len_bytes) {
+            return Err("the length does not fit the form");
+        }
+        Ok(Form::Stored(Stored {
+            kind,
+            len_bytes: u16::try_from(len_bytes).map_err(|_| "the length does not fit the form")?,
+            place: field,
+        }))
+    }
+
+    pub(crate) fn is_locked(self) -> bool {
+        self.0 & LOCKED != 0
+    }
+
+    pub(crate) fn locked(self) -> Self {
+        Self(self.0 | LOCKED)
+    }
+
+    pub(crate) fn unlocked(self) -> Self {
+        Self(self.0 & !LOCKED)
+    }
+
+    /// Ticks since the page was last read or written, at most 255.
+    pub(crate) fn age(self) -> u8 {
+        u8::try_from(self.0 >> AGE_SHIFT & AGE_MASK).expect("the field has 8 bits")
+    }
+
+    pub(crate) fn with_age(self, age: u8) -> Self {
+        Self(self.0 & !(AGE_MASK << AGE_SHIFT) | u64::from(age) << AGE_SHIFT)
+    }
+
+    /// Whether recompression was tried. Writing the page clears the mark.
+    pub(crate) fn is_tried(self) -> bool {
+        self.0 & TRIED != 0
+    }
+
+    pub(crate) fn tried(self) -> Self {
+        Self(self.0 & !PENDING | TRIED)
+    }
+
+    /// Whether recompression is at work. A new entry never has this mark, so it tells whether the page was rewritten.
+    pub(crate) fn is_pending(self) -> bool {
+        self.0 & PENDING != 0
+    }
+
+    pub(crate) fn pending(self) -> Self {
+        Self(self.0 | PENDING)
+    }
+
+    pub(crate) fn not_pending(self) -> Self {
+        Self(self.0 & !PENDING)
+    }
+
+    /// The same page in another slot of its class.
+    pub(crate) fn moved_to(self, place: u64) -> Self {
+        Self(self.0 & !(PLACE_MASK << PLACE_SHIFT) | (place & PLACE_MASK) << PLACE_SHIFT)
+    }
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({:?}, age {}, {:#x})", self.form(), self.age(), self.0)
+    }
+}
+
+impl Stored {
+    pub(crate) fn class(self) -> Class {
+        Class::of_len(usize::from(self.len_bytes))
+    }
+}
+
+impl Form {
+    /// The slot that holds the page, if it has one.
+    pub(crate) fn stored(self) -> Option<Stored> {
+        match self {
+            Self::Stored(stored) => Some(stored),
+            Self::Empty | Self::Fill(_) => None,
+        }
+    }
+
+    /// The inline form of a same-filled page, if its word repeats four bytes.
+    pub(crate) fn inline(word: [u8; FILL_WORD_BYTES]) -> Option<Self> {
+        let (first, second) = word.split_at(4);
+        (first == second).then(|| Self::Fill([word[0], word[1], word[2], word[3]]))
+    }
+}
+
+/// The word that a fill of four bytes repeats.
+pub(crate) fn fill_word(fill: [u8; 4]) -> [u8; FILL_WORD_BYTES] {
+    std::array::from_fn(|at| fill[at % 4])
+}
+
+const _: () = assert!(PAGE_SIZE as u64 - 1 <= LEN_MASK);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn forms() -> impl Strategy<Value = Form> {
+        let stored = |kind: PageKind| {
+            (kind.held_len_bytes(), 0..MAX_UNITS)
+                .prop_map(move |(len, place)| Form::Stored(Stored { kind, len_bytes: len.try_into().unwrap(), place }))
+        };
+        prop_oneof![
+            Just(Form::Empty),
+            any::<[u8; 4]>().prop_map(Form::Fill),
+            stored(PageKind::SameFilled),
+            stored(PageKind::Lz4),
+            stored(PageKind::Zstd),
+            stored(PageKind::Raw),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn forms_and_marks_do_not_disturb_each_other(form in forms(), age: u8, place in 0..MAX_UNITS) {
+            let entry = Entry::new(form);
+            prop_assert_eq!(entry.form(), Ok(form));
+            let marked = entry.with_age(age).pending().locked();
+            prop_assert_eq!(marked.form(), Ok(form));
+            prop_assert_eq!(marked.age(), age);
+            prop_assert!(marked.is_locked() && marked.is_pending() && !marked.is_tried());
+            prop_assert_eq!(marked.unlocked().not_pending().with_age(0), entry);
+            prop_assert!(marked.tried().is_tried() && !marked.tried().is_pending());
+            if let Form::Stored(stored) = form {
+                prop_assert_eq!(marked.moved_to(place).form(), Ok(Form::Stored(Stored { place, ..stored })));
+                prop_assert_eq!(marked.moved_to(place).age(), age);
+            }
+        }
+
+        #[test]
+        fn any_word_is_a_form_or_a_defect(bits: u64) {
+            if let Ok(form) = Entry::from_bits(bits).form() {
+                let again = Entry::new(form);
+                prop_assert_eq!(again.form(), Ok(form));
+            }
+        }
+    }
+
+    #[test]
+    fn only_words_that_repeat_four_bytes_are_inline() {
+        assert_eq!(Form::inline([0; 8]), Some(Form::Fill([0; 4])));
+        assert_eq!(Form::inline(*b"abcdabcd"), Some(Form::Fill(*b"abcd")));
+        assert_eq!(Form::inline(*b"abcdabce"), None);
+        assert_eq!(fill_word(*b"abcd"), *b"abcdabcd");
+    }
+}

@@ -1,0 +1,82 @@
+//! What can go wrong in a store.
+
+use std::io;
+
+/// The result of a store's operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, where and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The options describe no possible store.
+    #[error("{0}")]
+    Options(String),
+    /// A request reaches beyond the store's end.
+    #[error("{len_bytes} bytes at {offset} reach beyond the end of a store of {size_bytes} bytes")]
+    OutOfRange {
+        /// The first byte of the request.
+        offset: u64,
+        /// Length of the request.
+        len_bytes: u64,
+        /// Length of the store.
+        size_bytes: u64,
+    },
+    /// A write would need more memory than the limit allows. Nothing was changed.
+    #[error("page {page} does not fit: {held_bytes} of {limit_bytes} bytes are in use")]
+    NoSpace {
+        /// The page that did not fit. Earlier pages of the same request were written.
+        page: u64,
+        /// Memory in use.
+        held_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The memory that holds a page does not decode: something else wrote to it.
+    #[error("page {page} is corrupt")]
+    CorruptPage {
+        /// The page's number.
+        page: u64,
+        /// Why it does not decode.
+        source: trueno_zram_core::Error,
+    },
+    /// A table entry is invalid: something else wrote to it.
+    #[error("the table entry of page {page} is corrupt: {defect}")]
+    CorruptEntry {
+        /// The page's number.
+        page: u64,
+        /// What is wrong with the entry.
+        defect: &'static str,
+    },
+    /// A file descriptor does not hold a store that this version can attach to.
+    #[error("cannot attach to the store: {0}")]
+    Attach(String),
+    /// A page could not be compressed.
+    #[error("page {page} could not be compressed")]
+    Compress {
+        /// The page's number.
+        page: u64,
+        /// Why.
+        source: trueno_zram_core::Error,
+    },
+    /// A compressor could not be created, or failed.
+    #[error(transparent)]
+    Codec(#[from] trueno_zram_core::Error),
+    /// An archive could not be read or written.
+    #[error(transparent)]
+    Archive(#[from] trueno_zram_archive::Error),
+    /// The system refused memory or a thread.
+    #[error("{what}")]
+    System {
+        /// What was attempted.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}

@@ -1,0 +1,63 @@
+//! Holds 4 KiB pages by number in RAM, compressed.
+//!
+//! What zram is in the kernel, as a library: the memory behind a block device, without the device. A [`Store`] is created
+//! with a size, and optionally a limit. Each thread reads, writes and discards through a [`StoreHandle`] of its own.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+//!
+//! let store = Arc::new(Store::create(&StoreOptions::new(1 << 30))?);
+//! let mut handle = StoreHandle::new(&store)?;
+//! let text: Vec<u8> = (0..100_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect();
+//! handle.write_at(0, &text)?;
+//!
+//! let mut back = vec![0; text.len()];
+//! handle.read_at(0, &mut back)?;
+//! assert_eq!(back, text);
+//! assert!(store.stats().mm.mem_used_total < 200_000, "400,000 bytes take less than half of that");
+//! # Ok::<(), trueno_zram_store::Error>(())
+//! ```
+//!
+//! # Memory
+//!
+//! Same-filled pages lie in the table of 8 bytes per page. Others take a slot: a multiple of 64 bytes in a slab of slots of
+//! the same length. [`Store::compact`] moves pages together and returns memory to the system. A write that would exceed
+//! the limit gets [`Error::NoSpace`] and changes nothing.
+//!
+//! # Surviving the process
+//!
+//! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the
+//! first was killed at any moment. The table alone says what the store holds: a page is written to a slot that
+//! nothing names, and then one store to its entry names it. Everything else is made again from the table.
+#![deny(unsafe_code)]
+
+mod allocator;
+mod budget;
+mod compact;
+mod entry;
+mod error;
+mod free_slabs;
+mod geometry;
+mod handle;
+mod load;
+mod lock;
+mod maintenance;
+mod mapping;
+mod recompress;
+mod retained;
+mod save;
+mod slab;
+mod snapshot;
+mod stats;
+mod store;
+mod table;
+
+pub use compact::Compaction;
+pub use error::{Error, Result};
+pub use handle::{StoreHandle, ZeroPages};
+pub use maintenance::{Maintenance, MaintenanceOptions};
+pub use recompress::{RecompressOptions, Recompression};
+pub use snapshot::{Snapshot, SnapshotPart};
+pub use stats::{IoStat, MmStat, StoreStats};
+pub use store::{PageState, Store, StoreOptions};

@@ -1,0 +1,67 @@
+//! Loads a store from a page archive.
+
+use std::io::Read;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
+use trueno_zram_core::{BatchCodec, PAGE_SIZE};
+
+use crate::error::{Error, Result};
+use crate::handle::{StoreHandle, ZeroPages};
+use crate::store::Store;
+
+/// Bytes that a thread writes at a time.
+const PART_BYTES: usize = 64 * PAGE_SIZE;
+
+impl Store {
+    /// Writes the content of a page archive, or of any other .lz4 file, to the store from its start on. Returns its length.
+    ///
+    /// What lies behind the content stays as it is. Pages are restored and compressed on the pool of `codec`.
+    /// [`save`](Self::save) has an example.
+    ///
+    /// # Errors
+    /// [`Error::Archive`] if the file is damaged; [`Error::OutOfRange`] if the content is longer than the store;
+    /// [`Error::NoSpace`]. What was read before is in the store.
+    pub fn load<R: Read + Send>(self: &Arc<Self>, input: R, codec: &mut dyn BatchCodec) -> Result<u64> {
+        let pool = Arc::clone(codec.pool());
+        let mut handles = Vec::new();
+        for _ in 0..pool.current_num_threads() {
+            handles.push(StoreHandle::new(self)?);
+        }
+        let mut reader = FrameReader::with_codec(input, codec);
+        let mut batch = ContentBatch::new();
+        let mut at = 0;
+        while reader.read_batch(&mut batch)? {
+            for span in batch.spans() {
+                let len_bytes = match span {
+                    ContentSpan::Zeros(len_bytes) => {
+                        first(&mut handles)?.write_zeroes(at, len_bytes, ZeroPages::Discard)?;
+                        len_bytes
+                    }
+                    ContentSpan::Data(bytes) => {
+                        pool.install(|| write_parts(&mut handles, at, bytes))?;
+                        bytes.len() as u64
+                    }
+                };
+                at += len_bytes;
+            }
+        }
+        Ok(at)
+    }
+}
+
+fn first(handles: &mut [StoreHandle]) -> Result<&mut StoreHandle> {
+    handles.first_mut().ok_or_else(|| Error::Options("the pool has no threads".to_owned()))
+}
+
+/// Writes bytes with all handles. Parts begin at page boundaries of the bytes, which are those of the store except after
+/// frames that other tools wrote.
+fn write_parts(handles: &mut [StoreHandle], at: u64, bytes: &[u8]) -> Result<()> {
+    let share = bytes.len().div_ceil(handles.len().max(1)).next_multiple_of(PART_BYTES);
+    handles
+        .par_iter_mut()
+        .zip(bytes.par_chunks(share))
+        .enumerate()
+        .try_for_each(|(number, (handle, part))| handle.write_at(at + (number * share) as u64, part))
+}

@@ -1,0 +1,227 @@
+//! The lock in a table entry: bit 0 of the word itself.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::entry::Entry;
+
+/// A word that holds an [`Entry`]. A trait so that loom can check the lock with its own atomics.
+pub(crate) trait LockWord {
+    /// Loads the word with acquire ordering.
+    fn load(&self) -> u64;
+    /// Replaces `from` by `to` with acquire ordering. May fail without reason.
+    fn replace(&self, from: u64, to: u64) -> bool;
+    /// Stores the word with release ordering.
+    fn publish(&self, bits: u64);
+    /// Waits before the next attempt to take the lock.
+    fn wait(attempt: u32);
+}
+
+impl LockWord for AtomicU64 {
+    fn load(&self) -> u64 {
+        Self::load(self, Ordering::Acquire)
+    }
+
+    fn replace(&self, from: u64, to: u64) -> bool {
+        self.compare_exchange_weak(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn publish(&self, bits: u64) {
+        self.store(bits, Ordering::Release);
+    }
+
+    /// The lock is mostly held for the copy of less than a page. A holder that lost its core gets time to run.
+    fn wait(attempt: u32) {
+        match attempt {
+            0..64 => std::hint::spin_loop(),
+            64..128 => std::thread::yield_now(),
+            _ => std::thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
+
+/// The right to use a page's slot and to change its entry. Dropping it leaves the entry as it was.
+pub(crate) struct EntryGuard<'a, W: LockWord = AtomicU64> {
+    word: &'a W,
+    entry: Entry,
+}
+
+impl<'a, W: LockWord> EntryGuard<'a, W> {
+    /// Waits for the lock.
+    pub(crate) fn lock(word: &'a W) -> Self {
+        let mut attempt = 0;
+        loop {
+            if let Some(guard) = Self::try_lock(word) {
+                return guard;
+            }
+            W::wait(attempt);
+            attempt = attempt.saturating_add(1);
+        }
+    }
+
+    /// Takes the lock if it is free. May fail without reason.
+    pub(crate) fn try_lock(word: &'a W) -> Option<Self> {
+        let entry = Entry::from_bits(word.load());
+        let free = !entry.is_locked() && word.replace(entry.bits(), entry.locked().bits());
+        // Not `then_some`: a guard that is made and dropped would unlock the entry of another thread.
+        free.then(|| Self { word, entry })
+    }
+
+    /// The entry, without the lock bit.
+    pub(crate) fn entry(&self) -> Entry {
+        self.entry
+    }
+
+    /// Replaces the entry and unlocks it. Everything written to its slot before is visible with it.
+    pub(crate) fn publish(mut self, entry: Entry) {
+        self.entry = entry.unlocked();
+    }
+}
+
+impl<W: LockWord> Drop for EntryGuard<'_, W> {
+    fn drop(&mut self) {
+        self.word.publish(self.entry.bits());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64 as LoomU64;
+    use loom::thread;
+
+    use super::*;
+    use crate::entry::{Form, Stored};
+    use trueno_zram_core::PageKind;
+
+    impl LockWord for LoomU64 {
+        fn load(&self) -> u64 {
+            Self::load(self, Ordering::Acquire)
+        }
+
+        fn replace(&self, from: u64, to: u64) -> bool {
+            self.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        }
+
+        fn publish(&self, bits: u64) {
+            self.store(bits, Ordering::Release);
+        }
+
+        fn wait(_: u32) {
+            thread::yield_now();
+        }
+    }
+
+    fn stored(place: u64) -> Entry {
+        Entry::new(Form::Stored(Stored { kind: PageKind::Lz4, len_bytes: 64, place }))
+    }
+
+    fn place_of(entry: Entry) -> usize {
+        usize::try_from(entry.form().unwrap().stored().unwrap().place).unwrap()
+    }
+
+    /// Three slots and the entry that names one of them. loom reports any access to a slot that races with another.
+    struct Model {
+        word: LoomU64,
+        slots: [UnsafeCell<u64>; 3],
+    }
+
+    impl Model {
+        fn new() -> Arc<Self> {
+            let slots = [UnsafeCell::new(100), UnsafeCell::new(0), UnsafeCell::new(0)];
+            Arc::new(Self { word: LoomU64::new(stored(0).bits()), slots })
+        }
+
+        #[allow(unsafe_code, reason = "loom checks these accesses")]
+        fn read(&self) -> u64 {
+            let guard = EntryGuard::lock(&self.word);
+            let place = place_of(guard.entry());
+            // SAFETY: the lock of the entry that names the slot is held; loom checks that this is enough.
+            self.slots[place].with(|slot| unsafe { *slot })
+        }
+
+        /// Fills a slot that nothing names yet, publishes it, and scribbles over the old one, as its next user will.
+        #[allow(unsafe_code, reason = "loom checks these accesses")]
+        fn write(&self, place: u64, value: u64) {
+            // SAFETY: the slot is this writer's until it is published; loom checks it.
+            self.slots[usize::try_from(place).unwrap()].with_mut(|slot| unsafe { *slot = value });
+            let guard = EntryGuard::lock(&self.word);
+            let old = place_of(guard.entry());
+            guard.publish(stored(place));
+            // SAFETY: nothing names the slot any more and nobody holds the lock that did; loom checks it.
+            self.slots[old].with_mut(|slot| unsafe { *slot = 0xdead });
+        }
+    }
+
+    fn explore(model: impl Fn() + Send + Sync + 'static) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(model);
+    }
+
+    #[test]
+    fn a_reader_never_sees_a_slot_that_was_freed() {
+        explore(|| {
+            let model = Model::new();
+            let writer = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.write(1, 200)
+            });
+            assert!([100, 200].contains(&model.read()));
+            writer.join().unwrap();
+            assert_eq!(model.read(), 200);
+        });
+    }
+
+    #[test]
+    fn of_two_writers_the_last_to_publish_stands_whole() {
+        explore(|| {
+            let model = Model::new();
+            let writer = thread::spawn({
+                let model = Arc::clone(&model);
+                move || model.write(1, 200)
+            });
+            model.write(2, 300);
+            writer.join().unwrap();
+            assert!([200, 300].contains(&model.read()));
+        });
+    }
+
+    #[test]
+    fn a_mover_skips_a_page_that_is_in_use_and_loses_no_write() {
+        explore(|| {
+            let model = Model::new();
+            let mover = thread::spawn({
+                let model = Arc::clone(&model);
+                #[allow(unsafe_code, reason = "loom checks these accesses")]
+                move || {
+                    let Some(guard) = EntryGuard::try_lock(&model.word) else { return };
+                    let old = place_of(guard.entry());
+                    if old != 0 {
+                        return;
+                    }
+                    // SAFETY: the lock of the page is held, and slot 2 is the mover's; loom checks it.
+                    let value = model.slots[old].with(|slot| unsafe { *slot });
+                    // SAFETY: as above.
+                    model.slots[2].with_mut(|slot| unsafe { *slot = value });
+                    guard.publish(stored(2));
+                }
+            });
+            model.write(1, 200);
+            mover.join().unwrap();
+            assert_eq!(model.read(), 200);
+        });
+    }
+
+    #[test]
+    fn dropping_a_guard_leaves_the_entry_as_it_was() {
+        let word = AtomicU64::new(stored(7).bits());
+        drop(EntryGuard::lock(&word));
+        assert_eq!(LockWord::load(&word), stored(7).bits());
+        let held = EntryGuard::lock(&word);
+        assert!(EntryGuard::try_lock(&word).is_none());
+        held.publish(stored(8));
+        assert_eq!(LockWord::load(&word), stored(8).bits());
+    }
+}

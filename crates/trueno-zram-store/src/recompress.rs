@@ -1,0 +1,221 @@
+//! Recompression: holds idle pages with an algorithm that is slower and stronger.
+
+use std::time::{Duration, Instant};
+
+use trueno_zram_core::{BatchCodec, CompressedBatch, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
+
+use crate::entry::{Entry, Form, Stored};
+use crate::error::{Error, Result};
+use crate::geometry::Class;
+use crate::handle::{decode, place};
+use crate::stats::Counters;
+use crate::store::Store;
+
+/// Which pages to recompress, and how fast.
+///
+/// ```
+/// use trueno_zram_store::RecompressOptions;
+/// let gentle = RecompressOptions { cpu_percent: 10, ..RecompressOptions::default() };
+/// assert!(gentle.min_age > 0);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecompressOptions {
+    /// Pages that were not used for this many ticks or more.
+    pub min_age: u8,
+    /// Pages per batch.
+    pub batch_pages: usize,
+    /// The part of the time to work, 1 to 100. The rest of the time is slept, after each batch.
+    pub cpu_percent: u8,
+}
+
+impl Default for RecompressOptions {
+    fn default() -> Self {
+        Self { min_age: 2, batch_pages: 1024, cpu_percent: 100 }
+    }
+}
+
+/// What recompression did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Recompression {
+    /// Pages that were compressed again.
+    pub pages_tried: u64,
+    /// Those of them that take less memory now.
+    pub pages_replaced: u64,
+    /// What they take less, in compressed bytes.
+    pub bytes_saved: u64,
+}
+
+/// What a pass keeps from batch to batch.
+struct Pass<'a> {
+    store: &'a Store,
+    counters: &'a Counters,
+    decoder: PageCodec,
+    numbers: Vec<u64>,
+    pages: Vec<Page>,
+    held: Box<Page>,
+    batch: CompressedBatch,
+    done: Recompression,
+}
+
+impl Store {
+    /// Recompresses idle pages with `codec`, in one pass over all pages, while requests go on.
+    ///
+    /// A page is replaced if it then takes a shorter slot, and only if it was not written meanwhile. A page that was
+    /// tried is not tried again until it is written.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{RecompressOptions, Store, StoreHandle, StoreOptions};
+    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+    /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let text: Vec<u8> = (0..1024u32).flat_map(|n| (n * n / 3).to_le_bytes()).collect();
+    /// StoreHandle::new(&store)?.write_at(0, &text)?;
+    ///
+    /// (0..2).for_each(|_| store.tick());
+    /// let mut codec = CpuBatchCompressor::new(Algorithm::Zstd { level: 3 })?;
+    /// assert_eq!(store.recompress(&mut codec, &RecompressOptions::default())?.pages_tried, 1);
+    /// assert_eq!(store.recompress(&mut codec, &RecompressOptions::default())?.pages_tried, 0);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Codec`] if the codec fails. A page that does not fit ends the pass without an error.
+    pub fn recompress(&self, codec: &mut dyn BatchCodec, options: &RecompressOptions) -> Result<Recompression> {
+        self.recompress_until(codec, options, &mut |time| {
+            std::thread::sleep(time);
+            false
+        })
+    }
+
+    /// Like [`recompress`](Self::recompress). `pause` waits after each batch, and tells whether to stop.
+    pub(crate) fn recompress_until(
+        &self,
+        codec: &mut dyn BatchCodec,
+        options: &RecompressOptions,
+        pause: &mut dyn FnMut(Duration) -> bool,
+    ) -> Result<Recompression> {
+        let _alone = self.lock_maintenance();
+        let counters = self.register_counters();
+        let batch_pages = options.batch_pages.clamp(1, 1 << 16);
+        let mut pass = Pass {
+            store: self,
+            counters: &counters,
+            decoder: PageCodec::new(codec.algorithm())?,
+            numbers: Vec::with_capacity(batch_pages),
+            pages: Vec::with_capacity(batch_pages),
+            held: Box::new([0; PAGE_SIZE]),
+            batch: CompressedBatch::new(),
+            done: Recompression::default(),
+        };
+        let mut started = Instant::now();
+        for number in 0..self.page_count() {
+            if is_candidate(self.table.load(number), options.min_age) {
+                pass.collect(number, options.min_age);
+            }
+            if pass.numbers.len() == batch_pages {
+                if !pass.run(codec)? || pause(rest(started.elapsed(), options.cpu_percent)) {
+                    return Ok(pass.done);
+                }
+                started = Instant::now();
+            }
+        }
+        pass.run(codec)?;
+        Ok(pass.done)
+    }
+}
+
+/// How long to sleep after `worked`.
+fn rest(worked: Duration, cpu_percent: u8) -> Duration {
+    let percent = u32::from(cpu_percent.clamp(1, 100));
+    worked * (100 - percent) / percent
+}
+
+fn is_candidate(entry: Entry, min_age: u8) -> bool {
+    let Ok(Form::Stored(stored)) = entry.form() else { return false };
+    let compressible = matches!(stored.kind, PageKind::Lz4 | PageKind::Raw);
+    compressible && !entry.is_tried() && entry.age() >= min_age && !entry.is_locked()
+}
+
+impl Pass<'_> {
+    /// Copies a page into the batch and marks it.
+    fn collect(&mut self, number: u64, min_age: u8) {
+        let Some(guard) = self.store.table.try_lock(number) else { return };
+        let entry = guard.entry();
+        let Ok(Form::Stored(stored)) = entry.form() else { return };
+        if !is_candidate(entry, min_age) {
+            return;
+        }
+        let held = self.store.copy_held(stored, &mut self.held);
+        guard.publish(entry.pending());
+        let mut page = [0; PAGE_SIZE];
+        if decode(&mut self.decoder, stored, held, number, &mut page).is_ok() {
+            self.numbers.push(number);
+            self.pages.push(page);
+        } else {
+            // Whoever reads the page gets the error. It stays as it is.
+            self.settle(number, Entry::tried);
+        }
+    }
+
+    /// Compresses the batch and replaces what became shorter. Returns `false` if memory ran out.
+    fn run(&mut self, codec: &mut dyn BatchCodec) -> Result<bool> {
+        let numbers = std::mem::take(&mut self.numbers);
+        let mut batch = std::mem::take(&mut self.batch);
+        let compressed = codec.compress_into(&self.pages, &mut batch, &());
+        let mut room = compressed.is_ok();
+        for (number, data) in numbers.iter().zip(batch.iter()) {
+            if !room {
+                break;
+            }
+            self.done.pages_tried += 1;
+            match self.replace(*number, data) {
+                Ok(()) => {}
+                Err(Error::NoSpace { .. }) => room = false,
+                Err(error) => return Err(error),
+            }
+        }
+        if !room {
+            numbers.iter().for_each(|number| self.settle(*number, Entry::not_pending));
+        }
+        self.pages.clear();
+        self.numbers = numbers;
+        self.numbers.clear();
+        self.batch = batch;
+        compressed?;
+        Ok(room)
+    }
+
+    /// Puts a compressed page in place of the one that was collected, unless that was written meanwhile.
+    fn replace(&mut self, number: u64, data: PageData<'_>) -> Result<()> {
+        let guard = self.store.table.lock(number);
+        let entry = guard.entry();
+        let Some(stored) = collected(entry) else { return Ok(()) };
+        if Class::of_len(data.bytes().len()).index() >= stored.class().index() {
+            guard.publish(entry.tried());
+            return Ok(());
+        }
+        let new = place(self.store, self.counters, number, data)?.with_age(entry.age()).tried();
+        let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
+        self.store.replace(number, guard, new, self.counters)?;
+        self.counters.pages_recompressed.add(1);
+        self.counters.recompressed_bytes_saved.add(saved);
+        self.done.pages_replaced += 1;
+        self.done.bytes_saved += saved;
+        Ok(())
+    }
+
+    /// Removes the mark of a page that was collected and not replaced.
+    fn settle(&self, number: u64, mark: impl FnOnce(Entry) -> Entry) {
+        let guard = self.store.table.lock(number);
+        let entry = guard.entry();
+        if collected(entry).is_some() {
+            guard.publish(mark(entry));
+        }
+    }
+}
+
+/// The slot of a page that was collected and not written since.
+fn collected(entry: Entry) -> Option<Stored> {
+    entry.form().ok().and_then(Form::stored).filter(|_| entry.is_pending())
+}

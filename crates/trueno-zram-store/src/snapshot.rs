@@ -1,0 +1,161 @@
+//! Snapshots: reads all pages as they were at one moment, while requests go on.
+
+use std::sync::{MutexGuard, PoisonError};
+
+use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, IndexEntry, PAGE_SIZE, Page, PageKind};
+
+use crate::entry::{Entry, Form, fill_word};
+use crate::error::{Error, Result};
+use crate::store::Store;
+
+/// Consecutive pages of a snapshot.
+#[derive(Debug)]
+pub enum SnapshotPart {
+    /// This many pages that were never written, or were discarded.
+    Holes(u64),
+    /// Pages, compressed as the store holds them.
+    Pages(CompressedBatch),
+}
+
+/// All pages as they were when [`Store::snapshot`] was called, in order.
+///
+/// A page that is written meanwhile keeps its old version until the snapshot has read it. These versions count against
+/// the limit. Nothing is copied otherwise.
+#[derive(Debug)]
+pub struct Snapshot<'a> {
+    store: &'a Store,
+    /// The next page to read.
+    next: u64,
+    held: Box<Page>,
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl Store {
+    /// Starts a snapshot. It waits while another one is read.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{SnapshotPart, Store, StoreHandle, StoreOptions};
+    /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// handle.write_at(0, &[1; 4096])?;
+    /// let mut snapshot = store.snapshot()?;
+    /// handle.write_at(0, &[2; 4096])?; // not in the snapshot
+    /// let Some(SnapshotPart::Pages(pages)) = snapshot.read(100)? else { panic!("the first page is no hole") };
+    /// assert_eq!(pages.arena(), [1; 8]);
+    /// assert!(matches!(snapshot.read(100)?, Some(SnapshotPart::Holes(255))));
+    /// assert!(snapshot.read(100)?.is_none());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::System`] if there is no memory for the list of old versions.
+    pub fn snapshot(&self) -> Result<Snapshot<'_>> {
+        let alone = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        self.retained.start().map_err(Error::system("the snapshot could not be started"))?;
+        Ok(Snapshot { store: self, next: 0, held: Box::new([0; PAGE_SIZE]), _alone: alone })
+    }
+}
+
+impl Snapshot<'_> {
+    /// Reads the next pages: a run of holes, or up to `max_pages` pages. Returns `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::CorruptEntry`] if something else wrote to the table.
+    pub fn read(&mut self, max_pages: usize) -> Result<Option<SnapshotPart>> {
+        let holes_from = self.next;
+        let mut arena = Vec::new();
+        let mut index = Vec::new();
+        while self.next < self.store.page_count() && index.len() < max_pages.max(1) {
+            let is_hole = self.is_hole();
+            if is_hole && !index.is_empty() {
+                break;
+            }
+            if is_hole {
+                self.store.retained.pass(self.next);
+                self.next += 1;
+            } else if self.next > holes_from && index.is_empty() {
+                break;
+            } else {
+                self.read_page(&mut arena, &mut index)?;
+            }
+        }
+        if !index.is_empty() {
+            return Ok(Some(SnapshotPart::Pages(CompressedBatch::from_parts(arena, index)?)));
+        }
+        let holes = self.next - holes_from;
+        Ok((holes > 0).then_some(SnapshotPart::Holes(holes)))
+    }
+
+    /// Whether the next page was a hole when the snapshot began.
+    ///
+    /// A page that is empty now was so then, unless its old version is kept. One that is empty and unlocked is not
+    /// locked for this, so that the table of an empty store takes no memory.
+    fn is_hole(&self) -> bool {
+        let now = self.store.table.load(self.next);
+        match self.store.retained.take(self.next) {
+            Some(old) => old.form() == Ok(Form::Empty),
+            None => now == Entry::EMPTY,
+        }
+    }
+
+    /// Reads a page that may not be a hole. Holes among pages are read as zeros.
+    fn read_page(&mut self, arena: &mut Vec<u8>, index: &mut Vec<IndexEntry>) -> Result<()> {
+        let page = self.next;
+        let corrupt = |defect| Error::CorruptEntry { page, defect };
+        let guard = self.store.table.lock(page);
+        self.store.retained.pass(page);
+        self.next += 1;
+        let old = self.store.retained.take(page);
+        let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
+        let offset = arena.len() as u64;
+        let kind = match form {
+            Form::Empty => {
+                arena.extend([0; FILL_WORD_BYTES]);
+                PageKind::SameFilled
+            }
+            Form::Fill(fill) => {
+                arena.extend(fill_word(fill));
+                PageKind::SameFilled
+            }
+            Form::Stored(stored) => {
+                arena.extend_from_slice(self.store.copy_held(stored, &mut self.held));
+                stored.kind
+            }
+        };
+        drop(guard);
+        if let Some(stored) = old.and_then(|_| form.stored()) {
+            self.store.slots.free(stored);
+        }
+        let len_bytes = u16::try_from(arena.len() as u64 - offset).expect("a page is held in at most 4096 bytes");
+        index.push(IndexEntry { offset, len_bytes, kind });
+        Ok(())
+    }
+
+    /// Returns the number of pages read so far.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    /// Passes the pages that were not read, and frees the versions that were kept for them.
+    fn drop(&mut self) {
+        while self.next < self.store.page_count() {
+            if self.is_hole() {
+                self.store.retained.pass(self.next);
+            } else {
+                let guard = self.store.table.lock(self.next);
+                self.store.retained.pass(self.next);
+                let old = self.store.retained.take(self.next);
+                drop(guard);
+                if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(Form::stored) {
+                    self.store.slots.free(stored);
+                }
+            }
+            self.next += 1;
+        }
+        self.store.retained.end();
+    }
+}

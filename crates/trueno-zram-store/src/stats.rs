@@ -1,0 +1,253 @@
+//! Statistics: counters per thread, and their sums in zram's fields.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+use trueno_zram_core::PAGE_SIZE;
+
+/// What a store holds and has done: zram's `mm_stat` and `io_stat`, and more.
+///
+/// Serialised with serde, the fields are named as here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StoreStats {
+    /// Length of the store in bytes.
+    pub size_bytes: u64,
+    /// The table, in bytes.
+    pub table_bytes: u64,
+    /// Memory, in the order of `/sys/block/zramN/mm_stat`.
+    pub mm: MmStat,
+    /// Requests, in the order of `/sys/block/zramN/io_stat`.
+    pub io: IoStat,
+    /// Pages read.
+    pub pages_read: u64,
+    /// Pages written.
+    pub pages_written: u64,
+    /// Pages held as Zstandard frames because they were idle.
+    pub pages_recompressed: u64,
+    /// What recompression has saved, in bytes.
+    pub recompressed_bytes_saved: u64,
+}
+
+/// The fields of zram's `mm_stat`, in its order. Displays as that file's line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct MmStat {
+    /// Uncompressed length of the pages that are held.
+    pub orig_data_size: u64,
+    /// Their compressed length. Same-filled pages that lie in the table take none.
+    pub compr_data_size: u64,
+    /// Memory taken for compressed pages, in bytes.
+    pub mem_used_total: u64,
+    /// The limit of that memory; 0 if there is none.
+    pub mem_limit: u64,
+    /// The most memory taken so far.
+    pub mem_used_max: u64,
+    /// Pages that repeat one word and lie in the table.
+    pub same_pages: u64,
+    /// Pages that compaction has moved.
+    pub pages_compacted: u64,
+    /// Pages that did not shrink.
+    pub huge_pages: u64,
+    /// Pages that did not shrink, since the start.
+    pub huge_pages_since: u64,
+}
+
+/// The fields of zram's `io_stat`, in its order. Displays as that file's line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct IoStat {
+    /// Reads that failed.
+    pub failed_reads: u64,
+    /// Writes that failed.
+    pub failed_writes: u64,
+    /// Requests beyond the end.
+    pub invalid_io: u64,
+    /// Pages that were discarded.
+    pub notify_free: u64,
+}
+
+impl fmt::Display for MmStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let fields = [
+            self.orig_data_size,
+            self.compr_data_size,
+            self.mem_used_total,
+            self.mem_limit,
+            self.mem_used_max,
+            self.same_pages,
+            self.pages_compacted,
+            self.huge_pages,
+            self.huge_pages_since,
+        ];
+        write_line(f, &fields)
+    }
+}
+
+impl fmt::Display for IoStat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_line(f, &[self.failed_reads, self.failed_writes, self.invalid_io, self.notify_free])
+    }
+}
+
+/// Fields of at least 8 characters, as the kernel prints them.
+fn write_line(f: &mut fmt::Formatter<'_>, fields: &[u64]) -> fmt::Result {
+    let mut fields = fields.iter();
+    if let Some(first) = fields.next() {
+        write!(f, "{first:>8}")?;
+    }
+    fields.try_for_each(|field| write!(f, " {field:>8}"))
+}
+
+/// The counters of one thread. Only that thread changes them, so they cost no cache line in common.
+///
+/// Amounts that fall are counted modulo 2^64: the sum over all threads is right, the parts need not be.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) pages_held: Counter,
+    pub(crate) compressed_bytes: Counter,
+    pub(crate) same_pages: Counter,
+    pub(crate) huge_pages: Counter,
+    pub(crate) huge_pages_since: Counter,
+    pub(crate) pages_compacted: Counter,
+    pub(crate) pages_read: Counter,
+    pub(crate) pages_written: Counter,
+    pub(crate) pages_recompressed: Counter,
+    pub(crate) recompressed_bytes_saved: Counter,
+    pub(crate) failed_reads: Counter,
+    pub(crate) failed_writes: Counter,
+    pub(crate) invalid_io: Counter,
+    pub(crate) notify_free: Counter,
+}
+
+/// A number that one thread changes and others read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, amount: u64) {
+        // One writer: no locked instruction is needed.
+        self.0.store(self.get().wrapping_add(amount), Relaxed);
+    }
+
+    pub(crate) fn sub(&self, amount: u64) {
+        self.add(amount.wrapping_neg());
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Counters {
+    fn fields(&self) -> [&Counter; 14] {
+        [
+            &self.pages_held,
+            &self.compressed_bytes,
+            &self.same_pages,
+            &self.huge_pages,
+            &self.huge_pages_since,
+            &self.pages_compacted,
+            &self.pages_read,
+            &self.pages_written,
+            &self.pages_recompressed,
+            &self.recompressed_bytes_saved,
+            &self.failed_reads,
+            &self.failed_writes,
+            &self.invalid_io,
+            &self.notify_free,
+        ]
+    }
+
+    pub(crate) fn add_all(&self, other: &Self) {
+        self.fields().iter().zip(other.fields()).for_each(|(to, from)| to.add(from.get()));
+    }
+
+    /// The fields that the counters give. The rest is the store's to add.
+    fn stats(&self) -> StoreStats {
+        StoreStats {
+            mm: MmStat {
+                orig_data_size: self.pages_held.get().wrapping_mul(PAGE_SIZE as u64),
+                compr_data_size: self.compressed_bytes.get(),
+                same_pages: self.same_pages.get(),
+                pages_compacted: self.pages_compacted.get(),
+                huge_pages: self.huge_pages.get(),
+                huge_pages_since: self.huge_pages_since.get(),
+                ..MmStat::default()
+            },
+            io: IoStat {
+                failed_reads: self.failed_reads.get(),
+                failed_writes: self.failed_writes.get(),
+                invalid_io: self.invalid_io.get(),
+                notify_free: self.notify_free.get(),
+            },
+            pages_read: self.pages_read.get(),
+            pages_written: self.pages_written.get(),
+            pages_recompressed: self.pages_recompressed.get(),
+            recompressed_bytes_saved: self.recompressed_bytes_saved.get(),
+            ..StoreStats::default()
+        }
+    }
+}
+
+/// The counters of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct AllCounters {
+    threads: Mutex<Vec<Arc<Counters>>>,
+}
+
+impl AllCounters {
+    /// Counters for a new thread. Those of threads that have ended are summed up here.
+    pub(crate) fn register(&self) -> Arc<Counters> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let ended = Counters::default();
+        threads.retain_mut(|counters| {
+            let in_use = Arc::get_mut(counters).is_none();
+            if !in_use {
+                ended.add_all(counters);
+            }
+            in_use
+        });
+        threads.push(Arc::new(ended));
+        let new = Arc::new(Counters::default());
+        threads.push(Arc::clone(&new));
+        new
+    }
+
+    pub(crate) fn sum(&self) -> StoreStats {
+        let sum = Counters::default();
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.iter().for_each(|counters| sum.add_all(counters));
+        sum.stats()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_the_fields_of_zram_in_its_order() {
+        let mm = MmStat { orig_data_size: 4096, compr_data_size: 74, mem_used_max: 123_456_789, ..MmStat::default() };
+        assert_eq!(mm.to_string(), "    4096       74        0        0 123456789        0        0        0        0");
+        let io = IoStat { notify_free: 7, ..IoStat::default() };
+        assert_eq!(io.to_string(), "       0        0        0        7");
+    }
+
+    #[test]
+    fn counts_survive_their_threads() {
+        let all = AllCounters::default();
+        for round in 0..10 {
+            let (first, second) = (all.register(), all.register());
+            first.pages_held.add(3);
+            second.pages_held.sub(2);
+            drop((first, second));
+            assert_eq!(all.sum().mm.orig_data_size, (round + 1) * 4096);
+        }
+        drop(all.register());
+        assert!(all.threads.lock().unwrap().len() <= 3);
+    }
+}

@@ -1,0 +1,369 @@
+//! A store: its table and slots, how it is created, and how a process attaches to one.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
+
+use crate::allocator::{Allocator, MAX_PAGES, Residency};
+use crate::entry::{Entry, Form, MAX_UNITS, Stored};
+use crate::error::{Error, Result};
+use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
+use crate::lock::EntryGuard;
+use crate::mapping::{Mapping, copy_out};
+use crate::retained::Retained;
+use crate::stats::{AllCounters, Counters, StoreStats};
+use crate::table::{Header, Table};
+
+/// A limit that no store reaches.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// The options of a new store.
+///
+/// ```
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = Store::create(&StoreOptions { limit_bytes: Some(64 << 20), ..StoreOptions::new(1 << 30) })?;
+/// assert_eq!(store.stats().mm.mem_limit, 64 << 20);
+/// # Ok::<(), trueno_zram_store::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// Length of the store in bytes: a multiple of 4096, at most 16 TiB.
+    pub size_bytes: u64,
+    /// The most memory that compressed pages may take. Without a limit there is room for pages that do not shrink.
+    pub limit_bytes: Option<u64>,
+    /// The algorithm that compresses pages when they are written.
+    pub algorithm: Algorithm,
+    /// Takes all memory up to the limit at once and locks it, so that no request ever waits for memory.
+    pub locked: bool,
+}
+
+impl StoreOptions {
+    /// Options of an LZ4 store of this length, without a limit.
+    ///
+    /// ```
+    /// use trueno_zram_store::StoreOptions;
+    /// assert_eq!(StoreOptions::new(4096).limit_bytes, None);
+    /// ```
+    #[must_use]
+    pub fn new(size_bytes: u64) -> Self {
+        Self { size_bytes, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
+    }
+
+    /// Checks the options and chooses the number of slabs.
+    fn header(&self) -> Result<Header> {
+        let (pages, page_size) = (self.size_bytes / PAGE_SIZE as u64, PAGE_SIZE as u64);
+        if pages == 0 || !self.size_bytes.is_multiple_of(page_size) || pages > MAX_PAGES {
+            let size = self.size_bytes;
+            let message = format!("the size must be a multiple of {page_size} from {page_size} to 16 TiB, not {size}");
+            return Err(Error::Options(message));
+        }
+        let slab = SLAB_BYTES as u64;
+        // A slab of raw pages loses one of its 64 pages to the names of the others.
+        let classes = CLASS_COUNT as u64 * slab;
+        let for_raw_pages = pages.div_ceil(slab / page_size - 1) * slab;
+        let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
+        let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
+        let slabs = match residency {
+            Residency::Locked => limit_bytes.min(for_raw_pages + classes) / slab,
+            // Twice what is needed, since slabs are not full before compaction. What is not used takes no memory.
+            Residency::OnDemand => (limit_bytes.min(2 * for_raw_pages) + classes) / slab,
+        };
+        if slabs == 0 {
+            return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
+        }
+        if slabs > MAX_UNITS * UNIT_BYTES as u64 / slab {
+            return Err(Error::Options(format!("a limit of {limit_bytes} bytes is more than a store can address")));
+        }
+        Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
+    }
+}
+
+/// What a page holds, as far as its table entry tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageState {
+    /// Never written, or discarded: reads as zeros and takes no memory.
+    Hole,
+    /// Written with zeros.
+    Zero,
+    /// Written with something else.
+    Data,
+}
+
+/// Pages in RAM by number, compressed.
+///
+/// Threads read and write through a [`StoreHandle`](crate::StoreHandle) each. Everything else needs only the store.
+///
+/// Table and pages lie in two memfds. While another process holds their descriptors ([`fds`](Self::fds)), they outlive
+/// this one, and a new process can [`attach`](Self::attach).
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+///
+/// let store = Arc::new(Store::create(&StoreOptions::new(1 << 30))?);
+/// let mut handle = StoreHandle::new(&store)?;
+/// handle.write_at(5000, b"some bytes")?;
+/// let mut bytes = [0xff; 12];
+/// handle.read_at(4999, &mut bytes)?;
+/// assert_eq!(&bytes, b"\0some bytes\0");
+/// # Ok::<(), trueno_zram_store::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) table: Table,
+    pub(crate) slots: Allocator,
+    pub(crate) counters: AllCounters,
+    pub(crate) retained: Retained,
+    /// Held by whoever reads a snapshot.
+    pub(crate) snapshot: Mutex<()>,
+    /// Held by whoever compacts or recompresses.
+    pub(crate) maintenance: Mutex<()>,
+}
+
+impl Store {
+    /// Creates an empty store.
+    ///
+    /// ```
+    /// use trueno_zram_store::{Store, StoreOptions};
+    /// let store = Store::create(&StoreOptions::new(1 << 40))?;
+    /// assert_eq!(store.stats().mm.mem_used_total, 0);
+    /// assert!(Store::create(&StoreOptions::new(1000)).is_err());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Options`] for impossible options; [`Error::Codec`] if the algorithm is not available; [`Error::System`].
+    pub fn create(options: &StoreOptions) -> Result<Self> {
+        PageCodec::new(options.algorithm)?;
+        let header = options.header()?;
+        let slab_bytes = usize::try_from(header.slabs).ok().and_then(|slabs| slabs.checked_mul(SLAB_BYTES));
+        let slab_bytes = slab_bytes.ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
+        let table = Table::create(header)?;
+        let mapping = Mapping::create("trueno-zram-slabs", slab_bytes);
+        let mapping = mapping.map_err(Error::system("the slabs could not be created"))?;
+        let slots = Allocator::new(mapping, header.limit_bytes, header.residency);
+        Ok(Self::new(table, slots.map_err(Error::system("memory could not be locked"))?))
+    }
+
+    /// Attaches to a store that another process made and left, even by `kill -9`: `fds` are those of [`fds`](Self::fds).
+    ///
+    /// Every write that had been acknowledged is there. A write that had not is there or not, page by page. Statistics
+    /// of requests start anew.
+    ///
+    /// ```
+    /// use trueno_zram_store::{Store, StoreOptions};
+    /// let store = Store::create(&StoreOptions::new(1 << 20))?;
+    /// let fds = store.fds().map(|fd| fd.try_clone_to_owned().expect("a descriptor is free"));
+    /// drop(store);
+    /// assert_eq!(Store::attach(fds)?.size_bytes(), 1 << 20);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Attach`] if the descriptors are not those of a store, or another process uses it;
+    /// [`Error::CorruptEntry`]; [`Error::System`].
+    pub fn attach(fds: [OwnedFd; 2]) -> Result<Self> {
+        let [table, slabs] = fds;
+        let table = Table::open(table)?;
+        let header = table.header();
+        let slabs = Mapping::open(slabs).map_err(|error| Error::Attach(format!("the slabs: {error}")))?;
+        if header.slabs.checked_mul(SLAB_BYTES as u64) != Some(slabs.len_bytes() as u64) {
+            return Err(Error::Attach("the slabs are not those of this table".to_owned()));
+        }
+        PageCodec::new(header.algorithm)?;
+        let slots = Allocator::rebuild(slabs, header.limit_bytes, header.residency, table.stored())?;
+        let store = Self::new(table, slots);
+        let counters = store.counters.register();
+        for page in store.table.forms() {
+            counters.count_in(page?.1);
+        }
+        Ok(store)
+    }
+
+    fn new(table: Table, slots: Allocator) -> Self {
+        let pages = table.header().pages;
+        Self {
+            table,
+            slots,
+            counters: AllCounters::default(),
+            retained: Retained::new(pages),
+            snapshot: Mutex::new(()),
+            maintenance: Mutex::new(()),
+        }
+    }
+
+    /// Returns the descriptors that hold the store's memory: the table, then the slabs.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// use std::os::fd::AsRawFd;
+    /// let store = Store::create(&StoreOptions::new(4096))?;
+    /// let [table, slabs] = store.fds();
+    /// assert_ne!(table.as_raw_fd(), slabs.as_raw_fd());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.table.mapping().fd(), self.slots.mapping().fd()]
+    }
+
+    /// Returns the length of the store in bytes.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// assert_eq!(Store::create(&StoreOptions::new(8192))?.size_bytes(), 8192);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.page_count() * PAGE_SIZE as u64
+    }
+
+    /// Returns the number of pages.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// assert_eq!(Store::create(&StoreOptions::new(8192))?.page_count(), 2);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.table.header().pages
+    }
+
+    /// Returns the algorithm that compresses pages when they are written.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// use trueno_zram_core::Algorithm;
+    /// assert_eq!(Store::create(&StoreOptions::new(4096))?.algorithm(), Algorithm::Lz4);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn algorithm(&self) -> Algorithm {
+        self.table.header().algorithm
+    }
+
+    /// Returns what the store holds and has done. Counters of threads at work may be a few requests old.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// let stats = Store::create(&StoreOptions::new(4096))?.stats();
+    /// println!("{}", stats.mm); // the line of /sys/block/zram0/mm_stat
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn stats(&self) -> StoreStats {
+        let mut stats = self.counters.sum();
+        let budget = self.slots.budget();
+        stats.size_bytes = self.size_bytes();
+        stats.table_bytes = self.table.mapping().len_bytes() as u64;
+        stats.mm.mem_used_total = budget.held();
+        stats.mm.mem_used_max = budget.peak();
+        stats.mm.mem_limit = Some(budget.limit()).filter(|limit| *limit != NO_LIMIT).unwrap_or(0);
+        stats
+    }
+
+    /// Returns what a page holds, or `None` beyond the end.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{PageState, Store, StoreOptions};
+    /// let store = Store::create(&StoreOptions::new(4096))?;
+    /// assert_eq!((store.page_state(0), store.page_state(1)), (Some(PageState::Hole), None));
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn page_state(&self, page: u64) -> Option<PageState> {
+        (page < self.page_count()).then(|| match self.table.load(page).form() {
+            Ok(Form::Empty) => PageState::Hole,
+            Ok(Form::Fill([0, 0, 0, 0])) => PageState::Zero,
+            Ok(Form::Fill(_) | Form::Stored(_)) | Err(_) => PageState::Data,
+        })
+    }
+
+    /// Makes every page one tick older. Reading or writing a page makes it new.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// Store::create(&StoreOptions::new(4096))?.tick();
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    pub fn tick(&self) {
+        for page in 0..self.page_count() {
+            if matches!(self.table.load(page).form(), Ok(Form::Stored(_))) {
+                // A page that is locked is in use, and so not idle.
+                if let Some(guard) = self.table.try_lock(page) {
+                    let entry = guard.entry();
+                    guard.publish(entry.with_age(entry.age().saturating_add(1)));
+                }
+            }
+        }
+    }
+
+    /// Copies the bytes that hold a page to `held`. The caller holds the page's lock, or owns the slot.
+    pub(crate) fn copy_held<'a>(&self, stored: Stored, held: &'a mut Page) -> &'a [u8] {
+        let len_bytes = usize::from(stored.len_bytes);
+        let words = self.slots.slot_words(stored.place, len_bytes);
+        let held = &mut held[..len_bytes];
+        copy_out(words, held);
+        held
+    }
+
+    /// Publishes an entry in place of the guard's, and frees what the old one held.
+    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: Entry, counters: &Counters) -> Result<()> {
+        let old = guard.entry();
+        let old_form = old.form().map_err(|defect| Error::CorruptEntry { page, defect })?;
+        let kept = self.retained.keep(page, old);
+        guard.publish(new);
+        counters.count_out(old_form);
+        counters.count_in(new.form().expect("this process made the entry"));
+        if let Some(stored) = old_form.stored().filter(|_| !kept) {
+            self.slots.free(stored);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn no_space(&self, page: u64) -> Error {
+        let budget = self.slots.budget();
+        Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.limit() }
+    }
+
+    /// Registers counters for a thread.
+    pub(crate) fn register_counters(&self) -> Arc<Counters> {
+        self.counters.register()
+    }
+
+    /// Waits until no other thread compacts or recompresses.
+    pub(crate) fn lock_maintenance(&self) -> std::sync::MutexGuard<'_, ()> {
+        self.maintenance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counters {
+    pub(crate) fn count_in(&self, form: Form) {
+        match form {
+            Form::Empty => return,
+            Form::Fill(_) => self.same_pages.add(1),
+            Form::Stored(stored) => {
+                self.compressed_bytes.add(u64::from(stored.len_bytes));
+                self.huge_pages.add(u64::from(stored.kind == PageKind::Raw));
+            }
+        }
+        self.pages_held.add(1);
+    }
+
+    pub(crate) fn count_out(&self, form: Form) {
+        match form {
+            Form::Empty => return,
+            Form::Fill(_) => self.same_pages.sub(1),
+            Form::Stored(stored) => {
+                self.compressed_bytes.sub(u64::from(stored.len_bytes));
+                self.huge_pages.sub(u64::from(stored.kind == PageKind::Raw));
+            }
+        }
+        self.pages_held.sub(1);
+    }
+}
+
+const _: () = assert!(GRANULE_BYTES == PAGE_SIZE);

@@ -1,0 +1,187 @@
+//! The table: one entry per page, behind a header that describes the store.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::FlockOperation;
+use trueno_zram_core::{Algorithm, PAGE_SIZE};
+
+use crate::allocator::Residency;
+use crate::entry::{Entry, Form, Stored};
+use crate::error::{Error, Result};
+use crate::lock::{EntryGuard, LockWord};
+use crate::mapping::{Mapping, WORD_BYTES};
+
+/// "TZRSTORE", read as a little-endian word.
+const MAGIC: u64 = u64::from_le_bytes(*b"TZRSTORE");
+
+/// The layout of tables and slabs. A change of [`Entry`] or of the slabs' geometry changes it.
+const VERSION: u64 = 1;
+
+/// Words before the first entry.
+const HEADER_WORDS: usize = PAGE_SIZE / WORD_BYTES;
+
+/// What the header says, so that a process can attach without being told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) pages: u64,
+    pub(crate) slabs: u64,
+    pub(crate) limit_bytes: u64,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) residency: Residency,
+}
+
+/// The entries of all pages, in memory that outlives the process.
+#[derive(Debug)]
+pub(crate) struct Table {
+    mapping: Mapping,
+    header: Header,
+    /// Held for as long as the table is used.
+    #[allow(dead_code, reason = "it is the lock that counts")]
+    lock: File,
+}
+
+impl Table {
+    /// Creates a table of empty entries.
+    pub(crate) fn create(header: Header) -> Result<Self> {
+        let len_bytes = table_bytes(header.pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
+        let mapping = Mapping::create("trueno-zram-table", len_bytes);
+        let mapping = mapping.map_err(Error::system("the table could not be created"))?;
+        let table = Self { lock: lock_file(&mapping)?, mapping, header };
+        for (word, value) in table.mapping.words().iter().zip(header.encode()) {
+            word.store(value, Relaxed);
+        }
+        table.lock_memory()?;
+        Ok(table)
+    }
+
+    /// Opens a table that another process made, and frees the entries that it had locked when it died.
+    pub(crate) fn open(fd: OwnedFd) -> Result<Self> {
+        let mapping = Mapping::open(fd).map_err(|error| Error::Attach(format!("the table: {error}")))?;
+        let words: Vec<u64> = mapping.words().iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
+        let header = Header::decode(&words)?;
+        if table_bytes(header.pages) != Some(mapping.len_bytes()) {
+            return Err(Error::Attach(format!("a table of {} pages has another length", header.pages)));
+        }
+        let table = Self { lock: lock_file(&mapping)?, mapping, header };
+        table.lock_memory()?;
+        for word in table.entries() {
+            let entry = Entry::from_bits(word.load(Relaxed));
+            let clean = entry.unlocked().not_pending();
+            // An entry that needs no change is not written: an empty table stays without memory.
+            if clean != entry {
+                word.publish(clean.bits());
+            }
+        }
+        Ok(table)
+    }
+
+    fn lock_memory(&self) -> Result<()> {
+        match self.header.residency {
+            Residency::OnDemand => Ok(()),
+            Residency::Locked => self.mapping.populate_and_lock().map_err(Error::system("memory could not be locked")),
+        }
+    }
+
+    pub(crate) fn header(&self) -> Header {
+        self.header
+    }
+
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    fn entries(&self) -> &[AtomicU64] {
+        &self.mapping.words()[HEADER_WORDS..]
+    }
+
+    /// The entry's word. `page` must exist.
+    pub(crate) fn word(&self, page: u64) -> &AtomicU64 {
+        &self.entries()[usize::try_from(page).expect("a page of the table fits the address space")]
+    }
+
+    /// The entry as it is now. It may be locked.
+    pub(crate) fn load(&self, page: u64) -> Entry {
+        Entry::from_bits(LockWord::load(self.word(page)))
+    }
+
+    /// Waits for the page's lock.
+    pub(crate) fn lock(&self, page: u64) -> EntryGuard<'_> {
+        EntryGuard::lock(self.word(page))
+    }
+
+    /// Takes the page's lock if it is free and the page exists.
+    pub(crate) fn try_lock(&self, page: u64) -> Option<EntryGuard<'_>> {
+        EntryGuard::try_lock(self.entries().get(usize::try_from(page).ok()?)?)
+    }
+
+    /// Every page that is not empty, with its form.
+    pub(crate) fn forms(&self) -> impl Iterator<Item = Result<(u64, Form)>> {
+        (0..).zip(self.entries()).filter_map(|(page, word)| match Entry::from_bits(word.load(Relaxed)).form() {
+            Ok(Form::Empty) => None,
+            Ok(form) => Some(Ok((page, form))),
+            Err(defect) => Some(Err(Error::CorruptEntry { page, defect })),
+        })
+    }
+
+    /// Every page that has a slot.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = Result<(u64, Stored)>> {
+        self.forms().filter_map(|page| match page {
+            Ok((page, form)) => form.stored().map(|stored| Ok((page, stored))),
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
+/// Keeps other processes, and this one, from using the table a second time.
+///
+/// The lock is taken on a file description of its own. It ends with this process, even if another holds the memfd.
+fn lock_file(mapping: &Mapping) -> Result<File> {
+    let path = format!("/proc/self/fd/{}", mapping.fd().as_raw_fd());
+    let file = File::open(path).map_err(Error::system("the table could not be opened again"))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| Error::Attach("another process is using it".to_owned()))?;
+    Ok(file)
+}
+
+/// Length of the memfd of a table.
+fn table_bytes(pages: u64) -> Option<usize> {
+    usize::try_from(pages).ok()?.checked_add(HEADER_WORDS)?.checked_mul(WORD_BYTES)
+}
+
+impl Header {
+    fn encode(self) -> [u64; 8] {
+        let (algorithm, level) = match self.algorithm {
+            Algorithm::None => (0, 0),
+            Algorithm::Lz4 => (1, 0),
+            Algorithm::Zstd { level } => (2, i64::from(level).cast_unsigned()),
+        };
+        let locked = u64::from(self.residency == Residency::Locked);
+        [MAGIC, VERSION, self.pages, self.slabs, self.limit_bytes, algorithm, level, locked]
+    }
+
+    fn decode(words: &[u64]) -> Result<Self> {
+        let &[magic, version, pages, slabs, limit_bytes, algorithm, level, locked, ..] = words else {
+            return Err(Error::Attach("the table is too short".to_owned()));
+        };
+        if magic != MAGIC {
+            return Err(Error::Attach("the file is not the table of a store".to_owned()));
+        }
+        if version != VERSION {
+            return Err(Error::Attach(format!("the store has version {version}, this program knows {VERSION}")));
+        }
+        let level = i32::try_from(level.cast_signed()).ok();
+        let algorithm = match (algorithm, level) {
+            (0, _) => Algorithm::None,
+            (1, _) => Algorithm::Lz4,
+            (2, Some(level)) => Algorithm::Zstd { level },
+            _ => return Err(Error::Attach("the algorithm is unknown".to_owned())),
+        };
+        let residency = match locked {
+            0 => Residency::OnDemand,
+            _ => Residency::Locked,
+        };
+        Ok(Self { pages, slabs, limit_bytes, algorithm, residency })
+    }
+}

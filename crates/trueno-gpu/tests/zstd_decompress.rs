@@ -6,9 +6,9 @@ mod support;
 
 use support::{LEVELS, compress, compress_flushed, compress_with, crafted, damage, pages, random_sequences};
 use trueno_gpu::interp::{LaneOrder, Report};
-use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::packed::{Mode, PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
-use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
+use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{PAGE_SIZE, Page};
 
@@ -23,7 +23,7 @@ enum Design {
     Group,
 }
 
-/// Restores frames in one batch. Any stray access would be a fault.
+/// Restores frames in one batch.
 fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
     let (mut bytes, mut index) = (Vec::new(), Vec::new());
     for frame in frames {
@@ -32,19 +32,24 @@ fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus
         bytes.extend_from_slice(frame);
         bytes.resize(bytes.len().next_multiple_of(16), 0xdb);
     }
-    let mut pages = vec![[0xee; PAGE_SIZE]; frames.len()];
+    run_packed(design, &bytes, &index, order)
+}
+
+/// Restores a packed batch. Any stray access would be a fault.
+fn run_packed(design: Design, bytes: &[u8], index: &[u8], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
+    let mut pages = vec![[0xee; PAGE_SIZE]; index.len() / PackedEntry::BYTES];
     // With one warp per block, every address past the warp's own memory is out of bounds.
     let warps_per_block = if order == LaneOrder::Ascending { 4 } else { 1 };
     let run = match design {
         Design::Warp => ZstdWarpDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
-            &bytes,
-            &index,
+            bytes,
+            index,
             &mut pages,
             |launch| launch.lane_order(order),
         ),
         Design::Group => ZstdGroupDecompressKernel::new(100_000).with_warps_per_block(warps_per_block).interpret(
-            &bytes,
-            &index,
+            bytes,
+            index,
             &mut pages,
             |launch| launch.lane_order(order),
         ),
@@ -84,6 +89,26 @@ fn frames_of_every_level_are_restored() {
     for (i, level) in LEVELS.into_iter().enumerate() {
         let frames: Vec<_> = pages(31 + i, 40).iter().map(|page| compress(page, level)).collect();
         assert_eq!(assert_equals_twin(&frames, ORDERS[i % 3]), frames.len(), "level {level}");
+    }
+}
+
+/// Whole batches as they leave our compressor, with pages of all kinds.
+#[test]
+fn batches_of_our_own_compressor_are_restored() {
+    let pages = pages(13, 47);
+    for (mode, order) in [(Mode::Fast, ORDERS[0]), (Mode::Ratio, ORDERS[1]), (Mode::Ratio, ORDERS[2])] {
+        let packed = ZstdWarpCompressKernel::new(1000).with_mode(mode).interpret(&pages, |launch| launch);
+        let packed = packed.unwrap_or_else(|fault| panic!("{fault}"));
+        let entries = packed.index.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
+        let kinds: Vec<_> = entries.map(PackedEntry::kind).collect();
+        assert!([PageKind::SameFilled, PageKind::Raw, PageKind::Zstd].iter().all(|kind| kinds.contains(kind)));
+        for design in [Design::Warp, Design::Group] {
+            let (restored, _) = run_packed(design, &packed.packed, &packed.index, order);
+            for (i, ((status, restored), page)) in restored.iter().zip(&pages).enumerate() {
+                assert_eq!(*status, PageStatus::Restored, "{design:?}, {mode:?}, page {i}, {:?}", kinds[i]);
+                assert!(restored == page, "{design:?}, {mode:?}, page {i}, {:?}", kinds[i]);
+            }
+        }
     }
 }
 

@@ -195,7 +195,7 @@ impl Engine for KernelEngine<'_> {
 
     fn decompress(&mut self, _: &mut [Page]) -> Result<Duration> {
         let Self { session, decompressor, pages, packed, packed_bytes, index, decoded, status, .. } = self;
-        decompressor.zero(&session.stream).map_err(device_failed)?;
+        decompressor.zero(&session.stream, *pages).map_err(device_failed)?;
         let packed = PackedPages { bytes: packed, len_bytes: *packed_bytes, index, pages: *pages };
         self.last = session.time(|| {
             // SAFETY: as in `compress`.

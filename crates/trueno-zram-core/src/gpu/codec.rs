@@ -2,6 +2,7 @@
 
 mod compressor;
 mod decompressor;
+mod group_kernels;
 mod kernels;
 mod one_kernel;
 
@@ -42,11 +43,9 @@ struct Workspace {
 
 impl Workspace {
     fn new(context: &GpuContext, scratch_bytes: u64) -> GpuResult<Self> {
-        let out_of_range = |_| GpuError::OutOfRange { what: "scratch memory", value: scratch_bytes.into() };
-        let scratch_bytes = usize::try_from(scratch_bytes).map_err(out_of_range)?;
         Ok(Self {
             next_page: DeviceBuffer::new(context, COUNTER_BYTES)?,
-            scratch: DeviceBuffer::new(context, scratch_bytes)?,
+            scratch: allocate_scratch(context, scratch_bytes)?,
             last_launch: Event::ordering(context)?,
         })
     }
@@ -58,10 +57,20 @@ impl Workspace {
     }
 }
 
+fn allocate_scratch(context: &GpuContext, scratch_bytes: u64) -> GpuResult<DeviceBuffer> {
+    let out_of_range = |_| GpuError::OutOfRange { what: "scratch memory", value: scratch_bytes.into() };
+    DeviceBuffer::new(context, usize::try_from(scratch_bytes).map_err(out_of_range)?)
+}
+
+/// Returns the number of blocks that fit on the allowed multiprocessors at a time.
+fn blocks_of_share(loaded: &LoadedKernel, share: Option<NonZeroU32>) -> u32 {
+    let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
+    loaded.resident_blocks().min(share)
+}
+
 /// Returns the grid for a batch: as many blocks as fit on the allowed multiprocessors, or as there are pages for.
 fn grid_of(kernel: &dyn Kernel, loaded: &LoadedKernel, share: Option<NonZeroU32>, pages: u32) -> u32 {
-    let share = share.map_or(u32::MAX, |share| loaded.blocks_per_multiprocessor().saturating_mul(share.get()));
-    kernel.grid(pages).min(loaded.resident_blocks()).min(share)
+    kernel.grid(pages).min(blocks_of_share(loaded, share))
 }
 
 fn check_pages(pages: u32) -> GpuResult<()> {

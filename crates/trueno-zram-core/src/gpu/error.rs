@@ -272,6 +272,14 @@ impl GpuError {
 }
 
 impl GpuError {
+    /// Returns `true` if memory ran out. Less memory may do.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        const OUT_OF_MEMORY: u32 = 2;
+        matches!(self, Self::Driver(error) if error.number == OUT_OF_MEMORY)
+    }
+}
+
+impl GpuError {
     /// Converts the error of a device that cannot be opened or set up.
     pub(crate) fn not_available(self) -> crate::Error {
         crate::Error::GpuNotAvailable(self.to_string())
@@ -309,6 +317,15 @@ mod tests {
         assert!([700, 716, 719, 702].into_iter().all(poisons));
         // Invalid value, out of memory, no device, invalid PTX, not ready, too many resources.
         assert!(![1, 2, 100, 218, 600, 701].into_iter().any(poisons));
+    }
+
+    #[test]
+    fn only_one_driver_error_says_that_memory_ran_out() {
+        let is_out_of_memory = |number| GpuError::from(DriverError { call: "", code: "", number }).is_out_of_memory();
+        assert!(is_out_of_memory(2));
+        // Invalid value, not initialized, bad address, too many resources.
+        assert!(![1, 3, 700, 701].into_iter().any(is_out_of_memory));
+        assert!(!GpuError::NoDriver.is_out_of_memory());
     }
 
     #[test]

@@ -321,6 +321,7 @@ mod tests {
     use super::*;
     use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
     use trueno_gpu::kernels::packed::{Mode, TableStores};
+    use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
     use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
 
     /// The kernels of both formats in a shape: compression and decompression of each.
@@ -386,6 +387,10 @@ mod tests {
         for (compress, decompress) in kernels(BlockShape::EVERYWHERE) {
             assert_eq!(param_kinds(compress.kernel().ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);
             assert_eq!(param_kinds(decompress.kernel().ir()), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
+        }
+        let (order, group) = (ZstdGroupOrderKernel::new(1), ZstdGroupDecompressKernel::new(1));
+        for kernel in [order.ir(), group.ir()] {
+            assert_eq!(param_kinds(kernel), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
         }
         assert_eq!(param_kinds(LaneRuleKernel::new().ir()), [Buffer, U32]);
     }

@@ -76,7 +76,7 @@ pub(crate) fn decompress(
     let time = timed(&context, stream, time_limit, |start| {
         // Pages count as restored only if the kernel says so.
         stream.fill(&pages.status, 0..packed.len * STATUS_BYTES, 0xff)?;
-        decompressor.zero(stream)?;
+        decompressor.zero(stream, count)?;
         stream.record(start)?;
         // SAFETY: four different buffers. Safe code only reads those of `packed` while it is borrowed, and nothing else
         // uses those of `pages`. `timed` returns when the kernel is done, or gives the context up.

@@ -16,3 +16,4 @@ mod frames;
 #[path = "../../../trueno-gpu/tests/support/lz4.rs"]
 mod interpreter;
 mod zstd_decompress;
+mod zstd_groups;

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
+use super::group_kernels::GroupKernels;
 use super::kernels::PageFormat;
 use super::one_kernel::OneKernel;
 use super::{STATUS_BYTES, check_pages, check_room};
@@ -63,8 +64,13 @@ impl<'a> Batch<'a> {
 
 /// Restores packed pages in device memory. Neither the packed bytes nor the index are trusted.
 ///
-/// It decides how a batch is restored, and owns all device memory besides the caller's: today one launch of one kernel
-/// (`OneKernel`) for every batch.
+/// It decides how a batch is restored, and owns all device memory besides the caller's. There are two ways, with the same
+/// result for every page:
+///
+/// - one launch with one page per warp, for LZ4 and for small batches of Zstandard;
+/// - two launches that order the pages and restore them in groups, for batches of Zstandard from
+///   [`least_group_pages`](Self::least_group_pages) on. They need [scratch memory](Self::scratch_bytes), which is allocated for the
+///   first such batch and grows with the largest one. If the device has no room for it, the batch is restored the first way.
 ///
 /// ```no_run
 /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
@@ -84,7 +90,18 @@ impl<'a> Batch<'a> {
 #[derive(Debug)]
 pub struct PageDecompressor {
     one_kernel: OneKernel,
+    /// Only for Zstandard.
+    group_kernels: Option<GroupKernels>,
+    /// Which of them the last call of `zero` prepared.
+    prepared: Way,
     multiprocessors: Option<NonZeroU32>,
+}
+
+/// How a batch is restored.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    OneKernel,
+    GroupKernels,
 }
 
 impl PageDecompressor {
@@ -93,17 +110,22 @@ impl PageDecompressor {
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?; // create once: this compiles the kernel
+    /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?; // create once: this compiles the kernels
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the kernel cannot be loaded.
+    /// If a kernel cannot be loaded.
     pub fn new(context: &GpuContext, format: PageFormat) -> GpuResult<Self> {
-        Self::with_shape(context, format, BlockShape::best_for(context.info().compute_capability, context.limits()))
+        let shape = match format {
+            PageFormat::Lz4 => BlockShape::best_for(context.info().compute_capability, context.limits()),
+            // For small batches only, which blocks of few warps spread over more multiprocessors.
+            PageFormat::Zstd => BlockShape::EVERYWHERE,
+        };
+        Self::with_shape(context, format, shape)
     }
 
-    /// Creates a decompressor with the given shape.
+    /// Creates a decompressor with the given shape of the kernel with one page per warp.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageDecompressor, PageFormat};
@@ -113,9 +135,14 @@ impl PageDecompressor {
     /// ```
     ///
     /// # Errors
-    /// If the kernel cannot be loaded, for example because the shape is too large for the device.
+    /// If a kernel cannot be loaded, for example because the shape is too large for the device.
     pub fn with_shape(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
-        Ok(Self { one_kernel: OneKernel::new(context, format, shape)?, multiprocessors: None })
+        let one_kernel = OneKernel::new(context, format, shape)?;
+        let group_kernels = match format {
+            PageFormat::Lz4 => None,
+            PageFormat::Zstd => Some(GroupKernels::new(context)?),
+        };
+        Ok(Self { one_kernel, group_kernels, prepared: Way::OneKernel, multiprocessors: None })
     }
 
     /// Returns the format that it restores, besides same-filled and raw pages.
@@ -131,7 +158,35 @@ impl PageDecompressor {
         self.one_kernel.format()
     }
 
-    /// Returns the kernel loaded on the device.
+    /// Returns the number of pages from which a batch is restored in groups, or `None` if the format has no kernels for that.
+    /// [`limit_multiprocessors`](Self::limit_multiprocessors) changes it.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// assert!(PageDecompressor::new(&context, PageFormat::Zstd)?.least_group_pages().is_some());
+    /// assert_eq!(PageDecompressor::new(&context, PageFormat::Lz4)?.least_group_pages(), None);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn least_group_pages(&self) -> Option<u32> {
+        self.group_kernels.as_ref().map(|kernels| kernels.least_pages(self.multiprocessors))
+    }
+
+    /// Returns the size of the scratch memory on the device: 0 until a batch is restored in groups.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// assert_eq!(PageDecompressor::new(&context, PageFormat::Zstd)?.scratch_bytes(), 0);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.group_kernels.as_ref().map_or(0, GroupKernels::scratch_bytes)
+    }
+
+    /// Returns the kernel with one page per warp, as loaded on the device.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
@@ -145,10 +200,24 @@ impl PageDecompressor {
         self.one_kernel.loaded()
     }
 
+    /// Returns the kernel that restores pages in groups, as loaded on the device, or `None` if the format has none.
+    ///
+    /// ```no_run
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// let decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
+    /// let blocks = decompressor.loaded_group().map(|kernel| kernel.resident_blocks());
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn loaded_group(&self) -> Option<&LoadedKernel> {
+        self.group_kernels.as_ref().map(GroupKernels::loaded)
+    }
+
     /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
     ///
     /// The grid is cut to the number of blocks that fit on that many multiprocessors. This is exact if a block fills a
-    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks, such as those for groups, may be spread over more.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
@@ -187,7 +256,7 @@ impl PageDecompressor {
     ///
     /// # Safety
     /// The packed bytes, the index, `output` and `status` are four different buffers. Until the stream has run the
-    /// kernel, no other work writes the packed bytes or the index. Their contents may be arbitrary.
+    /// kernels, no other work writes the packed bytes or the index. Their contents may be arbitrary.
     pub unsafe fn decompress(
         &mut self,
         stream: &Stream,
@@ -196,12 +265,13 @@ impl PageDecompressor {
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
         let batch = Batch::checked(packed, output, status)?;
-        self.zero(stream)?;
-        // SAFETY: the counter was zeroed just before in the same stream; the caller guarantees the rest.
-        unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
+        self.zero(stream, packed.pages)?;
+        // SAFETY: the counters were zeroed just before in the same stream; the caller guarantees the rest.
+        unsafe { self.launch(stream, batch) }
     }
 
-    /// The first half of [`decompress`](Self::decompress): queues the zeroing of the page counter.
+    /// The first half of [`decompress`](Self::decompress): chooses how a batch of `pages` is restored, gets memory for it and
+    /// queues the zeroing of the counters.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
@@ -211,7 +281,7 @@ impl PageDecompressor {
     /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
     /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
-    /// decompressor.zero(&stream)?;
+    /// decompressor.zero(&stream, packed.pages)?;
     /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
     /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -219,11 +289,20 @@ impl PageDecompressor {
     ///
     /// # Errors
     /// The driver's error.
-    pub fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
+    pub fn zero(&mut self, stream: &Stream, pages: u32) -> GpuResult<()> {
+        self.prepared = Way::OneKernel;
+        if let Some(kernels) = &mut self.group_kernels {
+            let is_large = pages >= kernels.least_pages(self.multiprocessors);
+            if is_large && kernels.reserve(self.multiprocessors, pages)? {
+                kernels.zero(stream)?;
+                self.prepared = Way::GroupKernels;
+                return Ok(());
+            }
+        }
         self.one_kernel.zero(stream)
     }
 
-    /// The second half of [`decompress`](Self::decompress): queues only the kernel, so that it can be timed on its own.
+    /// The second half of [`decompress`](Self::decompress): queues only the kernels, so that they can be timed on their own.
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
@@ -234,13 +313,13 @@ impl PageDecompressor {
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
     /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
-    /// decompressor.zero(&stream)?;
+    /// decompressor.zero(&stream, packed.pages)?;
     /// stream.record(&start)?;
     /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
     /// unsafe { decompressor.launch_zeroed(&stream, packed, &output, &status) }?;
     /// stream.record(&end)?;
     /// end.wait()?;
-    /// println!("the kernel took {:?}", end.since(&start)?);
+    /// println!("the kernels took {:?}", end.since(&start)?);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -249,7 +328,7 @@ impl PageDecompressor {
     ///
     /// # Safety
     /// The requirements of `decompress`. In addition, [`zero`](Self::zero) was the last call before, with the same
-    /// stream.
+    /// stream and number of pages.
     pub unsafe fn launch_zeroed(
         &mut self,
         stream: &Stream,
@@ -259,6 +338,21 @@ impl PageDecompressor {
     ) -> GpuResult<()> {
         let batch = Batch::checked(packed, output, status)?;
         // SAFETY: the caller upholds the requirements.
-        unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
+        unsafe { self.launch(stream, batch) }
+    }
+
+    /// # Safety
+    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
+    unsafe fn launch(&self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
+        match (self.prepared, &self.group_kernels) {
+            (Way::GroupKernels, Some(kernels)) => {
+                // SAFETY: the caller upholds the requirements; `zero` prepared these kernels.
+                unsafe { kernels.launch(stream, batch, self.multiprocessors) }
+            }
+            _ => {
+                // SAFETY: the caller upholds the requirements; `zero` prepared this kernel.
+                unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
+            }
+        }
     }
 }

@@ -183,7 +183,7 @@ impl RingDevice for Cuda {
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
         // No page counts as restored unless the kernel says so.
         stream.fill(&slot.status, 0..pages as usize * size_of::<u32>(), 0xff)?;
-        decompressor.zero(stream)?;
+        decompressor.zero(stream, pages)?;
         stream.record(slot.event(Mark::KernelStart))?;
         let (bytes, index) = (&slot.packed, &slot.index);
         let packed = PackedPages { bytes, len_bytes: packed_bytes as u64, index, pages };

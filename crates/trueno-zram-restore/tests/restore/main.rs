@@ -1,0 +1,15 @@
+//! A VM in a second process is restored from an archive, page by page.
+#![cfg(target_os = "linux")]
+
+mod failures;
+mod faults;
+mod handshakes;
+mod support;
+mod vmm;
+
+/// The second process.
+#[test]
+#[ignore = "run by other tests as a second process"]
+fn stand_in_vmm() {
+    vmm::obey();
+}

@@ -305,6 +305,11 @@ fn random(bound: usize, seed: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Whether this process was started to be a VMM.
+pub(crate) fn was_asked() -> bool {
+    env::var_os(SOCKET).is_some()
+}
+
 /// The VMM itself: maps, connects, and obeys. Does nothing in a process that no test started for it.
 pub(crate) fn obey() {
     let (Some(socket), Some(image)) = (env::var_os(SOCKET), env::var_os(IMAGE)) else { return };

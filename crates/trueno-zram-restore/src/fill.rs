@@ -144,10 +144,11 @@ impl Fill {
         buffer: &mut UnitBuffer,
     ) -> Result<(), Stop> {
         for unit in units {
-            if session.states.is_wanted(unit) {
-                if let Ok(content @ Content::Bytes(_)) = session.load(region, unit, buffer) {
-                    self.put(session, region, unit..unit + 1, content)?;
-                }
+            if !session.states.is_wanted(unit) {
+                continue;
+            }
+            if let Ok(content) = session.load(region, unit, buffer) {
+                self.put(session, region, unit..unit + 1, content)?;
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ struct Described {
     size: u64,
     offset: u64,
     page_size: Option<u64>,
-    /// Despite its name in bytes. The only one up to Firecracker 1.10, to be removed in 2.0.
+    /// Despite its name in bytes. The only one before Firecracker 1.12, to be removed in 2.0.
     page_size_kib: Option<u64>,
 }
 

@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::io;
-use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -182,7 +181,7 @@ pub(crate) fn peer_process(stream: &UnixStream) -> io::Result<OwnedFd> {
 fn socket_option(stream: &UnixStream, name: i32) -> io::Result<i32> {
     // As long as `struct ucred`, the longest that is asked for.
     let mut value = [0i32; 3];
-    let mut len = if name == libc::SO_PEERCRED { size_of::<[i32; 3]>() } else { size_of::<i32>() } as libc::socklen_t;
+    let mut len: libc::socklen_t = if name == libc::SO_PEERCRED { 12 } else { 4 };
     // SAFETY: `value` has at least `len` bytes, and any bytes are valid for it.
     let result = unsafe {
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len)

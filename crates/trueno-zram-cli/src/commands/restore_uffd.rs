@@ -36,7 +36,7 @@ use crate::signals;
 /// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest.
 ///
 /// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, and when trueno-zram is ended by
-/// a signal. Only SIGKILL and a crash of the kernel leave it waiting; watch trueno-zram as you watch the VMM.
+/// a signal. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits for ever: end both together.
 ///
 /// Runs until it is ended by a signal, or with --vms N until N VMs have ended.
 #[derive(Debug, clap::Args)]

@@ -1,5 +1,6 @@
 //! A VM in a second process is restored from an archive, page by page.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod failures;
 mod faults;

@@ -305,14 +305,9 @@ fn random(bound: usize, seed: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Whether this process was started to be a VMM.
-pub(crate) fn was_asked() -> bool {
-    env::var_os(SOCKET).is_some()
-}
-
-/// The VMM itself: maps, connects, and obeys. Does nothing in a process that no test started for it.
-pub(crate) fn obey() {
-    let (Some(socket), Some(image)) = (env::var_os(SOCKET), env::var_os(IMAGE)) else { return };
+/// The VMM itself: maps, connects, and obeys. Does nothing and returns `false` in a process that was not started for it.
+pub(crate) fn obey() -> bool {
+    let (Some(socket), Some(image)) = (env::var_os(SOCKET), env::var_os(IMAGE)) else { return false };
     let unit = if env::var_os(HUGE).is_some() { 2 << 20 } else { PAGE };
     let image = fs::read(PathBuf::from(image)).expect("the image");
     let features = env::var(FEATURES).map_or(EVENT_REMOVE, |features| features.parse().expect("a number"));
@@ -345,4 +340,5 @@ pub(crate) fn obey() {
         };
         println!("\n{ANSWER}{answer}");
     }
+    true
 }

@@ -7,8 +7,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, decompress, extract, info, inspect, load, man, save, selftest, serve, snapshot, stat,
-    test,
+    bench, completions, compress, decompress, extract, info, inspect, load, man, restore_uffd, save, selftest, serve,
+    snapshot, stat, test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -111,6 +111,7 @@ pub(crate) enum Command {
     Stat(stat::Args),
     Save(save::Args),
     Load(load::Args),
+    Restore(restore_uffd::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -132,6 +133,7 @@ impl Command {
             Self::Stat(_) => "stat",
             Self::Save(_) => "save",
             Self::Load(_) => "load",
+            Self::Restore(_) => "restore",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }

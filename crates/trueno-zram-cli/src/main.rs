@@ -37,8 +37,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    bench, completions, compress, decompress, extract, info, inspect, load, man, save, selftest, serve, snapshot, stat,
-    test,
+    bench, completions, compress, decompress, extract, info, inspect, load, man, restore_uffd, save, selftest, serve,
+    snapshot, stat, test,
 };
 use failure::Failure;
 
@@ -87,6 +87,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Stat(args) => stat::run(args, global),
         Command::Save(args) => save::run(args, global),
         Command::Load(args) => load::run(args, global),
+        Command::Restore(args) => restore_uffd::run(args, global),
         Command::Completions(args) => completions::run(args, global),
         Command::Man(args) => man::run(args, global),
     }

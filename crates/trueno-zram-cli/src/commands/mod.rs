@@ -9,6 +9,7 @@ pub(crate) mod info;
 pub(crate) mod inspect;
 pub(crate) mod load;
 pub(crate) mod man;
+pub(crate) mod restore_uffd;
 pub(crate) mod save;
 pub(crate) mod selftest;
 pub(crate) mod serve;

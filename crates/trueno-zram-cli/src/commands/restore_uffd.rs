@@ -1,0 +1,284 @@
+//! `trueno-zram restore --uffd`: VMs that run while their memory is restored.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader};
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use serde::Serialize;
+use trueno_zram_archive::{ArchiveReader, ReadAt, SharedReader};
+use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
+
+use crate::args::{Global, parse_whole};
+use crate::failure::Failure;
+use crate::json;
+use crate::messages;
+use crate::quantity;
+use crate::ranges::parse_number;
+use crate::report;
+use crate::restore::input_failure;
+use crate::signals;
+
+/// Run VMs from an archive of their memory, restoring pages when they are touched.
+///
+/// Listens on a Unix socket for VMMs that speak Firecracker's protocol for page fault handlers: snapshot/load with the memory
+/// backend `Uffd` and the path of the socket. The archive is the snapshot's memory file, made by `compress`. Several VMs can
+/// be restored from it, at the same time and one after the other.
+///
+/// Pages near a fault are restored with it. In the background all memory is restored, and the VM then needs trueno-zram no
+/// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest.
+///
+/// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, and when trueno-zram is ended by
+/// a signal. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits for ever: end both together.
+///
+/// Runs until it is ended by a signal, or with --vms N until N VMs have ended.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The archive of the VM's memory.
+    #[arg(value_name = "ARCHIVE")]
+    archive: PathBuf,
+    /// The socket to listen on; it is created, and only its owner may connect.
+    #[arg(long, value_name = "SOCKET")]
+    uffd: PathBuf,
+    /// End after this many VMs.
+    #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
+    vms: Option<NonZeroUsize>,
+    /// Restore only what is touched, and what --prefetch names.
+    #[arg(long)]
+    no_fill: bool,
+    /// The block around a fault that is restored with it; 0 for the page alone.
+    #[arg(long, value_name = "BYTES", value_parser = parse_number, default_value = "64K")]
+    around: u64,
+    /// Microseconds to look for the next fault before sleeping. Waking up takes some 40 us on an idle core.
+    #[arg(long, value_name = "US", value_parser = parse_whole::<u64>, default_value = "500")]
+    spin: u64,
+    /// What happens to a VM that touches a damaged page.
+    #[arg(long, value_enum, default_value_t = Damage::Poison)]
+    on_damage: Damage,
+    /// Write the order in which VMs first touch their memory to FILE. Implies --no-fill.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Restore what FILE lists first. It may be the one of --record, which then keeps its lines.
+    #[arg(long, value_name = "FILE")]
+    prefetch: Option<PathBuf>,
+    /// Read the archive into memory first: a fault is answered faster.
+    #[arg(long)]
+    in_memory: bool,
+    /// Restore from an archive without block checksums, whose damage would not be noticed.
+    #[arg(short, long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Damage {
+    /// The access fails as on broken memory; the VM is ended where the kernel cannot do that (before Linux 6.6).
+    Poison,
+    /// The VM is ended.
+    Kill,
+}
+
+/// What was done for a VM, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    memory_bytes: u64,
+    faults: u64,
+    copied_bytes: u64,
+    zero_bytes: u64,
+    removed_bytes: u64,
+    poisoned: u64,
+    complete: bool,
+}
+
+const COMMAND: &str = "restore";
+
+type Restore = LazyRestore<SharedReader<Arc<dyn ReadAt>>>;
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let name = args.archive.display().to_string();
+    let restore = Arc::new(prepare(args, global, &name)?);
+    let socket = Socket::bind(&args.uffd)?;
+    // From here on a signal ends the VMs, rather than leave them waiting.
+    let action = {
+        let (restore, record, socket) = (Arc::clone(&restore), args.record.clone(), args.uffd.clone());
+        signals::hold_off().add(move || {
+            restore.end_all();
+            let _ = fs::remove_file(socket);
+            let _ = record.map(|record| write_record(&restore, &record));
+        })
+    };
+    report::say(global, &format!("{name}: listening on {}", args.uffd.display()));
+    let failed = AtomicBool::new(false);
+    let served = restore.serve_all(&socket.listener, args.vms.map(NonZeroUsize::get), |ended| {
+        let ended = ended.map_err(|error| Failure::at(&name, error)).and_then(|done| {
+            if let Some(record) = &args.record {
+                write_record(&restore, record)?;
+            }
+            say_end(global, &name, &done)
+        });
+        if let Err(failure) = json::tracked(global, COMMAND, &args.archive, ended) {
+            failure.report();
+            failed.store(true, Ordering::Relaxed);
+        }
+    });
+    signals::hold_off().remove(&action);
+    served.map_err(|error| Failure::io(args.uffd.display(), &error))?;
+    Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Opens the archive, and the list of touches.
+fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure> {
+    let file = File::open(&args.archive).map_err(|error| Failure::io(name, &error))?;
+    let checked = ArchiveReader::open(&file).map_err(|error| input_failure(name, error))?;
+    if !args.force && checked.is_some_and(|archive| !archive.has_block_checksums()) {
+        return Err(Failure::at(
+            name,
+            "it has no block checksums: damage would not be noticed; -f restores it all the same",
+        ));
+    }
+    let source: Arc<dyn ReadAt> = if args.in_memory {
+        let start = Instant::now();
+        let bytes = fs::read(&args.archive).map_err(|error| Failure::io(name, &error))?;
+        if global.verbose > 0 {
+            let (len, time) = (quantity::bytes(bytes.len() as u64), quantity::time(start.elapsed()));
+            report::say(global, &format!("{name}: {len} read into memory in {time}"));
+        }
+        Arc::new(bytes)
+    } else {
+        Arc::new(file)
+    };
+    let archive = SharedReader::open(source).map_err(|error| input_failure(name, error))?;
+    let archive = archive.ok_or_else(|| {
+        Failure::at(
+            name,
+            "it has no index; only archives that `trueno-zram compress` makes can be restored page by page",
+        )
+    })?;
+    let options = Options {
+        around_bytes: args.around,
+        spin: Duration::from_micros(args.spin),
+        background_fill: !args.no_fill && args.record.is_none(),
+        workers: global.threads(),
+        on_damage: match args.on_damage {
+            Damage::Poison => OnDamage::Poison,
+            Damage::Kill => OnDamage::Kill,
+        },
+        ..Options::default()
+    };
+    let mut restore = LazyRestore::new(archive, options).on_notice(notices(global, name));
+    if let Some(path) = &args.prefetch {
+        restore = restore.prefetch(read_touches(path, args.record.as_deref())?);
+    }
+    if args.record.is_some() {
+        restore = restore.record();
+    }
+    Ok(restore)
+}
+
+/// Reads a list of touches. The one that is about to be recorded may not exist yet.
+fn read_touches(path: &Path, record: Option<&Path>) -> Result<Touches, Failure> {
+    match File::open(path) {
+        Ok(file) => Touches::read(BufReader::new(file)).map_err(|error| Failure::at(path.display(), error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && record == Some(path) => Ok(Touches::default()),
+        Err(error) => Err(Failure::io(path.display(), &error)),
+    }
+}
+
+/// Replaces the list of touches as a whole.
+fn write_record(restore: &Restore, path: &Path) -> Result<(), Failure> {
+    let failure = |error: &io::Error| Failure::io(path.display(), error);
+    let Some(touches) = restore.recorded() else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|error| failure(&error))?;
+    touches.write(&mut file).map_err(|error| failure(&error))?;
+    file.persist(path).map_err(|error| failure(&error.error))?;
+    Ok(())
+}
+
+/// Prints what happens while VMs run.
+fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + use<> {
+    let (global, name) = (global.clone(), name.to_owned());
+    move |notice| match notice {
+        Notice::Connected { regions, memory_bytes } if global.verbose > 0 => {
+            let memory = quantity::bytes(memory_bytes);
+            report::say(&global, &format!("{name}: a VM with {memory} in {regions} regions"));
+        }
+        Notice::Complete if global.verbose > 0 => report::say(&global, &format!("{name}: all memory is restored")),
+        Notice::Poisoned { page, error } => {
+            messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
+        }
+        Notice::FillStopped => {
+            report::warn(&global, &name, "memory is short: the rest is restored when it is touched");
+        }
+        _ => {}
+    }
+}
+
+fn say_end(global: &Global, name: &str, done: &trueno_zram_restore::Report) -> Result<(), Failure> {
+    let trueno_zram_restore::Report {
+        memory_bytes,
+        faults,
+        copied_bytes,
+        zero_bytes,
+        removed_bytes,
+        poisoned,
+        complete,
+        ..
+    } = *done;
+    report::say(
+        global,
+        &format!(
+            "{name}: the VM has ended: {} faults, {} copied, {} zeros of {}",
+            quantity::count(faults),
+            quantity::bytes(copied_bytes),
+            quantity::bytes(zero_bytes),
+            quantity::bytes(memory_bytes)
+        ),
+    );
+    let report =
+        Report { file: name, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
+    json::print(global, COMMAND, &report)
+}
+
+/// A socket that is removed when it is dropped.
+struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Creates the socket for its owner alone. One that nobody listens on any more is replaced.
+    fn bind(path: &Path) -> Result<Self, Failure> {
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
+        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        if is_socket && UnixStream::connect(path).is_err_and(refused) {
+            // If it cannot be removed, binding says why.
+            let _ = fs::remove_file(path);
+        }
+        // No other thread creates files yet.
+        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(before);
+        let listener = bound.map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => {
+                Failure::at(path.display(), "it exists already; remove it, or give another path")
+            }
+            _ => Failure::io(path.display(), &error),
+        })?;
+        Ok(Self { listener, path: path.to_owned() })
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

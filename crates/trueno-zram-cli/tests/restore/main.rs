@@ -1,0 +1,201 @@
+//! `restore --uffd`, run as users run it, with a stand-in VMM.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "the tests of the library use more of it")]
+#[path = "../../../trueno-zram-restore/tests/restore/vmm.rs"]
+mod vmm;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use trueno_test_pages::corpus;
+
+use vmm::{Memory, StandIn, is_allowed};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
+const PAGES: usize = 1200;
+
+/// The second process.
+#[test]
+#[ignore = "run by other tests as a second process"]
+fn stand_in_vmm() {
+    vmm::obey();
+}
+
+/// A folder with an image and its archive.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let mut image: Vec<u8> = corpus::all_pages().take(PAGES - 200).flatten().copied().collect();
+    image.resize(PAGES * 4096, 0);
+    fs::write(folder.path().join("image"), image).unwrap();
+    let made = command(folder.path(), &["compress", "-q", "image", "-o", "image.lz4"]).status().unwrap();
+    assert!(made.success());
+    folder
+}
+
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(BINARY);
+    command.current_dir(folder).args(args).stdin(Stdio::null());
+    command
+}
+
+/// The handler, once it listens.
+struct Handler {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+}
+
+impl Handler {
+    fn start(folder: &Path, options: &[&str]) -> Self {
+        let mut command = command(folder, &["restore", "--uffd", "socket", "image.lz4"]);
+        let mut child = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.ends_with("image.lz4: listening on socket\n") {
+            assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "{line}");
+        }
+        Self { child, stderr }
+    }
+
+    fn vmm(&self, folder: &Path) -> StandIn {
+        StandIn::start(&folder.join("socket"), &folder.join("image"), Memory::Small)
+    }
+
+    /// Waits for its end. Returns its exit code, standard output and standard error.
+    fn end(mut self) -> (Option<i32>, String, String) {
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        self.stderr.read_to_string(&mut stderr).unwrap();
+        self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
+        (self.child.wait().unwrap().code(), stdout, stderr)
+    }
+}
+
+#[test]
+fn a_vm_runs_from_an_archive() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    let folder = folder.path();
+    for options in [&["--vms", "1", "--json"][..], &["--vms", "1", "--json", "--in-memory", "--no-fill", "-v"]] {
+        let handler = Handler::start(folder, options);
+        let mode = fs::metadata(folder.join("socket")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let mut vmm = handler.vmm(folder);
+        vmm.must("random 300 1");
+        vmm.must("remove 10 20");
+        vmm.must("all");
+        vmm.end();
+        let (code, stdout, stderr) = handler.end();
+        assert_eq!(code, Some(0), "{stderr}");
+        let report: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        assert_eq!((&report["command"], &report["status"]), (&"restore".into(), &"ok".into()));
+        assert_eq!(report["memory_bytes"], PAGES * 4096);
+        assert!(report["zero_bytes"].as_u64().unwrap() >= 200 * 4096);
+        assert!(stderr.contains("the VM has ended"), "{stderr}");
+        assert!(!folder.join("socket").exists());
+    }
+}
+
+#[test]
+fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut handler = Handler::start(folder.path(), &["--no-fill"]);
+        let mut vmms = [handler.vmm(folder.path()), handler.vmm(folder.path())];
+        vmms.iter_mut().for_each(|vmm| vmm.must("verify 0 100"));
+        kill_process(Pid::from_child(&handler.child), signal).unwrap();
+        assert_eq!(handler.child.wait().unwrap().signal(), Some(signal.as_raw()));
+        for vmm in vmms {
+            assert_eq!(vmm.signal(), Some(9));
+        }
+        assert!(!folder.path().join("socket").exists());
+    }
+}
+
+#[test]
+fn touches_are_recorded_and_kept_with_those_that_were_prefetched() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    let folder = folder.path();
+    for (touched, recorded) in [("verify 100 101", "96\n"), ("verify 5 6", "96\n0\n")] {
+        let options = ["--vms", "1", "--record", "touches", "--prefetch", "touches"];
+        let handler = Handler::start(folder, &options);
+        let mut vmm = handler.vmm(folder);
+        vmm.must(touched);
+        vmm.end();
+        assert_eq!(handler.end().0, Some(0));
+        let file = fs::read_to_string(folder.join("touches")).unwrap();
+        assert_eq!(file, format!("trueno-zram touches 1\n{recorded}"));
+    }
+}
+
+#[test]
+fn a_damaged_page_ends_the_vm_and_the_exit_code_says_so() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    let folder = folder.path();
+    let mut archive = fs::read(folder.join("image.lz4")).unwrap();
+    archive[300_000] ^= 1;
+    fs::write(folder.join("image.lz4"), archive).unwrap();
+    for (damage, signal, code) in [("kill", 9, 1), ("poison", 7, 0)] {
+        let handler = Handler::start(folder, &["--vms", "1", "--on-damage", damage]);
+        let mut vmm = handler.vmm(folder);
+        assert_eq!(vmm.ask("all"), None);
+        assert_eq!(vmm.signal(), Some(signal));
+        let (ended, _, stderr) = handler.end();
+        assert_eq!(ended, Some(code), "{stderr}");
+        assert!(stderr.contains("cannot be restored"), "{stderr}");
+    }
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_before_it_listens() {
+    let folder = folder();
+    let folder = folder.path();
+    let refused = |args: &[&str], words: &[&str]| {
+        let ran = command(folder, args).output().unwrap();
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{stderr}");
+        words.iter().for_each(|word| assert!(stderr.contains(word), "{word:?} is in {stderr:?}"));
+    };
+    refused(&["restore", "--uffd", "socket", "absent"], &["absent", "No such file"]);
+    refused(&["restore", "--uffd", "socket", "image"], &["image", "no index"]);
+    refused(&["restore", "--uffd", "image", "image.lz4"], &["image", "exists already"]);
+    refused(&["restore", "--uffd", "no/socket", "image.lz4"], &["no/socket", "No such file"]);
+    refused(&["restore", "--uffd", "socket", "--prefetch", "image", "image.lz4"], &["image", "line 1"]);
+    refused(&["restore", "--uffd", "socket", "--prefetch", "absent", "image.lz4"], &["absent", "No such file"]);
+    assert!(
+        command(folder, &["compress", "-q", "--no-block-checksums", "image", "-o", "bare.lz4"])
+            .status()
+            .unwrap()
+            .success()
+    );
+    refused(&["restore", "--uffd", "socket", "bare.lz4"], &["bare.lz4", "no block checksums"]);
+    let _listens = UnixListener::bind(folder.join("taken")).unwrap();
+    refused(&["restore", "--uffd", "taken", "image.lz4"], &["taken", "exists already"]);
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_replaced() {
+    let folder = folder();
+    drop(UnixListener::bind(folder.path().join("socket")).unwrap());
+    let mut handler = Handler::start(folder.path(), &[]);
+    kill_process(Pid::from_child(&handler.child), Signal::TERM).unwrap();
+    assert_eq!(handler.child.wait().unwrap().signal(), Some(15));
+}

@@ -1,0 +1,234 @@
+//! Measures faults and the background fill of a VM in a second process: from an archive, and from an image in memory.
+//!
+//! `cargo run --release -p trueno-zram-restore --example restore_bench -- [PAGES] [ROUNDS] [FILE]`
+//!
+//! Takes the pages of FILE, or of the corpus, repeated until there are PAGES. "Plain" is the same handler with an uncompressed
+//! image. Both are measured alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority
+//! spins on every core. Idle: none does, and the cores sleep between faults, unless others keep them busy.
+
+#[cfg(target_os = "linux")]
+#[allow(dead_code, reason = "tests use more of it")]
+#[path = "../tests/restore/vmm.rs"]
+mod vmm;
+
+#[cfg(not(target_os = "linux"))]
+fn main() {}
+
+#[cfg(target_os = "linux")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if vmm::obey() || !vmm::is_allowed() {
+        return Ok(());
+    }
+    bench::run()
+}
+
+#[cfg(target_os = "linux")]
+mod bench {
+    use std::error::Error;
+    use std::fs;
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use trueno_zram_archive::{ArchiveWriter, SharedReader, WriteOptions};
+    use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PageSource};
+
+    use crate::vmm::{Memory, StandIn};
+
+    const FAULTS: usize = 20_000;
+
+    /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
+    type Percentiles = [u64; 3];
+    type Source = Arc<dyn PageSource>;
+
+    pub(crate) fn run() -> Result<(), Box<dyn Error>> {
+        let mut args = std::env::args().skip(1);
+        let count = args.next().map_or(Ok(65_536), |count| count.parse())?;
+        let rounds: usize = args.next().map_or(Ok(5), |rounds| rounds.parse())?;
+        let pages = pages(count, args.next().as_deref())?;
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        fs::write(&image, pages.as_flattened())?;
+        let path = dir.path().join("image.lz4");
+        let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+        let mut archive = ArchiveWriter::new(fs::File::create(&path)?, options)?;
+        archive.write_batch(&CpuBatchCompressor::default().compress(&pages)?)?;
+        archive.finish(None)?;
+        let len = fs::metadata(&path)?.len();
+        println!("{count} pages, ratio {:.2}, {rounds} rounds", (count * PAGE_SIZE) as f64 / len as f64);
+        let in_file = SharedReader::open(fs::File::open(&path)?)?.ok_or("no index")?;
+        let in_memory = SharedReader::open(fs::read(&path)?)?.ok_or("no index")?;
+        println!("page, alone: archive in a file {:.2} us, in memory {:.2} us", alone(&in_file), alone(&in_memory));
+        let sources: [(&str, Source); 3] = [
+            ("plain", Arc::new(Image::new(pages))),
+            ("archive in memory", Arc::new(in_memory)),
+            ("archive in a file", Arc::new(in_file)),
+        ];
+        let on_demand = Options { background_fill: false, around_bytes: 0, ..Options::default() };
+        let blocking = Options { spin: Duration::ZERO, ..on_demand };
+        for (name, options, awake) in [
+            ("cores awake", on_demand, true),
+            ("cores idle", on_demand, false),
+            ("cores idle, blocking handler", blocking, false),
+        ] {
+            let awake = awake.then(Awake::start);
+            let mut of_source: [Vec<Percentiles>; 3] = Default::default();
+            for seed in 0..rounds {
+                for ((_, source), all) in sources.iter().zip(&mut of_source) {
+                    all.push(faults(source, options, &image, seed)?);
+                }
+            }
+            drop(awake);
+            let plain = medians(&of_source[0])[0] as f64;
+            for ((source, _), all) in sources.iter().zip(&of_source) {
+                let [p50, p90, p99] = medians(all).map(|ns| ns as f64);
+                let (us50, us90, us99) = (p50 / 1e3, p90 / 1e3, p99 / 1e3);
+                println!(
+                    "fault, {name}, {source}: p50 {us50:.1} p90 {us90:.1} p99 {us99:.1} us; {:.2} x plain",
+                    p50 / plain
+                );
+            }
+        }
+        for workers in [1, 2] {
+            let options = Options { workers: workers.try_into()?, ..Options::default() };
+            let mut of_source: [(Vec<Duration>, f64); 3] = Default::default();
+            for _ in 0..rounds {
+                for ((_, source), (all, cpu_seconds)) in sources.iter().zip(&mut of_source) {
+                    let before = cpu_time()?;
+                    all.push(fill(source, options, &image)?);
+                    *cpu_seconds += cpu_time()? - before;
+                }
+            }
+            for ((source, _), (all, cpu_seconds)) in sources.iter().zip(&mut of_source) {
+                all.sort_unstable();
+                let per_cpu = (count * PAGE_SIZE * rounds) as f64 / *cpu_seconds;
+                let rate = (count * PAGE_SIZE) as f64 / all[all.len() / 2].as_secs_f64() / 1e9;
+                println!(
+                    "fill, {workers} threads, {source}: {rate:.2} GB/s, {:.2} GB per second of processor time",
+                    per_cpu / 1e9
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures reading a page, without any VM: microseconds, in random order.
+    fn alone(source: &impl PageSource) -> f64 {
+        let pages = source.len_bytes() / PAGE_SIZE as u64;
+        let mut page = [0; PAGE_SIZE];
+        let mut read_all = || {
+            let start = Instant::now();
+            for number in 0..pages {
+                source.page(number * 40_503 % pages, &mut page).expect("intact");
+            }
+            start.elapsed().as_secs_f64() * 1e6 / pages as f64
+        };
+        // The first pass compares the groups with the index.
+        (0..4).map(|_| read_all()).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Returns the processor time of all threads so far, in seconds: what remains meaningful on a machine that others use.
+    fn cpu_time() -> Result<f64, Box<dyn Error>> {
+        let stat = fs::read_to_string("/proc/self/stat")?;
+        let (_, fields) = stat.rsplit_once(") ").ok_or("a line of /proc/self/stat")?;
+        let ticks = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(ticks as f64 / 100.0)
+    }
+
+    fn medians(rounds: &[Percentiles]) -> Percentiles {
+        std::array::from_fn(|which| {
+            let mut values: Vec<u64> = rounds.iter().map(|round| round[which]).collect();
+            values.sort_unstable();
+            values[values.len() / 2]
+        })
+    }
+
+    fn pages(count: usize, file: Option<&str>) -> Result<Vec<Page>, Box<dyn Error>> {
+        let given = file.map(fs::read).transpose()?;
+        let pages: Vec<Page> = match &given {
+            Some(bytes) => bytes.as_chunks().0.to_vec(),
+            None => trueno_test_pages::corpus::all_pages().copied().collect(),
+        };
+        Ok(pages.into_iter().cycle().take(count).collect())
+    }
+
+    /// Measures first touches of random pages.
+    fn faults(source: &Source, options: Options, image: &Path, seed: usize) -> Result<Percentiles, Box<dyn Error>> {
+        let restore = LazyRestore::new(Arc::clone(source), options);
+        serve(&restore, image, |vmm| {
+            let answer = vmm.ask(&format!("latencies {FAULTS} {seed}")).ok_or("the VMM has ended")?;
+            let numbers = answer.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+            Ok(numbers.try_into().map_err(|_| "three numbers")?)
+        })
+    }
+
+    /// Measures the time from the connection until all memory is restored.
+    fn fill(source: &Source, options: Options, image: &Path) -> Result<Duration, Box<dyn Error>> {
+        let (sender, notices) = channel();
+        let restore = LazyRestore::new(Arc::clone(source), options).on_notice(move |notice| {
+            if matches!(notice, Notice::Connected { .. } | Notice::Complete) {
+                let _ = sender.send(Instant::now());
+            }
+        });
+        serve(&restore, image, |_| {
+            let (start, end) = (notices.recv()?, notices.recv()?);
+            Ok(end - start)
+        })
+    }
+
+    fn serve<S: PageSource, T>(
+        restore: &LazyRestore<S>,
+        image: &Path,
+        measure: impl FnOnce(&mut StandIn) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let dir = tempfile::tempdir()?;
+        let socket = dir.path().join("socket");
+        let listener = UnixListener::bind(&socket)?;
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                restore.serve_all(&listener, Some(1), |ended| {
+                    ended.expect("a VM that ends by itself");
+                })
+            });
+            let mut vmm = StandIn::start(&socket, image, Memory::Small);
+            let measured = measure(&mut vmm);
+            vmm.end();
+            measured
+        })
+    }
+
+    /// Threads that keep all cores awake.
+    struct Awake {
+        stop: Arc<AtomicBool>,
+        threads: Vec<thread::JoinHandle<()>>,
+    }
+
+    impl Awake {
+        fn start() -> Self {
+            let stop = Arc::new(AtomicBool::new(false));
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            let spin = |stop: Arc<AtomicBool>| {
+                move || {
+                    let _ = rustix::process::setpriority_process(None, 19);
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }
+            };
+            let threads = (0..cores).map(|_| thread::spawn(spin(Arc::clone(&stop)))).collect();
+            Self { stop, threads }
+        }
+    }
+
+    impl Drop for Awake {
+        fn drop(&mut self) {
+            self.stop.store(true, Ordering::Relaxed);
+            self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! What ends a session.
+
+use std::io;
+
+use rustix::io::Errno;
+
+/// Why a VMM could not be served, or not until its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The VMM connected and sent no complete message in time.
+    #[error("the VMM sent no message within {seconds} s")]
+    HandshakeTimeout {
+        /// The time it had.
+        seconds: u64,
+    },
+    /// The connection ended before the message did.
+    #[error("the connection ended after {received} bytes of the message")]
+    HandshakeEnded {
+        /// Bytes that arrived.
+        received: usize,
+    },
+    /// The message is longer than any list of regions.
+    #[error("the message has more than {limit} bytes")]
+    MessageTooLong {
+        /// The longest message that is read.
+        limit: usize,
+    },
+    /// The message is not a JSON array of regions.
+    #[error("the message is not a list of memory regions: {0}")]
+    Message(#[source] serde_json::Error),
+    /// The message came without a file descriptor.
+    #[error("the message came without a userfaultfd")]
+    NoFd,
+    /// The message came with several file descriptors.
+    #[error("the message came with more than one file descriptor")]
+    ExtraFds,
+    /// The file descriptor is something else.
+    #[error("the file descriptor is not a userfaultfd but {what}")]
+    NotUserfaultfd {
+        /// What `/proc` calls it.
+        what: String,
+    },
+    /// The userfaultfd was created with a feature that moves memory out of the regions or hides faults.
+    #[error("the userfaultfd has the feature {name}, which is not supported")]
+    Feature {
+        /// Its name without `UFFD_FEATURE_`.
+        name: &'static str,
+    },
+    /// The userfaultfd would not report memory that the balloon gives back.
+    #[error(
+        "the userfaultfd lacks the feature EVENT_REMOVE: pages that a balloon removes would come back with old content"
+    )]
+    NoRemoveEvents,
+    /// A region cannot be served.
+    #[error("region {index}: {problem}")]
+    Region {
+        /// Its position in the message, from 0.
+        index: usize,
+        /// What is wrong with it.
+        problem: RegionProblem,
+    },
+    /// The message lists no region.
+    #[error("the message lists no memory region")]
+    NoRegions,
+    /// The VMM's process cannot be found, so it could not be ended after a failure.
+    #[error("the process of the VMM cannot be found: {0}")]
+    Process(#[source] io::Error),
+    /// A page that the VMM touched cannot be restored; it was ended.
+    #[error("page {page} cannot be restored: {source}")]
+    Damaged {
+        /// The page in the archive.
+        page: u64,
+        /// What is wrong with it.
+        source: trueno_zram_archive::Error,
+    },
+    /// A fault at an address outside all regions, or of a kind that was not asked for.
+    #[error("unexpected event {event:#x} of the userfaultfd, address {address:#x}")]
+    Event {
+        /// The event's number in `<linux/userfaultfd.h>`.
+        event: u8,
+        /// The address it is about.
+        address: u64,
+    },
+    /// The file of touches to prefetch is malformed.
+    #[error("line {line}: {problem}")]
+    Touches {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// A thread of the background fill panicked.
+    #[error("a thread of the background fill failed")]
+    Worker,
+    /// The process is about to end and takes no further VMs.
+    #[error("the handler is shutting down")]
+    ShuttingDown,
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// What is wrong with a memory region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionProblem {
+    /// The page size is not one that memory can have.
+    #[error("the page size {0} is not a power of two from 4 KiB to 2 MiB")]
+    PageSize(u64),
+    /// `page_size` and `page_size_kib` contradict each other.
+    #[error("page_size is {page_size}, but page_size_kib is {page_size_kib}")]
+    PageSizes {
+        /// `page_size`.
+        page_size: u64,
+        /// `page_size_kib`.
+        page_size_kib: u64,
+    },
+    /// An address, a size or an offset is not a multiple of the page size.
+    #[error("{what} {value:#x} is not a multiple of {of} bytes")]
+    Alignment {
+        /// The field.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// What it must be a multiple of.
+        of: u64,
+    },
+    /// The region has no pages.
+    #[error("it is empty")]
+    Empty,
+    /// The region reaches beyond the address space.
+    #[error("it ends beyond the address space")]
+    AddressRange,
+    /// The region's content is not in the archive.
+    #[error("its content ends at {end}, but the archive has {content_len} bytes")]
+    BeyondArchive {
+        /// End of the content.
+        end: u64,
+        /// Length of the archive's content.
+        content_len: u64,
+    },
+    /// Two regions share addresses or content.
+    #[error("its {what} overlap those of region {other}")]
+    Overlap {
+        /// What they share.
+        what: &'static str,
+        /// The other region's position in the message.
+        other: usize,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(call: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |error| Self::System { call, source: error.into() }
+    }
+
+    pub(crate) fn proc(source: io::Error) -> Self {
+        Self::System { call: "reading /proc/self", source }
+    }
+}

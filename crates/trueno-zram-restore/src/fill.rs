@@ -1,0 +1,236 @@
+//! The background fill: recorded touches first, then everything in order.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+use crate::options::Notice;
+use crate::regions::Region;
+use crate::session::{Content, Put, Session, Stop, UnitBuffer, load_page};
+use crate::source::{PageSource, is_zero};
+use crate::touches::WINDOW_PAGES;
+
+/// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.
+const RUN_UNITS: usize = 16;
+
+/// What the workers take: the windows of recorded touches, then runs of all units.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Units in the order of recorded touches.
+    windows: Vec<Range<usize>>,
+    /// Units that are filled in order, and the length of a run of them.
+    rest: Vec<(Range<usize>, usize)>,
+}
+
+/// The state of the fill that the workers share.
+#[derive(Debug)]
+pub(crate) struct Fill {
+    plan: Plan,
+    next: AtomicUsize,
+    stop: AtomicBool,
+    /// Workers that have not ended.
+    active: AtomicUsize,
+    panicked: AtomicBool,
+}
+
+impl Plan {
+    /// Plans the fill of the memory of a session.
+    pub(crate) fn new<S: PageSource + ?Sized>(session: &Session<'_, S>, prefetch: &[u64]) -> Self {
+        let regions = &session.regions;
+        let windows = prefetch.iter().filter_map(|window| {
+            let first = window.checked_mul(WINDOW_PAGES)?;
+            let pages = first..first.checked_add(WINDOW_PAGES)?;
+            let (region, start) = pages.clone().find_map(|page| regions.find_page(page))?;
+            let end = start + usize::try_from(WINDOW_PAGES.div_ceil(region.pages_per_unit())).ok()?;
+            Some(start..end.min(region.units().end))
+        });
+        let windows = windows.collect();
+        let step = |region: &Region| if region.is_huge() { 1 } else { RUN_UNITS };
+        let mut rest: Vec<&Region> = regions.iter().filter(|_| session.options.background_fill).collect();
+        // The archive is read from its start to its end.
+        rest.sort_by_key(|region| region.first_page);
+        Self { windows, rest: rest.into_iter().map(|region| (region.units(), step(region))).collect() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.windows.is_empty() && self.rest.is_empty()
+    }
+
+    /// Returns the units that are taken in this turn.
+    fn get(&self, turn: usize) -> Option<Range<usize>> {
+        if let Some(units) = self.windows.get(turn) {
+            return Some(units.clone());
+        }
+        let mut turn = turn - self.windows.len();
+        for (units, step) in &self.rest {
+            let turns = units.len().div_ceil(*step);
+            if turn < turns {
+                let start = units.start + turn * step;
+                return Some(start..(start + step).min(units.end));
+            }
+            turn -= turns;
+        }
+        None
+    }
+}
+
+impl Fill {
+    pub(crate) fn new(plan: Plan, workers: usize) -> Self {
+        Self {
+            active: AtomicUsize::new(if plan.is_empty() { 0 } else { workers }),
+            plan,
+            next: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panicked: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a worker may still fill units.
+    pub(crate) fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire) > 0
+    }
+
+    /// Whether a worker ended by a panic.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panicked.load(Ordering::Acquire)
+    }
+
+    /// Makes the workers end soon.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a worker has ended, or could not start.
+    pub(crate) fn leave(&self) {
+        if thread::panicking() {
+            self.panicked.store(true, Ordering::Release);
+        }
+        self.active.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Fills what no other worker has taken, until all is done.
+    pub(crate) fn work<S: PageSource + ?Sized>(&self, session: &Session<'_, S>) {
+        // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
+        let _ = rustix::process::setpriority_process(None, 10);
+        let (mut pages, mut unit) = (vec![[0; PAGE_SIZE]; RUN_UNITS], UnitBuffer::new());
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(units) = self.plan.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
+            let Some(region) = session.regions.of_unit(units.start) else { continue };
+            let filled = if region.is_huge() {
+                self.fill_huge(session, region, units, &mut unit)
+            } else {
+                self.fill_run(session, region, units, &mut pages)
+            };
+            match filled {
+                Ok(()) => {}
+                Err(Stop::NoMemory) => {
+                    self.stop();
+                    (session.notify)(Notice::FillStopped);
+                }
+                // The handler finds out by itself, and reports it.
+                Err(Stop::VmmEnded | Stop::Failed(_)) => self.stop(),
+            }
+        }
+    }
+
+    /// Fills huge pages one by one. Damaged ones stay missing, and are dealt with when they are touched.
+    fn fill_huge<S: PageSource + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        units: Range<usize>,
+        buffer: &mut UnitBuffer,
+    ) -> Result<(), Stop> {
+        for unit in units {
+            if !session.states.is_wanted(unit) {
+                continue;
+            }
+            if let Ok(content) = session.load(region, unit, buffer) {
+                self.put(session, region, unit..unit + 1, content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills 4 KiB pages: reads them all, then copies those that follow each other by one call.
+    fn fill_run<S: PageSource + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        units: Range<usize>,
+        pages: &mut [Page],
+    ) -> Result<(), Stop> {
+        let mut start = units.start;
+        let mut kinds = [Kind::Skipped; RUN_UNITS];
+        for ((unit, page), kind) in units.clone().zip(&mut *pages).zip(&mut kinds) {
+            *kind = match session.states.is_wanted(unit) {
+                true if load_page(session.source, region.page_of(unit), page).is_ok() => Kind::of(page),
+                // Damaged pages stay missing, and are dealt with when they are touched.
+                _ => Kind::Skipped,
+            };
+        }
+        for run in kinds[..units.len()].chunk_by(|one, other| one == other) {
+            let (first, run_units) = (start - units.start, start..start + run.len());
+            start = run_units.end;
+            let content = match run[0] {
+                Kind::Skipped => continue,
+                Kind::Zero => Content::Zeros((run.len() * PAGE_SIZE) as u64),
+                Kind::Data => Content::Bytes(pages[first..first + run.len()].as_flattened()),
+            };
+            self.put(session, region, run_units, content)?;
+        }
+        Ok(())
+    }
+
+    /// Fills units that were not removed, while no events are read.
+    fn put<S: PageSource + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        units: Range<usize>,
+        content: Content<'_>,
+    ) -> Result<(), Stop> {
+        let unit_len = usize::try_from(region.unit_len).expect("at most 2 MiB");
+        let mut next = units.start;
+        while next < units.end && !self.stop.load(Ordering::Relaxed) {
+            let done = session.gate.pass(|| {
+                if session.states.is_removed(next) {
+                    return Ok(1);
+                }
+                let end = (next..units.end).find(|unit| session.states.is_removed(*unit)).unwrap_or(units.end);
+                let content = match content {
+                    Content::Bytes(bytes) => {
+                        Content::Bytes(&bytes[(next - units.start) * unit_len..(end - units.start) * unit_len])
+                    }
+                    Content::Zeros(_) => Content::Zeros(((end - next) * unit_len) as u64),
+                };
+                Ok(match session.put(region, next, content)? {
+                    Put::Done => end - next,
+                    Put::Changing(bytes) => usize::try_from(bytes).expect("in memory") / unit_len,
+                })
+            })?;
+            next += done;
+            if done == 0 {
+                // The handler must read the events, and the VMM go on, before anything can be filled.
+                thread::yield_now();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How a page is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Skipped,
+    Zero,
+    Data,
+}
+
+impl Kind {
+    fn of(page: &Page) -> Self {
+        if is_zero(page) { Self::Zero } else { Self::Data }
+    }
+}

@@ -1,0 +1,35 @@
+//! Lazy restore: a VM runs at once, and its memory comes from a page archive when it is touched.
+//!
+//! A VMM that restores a snapshot registers its guest memory with a userfaultfd, connects to a Unix socket, and sends the
+//! list of its memory regions with the file descriptor: [Firecracker's protocol]. [`LazyRestore`] answers the page faults
+//! from a [`SharedReader`](trueno_zram_archive::SharedReader), restores what lies near them and, in the background, everything
+//! else. Zero pages are mapped, not copied. Memory that a balloon gave back comes back as zeros, never with old content. A
+//! page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other bytes.
+//!
+//! Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
+//!
+//! [Firecracker's protocol]: https://github.com/firecracker-microvm/firecracker/blob/main/docs/snapshotting/handling-page-faults-on-snapshot-resume.md
+#![deny(unsafe_code)]
+#![cfg(target_os = "linux")]
+
+mod error;
+mod event;
+mod fill;
+mod gate;
+mod handler;
+mod handshake;
+mod options;
+mod regions;
+mod restore;
+mod session;
+mod source;
+mod states;
+mod touches;
+mod uffd;
+mod vmm;
+
+pub use error::{Error, RegionProblem};
+pub use options::{Notice, OnDamage, Options, Report};
+pub use restore::LazyRestore;
+pub use source::{Image, PageSource};
+pub use touches::Touches;

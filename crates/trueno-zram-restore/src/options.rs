@@ -1,0 +1,95 @@
+//! How a VM is restored, and what is reported of it.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+/// What happens to a VM that touches a page that cannot be restored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnDamage {
+    /// The access fails as on broken memory (SIGBUS, or a machine check in the guest), and the VM goes on if it can. Where
+    /// the kernel cannot do that (before Linux 6.6), the VM is ended.
+    #[default]
+    Poison,
+    /// The VM is ended.
+    Kill,
+}
+
+/// Tuning options of a [`LazyRestore`](crate::LazyRestore).
+///
+/// ```
+/// use trueno_zram_restore::{OnDamage, Options};
+/// let options = Options { on_damage: OnDamage::Kill, ..Options::default() };
+/// assert_eq!(options.around_bytes, 64 << 10);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// The block around a fault that is restored with it, while no other fault waits. At most 4 KiB: nothing.
+    pub around_bytes: u64,
+    /// How long the handler looks for the next fault before it sleeps. Waking it takes some 40 µs on an idle core.
+    pub spin: Duration,
+    /// Whether all memory is restored in the background. Otherwise only what is touched, and what was recorded.
+    pub background_fill: bool,
+    /// Threads that restore memory in the background.
+    pub workers: NonZeroUsize,
+    /// What happens if a page cannot be restored.
+    pub on_damage: OnDamage,
+    /// How long a VMM may take for its first message.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            around_bytes: 64 << 10,
+            spin: Duration::from_micros(500),
+            background_fill: true,
+            workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
+            on_damage: OnDamage::default(),
+            handshake_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What was done for a VM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// Memory of the VM in bytes.
+    pub memory_bytes: u64,
+    /// Faults that were answered.
+    pub faults: u64,
+    /// Bytes that were copied, on faults or ahead of them.
+    pub copied_bytes: u64,
+    /// Bytes that were mapped as zeros.
+    pub zero_bytes: u64,
+    /// Bytes that the VM gave back.
+    pub removed_bytes: u64,
+    /// Faults on damaged pages, answered by poison.
+    pub poisoned: u64,
+    /// Whether all memory was restored, and the VM no longer needed the handler.
+    pub complete: bool,
+}
+
+/// Something worth telling while a VM runs.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Notice<'a> {
+    /// A VMM has connected; its memory is served.
+    Connected {
+        /// Its number of regions.
+        regions: usize,
+        /// Their length.
+        memory_bytes: u64,
+    },
+    /// A page that the VM touched cannot be restored, and was poisoned.
+    Poisoned {
+        /// The page in the archive.
+        page: u64,
+        /// What is wrong with it.
+        error: &'a trueno_zram_archive::Error,
+    },
+    /// Memory ran short; the rest is restored when it is touched.
+    FillStopped,
+    /// All memory is restored: the VM no longer needs the handler.
+    Complete,
+}

@@ -1,0 +1,276 @@
+//! VMs that are restored from one archive.
+
+use std::fmt;
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use rustix::event::{EventfdFlags, eventfd};
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::error::Error;
+use crate::fill::{Fill, Plan};
+use crate::gate::Gate;
+use crate::handler::Handler;
+use crate::handshake::Handshake;
+use crate::options::{Notice, Options, Report};
+use crate::session::{Counters, Session};
+use crate::source::PageSource;
+use crate::states::{FirstSeen, States};
+use crate::touches::{Touches, WINDOW_PAGES};
+use crate::uffd::Userfaultfd;
+use crate::vmm::Vmm;
+
+/// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
+///
+/// A VMM that depends on the handler is ended (SIGKILL) if it cannot be served any longer: on an error, on a panic, and by
+/// [`end_all`](Self::end_all). It would wait for ever for its next page otherwise.
+///
+/// ```no_run
+/// use std::os::unix::net::UnixListener;
+/// use trueno_zram_archive::SharedReader;
+/// use trueno_zram_restore::{LazyRestore, Options};
+///
+/// let archive = SharedReader::open(std::fs::File::open("guest.mem.lz4")?)?.expect("it has an index");
+/// let restore = LazyRestore::new(archive, Options::default());
+/// let listener = UnixListener::bind("uffd.sock")?;
+/// restore.serve_all(&listener, None, |ended| println!("{ended:?}"))?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct LazyRestore<S> {
+    source: S,
+    options: Options,
+    prefetch: Touches,
+    touched: Option<FirstSeen>,
+    notify: Box<dyn Fn(Notice<'_>) + Send + Sync>,
+    dependents: Dependents,
+}
+
+impl<S: PageSource> LazyRestore<S> {
+    /// Restores from `source`.
+    pub fn new(source: S, options: Options) -> Self {
+        let notify = Box::new(|_: Notice<'_>| {});
+        Self { source, options, prefetch: Touches::default(), touched: None, notify, dependents: Dependents::default() }
+    }
+
+    /// Restores these windows before all others, in this order.
+    #[must_use]
+    pub fn prefetch(mut self, touches: Touches) -> Self {
+        self.prefetch = touches;
+        self.restart_record();
+        self
+    }
+
+    /// Records the order in which VMs touch their memory, behind the windows that are prefetched. Windows that the
+    /// background fill restores before they are touched are not recorded.
+    #[must_use]
+    pub fn record(mut self) -> Self {
+        let windows = self.source.len_bytes().div_ceil(WINDOW_PAGES * PAGE_SIZE as u64);
+        self.touched = Some(FirstSeen::new(usize::try_from(windows).unwrap_or(usize::MAX)));
+        self.restart_record();
+        self
+    }
+
+    fn restart_record(&mut self) {
+        if let Some(touched) = &self.touched {
+            self.prefetch.order.iter().for_each(|window| touched.add(*window));
+        }
+    }
+
+    /// Calls `notify` with what happens while VMs run.
+    #[must_use]
+    pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
+        self.notify = Box::new(notify);
+        self
+    }
+
+    /// Returns what was recorded so far; `None` if nothing is recorded.
+    pub fn recorded(&self) -> Option<Touches> {
+        self.touched.as_ref().map(|touched| Touches { order: touched.order() })
+    }
+
+    /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end.
+    pub fn end_all(&self) {
+        self.dependents.end_all();
+    }
+
+    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them. Returns when all have ended.
+    ///
+    /// # Errors
+    /// If no connection can be accepted any more. Errors of single VMMs are passed to `ended`.
+    pub fn serve_all(
+        &self,
+        listener: &UnixListener,
+        limit: Option<usize>,
+        ended: impl Fn(Result<Report, Error>) + Sync,
+    ) -> io::Result<()> {
+        let ended = &ended;
+        thread::scope(|threads| {
+            for _ in 0..limit.unwrap_or(usize::MAX) {
+                let connection = loop {
+                    match listener.accept() {
+                        Err(error) if is_transient(&error) => thread::yield_now(),
+                        accepted => break accepted?.0,
+                    }
+                };
+                let serve = move || ended(self.serve(&connection));
+                thread::Builder::new().name("vm".into()).spawn_scoped(threads, serve)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Serves a VMM until it has ended.
+    ///
+    /// # Errors
+    /// If the VMM's message is malformed, or it could not be served until its end. If it depends on the handler, it was
+    /// ended.
+    pub fn serve(&self, connection: &UnixStream) -> Result<Report, Error> {
+        let vmm = Arc::new(Vmm::of(connection)?);
+        let handshake = Handshake::receive(connection, self.source.len_bytes(), self.options.handshake_timeout);
+        let (regions, fd) = match (handshake.regions, handshake.fd) {
+            (regions, Ok(fd)) => (regions, fd),
+            (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(error),
+        };
+        let uffd = Userfaultfd::new(fd)?;
+        // From here on the VMM is ended unless all goes well.
+        let dependent = self.dependents.add(&vmm)?;
+        let regions = regions?;
+        uffd.prepare()?;
+        let session = Session {
+            uffd,
+            vmm: &vmm,
+            states: States::new(regions.unit_count()),
+            regions,
+            gate: Gate::default(),
+            source: &self.source,
+            options: &self.options,
+            touched: self.touched.as_ref(),
+            notify: &*self.notify,
+            counters: Counters::default(),
+        };
+        let memory_bytes = session.regions.len_bytes();
+        (self.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
+        let complete = self.run(&session, &dependent)?;
+        dependent.release();
+        Ok(session.counters.report(memory_bytes, complete))
+    }
+
+    /// Runs the handler and the workers of the background fill. Returns whether all memory was restored.
+    fn run(&self, session: &Session<'_, S>, dependent: &Dependent<'_>) -> Result<bool, Error> {
+        let fill_ended =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+        let workers = self.options.workers.get();
+        let fill = Fill::new(Plan::new(session, &self.prefetch.order), workers);
+        let (fill, fill_ended) = (&fill, &fill_ended);
+        thread::scope(|threads| {
+            let stop = StopFill(fill);
+            for _ in 0..if fill.is_active() { workers } else { 0 } {
+                let leave = LeaveFill { fill, fill_ended };
+                let work = move || {
+                    let _leave = leave;
+                    fill.work(session);
+                };
+                // Where no thread can be started, `work` is dropped, and pages are restored when they are touched.
+                let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
+            }
+            let result = Handler::new(session, fill, fill_ended).run(|| dependent.release());
+            drop(stop);
+            result
+        })
+    }
+}
+
+impl<S> fmt::Debug for LazyRestore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LazyRestore({:?}, {} windows to prefetch)", self.options, self.prefetch.windows())
+    }
+}
+
+/// Whether a later connection may be accepted all the same.
+fn is_transient(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let transient = [Errno::INTR, Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|code| transient.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+/// Ends the fill, also on a panic of the handler.
+struct StopFill<'a>(&'a Fill);
+
+impl Drop for StopFill<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Notes the end of a worker, also on a panic, and wakes the handler.
+struct LeaveFill<'a> {
+    fill: &'a Fill,
+    fill_ended: &'a std::os::fd::OwnedFd,
+}
+
+impl Drop for LeaveFill<'_> {
+    fn drop(&mut self) {
+        self.fill.leave();
+        // Fails only if the handler was told 2^64 times.
+        let _ = rustix::io::write(self.fill_ended, &1u64.to_ne_bytes());
+    }
+}
+
+/// The VMMs that would hang without the handler; `None` once the process is about to end.
+#[derive(Debug)]
+struct Dependents(Mutex<Option<Vec<Arc<Vmm>>>>);
+
+impl Default for Dependents {
+    fn default() -> Self {
+        Self(Mutex::new(Some(Vec::new())))
+    }
+}
+
+impl Dependents {
+    fn add(&self, vmm: &Arc<Vmm>) -> Result<Dependent<'_>, Error> {
+        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(vmms) => vmms.push(Arc::clone(vmm)),
+            None => {
+                vmm.end();
+                return Err(Error::ShuttingDown);
+            }
+        }
+        Ok(Dependent { dependents: self, vmm: Arc::clone(vmm) })
+    }
+
+    fn end_all(&self) {
+        let vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        vmms.into_iter().flatten().for_each(|vmm| vmm.end());
+    }
+
+    /// Removes a VMM. Returns whether it was there.
+    fn remove(&self, vmm: &Arc<Vmm>) -> bool {
+        let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(vmms) = &mut *vmms else { return false };
+        let at = vmms.iter().position(|other| Arc::ptr_eq(other, vmm));
+        at.map(|at| vmms.swap_remove(at)).is_some()
+    }
+}
+
+/// A VMM that is ended when this is dropped, unless it was released before.
+#[derive(Debug)]
+struct Dependent<'a> {
+    dependents: &'a Dependents,
+    vmm: Arc<Vmm>,
+}
+
+impl Dependent<'_> {
+    fn release(&self) {
+        self.dependents.remove(&self.vmm);
+    }
+}
+
+impl Drop for Dependent<'_> {
+    fn drop(&mut self) {
+        if self.dependents.remove(&self.vmm) {
+            self.vmm.end();
+        }
+    }
+}

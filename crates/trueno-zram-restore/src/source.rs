@@ -1,0 +1,96 @@
+//! Where pages come from: an archive, or an image in memory.
+
+use trueno_zram_archive::{Error, ReadAt, SharedReader};
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// Memory content that is read page by page, by many threads.
+///
+/// ```
+/// use trueno_zram_restore::{Image, PageSource};
+/// let image = Image::new(vec![[7; 4096]; 3]);
+/// assert_eq!(image.len_bytes(), 3 * 4096);
+/// assert_eq!(image.page(2, &mut [0; 4096])?, Some(&[7; 4096]));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+pub trait PageSource: Send + Sync {
+    /// Returns the length of the content in bytes.
+    fn len_bytes(&self) -> u64;
+
+    /// Returns where the source keeps a page, or `None` after writing it to `buffer`.
+    ///
+    /// # Errors
+    /// If the page is damaged or cannot be read. A source must never return other bytes than those that were saved.
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error>;
+}
+
+impl<F: ReadAt> PageSource for SharedReader<F> {
+    fn len_bytes(&self) -> u64 {
+        self.content_len()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
+        self.read_page_at(number, buffer)?;
+        Ok(None)
+    }
+}
+
+impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
+        (**self).page(number, buffer)
+    }
+}
+
+/// An uncompressed image in memory: what restoring from an archive is measured against.
+#[derive(Clone, Debug)]
+pub struct Image {
+    pages: Vec<Page>,
+}
+
+impl Image {
+    /// Takes the pages.
+    ///
+    /// ```
+    /// let image = trueno_zram_restore::Image::new(vec![[0; 4096]]);
+    /// # drop(image);
+    /// ```
+    #[must_use]
+    pub fn new(pages: Vec<Page>) -> Self {
+        Self { pages }
+    }
+}
+
+impl PageSource for Image {
+    fn len_bytes(&self) -> u64 {
+        (self.pages.len() * PAGE_SIZE) as u64
+    }
+
+    fn page(&self, number: u64, _: &mut Page) -> Result<Option<&Page>, Error> {
+        let pages = self.pages.len() as u64;
+        let page = usize::try_from(number).ok().and_then(|number| self.pages.get(number));
+        page.map(Some).ok_or(Error::PageRange { start: number, end: number.saturating_add(1), pages })
+    }
+}
+
+/// Returns whether a page is all zeros. Most other pages differ in their first bytes.
+pub(crate) fn is_zero(page: &Page) -> bool {
+    page.as_chunks::<64>().0.iter().all(|line| *line == [0; 64])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_bit_makes_a_page_other_than_zero() {
+        assert!(is_zero(&[0; PAGE_SIZE]));
+        for at in [0, 63, 64, 2048, PAGE_SIZE - 1] {
+            let mut page = [0; PAGE_SIZE];
+            page[at] = 1;
+            assert!(!is_zero(&page));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What is known of every unit: two bits, changed by many threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A set of units.
+#[derive(Debug)]
+struct Bits(Vec<AtomicU64>);
+
+impl Bits {
+    fn new(count: usize) -> Self {
+        Self((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    fn contains(&self, unit: usize) -> bool {
+        self.0[unit / 64].load(Ordering::Acquire) >> (unit % 64) & 1 == 1
+    }
+
+    /// Returns whether the unit is new.
+    fn insert(&self, unit: usize) -> bool {
+        let bit = 1 << (unit % 64);
+        self.0[unit / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+}
+
+/// The units that were filled, and those that the VMM removed.
+#[derive(Debug)]
+pub(crate) struct States {
+    filled: Bits,
+    removed: Bits,
+    count: usize,
+}
+
+impl States {
+    pub(crate) fn new(count: usize) -> Self {
+        Self { filled: Bits::new(count), removed: Bits::new(count), count }
+    }
+
+    /// Whether the unit was filled at some time. The VMM may have removed it since.
+    pub(crate) fn is_filled(&self, unit: usize) -> bool {
+        self.filled.contains(unit)
+    }
+
+    /// Whether the VMM has removed the unit. From then on its content is zeros whenever it is missing.
+    pub(crate) fn is_removed(&self, unit: usize) -> bool {
+        self.removed.contains(unit)
+    }
+
+    /// Whether the unit still has to be filled from the archive.
+    pub(crate) fn is_wanted(&self, unit: usize) -> bool {
+        !self.is_filled(unit) && !self.is_removed(unit)
+    }
+
+    /// Notes that a unit is filled.
+    pub(crate) fn set_filled(&self, unit: usize) {
+        self.filled.insert(unit);
+    }
+
+    /// Notes that units were removed. Returns how many were not before.
+    pub(crate) fn set_removed(&self, units: Range<usize>) -> u64 {
+        units.map(|unit| u64::from(self.removed.insert(unit))).sum()
+    }
+
+    /// Whether no unit is left that has to be filled from the archive.
+    pub(crate) fn is_complete(&self) -> bool {
+        (0..self.count).all(|unit| !self.is_wanted(unit))
+    }
+}
+
+/// A set of numbers, in the order in which they were first added.
+#[derive(Debug)]
+pub(crate) struct FirstSeen {
+    seen: Bits,
+    order: std::sync::Mutex<Vec<u64>>,
+}
+
+impl FirstSeen {
+    /// Takes numbers below `count`.
+    pub(crate) fn new(count: usize) -> Self {
+        Self { seen: Bits::new(count), order: std::sync::Mutex::default() }
+    }
+
+    /// Adds a number. Numbers that are too large are ignored.
+    pub(crate) fn add(&self, number: u64) {
+        let Some(bit) = usize::try_from(number).ok().filter(|bit| bit / 64 < self.seen.0.len()) else { return };
+        if !self.seen.contains(bit) && self.seen.insert(bit) {
+            self.order.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(number);
+        }
+    }
+
+    /// Returns the numbers in order.
+    pub(crate) fn order(&self) -> Vec<u64> {
+        self.order.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn removed_units_are_not_wanted_whether_they_were_filled_or_not() {
+        let states = States::new(130);
+        assert!(states.is_wanted(129) && !states.is_complete());
+        states.set_filled(129);
+        assert_eq!(states.set_removed(100..130), 30);
+        assert_eq!(states.set_removed(99..130), 1);
+        assert!(states.is_filled(129) && states.is_removed(129) && !states.is_filled(100));
+        assert!(!states.is_complete());
+        (0..99).for_each(|unit| states.set_filled(unit));
+        assert!(states.is_complete());
+    }
+
+    #[test]
+    fn numbers_keep_their_first_position() {
+        let seen = FirstSeen::new(70);
+        [69, 3, 69, 64, 3, 1 << 40].into_iter().for_each(|number| seen.add(number));
+        assert_eq!(seen.order(), [69, 3, 64]);
+    }
+}

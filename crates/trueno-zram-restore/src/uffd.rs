@@ -1,0 +1,217 @@
+//! The userfaultfd of another process: the system calls that Rust cannot check. All unsafe code of the crate is here.
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+
+use crate::error::Error;
+
+// The numbers of <linux/userfaultfd.h>. UFFDIO_POISON is Linux 6.6; its number is never reused.
+const GROUP: u8 = 0xaa;
+const UNREGISTER: Opcode = opcode::read::<Range>(GROUP, 0x01);
+const WAKE: Opcode = opcode::read::<Range>(GROUP, 0x02);
+const COPY: Opcode = opcode::read_write::<Copy>(GROUP, 0x03);
+const ZEROPAGE: Opcode = opcode::read_write::<Fill>(GROUP, 0x04);
+const POISON: Opcode = opcode::read_write::<Fill>(GROUP, 0x08);
+
+/// Features whose events carry memory away from the addresses of the handshake.
+const EVENT_FORK: u64 = 1 << 1;
+const EVENT_REMAP: u64 = 1 << 2;
+const EVENT_REMOVE: u64 = 1 << 3;
+/// Faults raise a signal in the process and never reach the handler.
+const SIGBUS: u64 = 1 << 7;
+
+/// `struct uffdio_range`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: u64,
+    len: u64,
+}
+
+/// `struct uffdio_copy`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    copied: i64,
+}
+
+/// `struct uffdio_zeropage` and `struct uffdio_poison`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Fill {
+    range: Range,
+    mode: u64,
+    filled: i64,
+}
+
+/// How far an operation came: the bytes that are done, and the error that stopped it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) done: u64,
+    pub(crate) stopped: Option<Errno>,
+}
+
+impl Progress {
+    /// The kernel stores the bytes done, or a negative error number; bytes done with an error mean that a later page failed.
+    fn of(result: Result<(), Errno>, stored: i64) -> Self {
+        Self { done: u64::try_from(stored).unwrap_or(0), stopped: result.err() }
+    }
+}
+
+/// A userfaultfd that another process created and sent.
+#[derive(Debug)]
+pub(crate) struct Userfaultfd {
+    fd: OwnedFd,
+}
+
+impl Userfaultfd {
+    /// Takes a file descriptor that was received, if it is a userfaultfd.
+    pub(crate) fn new(fd: OwnedFd) -> Result<Self, Error> {
+        let link = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(Error::proc)?;
+        if link.as_os_str() != "anon_inode:[userfaultfd]" {
+            return Err(Error::NotUserfaultfd { what: link.display().to_string() });
+        }
+        Ok(Self { fd })
+    }
+
+    /// Checks that the handler understands the events that the creator asked for, and makes reading return at once.
+    pub(crate) fn prepare(&self) -> Result<(), Error> {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).map_err(Error::proc)?;
+        let features = features(&info).unwrap_or(0);
+        for (bit, name) in [(EVENT_FORK, "EVENT_FORK"), (EVENT_REMAP, "EVENT_REMAP"), (SIGBUS, "SIGBUS")] {
+            if features & bit != 0 {
+                return Err(Error::Feature { name });
+            }
+        }
+        if features & EVENT_REMOVE == 0 {
+            return Err(Error::NoRemoveEvents);
+        }
+        rustix::fs::fcntl_setfl(&self.fd, OFlags::RDWR | OFlags::NONBLOCK).map_err(Error::system("fcntl"))
+    }
+
+    /// Copies `from` to the missing pages at `to`, and wakes the threads that wait for them.
+    pub(crate) fn copy(&self, to: u64, from: &[u8]) -> Progress {
+        let (src, len) = (from.as_ptr() as u64, from.len() as u64);
+        let mut arguments = Copy { dst: to, src, len, mode: 0, copied: 0 };
+        // SAFETY: UFFDIO_COPY takes a `uffdio_copy`. It reads `len` bytes at `src`, which `from` borrows until it returns.
+        let result = unsafe { self.ioctl::<COPY, _>(&mut arguments) };
+        Progress::of(result, arguments.copied)
+    }
+
+    /// Fills missing pages with zeros, and wakes the threads that wait for them. Not for hugetlb memory.
+    pub(crate) fn zero(&self, start: u64, len: u64) -> Progress {
+        let mut arguments = Fill { range: Range { start, len }, mode: 0, filled: 0 };
+        // SAFETY: UFFDIO_ZEROPAGE takes a `uffdio_zeropage`, and no other memory of this process.
+        let result = unsafe { self.ioctl::<ZEROPAGE, _>(&mut arguments) };
+        Progress::of(result, arguments.filled)
+    }
+
+    /// Makes every later access to missing pages fail like one to broken memory.
+    pub(crate) fn poison(&self, start: u64, len: u64) -> Progress {
+        let mut arguments = Fill { range: Range { start, len }, mode: 0, filled: 0 };
+        // SAFETY: UFFDIO_POISON takes a `uffdio_poison`, which has the layout of `Fill`, and no other memory of this process.
+        let result = unsafe { self.ioctl::<POISON, _>(&mut arguments) };
+        Progress::of(result, arguments.filled)
+    }
+
+    /// Wakes the threads that wait for pages that are there already.
+    pub(crate) fn wake(&self, start: u64, len: u64) -> Result<(), Errno> {
+        // SAFETY: UFFDIO_WAKE takes a `uffdio_range`, and no other memory of this process.
+        unsafe { self.ioctl::<WAKE, _>(&mut Range { start, len }) }
+    }
+
+    /// Leaves later faults in the range to the kernel, which fills them with zeros.
+    pub(crate) fn unregister(&self, start: u64, len: u64) -> Result<(), Errno> {
+        // SAFETY: UFFDIO_UNREGISTER takes a `uffdio_range`, and no other memory of this process.
+        unsafe { self.ioctl::<UNREGISTER, _>(&mut Range { start, len }) }
+    }
+
+    /// # Safety
+    /// `T` must be the type that the kernel expects for `OPCODE`, and memory that it points to must be valid.
+    ///
+    /// All operations change only missing pages of ranges that the creator of the userfaultfd registered, in its own memory.
+    unsafe fn ioctl<const OPCODE: Opcode, T>(&self, arguments: &mut T) -> Result<(), Errno> {
+        // SAFETY: the caller passes the type that belongs to the number.
+        let call = unsafe { Updater::<OPCODE, T>::new(arguments) };
+        // SAFETY: `new` has checked that this is a userfaultfd; the caller answers for the arguments.
+        unsafe { ioctl(&self.fd, call) }
+    }
+}
+
+impl AsFd for Userfaultfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Returns the features that the creator enabled, from the text of `/proc/self/fdinfo/N`: `API: aa:FEATURES:IOCTLS`.
+fn features(info: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix("API:"))?;
+    u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok()
+}
+
+/// Returns a file descriptor of the process at the other end of a socket.
+pub(crate) fn peer_process(stream: &UnixStream) -> io::Result<OwnedFd> {
+    // Linux 6.5 hands the process out itself, so that its number cannot have been reused.
+    match socket_option(stream, libc::SO_PEERPIDFD) {
+        // SAFETY: the kernel has just created the descriptor for this call; nothing else owns it.
+        Ok(fd @ 0..) => return Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        Ok(_) => {}
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {}
+        Err(error) => return Err(error),
+    }
+    // `struct ucred` starts with the number of the process; 0 means one that this PID namespace cannot see.
+    let pid =
+        rustix::process::Pid::from_raw(socket_option(stream, libc::SO_PEERCRED)?).ok_or(io::ErrorKind::NotFound)?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+}
+
+/// Returns the first 32 bits of a socket option.
+fn socket_option(stream: &UnixStream, name: i32) -> io::Result<i32> {
+    // As long as `struct ucred`, the longest that is asked for.
+    let mut value = [0i32; 3];
+    let mut len: libc::socklen_t = if name == libc::SO_PEERCRED { 12 } else { 4 };
+    // SAFETY: `value` has at least `len` bytes, and any bytes are valid for it.
+    let result = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len)
+    };
+    if result == 0 { Ok(value[0]) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_the_middle_of_the_api_line() {
+        assert_eq!(features("pos:\t0\npending:\t0\ntotal:\t0\nAPI:\taa:80000008:1ffff\n"), Some(0x8000_0008));
+        for info in ["", "API:", "API:\taa", "API:\taa:zz:1"] {
+            assert_eq!(features(info), None);
+        }
+    }
+
+    #[test]
+    fn other_files_are_refused_by_name() {
+        let file = fs::File::open("/dev/null").unwrap();
+        assert!(matches!(Userfaultfd::new(file.into()), Err(Error::NotUserfaultfd { what }) if what == "/dev/null"));
+    }
+
+    #[test]
+    fn the_peer_of_a_socket_pair_is_this_process() {
+        let (one, _other) = UnixStream::pair().unwrap();
+        let process = peer_process(&one).unwrap();
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).unwrap();
+        assert!(info.contains(&format!("Pid:\t{}\n", std::process::id())), "{info}");
+    }
+}

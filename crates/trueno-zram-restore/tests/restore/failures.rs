@@ -1,0 +1,181 @@
+//! What becomes of a VM whose pages are damaged, whose handler fails, or that ends itself.
+
+use std::sync::Arc;
+
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::SharedReader;
+use trueno_zram_core::Page;
+use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PageSource};
+
+use crate::support::{Setup, archive, on_demand, pages};
+use crate::vmm::is_allowed;
+
+const SIGBUS: Option<i32> = Some(7);
+const SIGKILL: Option<i32> = Some(9);
+
+/// Pages that can be restored, but for one.
+struct Damaged {
+    image: Image,
+    page: u64,
+}
+
+impl PageSource for Damaged {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
+        let shifted = if number == self.page { u64::MAX } else { number };
+        self.image.page(shifted, buffer)
+    }
+}
+
+#[test]
+fn a_damaged_page_is_poisoned_and_all_others_are_right() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(200);
+    for options in [on_demand(), Options::default()] {
+        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let setup = Setup::with(&pages, LazyRestore::new(source, options));
+        let mut vmm = setup.vmm();
+        vmm.must("verify 0 77");
+        vmm.must("verify 78 200");
+        assert_eq!(vmm.ask("touch 77"), None);
+        assert_eq!(vmm.signal(), SIGBUS);
+        let report = setup.report().unwrap();
+        assert!(report.poisoned == 1 && !report.complete, "{report:?}");
+    }
+}
+
+#[test]
+fn a_damaged_page_ends_the_vm_if_asked_for() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(200);
+    for options in [on_demand(), Options::default()] {
+        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let options = Options { on_damage: OnDamage::Kill, ..options };
+        let setup = Setup::with(&pages, LazyRestore::new(source, options));
+        let mut vmm = setup.vmm();
+        vmm.must("verify 78 200");
+        assert_eq!(vmm.ask("touch 77"), None);
+        assert_eq!(vmm.signal(), SIGKILL);
+        assert!(matches!(setup.report(), Err(Error::Damaged { page: 77, .. })));
+    }
+}
+
+#[test]
+fn removing_a_damaged_page_makes_it_zeros() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(200);
+    let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+    let setup = Setup::with(&pages, LazyRestore::new(source, Options::default()));
+    let mut vmm = setup.vmm();
+    vmm.must("remove 77 1");
+    vmm.must("all");
+    vmm.end();
+    assert_eq!(setup.report().unwrap().poisoned, 0);
+}
+
+#[test]
+fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(96);
+    let intact = archive(&pages);
+    let mut random = Generator::new(16);
+    let mut ended = 0;
+    for round in 0..24 {
+        let mut bytes = intact.clone();
+        let at = random.below(bytes.len());
+        bytes[at] ^= 1 << random.below(8);
+        let Ok(Some(reader)) = SharedReader::open(bytes) else { continue };
+        let options = if round % 2 == 0 { on_demand() } else { Options::default() };
+        let setup = Setup::with(&pages, LazyRestore::new(reader, options));
+        let mut vmm = setup.vmm();
+        match vmm.ask("all") {
+            Some(answer) => {
+                assert_eq!(answer, "ok", "bit at {at}");
+                vmm.end();
+            }
+            None => {
+                ended += 1;
+                assert_eq!(vmm.signal(), SIGBUS, "bit at {at}");
+            }
+        }
+        setup.report().unwrap();
+    }
+    assert!(ended > 0, "no bit mattered");
+}
+
+/// A source with a bug.
+struct Panicking(Image);
+
+impl PageSource for Panicking {
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
+        assert_ne!(number, 50, "of the test");
+        self.0.page(number, buffer)
+    }
+}
+
+#[test]
+fn a_handler_that_panics_ends_its_vm() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(100);
+    // In the handler, and in a worker of the fill.
+    for options in [on_demand(), Options { around_bytes: 0, ..Options::default() }] {
+        let setup = Setup::with(&pages, LazyRestore::new(Panicking(Image::new(pages.clone())), options));
+        let mut vmm = setup.vmm();
+        let _ = vmm.ask("all");
+        assert_eq!(vmm.signal(), SIGKILL);
+    }
+}
+
+#[test]
+fn a_handler_that_shuts_down_ends_its_vms_and_takes_no_more() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(100);
+    let restore = Arc::new(LazyRestore::new(Image::new(pages.clone()), on_demand()));
+    let setup = Setup::with_shared(&pages, Arc::clone(&restore));
+    let mut vmm = setup.vmm();
+    vmm.must("verify 0 50");
+    restore.end_all();
+    assert_eq!(vmm.signal(), SIGKILL);
+    setup.report().unwrap();
+    assert_eq!(setup.vmm().signal(), SIGKILL);
+    assert!(matches!(setup.report(), Err(Error::ShuttingDown)));
+}
+
+#[test]
+fn a_vm_that_is_killed_ends_its_session() {
+    if !is_allowed() {
+        return;
+    }
+    for options in [on_demand(), Options::default()] {
+        let setup = Setup::new(&pages(4000), options);
+        let mut vmm = setup.vmm();
+        vmm.must("verify 0 10");
+        vmm.kill();
+        assert_eq!(vmm.signal(), SIGKILL);
+        setup.report().unwrap();
+        // The handler serves the next one.
+        let mut vmm = setup.vmm();
+        vmm.must("all");
+        vmm.end();
+        setup.report().unwrap();
+    }
+}

@@ -1,0 +1,232 @@
+//! Memory that is touched in every way has the content that was saved, or zeros after it was removed.
+
+use std::fs;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use trueno_zram_archive::SharedReader;
+use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PageSource, Touches};
+
+use crate::support::{Setup, archive, on_demand, pages};
+use crate::vmm::{Memory, is_allowed};
+
+#[test]
+fn every_page_is_right_in_whatever_order_it_is_touched() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(3000);
+    let around = Options { background_fill: false, ..Options::default() };
+    for options in [on_demand(), around, Options::default()] {
+        let setup = Setup::new(&pages, options);
+        for order in ["all", "backwards", "random 6000 1"] {
+            let mut vmm = setup.vmm();
+            vmm.must(order);
+            vmm.must("all");
+            vmm.end();
+            let report = setup.report().unwrap();
+            assert_eq!(report.memory_bytes, 3000 * 4096);
+            assert_eq!(report.copied_bytes + report.zero_bytes, 3000 * 4096);
+        }
+    }
+}
+
+#[test]
+fn zero_pages_are_mapped_and_not_copied() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(800);
+    let setup = Setup::new(&pages, on_demand());
+    let mut vmm = setup.vmm();
+    vmm.must("all");
+    vmm.end();
+    let report = setup.report().unwrap();
+    assert_eq!((report.faults, report.zero_bytes, report.copied_bytes), (800, 200 * 4096, 600 * 4096));
+}
+
+#[test]
+fn removed_pages_come_back_as_zeros() {
+    if !is_allowed() {
+        return;
+    }
+    for options in [on_demand(), Options { background_fill: false, ..Options::default() }] {
+        let setup = Setup::new(&pages(1000), options);
+        let mut vmm = setup.vmm();
+        vmm.must("verify 0 400");
+        // Some that were touched, and some that never were.
+        vmm.must("remove 300 300");
+        vmm.must("all");
+        vmm.must("remove 350 10");
+        vmm.must("backwards");
+        vmm.end();
+        assert_eq!(setup.report().unwrap().removed_bytes, 300 * 4096);
+    }
+}
+
+#[test]
+fn touching_and_removing_at_once_never_shows_old_content() {
+    if !is_allowed() {
+        return;
+    }
+    let setup = Setup::new(&pages(8000), Options::default());
+    for seed in 0..3 {
+        let mut vmm = setup.vmm();
+        vmm.must(&format!("storm 12000 {seed}"));
+        vmm.must("all");
+        vmm.end();
+        setup.report().unwrap();
+    }
+}
+
+#[test]
+fn several_vms_are_restored_from_one_archive() {
+    if !is_allowed() {
+        return;
+    }
+    let setup = Setup::new(&pages(2000), Options::default());
+    let mut vmms: Vec<_> = (0..3).map(|_| setup.vmm()).collect();
+    vmms[1].must("remove 0 1500");
+    for vmm in &mut vmms {
+        vmm.must("all");
+    }
+    vmms.into_iter().for_each(|vmm| vmm.end());
+    (0..3).for_each(|_| assert_eq!(setup.report().unwrap().memory_bytes, 2000 * 4096));
+}
+
+#[test]
+fn a_vm_whose_memory_is_complete_no_longer_needs_the_handler() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(2000);
+    let (sender, completed) = channel();
+    let sender = Mutex::new(sender);
+    let restore = LazyRestore::new(Image::new(pages.clone()), Options::default()).on_notice(move |notice| {
+        if matches!(notice, Notice::Complete) {
+            sender.lock().unwrap().send(()).unwrap();
+        }
+    });
+    let restore = Arc::new(restore);
+    let setup = Setup::with_shared(&pages, Arc::clone(&restore));
+    let mut vmm = setup.vmm();
+    completed.recv().unwrap();
+    restore.end_all();
+    vmm.must("remove 100 200");
+    vmm.must("all");
+    vmm.end();
+    let report = setup.report().unwrap();
+    assert!(report.complete);
+    assert_eq!((report.faults, report.removed_bytes), (0, 0));
+}
+
+/// Notes the order in which pages are asked for.
+struct Logged {
+    image: Image,
+    order: Arc<Mutex<Vec<u64>>>,
+}
+
+impl PageSource for Logged {
+    fn len_bytes(&self) -> u64 {
+        self.image.len_bytes()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
+        self.order.lock().unwrap().push(number);
+        self.image.page(number, buffer)
+    }
+}
+
+#[test]
+fn recorded_touches_are_restored_first_the_next_time() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(512);
+    let restore = Arc::new(LazyRestore::new(Image::new(pages.clone()), on_demand()).record());
+    let setup = Setup::with_shared(&pages, Arc::clone(&restore));
+    let mut vmm = setup.vmm();
+    for page in [500, 100, 111, 101, 40, 3] {
+        vmm.must(&format!("touch {page}"));
+    }
+    vmm.end();
+    setup.report().unwrap();
+    let mut text = Vec::new();
+    restore.recorded().unwrap().write(&mut text).unwrap();
+    assert_eq!(String::from_utf8(text.clone()).unwrap(), "trueno-zram touches 1\n496\n96\n32\n0\n");
+
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let source = Logged { image: Image::new(pages.clone()), order: Arc::clone(&order) };
+    let options = Options { workers: std::num::NonZeroUsize::MIN, ..Options::default() };
+    let touches = Touches::read(&text[..]).unwrap();
+    let restore = Arc::new(LazyRestore::new(source, options).record().prefetch(touches.clone()));
+    let setup = Setup::with_shared(&pages, Arc::clone(&restore));
+    let mut vmm = setup.vmm();
+    while order.lock().unwrap().len() < 512 {
+        std::thread::yield_now();
+    }
+    vmm.must("all");
+    vmm.end();
+    setup.report().unwrap();
+    let order: Vec<u64> = order.lock().unwrap().iter().step_by(16).copied().collect();
+    assert_eq!(order[..8], [496, 96, 32, 0, 16, 48, 64, 80]);
+    assert_eq!(restore.recorded().unwrap(), touches);
+}
+
+#[test]
+fn touches_of_another_archive_are_ignored() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(64);
+    let touches = Touches::read("trueno-zram touches 1\n18446744073709551615\n64\n63\n".as_bytes()).unwrap();
+    let restore = LazyRestore::new(Image::new(pages.clone()), Options::default()).prefetch(touches).record();
+    let setup = Setup::with(&pages, restore);
+    let mut vmm = setup.vmm();
+    vmm.must("all");
+    vmm.end();
+    setup.report().unwrap();
+}
+
+#[test]
+fn huge_pages_are_restored_removed_and_zeroed() {
+    let free = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let free = free.lines().find_map(|line| line.strip_prefix("HugePages_Free:")).map(|free| free.trim().parse());
+    if !is_allowed() || !matches!(free, Some(Ok(8u64..))) {
+        println!("skipped: needs 8 free huge pages of 2 MiB (sysctl vm.nr_hugepages=8)");
+        return;
+    }
+    let pages = pages(8 * 512);
+    for options in [on_demand(), Options::default()] {
+        let setup = Setup::new(&pages, options);
+        let mut vmm = setup.vmm_with(Memory::Huge);
+        vmm.must("verify 0 1024");
+        vmm.must("remove 512 1024");
+        vmm.must("all");
+        vmm.end();
+        let report = setup.report().unwrap();
+        assert_eq!((report.removed_bytes, report.zero_bytes), (2 << 21, 0));
+    }
+}
+
+#[test]
+#[ignore = "takes a minute and a gigabyte"]
+fn two_hundred_thousand_random_faults_are_right() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(65_536);
+    let reader = SharedReader::open(archive(&pages)).unwrap().unwrap();
+    assert_eq!(reader.content_len(), (65_536 * PAGE_SIZE) as u64);
+    let setup = Setup::with(&pages, LazyRestore::new(reader, on_demand()));
+    let mut faults = 0;
+    for seed in 0..4 {
+        let mut vmm = setup.vmm();
+        vmm.must(&format!("random 160000 {seed}"));
+        vmm.must(&format!("storm 50000 {seed}"));
+        vmm.end();
+        faults += setup.report().unwrap().faults;
+    }
+    assert!(faults >= 200_000, "{faults}");
+}

@@ -1,0 +1,113 @@
+//! Messages that are not what Firecracker sends.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_restore::{Error, Image, LazyRestore, Options, RegionProblem};
+
+use crate::support::{Setup, on_demand, pages};
+use crate::vmm::{FEATURES, MESSAGE, Memory, StandIn, is_allowed, send};
+
+const REGION: &[u8] = br#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"#;
+
+/// Serves one message, sent by this process. None of them may lead to its end.
+fn refusal(connect: impl FnOnce(UnixStream) + Send) -> Error {
+    let options = Options { handshake_timeout: Duration::from_secs(1), ..Options::default() };
+    let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(|| connect(theirs));
+        let error = restore.serve(&ours).expect_err("no VM");
+        drop(ours);
+        error
+    })
+}
+
+fn null() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+#[test]
+fn messages_without_a_userfaultfd_are_refused() {
+    assert!(matches!(refusal(|socket| send(&socket, REGION, &[])), Error::NoFd));
+    let other = refusal(|socket| send(&socket, REGION, &[&null()]));
+    assert!(matches!(other, Error::NotUserfaultfd { what } if what == "/dev/null"));
+    for count in [2, 3, 8] {
+        let fds: Vec<OwnedFd> = (0..count).map(|_| null()).collect();
+        let fds: Vec<&OwnedFd> = fds.iter().collect();
+        assert!(matches!(refusal(|socket| send(&socket, REGION, &fds)), Error::ExtraFds), "{count}");
+    }
+    let spread = refusal(|socket| {
+        send(&socket, &REGION[..9], &[&null()]);
+        send(&socket, &REGION[9..], &[&null()]);
+    });
+    assert!(matches!(spread, Error::ExtraFds));
+}
+
+#[test]
+fn messages_that_are_not_lists_of_regions_are_refused() {
+    for message in [b"hello".as_slice(), b"{}", b"[1]", b"[{}]", b"[]]", b"\0", b"[\"\xff\xfe\"]"] {
+        let error = refusal(|socket| send(&socket, message, &[]));
+        assert!(matches!(error, Error::Message(_)), "{message:?}: {error}");
+    }
+    assert!(matches!(refusal(|socket| send(&socket, b"[]", &[])), Error::NoRegions));
+    let beyond = refusal(|socket| send(&socket, br#"[{"base_host_virt_addr":4096,"size":20480,"offset":0}]"#, &[]));
+    assert!(matches!(beyond, Error::Region { index: 0, problem: RegionProblem::BeyondArchive { end: 20480, .. } }));
+}
+
+#[test]
+fn messages_may_come_in_pieces() {
+    let error = refusal(|mut socket| REGION.iter().for_each(|byte| socket.write_all(&[*byte]).unwrap()));
+    assert!(matches!(error, Error::NoFd));
+}
+
+#[test]
+fn messages_that_never_end_are_refused() {
+    assert!(matches!(refusal(drop), Error::HandshakeEnded { received: 0 }));
+    assert!(matches!(refusal(|socket| send(&socket, &REGION[..20], &[])), Error::HandshakeEnded { received: 20 }));
+    let (sender, kept) = std::sync::mpsc::channel();
+    let silent = refusal(move |socket| sender.send(socket).unwrap());
+    assert!(matches!(silent, Error::HandshakeTimeout { seconds: 1 }), "{silent}");
+    drop(kept);
+    let long = refusal(|mut socket| {
+        // Stops when the handler closes its end.
+        while socket.write_all(&[b'['; 64]).is_ok() {}
+    });
+    assert!(matches!(long, Error::MessageTooLong { .. } | Error::Message(_)), "{long}");
+    let long = refusal(|mut socket| while socket.write_all(&[b' '; 4096]).is_ok() {});
+    assert!(matches!(long, Error::MessageTooLong { .. }), "{long}");
+}
+
+#[test]
+fn a_vmm_that_cannot_be_served_is_ended() {
+    if !is_allowed() {
+        return;
+    }
+    let setup = Setup::new(&pages(16), on_demand());
+    let start = |environment: &[(&str, &str)]| {
+        StandIn::start_with(&setup.socket(), &setup.image(), Memory::Small, environment).signal()
+    };
+    // It has a userfaultfd, and would wait for its first page for ever.
+    assert_eq!(start(&[(MESSAGE, "[]")]), Some(9));
+    assert!(matches!(setup.report(), Err(Error::NoRegions)));
+    assert_eq!(start(&[(MESSAGE, "no JSON")]), Some(9));
+    assert!(matches!(setup.report(), Err(Error::Message(_))));
+    assert_eq!(start(&[(FEATURES, "0")]), Some(9));
+    assert!(matches!(setup.report(), Err(Error::NoRemoveEvents)));
+    assert_eq!(start(&[(FEATURES, "12")]), Some(9));
+    assert!(matches!(setup.report(), Err(Error::Feature { name: "EVENT_REMAP" })));
+    // Regions that the VMM has not registered: nothing can be filled, and nothing goes wrong here.
+    let mut vmm = StandIn::start_with(
+        &setup.socket(),
+        &setup.image(),
+        Memory::Small,
+        &[(MESSAGE, r#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"#)],
+    );
+    assert_eq!(vmm.ask("touch 0"), None);
+    assert_eq!(vmm.signal(), Some(9));
+    assert!(matches!(setup.report(), Err(Error::Event { event: 0x12, .. })));
+}

@@ -1,0 +1,16 @@
+//! A VM in a second process is restored from an archive, page by page.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod failures;
+mod faults;
+mod handshakes;
+mod support;
+mod vmm;
+
+/// The second process.
+#[test]
+#[ignore = "run by other tests as a second process"]
+fn stand_in_vmm() {
+    vmm::obey();
+}

@@ -121,9 +121,13 @@ impl GroupBlocks {
         size & !RAW_BLOCK == self.places[block].len_bytes
     }
 
-    /// Returns all blocks if every one is what the index says.
+    /// Returns all blocks if every one is what the index says, and the checksums of zero pages are right. Those of other
+    /// pages are compared when a page is read; zero pages are not read again.
     pub(crate) fn intact_places(&self) -> Option<&[BlockPlace]> {
-        self.fits.iter().all(|fits| *fits).then_some(&self.places[..])
+        let zeros = self.blocks.iter().filter(|block| self.checksummed && block.zero_pages > 0);
+        let intact =
+            self.fits.iter().all(|fits| *fits) && zeros.into_iter().all(|block| block.verify(&self.window).is_ok());
+        intact.then_some(&self.places[..])
     }
 
     /// Returns whether a stream ends with an error in this group.

@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(
             written(Status::Ok, &PageKinds::from(stats)),
             "{\"schema\":1,\"command\":\"test\",\"status\":\"ok\",\
-             \"pages\":10,\"zero\":1,\"same_filled\":2,\"lz4\":3,\"raw\":4}\n"
+             \"pages\":10,\"zero\":1,\"same_filled\":2,\"lz4\":3,\"zstd\":0,\"raw\":4}\n"
         );
         let failed = FailedResult { file: Some("a\nb"), error: "a: no" };
         assert_eq!(

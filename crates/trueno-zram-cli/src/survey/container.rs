@@ -19,7 +19,7 @@ const fn at(at: usize, magic: &'static [u8], name: &'static str, unpack: &'stati
 const CONVERT: &str = "`qemu-img convert -O raw` makes a raw image";
 
 /// By the specification of each format. The type of an ELF file is little-endian: 4 is a core file.
-const CONTAINERS: [Container; 17] = [
+const CONTAINERS: [Container; 16] = [
     at(0, b"QFI\xfb", "a qcow2 image", CONVERT),
     at(0, b"KDMV", "a VMDK image", CONVERT),
     at(0, b"COWD", "a VMDK image", CONVERT),
@@ -32,7 +32,6 @@ const CONTAINERS: [Container; 17] = [
     at(0, b"EMiL", "a LiME memory dump", "its ranges have headers between them"),
     at(0, b"LUKS\xba\xbe", "an encrypted LUKS volume", "encrypted pages do not compress"),
     at(0, b"\x1f\x8b", "gzip data", "unpack it with `gzip -d`"),
-    at(0, b"\x28\xb5\x2f\xfd", "Zstandard data", "unpack it with `zstd -d`"),
     at(0, b"\xfd7zXZ\0", "xz data", "unpack it with `xz -d`"),
     at(0, b"BZh", "bzip2 data", "unpack it with `bzip2 -d`"),
     at(0, b"PK\x03\x04", "a zip file", "unpack it with `unzip`"),

@@ -58,7 +58,7 @@ fn skippable_and_concatenated_frames_are_read_as_one() {
 #[test]
 fn files_of_other_kinds_are_refused_by_name() {
     let folder = folder();
-    fs::write(folder.path().join("x.lz4"), b"\x28\xb5\x2f\xfd zstd begins like that").unwrap();
+    fs::write(folder.path().join("x.lz4"), b"\x1f\x8b\x08\0 gzip begins like that").unwrap();
     fs::write(folder.path().join("empty.lz4"), b"").unwrap();
     run(folder.path(), &["decompress", "x.lz4"]).fails(&["x.lz4", "not an LZ4 file"]);
     run(folder.path(), &["test", "x.lz4"]).fails(&["x.lz4", "not an LZ4 file"]);

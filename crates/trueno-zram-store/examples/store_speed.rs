@@ -15,7 +15,7 @@ const ROUND: Duration = Duration::from_millis(700);
 /// Runs `work` with a counter on every thread for a while. Returns the calls per second of all threads.
 fn rate<T: Send>(workers: Vec<T>, work: impl Fn(&mut T, u64) + Sync) -> f64 {
     let work = &work;
-    let rates = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let spawn = |mut worker: T| {
             scope.spawn(move || {
                 let start = Instant::now();
@@ -29,8 +29,7 @@ fn rate<T: Send>(workers: Vec<T>, work: impl Fn(&mut T, u64) + Sync) -> f64 {
         };
         let threads: Vec<_> = workers.into_iter().map(spawn).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-    });
-    rates
+    })
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -53,7 +53,7 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
         let stream = Stream::new(context)?;
@@ -162,7 +162,7 @@ impl PackedOnDevice {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Gpu`] if a copy fails or the index does not describe packed pages.
+    /// [`Error::Gpu`](crate::Error::Gpu) if a copy fails or the index does not describe packed pages.
     pub fn download(&self) -> Result<CompressedBatch> {
         let mut index = vec![0; self.len * PackedEntry::BYTES];
         let mut bytes = vec![0; self.len_bytes];

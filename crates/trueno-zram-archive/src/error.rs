@@ -20,7 +20,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// ```
 /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
 /// let error = FrameReader::new(&b"no frame"[..]).read_batch(&mut ContentBatch::new()).unwrap_err();
-/// assert!(matches!(error, Error::NotLz4 { .. }));
+/// assert!(matches!(error, Error::NotCompressed { .. }));
 /// assert_eq!(error.to_string(), "byte 0: not an LZ4 file or Zstandard file: it starts with 6e 6f 20 66");
 /// ```
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +45,7 @@ pub enum Error {
     Empty,
     /// The input does not start with a frame.
     #[error("byte 0: not an LZ4 file or Zstandard file: it starts with {}", hex(magic))]
-    NotLz4 {
+    NotCompressed {
         /// The first bytes of the input.
         magic: [u8; 4],
     },

@@ -4,8 +4,9 @@ use trueno_zram_core::PageKind;
 
 use crate::constant::{self, RUN_PAGES, WORD_BLOCK};
 use crate::entry::PageEntry;
-use crate::header::Header;
+use crate::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, SKIPPABLE_MAGIC};
 use crate::index::GROUP_PAGES;
+use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::{constant as zstd_constant, frame};
 
 /// The standard format that an archive is a file of.
@@ -35,6 +36,24 @@ impl Format {
         match self {
             Self::Lz4 => "lz4",
             Self::Zstd => "zst",
+        }
+    }
+
+    /// Returns the format of a file that starts with these bytes; `None` if it is neither. Skippable frames start files of both
+    /// formats: they count as LZ4 here.
+    ///
+    /// ```
+    /// use trueno_zram_archive::Format;
+    /// assert_eq!(Format::of_magic([0x28, 0xb5, 0x2f, 0xfd]), Some(Format::Zstd));
+    /// assert_eq!(Format::of_magic(*b"PK\x03\x04"), None);
+    /// ```
+    #[must_use]
+    pub fn of_magic(magic: [u8; 4]) -> Option<Self> {
+        match u32::from_le_bytes(magic) {
+            FRAME_MAGIC | LEGACY_MAGIC => Some(Self::Lz4),
+            magic if magic & !15 == SKIPPABLE_MAGIC => Some(Self::Lz4),
+            ZSTD_MAGIC => Some(Self::Zstd),
+            _ => None,
         }
     }
 
@@ -145,6 +164,25 @@ impl Layout {
             Self::Lz4(_) => 64 * 270,
             // One run of zeros.
             Self::Zstd { .. } => zstd_constant::zero_frame_len(GROUP_PAGES, false) as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn compressed_files_are_known_by_their_first_bytes() {
+        for (magic, known) in [
+            ([0x04, 0x22, 0x4d, 0x18], Some(Format::Lz4)),
+            ([0x02, 0x21, 0x4c, 0x18], Some(Format::Lz4)),
+            ([0x5f, 0x2a, 0x4d, 0x18], Some(Format::Lz4)),
+            ([0x60, 0x2a, 0x4d, 0x18], None),
+            ([0x28, 0xb5, 0x2f, 0xfd], Some(Format::Zstd)),
+            ([0x28, 0xb5, 0x2f, 0xfc], None),
+        ] {
+            assert_eq!(Format::of_magic(magic), known, "{magic:x?}");
         }
     }
 }

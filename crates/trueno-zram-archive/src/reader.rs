@@ -364,7 +364,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                 self.summary.skippable_frames += 1;
                 return Ok(true);
             }
-            other if at == 0 => return Err(Error::NotLz4 { magic: other.to_le_bytes() }),
+            other if at == 0 => return Err(Error::NotCompressed { magic: other.to_le_bytes() }),
             _ => return Err(Error::TrailingGarbage { at }),
         }
         self.summary.frames += 1;

@@ -136,7 +136,7 @@ impl<F: Read + Seek> SalvageReader<F> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Read`], and [`Error::NotLz4`] or [`Error::Empty`] if the file does not start with a frame.
+    /// [`Error::Read`], and [`Error::NotCompressed`] or [`Error::Empty`] if the file does not start with a frame.
     pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
         match &mut self.source {
             Source::Index(by_index) => by_index.read_batch(out, &mut self.damage),

@@ -138,7 +138,7 @@ fn rejects_non_frames_like_lz4() {
     let error_of = |bytes: &[u8]| read_stream(bytes, 1 << 20).1.unwrap_err();
     assert!(matches!(error_of(b""), Error::Empty));
     assert!(matches!(error_of(b"PK\x03"), Error::Truncated { at: 3, .. }));
-    assert!(matches!(error_of(b"PK\x03\x04 and more"), Error::NotLz4 { magic: [b'P', b'K', 3, 4] }));
+    assert!(matches!(error_of(b"PK\x03\x04 and more"), Error::NotCompressed { magic: [b'P', b'K', 3, 4] }));
     for garbage in 1..=3 {
         let bytes = [&frame[..], &vec![0; garbage]].concat();
         assert!(matches!(error_of(&bytes), Error::Truncated { .. }), "{garbage} bytes of garbage");

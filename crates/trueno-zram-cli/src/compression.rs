@@ -74,34 +74,9 @@ pub(crate) fn decoding(format: Format) -> Algorithm {
     }
 }
 
-/// The format of compressed data that starts like this; `None` if it is neither. Skippable frames start files of both
-/// formats: they count as LZ4 here.
-pub(crate) fn format_of(magic: [u8; 4]) -> Option<Format> {
-    match u32::from_le_bytes(magic) {
-        // A frame, a frame of the old format, a skippable frame.
-        0x184d_2204 | 0x184c_2102 | 0x184d_2a50..=0x184d_2a5f => Some(Format::Lz4),
-        0xfd2f_b528 => Some(Format::Zstd),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn compressed_files_are_known_by_their_first_bytes() {
-        for (magic, known) in [
-            ([0x04, 0x22, 0x4d, 0x18], Some(Format::Lz4)),
-            ([0x02, 0x21, 0x4c, 0x18], Some(Format::Lz4)),
-            ([0x5f, 0x2a, 0x4d, 0x18], Some(Format::Lz4)),
-            ([0x60, 0x2a, 0x4d, 0x18], None),
-            ([0x28, 0xb5, 0x2f, 0xfd], Some(Format::Zstd)),
-            ([0x28, 0xb5, 0x2f, 0xfc], None),
-        ] {
-            assert_eq!(format_of(magic), known, "{magic:x?}");
-        }
-    }
 
     #[test]
     fn levels_are_those_of_the_algorithm() {

@@ -78,12 +78,9 @@ impl Engine {
 
     /// Gets ready to restore archives of a format: a GPU has kernels for one format at a time.
     pub(crate) fn prepare_for(&mut self, format: Format) -> Result<(), Failure> {
-        let is_ready = match (self.codec.any().algorithm(), format) {
-            (Algorithm::Zstd { .. }, Format::Zstd) => true,
-            (Algorithm::Lz4 | Algorithm::None, Format::Lz4) => true,
-            _ => matches!(self.codec, Codec::Cpu(_)),
-        };
-        if !is_ready {
+        let has_zstd = matches!(self.codec.any().algorithm(), Algorithm::Zstd { .. });
+        let is_ready = has_zstd == (format == Format::Zstd);
+        if !is_ready && !matches!(self.codec, Codec::Cpu(_)) {
             let (pool, warns_of_fallback) = (Arc::clone(&self.pool), self.warns_of_fallback);
             let engine = Self::build(self.backend, compression::decoding(format), Mode::default(), pool)?;
             *self = Self { warns_of_fallback, ..engine };

@@ -8,6 +8,7 @@ mod args;
 mod checks;
 mod commands;
 mod compression;
+mod control;
 mod draw;
 mod engine;
 mod failure;

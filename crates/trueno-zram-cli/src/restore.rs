@@ -4,7 +4,6 @@ use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
-use crate::compression::format_of;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
@@ -69,12 +68,12 @@ pub(crate) fn input_failure(name: &str, error: Error) -> Failure {
 /// What to say of an input that is not a compressed file; none if it is one, or if that cannot be seen.
 pub(crate) fn not_compressed(input: &Input) -> Option<Failure> {
     let magic = magic_of(input)?;
-    format_of(magic).is_none().then(|| input_failure(&input.name, Error::NotLz4 { magic }))
+    Format::of_magic(magic).is_none().then(|| input_failure(&input.name, Error::NotCompressed { magic }))
 }
 
 /// The format of an input, if it can be seen.
 pub(crate) fn format_of_input(input: &Input) -> Option<Format> {
-    magic_of(input).and_then(format_of)
+    magic_of(input).and_then(Format::of_magic)
 }
 
 fn magic_of(input: &Input) -> Option<[u8; 4]> {

@@ -48,7 +48,7 @@ struct Window {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Gpu,
-    /// Without the GPU, for so many windows now.
+    /// Without the GPU, for this number of windows so far.
     Cpu(u32),
     /// The GPU was tried without, and is faster.
     Settled,
@@ -132,7 +132,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Lets the stream run for so many windows at a speed, in MiB per window.
+    /// Lets the stream run for a number of windows at a speed, in MiB per window.
     fn run(choice: &Choice, now: &mut Instant, windows: u32, mib: u64) {
         for _ in 0..windows {
             *now += WINDOW;

@@ -1,9 +1,13 @@
-//! The thread that drives a GPU: takes results as soon as they are ready, and leaves the stream to others in between.
+//! The thread that drives a GPU: takes results as soon as they are ready, and leaves the stream to others in between. And the
+//! lanes beside it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use trueno_zram_core::Result;
+
+use crate::error::Error;
 
 /// Time between two looks, which other threads have to fill and submit slots: each look holds the stream's lock.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(5);
@@ -32,7 +36,7 @@ pub(crate) fn drive<T, E: From<trueno_zram_core::Error>>(
             return Ok(());
         }
         if quiet_since.elapsed() > SLEEPS_AFTER {
-            std::thread::sleep(SLEEP);
+            thread::sleep(SLEEP);
         } else {
             let start = Instant::now();
             while start.elapsed() < BETWEEN_LOOKS {
@@ -40,4 +44,35 @@ pub(crate) fn drive<T, E: From<trueno_zram_core::Error>>(
             }
         }
     }
+}
+
+/// Runs `drive` and all `lanes` on threads of their own, and returns when they have ended. `has_ended` is set when the lanes
+/// have: it ends the driver, once it has drained the GPU.
+pub(crate) fn run_beside<L: FnOnce() + Send>(
+    drive: impl FnOnce() + Send,
+    lanes: impl Iterator<Item = L>,
+    has_ended: &AtomicBool,
+) -> std::result::Result<(), Error> {
+    thread::scope(|scope| {
+        let driver = thread::Builder::new().name("gpu".into());
+        let driver = driver.spawn_scoped(scope, drive).map_err(Error::Thread)?;
+        let mut running = Vec::new();
+        let mut failed = None;
+        for (number, lane) in lanes.enumerate() {
+            match thread::Builder::new().name(format!("lane-{number}")).spawn_scoped(scope, lane) {
+                Ok(lane) => running.push(lane),
+                // Those that run do all the work.
+                Err(error) => {
+                    failed = running.is_empty().then_some(error);
+                    break;
+                }
+            }
+        }
+        let panics: Vec<_> = running.into_iter().filter_map(|lane| lane.join().err()).collect();
+        has_ended.store(true, Ordering::Release);
+        if let Some(panic) = panics.into_iter().chain(driver.join().err()).next() {
+            std::panic::resume_unwind(panic);
+        }
+        failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
+    })
 }

@@ -43,6 +43,7 @@ mod output;
 mod positioned;
 mod restore;
 mod rights;
+mod slots;
 mod source;
 mod spool;
 mod standard;

@@ -36,7 +36,7 @@ mod bench {
 
     use trueno_zram_archive::{ArchiveWriter, SharedReader, WriteOptions};
     use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
-    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PageSource};
+    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber};
 
     use crate::vmm::{Memory, StandIn};
 
@@ -44,7 +44,7 @@ mod bench {
 
     /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
     type Percentiles = [u64; 3];
-    type Source = Arc<dyn PageSource>;
+    type Source = Arc<dyn PagesByNumber>;
 
     pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let mut args = std::env::args().skip(1);
@@ -118,7 +118,7 @@ mod bench {
     }
 
     /// Measures reading a page, without any VM: microseconds, in random order.
-    fn alone(source: &impl PageSource) -> f64 {
+    fn alone(source: &impl PagesByNumber) -> f64 {
         let pages = source.len_bytes() / PAGE_SIZE as u64;
         let mut page = [0; PAGE_SIZE];
         let mut read_all = || {
@@ -181,7 +181,7 @@ mod bench {
         })
     }
 
-    fn serve<S: PageSource, T>(
+    fn serve<S: PagesByNumber, T>(
         restore: &LazyRestore<S>,
         image: &Path,
         measure: impl FnOnce(&mut StandIn) -> Result<T, Box<dyn Error>>,

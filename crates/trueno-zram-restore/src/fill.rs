@@ -9,7 +9,7 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 use crate::options::Notice;
 use crate::regions::Region;
 use crate::session::{Content, Put, Session, Stop, UnitBuffer, load_page};
-use crate::source::{PageSource, is_zero};
+use crate::source::{PagesByNumber, is_zero};
 use crate::touches::WINDOW_PAGES;
 
 /// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.
@@ -37,7 +37,7 @@ pub(crate) struct Fill {
 
 impl Plan {
     /// Plans the fill of the memory of a session.
-    pub(crate) fn new<S: PageSource + ?Sized>(session: &Session<'_, S>, prefetch: &[u64]) -> Self {
+    pub(crate) fn new<S: PagesByNumber + ?Sized>(session: &Session<'_, S>, prefetch: &[u64]) -> Self {
         let regions = &session.regions;
         let windows = prefetch.iter().filter_map(|window| {
             let first = window.checked_mul(WINDOW_PAGES)?;
@@ -111,7 +111,7 @@ impl Fill {
     }
 
     /// Fills what no other worker has taken, until all is done.
-    pub(crate) fn work<S: PageSource + ?Sized>(&self, session: &Session<'_, S>) {
+    pub(crate) fn work<S: PagesByNumber + ?Sized>(&self, session: &Session<'_, S>) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
         let _ = rustix::process::setpriority_process(None, 10);
         let (mut pages, mut unit) = (vec![[0; PAGE_SIZE]; RUN_UNITS], UnitBuffer::new());
@@ -136,7 +136,7 @@ impl Fill {
     }
 
     /// Fills huge pages one by one. Damaged ones stay missing, and are dealt with when they are touched.
-    fn fill_huge<S: PageSource + ?Sized>(
+    fn fill_huge<S: PagesByNumber + ?Sized>(
         &self,
         session: &Session<'_, S>,
         region: &Region,
@@ -155,7 +155,7 @@ impl Fill {
     }
 
     /// Fills 4 KiB pages: reads them all, then copies those that follow each other by one call.
-    fn fill_run<S: PageSource + ?Sized>(
+    fn fill_run<S: PagesByNumber + ?Sized>(
         &self,
         session: &Session<'_, S>,
         region: &Region,
@@ -185,7 +185,7 @@ impl Fill {
     }
 
     /// Fills units that were not removed, while no events are read.
-    fn put<S: PageSource + ?Sized>(
+    fn put<S: PagesByNumber + ?Sized>(
         &self,
         session: &Session<'_, S>,
         region: &Region,

@@ -15,7 +15,7 @@ use crate::event::{Event, Events};
 use crate::fill::Fill;
 use crate::options::{Notice, OnDamage};
 use crate::session::{DamagedPage, Put, Session, Stop, UnitBuffer};
-use crate::source::PageSource;
+use crate::source::PagesByNumber;
 use crate::touches::WINDOW_PAGES;
 
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
@@ -36,7 +36,7 @@ pub(crate) struct Handler<'a, S: ?Sized> {
     complete: bool,
 }
 
-impl<'a, S: PageSource + ?Sized> Handler<'a, S> {
+impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
     pub(crate) fn new(session: &'a Session<'a, S>, fill: &'a Fill, fill_ended: &'a OwnedFd) -> Self {
         Self {
             session,
@@ -261,7 +261,7 @@ impl<'a, S: PageSource + ?Sized> Handler<'a, S> {
     }
 }
 
-fn is_readable<S: PageSource + ?Sized>(session: &Session<'_, S>) -> Result<bool, Stop> {
+fn is_readable<S: PagesByNumber + ?Sized>(session: &Session<'_, S>) -> Result<bool, Stop> {
     let mut fds = [PollFd::new(&session.uffd, PollFlags::IN)];
     match poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
         Ok(ready) => Ok(ready > 0),

@@ -31,5 +31,5 @@ mod vmm;
 pub use error::{Error, RegionProblem};
 pub use options::{Notice, OnDamage, Options, Report};
 pub use restore::LazyRestore;
-pub use source::{Image, PageSource};
+pub use source::{Image, PagesByNumber};
 pub use touches::Touches;

@@ -16,7 +16,7 @@ use crate::handler::Handler;
 use crate::handshake::Handshake;
 use crate::options::{Notice, Options, Report};
 use crate::session::{Counters, Session};
-use crate::source::PageSource;
+use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
 use crate::touches::{Touches, WINDOW_PAGES};
 use crate::uffd::Userfaultfd;
@@ -47,7 +47,7 @@ pub struct LazyRestore<S> {
     dependents: Dependents,
 }
 
-impl<S: PageSource> LazyRestore<S> {
+impl<S: PagesByNumber> LazyRestore<S> {
     /// Restores from `source`.
     pub fn new(source: S, options: Options) -> Self {
         let notify = Box::new(|_: Notice<'_>| {});

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::options::{Notice, Options, Report};
 use crate::regions::{Region, Regions};
-use crate::source::{PageSource, is_zero};
+use crate::source::{PagesByNumber, is_zero};
 use crate::states::{FirstSeen, States};
 use crate::uffd::Userfaultfd;
 use crate::vmm::Vmm;
@@ -73,7 +73,7 @@ impl Content<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Done,
-    /// The VMM is removing memory, and events must be read before it goes on. So many bytes are done.
+    /// The VMM is removing memory, and events must be read before it goes on. The number of bytes that are done.
     Changing(u64),
 }
 
@@ -110,7 +110,7 @@ impl UnitBuffer {
     }
 }
 
-impl<S: PageSource + ?Sized> Session<'_, S> {
+impl<S: PagesByNumber + ?Sized> Session<'_, S> {
     /// Reads the content of a unit. Huge units are never `Zeros`: hugetlb memory has no zero page.
     pub(crate) fn load<'b>(
         &'b self,
@@ -187,7 +187,7 @@ impl<S: PageSource + ?Sized> Session<'_, S> {
 }
 
 /// Reads a page to a place of its own.
-pub(crate) fn load_page<S: PageSource + ?Sized>(
+pub(crate) fn load_page<S: PagesByNumber + ?Sized>(
     source: &S,
     number: u64,
     out: &mut Page,

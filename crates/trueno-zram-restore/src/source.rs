@@ -6,13 +6,13 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 /// Memory content that is read page by page, by many threads.
 ///
 /// ```
-/// use trueno_zram_restore::{Image, PageSource};
+/// use trueno_zram_restore::{Image, PagesByNumber};
 /// let image = Image::new(vec![[7; 4096]; 3]);
 /// assert_eq!(image.len_bytes(), 3 * 4096);
 /// assert_eq!(image.page(2, &mut [0; 4096])?, Some(&[7; 4096]));
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
-pub trait PageSource: Send + Sync {
+pub trait PagesByNumber: Send + Sync {
     /// Returns the length of the content in bytes.
     fn len_bytes(&self) -> u64;
 
@@ -23,7 +23,7 @@ pub trait PageSource: Send + Sync {
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error>;
 }
 
-impl<F: ReadAt> PageSource for SharedReader<F> {
+impl<F: ReadAt> PagesByNumber for SharedReader<F> {
     fn len_bytes(&self) -> u64 {
         self.content_len()
     }
@@ -34,7 +34,7 @@ impl<F: ReadAt> PageSource for SharedReader<F> {
     }
 }
 
-impl<S: PageSource + ?Sized> PageSource for std::sync::Arc<S> {
+impl<S: PagesByNumber + ?Sized> PagesByNumber for std::sync::Arc<S> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
     }
@@ -63,7 +63,7 @@ impl Image {
     }
 }
 
-impl PageSource for Image {
+impl PagesByNumber for Image {
     fn len_bytes(&self) -> u64 {
         (self.pages.len() * PAGE_SIZE) as u64
     }

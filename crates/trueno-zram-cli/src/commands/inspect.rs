@@ -10,7 +10,6 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
 use crate::args::Global;
-use crate::compression;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -76,7 +75,8 @@ fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failu
     let input = Input::open(path)?;
     let name = input.name.clone();
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
-    let format = head.first_chunk().filter(|_| !args.raw).and_then(|magic| compression::format_of(*magic));
+    let format =
+        head.first_chunk().filter(|_| !args.raw).and_then(|magic| trueno_zram_archive::Format::of_magic(*magic));
     let seekable = input.len_bytes.is_some();
     if seekable {
         input.rewind()?;

@@ -5,13 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_serve::control::ControlClient;
 
 use crate::args::Global;
+use crate::control;
 use crate::failure::Failure;
 use crate::{json, quantity, report};
 
-/// Load a page archive, or any other .lz4 file, into a running `serve`, from the start of the device on.
+/// Load a page archive, or any other .lz4 or .zst file, into a running `serve`, from the start of the device on.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The control socket of the server.
@@ -36,8 +36,7 @@ struct Report {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let file = args.file.display().to_string();
     let mut archive = File::open(&args.file).map_err(|error| Failure::io(&file, &error))?;
-    let client = ControlClient::connect(&args.socket);
-    let client = client.map_err(|error| Failure::io(args.socket.display(), &error))?;
+    let client = control::connect(&args.socket)?;
     let loaded = client.load(&args.export, &mut archive);
     let bytes_out = loaded.map_err(|error| Failure::at(&file, error))?;
     report::say(global, &format!("{file}: {} loaded", quantity::bytes(bytes_out)));

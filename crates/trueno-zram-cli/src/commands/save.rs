@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_serve::control::ControlClient;
 
 use crate::args::Global;
+use crate::control;
 use crate::failure::Failure;
 use crate::output::{Output, OutputOptions, Target};
-use crate::{json, quantity, report};
+use crate::{files, json, quantity, report};
 
 /// Save what a running `serve` holds to a page archive, as it is at this moment. Requests go on meanwhile.
 #[derive(Debug, clap::Args)]
@@ -38,12 +38,11 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target = if args.file.as_os_str() == "-" { Target::Stdout } else { Target::Path(args.file.clone()) };
+    let target = if files::is_stdout(&args.file) { Target::Stdout } else { Target::Path(args.file.clone()) };
     if target == Target::Stdout && global.json {
         return Err(report::json_needs_stdout());
     }
-    let client = ControlClient::connect(&args.socket);
-    let client = client.map_err(|error| Failure::io(args.socket.display(), &error))?;
+    let client = control::connect(&args.socket)?;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();

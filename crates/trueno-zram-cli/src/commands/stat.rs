@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_serve::control::{ControlClient, ExportStat};
+use trueno_zram_serve::control::ExportStat;
 
 use crate::args::Global;
+use crate::control;
 use crate::failure::Failure;
 use crate::{json, quantity};
 
@@ -18,7 +19,7 @@ pub(crate) struct Args {
     /// The control socket of the server.
     #[arg(value_name = "SOCKET")]
     socket: PathBuf,
-    /// Show it again every so many seconds, until interrupted.
+    /// Show it again at this interval, until interrupted.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     watch: Option<u32>,
@@ -33,8 +34,7 @@ struct Report {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     loop {
-        let client = ControlClient::connect(&args.socket);
-        let client = client.map_err(|error| Failure::io(args.socket.display(), &error))?;
+        let client = control::connect(&args.socket)?;
         let exports = client.stat().map_err(|error| Failure::at(args.socket.display(), error))?;
         if global.json {
             json::print(global, "stat", &Report { exports })?;

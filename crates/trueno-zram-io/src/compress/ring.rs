@@ -5,9 +5,8 @@
 //! the GPU always comes first, and no core idles behind a GPU that is slower than the CPU.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use rayon::ThreadPool;
@@ -23,6 +22,7 @@ use crate::driver;
 use crate::error::Error;
 use crate::ordered::lock;
 use crate::output::ArchiveOutput;
+use crate::slots::{SlotCounts, SlotToFill};
 use crate::source::PageSource;
 use crate::timeline::{Stage, timed};
 
@@ -122,7 +122,7 @@ impl<St: SlotStream> Content for SlotContent<'_, St> {
         }
         if let RingContent::Slot(done, _) = std::mem::replace(&mut self.content, RingContent::Empty) {
             drop(done);
-            lock(self.flight).idle_slots += 1;
+            lock(self.flight).slots.idle += 1;
         }
         false
     }
@@ -134,14 +134,7 @@ struct Flight<St: SlotStream> {
     in_flight: usize,
     /// Results that no lane has taken.
     results: VecDeque<(Pending, St::Done)>,
-    /// Slots that nobody has.
-    idle_slots: usize,
-    /// Slots that were not made yet. Making one takes milliseconds: page-locked memory.
-    unmade_slots: usize,
-    /// Whether a lane makes a slot. One at a time does: the others would only wait for it.
-    is_making: bool,
-    /// Lanes that fill a slot.
-    filling: usize,
+    slots: SlotCounts,
 }
 
 /// A slot that was submitted.
@@ -156,34 +149,9 @@ struct Pending {
 enum Task<Done> {
     Write(Job),
     Assemble(Pending, Done),
-    Fill(Slots),
+    Fill(SlotToFill),
     Help,
     Stop,
-}
-
-/// Whether a lane takes an idle slot or makes one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Slots {
-    Idle,
-    Made,
-}
-
-impl<St: SlotStream> Flight<St> {
-    /// Takes a slot that is idle or may be made.
-    fn take_slot(&mut self) -> Option<Slots> {
-        let slots = if self.idle_slots > 0 {
-            self.idle_slots -= 1;
-            Slots::Idle
-        } else if self.unmade_slots > 0 && !self.is_making {
-            self.unmade_slots -= 1;
-            self.is_making = true;
-            Slots::Made
-        } else {
-            return None;
-        };
-        self.filling += 1;
-        Some(slots)
-    }
 }
 
 struct Ring<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> {
@@ -207,14 +175,7 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<Compressed<S, W>, S::Error> {
-    let flight = Mutex::new(Flight {
-        in_flight: 0,
-        results: VecDeque::new(),
-        idle_slots: 0,
-        unmade_slots: slots,
-        is_making: false,
-        filling: 0,
-    });
+    let flight = Mutex::new(Flight { in_flight: 0, results: VecDeque::new(), slots: SlotCounts::new(slots) });
     let lane_count = pool.current_num_threads();
     let shared = Shared::new(source, out, options, lane_count, observer)?;
     let ring = Ring {
@@ -226,31 +187,11 @@ pub(super) fn compress<S: PageSource, W: ArchiveOutput, St: SlotStream>(
         choice: Choice::new(lane_count),
     };
     let mut helpers = helpers.iter_mut();
-    thread::scope(|scope| {
-        let driver = thread::Builder::new().name("gpu".into());
-        let driver = driver.spawn_scoped(scope, || ring.shared.run(|| Ok(ring.drive()?))).map_err(Error::Thread)?;
-        let mut lanes = Vec::new();
-        let mut failed = None;
-        for number in 0..lane_count {
-            let (ring, helper) = (&ring, helpers.next());
-            let lane = thread::Builder::new().name(format!("lane-{number}"));
-            match lane.spawn_scoped(scope, move || ring.shared.run(|| ring.run_lane(helper))) {
-                Ok(lane) => lanes.push(lane),
-                // Those that run do all the work.
-                Err(error) => {
-                    failed = lanes.is_empty().then_some(error);
-                    break;
-                }
-            }
-        }
-        let panics: Vec<_> = lanes.into_iter().filter_map(|lane| lane.join().err()).collect();
-        // Ends the driver, once it has drained the GPU.
-        ring.has_ended.store(true, Ordering::Release);
-        if let Some(panic) = panics.into_iter().chain(driver.join().err()).next() {
-            std::panic::resume_unwind(panic);
-        }
-        failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
-    })?;
+    let lanes = (0..lane_count).map(|_| {
+        let (ring, helper) = (&ring, helpers.next());
+        move || ring.shared.run(|| ring.run_lane(helper))
+    });
+    driver::run_beside(|| ring.shared.run(|| Ok(ring.drive()?)), lanes, &ring.has_ended)?;
     ring.shared.finish()
 }
 
@@ -323,14 +264,14 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
             let helps_first = can_help && !(self.choice.uses_gpu() && self.choice.knows_lanes());
             if may_claim
                 && !helps_first
-                && let Some(slots) = flight.take_slot()
+                && let Some(slots) = flight.slots.take()
             {
                 return Task::Fill(slots);
             }
             if may_claim && can_help {
                 return Task::Help;
             }
-            if state.has_ended && flight.filling == 0 && flight.in_flight == 0 {
+            if state.has_ended && flight.slots.filling == 0 && flight.in_flight == 0 {
                 return Task::Stop;
             }
             drop(flight);
@@ -340,25 +281,25 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
     }
 
     /// Reads what comes next into a slot, and submits it.
-    fn fill(&self, slots: Slots) -> Result<(), S::Error> {
-        let filled = self.try_fill(slots);
-        lock(self.flight).filling -= 1;
+    fn fill(&self, slot_to_fill: SlotToFill) -> Result<(), S::Error> {
+        let filled = self.try_fill(slot_to_fill);
+        lock(self.flight).slots.filling -= 1;
         self.notify();
         filled
     }
 
-    fn try_fill(&self, slots: Slots) -> Result<(), S::Error> {
+    fn try_fill(&self, slot_to_fill: SlotToFill) -> Result<(), S::Error> {
         // Without memory for another slot, there is one fewer from now on.
         let slot = timed(self.shared.observer, Stage::Wait, || self.stream.try_slot());
-        if slots == Slots::Made {
-            lock(self.flight).is_making = false;
+        if slot_to_fill == SlotToFill::Made {
+            lock(self.flight).slots.is_making = false;
             self.notify();
         }
         let Some(mut slot) = slot.map_err(Error::Codec)? else { return Ok(()) };
         let ticket = self.shared.claim(St::room(&mut slot))?;
         let Some(Ticket { number, first_page, claimed }) = ticket else {
             drop(slot);
-            lock(self.flight).idle_slots += 1;
+            lock(self.flight).slots.idle += 1;
             return Ok(());
         };
         let len_bytes = match claimed {
@@ -366,7 +307,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
             Claimed::Filled(len_bytes) => len_bytes,
             Claimed::Zeros(pages) => {
                 drop(slot);
-                lock(self.flight).idle_slots += 1;
+                lock(self.flight).slots.idle += 1;
                 let mut blocks = self.shared.blocks(first_page);
                 blocks.push_zeros(pages).map_err(|error| self.archive_error(error))?;
                 blocks.finish();
@@ -377,7 +318,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
         let (pages, tail) = (pages.len(), tail.to_vec());
         if pages == 0 {
             drop(slot);
-            lock(self.flight).idle_slots += 1;
+            lock(self.flight).slots.idle += 1;
             let mut blocks = self.shared.blocks(first_page);
             blocks.push_tail(&tail).map_err(|error| self.archive_error(error))?;
             return self.deliver(number, RingContent::Tail(tail), blocks);

@@ -5,9 +5,8 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Instant;
 
 use rayon::ThreadPool;
@@ -21,8 +20,9 @@ use super::lanes::{Content, CpuPages};
 use crate::Observer;
 use crate::choice::Choice;
 use crate::driver;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ordered::lock;
+use crate::slots::{SlotCounts, SlotToFill};
 use crate::timeline::{Stage, timed};
 
 /// Slots of compressed pages on their way through a GPU.
@@ -115,48 +115,16 @@ struct Flight<St: SlotStream> {
     in_flight: usize,
     /// Results that no lane has taken.
     results: VecDeque<(u64, PageGroup, St::Done)>,
-    /// Slots that nobody has.
-    idle_slots: usize,
-    /// Slots that were not made yet. Making one takes milliseconds: page-locked memory.
-    unmade_slots: usize,
-    /// Whether a lane makes a slot. One at a time does: the others would only wait for it.
-    is_making: bool,
-    /// Lanes that fill a slot.
-    filling: usize,
+    slots: SlotCounts,
     /// Memory for groups.
     spare: Vec<PageGroup>,
 }
 
 enum Task<Done> {
     Write(u64, PageGroup, Done),
-    Fill(Slots, PageGroup),
+    Fill(SlotToFill, PageGroup),
     Help(PageGroup),
     Stop,
-}
-
-/// Whether a lane takes an idle slot or makes one.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Slots {
-    Idle,
-    Made,
-}
-
-impl<St: SlotStream> Flight<St> {
-    /// Takes a slot that is idle or may be made.
-    fn take_slot(&mut self) -> Option<Slots> {
-        let slots = if self.idle_slots > 0 {
-            self.idle_slots -= 1;
-            Slots::Idle
-        } else if self.unmade_slots > 0 && !self.is_making {
-            self.unmade_slots -= 1;
-            self.is_making = true;
-            Slots::Made
-        } else {
-            return None;
-        };
-        self.filling += 1;
-        Some(slots)
-    }
 }
 
 struct Ring<'a, K: Sink, St: SlotStream> {
@@ -198,10 +166,7 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         flight: Mutex::new(Flight {
             in_flight: 0,
             results: VecDeque::new(),
-            idle_slots: 0,
-            unmade_slots: slots,
-            is_making: false,
-            filling: 0,
+            slots: SlotCounts::new(slots),
             spare: Vec::new(),
         }),
         changed: Condvar::new(),
@@ -210,30 +175,8 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
         helps,
         choice: Choice::new(lane_count),
     };
-    thread::scope(|scope| {
-        let driver = thread::Builder::new().name("gpu".into());
-        let driver = driver.spawn_scoped(scope, || ring.run(|| ring.drive())).map_err(Error::Thread)?;
-        let mut lanes = Vec::new();
-        let mut failed = None;
-        for number in 0..lane_count {
-            let lane = thread::Builder::new().name(format!("lane-{number}"));
-            match lane.spawn_scoped(scope, || ring.run(|| ring.run_lane())) {
-                Ok(lane) => lanes.push(lane),
-                // Those that run do all the work.
-                Err(error) => {
-                    failed = lanes.is_empty().then_some(error);
-                    break;
-                }
-            }
-        }
-        let panics: Vec<_> = lanes.into_iter().filter_map(|lane| lane.join().err()).collect();
-        // Ends the driver, once it has drained the GPU.
-        ring.has_ended.store(true, Ordering::Release);
-        if let Some(panic) = panics.into_iter().chain(driver.join().err()).next() {
-            std::panic::resume_unwind(panic);
-        }
-        failed.map_or(Ok(()), |error| Err(Error::Thread(error)))
-    })?;
+    let lanes = (0..lane_count).map(|_| || ring.run(|| ring.run_lane()));
+    driver::run_beside(|| ring.run(|| ring.drive()), lanes, &ring.has_ended)?;
     ring.restoring.finish()
 }
 
@@ -274,7 +217,7 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
                 Task::Write(number, group, done) => self.write(number, group, done)?,
                 Task::Fill(slots, group) => {
                     let filled = self.fill(slots, group);
-                    lock(&self.flight).filling -= 1;
+                    lock(&self.flight).slots.filling -= 1;
                     self.changed.notify_all();
                     filled?;
                 }
@@ -298,14 +241,14 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             let helps_first = self.helps && !(self.choice.uses_gpu() && self.choice.knows_lanes());
             if !has_ended
                 && !helps_first
-                && let Some(slots) = flight.take_slot()
+                && let Some(slots) = flight.slots.take()
             {
                 return Task::Fill(slots, flight.spare.pop().unwrap_or_default());
             }
             if !has_ended && self.helps {
                 return Task::Help(flight.spare.pop().unwrap_or_default());
             }
-            if has_ended && flight.filling == 0 && flight.in_flight == 0 {
+            if has_ended && flight.slots.filling == 0 && flight.in_flight == 0 {
                 return Task::Stop;
             }
             flight = self.wait(flight);
@@ -318,18 +261,18 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
     }
 
     /// Reads a group, copies its pages into a slot, and submits it.
-    fn fill(&self, slots: Slots, mut group: PageGroup) -> Result<()> {
+    fn fill(&self, slot_to_fill: SlotToFill, mut group: PageGroup) -> Result<()> {
         // Without memory for another slot, there is one fewer from now on.
         let slot = timed(self.restoring.observer, Stage::Wait, || self.stream.try_slot());
-        if slots == Slots::Made {
-            lock(&self.flight).is_making = false;
+        if slot_to_fill == SlotToFill::Made {
+            lock(&self.flight).slots.is_making = false;
             self.changed.notify_all();
         }
         let Some(mut slot) = slot? else { return Ok(()) };
         let number = self.restoring.claim().filter(|number| self.restoring.read(*number, &mut group));
         let Some(number) = number.filter(|_| group.data_pages() > 0) else {
             drop(slot);
-            lock(&self.flight).idle_slots += 1;
+            lock(&self.flight).slots.idle += 1;
             return match number {
                 Some(number) => self.restoring.give(number, RingContent::Slot(group, None), |used| self.reuse(used)),
                 None => Ok(()),
@@ -337,7 +280,7 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         };
         if group.data_pages() > St::capacity(&slot) {
             drop(slot);
-            lock(&self.flight).idle_slots += 1;
+            lock(&self.flight).slots.idle += 1;
             return self.restore_on_cpu(number, group, &mut CpuPages::new());
         }
         timed(self.restoring.observer, Stage::Slot, || group.pages().try_for_each(|page| St::push(&mut slot, page)))?;
@@ -402,7 +345,7 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             RingContent::Cpu(content) => (content.group, 0),
         };
         let mut flight = lock(&self.flight);
-        flight.idle_slots += freed;
+        flight.slots.idle += freed;
         flight.spare.push(group);
         drop(flight);
         self.changed.notify_all();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::Page;
-use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PageSource};
+use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByNumber};
 
 use crate::support::{Setup, archive, on_demand, pages};
 use crate::vmm::is_allowed;
@@ -19,7 +19,7 @@ struct Damaged {
     page: u64,
 }
 
-impl PageSource for Damaged {
+impl PagesByNumber for Damaged {
     fn len_bytes(&self) -> u64 {
         self.image.len_bytes()
     }
@@ -117,7 +117,7 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
 /// A source with a bug.
 struct Panicking(Image);
 
-impl PageSource for Panicking {
+impl PagesByNumber for Panicking {
     fn len_bytes(&self) -> u64 {
         self.0.len_bytes()
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PageSource, Touches};
+use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber, Touches};
 
 use crate::support::{Setup, archive, on_demand, pages};
 use crate::vmm::{Memory, is_allowed};
@@ -127,7 +127,7 @@ struct Logged {
     order: Arc<Mutex<Vec<u64>>>,
 }
 
-impl PageSource for Logged {
+impl PagesByNumber for Logged {
     fn len_bytes(&self) -> u64 {
         self.image.len_bytes()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use trueno_zram_archive::{ArchiveWriter, SharedReader, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_restore::{Error, LazyRestore, Options, PageSource, Report};
+use trueno_zram_restore::{Error, LazyRestore, Options, PagesByNumber, Report};
 
 use crate::vmm::{Memory, StandIn};
 
@@ -59,11 +59,11 @@ impl Setup {
     }
 
     /// Serves VMs that expect `pages`.
-    pub(crate) fn with<S: PageSource + 'static>(pages: &[Page], restore: LazyRestore<S>) -> Self {
+    pub(crate) fn with<S: PagesByNumber + 'static>(pages: &[Page], restore: LazyRestore<S>) -> Self {
         Self::with_shared(pages, Arc::new(restore))
     }
 
-    pub(crate) fn with_shared<S: PageSource + 'static>(pages: &[Page], restore: Arc<LazyRestore<S>>) -> Self {
+    pub(crate) fn with_shared<S: PagesByNumber + 'static>(pages: &[Page], restore: Arc<LazyRestore<S>>) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("image"), pages.as_flattened()).expect("space");
         let listener = UnixListener::bind(dir.path().join("socket")).expect("a socket");
@@ -94,8 +94,8 @@ impl Setup {
         StandIn::start(socket, image, memory)
     }
 
-    /// Returns what became of the next VM that ended.
+    /// Returns the report on the next VM that ended.
     pub(crate) fn report(&self) -> Result<Report, Error> {
-        self.reports.recv_timeout(Duration::from_secs(120)).expect("the session ends with its VM")
+        self.reports.recv_timeout(Duration::from_secs(1200)).expect("the session ends with its VM")
     }
 }

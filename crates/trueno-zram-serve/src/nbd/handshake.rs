@@ -84,7 +84,7 @@ impl<S: Read + Write> Negotiation<'_, S> {
             return Ok(Outcome::Disconnect);
         }
         if len > MAX_OPTION_LEN {
-            // The client is told why, but what it sends is not read.
+            // The client gets the reason, but what it sends is not read.
             self.reply(option, reply::ERR_TOO_BIG, b"");
             self.stream.flush()?;
             return Ok(Outcome::Disconnect);

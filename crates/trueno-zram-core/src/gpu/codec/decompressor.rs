@@ -12,6 +12,7 @@ use super::{STATUS_BYTES, check_pages, check_room};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
+use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
 use crate::page::PAGE_SIZE;
@@ -59,6 +60,16 @@ impl<'a> Batch<'a> {
         check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
         check_room("status", status.len_bytes(), pages, STATUS_BYTES)?;
         Ok(Self { packed, output, status })
+    }
+
+    /// Returns the arguments that all decompression kernels have; `memory` is the kernel's own.
+    pub(super) fn launch_args<'b>(&self, memory: &'b DeviceBuffer) -> LaunchArgs<'b>
+    where
+        'a: 'b,
+    {
+        let PackedPages { bytes, len_bytes, index, pages } = self.packed;
+        let args = LaunchArgs::new().buffer(bytes).u64(len_bytes).buffer(index);
+        args.buffer(self.output).buffer(self.status).buffer(memory).u32(pages)
     }
 }
 

@@ -12,7 +12,6 @@ use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::event::Event;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
-use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::stream::Stream;
 
@@ -108,19 +107,12 @@ impl GroupKernels {
         batch: Batch<'_>,
         multiprocessors: Option<NonZeroU32>,
     ) -> GpuResult<()> {
-        let Batch { packed, output, status } = batch;
+        let packed = batch.packed;
         let (what, len_bytes) = ("scratch", self.scratch_bytes());
         let needed_bytes = self.needed_bytes(multiprocessors, packed.pages);
         let scratch = self.scratch.as_ref().filter(|_| needed_bytes <= len_bytes as u64);
         let scratch = scratch.ok_or(GpuError::ShortBuffer { what, len_bytes, needed_bytes })?;
-        let args = LaunchArgs::new()
-            .buffer(packed.bytes)
-            .u64(packed.len_bytes)
-            .buffer(packed.index)
-            .buffer(output)
-            .buffer(status)
-            .buffer(scratch)
-            .u32(packed.pages);
+        let args = batch.launch_args(scratch);
         let order = (&self.order.1, self.order.0.grid(packed.pages));
         let decompress = (&self.decompress.1, self.grid(multiprocessors, packed.pages));
         let launched = [order, decompress].into_iter().try_for_each(|(kernel, grid)| {

@@ -9,7 +9,6 @@ use super::{MAX_BATCH_PAGES, Workspace, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
-use crate::gpu::launch::LaunchArgs;
 use crate::gpu::stream::Stream;
 
 /// A decompression kernel on the device, and its page counter.
@@ -51,18 +50,11 @@ impl OneKernel {
         batch: Batch<'_>,
         multiprocessors: Option<NonZeroU32>,
     ) -> GpuResult<()> {
-        let Batch { packed, output, status } = batch;
+        let packed = batch.packed;
         if packed.pages == 0 {
             return Ok(());
         }
-        let args = LaunchArgs::new()
-            .buffer(packed.bytes)
-            .u64(packed.len_bytes)
-            .buffer(packed.index)
-            .buffer(output)
-            .buffer(status)
-            .buffer(&self.workspace.next_page)
-            .u32(packed.pages);
+        let args = batch.launch_args(&self.workspace.next_page);
         let grid = grid_of(self.kernel.kernel(), &self.loaded, multiprocessors, packed.pages);
         // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
         // against the packed length and every block against the page. By the caller's guarantee, checked data does not

@@ -59,7 +59,7 @@ pub(super) enum Chosen {
 
 /// Chooses the strategy for a page.
 pub(super) fn choose(sketch: Sketch) -> Chosen {
-    /// Pages with so many small words are heaps, even if their objects lie like records.
+    /// Pages with at least this number of small words are heaps, even if their objects lie like records.
     const MANY: u32 = Sketch::WORDS * 5 / 8;
     /// Pages with fewer are heaps if nothing in them lies like records.
     const SOME: u32 = Sketch::WORDS * 3 / 8;

@@ -102,7 +102,8 @@ fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
 /// An archive of pages of every form; of two groups if the mode says so.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
     let (format, compressor) = if mode & 4 == 0 { (Format::Lz4, &LZ4) } else { (Format::Zstd, &ZSTD) };
-    let options = WriteOptions { format, content_len: None, block_checksums: mode & 1 != 0, content_checksum: false };
+    let options =
+        WriteOptions { format, block_checksums: mode & 1 != 0, content_checksum: false, ..WriteOptions::default() };
     let noise: [u8; PAGE_SIZE] =
         std::array::from_fn(|i| ((i * i * 31) >> 3).to_le_bytes()[0] ^ (i >> 4).to_le_bytes()[0]);
     let half = page_from(&data[data.len() / 2..]);

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::delta::layout::HEAD_MAGIC;
+
 /// The crate's result type.
 ///
 /// ```
@@ -44,7 +46,7 @@ pub enum Error {
     #[error("the input is empty: an LZ4 file or Zstandard file has at least a frame header")]
     Empty,
     /// The input does not start with a frame.
-    #[error("byte 0: not an LZ4 file or Zstandard file: it starts with {}", hex(magic))]
+    #[error("byte 0: not an LZ4 file or Zstandard file: {}", start_of(*magic))]
     NotCompressed {
         /// The first bytes of the input.
         magic: [u8; 4],
@@ -138,6 +140,25 @@ pub enum Error {
     /// The index is damaged or does not describe this file. The file can still be read from its start.
     #[error("bad index: {0}")]
     Index(String),
+    /// A delta is damaged.
+    #[error("bad delta: {0}")]
+    Delta(String),
+    /// The base of a delta is missing, is another archive, or cannot be read.
+    #[error("base {base}: {reason}")]
+    Base {
+        /// Its path.
+        base: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A page of a delta is not the one that was hashed when the delta was made.
+    #[error("page {page}: {origin} is not the page that the delta was made from: its hash differs")]
+    PageHash {
+        /// The page of the delta.
+        page: u64,
+        /// Where it comes from.
+        origin: String,
+    },
     /// The archive does not have these pages.
     #[error("pages {start} to {end} requested, but the archive has {pages}")]
     PageRange {
@@ -166,6 +187,10 @@ pub enum Error {
 impl Error {
     pub(crate) fn index(reason: impl Into<String>) -> Self {
         Self::Index(reason.into())
+    }
+
+    pub(crate) fn delta(reason: impl Into<String>) -> Self {
+        Self::Delta(reason.into())
     }
 
     /// Adds the page to an error that does not name one.
@@ -200,6 +225,14 @@ impl fmt::Display for OfPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |page| write!(f, " of page {page}"))
     }
+}
+
+/// What a file starts with that is not compressed.
+fn start_of(magic: [u8; 4]) -> String {
+    if HEAD_MAGIC.starts_with(&magic) {
+        return "it is a delta, which can only be read from a file, with its base".to_owned();
+    }
+    format!("it starts with {}", hex(&magic))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -7,6 +7,8 @@
 //! - [`ArchiveReader`] finds pages by the index and restores only those.
 //! - [`SharedReader`] reads single pages from many threads, with the index in memory.
 //! - [`FrameReader`] streams archives and all other .lz4 and .zst files.
+//! - [`DeltaWriter`] stores only the pages in which an image differs from another archive; [`DeltaReader`] reads them, and
+//!   [`PageArchive`] reads archives and deltas alike.
 //! - [`SalvageReader`] restores what is left of a damaged file.
 //!
 //! Compressing pages is not part of this crate: the writer takes a
@@ -28,6 +30,7 @@ mod constant;
 mod content;
 mod damage;
 mod decoder;
+mod delta;
 mod entry;
 mod error;
 mod format;
@@ -35,6 +38,7 @@ mod frame;
 mod group;
 mod groups;
 mod hash;
+mod hash_list;
 mod header;
 mod history;
 mod index;
@@ -44,6 +48,8 @@ mod input;
 mod lost_header;
 mod lots;
 mod page_blocks;
+mod page_hash;
+mod page_hashes;
 mod range;
 mod read_at;
 mod reader;
@@ -61,13 +67,19 @@ mod zstd;
 pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
+pub use delta::{
+    ArchiveIdentity, ArchiveOpener, BaseRecord, DeltaPart, DeltaReader, DeltaSummary, DeltaWriter, PageArchive,
+    PageOrigin,
+};
 pub use error::{Error, Result};
 pub use format::Format;
 pub use groups::{GroupTotals, Groups, PageGroup, PageRun};
 pub use hash::ContentHash;
 pub use page_blocks::{BlockShape, PageBlocks};
+pub use page_hash::PageHash;
+pub use page_hashes::PageHashes;
 pub use range::PageRangeReader;
-pub use read_at::ReadAt;
+pub use read_at::{ReadAt, Span};
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};
 pub use salvage::SalvageReader;
 pub use sections::{Section, Sections};
@@ -89,6 +101,21 @@ pub fn doc_archive(len_bytes: usize) -> ArchiveReader<std::io::Cursor<Vec<u8>>> 
 #[must_use]
 pub fn doc_shared_archive(len_bytes: usize) -> SharedReader<Vec<u8>> {
     SharedReader::open(doc_bytes(len_bytes)).expect("just written").expect("with an index")
+}
+
+/// Returns the same archive as [`doc_archive`], for examples.
+#[doc(hidden)]
+#[must_use]
+pub fn doc_page_archive(len_bytes: usize) -> PageArchive {
+    let bytes = std::sync::Arc::new(doc_bytes(len_bytes));
+    PageArchive::standard(bytes).expect("just written").expect("with an index")
+}
+
+/// Returns the bytes of the same archive as [`doc_archive`], for examples.
+#[doc(hidden)]
+#[must_use]
+pub fn doc_page_archive_bytes(len_bytes: usize) -> Vec<u8> {
+    doc_bytes(len_bytes)
 }
 
 fn doc_bytes(len_bytes: usize) -> Vec<u8> {

@@ -6,6 +6,7 @@ use crate::assemble::is_zero;
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::Layout;
+use crate::hash_list::HashList;
 use crate::header::Header;
 
 /// The longest run of zeros in LZ4 frames with block checksums and without a content checksum. In such frames, a block of
@@ -21,17 +22,22 @@ const SAFE_RUN_PAGES: usize = 15;
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockShape(Layout);
+pub struct BlockShape {
+    layout: Layout,
+    /// Whether pages are hashed.
+    page_hashes: bool,
+}
 
 impl BlockShape {
-    pub(crate) fn new(layout: Layout) -> Self {
-        Self(layout)
+    pub(crate) fn new(layout: Layout, page_hashes: bool) -> Self {
+        Self { layout, page_hashes }
     }
 
     /// Returns the most zero pages in one block.
     fn most_zeros(&self) -> usize {
-        let most = self.0.format().run_pages();
-        let is_unsafe = matches!(self.0, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
+        let most = self.layout.format().run_pages();
+        let is_unsafe =
+            matches!(self.layout, Layout::Lz4(header) if header.block_checksums && !header.content_checksum);
         if is_unsafe { most.min(SAFE_RUN_PAGES) } else { most }
     }
 }
@@ -75,6 +81,8 @@ pub struct PageBlocks {
     /// Zero pages at the end, which have no block yet.
     zeros: u16,
     tail_bytes: usize,
+    /// The hashes of all pages, if the archive is to have them.
+    hashes: Option<HashList>,
 }
 
 impl PageBlocks {
@@ -86,7 +94,7 @@ impl PageBlocks {
     #[must_use]
     pub fn new() -> Self {
         let layout = Layout::Lz4(Header::archive(None, true, true));
-        Self::with_memory(0, BlockShape(layout), Vec::new(), Vec::new())
+        Self::with_memory(0, BlockShape::new(layout, false), Vec::new(), Vec::new())
     }
 
     /// Starts anew with the page of this number.
@@ -105,9 +113,10 @@ impl PageBlocks {
     }
 
     fn with_memory(first_page: u64, shape: BlockShape, bytes: Vec<u8>, entries: Vec<PageEntry>) -> Self {
-        let (layout, most_zeros, run_pages) = (shape.0, shape.most_zeros(), shape.0.format().run_pages() as u64);
-        let next_page = first_page;
-        Self { first_page, next_page, layout, most_zeros, run_pages, bytes, entries, zeros: 0, tail_bytes: 0 }
+        let layout = shape.layout;
+        let (most_zeros, run_pages) = (shape.most_zeros(), layout.format().run_pages() as u64);
+        let (next_page, hashes) = (first_page, shape.page_hashes.then(HashList::default));
+        Self { first_page, next_page, layout, most_zeros, run_pages, bytes, entries, zeros: 0, tail_bytes: 0, hashes }
     }
 
     /// Adds a compressed page. Consecutive zero pages share blocks.
@@ -176,7 +185,35 @@ impl PageBlocks {
     pub fn push_zeros(&mut self, pages: u64) -> Result<()> {
         self.check_open()?;
         (0..pages).for_each(|_| self.push_zero());
+        if let Some(hashes) = &mut self.hashes {
+            hashes.push_zeros(pages);
+        }
         Ok(())
+    }
+
+    /// Hashes the pages that were added one by one, if the archive is to have [page hashes](crate::WriteOptions::page_hashes).
+    /// Many pages at a time are hashed faster than one. Call it before other pages, zeros or a tail are added.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
+    /// use trueno_zram_core::PageCodec;
+    /// let options = WriteOptions { content_checksum: false, page_hashes: true, ..WriteOptions::default() };
+    /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
+    /// let (mut blocks, mut codec, pages) = (PageBlocks::new(), PageCodec::default(), [[7; 4096]; 10]);
+    /// blocks.start(0, archive.block_shape());
+    /// for page in &pages {
+    ///     blocks.push_of(codec.compress(page, &mut [0; 4096])?, page)?;
+    /// }
+    /// blocks.hash_pages(&pages);
+    /// blocks.finish();
+    /// archive.write_blocks(&blocks)?;
+    /// # archive.finish(None)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn hash_pages(&mut self, pages: &[Page]) {
+        if let Some(hashes) = &mut self.hashes {
+            hashes.push_pages(pages);
+        }
     }
 
     /// Adds the content's last, shorter page of up to 4095 bytes. An empty one is ignored.
@@ -203,6 +240,11 @@ impl PageBlocks {
         self.entries.push(entry);
         self.next_page += 1;
         self.tail_bytes = bytes.len();
+        if let Some(hashes) = &mut self.hashes {
+            let mut page = [0; PAGE_SIZE];
+            page[..bytes.len()].copy_from_slice(bytes);
+            hashes.push_pages(&[page]);
+        }
         Ok(())
     }
 
@@ -252,6 +294,43 @@ impl PageBlocks {
     /// Returns the entries in the index, or `None` before the blocks are finished.
     pub(crate) fn entries(&self) -> Option<&[PageEntry]> {
         (self.zeros == 0).then_some(&self.entries[..])
+    }
+
+    /// Returns the hashes of all pages, if the archive is to have them.
+    pub(crate) fn hashes(&self) -> Option<&HashList> {
+        self.hashes.as_ref()
+    }
+
+    /// Leaves out the pages that are not to be kept. The blocks are finished, and each holds one page.
+    pub(crate) fn retain_pages(&mut self, keep: &[bool]) -> Result<()> {
+        let each_one_page = self.entries.iter().all(|entry| entry.pages() == 1);
+        if keep.len() != self.entries.len() || !each_one_page || self.has_tail() {
+            return Err(Error::Misuse("pages of a delta are whole and not zero".to_owned()));
+        }
+        if keep.iter().all(|keep| *keep) {
+            return Ok(());
+        }
+        let (mut from, mut to, mut kept) = (0, 0, keep.iter());
+        let layout = self.layout;
+        self.entries.retain(|entry| {
+            let len = layout.stored_len(*entry);
+            let keep = kept.next().is_some_and(|keep| *keep);
+            if keep {
+                self.bytes.copy_within(from..from + len, to);
+                to += len;
+            }
+            from += len;
+            keep
+        });
+        self.bytes.truncate(to);
+        self.next_page = self.first_page + self.entries.len() as u64;
+        Ok(())
+    }
+
+    /// Gives finished blocks without zero pages another place in the archive.
+    pub(crate) fn renumber(&mut self, first_page: u64) {
+        self.next_page = first_page + (self.next_page - self.first_page);
+        self.first_page = first_page;
     }
 
     fn check_open(&self) -> Result<()> {

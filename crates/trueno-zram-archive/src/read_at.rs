@@ -79,6 +79,38 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
     }
 }
 
+/// A part of a file, as a file of its own.
+#[derive(Clone)]
+pub struct Span {
+    file: Arc<dyn ReadAt>,
+    start: u64,
+    len: u64,
+}
+
+impl Span {
+    pub(crate) fn new(file: Arc<dyn ReadAt>, start: u64, len: u64) -> Self {
+        Self { file, start, len }
+    }
+}
+
+impl ReadAt for Span {
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        let end = at.checked_add(bytes.len() as u64).filter(|end| *end <= self.len);
+        let start = self.start.checked_add(at).filter(|_| end.is_some()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.file.read_exact_at(bytes, start)
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        Ok(self.len)
+    }
+}
+
+impl std::fmt::Debug for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Span({} bytes at {})", self.len, self.start)
+    }
+}
+
 /// A file with a position, for code that reads and seeks.
 #[derive(Debug)]
 pub(crate) struct Positioned<'a, F: ?Sized> {

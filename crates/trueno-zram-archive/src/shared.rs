@@ -9,6 +9,7 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageKind, PageStats};
 use crate::block::Block;
 use crate::blocks::BlockPlace;
 use crate::decoder::CpuPages;
+use crate::delta::ArchiveIdentity;
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
@@ -170,6 +171,32 @@ impl<F: ReadAt> SharedReader<F> {
         self.table.memory_bytes() + size_of_val(&self.groups[..]) + touched
     }
 
+    /// Returns whether every block has a checksum. Without, damage may go unnoticed.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_shared_archive(4096);
+    /// assert!(archive.has_block_checksums());
+    /// ```
+    #[must_use]
+    pub fn has_block_checksums(&self) -> bool {
+        self.layout.block_checksums()
+    }
+
+    /// Returns what tells it from other archives.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_shared_archive(4096);
+    /// assert_eq!(archive.identity(), trueno_zram_archive::doc_shared_archive(4096).identity());
+    /// ```
+    #[must_use]
+    pub fn identity(&self) -> ArchiveIdentity {
+        ArchiveIdentity::of_archive(self.file_len, &self.footer)
+    }
+
+    pub(crate) fn file_len(&self) -> u64 {
+        self.file_len
+    }
+
     /// Returns the underlying file.
     ///
     /// ```
@@ -240,27 +267,7 @@ impl<F: ReadAt> SharedReader<F> {
     /// # Errors
     /// Like [`read_page_at`](Self::read_page_at).
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let left = usize::try_from(self.content_len().saturating_sub(offset)).unwrap_or(usize::MAX);
-        let wanted = out.len().min(left);
-        let (mut at, mut rest) = (offset, &mut out[..wanted]);
-        let mut page = [0; PAGE_SIZE];
-        while !rest.is_empty() {
-            let number = at / PAGE_SIZE as u64;
-            let skipped = usize::try_from(at % PAGE_SIZE as u64).expect("less than a page");
-            let step = rest.len().min(PAGE_SIZE - skipped);
-            match rest.first_chunk_mut::<PAGE_SIZE>() {
-                Some(whole) if skipped == 0 => {
-                    self.read_page_at(number, whole)?;
-                }
-                _ => {
-                    self.read_page_at(number, &mut page)?;
-                    rest[..step].copy_from_slice(&page[skipped..skipped + step]);
-                }
-            }
-            at += step as u64;
-            rest = &mut rest[step..];
-        }
-        Ok(wanted)
+        read_content_at(self.content_len(), offset, out, |page, out| self.read_page_at(page, out).map(|_| ()))
     }
 
     /// Returns a reader of the content with a position of its own. Several can be used at the same time.
@@ -405,6 +412,34 @@ impl<F: ReadAt> SharedReader<F> {
         out[len..].fill(0);
         Ok(())
     }
+}
+
+/// Reads content of `content_len` bytes from the position `offset`, page by page. Returns how many bytes were read.
+pub(crate) fn read_content_at(
+    content_len: u64,
+    offset: u64,
+    out: &mut [u8],
+    read_page: impl Fn(u64, &mut Page) -> Result<()>,
+) -> Result<usize> {
+    let left = usize::try_from(content_len.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let wanted = out.len().min(left);
+    let (mut at, mut rest) = (offset, &mut out[..wanted]);
+    let mut page = [0; PAGE_SIZE];
+    while !rest.is_empty() {
+        let number = at / PAGE_SIZE as u64;
+        let skipped = usize::try_from(at % PAGE_SIZE as u64).expect("less than a page");
+        let step = rest.len().min(PAGE_SIZE - skipped);
+        match rest.first_chunk_mut::<PAGE_SIZE>() {
+            Some(whole) if skipped == 0 => read_page(number, whole)?,
+            _ => {
+                read_page(number, &mut page)?;
+                rest[..step].copy_from_slice(&page[skipped..skipped + step]);
+            }
+        }
+        at += step as u64;
+        rest = &mut rest[step..];
+    }
+    Ok(wanted)
 }
 
 fn number_of(page: u64) -> u64 {

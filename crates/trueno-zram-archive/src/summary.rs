@@ -22,11 +22,20 @@ pub struct WriteOptions {
     /// A checksum of all content at the end of the LZ4 frame. [`ArchiveWriter::finish`](crate::ArchiveWriter::finish) needs
     /// the hash then. Zstandard archives do not have one: each frame ends with its own.
     pub content_checksum: bool,
+    /// A hash per page in a section of the index, for [deltas](crate::DeltaWriter) that are made from the archive later: 16 bytes
+    /// per page that is not zero.
+    pub page_hashes: bool,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { format: Format::Lz4, content_len: None, block_checksums: true, content_checksum: true }
+        Self {
+            format: Format::Lz4,
+            content_len: None,
+            block_checksums: true,
+            content_checksum: true,
+            page_hashes: false,
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::hash::ContentHash;
+use crate::hash_list::{self, HashList};
 use crate::header::Header;
 use crate::index_builder::{BuiltIndex, IndexBuilder, Keeps};
 use crate::page_blocks::{BlockShape, PageBlocks};
@@ -63,6 +64,8 @@ pub struct ArchiveWriter<W: Write> {
     has_tail: bool,
     /// The blocks of a batch; kept between batches.
     parts: Vec<PageBlocks>,
+    /// The hashes of all pages, if the archive is to have them.
+    hashes: Option<HashList>,
 }
 
 impl<W: Write> ArchiveWriter<W> {
@@ -78,7 +81,7 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Errors
     /// [`Error::Write`].
     pub fn new(out: W, options: WriteOptions) -> Result<Self> {
-        let WriteOptions { format, content_len, block_checksums, content_checksum } = options;
+        let WriteOptions { format, content_len, block_checksums, content_checksum, page_hashes } = options;
         let (layout, bytes) = match format {
             Format::Lz4 => {
                 let header = Header::archive(content_len, block_checksums, content_checksum);
@@ -96,6 +99,7 @@ impl<W: Write> ArchiveWriter<W> {
             content_len: 0,
             has_tail: false,
             parts: Vec::new(),
+            hashes: page_hashes.then(HashList::default),
         };
         writer.write(&bytes)?;
         Ok(writer)
@@ -164,6 +168,9 @@ impl<W: Write> ArchiveWriter<W> {
                     None => blocks.push(page)?,
                 }
             }
+            if let Some(plain) = plain {
+                blocks.hash_pages(&plain[pages.clone()]);
+            }
             blocks.finish();
             Ok(())
         };
@@ -188,7 +195,7 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     #[must_use]
     pub fn block_shape(&self) -> BlockShape {
-        BlockShape::new(self.layout)
+        BlockShape::new(self.layout, self.hashes.is_some())
     }
 
     /// Writes blocks that were assembled elsewhere. They start with the next page.
@@ -238,6 +245,11 @@ impl<W: Write> ArchiveWriter<W> {
             return Err(Error::Misuse("the blocks are not finished".to_owned()));
         };
         self.check_room(blocks.content_len())?;
+        if let Some(hashes) = &mut self.hashes {
+            let pages = blocks.content_len().div_ceil(PAGE_SIZE as u64);
+            let hashed = blocks.hashes().filter(|hashed| hashed.page_count() == pages);
+            hashes.append(hashed.ok_or_else(|| Error::Misuse("the pages of the blocks were not hashed".to_owned()))?);
+        }
         let (start, mut left) = (self.written, blocks.content_len());
         let mut push = |entry: &PageEntry| {
             let len = left.min(entry.pages() * PAGE_SIZE as u64);
@@ -383,6 +395,9 @@ impl<W: Write> ArchiveWriter<W> {
             return Err(Error::Misuse(format!(
                 "{announced} bytes of content were announced, but {content_len} written"
             )));
+        }
+        if let Some(hashes) = self.hashes.take() {
+            self.add_section(hash_list::SECTION, &hashes.encode())?;
         }
         if let Layout::Lz4(header) = self.layout {
             self.end_lz4_frame(&header, hash)?;

@@ -56,6 +56,7 @@ fn all_options_and_batch_sizes() {
             content_len: (bits & 1 != 0).then_some(content.len() as u64),
             block_checksums: bits & 2 != 0,
             content_checksum: bits & 4 != 0,
+            page_hashes: false,
         };
         for batch_pages in [1, 5, 16, 100, 100_000] {
             assert_reads_everywhere(&content, options, batch_pages);
@@ -292,6 +293,7 @@ proptest! {
             content_len: (bits & 1 != 0).then_some(len as u64),
             block_checksums: bits & 2 != 0,
             content_checksum: bits & 4 != 0,
+            page_hashes: false,
         };
         assert_reads_everywhere(&content, options, batch_pages);
     }

@@ -108,7 +108,13 @@ fn a_block_that_ends_in_a_match_is_refused_as_by_c_lz4() {
 #[test]
 fn frames_without_a_content_checksum_have_no_full_blocks() {
     for (content_checksum, block_checksums) in [(true, true), (false, true), (false, false)] {
-        let options = WriteOptions { format: Format::Lz4, content_len: None, block_checksums, content_checksum };
+        let options = WriteOptions {
+            format: Format::Lz4,
+            content_len: None,
+            block_checksums,
+            content_checksum,
+            page_hashes: false,
+        };
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         let mut hash = ContentHash::new();
         archive.write_zero_pages(300).unwrap();

@@ -71,8 +71,13 @@ fn every_byte_damaged() {
 #[test]
 fn every_byte_damaged_without_checksums() {
     let content = small_content();
-    let options =
-        WriteOptions { format: Format::Lz4, content_len: None, block_checksums: false, content_checksum: false };
+    let options = WriteOptions {
+        format: Format::Lz4,
+        content_len: None,
+        block_checksums: false,
+        content_checksum: false,
+        page_hashes: false,
+    };
     let (archive, summary) = archive_of(&content, options, 100);
     for at in 0..archive.len() {
         for change in [0x01, 0x80, 0xff] {

@@ -68,6 +68,7 @@ fn archives() -> Vec<Vec<u8>> {
                 content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
                 block_checksums: bits & 2 != 0,
                 content_checksum: false,
+                page_hashes: false,
             };
             archives.push(archive_of(&mixed_content(seed, pages * PAGE_SIZE + 100), options, 500).0);
         }
@@ -128,8 +129,13 @@ fn assert_limit_proves(pages: &[u8], archive: &[u8]) {
 
 #[test]
 fn rejects_a_frame_that_goes_on_behind_the_last_block() {
-    let options =
-        WriteOptions { format: Format::Lz4, content_len: None, block_checksums: false, content_checksum: false };
+    let options = WriteOptions {
+        format: Format::Lz4,
+        content_len: None,
+        block_checksums: false,
+        content_checksum: false,
+        page_hashes: false,
+    };
     let mut archive = archive_of(&mixed_content(5, 40 * PAGE_SIZE + 100), options, 500).0;
     assert!(read_pages(&archive, 40..41).unwrap().is_some());
     let footer = archive.len() - 80;

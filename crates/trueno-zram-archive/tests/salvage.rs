@@ -271,6 +271,7 @@ fn all_options(content: &[u8]) -> impl Iterator<Item = WriteOptions> {
         content_len: (bits & 4 != 0).then_some(len_bytes),
         block_checksums: bits & 1 != 0,
         content_checksum: bits & 2 != 0,
+        page_hashes: false,
     })
 }
 

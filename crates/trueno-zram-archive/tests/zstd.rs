@@ -13,8 +13,13 @@ use trueno_zram_archive::{
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 use zstd_safe::seekable::Seekable;
 
-const OPTIONS: WriteOptions =
-    WriteOptions { format: Format::Zstd, content_len: None, block_checksums: true, content_checksum: false };
+const OPTIONS: WriteOptions = WriteOptions {
+    format: Format::Zstd,
+    content_len: None,
+    block_checksums: true,
+    content_checksum: false,
+    page_hashes: false,
+};
 
 fn u32_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize

@@ -7,8 +7,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, decompress, extract, info, inspect, load, man, restore_uffd, save, selftest, serve,
-    snapshot, stat, test,
+    bench, completions, compress, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save, selftest,
+    serve, snapshot, stat, test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -102,6 +102,7 @@ pub(crate) enum Command {
     Test(test::Args),
     /// Restore some pages of a page archive, reading only those.
     Extract(extract::Args),
+    Flatten(flatten::Args),
     Inspect(inspect::Args),
     Info(info::Args),
     Bench(bench::Args),
@@ -124,6 +125,7 @@ impl Command {
             Self::Decompress(_) => "decompress",
             Self::Test(_) => "test",
             Self::Extract(_) => "extract",
+            Self::Flatten(_) => "flatten",
             Self::Inspect(_) => "inspect",
             Self::Info(_) => "info",
             Self::Bench(_) => "bench",

@@ -13,7 +13,9 @@ use trueno_zram_core::{
     Algorithm, BatchCodec, CompressedBatch, CpuBatchCompressor, Error, Page, PageCodec, build_pool,
     workers_beside_driver,
 };
-use trueno_zram_io::{ArchiveOutput, Compressed, Compressors, Decoders, Gpu, Observer, PageSource};
+use trueno_zram_io::{
+    ArchiveOutput, Base, Compressed, CompressedDelta, Compressors, Decoders, Gpu, Observer, PageSource,
+};
 
 use crate::args::{Backend, Global};
 use crate::compression::{self, CompressionArgs};
@@ -151,6 +153,18 @@ impl Engine {
         let compressed = trueno_zram_io::compress(source, out, options, compressors, &self.pool, observer);
         self.warn_of_fallback();
         compressed
+    }
+
+    /// Compresses the pages of `source` that `base` does not have into a delta, on the CPU.
+    pub(crate) fn compress_delta<S: PageSource, W: ArchiveOutput>(
+        &mut self,
+        source: S,
+        out: (W, &str),
+        base: Base<'_>,
+        options: WriteOptions,
+        observer: &dyn Observer,
+    ) -> Result<CompressedDelta<S, W>, S::Error> {
+        trueno_zram_io::compress_delta(source, out, base, options, &mut self.lanes, &self.pool, observer)
     }
 
     /// Compresses `pages` into `batch`, which is emptied first.

@@ -16,7 +16,7 @@ use crate::output::Target;
 use crate::report;
 
 /// The suffixes of compressed files.
-const SUFFIXES: [&str; 2] = [".lz4", ".zst"];
+const SUFFIXES: [&str; 3] = [".lz4", ".zst", ".tzd"];
 
 /// Standard input or output.
 const DASH: &str = "-";
@@ -205,7 +205,7 @@ pub(crate) fn has_suffix(name: &[u8]) -> bool {
     SUFFIXES.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
-/// `image.lz4` and `image.zst` become `image`.
+/// `image.lz4`, `image.zst` and `image.tzd` become `image`.
 pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let bytes = input.as_os_str().as_bytes();
@@ -214,7 +214,7 @@ pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
         Some(name) if !name.is_empty() && !name.ends_with(b"/") => {
             Ok(std::ffi::OsString::from_vec(name.to_vec()).into())
         }
-        _ => Err(Failure::at(input.display(), "does not end in .lz4 or .zst; name the output with -o")),
+        _ => Err(Failure::at(input.display(), "does not end in .lz4, .zst or .tzd; name the output with -o")),
     }
 }
 

@@ -12,7 +12,8 @@ use crate::failure::Failure;
 use crate::files;
 
 /// Long options that take their value from the next argument, and the letters of short ones.
-const WITH_VALUE: [&str; 6] = ["--threads", "--backend", "--output", "--output-dir", "--level", "--algorithm"];
+const WITH_VALUE: [&str; 7] =
+    ["--threads", "--backend", "--output", "--output-dir", "--level", "--algorithm", "--base"];
 const LETTERS_WITH_VALUE: &[u8] = b"To";
 
 /// The command that a line without one stands for.

@@ -9,6 +9,7 @@ mod checks;
 mod commands;
 mod compression;
 mod control;
+mod delta;
 mod draw;
 mod engine;
 mod failure;
@@ -38,8 +39,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    bench, completions, compress, decompress, extract, info, inspect, load, man, restore_uffd, save, selftest, serve,
-    snapshot, stat, test,
+    bench, completions, compress, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save, selftest,
+    serve, snapshot, stat, test,
 };
 use failure::Failure;
 
@@ -79,6 +80,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Decompress(args) => decompress::run(args, global),
         Command::Test(args) => test::run(args, global),
         Command::Extract(args) => extract::run(args, global),
+        Command::Flatten(args) => flatten::run(args, global),
         Command::Inspect(args) => inspect::run(args, global),
         Command::Info(args) => info::run(args, global),
         Command::Bench(args) => bench::run(args, global),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::ReadSummary;
+use trueno_zram_archive::{DeltaReader, ReadSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -50,6 +50,33 @@ impl<'a> Report<'a> {
             pages: summary.pages.into(),
             seconds: time.as_secs_f64(),
             backend: engine.name(),
+            threads: engine.threads(),
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    /// The report on a delta that was restored or verified.
+    pub(crate) fn restored_delta(
+        command: &'static str,
+        (file, output): (&'a str, Option<&'a str>),
+        delta: &DeltaReader,
+        bytes_in: u64,
+        time: Duration,
+        engine: &Engine,
+    ) -> Self {
+        let (zero, ..) = delta.origin_counts();
+        let stored = Pages::from(delta.stored().pages());
+        Self {
+            command,
+            file,
+            output,
+            bytes_in,
+            bytes_out: delta.content_len(),
+            ratio: ratio(delta.content_len(), bytes_in),
+            pages: Pages { pages: delta.page_count(), zero, ..stored },
+            seconds: time.as_secs_f64(),
+            backend: "cpu",
             threads: engine.threads(),
         }
     }

@@ -8,6 +8,7 @@
 //! Stages with a thread each (read, hash, compress on a pool, write) took a sixth to a third more time on two cores,
 //! depending on the size of their batches.
 
+mod delta;
 mod lanes;
 mod ring;
 
@@ -26,6 +27,8 @@ use crate::ordered::{InOrder, lock};
 use crate::output::ArchiveOutput;
 use crate::source::{Claim, ClaimedRange, PageSource};
 use crate::timeline::{Stage, timed};
+
+pub use delta::{Base, CompressedDelta, compress_delta};
 
 /// Pages of a hole in one parcel: 64 MiB of content, and 300 KB of blocks.
 const ZERO_PAGES: u64 = 16 << 10;
@@ -99,6 +102,10 @@ struct NumberedSource<S> {
 }
 
 impl<S: PageSource> NumberedSource<S> {
+    fn new(source: S) -> Self {
+        Self { source, has_ended: false, next_number: 0, next_page: 0, zero_pages: 0 }
+    }
+
     /// Claims what comes next; none at the end.
     fn claim(&mut self, room: &mut [Page]) -> Result<Option<Ticket>, S::Error> {
         if self.has_ended {
@@ -263,7 +270,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
         let anywhere = anywhere.map_err(|error| Error::io(out_name, Operation::Write, error))?;
         let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
         let shape = archive.block_shape();
-        let source = NumberedSource { source, has_ended: false, next_number: 0, next_page: 0, zero_pages: 0 };
+        let source = NumberedSource::new(source);
         let state = State {
             spare: Vec::new(),
             free: Vec::new(),

@@ -3,6 +3,7 @@
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
 //! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
 //!   compress and assemble blocks side by side, and write them at places that are known before.
+//! - [`compress_delta`] turns one into a delta: only pages that a base does not have. [`restore_pages`] restores it.
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
@@ -45,18 +46,19 @@ mod restore;
 mod rights;
 mod slots;
 mod source;
+mod spare;
 mod spool;
 mod standard;
 mod temp_output;
 mod timeline;
 
 pub use anywhere::Anywhere;
-pub use compress::{Compressed, Compressors, Gpu, compress};
+pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use input::Input;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
 pub use positioned::Positioned;
-pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, salvage};
+pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
 pub use spool::Spool;

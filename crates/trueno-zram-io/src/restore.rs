@@ -6,6 +6,7 @@
 
 mod groups;
 mod lanes;
+mod pages;
 mod ring;
 
 use std::sync::mpsc::channel;
@@ -24,6 +25,8 @@ use crate::output::{ArchiveOutput, Output};
 use crate::positioned::Positioned;
 use crate::timeline::{Stage, timed};
 use groups::Restored;
+
+pub use pages::restore_pages;
 
 /// Batches on their way: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;

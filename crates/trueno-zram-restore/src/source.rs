@@ -1,6 +1,6 @@
 //! Where pages come from: an archive, or an image in memory.
 
-use trueno_zram_archive::{Error, ReadAt, SharedReader};
+use trueno_zram_archive::{Error, PageArchive, ReadAt, SharedReader};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 /// Memory content that is read page by page, by many threads.
@@ -24,6 +24,17 @@ pub trait PagesByNumber: Send + Sync {
 }
 
 impl<F: ReadAt> PagesByNumber for SharedReader<F> {
+    fn len_bytes(&self) -> u64 {
+        self.content_len()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
+        self.read_page_at(number, buffer)?;
+        Ok(None)
+    }
+}
+
+impl PagesByNumber for PageArchive {
     fn len_bytes(&self) -> u64 {
         self.content_len()
     }

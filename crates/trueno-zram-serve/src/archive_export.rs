@@ -1,11 +1,9 @@
 //! A page archive as a read-only device.
 
-use std::fs::File;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::{ArchiveOpener, PageArchive};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{PageState, ZeroPages};
 
@@ -21,18 +19,24 @@ use crate::export::{Export, ExportError, ExportIo};
 /// ```
 #[derive(Clone)]
 pub struct ArchiveExport {
-    reader: Arc<SharedReader<File>>,
+    reader: Arc<PageArchive>,
 }
 
 impl ArchiveExport {
-    /// Opens an archive.
+    /// Opens an archive, or a delta whose bases are where it says.
     ///
     /// # Errors
     /// [`ExportError::Failed`] if the file cannot be read, is not a page archive, or has a damaged index.
     pub fn from_file(path: &Path) -> Result<Self, ExportError> {
-        let failed = |error: io::Error| ExportError::Failed(Box::new(error));
-        let reader = SharedReader::open(File::open(path).map_err(failed)?);
-        match reader.map_err(|error| ExportError::Failed(Box::new(error)))? {
+        Self::open(path, &ArchiveOpener::new())
+    }
+
+    /// Opens an archive, or a delta with the bases that `opener` finds.
+    ///
+    /// # Errors
+    /// Like [`from_file`](Self::from_file).
+    pub fn open(path: &Path, opener: &ArchiveOpener) -> Result<Self, ExportError> {
+        match opener.open(path).map_err(|error| ExportError::Failed(Box::new(error)))? {
             Some(reader) => Ok(Self { reader: Arc::new(reader) }),
             None => Err(ExportError::Failed("the file has no index of pages".into())),
         }

@@ -1,6 +1,7 @@
 //! Archives for tests, and all ways to read them.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod deltas;
 pub(crate) mod forge;
 
 use std::io::Cursor;

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek};
 
-use trueno_zram_archive::{ArchiveReader, Error};
+use trueno_zram_archive::{ArchiveReader, DeltaReader, Error};
 use trueno_zram_core::PAGE_SIZE;
 
 use super::codec::{AddressMapError, Cursor, MAX_BYTES, VERSION, state_of};
@@ -69,11 +69,25 @@ pub(crate) enum ReadMapError {
 impl StoredMap {
     /// Reads the map of an archive; `None` if the archive is not a snapshot of a process.
     pub(crate) fn read<F: Read + Seek>(archive: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
-        let bytes = archive.section(SECTION, MAX_BYTES as u64).map_err(|error| match error {
+        Self::of_section(archive.section(SECTION, MAX_BYTES as u64))
+    }
+
+    /// Reads the map of a delta; `None` if it is not a snapshot of a process.
+    pub(crate) fn read_delta(delta: &DeltaReader) -> Result<Option<Self>, ReadMapError> {
+        Self::of_section(delta.section(SECTION, MAX_BYTES as u64))
+    }
+
+    fn of_section(bytes: Result<Option<Vec<u8>>, Error>) -> Result<Option<Self>, ReadMapError> {
+        let bytes = bytes.map_err(|error| match error {
             Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
             error => ReadMapError::Archive(error),
         })?;
         Ok(bytes.map(Self::from_bytes).transpose()?)
+    }
+
+    /// Returns the section.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.bytes
     }
 
     /// Checks a section. The map is complete and in order, or this is an error.

@@ -1,13 +1,16 @@
 //! `trueno-zram compress`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use trueno_zram_archive::{Format, WriteOptions};
-use trueno_zram_io::Compressed;
+use serde::Serialize;
+use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
+use trueno_zram_io::{Compressed, Warning};
 
 use crate::args::Global;
 use crate::compression::CompressionArgs;
+use crate::delta::{self, OpenBase, Origins};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
@@ -36,22 +39,50 @@ pub(crate) struct Args {
     /// Leave out the checksum of the whole content: the default, except for input from a pipe.
     #[arg(long, overrides_with = "content_checksum")]
     no_content_checksum: bool,
+    /// Make a delta: store only pages that this archive, or delta, does not have, and equal pages once. The delta (.tzd) can be
+    /// read only together with its base, and only by trueno-zram; `flatten` makes a standard archive of it.
+    #[arg(long, value_name = "ARCHIVE", conflicts_with_all = ["content_checksum", "no_content_checksum", "page_hashes"])]
+    base: Option<PathBuf>,
+    /// Keep a hash of each page in the archive: 16 bytes per page. With it, deltas of other images (--base) can be made without
+    /// reading the archive. Deltas always have it.
+    #[arg(long)]
+    page_hashes: bool,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;
-    args.files.check_targets(|input| Ok(files::compressed_name(input, args.compression.format())))?;
+    args.files.check_targets(|input| Ok(args.output_name(input)))?;
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
+    let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
     files::for_each(&args.files.files, |path| {
-        json::tracked(global, "compress", path, compress(path, args, global, &mut engine))
+        json::tracked(global, "compress", path, compress(path, args, base.as_ref(), global, &mut engine))
     })
 }
 
-fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+impl Args {
+    /// The name of the output after that of its input.
+    fn output_name(&self, input: &Path) -> PathBuf {
+        match self.base {
+            Some(_) => delta::delta_name(input),
+            None => files::compressed_name(input, self.compression.format()),
+        }
+    }
+}
+
+fn compress(
+    path: &Path,
+    args: &Args,
+    base: Option<&OpenBase>,
+    global: &Global,
+    engine: &mut Engine,
+) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
-    let target = args.files.target(path, |input| Ok(files::compressed_name(input, args.compression.format())))?;
+    let target = args.files.target(path, |input| Ok(args.output_name(input)))?;
+    if let Some(base) = &args.base {
+        delta::check_target(base, &target)?;
+    }
     let input = Input::open(path)?;
     files::check_removable(rm, path, &input)?;
     let source = input.metadata.clone();
@@ -67,8 +98,19 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         content_len: input.len_bytes,
         block_checksums: !args.no_block_checksums,
         content_checksum: content_checksum && format == Format::Lz4,
+        page_hashes: args.page_hashes,
     };
     let progress = Progress::start(global, &name, input.len_bytes);
+    if let Some(base) = base {
+        let base = base.for_target(&target)?;
+        let record = base.record.clone();
+        let done = engine.compress_delta(input.into_pages(), (output, &output_name), base, options, &progress)?;
+        let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+        done.out.finish_with(Some(&source), warn)?;
+        let time = progress.finish_with_timeline(global);
+        files::remove_source(rm, path, &source)?;
+        return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
+    }
     let Compressed { out, summary, .. } =
         engine.compress(input.into_pages(), (output, &output_name), options, &progress)?;
     out.finish_with(Some(&source), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
@@ -111,4 +153,50 @@ fn compress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> R
         messages::line(format_args!("pages: {pages}; index of {} bytes; {seconds:.3} s", summary.index_len));
     }
     report::print_json(global, &report)
+}
+
+/// The result of a delta, for scripts.
+#[derive(Debug, Serialize)]
+struct DeltaReport<'a> {
+    #[serde(flatten)]
+    report: Report<'a>,
+    #[serde(flatten)]
+    origins: Origins,
+}
+
+fn report_delta(
+    global: &Global,
+    (name, output_name, target): (&str, &str, &Target),
+    base: &BaseRecord,
+    summary: &DeltaSummary,
+    time: Duration,
+    engine: &Engine,
+) -> Result<(), Failure> {
+    let stored = report::Pages::from(summary.stored);
+    let (bytes_in, bytes_out) = (summary.content_len, summary.archive_len);
+    let origins = Origins::written(base, summary);
+    let report = Report {
+        command: "compress",
+        file: name,
+        output: Some(output_name),
+        bytes_in,
+        bytes_out,
+        ratio: report::ratio(bytes_in, bytes_out),
+        pages: report::Pages {
+            pages: summary.zero_pages + summary.base_pages + summary.stored_pages + summary.duplicate_pages,
+            zero: summary.zero_pages,
+            ..stored
+        },
+        seconds: time.as_secs_f64(),
+        backend: "cpu",
+        threads: engine.threads(),
+    };
+    if *target != Target::Stdout || global.verbose > 0 {
+        let speed = report::gbps(bytes_in, time);
+        report::say(
+            global,
+            &format!("{name}: {bytes_in} bytes into {bytes_out} ({origins}), {speed:.2} GB/s: {output_name}"),
+        );
+    }
+    json::print(global, "compress", &DeltaReport { report, origins })
 }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_archive::IndexVerdict;
+use trueno_zram_archive::{IndexVerdict, PageArchive};
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
+use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
@@ -32,6 +33,8 @@ pub(crate) struct Args {
     /// Restore what is left of a damaged file. Damaged pages become zeros and are listed; the exit code is 1.
     #[arg(long, conflicts_with = "rm")]
     salvage: bool,
+    #[command(flatten)]
+    bases: BasesArgs,
 }
 
 /// Runs the command.
@@ -52,14 +55,27 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let target = args.files.target(path, files::restored_name);
     let target = target.map_err(|failure| restore::not_compressed(&input).unwrap_or(failure))?;
     files::check_removable(rm, path, &input)?;
+    let delta = args.bases.open_delta(path, &input)?;
+    if delta.is_some() && args.salvage {
+        return Err(Failure::at(
+            &input.name,
+            "is a delta: it is restored as a whole or not at all; leave out --salvage",
+        ));
+    }
     let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
     let mut output = Output::create(&target, Some(&input.metadata), options)?;
     let progress = Progress::start(global, &input.name, None);
     if args.salvage {
         return salvage(&input, output, engine, global, progress);
     }
-    let summary = restore::restore(&input, &mut output, engine, global, &progress)?;
-    if let IndexVerdict::Disagrees(reason) = &summary.index {
+    let summary = match &delta {
+        Some(delta) => {
+            crate::delta::restore(delta, &input.name, &mut output, engine, &progress)?;
+            None
+        }
+        None => Some(restore::restore(&input, &mut output, engine, global, &progress)?),
+    };
+    if let Some(IndexVerdict::Disagrees(reason)) = summary.as_ref().map(|summary| &summary.index) {
         let name = &input.name;
         messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
     }
@@ -69,7 +85,17 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &input.metadata)?;
 
-    let report = Report::restored("decompress", (&input.name, Some(&output_name)), &summary, time, engine);
+    let names = (&input.name[..], Some(&output_name[..]));
+    let report = match (&summary, delta.as_ref().and_then(PageArchive::as_delta)) {
+        (None, Some(delta)) => {
+            let bytes_in = input.len_bytes.unwrap_or(0);
+            Report::restored_delta("decompress", names, delta, bytes_in, time, engine)
+        }
+        (summary, _) => {
+            let summary = summary.as_ref().expect("anything but a delta was read as a whole");
+            Report::restored("decompress", names, summary, time, engine)
+        }
+    };
     if target != Target::Stdout || global.verbose > 0 {
         let speed = report::gbps(report.bytes_out, time);
         report::say(

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader};
+use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader, PageArchive};
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::address_map::{AddressSpan, StoredMap};
+use crate::address_map::{AddressSpan, ReadMapError, StoredMap};
 use crate::args::Global;
+use crate::delta::{self, BasesArgs};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -36,6 +37,8 @@ pub(crate) struct Args {
     /// Overwrite the output; write to a terminal.
     #[arg(short, long)]
     force: bool,
+    #[command(flatten)]
+    bases: BasesArgs,
 }
 
 /// What to restore.
@@ -136,7 +139,8 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let input = Input::open(path)?;
-    if let Some(failure) = not_compressed(&input) {
+    let delta = args.bases.open_delta(path, &input)?;
+    if let Some(failure) = not_compressed(&input).filter(|_| delta.is_none()) {
         return Err(failure);
     }
     if let Some(format) = format_of_input(&input) {
@@ -144,17 +148,18 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     }
     let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
     let mut output = Output::create(target, Some(&input.metadata), options)?;
-    let (archive, why_none) = match input.seekable().map(ArchiveReader::open) {
-        Some(Ok(archive)) => (archive, "no index".to_owned()),
+    let indexed = if delta.is_some() { None } else { input.seekable().map(ArchiveReader::open) };
+    let (archive, why_none) = match indexed {
+        Some(Ok(archive)) => (archive.map(Pages::Indexed), "no index".to_owned()),
         // The content may be intact all the same. Addresses cannot be found without the index.
         Some(Err(error @ Error::Index(_))) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
         Some(Err(error)) => return Err(input_failure(&input.name, error)),
-        None => (None, "no index".to_owned()),
+        None => (delta.map(Pages::Delta), "no index".to_owned()),
     };
     let indexed = archive.is_some();
     match (archive, args.wanted.content()) {
         (Some(archive), wanted) => {
-            if !archive.has_block_checksums() {
+            if !archive.notices_damage() {
                 report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
             }
             let mut source = Source { archive, name: &input.name, engine: &mut engine };
@@ -194,9 +199,40 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
 
 /// An archive to copy from.
 struct Source<'a> {
-    archive: ArchiveReader<&'a File>,
+    archive: Pages<'a>,
     name: &'a str,
     engine: &'a mut Engine,
+}
+
+/// What pages are read from.
+enum Pages<'a> {
+    /// An archive by its index.
+    Indexed(ArchiveReader<&'a File>),
+    /// A delta, with its base.
+    Delta(PageArchive),
+}
+
+impl Pages<'_> {
+    fn notices_damage(&self) -> bool {
+        match self {
+            Self::Indexed(archive) => archive.has_block_checksums(),
+            Self::Delta(archive) => archive.notices_damage(),
+        }
+    }
+
+    fn content_len(&self) -> u64 {
+        match self {
+            Self::Indexed(archive) => archive.content_len(),
+            Self::Delta(archive) => archive.content_len(),
+        }
+    }
+
+    fn address_map(&mut self) -> Result<Option<StoredMap>, ReadMapError> {
+        match self {
+            Self::Indexed(archive) => StoredMap::read(archive),
+            Self::Delta(archive) => archive.as_delta().map_or(Ok(None), StoredMap::read_delta),
+        }
+    }
 }
 
 impl Source<'_> {
@@ -212,7 +248,7 @@ impl Source<'_> {
     fn copy_addresses(&mut self, addresses: Option<OpenRange>, output: &mut Output) -> Result<(), Failure> {
         let OpenRange { start, end } = addresses.expect("one of the three is required");
         let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
-        let map = StoredMap::read(&mut self.archive).map_err(|error| Failure::at(self.name, error))?;
+        let map = self.archive.address_map().map_err(|error| Failure::at(self.name, error))?;
         let map = map.ok_or_else(|| no_address_map(self.name))?;
         let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| Failure::at(self.name, error))?;
         let mut merge = Merge { spans: plan.spans(), stored_bytes: 0 };
@@ -229,7 +265,10 @@ impl Source<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
-        let (name, archive) = (self.name, &mut self.archive);
+        let (name, archive) = match &mut self.archive {
+            Pages::Indexed(archive) => (self.name, archive),
+            Pages::Delta(archive) => return delta::copy_range(archive, self.name, bytes, sink),
+        };
         let page = PAGE_SIZE as u64;
         let pages = bytes.start / page..bytes.end.div_ceil(page);
         let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink };

@@ -10,6 +10,8 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
 use crate::args::Global;
+use crate::commands::inspect_delta::DeltaFindings;
+use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -42,6 +44,8 @@ pub(crate) struct Args {
     /// List all ranges of a snapshot's address map, not only the largest.
     #[arg(long)]
     ranges: bool,
+    #[command(flatten)]
+    bases: BasesArgs,
 }
 
 const COMMAND: &str = "inspect";
@@ -57,6 +61,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 }
 
 fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_first: bool) -> Result<(), Failure> {
+    if let Some(shown) = inspect_delta(path, args, global, is_first) {
+        return shown;
+    }
     let findings = look(path, args, engine)?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
         messages::problem(format_args!("{}: {note}", findings.name));
@@ -69,6 +76,23 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
         let separated = if is_first { Ok(()) } else { writeln!(out) };
         separated.and_then(|()| findings.describe(&mut *out, Style::choose(args.draw), ranges))
     })
+}
+
+/// Shows a delta; `None` if the file is not one.
+fn inspect_delta(path: &Path, args: &Args, global: &Global, is_first: bool) -> Option<Result<(), Failure>> {
+    let input = Input::open(path).ok().filter(|_| !args.raw && path.as_os_str() != "-")?;
+    let archive = args.bases.open_delta(path, &input).transpose()?;
+    Some(archive.and_then(|archive| {
+        let delta = archive.as_delta().expect("opened as a delta");
+        let findings = DeltaFindings::new(&input.name, &archive, delta, input.len_bytes.unwrap_or(0));
+        if global.json {
+            return json::print(global, COMMAND, &findings);
+        }
+        output::print(|out| {
+            let separated = if is_first { Ok(()) } else { writeln!(out) };
+            separated.and_then(|()| findings.describe(&mut *out))
+        })
+    }))
 }
 
 fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {

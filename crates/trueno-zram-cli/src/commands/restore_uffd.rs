@@ -13,10 +13,11 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ReadAt, SharedReader};
+use trueno_zram_archive::PageArchive;
 use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
 
 use crate::args::{Global, parse_whole};
+use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::json;
 use crate::messages;
@@ -41,12 +42,14 @@ use crate::signals;
 /// Runs until it is ended by a signal, or with --vms N until N VMs have ended.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The archive of the VM's memory.
+    /// The archive of the VM's memory, or a delta.
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
     /// The socket to listen on; it is created, and only its owner may connect.
     #[arg(long, value_name = "SOCKET")]
     uffd: PathBuf,
+    #[command(flatten)]
+    bases: BasesArgs,
     /// End after this many VMs.
     #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
     vms: Option<NonZeroUsize>,
@@ -99,7 +102,7 @@ struct Report<'a> {
 
 const COMMAND: &str = "restore";
 
-type Restore = LazyRestore<SharedReader<Arc<dyn ReadAt>>>;
+type Restore = LazyRestore<PageArchive>;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
@@ -136,32 +139,24 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 /// Opens the archive, and the list of touches.
 fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure> {
-    let file = File::open(&args.archive).map_err(|error| Failure::io(name, &error))?;
-    let checked = ArchiveReader::open(&file).map_err(|error| input_failure(name, error))?;
-    if !args.force && checked.is_some_and(|archive| !archive.has_block_checksums()) {
-        return Err(Failure::at(
-            name,
-            "it has no block checksums: damage would not be noticed; -f restores it all the same",
-        ));
-    }
-    let source: Arc<dyn ReadAt> = if args.in_memory {
-        let start = Instant::now();
-        let bytes = fs::read(&args.archive).map_err(|error| Failure::io(name, &error))?;
-        if global.verbose > 0 {
-            let (len, time) = (quantity::bytes(bytes.len() as u64), quantity::time(start.elapsed()));
-            report::say(global, &format!("{name}: {len} read into memory in {time}"));
-        }
-        Arc::new(bytes)
-    } else {
-        Arc::new(file)
-    };
-    let archive = SharedReader::open(source).map_err(|error| input_failure(name, error))?;
+    let start = Instant::now();
+    let archive = args.bases.opener().in_memory(args.in_memory).open(&args.archive);
+    let archive = archive.map_err(|error| input_failure(name, error))?;
     let archive = archive.ok_or_else(|| {
         Failure::at(
             name,
             "it has no index; only archives that `trueno-zram compress` makes can be restored page by page",
         )
     })?;
+    if args.in_memory && global.verbose > 0 {
+        report::say(global, &format!("{name}: read into memory in {}", quantity::time(start.elapsed())));
+    }
+    if !args.force && !archive.notices_damage() {
+        return Err(Failure::at(
+            name,
+            "it has no block checksums: damage would not be noticed; -f restores it all the same",
+        ));
+    }
     let options = Options {
         around_bytes: args.around,
         spin: Duration::from_micros(args.spin),

@@ -15,6 +15,7 @@ use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
 
 use crate::args::Global;
+use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::{json, quantity, report, signals};
@@ -25,9 +26,11 @@ use crate::{json, quantity, report, signals};
 /// to an archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Serve this page archive, read-only, instead of memory.
+    /// Serve this page archive or delta, read-only, instead of memory.
     #[arg(value_name = "ARCHIVE", conflicts_with_all = ["size", "limit", "load", "lock", "recompress", "keep_in", "control"])]
     archive: Option<PathBuf>,
+    #[command(flatten)]
+    bases: BasesArgs,
     /// Length of the device, such as 8G or 512M.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present_any = ["keeper", "archive"])]
     size: Option<u64>,
@@ -89,7 +92,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         return run_keeper(path, global);
     }
     if let Some(path) = &args.archive {
-        let export = ArchiveExport::from_file(path).map_err(|error| Failure::at(path.display(), describe(&error)))?;
+        let export = ArchiveExport::open(path, &args.bases.opener())
+            .map_err(|error| Failure::at(path.display(), describe(&error)))?;
         return serve(args, global, &(Arc::new(export) as _), false, None);
     }
     let (store, attached) = open_store(args)?;

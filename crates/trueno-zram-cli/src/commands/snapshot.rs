@@ -6,13 +6,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
-use trueno_zram_archive::{Format, Summary, WriteOptions};
+use trueno_zram_archive::{DeltaSummary, Format, Summary, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{Claim, PageSource, Spool};
+use trueno_zram_io::{ArchiveOutput, Base, Claim, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
 use crate::compression::CompressionArgs;
+use crate::delta::{self, OpenBase, Origins};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     /// Also save pages of private file mappings that the process wrote to: data of programs and libraries.
     #[arg(long)]
     all_private: bool,
+    /// Make a delta: store only pages that this archive, or delta, does not have, wherever they were, and equal pages once.
+    #[arg(long, value_name = "ARCHIVE")]
+    base: Option<PathBuf>,
     #[command(flatten)]
     compression: CompressionArgs,
 }
@@ -84,6 +88,8 @@ struct Report {
     stopped_seconds: Option<f64>,
     backend: &'static str,
     threads: usize,
+    #[serde(flatten)]
+    origins: Option<Origins>,
 }
 
 /// A process as a source of pages. If it was stopped, it continues as soon as its last page is read.
@@ -149,6 +155,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
+    if let Some(base) = &args.base {
+        delta::check_target(base, &target)?;
+    }
+    let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
+    let base = base.as_ref().map(|base| base.for_target(&target)).transpose()?;
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
@@ -161,20 +172,49 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let write_options = WriteOptions { format, content_checksum: format == Format::Lz4, ..WriteOptions::default() };
     let source = ProcessSource::start(args, &process).map_err(failed)?;
     // The process that is stopped may be the one that reads the output, and would never do so.
-    let (source, summary) = if args.stop && output.can_block() {
-        let done = engine.compress(source, (Spool::new()?, &name), write_options, &timeline)?;
-        done.out.copy_to(&mut output)?;
-        (done.source, done.summary)
+    let mut engine = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
+    let (source, summary, origins) = if args.stop && output.can_block() {
+        let (source, spool, summary, origins) = engine.compress(source, (Spool::new()?, &name))?;
+        spool.copy_to(&mut output)?;
+        (source, summary, origins)
     } else {
-        let done = engine.compress(source, (output, &name), write_options, &timeline)?;
-        output = done.out;
-        (done.source, done.summary)
+        let (source, out, summary, origins) = engine.compress(source, (output, &name))?;
+        output = out;
+        (source, summary, origins)
     };
+    let engine = engine.engine;
     output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
-    let report = Report::new(&source, &summary, &engine, name, begun.elapsed());
+    let report = Report { origins, ..Report::new(&source, &summary, engine, name, begun.elapsed()) };
     report.print(global)?;
     timeline.print(global);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Compresses a snapshot into an archive, or into a delta.
+struct Compressing<'a> {
+    engine: &'a mut Engine,
+    base: Option<Base<'a>>,
+    options: WriteOptions,
+    timeline: &'a Stages,
+}
+
+impl Compressing<'_> {
+    fn compress<'p, W: ArchiveOutput>(
+        &mut self,
+        source: ProcessSource<'p>,
+        out: (W, &str),
+    ) -> Result<(ProcessSource<'p>, W, Summary, Option<Origins>), Failure> {
+        let Some(base) = self.base.take() else {
+            let done = self.engine.compress(source, out, self.options, self.timeline)?;
+            return Ok((done.source, done.out, done.summary, None));
+        };
+        let record = base.record.clone();
+        let done = self.engine.compress_delta(source, out, base, self.options, self.timeline)?;
+        let DeltaSummary { content_len, archive_len, zero_pages, stored, .. } = done.summary;
+        let pages = PageStats { zero: zero_pages, same_filled: stored.same_filled + zero_pages, ..stored };
+        let summary = Summary { pages, content_len, archive_len, index_len: 0 };
+        Ok((done.source, done.out, summary, Some(Origins::written(&record, &done.summary))))
+    }
 }
 
 fn failed(error: ProcessError) -> Failure {
@@ -209,6 +249,7 @@ impl Report {
             stopped_seconds: source.stopped_for.map(|time| time.as_secs_f64()),
             backend: engine.name(),
             threads: engine.threads(),
+            origins: None,
         }
     }
 
@@ -234,6 +275,9 @@ impl Report {
             self.ratio,
             self.seconds,
         ));
+        if let Some(origins) = &self.origins {
+            messages::line(format_args!("a delta: {origins}"));
+        }
         match self.stopped_seconds {
             Some(seconds) => {
                 messages::line(format_args!("stopped for {:.0} ms: all pages are of the same moment", seconds * 1e3));

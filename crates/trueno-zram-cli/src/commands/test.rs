@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use trueno_zram_archive::IndexVerdict;
+use trueno_zram_archive::{IndexVerdict, PageArchive};
 use trueno_zram_io::Nowhere;
 
 use crate::args::Global;
+use crate::delta::{self, BasesArgs};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -22,17 +24,22 @@ pub(crate) struct Args {
     /// Files to verify. Standard input if there are none, and for `-`.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
+    #[command(flatten)]
+    bases: BasesArgs,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    files::for_each(&args.files, |path| json::tracked(global, "test", path, test(path, global, &mut engine)))
+    files::for_each(&args.files, |path| json::tracked(global, "test", path, test(path, args, global, &mut engine)))
 }
 
-fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let input = Input::open(path)?;
+    if let Some(archive) = args.bases.open_delta(path, &input)? {
+        return test_delta(&input, &archive, global, engine);
+    }
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
     let time = progress.finish_with_timeline(global);
@@ -40,13 +47,26 @@ fn test(path: &Path, global: &Global, engine: &mut Engine) -> Result<(), Failure
     if let IndexVerdict::Disagrees(reason) = &summary.index {
         return Err(Failure::at(&input.name, format!("the index does not describe the content: {reason}")));
     }
-    let report = Report::restored("test", (&input.name, None), &summary, time, engine);
-    let Report { file, bytes_out, ratio, .. } = report;
+    say_ok(global, &Report::restored("test", (&input.name, None), &summary, time, engine), time)
+}
+
+/// Reads every page of a delta, and compares it with its hash.
+fn test_delta(input: &Input, archive: &PageArchive, global: &Global, engine: &Engine) -> Result<(), Failure> {
+    let progress = Progress::start(global, &input.name, None);
+    delta::restore(archive, &input.name, &mut Nowhere, engine, &progress)?;
+    let time = progress.finish_with_timeline(global);
+    let delta = archive.as_delta().expect("opened as a delta");
+    let bytes_in = input.len_bytes.unwrap_or(0);
+    say_ok(global, &Report::restored_delta("test", (&input.name, None), delta, bytes_in, time, engine), time)
+}
+
+fn say_ok(global: &Global, report: &Report<'_>, time: Duration) -> Result<(), Failure> {
+    let &Report { file, bytes_out, ratio, .. } = report;
     let line = if bytes_out == 0 {
         format!("{file}: OK, empty")
     } else {
         format!("{file}: OK, {bytes_out} bytes, ratio {ratio:.3}, {:.2} GB/s", report::gbps(bytes_out, time))
     };
     report::say(global, &line);
-    report::print_json(global, &report)
+    report::print_json(global, report)
 }

@@ -55,6 +55,7 @@ impl Pages {
                 for page in pages {
                     blocks.push_of(codec.compress(page, &mut out)?, page)?;
                 }
+                blocks.hash_pages(pages);
                 blocks.push_tail(tail)?;
             }
         }

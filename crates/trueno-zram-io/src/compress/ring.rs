@@ -339,6 +339,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, St: SlotStream> Ring<'a, S, W, St> {
         let mut blocks = self.shared.blocks(first_page);
         let assembled = timed(self.shared.observer, Stage::Slot, || {
             St::push_to(&done, &mut blocks)?;
+            blocks.hash_pages(St::pages(&done));
             blocks.push_tail(&tail)?;
             blocks.finish();
             Ok(())

@@ -234,7 +234,7 @@ fn len_bytes(span: ContentSpan<'_>) -> u64 {
 }
 
 /// Writes `bytes` without the pages of zeros among them.
-fn write_sparse(file: &Anywhere, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_sparse(file: &Anywhere, at: u64, bytes: &[u8]) -> std::io::Result<()> {
     let (mut at, mut rest) = (at, bytes);
     while !rest.is_empty() {
         let data_bytes = run_bytes(rest, |page| !is_zero(page));

@@ -1,0 +1,338 @@
+//! Where the pages of a group come from, and their hashes: as they are in memory, and as they are in the file.
+
+use crate::error::{Error, Result};
+use crate::hash::xxh32;
+use crate::index::GROUP_PAGES;
+use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+
+use super::layout::{GroupRecord, MAX_GROUP_LEN};
+use super::varint;
+
+/// The kinds of runs, as the file has them.
+const ZERO: u64 = 0;
+const BASE: u64 = 1;
+const STORED: u64 = 2;
+
+/// Where a page of a delta comes from.
+///
+/// ```
+/// use trueno_zram_archive::PageOrigin;
+/// assert_ne!(PageOrigin::Base(7), PageOrigin::Stored(7));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageOrigin {
+    /// It is zero.
+    Zero,
+    /// It is the page of this number in the base.
+    Base(u64),
+    /// It is the page of this number among those that the delta stores.
+    Stored(u64),
+}
+
+/// Consecutive pages of one kind, from consecutive pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// The first page, counted from the group's first.
+    first: u16,
+    /// Where that page comes from.
+    origin: PageOrigin,
+    /// Pages before it in the group that have a hash.
+    hashed: u16,
+}
+
+/// The pages that references may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bounds {
+    pub(crate) base_pages: u64,
+    pub(crate) stored_pages: u64,
+}
+
+/// The pages of a group.
+#[derive(Debug)]
+pub(crate) struct MapGroup {
+    runs: Box<[Run]>,
+    hashes: Box<[PageHash]>,
+    pages: u16,
+}
+
+impl MapGroup {
+    /// Decodes the pages of a group, which starts with page `first_page` and has `pages`. A group of zeros has no bytes.
+    pub(crate) fn decode(bytes: &[u8], first_page: u64, pages: u16, bounds: Bounds) -> Result<Self> {
+        if bytes.is_empty() {
+            return Ok(Self { runs: Box::default(), hashes: Box::default(), pages });
+        }
+        let bad = |what: &str| Error::delta(format!("the map of pages {first_page} and on {what}"));
+        let (mut rest, mut next, mut hashed, mut runs) = (bytes, 0u16, 0u16, Vec::new());
+        while next < pages {
+            let head = varint::take(&mut rest).ok_or_else(|| bad("is cut short"))?;
+            let count = u16::try_from(head >> 2).ok().filter(|count| (1..=pages - next).contains(count));
+            let count = count.ok_or_else(|| bad("has a run of a wrong length"))?;
+            let own_page = first_page + u64::from(next);
+            let mut operand = || varint::take(&mut rest).ok_or_else(|| bad("is cut short"));
+            let origin = match head & 3 {
+                ZERO => PageOrigin::Zero,
+                BASE => {
+                    let page = own_page.checked_add_signed(varint::unzigzag(operand()?));
+                    let page = page.filter(|page| within(*page, count, bounds.base_pages));
+                    PageOrigin::Base(page.ok_or_else(|| bad("names pages that the base does not have"))?)
+                }
+                STORED => {
+                    let page = Some(operand()?).filter(|page| within(*page, count, bounds.stored_pages));
+                    PageOrigin::Stored(page.ok_or_else(|| bad("names pages that are not stored"))?)
+                }
+                _ => return Err(bad("has a run of an unknown kind")),
+            };
+            runs.push(Run { first: next, origin, hashed });
+            next += count;
+            hashed += if origin == PageOrigin::Zero { 0 } else { count };
+        }
+        let (hashes, after) = rest.as_chunks::<PAGE_HASH_LEN>();
+        if hashes.len() != usize::from(hashed) || !after.is_empty() {
+            return Err(bad("does not have a hash for every page"));
+        }
+        let hashes = hashes.iter().map(|hash| PageHash::from_bytes(*hash)).collect();
+        Ok(Self { runs: runs.into(), hashes, pages })
+    }
+
+    /// Finds a page by its number in the group: where it comes from, and its hash unless it is zero.
+    pub(crate) fn find(&self, page: u16) -> (PageOrigin, Option<PageHash>) {
+        let after = self.runs.partition_point(|run| run.first <= page);
+        let Some(run) = after.checked_sub(1).and_then(|run| self.runs.get(run)) else {
+            return (PageOrigin::Zero, None);
+        };
+        let step = page - run.first;
+        let hash = self.hashes.get(usize::from(run.hashed + step)).copied();
+        match run.origin {
+            PageOrigin::Zero => (PageOrigin::Zero, None),
+            PageOrigin::Base(first) => (PageOrigin::Base(first + u64::from(step)), hash),
+            PageOrigin::Stored(first) => (PageOrigin::Stored(first + u64::from(step)), hash),
+        }
+    }
+
+    /// Returns all pages of the group in order.
+    pub(crate) fn pages(&self) -> impl Iterator<Item = (PageOrigin, Option<PageHash>)> {
+        (0..self.pages).map(|page| self.find(page))
+    }
+
+    /// Returns the memory that the group takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + size_of_val(&self.runs[..]) + size_of_val(&self.hashes[..])
+    }
+}
+
+fn within(first: u64, count: u16, pages: u64) -> bool {
+    first.checked_add(u64::from(count)).is_some_and(|end| end <= pages)
+}
+
+/// Pages by where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OriginCounts {
+    pub(crate) zero: u64,
+    pub(crate) base: u64,
+    pub(crate) stored: u64,
+}
+
+impl OriginCounts {
+    pub(crate) fn add(&mut self, origin: PageOrigin, pages: u64) {
+        *match origin {
+            PageOrigin::Zero => &mut self.zero,
+            PageOrigin::Base(_) => &mut self.base,
+            PageOrigin::Stored(_) => &mut self.stored,
+        } += pages;
+    }
+
+    /// Returns the number of pages; `None` if that is more than a number can hold.
+    pub(crate) fn pages(&self) -> Option<u64> {
+        self.zero.checked_add(self.base)?.checked_add(self.stored)
+    }
+}
+
+/// The maps of all groups, as they will lie in the file.
+#[derive(Debug, Default)]
+pub(crate) struct MapBuilder {
+    bytes: Vec<u8>,
+    records: Vec<GroupRecord>,
+    counts: OriginCounts,
+    /// Runs of the group that is not complete, and its hashes.
+    runs: Vec<(PageOrigin, u16)>,
+    hashes: Vec<u8>,
+    in_group: u16,
+    pages: u64,
+}
+
+impl MapBuilder {
+    pub(crate) fn counts(&self) -> OriginCounts {
+        self.counts
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Adds zero pages.
+    pub(crate) fn push_zeros(&mut self, pages: u64) {
+        let mut left = pages;
+        while left > 0 {
+            let room = u64::from(group_pages() - self.in_group);
+            let now = u16::try_from(left.min(room)).expect("at most a group");
+            self.push_run(PageOrigin::Zero, now);
+            left -= u64::from(now);
+        }
+    }
+
+    /// Adds a page that is not zero.
+    pub(crate) fn push(&mut self, origin: PageOrigin, hash: PageHash) {
+        self.hashes.extend(hash.as_bytes());
+        self.push_run(origin, 1);
+    }
+
+    fn push_run(&mut self, origin: PageOrigin, pages: u16) {
+        let follows = self.runs.last().is_some_and(|(first, count)| match (*first, origin) {
+            (PageOrigin::Zero, PageOrigin::Zero) => true,
+            (PageOrigin::Base(first), PageOrigin::Base(next))
+            | (PageOrigin::Stored(first), PageOrigin::Stored(next)) => first + u64::from(*count) == next,
+            _ => false,
+        });
+        match self.runs.last_mut().filter(|_| follows) {
+            Some((_, count)) => *count += pages,
+            None => self.runs.push((origin, pages)),
+        }
+        self.counts.add(origin, u64::from(pages));
+        self.in_group += pages;
+        self.pages += u64::from(pages);
+        if self.in_group == group_pages() {
+            self.end_group();
+        }
+    }
+
+    fn end_group(&mut self) {
+        let start = self.bytes.len();
+        // A group of zeros takes no bytes.
+        if self.runs.iter().any(|(origin, _)| *origin != PageOrigin::Zero) {
+            let mut own_page = self.pages - u64::from(self.in_group);
+            for (origin, count) in self.runs.drain(..) {
+                let count = u64::from(count);
+                match origin {
+                    PageOrigin::Zero => varint::put(count << 2 | ZERO, &mut self.bytes),
+                    PageOrigin::Base(page) => {
+                        varint::put(count << 2 | BASE, &mut self.bytes);
+                        let step = page.wrapping_sub(own_page).cast_signed();
+                        varint::put(varint::zigzag(step), &mut self.bytes);
+                    }
+                    PageOrigin::Stored(page) => {
+                        varint::put(count << 2 | STORED, &mut self.bytes);
+                        varint::put(page, &mut self.bytes);
+                    }
+                }
+                own_page += count;
+            }
+            self.bytes.append(&mut self.hashes);
+        }
+        self.runs.clear();
+        self.in_group = 0;
+        let group = &self.bytes[start..];
+        debug_assert!(group.len() <= MAX_GROUP_LEN);
+        let len_bytes = u32::try_from(group.len()).expect("a group is short");
+        self.records.push(GroupRecord { len_bytes, checksum: xxh32(group) });
+    }
+
+    /// Ends the last group; returns the maps of all groups, and a record for each.
+    pub(crate) fn finish(mut self) -> (Vec<u8>, Vec<GroupRecord>) {
+        if self.in_group > 0 {
+            self.end_group();
+        }
+        (self.bytes, self.records)
+    }
+}
+
+fn group_pages() -> u16 {
+    u16::try_from(GROUP_PAGES).expect("1,024")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trueno_test_pages::generate::Generator;
+
+    const BOUNDS: Bounds = Bounds { base_pages: 3000, stored_pages: 500 };
+
+    fn some_pages(random: &mut Generator, count: usize) -> Vec<(PageOrigin, Option<PageHash>)> {
+        let mut pages: Vec<(PageOrigin, Option<PageHash>)> = Vec::new();
+        for _ in 0..count {
+            let hash = PageHash::of(&[random.byte(); 4096]);
+            let origin = match (random.below(6), pages.last()) {
+                (0, _) => PageOrigin::Zero,
+                (1, _) => PageOrigin::Base(random.below(3000) as u64),
+                (2, _) => PageOrigin::Stored(random.below(500) as u64),
+                (_, Some((PageOrigin::Base(page), _))) if page + 1 < 3000 => PageOrigin::Base(page + 1),
+                (_, Some((PageOrigin::Stored(page), _))) if page + 1 < 500 => PageOrigin::Stored(page + 1),
+                _ => PageOrigin::Zero,
+            };
+            pages.push((origin, (origin != PageOrigin::Zero).then_some(hash)));
+        }
+        pages
+    }
+
+    #[test]
+    fn groups_read_back_and_every_cut_is_an_error() {
+        let mut random = Generator::new(11);
+        for count in [1, 5, 1023, 1024, 1025, 3000] {
+            let pages = some_pages(&mut random, count);
+            let mut map = MapBuilder::default();
+            for (origin, hash) in &pages {
+                match hash {
+                    Some(hash) => map.push(*origin, *hash),
+                    None => map.push_zeros(1),
+                }
+            }
+            let (bytes, records) = map.finish();
+            let (mut at, mut found) = (0, Vec::new());
+            for (number, record) in records.iter().enumerate() {
+                let first_page = number * GROUP_PAGES;
+                let in_group = u16::try_from((count - first_page).min(GROUP_PAGES)).unwrap();
+                let group = &bytes[at..][..record.len_bytes as usize];
+                let decode = |bytes: &[u8]| MapGroup::decode(bytes, first_page as u64, in_group, BOUNDS);
+                found.extend(decode(group).unwrap().pages());
+                for len in 1..group.len().min(300) {
+                    assert!(decode(&group[..len]).is_err(), "{len} bytes");
+                }
+                at += group.len();
+            }
+            assert_eq!(found, pages);
+        }
+    }
+
+    #[test]
+    fn groups_of_zeros_take_no_bytes() {
+        let mut map = MapBuilder::default();
+        map.push_zeros(5000);
+        let (bytes, records) = map.finish();
+        assert_eq!((bytes.len(), records.len()), (0, 5));
+    }
+
+    #[test]
+    fn references_out_of_range_and_wrong_runs_are_refused() {
+        let hash = [7; PAGE_HASH_LEN];
+        let group = |numbers: &[u64], hashes: usize| {
+            let mut bytes = Vec::new();
+            numbers.iter().for_each(|number| varint::put(*number, &mut bytes));
+            bytes.extend(hash.repeat(hashes));
+            MapGroup::decode(&bytes, 1024, 4, BOUNDS)
+        };
+        let back = |step: i64| varint::zigzag(step);
+        assert!(group(&[4 << 2 | BASE, back(0)], 4).is_ok());
+        assert!(group(&[4 << 2 | BASE, back(-1024)], 4).is_ok());
+        assert!(group(&[4 << 2 | BASE, back(-1025)], 4).is_err(), "before the base");
+        assert!(group(&[4 << 2 | BASE, back(3000 - 1024 - 4)], 4).is_ok());
+        assert!(group(&[4 << 2 | BASE, back(3000 - 1024 - 3)], 4).is_err(), "behind the base");
+        assert!(group(&[4 << 2 | STORED, 496], 4).is_ok());
+        assert!(group(&[4 << 2 | STORED, 497], 4).is_err());
+        assert!(group(&[4 << 2 | STORED, u64::MAX], 4).is_err());
+        assert!(group(&[4 << 2 | 3, 0], 4).is_err(), "a kind that does not exist");
+        assert!(group(&[5 << 2 | ZERO], 0).is_err(), "more pages than the group has");
+        assert!(group(&[u64::MAX & !3], 0).is_err());
+        assert!(group(&[ZERO, 4 << 2], 0).is_err(), "an empty run");
+        assert!(group(&[4 << 2 | STORED, 0], 3).is_err(), "a hash is missing");
+        assert!(group(&[4 << 2 | STORED, 0], 5).is_err(), "a hash too many");
+    }
+}

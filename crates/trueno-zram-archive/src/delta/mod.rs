@@ -1,0 +1,24 @@
+//! Deltas: archives that store only the pages in which an image differs from another archive, its base.
+//!
+//! A delta is a file of its own kind, so that LZ4 and Zstandard tools refuse it instead of restoring other content. It holds
+//! a standard archive of the pages that are stored, each once, and a map that says for every page of the image where it
+//! comes from, with its hash.
+
+pub(crate) mod archive;
+pub(crate) mod chain;
+pub(crate) mod identity;
+pub(crate) mod layout;
+pub(crate) mod map;
+pub(crate) mod part;
+pub(crate) mod reader;
+pub(crate) mod varint;
+pub(crate) mod writer;
+
+pub use archive::PageArchive;
+pub use chain::ArchiveOpener;
+pub use identity::ArchiveIdentity;
+pub use layout::BaseRecord;
+pub use map::PageOrigin;
+pub use part::DeltaPart;
+pub use reader::DeltaReader;
+pub use writer::{DeltaSummary, DeltaWriter};

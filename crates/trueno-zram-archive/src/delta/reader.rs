@@ -1,0 +1,381 @@
+//! Reads the pages of a delta: from itself, or from its base.
+
+use std::sync::{Arc, OnceLock};
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::hash::xxh32;
+use crate::hash_list::HashList;
+use crate::index::{GROUP_PAGES, pages_of};
+use crate::page_hash::{PageHash, hash_pages};
+use crate::read_at::{Positioned, ReadAt, Span};
+use crate::seek::ArchiveReader;
+use crate::shared::SharedReader;
+
+use super::archive::PageArchive;
+use super::identity::{ArchiveIdentity, digest};
+use super::layout::{
+    BaseRecord, FOOTER_LEN, Footer, GroupRecord, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, RECORD_LEN, head,
+};
+use super::map::{Bounds, MapGroup, OriginCounts, PageOrigin};
+
+/// Bytes of the table that are read at a time.
+const TABLE_CHUNK: usize = 64 << 10;
+
+/// A delta with its base, read by page number, by many threads at once.
+///
+/// Every page is compared with its hash before it is returned. So a base that was changed, and a delta that names the wrong
+/// pages, are errors and never other bytes. Opening reads the table of groups; the first read in a group of 1,024 pages
+/// reads its map, which then stays in memory: 16 bytes per page that is not zero.
+///
+/// [`PageArchive`] opens archives and deltas alike.
+pub struct DeltaReader {
+    file: Arc<dyn ReadAt>,
+    footer: Footer,
+    base_record: BaseRecord,
+    /// Position of the map of each group, and of the end of the last.
+    records: Vec<(u64, GroupRecord)>,
+    groups: Vec<OnceLock<Box<MapGroup>>>,
+    stored: SharedReader<Span>,
+    base: Box<PageArchive>,
+}
+
+impl DeltaReader {
+    /// Opens a delta; returns `None` if the file is not one. `find_base` returns the archive that the delta needs.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_archive::{DeltaReader, doc_page_archive};
+    /// let other = DeltaReader::open(Arc::new(b"some other file".to_vec()), |_| Ok(doc_page_archive(4096)))?;
+    /// assert!(other.is_none());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Delta`] if it is damaged; [`Error::Base`] if the base is another archive than the one it was made from; the
+    /// errors of `find_base`; [`Error::Read`].
+    pub fn open(
+        file: Arc<dyn ReadAt>,
+        find_base: impl FnOnce(&BaseRecord) -> Result<PageArchive>,
+    ) -> Result<Option<Self>> {
+        let Some(footer) = read_footer(&*file)? else { return Ok(None) };
+        let records = read_records(&*file, &footer)?;
+        let base_record = read_base(&*file, &footer, &records)?;
+        let span = Span::new(Arc::clone(&file), HEAD_LEN as u64, footer.stored_len);
+        let stored = SharedReader::open(span).map_err(|error| Error::delta(format!("its stored pages: {error}")))?;
+        let stored = stored.ok_or_else(|| Error::delta("its stored pages have no index"))?;
+        if !stored.content_len().is_multiple_of(PAGE_SIZE as u64) {
+            return Err(Error::delta("its stored pages are not whole pages"));
+        }
+        let base = Box::new(find_base(&base_record)?);
+        if base.identity() != base_record.identity || base.page_count() != base_record.page_count {
+            return Err(Error::Base {
+                base: base_record.to_string(),
+                reason: "it is another archive than the one that the delta was made from".to_owned(),
+            });
+        }
+        let groups = records.iter().map(|_| OnceLock::new()).collect();
+        Ok(Some(Self { file, footer, base_record, records, groups, stored, base }))
+    }
+
+    /// Returns whether a file starts like a delta.
+    ///
+    /// ```
+    /// assert!(!trueno_zram_archive::DeltaReader::is_delta(b"some other file"));
+    /// ```
+    #[must_use]
+    pub fn is_delta(start: &[u8]) -> bool {
+        start.starts_with(&HEAD_MAGIC)
+    }
+
+    /// Returns the identity of a delta without opening its base; `None` if the file is not a delta.
+    pub(crate) fn identity_of(file: &dyn ReadAt) -> Result<Option<ArchiveIdentity>> {
+        Ok(read_footer(file)?.map(|footer| ArchiveIdentity::of_delta(&footer)))
+    }
+
+    /// Returns the format of the stored pages.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        self.stored.format()
+    }
+
+    /// Returns the length of the content in bytes.
+    #[must_use]
+    pub fn content_len(&self) -> u64 {
+        self.footer.content_len
+    }
+
+    /// Returns the number of pages, a shorter last one included.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        pages_of(self.footer.content_len)
+    }
+
+    /// Returns the archive that it was made from.
+    #[must_use]
+    pub fn base(&self) -> &PageArchive {
+        &self.base
+    }
+
+    /// Returns what the delta says about its base.
+    #[must_use]
+    pub fn base_record(&self) -> &BaseRecord {
+        &self.base_record
+    }
+
+    /// Returns what tells it from other archives.
+    #[must_use]
+    pub fn identity(&self) -> ArchiveIdentity {
+        ArchiveIdentity::of_delta(&self.footer)
+    }
+
+    /// Returns the archive of the pages that the delta stores.
+    #[must_use]
+    pub fn stored(&self) -> &SharedReader<Span> {
+        &self.stored
+    }
+
+    /// Returns the number of pages that are zero, that the base has, and that refer to stored pages, as the footer states it.
+    #[must_use]
+    pub fn origin_counts(&self) -> (u64, u64, u64) {
+        let OriginCounts { zero, base, stored } = self.footer.counts;
+        (zero, base, stored)
+    }
+
+    /// Reads a named section, such as an address map; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`ArchiveReader::section`].
+    pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let span = self.stored.file();
+        let archive = ArchiveReader::open(Positioned::new(span, self.footer.stored_len))?;
+        archive.map_or(Ok(None), |mut archive| archive.section(name, max_bytes))
+    }
+
+    /// Returns where a page comes from, and its hash unless it is zero.
+    ///
+    /// # Errors
+    /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].
+    pub fn origin(&self, page: u64) -> Result<(PageOrigin, Option<PageHash>)> {
+        let pages = self.page_count();
+        if page >= pages {
+            return Err(Error::PageRange { start: page, end: page.saturating_add(1), pages });
+        }
+        let within = u16::try_from(page % GROUP_PAGES as u64).expect("less than a group");
+        Ok(self.group(page / GROUP_PAGES as u64)?.find(within))
+    }
+
+    /// Returns whether a page is zero, without reading it.
+    ///
+    /// # Errors
+    /// Like [`origin`](Self::origin).
+    pub fn is_zero_page(&self, page: u64) -> Result<bool> {
+        Ok(self.origin(page)?.0 == PageOrigin::Zero)
+    }
+
+    /// Reads a page. Returns the length of its content: 4096, or less for the last page, of which the rest is zero.
+    ///
+    /// # Errors
+    /// Like [`origin`](Self::origin); [`Error::PageHash`] if the page is not the one that was hashed; the errors of the
+    /// archives.
+    pub fn read_page_at(&self, page: u64, out: &mut Page) -> Result<usize> {
+        let (origin, hash) = self.origin(page)?;
+        self.read_from(origin, out)?;
+        if hash.is_some_and(|hash| PageHash::of(out) != hash) {
+            return Err(self.other_page(page, origin));
+        }
+        Ok(self.cut_tail(page, out))
+    }
+
+    /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros. The hashes of many pages are
+    /// computed faster than those of single pages.
+    ///
+    /// # Errors
+    /// Like [`read_page_at`](Self::read_page_at).
+    pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        let mut expected = Vec::with_capacity(out.len());
+        for (page, out) in (first..).zip(out.iter_mut()) {
+            let (origin, hash) = self.origin(page)?;
+            self.read_from(origin, out)?;
+            expected.push((origin, hash));
+        }
+        let (mut start, mut hashes) = (0, Vec::with_capacity(out.len()));
+        while start < out.len() {
+            let is_zero = expected[start].1.is_none();
+            let same = expected[start..].iter().take_while(|(_, hash)| hash.is_none() == is_zero).count();
+            let end = start + same;
+            if !is_zero {
+                hashes.clear();
+                hash_pages(&out[start..end], &mut hashes);
+                let found = hashes.iter().zip(&expected[start..end]);
+                if let Some(wrong) = found.into_iter().position(|(hash, (_, expected))| Some(*hash) != *expected) {
+                    return Err(self.other_page(first + (start + wrong) as u64, expected[start + wrong].0));
+                }
+            }
+            start = end;
+        }
+        for (page, out) in (first..).zip(out.iter_mut()).skip(expected.len().saturating_sub(1)) {
+            self.cut_tail(page, out);
+        }
+        Ok(())
+    }
+
+    /// Reads a page without comparing it with its hash: the delta that asks for it has its own.
+    pub(crate) fn read_unverified(&self, page: u64, out: &mut Page) -> Result<()> {
+        let (origin, _) = self.origin(page)?;
+        self.read_from(origin, out)?;
+        self.cut_tail(page, out);
+        Ok(())
+    }
+
+    /// Returns the memory that the map takes now, in bytes.
+    #[must_use]
+    pub fn map_memory_bytes(&self) -> usize {
+        let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
+        size_of_val(&self.records[..]) + size_of_val(&self.groups[..]) + touched
+    }
+
+    /// Returns the hashes of all pages. Maps are not kept in memory.
+    pub(crate) fn hashes(&self) -> Result<HashList> {
+        let mut list = HashList::default();
+        for number in 0..self.footer.groups() {
+            self.read_group(number)?.pages().for_each(|(_, hash)| match hash {
+                Some(hash) => list.push(hash),
+                None => list.push_zeros(1),
+            });
+        }
+        Ok(list)
+    }
+
+    fn read_from(&self, origin: PageOrigin, out: &mut Page) -> Result<()> {
+        match origin {
+            PageOrigin::Zero => {
+                out.fill(0);
+                Ok(())
+            }
+            PageOrigin::Stored(page) => self.stored.read_page_at(page, out).map(|_| ()),
+            PageOrigin::Base(page) => self.base.read_unverified(page, out).map_err(|error| match error {
+                error @ Error::Base { .. } => error,
+                error => Error::Base { base: self.base_record.to_string(), reason: error.to_string() },
+            }),
+        }
+    }
+
+    /// Sets what lies behind the content to zero. Returns the length of the content.
+    fn cut_tail(&self, page: u64, out: &mut Page) -> usize {
+        let left = self.content_len() - page * PAGE_SIZE as u64;
+        let len = usize::try_from(left).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
+        out[len..].fill(0);
+        len
+    }
+
+    fn other_page(&self, page: u64, origin: PageOrigin) -> Error {
+        let origin = match origin {
+            PageOrigin::Base(number) => format!("page {number} of base {}", self.base_record),
+            PageOrigin::Stored(number) => format!("stored page {number}"),
+            PageOrigin::Zero => "a zero page".to_owned(),
+        };
+        Error::PageHash { page, origin }
+    }
+
+    fn group(&self, number: u64) -> Result<&MapGroup> {
+        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
+        let slot = slot.ok_or_else(|| Error::delta("it has no such group"))?;
+        if let Some(group) = slot.get() {
+            return Ok(group);
+        }
+        let group = self.read_group(number)?;
+        Ok(slot.get_or_init(|| Box::new(group)))
+    }
+
+    fn read_group(&self, number: u64) -> Result<MapGroup> {
+        let record = usize::try_from(number).ok().and_then(|number| self.records.get(number));
+        let (at, record) = record.ok_or_else(|| Error::delta("it has no such group"))?;
+        let first_page = number * GROUP_PAGES as u64;
+        let pages = (self.page_count() - first_page).min(GROUP_PAGES as u64);
+        let pages = u16::try_from(pages).expect("at most a group");
+        let mut bytes = vec![0; record.len_bytes as usize];
+        read(&*self.file, &mut bytes, *at, "the map of its pages")?;
+        if xxh32(&bytes) != record.checksum {
+            return Err(Error::delta(format!("the checksum of the map of pages {first_page} and on is wrong")));
+        }
+        let bounds = Bounds { base_pages: self.base_record.page_count, stored_pages: self.stored.page_count() };
+        MapGroup::decode(&bytes, first_page, pages, bounds)
+    }
+}
+
+impl std::fmt::Debug for DeltaReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DeltaReader({} pages, base {})", self.page_count(), self.base_record)
+    }
+}
+
+/// Reads the footer; `None` if the file does not start like a delta.
+fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
+    let file_len = file.len_bytes().map_err(|source| Error::Read { at: 0, source })?;
+    let mut start = [0; HEAD_LEN];
+    if file_len < HEAD_MAGIC.len() as u64 {
+        return Ok(None);
+    }
+    read(file, &mut start[..HEAD_MAGIC.len()], 0, "its head")?;
+    if !DeltaReader::is_delta(&start) {
+        return Ok(None);
+    }
+    let Some(footer_at) = file_len.checked_sub(FOOTER_LEN as u64).filter(|at| *at >= HEAD_LEN as u64) else {
+        return Err(Error::delta("it has no footer: the file is cut short"));
+    };
+    read(file, &mut start, 0, "its head")?;
+    if start != head() {
+        return Err(Error::delta("its head is damaged, or of a version that this reader does not know"));
+    }
+    let mut footer = [0; FOOTER_LEN];
+    read(file, &mut footer, footer_at, "its footer")?;
+    Footer::decode(&footer, file_len).map(Some)
+}
+
+/// Reads the table. The maps of all groups add up to their length.
+fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u64, GroupRecord)>> {
+    let (mut records, mut at) = (Vec::new(), footer.map_at());
+    let (mut next, end) = (footer.table_at(), footer.table_at() + footer.table_len());
+    let mut chunk = vec![0; TABLE_CHUNK];
+    while next < end {
+        let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
+        read(file, &mut chunk[..len], next, "its table")?;
+        for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
+            let record = GroupRecord::decode(*record);
+            if record.len_bytes as usize > MAX_GROUP_LEN {
+                return Err(Error::delta("its table has a group that is too long"));
+            }
+            records.push((at, record));
+            at += u64::from(record.len_bytes);
+        }
+        next += len as u64;
+    }
+    if at != footer.table_at() {
+        return Err(Error::delta("its table does not add up to its map"));
+    }
+    Ok(records)
+}
+
+/// Reads the record of the base, and compares it and the table with their digest.
+fn read_base(file: &dyn ReadAt, footer: &Footer, records: &[(u64, GroupRecord)]) -> Result<BaseRecord> {
+    let max = super::layout::MAX_PATH_LEN + 24;
+    let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= max);
+    let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
+    let mut base = vec![0; len];
+    read(file, &mut base, footer.table_at() + footer.table_len(), "the record of its base")?;
+    let table: Vec<u8> = records.iter().flat_map(|(_, record)| record.encode()).collect();
+    if digest(&[&table, &base]) != footer.digest {
+        return Err(Error::delta("its table or the record of its base is damaged"));
+    }
+    BaseRecord::decode(&base)
+}
+
+fn read(file: &dyn ReadAt, bytes: &mut [u8], at: u64, within: &'static str) -> Result<()> {
+    file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within },
+        _ => Error::Read { at, source },
+    })
+}

@@ -1,0 +1,176 @@
+//! Finds the pages of an archive by their hashes.
+
+use std::hash::{BuildHasher, RandomState};
+
+use rayon::prelude::*;
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+use crate::delta::PageArchive;
+use crate::error::{Error, Result};
+use crate::hash_list::{HashList, MAX_SECTION_LEN, SECTION};
+use crate::index::GROUP_PAGES;
+use crate::page_hash::PageHash;
+use crate::read_at::Positioned;
+use crate::seek::ArchiveReader;
+
+/// Pages that a thread reads at a time: they stay in the core's cache until they are hashed.
+const PAGES_AT_ONCE: usize = 64;
+
+/// A place in the table that holds no page.
+const EMPTY: u32 = u32::MAX;
+
+/// The hashes of an archive's pages, which tell whether it has a page, and where.
+///
+/// It takes 16 bytes per page that is not zero, and 8 to 16 more to find pages that have moved.
+///
+/// ```
+/// use trueno_zram_archive::{PageHash, PageHashes, doc_page_archive};
+/// let hashes = PageHashes::compute(&doc_page_archive(100 * 4096))?;
+/// assert_eq!(hashes.find(0, &PageHash::of(&[1; 4096])), None);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+pub struct PageHashes {
+    list: HashList,
+    /// Places of hashes in the list, where the hashes lead to in this table or behind that.
+    table: Vec<u32>,
+    /// Nobody who makes pages can know which of them lead to the same place.
+    state: RandomState,
+}
+
+impl PageHashes {
+    /// Reads the hashes that a delta has, and an archive that was [written with them](crate::WriteOptions::page_hashes);
+    /// `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::Index`] and [`Error::Delta`] if they are damaged; [`Error::Read`].
+    pub fn stored(archive: &PageArchive) -> Result<Option<Self>> {
+        let list = match archive {
+            PageArchive::Delta(delta) => Some(delta.hashes()?),
+            PageArchive::Standard(reader) => {
+                let file = Positioned::new(reader.file(), reader.file_len());
+                let section = ArchiveReader::open(file)?.map(|mut archive| archive.section(SECTION, MAX_SECTION_LEN));
+                let damaged = || Error::index("its section of page hashes is damaged");
+                let decode = |bytes: Vec<u8>| HashList::decode(&bytes, reader.page_count()).ok_or_else(damaged);
+                section.transpose()?.flatten().map(decode).transpose()?
+            }
+        };
+        Ok(list.map(Self::new))
+    }
+
+    /// Reads all pages and hashes them, on the rayon pool that it is called in.
+    ///
+    /// # Errors
+    /// Those of [`PageArchive::read_page_at`].
+    pub fn compute(archive: &PageArchive) -> Result<Self> {
+        let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
+        let hash = |room: &mut Vec<Page>, group| hash_group(archive, group, room);
+        let groups: Result<Vec<HashList>> =
+            (0..groups).into_par_iter().map_init(|| Vec::with_capacity(PAGES_AT_ONCE), hash).collect();
+        let mut list = HashList::default();
+        groups?.iter().for_each(|group| list.append(group));
+        Ok(Self::new(list))
+    }
+
+    fn new(list: HashList) -> Self {
+        let (state, hashes) = (RandomState::new(), list.hashes());
+        // Half of the places stay empty, so that looking for a page that is not there ends soon.
+        let mut table = vec![EMPTY; (hashes.len() * 2).next_power_of_two()];
+        for (number, hash) in (0..EMPTY).zip(hashes) {
+            let mut place = place_of(&state, hash, table.len());
+            // Of equal pages the first one is found.
+            while table[place] != EMPTY && hashes[table[place] as usize] != *hash {
+                place = (place + 1) % table.len();
+            }
+            if table[place] == EMPTY {
+                table[place] = number;
+            }
+        }
+        Self { list, table, state }
+    }
+
+    /// Returns the number of a page with this hash: `page` itself if it has it, else the first one.
+    #[must_use]
+    pub fn find(&self, page: u64, hash: &PageHash) -> Option<u64> {
+        if self.list.get(page) == Some(hash) {
+            return Some(page);
+        }
+        let mut place = place_of(&self.state, hash, self.table.len());
+        loop {
+            match self.table[place] {
+                EMPTY => return None,
+                number if self.list.hashes()[number as usize] == *hash => return self.list.page_of(number as usize),
+                _ => place = (place + 1) % self.table.len(),
+            }
+        }
+    }
+
+    /// Returns the number of pages.
+    #[must_use]
+    pub fn page_count(&self) -> u64 {
+        self.list.page_count()
+    }
+}
+
+impl std::fmt::Debug for PageHashes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PageHashes({} pages)", self.page_count())
+    }
+}
+
+fn place_of(state: &RandomState, hash: &PageHash, places: usize) -> usize {
+    usize::try_from(state.hash_one(hash) % places as u64).expect("less than a length")
+}
+
+/// Hashes the pages of a group. Pages that are zero by the index are not read.
+fn hash_group(archive: &PageArchive, group: u64, room: &mut Vec<Page>) -> Result<HashList> {
+    let first = group * GROUP_PAGES as u64;
+    let mut list = HashList::default();
+    room.clear();
+    for page in first..archive.page_count().min(first + GROUP_PAGES as u64) {
+        if archive.is_zero_page(page)? {
+            list.push_pages(room);
+            room.clear();
+            list.push_zeros(1);
+            continue;
+        }
+        let mut content = [0; PAGE_SIZE];
+        archive.read_page_at(page, &mut content)?;
+        room.push(content);
+        if room.len() == PAGES_AT_ONCE {
+            list.push_pages(room);
+            room.clear();
+        }
+    }
+    list.push_pages(room);
+    room.clear();
+    Ok(list)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(number: u32) -> PageHash {
+        let mut page = [0; PAGE_SIZE];
+        page[..4].copy_from_slice(&number.to_le_bytes());
+        PageHash::of(&page)
+    }
+
+    #[test]
+    fn pages_are_found_where_they_are_and_where_they_were() {
+        let plain: Vec<Option<PageHash>> = (0..1000).map(|n| (n % 10 != 0).then(|| hash(n / 2))).collect();
+        let mut list = HashList::default();
+        plain.iter().for_each(|hash| match hash {
+            Some(hash) => list.push(*hash),
+            None => list.push_zeros(1),
+        });
+        let hashes = PageHashes::new(list);
+        for (page, hash) in plain.iter().enumerate().filter_map(|(page, hash)| Some(page).zip(*hash)) {
+            assert_eq!(hashes.find(page as u64, &hash), Some(page as u64), "the same page first");
+            let first = plain.iter().position(|other| *other == Some(hash)).unwrap() as u64;
+            assert_eq!(hashes.find(5000, &hash), Some(first));
+        }
+        assert_eq!(hashes.find(3, &hash(999_999)), None);
+        assert_eq!(PageHashes::new(HashList::default()).find(0, &hash(1)), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! Deltas read back, whatever changed between the images, in all combinations of formats and over chains of bases.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+use support::deltas::{assert_reads, delta_of, open, padded, standard};
+use support::{FORMATS, archive_of, mixed_content, plain_archive_in};
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{ArchiveOpener, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions};
+use trueno_zram_core::PAGE_SIZE;
+
+/// Changes content as programs change memory: some bytes, whole pages, pages that move, and another length.
+fn edited(content: &[u8], seed: u64) -> Vec<u8> {
+    let mut random = Generator::new(seed);
+    let mut edited = content.to_vec();
+    for _ in 0..1 + random.below(20) {
+        let pages = edited.len() / PAGE_SIZE;
+        if pages < 2 {
+            edited.extend_from_slice(&random.page());
+            continue;
+        }
+        let (page, other) = (random.below(pages) * PAGE_SIZE, random.below(pages) * PAGE_SIZE);
+        match random.below(8) {
+            0 | 1 => edited[page + random.below(PAGE_SIZE)] ^= 1 << random.below(8),
+            2 => edited[page..page + PAGE_SIZE].fill(0),
+            3 => edited[page..page + PAGE_SIZE].copy_from_slice(&random.page()),
+            4 => edited.copy_within(page..page + PAGE_SIZE, other),
+            5 => drop(edited.drain(page..page + PAGE_SIZE)),
+            6 => edited.truncate(edited.len() - random.below(3 * PAGE_SIZE).min(edited.len())),
+            _ => edited.extend((0..random.below(2 * PAGE_SIZE)).map(|_| random.byte())),
+        }
+    }
+    edited
+}
+
+fn base_of(content: &[u8], format: Format, page_hashes: bool) -> Vec<u8> {
+    let options = WriteOptions { format, content_checksum: false, page_hashes, ..WriteOptions::default() };
+    if !page_hashes {
+        return plain_archive_in(format, content);
+    }
+    // Hashes need the pages themselves.
+    let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
+    let algorithm = match format {
+        Format::Lz4 => trueno_zram_core::Algorithm::Lz4,
+        Format::Zstd => trueno_zram_core::Algorithm::Zstd { level: 1 },
+    };
+    let mut compressor = trueno_zram_core::CpuBatchCompressor::new(algorithm).unwrap();
+    let (pages, tail) = content.as_chunks::<PAGE_SIZE>();
+    for pages in pages.chunks(300) {
+        archive.write_batch_of(&compressor.compress(pages).unwrap(), pages).unwrap();
+    }
+    archive.write_tail(tail).unwrap();
+    archive.finish(None).unwrap().0
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 1 } else { 40 }))]
+
+    #[test]
+    fn chains_of_deltas_read_back(
+        seed in any::<u64>(),
+        len in 0..400 * PAGE_SIZE,
+        formats in prop::array::uniform4(0..2_usize),
+        page_hashes in any::<bool>(),
+        part_pages in 1..200_usize,
+    ) {
+        let mut content = mixed_content(seed, len);
+        let mut archive = standard(&base_of(&content, FORMATS[formats[0]], page_hashes));
+        for (level, format) in formats[1..].iter().enumerate() {
+            content = edited(&content, seed.wrapping_add(level as u64));
+            let (delta, summary) = delta_of(&content, &archive, FORMATS[*format], part_pages);
+            prop_assert_eq!(summary.archive_len, delta.len() as u64);
+            archive = open(&delta, archive).unwrap();
+            prop_assert_eq!(archive.depth(), level + 1);
+            assert_reads(&archive, &content);
+        }
+    }
+}
+
+#[test]
+fn only_pages_that_differ_are_stored_and_equal_ones_once() {
+    let content = mixed_content(1, 3000 * PAGE_SIZE);
+    let base = standard(&plain_archive_in(Format::Lz4, &content));
+    let mut random = Generator::new(2);
+    let mut changed = content.clone();
+    let new_page = random.page();
+    for page in [5, 6, 1000, 2999] {
+        changed[page * PAGE_SIZE..][..PAGE_SIZE].copy_from_slice(&new_page);
+    }
+    changed[700 * PAGE_SIZE] ^= 1;
+    let zeros = padded(&changed).iter().filter(|page| **page == [0; PAGE_SIZE]).count() as u64;
+    let (delta, summary) = delta_of(&changed, &base, Format::Lz4, 64);
+    assert_eq!((summary.stored_pages, summary.duplicate_pages, summary.zero_pages), (2, 3, zeros));
+    assert_eq!(summary.base_pages, 3000 - zeros - 5);
+    assert!(delta.len() < 3000 * 17 + 10_000, "16 bytes per page, and little else: {}", delta.len());
+    assert_reads(&open(&delta, base).unwrap(), &changed);
+}
+
+#[test]
+fn parts_of_any_size_make_the_same_delta() {
+    let content = mixed_content(7, 500 * PAGE_SIZE + 77);
+    let base = standard(&plain_archive_in(Format::Zstd, &content));
+    let changed = edited(&edited(&content, 3), 4);
+    let deltas: Vec<_> =
+        [1, 7, 64, 1000].iter().map(|pages| delta_of(&changed, &base, Format::Lz4, *pages).0).collect();
+    assert!(deltas.iter().all(|delta| *delta == deltas[0]));
+}
+
+#[test]
+fn pages_that_move_come_from_the_base() {
+    let content: Vec<u8> = (0..2000u32).flat_map(|n| n.to_le_bytes().repeat(PAGE_SIZE / 4)).collect();
+    let base = standard(&plain_archive_in(Format::Lz4, &content));
+    let mut moved = vec![9; 3 * PAGE_SIZE];
+    moved.extend(&content);
+    let (delta, summary) = delta_of(&moved, &base, Format::Lz4, 100);
+    assert_eq!((summary.stored_pages, summary.base_pages), (1, 2000 - 1));
+    let delta = open(&delta, base).unwrap();
+    let origin = delta.as_delta().unwrap().origin(1503).unwrap().0;
+    assert_eq!(origin, PageOrigin::Base(1500));
+    assert_reads(&delta, &moved);
+}
+
+#[test]
+fn empty_images_and_short_ones() {
+    for (before, after) in [(0, 0), (0, 5), (5, 0), (5, 5), (5, 4096), (4097, 1), (10_000, 9_999)] {
+        let content = mixed_content(3, 10_000);
+        let base = standard(&plain_archive_in(Format::Lz4, &content[..before]));
+        let (delta, _) = delta_of(&content[..after], &base, Format::Zstd, 3);
+        assert_reads(&open(&delta, base).unwrap(), &content[..after]);
+    }
+}
+
+#[test]
+fn stored_hashes_are_those_of_the_pages() {
+    for format in FORMATS {
+        let content = mixed_content(12, 2500 * PAGE_SIZE + 5);
+        let archive = standard(&base_of(&content, format, true));
+        let stored = PageHashes::stored(&archive).unwrap().expect("it was written with them");
+        let computed = PageHashes::compute(&archive).unwrap();
+        let delta = delta_of(&content[..1000 * PAGE_SIZE], &archive, format, 50).0;
+        let delta = open(&delta, archive).unwrap();
+        let of_delta = PageHashes::stored(&delta).unwrap().expect("deltas have them");
+        for (number, page) in padded(&content).iter().enumerate() {
+            let (number, hash) = (number as u64, PageHash::of(page));
+            let there = (*page != [0; PAGE_SIZE]).then_some(number);
+            assert_eq!(stored.find(number, &hash), there, "page {number}");
+            assert_eq!(computed.find(number, &hash), there, "page {number}");
+            assert_eq!(of_delta.find(number, &hash), there.filter(|number| *number < 1000), "page {number}");
+        }
+    }
+    let without = standard(&plain_archive_in(Format::Lz4, &[1; 5000]));
+    assert!(PageHashes::stored(&without).unwrap().is_none());
+}
+
+#[test]
+fn hashes_that_were_not_given_are_an_error() {
+    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
+    let batch = trueno_zram_core::CpuBatchCompressor::default().compress(&[[7; PAGE_SIZE]; 3]).unwrap();
+    assert!(matches!(archive.write_batch(&batch), Err(Error::Misuse(_))));
+}
+
+#[test]
+fn lz4_and_zstd_refuse_a_delta() {
+    let content = mixed_content(5, 100 * PAGE_SIZE);
+    let base = standard(&plain_archive_in(Format::Lz4, &content));
+    let (delta, _) = delta_of(&edited(&content, 1), &base, Format::Lz4, 64);
+    for format in FORMATS {
+        assert_eq!(support::read_by_c_library(format, &delta), None);
+    }
+    let error = support::read_stream(&delta, 1 << 20).1.unwrap_err();
+    assert!(error.to_string().contains("it is a delta"), "{error}");
+}
+
+/// Writes files into a folder, each a delta of the one before.
+fn chain(folder: &Path, deltas: usize) -> Vec<u8> {
+    let mut content = mixed_content(21, 60 * PAGE_SIZE);
+    fs::write(folder.join("0"), archive_of(&content, WriteOptions::default(), 50).0).unwrap();
+    for level in 1..=deltas {
+        content = edited(&content, level as u64);
+        let base = ArchiveOpener::new().open(&folder.join(format!("{}", level - 1))).unwrap().unwrap();
+        let (delta, _) = delta_of(&content, &base, Format::Lz4, 64);
+        // The path is another one than in memory.
+        let forged = support::deltas::ForgedDelta::parse(&delta);
+        let mut base = forged.base[..24].to_vec();
+        base.extend(format!("{}", level - 1).bytes());
+        fs::write(folder.join(format!("{level}")), support::deltas::ForgedDelta { base, ..forged }.build()).unwrap();
+    }
+    content
+}
+
+#[test]
+fn chains_of_files_are_followed_up_to_a_depth() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = chain(folder.path(), 32);
+    let open = |name: &str| ArchiveOpener::new().open(&folder.path().join(name));
+    for in_memory in [false, true] {
+        let archive = ArchiveOpener::new().in_memory(in_memory).open(&folder.path().join("32")).unwrap().unwrap();
+        assert_eq!(archive.depth(), 32);
+        assert_reads(&archive, &content);
+    }
+    let base = open("32").unwrap().unwrap();
+    let (delta, _) = delta_of(&content, &base, Format::Lz4, 64);
+    fs::rename(folder.path().join("32"), folder.path().join("base.lz4")).unwrap();
+    fs::write(folder.path().join("33"), delta).unwrap();
+    let error = open("33").unwrap_err().to_string();
+    assert!(error.contains("more than 32 deltas"), "{error}");
+}
+
+#[test]
+fn missing_and_wrong_bases_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = chain(folder.path(), 2);
+    let path = |name: &str| folder.path().join(name);
+    let open = |opener: ArchiveOpener| opener.open(&path("2")).map(|archive| archive.expect("a delta"));
+    let problem = |opener: ArchiveOpener| open(opener).unwrap_err().to_string();
+
+    fs::rename(path("0"), path("moved")).unwrap();
+    let error = problem(ArchiveOpener::new());
+    assert!(error.contains("base 0: not found") && error.contains("no such file"), "{error}");
+    assert_reads(&open(ArchiveOpener::new().bases([path("moved")])).unwrap(), &content);
+    // The base of the delta below, in any order and among others.
+    assert_reads(&open(ArchiveOpener::new().bases([path("2"), path("moved"), path("1")])).unwrap(), &content);
+
+    fs::write(path("0"), plain_archive_in(Format::Lz4, &content)).unwrap();
+    assert!(problem(ArchiveOpener::new()).contains("another archive"));
+    fs::write(path("0"), b"not an archive at all").unwrap();
+    assert!(problem(ArchiveOpener::new()).contains("not a page archive"));
+    fs::remove_file(path("0")).unwrap();
+    fs::create_dir(path("0")).unwrap();
+    assert!(problem(ArchiveOpener::new()).contains("not a regular file"));
+    fs::remove_dir(path("0")).unwrap();
+    // A delta that names itself, or the delta above it.
+    for name in ["1", "2"] {
+        fs::copy(path(name), path("0")).unwrap();
+        assert!(problem(ArchiveOpener::new()).contains("another archive"), "{name}");
+    }
+    let archive = PageArchive::standard(std::sync::Arc::new(fs::read(path("1")).unwrap())).unwrap();
+    assert!(archive.is_none(), "a delta is not a standard archive");
+}

@@ -1,0 +1,202 @@
+//! Damaged and lying deltas, and bases that were changed: an error, or the pages that were hashed; never other bytes.
+
+mod support;
+
+use std::sync::Arc;
+
+use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
+use support::{archive_of, mixed_content, plain_archive_in};
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{DeltaReader, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions};
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// A base, content that differs from it in some pages, and the delta.
+fn sample(format: Format) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
+    let content = mixed_content(31, 1300 * PAGE_SIZE + 100);
+    let mut changed = content.clone();
+    let mut random = Generator::new(5);
+    for _ in 0..60 {
+        let page = random.below(1300) * PAGE_SIZE;
+        changed[page..page + PAGE_SIZE].copy_from_slice(&random.page());
+    }
+    let base = plain_archive_in(format, &content);
+    let (delta, _) = delta_of(&changed, &standard(&base), format, 64);
+    (base, changed, delta)
+}
+
+/// Reads all pages in both ways. Pages that are returned have the hash that the delta states.
+fn judge(archive: &PageArchive) -> Vec<Option<Page>> {
+    let delta = archive.as_delta().unwrap();
+    let mut pages = Vec::new();
+    for number in 0..archive.page_count().min(5000) {
+        let mut page = [0xff; PAGE_SIZE];
+        let read = archive.read_page_at(number, &mut page).ok();
+        if let Some(len) = read {
+            let (origin, hash) = delta.origin(number).expect("the page was found by it");
+            assert_eq!(hash.is_none(), origin == PageOrigin::Zero);
+            assert!(hash.is_none_or(|hash| len < PAGE_SIZE || PageHash::of(&page) == hash), "page {number}");
+            assert!(hash.is_some() || page == [0; PAGE_SIZE], "page {number}");
+        }
+        let mut one = [[0xff; PAGE_SIZE]];
+        assert_eq!(archive.read_pages(number, &mut one).is_ok(), read.is_some(), "page {number}");
+        assert!(read.is_none() || one[0] == page, "page {number}");
+        pages.push(read.map(|_| page));
+    }
+    pages
+}
+
+#[test]
+fn every_flipped_bit_is_an_error_or_changes_nothing() {
+    let (base, content, delta) = sample(Format::Lz4);
+    let pages = padded(&content);
+    let (forged, mut random) = (ForgedDelta::parse(&delta), Generator::new(1));
+    let map_at = 16 + forged.stored.len();
+    // All of the end and the head; samples of the rest.
+    let ends = (0..16).chain(delta.len() - 200..delta.len());
+    let rest: Vec<usize> = (0..400)
+        .map(|n| if n % 2 == 0 { random.below(map_at) } else { map_at + random.below(delta.len() - map_at) })
+        .collect();
+    for at in ends.chain(rest) {
+        let mut damaged = delta.clone();
+        damaged[at] ^= 1 << random.below(8);
+        let opened = DeltaReader::open(Arc::new(damaged), |_| Ok(standard(&base)));
+        let Ok(Some(opened)) = opened else { continue };
+        let archive = PageArchive::Delta(Box::new(opened));
+        for (number, (found, page)) in judge(&archive).iter().zip(&pages).enumerate() {
+            assert!(found.is_none_or(|found| found == *page), "byte {at}, page {number}");
+        }
+    }
+}
+
+#[test]
+fn every_cut_is_an_error() {
+    let (base, _, delta) = sample(Format::Lz4);
+    let mut random = Generator::new(2);
+    for len in (0..120).chain((0..200).map(|_| random.below(delta.len()))) {
+        let opened = DeltaReader::open(Arc::new(delta[..len].to_vec()), |_| Ok(standard(&base)));
+        assert!(opened.is_err() || len < 8 && opened.is_ok_and(|opened| opened.is_none()), "{len} bytes");
+    }
+    let longer = [&delta[..], b"more"].concat();
+    assert!(matches!(open(&longer, standard(&base)), Err(Error::Delta(_))));
+}
+
+#[test]
+fn forged_deltas_return_pages_with_the_stated_hashes_or_errors() {
+    for format in support::FORMATS {
+        let (base, _, delta) = sample(format);
+        let mut opened = 0;
+        for seed in 0..400 {
+            let (mut forged, mut random) = (ForgedDelta::parse(&delta), Generator::new(seed));
+            for _ in 0..1 + random.below(3) {
+                forged.edit(&mut |n| random.below(n));
+            }
+            if let Ok(archive) = open_forged(&forged.build(), &base) {
+                opened += 1;
+                judge(&archive);
+                let _ = PageHashes::stored(&archive);
+            }
+        }
+        assert!(opened > 100, "most of what is forged here gets past the checksums: {opened}");
+    }
+}
+
+fn open_forged(delta: &[u8], base: &[u8]) -> Result<PageArchive, Error> {
+    open(delta, standard(base))
+}
+
+/// Puts other references into a group, and leaves the hashes as they are.
+fn with_runs(forged: &ForgedDelta, group: usize, old_runs: usize, runs: &[u8]) -> Vec<u8> {
+    let mut forged = forged.clone();
+    let hashes = forged.groups[group].split_off(old_runs);
+    forged.groups[group] = [runs, &hashes].concat();
+    forged.build()
+}
+
+#[test]
+fn references_to_other_pages_are_found_by_the_hash() {
+    // 2,000 pages that are all different and none of which is zero.
+    let content: Vec<u8> = (1..=2000u32).flat_map(|n| n.to_le_bytes().repeat(PAGE_SIZE / 4)).collect();
+    let base = plain_archive_in(Format::Lz4, &content);
+    let (delta, _) = delta_of(&content, &standard(&base), Format::Lz4, 64);
+    let forged = ForgedDelta::parse(&delta);
+    // The first group is one run of 1,024 pages of the base: 4,097 as two bytes, and a step of 0.
+    assert_eq!(forged.groups[0][..3], [0x81, 0x20, 0]);
+    assert_reads(&open(&delta, standard(&base)).unwrap(), &content);
+    let shifted = open(&with_runs(&forged, 0, 3, &[0x81, 0x20, 2]), standard(&base)).unwrap();
+    let error = shifted.read_page_at(7, &mut [0; PAGE_SIZE]).unwrap_err();
+    assert!(matches!(error, Error::PageHash { page: 7, .. }), "{error}");
+    assert!(error.to_string().contains("page 8 of base base.lz4"), "{error}");
+    assert!(judge(&shifted)[..1024].iter().all(Option::is_none));
+    assert!(judge(&shifted)[1024..].iter().all(Option::is_some));
+    // Before the base, and behind it.
+    for runs in [&[0x81, 0x20, 1][..], &[0x81, 0x20, 0xff, 0xff, 0x7f], &[0x82, 0x20, 0]] {
+        let archive = open(&with_runs(&forged, 0, 3, runs), standard(&base)).unwrap();
+        let error = archive.read_page_at(7, &mut [0; PAGE_SIZE]).unwrap_err();
+        assert!(matches!(error, Error::Delta(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_base_that_keeps_its_index_and_changes_its_pages_is_noticed() {
+    let mut random = Generator::new(8);
+    let content: Vec<u8> = (0..300 * PAGE_SIZE).map(|_| random.byte()).collect();
+    let options = WriteOptions { block_checksums: false, content_checksum: false, ..WriteOptions::default() };
+    let base = archive_of(&content, options, 100).0;
+    let (delta, summary) = delta_of(&content, &standard(&base), Format::Lz4, 64);
+    assert_eq!(summary.base_pages, 300);
+    // A byte within the raw block of page 100, which no checksum covers.
+    let mut changed = base.clone();
+    changed[7 + 100 * (PAGE_SIZE + 4) + 2000] ^= 1;
+    assert_eq!(standard(&changed).identity(), standard(&base).identity());
+    let archive = open(&delta, standard(&changed)).unwrap();
+    for (number, found) in judge(&archive).iter().enumerate() {
+        assert_eq!(found.is_none(), number == 100, "page {number}");
+    }
+    // Through a delta of that delta as well.
+    let (second, _) = delta_of(&content, &open(&delta, standard(&base)).unwrap(), Format::Zstd, 64);
+    let archive = open(&second, archive).unwrap();
+    let error = archive.read_page_at(100, &mut [0; PAGE_SIZE]).unwrap_err();
+    assert!(matches!(error, Error::PageHash { page: 100, .. }), "{error}");
+}
+
+#[test]
+fn a_base_with_damaged_blocks_is_named() {
+    let (base, _, delta) = sample(Format::Lz4);
+    let mut damaged = base.clone();
+    damaged[base.len() / 3] ^= 4;
+    let archive = open(&delta, standard(&damaged)).unwrap();
+    let errors: Vec<_> =
+        (0..archive.page_count()).filter_map(|page| archive.read_page_at(page, &mut [0; PAGE_SIZE]).err()).collect();
+    assert!(!errors.is_empty());
+    assert!(errors.iter().all(|error| error.to_string().starts_with("base base.lz4: ")), "{:?}", errors[0]);
+}
+
+#[test]
+fn another_base_is_refused() {
+    let (_, content, delta) = sample(Format::Lz4);
+    let other = standard(&plain_archive_in(Format::Lz4, &content));
+    assert!(matches!(open(&delta, other), Err(Error::Base { .. })));
+}
+
+#[test]
+fn hashes_of_a_base_that_lie_are_found_when_the_delta_is_read() {
+    let content: Vec<u8> = (1..=200u32).flat_map(|n| n.to_le_bytes().repeat(PAGE_SIZE / 4)).collect();
+    let base = plain_archive_in(Format::Lz4, &content);
+    let (delta, _) = delta_of(&content, &standard(&base), Format::Lz4, 64);
+    // The first delta states the hash of page 3 for page 7 as well.
+    let mut forged = ForgedDelta::parse(&delta);
+    let hash = forged.groups[0][3 + 3 * 16..][..16].to_vec();
+    forged.groups[0][3 + 7 * 16..][..16].copy_from_slice(&hash);
+    let lying = open(&forged.build(), standard(&base)).unwrap();
+    let mut image = content.clone();
+    image.copy_within(3 * PAGE_SIZE..4 * PAGE_SIZE, 7 * PAGE_SIZE);
+    let (second, _) = delta_of(&image, &lying, Format::Lz4, 64);
+    let archive = open(&second, lying).unwrap();
+    for (number, page) in padded(&image).iter().enumerate() {
+        let mut found = [0; PAGE_SIZE];
+        match archive.read_page_at(number as u64, &mut found) {
+            Ok(_) => assert_eq!(found, *page, "page {number}"),
+            Err(error) => assert!(number == 7 && matches!(error, Error::PageHash { .. }), "page {number}: {error}"),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `trueno-zram flatten`: a delta into a standard archive.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use trueno_zram_archive::{PageArchive, WriteOptions};
+use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_io::{Claim, Compressed, PageSource};
+
+use crate::address_map::{self, StoredMap};
+use crate::args::Global;
+use crate::compression::CompressionArgs;
+use crate::delta::BasesArgs;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::files;
+use crate::input::Input;
+use crate::json;
+use crate::output::{Output, OutputOptions, Target};
+use crate::progress::Progress;
+use crate::report::{self, Report};
+use crate::restore::input_failure;
+
+/// Make a standard archive of a delta.
+///
+/// The archive holds all pages, also those that the delta takes from its base. It needs no base, and lz4 or zstd can read it. An
+/// address map is kept.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The delta.
+    #[arg(value_name = "DELTA")]
+    file: PathBuf,
+    /// The archive to write; `-` is standard output.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+    /// Overwrite the output.
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    bases: BasesArgs,
+    #[command(flatten)]
+    compression: CompressionArgs,
+    /// Keep a hash of each page in the archive, for deltas that are made from it later.
+    #[arg(long)]
+    page_hashes: bool,
+}
+
+const COMMAND: &str = "flatten";
+
+/// The content of an archive as a source of pages.
+struct ArchiveSource<'a> {
+    archive: &'a PageArchive,
+    name: &'a str,
+    next_page: u64,
+}
+
+impl PageSource for ArchiveSource<'_> {
+    type Error = Failure;
+
+    fn len_bytes(&self) -> Option<u64> {
+        Some(self.archive.content_len())
+    }
+
+    fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
+        let failed = |error| input_failure(self.name, error);
+        let pages = self.archive.page_count() - self.next_page;
+        let mut zeros = 0;
+        while zeros < pages && self.archive.is_zero_page(self.next_page + zeros).map_err(failed)? {
+            zeros += 1;
+        }
+        let start = self.next_page * PAGE_SIZE as u64;
+        let left = self.archive.content_len() - start;
+        // Zeros are whole pages.
+        let zeros = zeros.min(left / PAGE_SIZE as u64);
+        if zeros > 0 {
+            self.next_page += zeros;
+            return Ok(Claim::Zeros(zeros * PAGE_SIZE as u64));
+        }
+        let pages = usize::try_from(pages).unwrap_or(room.len()).min(room.len());
+        if pages == 0 {
+            return Ok(Claim::End);
+        }
+        self.archive.read_pages(self.next_page, &mut room[..pages]).map_err(failed)?;
+        self.next_page += pages as u64;
+        Ok(Claim::Filled(usize::try_from(left).unwrap_or(usize::MAX).min(pages * PAGE_SIZE)))
+    }
+
+    fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
+        let Some(delta) = self.archive.as_delta() else { return Ok(Vec::new()) };
+        let map = StoredMap::read_delta(delta).map_err(|error| Failure::at(self.name, error))?;
+        Ok(map.map(|map| (address_map::SECTION, map.into_bytes())).into_iter().collect())
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let target = if files::is_stdout(&args.output) { Target::Stdout } else { Target::Path(args.output.clone()) };
+    if global.json && target == Target::Stdout {
+        return Err(report::json_needs_stdout());
+    }
+    files::for_each(std::slice::from_ref(&args.file), |_| {
+        json::tracked(global, COMMAND, &args.file, flatten(args, global, &target))
+    })
+}
+
+fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+    let mut engine = Engine::compressing(global, args.compression)?;
+    report::say_engine(global, &engine);
+    let input = Input::open(&args.file)?;
+    let name = input.name.clone();
+    let archive = args.bases.open_delta(&args.file, &input)?;
+    let archive = archive.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
+    let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
+    let output = Output::create(target, Some(&input.metadata), options)?;
+    let output_name = output.name.clone();
+    let options = WriteOptions {
+        format: args.compression.format(),
+        content_len: Some(archive.content_len()),
+        content_checksum: false,
+        page_hashes: args.page_hashes,
+        ..WriteOptions::default()
+    };
+    let progress = Progress::start(global, &name, options.content_len);
+    let source = ArchiveSource { archive: &archive, name: &name, next_page: 0 };
+    let Compressed { out, summary, .. } = engine.compress(source, (output, &output_name), options, &progress)?;
+    out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
+    let time = progress.finish_with_timeline(global);
+    let report = Report {
+        command: COMMAND,
+        file: &name,
+        output: Some(&output_name),
+        bytes_in: input.len_bytes.unwrap_or(0),
+        bytes_out: summary.archive_len,
+        ratio: report::ratio(summary.content_len, summary.archive_len),
+        pages: summary.pages.into(),
+        seconds: time.as_secs_f64(),
+        backend: engine.name(),
+        threads: engine.threads(),
+    };
+    let speed = report::gbps(summary.content_len, time);
+    let content_len = summary.content_len;
+    report::say(
+        global,
+        &format!("{name}: {content_len} bytes into {}, {speed:.2} GB/s: {output_name}", summary.archive_len),
+    );
+    report::print_json(global, &report)
+}

@@ -1,0 +1,56 @@
+//! What `inspect` shows of a delta: where its pages come from.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use trueno_zram_archive::{DeltaReader, PageArchive};
+
+use crate::delta::Origins;
+use crate::json::PageKinds;
+use crate::quantity;
+use crate::report;
+
+/// The findings, for scripts and people.
+#[derive(Debug, Serialize)]
+pub(crate) struct DeltaFindings<'a> {
+    file: &'a str,
+    format: &'static str,
+    bytes: u64,
+    file_bytes: u64,
+    ratio: f64,
+    #[serde(flatten)]
+    origins: Origins,
+    base_identity: String,
+    /// Deltas from this one down to a standard archive.
+    depth: usize,
+    #[serde(flatten)]
+    kinds: PageKinds,
+}
+
+impl<'a> DeltaFindings<'a> {
+    pub(crate) fn new(file: &'a str, archive: &PageArchive, delta: &DeltaReader, file_bytes: u64) -> Self {
+        let (zero, ..) = delta.origin_counts();
+        let stored = PageKinds::from(delta.stored().pages());
+        Self {
+            file,
+            format: "delta",
+            bytes: delta.content_len(),
+            file_bytes,
+            ratio: report::ratio(delta.content_len(), file_bytes),
+            origins: Origins::of(delta),
+            base_identity: delta.base_record().identity.to_string(),
+            depth: archive.depth(),
+            kinds: PageKinds { pages: delta.page_count(), zero, ..stored },
+        }
+    }
+
+    pub(crate) fn describe(&self, out: &mut dyn Write) -> io::Result<()> {
+        let Self { file, bytes, file_bytes, ratio, origins, depth, kinds, .. } = self;
+        let (size, file_size) = (quantity::bytes(*bytes), quantity::bytes(*file_bytes));
+        writeln!(out, "{file}: a delta of {}, in {file_size} (ratio {ratio:.3})", size)?;
+        writeln!(out, "  pages    {} of which {} are zero", kinds.pages, kinds.zero)?;
+        writeln!(out, "  content  {origins}")?;
+        writeln!(out, "  stored   {}", PageKinds { zero: 0, ..*kinds })?;
+        writeln!(out, "  base     {} (identity {}), {depth} in the chain", origins.base(), self.base_identity)
+    }
+}

@@ -1,0 +1,216 @@
+//! Deltas on the command line: the base that one is made from, and the bases that one is read with.
+
+use std::fs;
+use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use trueno_zram_archive::{
+    ArchiveOpener, BaseRecord, ContentSpan, DeltaReader, DeltaSummary, Error, PageArchive, PageHashes,
+};
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::{Base, Sink};
+
+use crate::args::{Backend, Global};
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::input::Input;
+use crate::output::Target;
+use crate::progress::Progress;
+use crate::quantity;
+use crate::report;
+use crate::restore::input_failure;
+
+/// The usual ending of a delta's name, without the dot.
+pub(crate) const EXTENSION: &str = "tzd";
+
+/// Pages that `extract` reads at a time.
+const PAGES_AT_ONCE: u64 = 64;
+
+/// Where the bases of a delta are.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct BasesArgs {
+    /// For a delta: look here first for the archives that it needs, in case they have moved. Can be repeated.
+    #[arg(long = "base", value_name = "FILE")]
+    bases: Vec<PathBuf>,
+}
+
+impl BasesArgs {
+    /// What opens archives and deltas.
+    pub(crate) fn opener(&self) -> ArchiveOpener {
+        ArchiveOpener::new().bases(&self.bases)
+    }
+
+    /// Opens a delta and its bases; `None` if the input is not one, or cannot be read at any position.
+    pub(crate) fn open_delta(&self, path: &Path, input: &Input) -> Result<Option<PageArchive>, Failure> {
+        let mut start = [0; 8];
+        let starts = input.seekable().is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
+        if !starts || !DeltaReader::is_delta(&start) {
+            return Ok(None);
+        }
+        self.opener().open(path).map_err(|error| input_failure(&input.name, error))
+    }
+}
+
+/// The archive that deltas are made from, with the hashes of its pages.
+#[derive(Debug)]
+pub(crate) struct OpenBase {
+    path: PathBuf,
+    archive: PageArchive,
+    hashes: PageHashes,
+}
+
+impl OpenBase {
+    /// Opens the base, and its own bases. An archive without page hashes is read once.
+    pub(crate) fn open(path: &Path, global: &Global, engine: &Engine) -> Result<Self, Failure> {
+        if matches!(global.backend, Backend::Gpu | Backend::Interpreter) {
+            return Err(Failure::usage(
+                "--base compresses on the CPU: most pages are only hashed; leave out --backend",
+            ));
+        }
+        let name = path.display().to_string();
+        let failed = |error: Error| match error {
+            Error::Read { source, .. } => Failure::io(&name, &source),
+            error => Failure::at(&name, error),
+        };
+        let archive = ArchiveOpener::new().open(path).map_err(failed)?;
+        let archive = archive.ok_or_else(|| {
+            Failure::at(&name, "it is not an archive with an index, as `trueno-zram compress` makes them")
+        })?;
+        let hashes = match PageHashes::stored(&archive).map_err(failed)? {
+            Some(hashes) => hashes,
+            None => {
+                let start = Instant::now();
+                let hashes = engine.pool().install(|| PageHashes::compute(&archive)).map_err(failed)?;
+                let time = quantity::time(start.elapsed());
+                let why = "it has no page hashes and was read once for them";
+                report::say(global, &format!("{name}: {why}, {time}; compress --page-hashes stores them"));
+                hashes
+            }
+        };
+        Ok(Self { path: path.to_owned(), archive, hashes })
+    }
+
+    /// What a delta at `target` is made from.
+    pub(crate) fn for_target(&self, target: &Target) -> Result<Base<'_>, Failure> {
+        let path = fs::canonicalize(&self.path).map_err(|error| Failure::io(self.path.display(), &error))?;
+        let record = self.archive.record(recorded_path(&path, target).as_os_str().as_bytes());
+        Ok(Base { record, hashes: &self.hashes })
+    }
+}
+
+/// The path that a delta keeps of its base: from its own directory if the base lies there or below, else from the root.
+fn recorded_path<'a>(base: &'a Path, target: &Target) -> &'a Path {
+    let Target::Path(delta) = target else { return base };
+    let folder = delta.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = fs::canonicalize(folder).ok();
+    folder.and_then(|folder| base.strip_prefix(folder).ok()).unwrap_or(base)
+}
+
+/// Refuses to overwrite the base with the delta that needs it.
+pub(crate) fn check_target(base: &Path, target: &Target) -> Result<(), Failure> {
+    let Target::Path(delta) = target else { return Ok(()) };
+    match (fs::canonicalize(base), fs::canonicalize(delta)) {
+        (Ok(base), Ok(delta)) if base == delta => {
+            Err(Failure::at(delta.display(), "is the base; it cannot be the output too"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `image` becomes `image.tzd`.
+pub(crate) fn delta_name(input: &Path) -> PathBuf {
+    let mut name = input.as_os_str().to_owned();
+    name.push(".");
+    name.push(EXTENSION);
+    name.into()
+}
+
+/// The pages of a delta, for scripts.
+#[derive(Clone, Debug, serde::Serialize)]
+pub(crate) struct Origins {
+    base: String,
+    base_pages: u64,
+    stored_pages: u64,
+    duplicate_pages: u64,
+}
+
+impl Origins {
+    pub(crate) fn written(base: &BaseRecord, summary: &DeltaSummary) -> Self {
+        let DeltaSummary { base_pages, stored_pages, duplicate_pages, .. } = *summary;
+        Self { base: base.to_string(), base_pages, stored_pages, duplicate_pages }
+    }
+
+    /// The path of the base.
+    pub(crate) fn base(&self) -> &str {
+        &self.base
+    }
+
+    pub(crate) fn of(delta: &DeltaReader) -> Self {
+        let (_, base_pages, stored_refs) = delta.origin_counts();
+        let stored_pages = delta.stored().page_count();
+        let duplicate_pages = stored_refs.saturating_sub(stored_pages);
+        Self { base: delta.base_record().to_string(), base_pages, stored_pages, duplicate_pages }
+    }
+}
+
+impl std::fmt::Display for Origins {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { base, base_pages, stored_pages, duplicate_pages } = self;
+        write!(f, "{base_pages} pages of {base}, {stored_pages} stored, {duplicate_pages} copies of these")
+    }
+}
+
+/// Restores all of a delta into `sink`. Returns the bytes of content.
+pub(crate) fn restore(
+    archive: &PageArchive,
+    name: &str,
+    sink: &mut impl Sink,
+    engine: &Engine,
+    progress: &Progress,
+) -> Result<u64, Failure> {
+    Ok(trueno_zram_io::restore_pages(archive, name, sink, &engine.pool(), progress)?)
+}
+
+/// Passes on a range of the content.
+pub(crate) fn copy_range(
+    archive: &PageArchive,
+    name: &str,
+    bytes: Range<u64>,
+    mut sink: impl FnMut(ContentSpan<'_>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut room = vec![[0; PAGE_SIZE]; usize::try_from(PAGES_AT_ONCE).expect("a few")];
+    let (mut at, page_bytes) = (bytes.start, PAGE_SIZE as u64);
+    while at < bytes.end {
+        let first = at / page_bytes;
+        let pages = (bytes.end.div_ceil(page_bytes) - first).min(PAGES_AT_ONCE);
+        let room = &mut room[..usize::try_from(pages).expect("a few")];
+        archive.read_pages(first, room).map_err(|error| input_failure(name, error))?;
+        let start = first * page_bytes;
+        let end = bytes.end.min(start + pages * page_bytes);
+        let within = |position: u64| usize::try_from(position - start).expect("within the room");
+        sink(ContentSpan::Data(&room.as_flattened()[within(at)..within(end)]))?;
+        at = end;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_beside_the_delta_is_recorded_by_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(folder.path()).unwrap();
+        fs::create_dir(root.join("deltas")).unwrap();
+        let base = root.join("monday.lz4");
+        let recorded = |delta: &str| recorded_path(&base, &Target::Path(root.join(delta))).to_owned();
+        assert_eq!(recorded("tuesday.tzd"), Path::new("monday.lz4"));
+        assert_eq!(recorded("deltas/tuesday.tzd"), base);
+        assert_eq!(recorded_path(&root.join("deltas/b"), &Target::Path(root.join("d"))), Path::new("deltas/b"));
+        assert_eq!(recorded_path(&base, &Target::Stdout), base);
+    }
+}

@@ -68,8 +68,8 @@ pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
 pub use delta::{
-    ArchiveIdentity, ArchiveOpener, BaseRecord, DeltaPart, DeltaReader, DeltaSummary, DeltaWriter, PageArchive,
-    PageOrigin,
+    ArchiveIdentity, ArchiveOpener, BaseRecord, DeltaPart, DeltaReader, DeltaSummary, DeltaWriter, OriginCounts,
+    PageArchive, PageOrigin,
 };
 pub use error::{Error, Result};
 pub use format::Format;
@@ -109,6 +109,25 @@ pub fn doc_shared_archive(len_bytes: usize) -> SharedReader<Vec<u8>> {
 pub fn doc_page_archive(len_bytes: usize) -> PageArchive {
     let bytes = std::sync::Arc::new(doc_bytes(len_bytes));
     PageArchive::standard(bytes).expect("just written").expect("with an index")
+}
+
+/// Returns a delta of 99 zero pages and a page that is stored, for examples.
+#[doc(hidden)]
+#[must_use]
+pub fn doc_delta() -> DeltaReader {
+    let write = |base: &PageArchive| {
+        let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4"), WriteOptions::default())?;
+        let (mut part, page) = (DeltaPart::new(), [7; trueno_zram_core::PAGE_SIZE]);
+        part.start(delta.block_shape());
+        part.push_zeros(99);
+        let same_filled = trueno_zram_core::PageData::new(trueno_zram_core::PageKind::SameFilled, &[7; 8]);
+        part.push_page(same_filled.map_err(Error::Decoder)?, &page, PageHash::of(&page))?;
+        delta.push(&mut part)?;
+        delta.finish(100 * trueno_zram_core::PAGE_SIZE as u64)
+    };
+    let base = doc_page_archive(4096);
+    let bytes = write(&base).expect("vectors can be written to").0;
+    DeltaReader::open(std::sync::Arc::new(bytes), |_| Ok(base)).expect("just written").expect("a delta")
 }
 
 /// Returns the bytes of the same archive as [`doc_archive`], for examples.

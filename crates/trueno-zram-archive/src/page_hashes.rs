@@ -33,8 +33,32 @@ pub struct PageHashes {
     list: HashList,
     /// Places of hashes in the list, where the hashes lead to in this table or behind that.
     table: Vec<u32>,
-    /// Nobody who makes pages can know which of them lead to the same place.
-    state: RandomState,
+    places: Places,
+}
+
+/// Where hashes lead to in a table of a power of two places.
+///
+/// Both halves are multiplied by random numbers: hashes that were chosen to meet at one place do not. `SipHash` would do
+/// as well, and take several times as long.
+#[derive(Clone, Copy)]
+struct Places {
+    factors: [u64; 2],
+    shift: u32,
+}
+
+impl Places {
+    fn new(places: usize) -> Self {
+        let random = RandomState::new();
+        Self { factors: [random.hash_one(0) | 1, random.hash_one(1) | 1], shift: u64::BITS - places.ilog2() }
+    }
+
+    fn of(self, hash: &PageHash) -> usize {
+        let (halves, _) = hash.as_bytes().as_chunks();
+        let product = |half: usize| u64::from_le_bytes(halves[half]).wrapping_mul(self.factors[half]);
+        let sum = product(0).wrapping_add(product(1));
+        // The upper bits depend on all bits of the hash.
+        usize::try_from(sum.checked_shr(self.shift).unwrap_or(0)).expect("less than the number of places")
+    }
 }
 
 impl PageHashes {
@@ -72,11 +96,12 @@ impl PageHashes {
     }
 
     fn new(list: HashList) -> Self {
-        let (state, hashes) = (RandomState::new(), list.hashes());
+        let hashes = list.hashes();
         // Half of the places stay empty, so that looking for a page that is not there ends soon.
         let mut table = vec![EMPTY; (hashes.len() * 2).next_power_of_two()];
+        let places = Places::new(table.len());
         for (number, hash) in (0..EMPTY).zip(hashes) {
-            let mut place = place_of(&state, hash, table.len());
+            let mut place = places.of(hash);
             // Of equal pages the first one is found.
             while table[place] != EMPTY && hashes[table[place] as usize] != *hash {
                 place = (place + 1) % table.len();
@@ -85,7 +110,7 @@ impl PageHashes {
                 table[place] = number;
             }
         }
-        Self { list, table, state }
+        Self { list, table, places }
     }
 
     /// Returns the number of a page with this hash: `page` itself if it has it, else the first one.
@@ -94,7 +119,7 @@ impl PageHashes {
         if self.list.get(page) == Some(hash) {
             return Some(page);
         }
-        let mut place = place_of(&self.state, hash, self.table.len());
+        let mut place = self.places.of(hash);
         loop {
             match self.table[place] {
                 EMPTY => return None,
@@ -115,10 +140,6 @@ impl std::fmt::Debug for PageHashes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "PageHashes({} pages)", self.page_count())
     }
-}
-
-fn place_of(state: &RandomState, hash: &PageHash, places: usize) -> usize {
-    usize::try_from(state.hash_one(hash) % places as u64).expect("less than a length")
 }
 
 /// Hashes the pages of a group. Pages that are zero by the index are not read.

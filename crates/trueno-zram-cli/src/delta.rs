@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use trueno_zram_archive::{
-    ArchiveOpener, BaseRecord, ContentSpan, DeltaReader, DeltaSummary, Error, PageArchive, PageHashes,
+    ArchiveOpener, BaseRecord, ContentSpan, DeltaReader, DeltaSummary, Error, OriginCounts, PageArchive, PageHashes,
 };
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::{Base, Sink};
@@ -149,7 +149,7 @@ impl Origins {
     }
 
     pub(crate) fn of(delta: &DeltaReader) -> Self {
-        let (_, base_pages, stored_refs) = delta.origin_counts();
+        let OriginCounts { base: base_pages, stored: stored_refs, .. } = delta.origin_counts();
         let stored_pages = delta.stored().page_count();
         let duplicate_pages = stored_refs.saturating_sub(stored_pages);
         Self { base: delta.base_record().to_string(), base_pages, stored_pages, duplicate_pages }

@@ -65,7 +65,7 @@ impl<'a> Report<'a> {
         time: Duration,
         engine: &Engine,
     ) -> Self {
-        let (zero, ..) = delta.origin_counts();
+        let zero = delta.origin_counts().zero;
         let stored = Pages::from(delta.stored().pages());
         Self {
             command,

@@ -30,7 +30,7 @@ use super::reader::DeltaReader;
 #[derive(Debug)]
 pub enum PageArchive {
     /// A standard .lz4 or .zst file with an index.
-    Standard(SharedReader<Arc<dyn ReadAt>>),
+    Standard(Box<SharedReader<Arc<dyn ReadAt>>>),
     /// A delta.
     Delta(Box<DeltaReader>),
 }
@@ -41,7 +41,7 @@ impl PageArchive {
     /// # Errors
     /// Those of [`SharedReader::open`].
     pub fn standard(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
-        Ok(SharedReader::open(file)?.map(Self::Standard))
+        Ok(SharedReader::open(file)?.map(|archive| Self::Standard(Box::new(archive))))
     }
 
     /// Returns the delta, if it is one.

@@ -25,8 +25,9 @@ pub(crate) const MAX_GROUP_LEN: usize = GROUP_PAGES * (2 + 5 + PAGE_HASH_LEN);
 /// The most content: 2^32 pages.
 pub(crate) const MAX_CONTENT_LEN: u64 = 1 << 44;
 
-/// The longest path of a base.
-pub(crate) const MAX_PATH_LEN: usize = 4096;
+/// The longest path of a base, and its longest record: identity, number of pages, path.
+const MAX_PATH_LEN: usize = 4096;
+pub(crate) const MAX_RECORD_LEN: usize = IDENTITY_LEN + 8 + MAX_PATH_LEN;
 
 /// Returns the first bytes of a delta.
 pub(crate) fn head() -> [u8; HEAD_LEN] {

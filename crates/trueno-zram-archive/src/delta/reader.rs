@@ -15,14 +15,10 @@ use crate::seek::ArchiveReader;
 use crate::shared::SharedReader;
 
 use super::archive::PageArchive;
-use super::identity::{ArchiveIdentity, digest};
-use super::layout::{
-    BaseRecord, FOOTER_LEN, Footer, GroupRecord, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, RECORD_LEN, head,
-};
+use super::identity::ArchiveIdentity;
+use super::layout::{BaseRecord, Footer, GroupRecord, HEAD_LEN, HEAD_MAGIC};
 use super::map::{Bounds, MapGroup, OriginCounts, PageOrigin};
-
-/// Bytes of the table that are read at a time.
-const TABLE_CHUNK: usize = 64 << 10;
+use super::open::{read, read_base, read_footer, read_records};
 
 /// A delta with its base, read by page number, by many threads at once.
 ///
@@ -35,7 +31,7 @@ pub struct DeltaReader {
     file: Arc<dyn ReadAt>,
     footer: Footer,
     base_record: BaseRecord,
-    /// Position of the map of each group, and of the end of the last.
+    /// Where the map of each group is.
     records: Vec<(u64, GroupRecord)>,
     groups: Vec<OnceLock<Box<MapGroup>>>,
     stored: SharedReader<Span>,
@@ -96,55 +92,100 @@ impl DeltaReader {
     }
 
     /// Returns the format of the stored pages.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.format(), trueno_zram_archive::Format::Lz4);
+    /// ```
     #[must_use]
     pub fn format(&self) -> Format {
         self.stored.format()
     }
 
     /// Returns the length of the content in bytes.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.content_len(), 100 * 4096);
+    /// ```
     #[must_use]
     pub fn content_len(&self) -> u64 {
         self.footer.content_len
     }
 
     /// Returns the number of pages, a shorter last one included.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.page_count(), 100);
+    /// ```
     #[must_use]
     pub fn page_count(&self) -> u64 {
         pages_of(self.footer.content_len)
     }
 
     /// Returns the archive that it was made from.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.base().page_count(), 1);
+    /// ```
     #[must_use]
     pub fn base(&self) -> &PageArchive {
         &self.base
     }
 
     /// Returns what the delta says about its base.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.base_record().path, b"base.lz4");
+    /// ```
     #[must_use]
     pub fn base_record(&self) -> &BaseRecord {
         &self.base_record
     }
 
     /// Returns what tells it from other archives.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_ne!(delta.identity(), delta.base().identity());
+    /// ```
     #[must_use]
     pub fn identity(&self) -> ArchiveIdentity {
         ArchiveIdentity::of_delta(&self.footer)
     }
 
     /// Returns the archive of the pages that the delta stores.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.stored().page_count(), 1);
+    /// ```
     #[must_use]
     pub fn stored(&self) -> &SharedReader<Span> {
         &self.stored
     }
 
-    /// Returns the number of pages that are zero, that the base has, and that refer to stored pages, as the footer states it.
+    /// Returns the number of pages by where they come from, as the footer states it.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!((delta.origin_counts().zero, delta.origin_counts().stored), (99, 1));
+    /// ```
     #[must_use]
-    pub fn origin_counts(&self) -> (u64, u64, u64) {
-        let OriginCounts { zero, base, stored } = self.footer.counts;
-        (zero, base, stored)
+    pub fn origin_counts(&self) -> OriginCounts {
+        self.footer.counts
     }
 
     /// Reads a named section, such as an address map; `None` if there is none.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!(delta.section("address-map", 1 << 20)?, None);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`ArchiveReader::section`].
@@ -155,6 +196,13 @@ impl DeltaReader {
     }
 
     /// Returns where a page comes from, and its hash unless it is zero.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// let (origin, hash) = delta.origin(99)?;
+    /// assert_eq!((origin, hash.is_some()), (trueno_zram_archive::PageOrigin::Stored(0), true));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].
@@ -169,6 +217,12 @@ impl DeltaReader {
 
     /// Returns whether a page is zero, without reading it.
     ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert!(delta.is_zero_page(5)? && !delta.is_zero_page(99)?);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// Like [`origin`](Self::origin).
     pub fn is_zero_page(&self, page: u64) -> Result<bool> {
@@ -176,6 +230,14 @@ impl DeltaReader {
     }
 
     /// Reads a page. Returns the length of its content: 4096, or less for the last page, of which the rest is zero.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// let mut page = [0; 4096];
+    /// assert_eq!(delta.read_page_at(99, &mut page)?, 4096);
+    /// assert_eq!(page, [7; 4096]);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`origin`](Self::origin); [`Error::PageHash`] if the page is not the one that was hashed; the errors of the
@@ -191,6 +253,14 @@ impl DeltaReader {
 
     /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros. The hashes of many pages are
     /// computed faster than those of single pages.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// let mut pages = [[1; 4096]; 2];
+    /// delta.read_pages(98, &mut pages)?;
+    /// assert_eq!(pages, [[0; 4096], [7; 4096]]);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Like [`read_page_at`](Self::read_page_at).
@@ -231,6 +301,11 @@ impl DeltaReader {
     }
 
     /// Returns the memory that the map takes now, in bytes.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert!(delta.map_memory_bytes() < 1000);
+    /// ```
     #[must_use]
     pub fn map_memory_bytes(&self) -> usize {
         let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
@@ -310,72 +385,4 @@ impl std::fmt::Debug for DeltaReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "DeltaReader({} pages, base {})", self.page_count(), self.base_record)
     }
-}
-
-/// Reads the footer; `None` if the file does not start like a delta.
-fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
-    let file_len = file.len_bytes().map_err(|source| Error::Read { at: 0, source })?;
-    let mut start = [0; HEAD_LEN];
-    if file_len < HEAD_MAGIC.len() as u64 {
-        return Ok(None);
-    }
-    read(file, &mut start[..HEAD_MAGIC.len()], 0, "its head")?;
-    if !DeltaReader::is_delta(&start) {
-        return Ok(None);
-    }
-    let Some(footer_at) = file_len.checked_sub(FOOTER_LEN as u64).filter(|at| *at >= HEAD_LEN as u64) else {
-        return Err(Error::delta("it has no footer: the file is cut short"));
-    };
-    read(file, &mut start, 0, "its head")?;
-    if start != head() {
-        return Err(Error::delta("its head is damaged, or of a version that this reader does not know"));
-    }
-    let mut footer = [0; FOOTER_LEN];
-    read(file, &mut footer, footer_at, "its footer")?;
-    Footer::decode(&footer, file_len).map(Some)
-}
-
-/// Reads the table. The maps of all groups add up to their length.
-fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u64, GroupRecord)>> {
-    let (mut records, mut at) = (Vec::new(), footer.map_at());
-    let (mut next, end) = (footer.table_at(), footer.table_at() + footer.table_len());
-    let mut chunk = vec![0; TABLE_CHUNK];
-    while next < end {
-        let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
-        read(file, &mut chunk[..len], next, "its table")?;
-        for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
-            let record = GroupRecord::decode(*record);
-            if record.len_bytes as usize > MAX_GROUP_LEN {
-                return Err(Error::delta("its table has a group that is too long"));
-            }
-            records.push((at, record));
-            at += u64::from(record.len_bytes);
-        }
-        next += len as u64;
-    }
-    if at != footer.table_at() {
-        return Err(Error::delta("its table does not add up to its map"));
-    }
-    Ok(records)
-}
-
-/// Reads the record of the base, and compares it and the table with their digest.
-fn read_base(file: &dyn ReadAt, footer: &Footer, records: &[(u64, GroupRecord)]) -> Result<BaseRecord> {
-    let max = super::layout::MAX_PATH_LEN + 24;
-    let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= max);
-    let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
-    let mut base = vec![0; len];
-    read(file, &mut base, footer.table_at() + footer.table_len(), "the record of its base")?;
-    let table: Vec<u8> = records.iter().flat_map(|(_, record)| record.encode()).collect();
-    if digest(&[&table, &base]) != footer.digest {
-        return Err(Error::delta("its table or the record of its base is damaged"));
-    }
-    BaseRecord::decode(&base)
-}
-
-fn read(file: &dyn ReadAt, bytes: &mut [u8], at: u64, within: &'static str) -> Result<()> {
-    file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within },
-        _ => Error::Read { at, source },
-    })
 }

@@ -150,7 +150,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let mut output = Output::create(target, Some(&input.metadata), options)?;
     let indexed = if delta.is_some() { None } else { input.seekable().map(ArchiveReader::open) };
     let (archive, why_none) = match indexed {
-        Some(Ok(archive)) => (archive.map(Pages::Indexed), "no index".to_owned()),
+        Some(Ok(archive)) => (archive.map(|archive| Pages::Indexed(Box::new(archive))), "no index".to_owned()),
         // The content may be intact all the same. Addresses cannot be found without the index.
         Some(Err(error @ Error::Index(_))) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
         Some(Err(error)) => return Err(input_failure(&input.name, error)),
@@ -207,7 +207,7 @@ struct Source<'a> {
 /// What pages are read from.
 enum Pages<'a> {
     /// An archive by its index.
-    Indexed(ArchiveReader<&'a File>),
+    Indexed(Box<ArchiveReader<&'a File>>),
     /// A delta, with its base.
     Delta(PageArchive),
 }

@@ -29,7 +29,7 @@ pub(crate) struct DeltaFindings<'a> {
 
 impl<'a> DeltaFindings<'a> {
     pub(crate) fn new(file: &'a str, archive: &PageArchive, delta: &DeltaReader, file_bytes: u64) -> Self {
-        let (zero, ..) = delta.origin_counts();
+        let zero = delta.origin_counts().zero;
         let stored = PageKinds::from(delta.stored().pages());
         Self {
             file,

@@ -47,6 +47,13 @@ One with the suffix
 has a standard Zstandard frame per page, the index, and the seek table of Zstandard\(aqs seekable format.
 .BR zstd (1)
 and every other reader of Zstandard frames restores it.
+A delta, made with
+.BR \-\-base ,
+has the suffix
+.IR .tzd .
+It holds the pages that another archive, its base, does not have, and only trueno-zram reads it, together with the base: looked for where
+.B \-\-base
+says, then where it was when the delta was made, then beside the delta.
 .PP
 .BR \- ,
 .IR /dev/stdin ,

@@ -3,6 +3,7 @@
 
 mod collisions;
 mod damage;
+mod delta;
 mod extract;
 mod faults;
 mod file_systems;

@@ -63,6 +63,11 @@ fn every_key_is_documented_and_has_one_type_in_all_commands() {
         (&["snapshot", &pid, "-o", "snapshot.lz4"], 0),
         (&["snapshot", "4194305", "-o", "none.lz4"], 1),
         (&["inspect", "snapshot.lz4"], 0),
+        (&["compress", "--base", "image.lz4", "image"], 0),
+        (&["test", "image.tzd"], 0),
+        (&["inspect", "image.tzd"], 0),
+        (&["flatten", "image.tzd", "-o", "flat.lz4"], 0),
+        (&["snapshot", &pid, "--base", "snapshot.lz4", "-o", "snapshot.tzd"], 0),
     ] {
         let ran = run(folder.path(), &[args, &["--json"]].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {}", ran.stderr);

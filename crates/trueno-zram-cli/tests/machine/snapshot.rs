@@ -347,3 +347,24 @@ fn missing_rights_are_told_with_what_would_give_them() {
     assert!(stderr.contains("no permission to read the memory") && stderr.contains("CAP_SYS_PTRACE"), "{stderr}");
     assert_eq!(names(folder.path()), Vec::<String>::new());
 }
+
+#[test]
+fn a_delta_of_a_snapshot_holds_what_changed_and_all_addresses() {
+    let folder = folder();
+    let victim = Victim::start(3000);
+    snapshot(folder.path(), &victim, &["--stop"]);
+    let pid = victim.pid().to_string();
+    let args = ["snapshot", &pid, "--stop", "--base", "snapshot.lz4", "-o", "later.tzd", "--json"];
+    let report: Value = serde_json::from_slice(&run(folder.path(), &args).ok().stdout).unwrap();
+    let number = |key: &str| report[key].as_u64().unwrap();
+    assert_eq!(report["base"], "snapshot.lz4");
+    assert!(number("base_pages") >= 3000, "{report}");
+    assert!(number("stored_pages") < 200, "a process that waits changes little: {report}");
+    let (start, end) = (victim.address, victim.address + 3000 * PAGE_SIZE as u64);
+    let range = format!("{start:#x}..{end:#x}");
+    let found = run(folder.path(), &["extract", "later.tzd", "--address", &range]).ok().stdout;
+    assert!(found == crate::victim::content(3000));
+    run(folder.path(), &["flatten", "later.tzd", "-o", "flat.lz4"]).ok();
+    let found = run(folder.path(), &["extract", "flat.lz4", "--address", &range]).ok().stdout;
+    assert!(found == crate::victim::content(3000), "the address map is kept");
+}

@@ -1,0 +1,80 @@
+//! Reads the parts of a delta that are needed to open it, and checks them.
+
+use crate::error::{Error, Result};
+use crate::read_at::ReadAt;
+
+use super::identity::digest;
+use super::layout::{
+    BaseRecord, FOOTER_LEN, Footer, GroupRecord, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, RECORD_LEN, head,
+};
+
+/// Bytes of the table that are read at a time.
+const TABLE_CHUNK: usize = 64 << 10;
+
+/// Reads the footer; `None` if the file does not start like a delta.
+pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
+    let file_len = file.len_bytes().map_err(|source| Error::Read { at: 0, source })?;
+    let mut start = [0; HEAD_LEN];
+    if file_len < HEAD_MAGIC.len() as u64 {
+        return Ok(None);
+    }
+    read(file, &mut start[..HEAD_MAGIC.len()], 0, "its head")?;
+    if !start.starts_with(&HEAD_MAGIC) {
+        return Ok(None);
+    }
+    let Some(footer_at) = file_len.checked_sub(FOOTER_LEN as u64).filter(|at| *at >= HEAD_LEN as u64) else {
+        return Err(Error::delta("it has no footer: the file is cut short"));
+    };
+    read(file, &mut start, 0, "its head")?;
+    if start != head() {
+        return Err(Error::delta("its head is damaged, or of a version that this reader does not know"));
+    }
+    let mut footer = [0; FOOTER_LEN];
+    read(file, &mut footer, footer_at, "its footer")?;
+    Footer::decode(&footer, file_len).map(Some)
+}
+
+/// Reads the table. The maps of all groups add up to their length.
+pub(crate) fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u64, GroupRecord)>> {
+    let (mut records, mut at) = (Vec::new(), footer.map_at());
+    let (mut next, end) = (footer.table_at(), footer.table_at() + footer.table_len());
+    let mut chunk = vec![0; TABLE_CHUNK];
+    while next < end {
+        let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
+        read(file, &mut chunk[..len], next, "its table")?;
+        for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
+            let record = GroupRecord::decode(*record);
+            if record.len_bytes as usize > MAX_GROUP_LEN {
+                return Err(Error::delta("its table has a group that is too long"));
+            }
+            records.push((at, record));
+            at += u64::from(record.len_bytes);
+        }
+        next += len as u64;
+    }
+    if at != footer.table_at() {
+        return Err(Error::delta("its table does not add up to its map"));
+    }
+    Ok(records)
+}
+
+/// Reads the record of the base, and compares it and the table with their digest.
+pub(crate) fn read_base(file: &dyn ReadAt, footer: &Footer, records: &[(u64, GroupRecord)]) -> Result<BaseRecord> {
+    let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= MAX_RECORD_LEN);
+    let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
+    let mut base = vec![0; len];
+    read(file, &mut base, footer.table_at() + footer.table_len(), "the record of its base")?;
+    let table: Vec<u8> = records.iter().flat_map(|(_, record)| record.encode()).collect();
+    if digest(&[&table, &base]) != footer.digest {
+        return Err(Error::delta("its table or the record of its base is damaged"));
+    }
+    BaseRecord::decode(&base)
+}
+
+/// Fills `bytes` from the position `at`, which lies within this part.
+pub(crate) fn read(file: &dyn ReadAt, bytes: &mut [u8], at: u64, within: &'static str) -> Result<()> {
+    file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
+        std::io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within },
+        _ => Error::Read { at, source },
+    })
+}

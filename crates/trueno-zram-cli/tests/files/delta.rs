@@ -1,0 +1,191 @@
+//! Deltas: made with `--base`, read by every command, refused with a wrong or missing base, and flattened.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use trueno_test_pages::PAGE_SIZE;
+
+use crate::support::{folder, image, run, run_with};
+
+/// An image that differs from `image(pages)` in a twentieth of its pages, and in its length.
+fn changed_image(pages: usize) -> Vec<u8> {
+    let mut changed = image(pages);
+    for page in (0..pages).step_by(20) {
+        changed[page * PAGE_SIZE + 77] ^= 0x5a;
+    }
+    changed.extend(b"a shorter last page");
+    changed
+}
+
+/// A base of this format in `folder`, with the image `old`, and the changed image `new`.
+fn prepare(folder: &Path, base_args: &[&str], base: &str) -> Vec<u8> {
+    let changed = changed_image(1500);
+    fs::write(folder.join("old"), image(1500)).unwrap();
+    fs::write(folder.join("new"), &changed).unwrap();
+    run(folder, &[&["compress", "old", "-o", base], base_args].concat()).ok();
+    changed
+}
+
+#[test]
+fn every_command_reads_a_delta_of_either_format_on_either_format() {
+    for (base_args, delta_args) in [
+        (&["--page-hashes"][..], &[][..]),
+        (&[], &["--algorithm", "zstd"]),
+        (&["--algorithm", "zstd", "--page-hashes"], &[]),
+        (&["--algorithm", "zstd", "-T1"], &["--algorithm", "zstd", "-T1"]),
+    ] {
+        let folder = folder();
+        let folder = folder.path();
+        let content = prepare(folder, base_args, "base");
+        let made = run(folder, &[&["compress", "--base", "base", "new"], delta_args].concat()).ok();
+        let has_hashes = base_args.contains(&"--page-hashes");
+        assert_eq!(made.stderr.contains("was read once"), !has_hashes, "{}", made.stderr);
+        let (delta, full) = (fs::metadata(folder.join("new.tzd")).unwrap(), fs::metadata(folder.join("base")).unwrap());
+        assert!(delta.len() < full.len() / 5, "{} and {}", delta.len(), full.len());
+
+        run(folder, &["test", "new.tzd"]).ok();
+        run(folder, &["decompress", "new.tzd", "-o", "back"]).ok();
+        assert!(fs::read(folder.join("back")).unwrap() == content);
+        assert!(run(folder, &["decompress", "-c", "new.tzd"]).ok().stdout == content, "in order, to a pipe");
+        run(folder, &["decompress", "--no-sparse", "-T1", "-f", "new.tzd", "-o", "back"]).ok();
+        assert!(fs::read(folder.join("back")).unwrap() == content);
+        let pages = run(folder, &["extract", "new.tzd", "--pages", "1190..1300,20"]).ok().stdout;
+        let page = |number: usize| &content[number * PAGE_SIZE..][..PAGE_SIZE];
+        assert!(pages == [&content[1190 * PAGE_SIZE..1300 * PAGE_SIZE], page(20)].concat());
+        let bytes = run(folder, &["extract", "new.tzd", "--bytes", "5000..700000"]).ok().stdout;
+        assert!(bytes == content[5000..700_000]);
+        run(folder, &["extract", "new.tzd", "--pages", "1501"]).fails(&["new.tzd", "there are 1501"]);
+
+        run(folder, &[&["flatten", "new.tzd", "-o", "flat"], delta_args].concat()).ok();
+        fs::rename(folder.join("base"), folder.join("gone")).unwrap();
+        run(folder, &["decompress", "-f", "flat", "-o", "back"]).ok();
+        assert!(fs::read(folder.join("back")).unwrap() == content, "a flat archive needs no base");
+    }
+}
+
+#[test]
+fn reports_count_pages_by_where_they_come_from() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &["--page-hashes"], "old.lz4");
+    let made = run(folder, &["compress", "--base", "old.lz4", "new", "--json"]).ok().json().remove(0);
+    let number = |key: &str| made[key].as_u64().unwrap();
+    assert_eq!(made["base"], "old.lz4");
+    assert_eq!(number("pages"), 1501);
+    assert!((70..=76).contains(&(number("stored_pages") + number("duplicate_pages"))), "{made}");
+    assert_eq!(number("zero") + number("base_pages") + number("stored_pages") + number("duplicate_pages"), 1501);
+    assert_eq!(number("same_filled") + number("lz4") + number("raw"), number("stored_pages"));
+    let shown = run(folder, &["inspect", "new.tzd", "--json"]).ok().json().remove(0);
+    for key in ["pages", "zero", "base_pages", "stored_pages", "duplicate_pages", "lz4", "raw", "base"] {
+        assert_eq!(shown[key], made[key], "{key}");
+    }
+    assert_eq!((&shown["format"], &shown["depth"]), (&"delta".into(), &1.into()));
+    let text = run(folder, &["inspect", "new.tzd"]).ok();
+    assert!(String::from_utf8(text.stdout).unwrap().contains("pages of old.lz4"));
+}
+
+#[test]
+fn chains_are_followed_wherever_their_files_are_named() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &[], "old.lz4");
+    fs::create_dir(folder.join("deltas")).unwrap();
+    run(folder, &["compress", "--base", "old.lz4", "new", "-o", "deltas/1.tzd"]).ok();
+    let mut last = fs::read(folder.join("new")).unwrap();
+    last[700 * PAGE_SIZE..][..PAGE_SIZE].fill(0x11);
+    last.truncate(1200 * PAGE_SIZE + 1);
+    let second = ["compress", "--base", "deltas/1.tzd", "-o", "deltas/2.tzd"];
+    run_with(folder, &second, &last).ok();
+    assert!(run(folder, &["decompress", "-c", "deltas/2.tzd"]).ok().stdout == last);
+    // Both deltas move; the base of the first was named from the root.
+    fs::rename(folder.join("deltas"), folder.join("moved")).unwrap();
+    assert!(run(folder, &["decompress", "-c", "moved/2.tzd"]).ok().stdout == last);
+    // The base moves, too.
+    fs::rename(folder.join("old.lz4"), folder.join("elsewhere.lz4")).unwrap();
+    run(folder, &["test", "moved/2.tzd"]).fails(&["moved/2.tzd: base ", "old.lz4: not found", "no such file"]);
+    run(folder, &["test", "moved/2.tzd", "--base", "elsewhere.lz4"]).ok();
+    // A base beside the delta is found by its name.
+    fs::rename(folder.join("elsewhere.lz4"), folder.join("moved/old.lz4")).unwrap();
+    run(folder, &["test", "moved/2.tzd"]).ok();
+}
+
+#[test]
+fn wrong_and_missing_bases_are_refused_by_name() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &[], "old.lz4");
+    run(folder, &["compress", "--base", "old.lz4", "new"]).ok();
+    let commands: [&[&str]; 5] = [
+        &["test", "new.tzd"],
+        &["decompress", "new.tzd", "-o", "back"],
+        &["extract", "new.tzd", "--pages", "0", "-o", "back"],
+        &["inspect", "new.tzd"],
+        &["flatten", "new.tzd", "-o", "back"],
+    ];
+    // Another archive has its name.
+    run(folder, &["compress", "-f", "new", "-o", "old.lz4"]).ok();
+    for args in commands {
+        run(folder, args).fails(&["new.tzd: base old.lz4: ", "another archive"]);
+    }
+    fs::remove_file(folder.join("old.lz4")).unwrap();
+    for args in commands {
+        run(folder, args).fails(&["new.tzd: base old.lz4: ", "no such file"]);
+    }
+    assert!(!folder.join("back").exists());
+    // A pipe would block.
+    rustix::fs::mknodat(rustix::fs::CWD, folder.join("old.lz4"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for args in commands {
+        run(folder, args).fails(&["new.tzd: base old.lz4: ", "not a regular file"]);
+    }
+}
+
+#[test]
+fn a_base_that_changed_its_pages_is_an_error_and_leaves_no_output() {
+    let folder = folder();
+    let folder = folder.path();
+    // Pages that do not shrink, without checksums: their bytes lie in the file as they are.
+    let noise: Vec<u8> =
+        (0..100 * PAGE_SIZE as u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect();
+    fs::write(folder.join("old"), &noise).unwrap();
+    run(folder, &["compress", "--no-block-checksums", "old"]).ok();
+    run(folder, &["compress", "--base", "old.lz4", "old", "-o", "new.tzd"]).ok();
+    let mut base = fs::read(folder.join("old.lz4")).unwrap();
+    let at = base.len() / 2;
+    base[at] ^= 1;
+    fs::write(folder.join("old.lz4"), base).unwrap();
+    run(folder, &["test", "new.tzd"]).fails(&["new.tzd: page ", "of base old.lz4"]);
+    run(folder, &["decompress", "new.tzd"]).fails(&["new.tzd: page "]);
+    assert!(!folder.join("new").exists());
+}
+
+#[test]
+fn lz4_and_zstd_refuse_a_delta() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &[], "old.lz4");
+    run(folder, &["compress", "--base", "old.lz4", "new"]).ok();
+    for tool in ["lz4", "zstd"] {
+        let Ok(output) = Command::new(tool).args(["-dc", "new.tzd"]).current_dir(folder).output() else { continue };
+        assert!(!output.status.success(), "{tool}");
+        assert!(output.stdout.is_empty(), "{tool} restores nothing of it");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &[], "old.lz4");
+    run(folder, &["compress", "--base", "old.lz4", "new"]).ok();
+    run(folder, &["compress", "--base", "old", "new", "-o", "x"]).fails(&["old: ", "not an archive with an index"]);
+    run(folder, &["compress", "--base", "missing", "new", "-o", "x"]).fails(&["missing: No such file"]);
+    run(folder, &["compress", "--base", "old.lz4", "new", "-f", "-o", "old.lz4"]).fails(&["is the base"]);
+    run(folder, &["compress", "--base", "old.lz4", "--backend", "interpreter", "new", "-o", "x"]).refuses(&["--base"]);
+    run(folder, &["compress", "--base", "old.lz4", "--page-hashes", "new", "-o", "x"]).refuses(&["--page-hashes"]);
+    run(folder, &["flatten", "old.lz4", "-o", "x"]).fails(&["old.lz4: it is not a delta"]);
+    run(folder, &["decompress", "--salvage", "new.tzd", "-o", "x"]).fails(&["new.tzd: ", "--salvage"]);
+    let delta = fs::read(folder.join("new.tzd")).unwrap();
+    run_with(folder, &["decompress", "-c"], &delta).fails(&["it is a delta"]);
+    assert!(!folder.join("x").exists());
+}

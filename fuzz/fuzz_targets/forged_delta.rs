@@ -1,0 +1,71 @@
+//! Deltas whose parts the fuzzer edits, with every checksum made right: a page that is returned has the hash that the delta
+//! states, or is zero as it states. Without edits, all pages come back.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use trueno_zram_archive::{ArchiveWriter, Format, PageHash, PageHashes, PageOrigin, WriteOptions};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_zram_fuzz::page_from;
+
+#[path = "../../crates/trueno-zram-archive/tests/support/deltas.rs"]
+#[allow(dead_code)]
+mod deltas;
+
+use deltas::{ForgedDelta, assert_reads, delta_of, open, standard};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&mode, data)) = data.split_first() else { return };
+    let (pages, edits) = data.split_at(data.len() / 2);
+    let (before, after) = pages.split_at(pages.len() / 2);
+    let format = if mode & 1 == 0 { Format::Lz4 } else { Format::Zstd };
+    let base = archive(&image(before, mode));
+    let content = [image(before, mode >> 1), image(after, mode >> 2)].concat();
+    let len = content.as_flattened().len() - usize::from(mode >> 4);
+    let content = &content.as_flattened()[..len];
+    let (delta, _) = delta_of(content, &standard(&base), format, 1 + usize::from(mode));
+    if edits.is_empty() {
+        assert_reads(&open(&delta, standard(&base)).expect("not edited"), content);
+        return;
+    }
+    let mut forged = ForgedDelta::parse(&delta);
+    let mut choices = edits.iter();
+    let mut next = || choices.next().map(|choice| usize::from(*choice));
+    while let Some(first) = next() {
+        let mut first = Some(first);
+        forged.edit(&mut |n| {
+            let (high, low) = (first.take().or_else(&mut next).unwrap_or(0), next().unwrap_or(0));
+            if n <= 256 { high % n } else { (high << 8 | low) % n }
+        });
+    }
+    judge(&forged.build(), &base);
+});
+
+fn judge(delta: &[u8], base: &[u8]) {
+    let Ok(archive) = open(delta, standard(base)) else { return };
+    let delta = archive.as_delta().expect("opened as a delta");
+    for number in 0..archive.page_count().min(3000) {
+        let mut page = [0xff; PAGE_SIZE];
+        let Ok(len) = archive.read_page_at(number, &mut page) else { continue };
+        let (origin, hash) = delta.origin(number).expect("the page was found by it");
+        match hash {
+            Some(hash) => assert!(len < PAGE_SIZE || PageHash::of(&page) == hash, "page {number} is another one"),
+            None => assert!(origin == PageOrigin::Zero && page == [0; PAGE_SIZE], "page {number} is not zero"),
+        }
+    }
+    let _ = PageHashes::stored(&archive);
+}
+
+/// A few pages that the bytes describe, and pages of repeated bytes and zeros between them.
+fn image(bytes: &[u8], mode: u8) -> Vec<Page> {
+    let mut pages = vec![[0; PAGE_SIZE], [mode; PAGE_SIZE]];
+    pages.extend(bytes.chunks(40).map(page_from));
+    pages
+}
+
+fn archive(pages: &[Page]) -> Vec<u8> {
+    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).expect("vectors can be written to");
+    let batch = CpuBatchCompressor::default().compress(pages).expect("pages can be compressed");
+    archive.write_batch(&batch).expect("vectors can be written to");
+    archive.finish(None).expect("vectors can be written to").0
+}

@@ -67,8 +67,9 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
                 let end = start + found + MIN_MATCH;
                 let (before, has_before) = end.shfl_up_checked(1u32);
                 let literals = has_before.select(before, page + carried);
-                let back = backward(ws, start, offset, start - literals);
-                let literal_len = active.select(start - literals - back, 0u32);
+                let room = active.select(start - literals, 0u32);
+                let back = backward(ws, start, offset, room);
+                let literal_len = room - back;
                 let extra = found + back;
                 let sequence = Sequence {
                     active,
@@ -105,19 +106,28 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
     len
 }
 
-/// Returns how many bytes before the match are equal too: at most 4, and none before the sequence or the page.
-fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Reg<'k, u32> {
+/// Returns how many bytes before the match are equal too: none before the sequence, nor before the source's first word.
+fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Var<'k, u32> {
+    let k = ws.k;
     let word_before = |address: Reg<'k, u32>| {
         let aligned = (address & !3u32).shared::<u32>();
         aligned.at(-1).load().funnel_shr(aligned.load(), address << 3)
     };
-    // A match whose source lies in the page's first word is not extended: the word before that is not part of the page.
-    let source = start - offset;
-    let reachable = source.ge(ws.page + 4);
     let inside = ws.page + 4;
-    let differ = word_before(reachable.select(start, inside)) ^ word_before(reachable.select(source, inside));
-    let equal = (differ.bfind_shiftamt() >> 3).min(4u32).min(room);
-    reachable.select(equal, 0u32)
+    let back = k.var(0u32).named("back");
+    // Four bytes at a time; mostly once. A lane that has found a difference finds it again.
+    k.do_while_uniform(|| {
+        let at = start - back;
+        let source = at - offset;
+        // The word before the page's first word is not part of the page.
+        let reachable = source.ge(inside);
+        let differ = word_before(reachable.select(at, inside)) ^ word_before(reachable.select(source, inside));
+        let equal = (differ.bfind_shiftamt() >> 3).min(4u32);
+        let equal = reachable.select(equal, 0u32);
+        back.set((back + equal).min(room));
+        (equal.eq(4) & back.lt(room)).any()
+    });
+    back
 }
 
 /// Writes the sequences of all lanes, each to its own place.

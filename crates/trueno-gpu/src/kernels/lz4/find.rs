@@ -30,6 +30,10 @@ const _: () = assert!(CAP as usize == 4 * CAP_WORDS);
 /// The "length above the minimum" if all bytes up to the cap are equal. No real length comes near it.
 const CAPPED: u32 = CAP - 8 + (u32::MAX >> 3);
 
+/// Distance at which every lane compares within its window, where the table does not see earlier positions yet. Arrays of
+/// 16-byte records are the most common ones: pairs of pointers, entries of database indexes.
+const RECORD_DISTANCE: u32 = 16;
+
 /// Bytes per match record: `(length - 4) << 12 | start`, then the offset.
 pub(super) const RECORD_BYTES: u32 = 8;
 /// Most records per page. A match covers at least 4 bytes and none starts at 0, so there are at most 1,023.
@@ -56,7 +60,8 @@ struct OwnBytes<'k> {
 
 /// Two positions that may match.
 struct Candidate<'k> {
-    there_is: Pred<'k>,
+    /// Whether the lane has one; `None` if every lane has.
+    there_is: Option<Pred<'k>>,
     /// Address of the earlier bytes.
     source: Reg<'k, u32>,
     /// Address of the bytes to match: the lane's position or the next one.
@@ -71,6 +76,12 @@ struct Match<'k> {
     valid: Pred<'k>,
     /// Length above the minimum, or [`CAPPED`]; -1 if there is no match.
     extra: Reg<'k, i32>,
+}
+
+impl<'k> Match<'k> {
+    fn above_minimum(&self) -> Pred<'k> {
+        self.extra.ne(0)
+    }
 }
 
 /// The matches chosen in a window.
@@ -151,11 +162,13 @@ impl<'k> Finder<'k> {
             PageEnd::Far => position,
             PageEnd::Near => position.min(ws.page + MATCH_START_LIMIT),
         });
-        let candidate = match mode {
-            Mode::Ratio => self.one_position(&own),
-            Mode::Fast => self.two_positions(&own),
+        let found = match mode {
+            Mode::Ratio => {
+                let [repeated, other] = self.one_position(&own);
+                longer(self.measure(repeated), self.measure(other))
+            }
+            Mode::Fast => self.measure(self.two_positions(&own)),
         };
-        let found = self.measure(candidate);
         let found = match end {
             PageEnd::Far => found,
             PageEnd::Near => {
@@ -168,16 +181,22 @@ impl<'k> Finder<'k> {
         let next = found.extra.shfl_up(1u32);
         let next_but_one = found.extra.shfl_up(2u32);
         let slack = mode.positions_per_lane().cast_signed();
-        let wanted = found.valid & next.le(found.extra) & next_but_one.le(found.extra + slack);
+        let gives_way = next_but_one.gt(found.extra + slack);
+        let gives_way = match mode {
+            Mode::Ratio => gives_way,
+            // Two lanes on are four positions: a match of minimum length ends before.
+            Mode::Fast => gives_way & found.above_minimum(),
+        };
+        let wanted = found.valid & next.le(found.extra) & !gives_way;
         let wanted = wanted.ballot().named("wanted");
         k.if_else_uniform(
             wanted.eq(0),
             || {
                 // Skip faster where nothing matches: after 256 or 512 bytes without a match, skip one window each time,
-                // then two, and so on.
+                // then two, and in ratio mode more. Records after a long array of other data are missed while skipping.
                 misses.set(misses + 1);
                 let passed_over = match mode {
-                    Mode::Fast => (misses & !3u32) << 4,
+                    Mode::Fast => ((misses & !3u32) << 4).min(2 * mode.window()),
                     Mode::Ratio => (misses & !15u32) << 1,
                 };
                 p.set(p + passed_over + mode.window());
@@ -226,27 +245,37 @@ impl<'k> Finder<'k> {
         (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
     }
 
-    /// Returns the candidate of a lane with one position. In order: last offset, distance 1, table.
-    fn one_position(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
+    /// Returns whether the word is equal to the one [`RECORD_DISTANCE`] earlier in the window.
+    fn at_record_distance(&self, word: Reg<'k, u32>) -> Pred<'k> {
+        let (earlier, in_window) = word.shfl_down_checked(RECORD_DISTANCE / self.mode.positions_per_lane());
+        in_window & earlier.eq(word)
+    }
+
+    /// Returns two candidates of a lane with one position: record distance or last offset, and distance 1 or table. In
+    /// arrays of records that change slowly, the last offset often has the shorter match of the two.
+    fn one_position(&self, own: &OwnBytes<'k>) -> [Candidate<'k>; 2] {
         let ws = self.ws;
         let k = ws.k;
-        k.section("candidate: one position a lane");
+        k.section("candidates: one position a lane");
         let position = own.position;
         let bytes = [0, 1, 2, 3].map(|i| own.word(i));
         let product = bytes[0] * HASH_MULTIPLIER;
         let entry = self.swap_in(position, product);
         let by_table = tags_agree(entry, product);
         let (word_before, in_window) = bytes[0].shfl_down_checked(1u32);
-        let (by_last_offset, repeated) = self.at_last_offset(own, bytes[0]);
         let by_run = in_window & word_before.eq(bytes[0]);
+        let distance = self.at_record_distance(bytes[0]).select(RECORD_DISTANCE, *self.last_offset);
         let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
         let source = by_run.select(position - 1, source);
-        let source = by_last_offset.select(repeated, source);
-        Candidate { there_is: by_table | by_run | by_last_offset, source, at: position, bytes }
+        [
+            Candidate { there_is: None, source: position - distance, at: position, bytes },
+            Candidate { there_is: Some(by_table | by_run), source, at: position, bytes },
+        ]
     }
 
-    /// Returns the candidate of a lane with two positions. In order: last offset at the first, distance 1 at the
-    /// second, table at the first, table at the second. The second lookup sees the entries of the first.
+    /// Returns the candidate of a lane with two positions. In order: record distance at the first, last offset at the
+    /// first, distance 1 at the second, table at the first, table at the second. The second lookup sees the entries of
+    /// the first.
     fn two_positions(&self, own: &OwnBytes<'k>) -> Candidate<'k> {
         let ws = self.ws;
         let k = ws.k;
@@ -263,14 +292,16 @@ impl<'k> Finder<'k> {
 
         let (by_last_offset, repeated) = self.at_last_offset(own, words[0]);
         let by_run = words[0].eq(second_word);
-        let take_first = by_last_offset | (first_by_table & !by_run);
+        let by_record = self.at_record_distance(words[0]);
+        let take_first = by_record | by_last_offset | (first_by_table & !by_run);
         let entry = first_by_table.select(first_entry, second_entry);
         let source = k.value(POSITION_MASK).bit_select(entry, ws.page);
         let source = by_run.select(position, source);
         let source = by_last_offset.select(repeated, source);
+        let source = by_record.select(position - RECORD_DISTANCE, source);
         let shift = take_first.select(0u32, 8u32);
         Candidate {
-            there_is: take_first | second_by_table | by_run,
+            there_is: Some(take_first | second_by_table | by_run),
             source,
             at: take_first.select(position, position + 1),
             bytes: [
@@ -289,12 +320,16 @@ impl<'k> Finder<'k> {
         let source = candidate.source;
         let aligned = (source & !3u32).shared::<u32>();
         for (word, i) in earlier.into_iter().zip(0..) {
-            k.when(candidate.there_is).load(word, aligned.at(i));
+            match candidate.there_is {
+                Some(there_is) => k.when(there_is).load(word, aligned.at(i)),
+                None => word.set(aligned.at(i).load()),
+            }
         }
         let bits = source << 3;
         let word = |i: usize| earlier[i].funnel_shr(earlier[i + 1], bits);
         let equal = word(0).eq(candidate.bytes[0]);
-        let valid = candidate.there_is & equal & source.lt(candidate.at);
+        let valid = equal & source.lt(candidate.at);
+        let valid = candidate.there_is.map_or(valid, |there_is| there_is & valid);
         // The first word that differs, and the number of bytes before it.
         let differences = [1, 2, 3].map(|i| candidate.bytes[i] ^ word(i));
         let in_second = differences[1].ne(0);
@@ -335,6 +370,11 @@ impl<'k> Finder<'k> {
         let end = start + extra.as_u32() + MIN_MATCH;
         let offset = candidate.at - candidate.source;
         let after = lanes_from(end);
+        let remembered = match mode {
+            Mode::Ratio => offset,
+            // A match of minimum length does not end an array of records.
+            Mode::Fast => found.above_minimum().select(offset, *last_offset),
+        };
 
         let mask = k.var(wanted).named("mask");
         let chosen = k.var(false).named("chosen");
@@ -348,7 +388,7 @@ impl<'k> Finder<'k> {
                 mask.ne(0)
             });
             last_end.set(end.shfl(leader));
-            last_offset.set(offset.shfl(leader));
+            last_offset.set(remembered.shfl(leader));
             extending.break_if(last_end.lt(2 * PAGE_BYTES));
 
             k.section("extend a long match, 32 bytes at a time");
@@ -377,6 +417,13 @@ impl<'k> OwnBytes<'k> {
             None => self.words[i].funnel_shr(0u32, bits),
         }
     }
+}
+
+/// Returns the longer match of the two, for the same bytes.
+fn longer<'k>(a: Match<'k>, b: Match<'k>) -> Match<'k> {
+    let better = b.extra.gt(a.extra);
+    let source = better.select(b.candidate.source, a.candidate.source);
+    Match { candidate: Candidate { source, ..a.candidate }, valid: a.valid | b.valid, extra: a.extra.max(b.extra) }
 }
 
 /// Whether an entry has the tag of the product, which makes it a candidate.

@@ -132,7 +132,8 @@ impl GpuBatchCompressor {
     pub fn with_options(config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let format = config.check()?;
         let context = GpuContext::new(config.device_index)?;
-        let device = Cuda::new(&context, format, config.mode(options.mode), options.multiprocessors);
+        let (mode, slot_pages) = (config.mode(options.mode), config.batch_size);
+        let device = Cuda::new(&context, format, mode, options.multiprocessors, slot_pages);
         Self::on(device.map_err(GpuError::not_available)?, config, options)
     }
 }

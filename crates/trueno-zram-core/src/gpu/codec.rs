@@ -32,8 +32,8 @@ pub const MAX_BATCH_PAGES: u32 = 16 << 20;
 const STATUS_BYTES: usize = size_of::<u32>();
 const COUNTER_BYTES: usize = size_of::<u32>();
 
-/// Device memory that a launch needs besides the caller's buffers. Each launch waits for the previous one, even across
-/// streams, so only one uses it at a time.
+/// Device memory that a launch needs besides the caller's buffers. Each launch waits for the previous one that used it, even
+/// across streams, so only one uses it at a time.
 #[derive(Debug)]
 struct Workspace {
     next_page: DeviceBuffer,
@@ -54,6 +54,46 @@ impl Workspace {
     fn reset(&self, stream: &Stream) -> GpuResult<()> {
         stream.wait_for_event(&self.last_launch)?;
         stream.fill(&self.next_page, 0..COUNTER_BYTES, 0)
+    }
+}
+
+/// Workspaces that launches use in turn. As many launches as there are workspaces can run at the same time.
+#[derive(Debug)]
+struct Workspaces {
+    all: Vec<Workspace>,
+    /// The one that was reset last.
+    current: usize,
+}
+
+impl Workspaces {
+    fn one(context: &GpuContext, scratch_bytes: u64) -> GpuResult<Self> {
+        Ok(Self { all: vec![Workspace::new(context, scratch_bytes)?], current: 0 })
+    }
+
+    /// Adds workspaces until there are `wanted`, or until the device is out of memory.
+    fn grow(&mut self, context: &GpuContext, scratch_bytes: u64, wanted: usize) -> GpuResult<()> {
+        while self.all.len() < wanted {
+            match Workspace::new(context, scratch_bytes) {
+                Ok(workspace) => self.all.push(workspace),
+                Err(error) if error.is_out_of_memory() => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn current(&self) -> &Workspace {
+        &self.all[self.current]
+    }
+
+    /// Goes on to the next workspace, waits for the launch that used it, and resets its page counter.
+    fn reset_next(&mut self, stream: &Stream) -> GpuResult<()> {
+        self.current = (self.current + 1) % self.all.len();
+        self.current().reset(stream)
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.all.iter().map(|workspace| workspace.scratch.len_bytes()).sum()
     }
 }
 

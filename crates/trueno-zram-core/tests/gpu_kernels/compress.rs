@@ -1,5 +1,7 @@
 //! The compression kernel on a device: the interpreter's bytes, standard blocks, the same bytes every time.
 
+use std::num::NonZeroUsize;
+
 use rayon::prelude::*;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Mode};
@@ -93,20 +95,26 @@ fn twenty_runs_give_the_same_bytes() {
     }
 }
 
-/// Launches of one compressor in two streams share its scratch memory, so they must not overlap.
+/// Launches of one compressor in several streams share its scratch memory, so they must not overlap, or each has its own.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
-fn two_streams_can_share_a_compressor() {
-    PageFormat::ALL.into_iter().for_each(two_streams_share_a_compressor);
+fn streams_can_share_a_compressor() {
+    for format in PageFormat::ALL {
+        (1..=3).for_each(|concurrent| streams_share_a_compressor(format, concurrent));
+    }
 }
 
-fn two_streams_share_a_compressor(format: PageFormat) {
+fn streams_share_a_compressor(format: PageFormat, concurrent: usize) {
     let (device, pages) = (device(), batch(3000));
     let mut compressor = PageCompressor::new(&device.context, format, Mode::Fast).unwrap();
+    let scratch_bytes = compressor.scratch_bytes();
+    compressor.allow_concurrent(NonZeroUsize::new(concurrent).unwrap()).unwrap();
+    assert_eq!(compressor.scratch_bytes(), concurrent * scratch_bytes);
     let expected = device.compress(&mut compressor, &pages);
     let input = device.upload(pages.as_flattened());
     let results = [(); 8].map(|()| (device.buffer(pages.len() * PAGE_SIZE), device.buffer(pages.len() * 8)));
-    let streams = [(); 2].map(|()| Stream::new(&device.context).unwrap());
+    // One stream more: launches in different streams also use the same scratch memory, one after the other.
+    let streams: Vec<_> = (0..=concurrent).map(|_| Stream::new(&device.context).unwrap()).collect();
     for ((output, index), stream) in results.iter().zip(streams.iter().cycle()) {
         // SAFETY: each launch has an index of its own.
         unsafe { compressor.compress(stream, &input, u32::try_from(pages.len()).unwrap(), output, index) }.unwrap();

@@ -1,12 +1,12 @@
 //! The compression kernel, for pages in device memory.
 #![allow(unsafe_code)]
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::kernels::{CompressKernel, PageFormat};
-use super::{MAX_BATCH_PAGES, Workspace, check_pages, check_room, grid_of};
+use super::{MAX_BATCH_PAGES, Workspaces, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
@@ -43,7 +43,7 @@ use crate::page::PAGE_SIZE;
 pub struct PageCompressor {
     kernel: CompressKernel,
     loaded: LoadedKernel,
-    workspace: Workspace,
+    workspaces: Workspaces,
     table_stores: TableStores,
     multiprocessors: Option<NonZeroU32>,
 }
@@ -91,8 +91,8 @@ impl PageCompressor {
     ) -> GpuResult<Self> {
         let kernel = CompressKernel::new(format, MAX_BATCH_PAGES, mode, table_stores, shape);
         let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
-        let workspace = Workspace::new(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
-        Ok(Self { kernel, loaded, workspace, table_stores, multiprocessors: None })
+        let workspaces = Workspaces::one(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
+        Ok(Self { kernel, loaded, workspaces, table_stores, multiprocessors: None })
     }
 
     /// Returns the format that pages are compressed to.
@@ -160,6 +160,31 @@ impl PageCompressor {
         self.multiprocessors = most;
     }
 
+    /// Allows up to `launches` launches in different streams to run at the same time. Each takes scratch memory of its own;
+    /// there are fewer if the device is out of memory. A new compressor runs its launches one after the other.
+    ///
+    /// A launch on a few thousand pages leaves multiprocessors idle while its last pages are compressed. The next launch
+    /// uses them if it does not have to wait.
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroUsize;
+    /// use trueno_gpu::kernels::packed::Mode;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageCompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
+    /// let of_one = compressor.scratch_bytes();
+    /// compressor.allow_concurrent(NonZeroUsize::new(2).expect("not zero"))?;
+    /// assert_eq!(compressor.scratch_bytes(), 2 * of_one);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The driver's error, unless it is that there is no more memory.
+    pub fn allow_concurrent(&mut self, launches: NonZeroUsize) -> GpuResult<()> {
+        let scratch_bytes = self.kernel.scratch_bytes(self.loaded.resident_blocks());
+        self.workspaces.grow(self.loaded.context(), scratch_bytes, launches.get())
+    }
+
     /// Returns the size of the kernel's scratch memory on the device. It does not depend on the batch.
     ///
     /// ```no_run
@@ -172,7 +197,7 @@ impl PageCompressor {
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.workspace.scratch.len_bytes()
+        self.workspaces.scratch_bytes()
     }
 
     /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all pages
@@ -281,7 +306,7 @@ impl PageCompressor {
     }
 
     fn queue_zeroing(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
-        self.workspace.reset(stream)?;
+        self.workspaces.reset_next(stream)?;
         stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
     }
 
@@ -292,20 +317,21 @@ impl PageCompressor {
         if pages == 0 {
             return Ok(());
         }
+        let workspace = self.workspaces.current();
         let args = LaunchArgs::new()
             .buffer(input)
             .buffer(output)
             .buffer(index)
-            .buffer(&self.workspace.scratch)
-            .buffer(&self.workspace.next_page)
+            .buffer(&workspace.scratch)
+            .buffer(&workspace.next_page)
             .u32(pages);
         let grid = grid_of(self.kernel.kernel(), &self.loaded, self.multiprocessors, pages);
         // SAFETY: by `Batch::checked`, input, output and index are large enough for that many pages, and the scratch
         // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
-        // and by the caller's guarantee nothing else writes it. No other launch uses the scratch memory, since the
-        // zeroing waits for the previous one.
+        // and by the caller's guarantee nothing else writes it. No other launch uses the workspace, since the zeroing
+        // waits for the previous one that did.
         unsafe { self.loaded.launch(stream, grid, &args) }?;
-        stream.record(&self.workspace.last_launch)
+        stream.record(&workspace.last_launch)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Decompression of packed pages in device memory: what to launch, and the checks before it.
 #![allow(unsafe_code)]
 
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
@@ -240,6 +240,24 @@ impl PageDecompressor {
     /// ```
     pub fn limit_multiprocessors(&mut self, most: Option<NonZeroU32>) {
         self.multiprocessors = most;
+    }
+
+    /// Allows up to `launches` launches in different streams to run at the same time, or fewer if the device is out of
+    /// memory. Batches that are restored in groups still wait for each other: each of them fills the device.
+    ///
+    /// ```no_run
+    /// use std::num::NonZeroUsize;
+    /// use trueno_zram_core::gpu::raw::{GpuContext, PageDecompressor, PageFormat};
+    /// # let context = GpuContext::new(0)?;
+    /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
+    /// decompressor.allow_concurrent(NonZeroUsize::new(2).expect("not zero"))?;
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The driver's error, unless it is that there is no more memory.
+    pub fn allow_concurrent(&mut self, launches: NonZeroUsize) -> GpuResult<()> {
+        self.one_kernel.allow_concurrent(launches.get())
     }
 
     /// Queues the restoring of packed pages to `output` and writes a

@@ -5,25 +5,25 @@ use std::num::NonZeroU32;
 
 use super::decompressor::Batch;
 use super::kernels::{DecompressKernel, PageFormat};
-use super::{MAX_BATCH_PAGES, Workspace, grid_of};
+use super::{MAX_BATCH_PAGES, Workspaces, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{BlockShape, LoadedKernel};
 use crate::gpu::stream::Stream;
 
-/// A decompression kernel on the device, and its page counter.
+/// A decompression kernel on the device, and its page counters.
 #[derive(Debug)]
 pub(super) struct OneKernel {
     kernel: DecompressKernel,
     loaded: LoadedKernel,
-    workspace: Workspace,
+    workspaces: Workspaces,
 }
 
 impl OneKernel {
     pub(super) fn new(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
         let kernel = DecompressKernel::new(format, MAX_BATCH_PAGES, shape);
         let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
-        Ok(Self { kernel, loaded, workspace: Workspace::new(context, 0)? })
+        Ok(Self { kernel, loaded, workspaces: Workspaces::one(context, 0)? })
     }
 
     pub(super) fn format(&self) -> PageFormat {
@@ -34,9 +34,14 @@ impl OneKernel {
         &self.loaded
     }
 
-    /// Queues the zeroing of the page counter, behind the previous launch.
-    pub(super) fn zero(&self, stream: &Stream) -> GpuResult<()> {
-        self.workspace.reset(stream)
+    /// Allows that many launches to run at the same time, or fewer if the device is out of memory.
+    pub(super) fn allow_concurrent(&mut self, launches: usize) -> GpuResult<()> {
+        self.workspaces.grow(self.loaded.context(), 0, launches)
+    }
+
+    /// Queues the zeroing of a page counter, behind the previous launch that used it.
+    pub(super) fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
+        self.workspaces.reset_next(stream)
     }
 
     /// Queues the kernel.
@@ -54,12 +59,13 @@ impl OneKernel {
         if packed.pages == 0 {
             return Ok(());
         }
-        let args = batch.launch_args(&self.workspace.next_page);
+        let workspace = self.workspaces.current();
+        let args = batch.launch_args(&workspace.next_page);
         let grid = grid_of(self.kernel.kernel(), &self.loaded, multiprocessors, packed.pages);
         // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
         // against the packed length and every block against the page. By the caller's guarantee, checked data does not
         // change.
         unsafe { self.loaded.launch(stream, grid, &args) }?;
-        stream.record(&self.workspace.last_launch)
+        stream.record(&workspace.last_launch)
     }
 }

@@ -179,7 +179,8 @@ fn upload_pinned<D: RingDevice>(device: &mut D, slot: &mut Slot<D>, from: &mut D
 
 pub(super) fn start_kernel<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.mark(&slot.device, Mark::H2dEnd)?;
-    device.compress(&slot.device, slot.crossing_u32())?;
+    let pages = slot.crossing_u32();
+    device.compress(&mut slot.device, pages)?;
     slot.download_index(device)
 }
 

@@ -283,7 +283,8 @@ pub(super) fn start_kernel<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) ->
 pub(super) fn launch<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
     device.upload(&slot.device, Buffer::Index, 0, &mut slot.index, 0..slot.crossing * PackedEntry::BYTES)?;
     device.mark(&slot.device, Mark::H2dEnd)?;
-    device.decompress(&slot.device, slot.packed_bytes, slot.crossing_u32())
+    let pages = slot.crossing_u32();
+    device.decompress(&mut slot.device, slot.packed_bytes, pages)
 }
 
 pub(super) fn download_status<D: RingDevice>(device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {

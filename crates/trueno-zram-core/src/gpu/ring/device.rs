@@ -58,10 +58,10 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     ) -> GpuResult<()>;
     /// Queues, behind [`Mark::H2dEnd`], the compression of `pages` pages of [`Buffer::Pages`] to [`Buffer::Packed`] and
     /// [`Buffer::Index`], between [`Mark::KernelStart`] and [`Mark::KernelEnd`].
-    fn compress(&mut self, slot: &Self::Slot, pages: u32) -> GpuResult<()>;
+    fn compress(&mut self, slot: &mut Self::Slot, pages: u32) -> GpuResult<()>;
     /// Queues, behind [`Mark::H2dEnd`], the restoring of `pages` pages from `packed_bytes` of [`Buffer::Packed`] to
     /// [`Buffer::Pages`] and [`Buffer::Status`], between the same marks.
-    fn decompress(&mut self, slot: &Self::Slot, packed_bytes: usize, pages: u32) -> GpuResult<()>;
+    fn decompress(&mut self, slot: &mut Self::Slot, packed_bytes: usize, pages: u32) -> GpuResult<()>;
 
     /// Queues a mark.
     fn mark(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<()>;
@@ -110,12 +110,13 @@ pub enum Buffer {
     Status,
 }
 
-/// Where work is queued. Each queue runs in order, in parallel with the others.
+/// Where work is queued. Each queue runs in order, in parallel with the others; the compute queue runs in order for each slot
+/// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// Copies to the device.
     H2d,
-    /// Kernels, and the copy of their index.
+    /// Kernels, and the copy of their index. A slot's kernel may run before, beside or after those of other slots.
     Compute,
     /// Copies from the device.
     D2h,

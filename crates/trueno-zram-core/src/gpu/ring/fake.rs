@@ -264,7 +264,7 @@ impl RingDevice for FakeDevice {
         Ok(())
     }
 
-    fn compress(&mut self, slot: &FakeSlot, pages: u32) -> GpuResult<()> {
+    fn compress(&mut self, slot: &mut FakeSlot, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Compress)?;
         let lie = fault.filter(|fault| *fault == Fault::WrongIndex).map(|_| state.faults.next_lie());
@@ -272,7 +272,7 @@ impl RingDevice for FakeDevice {
         Ok(())
     }
 
-    fn decompress(&mut self, slot: &FakeSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
+    fn decompress(&mut self, slot: &mut FakeSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Decompress)?;
         let lie = fault == Some(Fault::WrongIndex);

@@ -145,7 +145,7 @@ impl RingDevice for Interpreter {
         Ok(())
     }
 
-    fn compress(&mut self, slot: &InterpreterSlot, pages: u32) -> GpuResult<()> {
+    fn compress(&mut self, slot: &mut InterpreterSlot, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
         let mut buffers = lock(&slot.buffers);
         let input = &buffers.pages.as_chunks().0[..pages as usize];
@@ -156,7 +156,7 @@ impl RingDevice for Interpreter {
         Ok(())
     }
 
-    fn decompress(&mut self, slot: &InterpreterSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
+    fn decompress(&mut self, slot: &mut InterpreterSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
         let mut buffers = lock(&slot.buffers);
         let Buffers { pages: output, packed, index, status } = &mut *buffers;

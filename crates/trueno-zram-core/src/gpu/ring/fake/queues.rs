@@ -106,7 +106,10 @@ impl State {
     /// What new work would race with, if anything.
     pub(super) fn race(&self, queue: Queue, new: &Operation) -> Option<String> {
         let uploads_end = self.slots.get(&new.slot)?.marks[Mark::H2dEnd as usize].queued;
-        let elsewhere = (0..self.queues.len()).filter(|other| *other != queue as usize);
+        // The order of a queue; in the compute queue, that of one slot.
+        let is_behind = |other: usize, old: &Operation| {
+            other == queue as usize && (queue != Queue::Compute || old.slot == new.slot)
+        };
         let races = |other: usize, old: &Operation| {
             // A kernel waits for the uploads before the newest mark.
             let ordered = new.work.is_kernel() && other == Queue::H2d as usize && old.tick < uploads_end;
@@ -123,9 +126,9 @@ impl State {
                 });
             on_device || on_host
         };
-        elsewhere
+        (0..self.queues.len())
             .flat_map(|other| self.queues[other].iter().map(move |old| (other, old)))
-            .find(|(other, old)| races(*other, old))
+            .find(|(other, old)| !is_behind(*other, old) && races(*other, old))
             .map(|(_, old)| format!("{:?} races with {:?} in slot {}", new.work, old.work, new.slot))
     }
 
@@ -150,21 +153,45 @@ impl State {
 
     /// Runs the first operation of a queue. Whether there was one that could run.
     pub(super) fn run_next(&mut self, queue: Queue) -> bool {
+        self.run_of_slot(queue, 0)
+    }
+
+    /// The same, but of the slots with work in the compute queue, the one with this number comes first, or the last one.
+    pub(super) fn run_of_slot(&mut self, queue: Queue, number: usize) -> bool {
         if self.is_failing() || self.hung[queue as usize] {
             return false;
         }
-        let Some(operation) = self.queues[queue as usize].front() else { return false };
-        if let Work::WaitForUploads { until } = operation.work
-            && self.slots[&operation.slot].marks[Mark::H2dEnd as usize].reached_tick < until
-        {
+        let mut next = self.next_of_each_slot(queue);
+        let last = next.len().saturating_sub(1);
+        next.rotate_left(number.min(last));
+        let Some(at) = next.into_iter().find(|at| self.can_run(&self.queues[queue as usize][*at])) else {
             return false;
-        }
-        let operation = self.queues[queue as usize].pop_front().expect("there is a first");
+        };
+        let operation = self.queues[queue as usize].remove(at).expect("it was found there");
         self.ticks += 1;
         if let Some(misuse) = self.execute(&operation) {
             self.misuse(misuse);
         }
         true
+    }
+
+    /// Where the operations are that may run next: the first one, and in the compute queue the first one of each slot.
+    fn next_of_each_slot(&self, queue: Queue) -> Vec<usize> {
+        let operations = &self.queues[queue as usize];
+        let is_next = |at: &usize| {
+            let of_slot = |operation: &Operation| operation.slot == operations[*at].slot;
+            *at == 0 || queue == Queue::Compute && !operations.iter().take(*at).any(of_slot)
+        };
+        (0..operations.len()).filter(is_next).collect()
+    }
+
+    fn can_run(&self, operation: &Operation) -> bool {
+        match operation.work {
+            Work::WaitForUploads { until } => {
+                self.slots[&operation.slot].marks[Mark::H2dEnd as usize].reached_tick >= until
+            }
+            _ => true,
+        }
     }
 
     /// Does it; what is wrong with it.

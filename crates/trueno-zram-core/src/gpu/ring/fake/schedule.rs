@@ -11,9 +11,9 @@ pub(crate) enum Schedule {
     Eager,
     /// One operation per poll, of the first queue that has one.
     OneByOne,
-    /// One operation per poll, of the last queue that has one.
+    /// One operation per poll, of the last queue that has one, and there of the last slot.
     LastFirst,
-    /// A few operations of any queues, from a seed.
+    /// A few operations of any queues and slots, from a seed.
     Random(u64),
     /// One queue runs one operation per `n` polls, the others all they have.
     Starved(Queue, u64),
@@ -31,14 +31,16 @@ impl State {
         match &mut self.schedule {
             Schedule::Eager => self.run_all(|_| false),
             Schedule::OneByOne => drop(ALL.into_iter().any(|queue| self.run_next(queue))),
-            Schedule::LastFirst => drop(ALL.into_iter().rev().any(|queue| self.run_next(queue))),
+            Schedule::LastFirst => drop(ALL.into_iter().rev().any(|queue| self.run_of_slot(queue, usize::MAX))),
             Schedule::Random(seed) => {
                 // A linear congruence: its high bits are random enough.
                 *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let mut bits = *seed >> 40;
                 for _ in 0..bits % 4 {
                     bits /= 4;
-                    self.run_next(ALL[usize::try_from(bits % 3).expect("less than three")]);
+                    let (queue, slot) = (bits % 3, bits / 3 % 4);
+                    let [queue, slot] = [queue, slot].map(|number| usize::try_from(number).expect("less than four"));
+                    self.run_of_slot(ALL[queue], slot);
                 }
             }
             Schedule::Starved(starved, polls) => {

@@ -2,8 +2,10 @@
 
 use std::num::NonZeroU32;
 
-use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext};
+use trueno_gpu::kernels::packed::{Mode, PackedEntry};
+use trueno_zram_core::gpu::raw::{
+    DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream,
+};
 use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedBatch, Error, PAGE_SIZE};
 
@@ -31,6 +33,46 @@ fn rejects_a_ring_larger_than_device_memory() {
     assert_restored(&before.decompress_batch(&result.pages).unwrap().pages, &pages, "by the compressor created before");
     assert_no_fallback(&before);
     check_values(&compressor(config(500, 2), &in_mode(Mode::Fast)).compress_batch(&pages).unwrap().pages, &pages);
+}
+
+/// Batches that would be restored in groups need no more memory than small ones.
+#[test]
+#[ignore = "needs a GPU"]
+fn zstandard_is_restored_without_memory_for_groups() {
+    let _device = lock_device();
+    let context = GpuContext::new(0).unwrap();
+    let stream = Stream::new(&context).unwrap();
+    let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd).unwrap();
+    let count = decompressor.least_group_pages().unwrap();
+    let pages = batch(count as usize);
+    let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, pages.len() * bytes_per_page).unwrap();
+    let (input, output, status) = (buffer(PAGE_SIZE), buffer(PAGE_SIZE), buffer(4));
+    let (packed, index) = (buffer(PAGE_SIZE), buffer(PackedEntry::BYTES));
+    stream.upload(&input, 0, pages.as_flattened()).unwrap();
+    let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast).unwrap();
+    // SAFETY: three buffers, used in one stream.
+    unsafe { compressor.compress(&stream, &input, count, &packed, &index) }.unwrap();
+    let from = PackedPages { bytes: &packed, len_bytes: packed.len_bytes() as u64, index: &index, pages: count };
+    let mut restore = || {
+        for buffer in [&output, &status] {
+            stream.fill(buffer, 0..buffer.len_bytes(), 0xee).unwrap();
+        }
+        // SAFETY: four buffers, used in one stream.
+        unsafe { decompressor.decompress(&stream, from, &output, &status) }.unwrap();
+        let (mut restored, mut codes) = (vec![[0; PAGE_SIZE]; pages.len()], vec![0; pages.len() * 4]);
+        stream.download(&output, 0, restored.as_flattened_mut()).unwrap();
+        stream.download(&status, 0, &mut codes).unwrap();
+        assert!(codes.iter().all(|byte| *byte == 0), "a page was refused");
+        assert_restored(&restored, &pages, "on the device");
+        decompressor.scratch_bytes()
+    };
+    let mut taken = Vec::new();
+    for len_bytes in [1 << 30, 1 << 26, 1 << 22] {
+        taken.extend(std::iter::from_fn(|| DeviceBuffer::new(&context, len_bytes).ok()));
+    }
+    assert_eq!(restore(), 0, "there was memory for groups");
+    drop(taken);
+    assert!(restore() > 0, "with memory, such a batch is restored in groups");
 }
 
 /// Checks the times of a batch. Stage times add up over slots that overlap.

@@ -12,15 +12,22 @@ const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFor
 
 #[test]
 fn a_call_that_fails_at_creation_is_named_and_nothing_leaks() {
-    let fake = FakeDevice::new(Schedule::Eager);
-    drop(GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(NO_HURRY)).unwrap());
+    for shape in SHAPE.in_all_formats() {
+        check_creation(shape);
+    }
+}
+
+fn check_creation(shape: Shape) {
+    let device = || FakeDevice::with_format(Schedule::Eager, shape.format);
+    let fake = device();
+    drop(GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY)).unwrap());
     let calls = fake.calls();
     assert!(calls.contains(&Call::Slot) && calls.contains(&Call::Pinned), "{calls:?}");
     for (at, call) in calls.iter().enumerate() {
         for fault in [Fault::OutOfMemory, Fault::IllegalAddress, Fault::LaunchFailed, Fault::DeviceLost] {
-            let fake = FakeDevice::new(Schedule::Eager);
+            let fake = device();
             fake.arm([(at, fault)]);
-            let made = GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(NO_HURRY));
+            let made = GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY));
             let Err(Error::GpuNotAvailable(why)) = made else { panic!("another answer to {fault:?} at {call:?}") };
             let (code, number) = fault.error().unwrap();
             assert_eq!(why, format!("{}: {code} ({number})", call.name()));
@@ -32,8 +39,8 @@ fn a_call_that_fails_at_creation_is_named_and_nothing_leaks() {
 
 #[test]
 fn three_failures_in_a_row_end_the_use_of_the_device() {
-    for form in Form::ALL {
-        let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
+    for (form, shape) in Form::ALL.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
+        let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         let kernel = if form.compresses() { Call::Compress } else { Call::Decompress };
         trial.fake.arm_always(kernel, Fault::OutOfMemory);
         for batch in 1..=3 {

@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
+use trueno_gpu::kernels::packed::Mode;
+use trueno_zram_core::Page;
 use trueno_zram_core::gpu::raw::PageFormat;
 
 use crate::corpora::{Corpus, mix};
 use crate::document::{Document, Run};
 use crate::engine::verify;
+use crate::engines::cross::CrossEngine;
 use crate::engines::resident::{NvCompEngine, Session};
 use crate::engines::{NVCOMP, NVCOMP_ZSTD, kernels};
 use crate::error::Result;
@@ -30,10 +33,20 @@ pub fn run(
 ) -> Result<Document> {
     let session = Session::new(device_index, nvcomp.map(PathBuf::as_path))?;
     let mut document = Document::new("kernels", run, &[C_LZ4_BLOCKS, NVCOMP, NVCOMP_ZSTD], corpora);
+    let cross_modes = [Mode::Fast, Mode::Ratio].into_iter().filter(|_| session.nvcomp.is_some());
+    let mut cross = Vec::new();
+    for mode in cross_modes {
+        observer.begin("edge pages by nvCOMP");
+        cross.push((mode, CrossEngine::check(&session, PageFormat::Zstd, mode, &edge_pages())?));
+    }
     for corpus in corpora {
         observer.begin(&corpus.name);
         let pages = mix(std::slice::from_ref(corpus), run.pages)?;
         let mut engines = kernels::all(&session, pages.len())?;
+        for (mode, edge_frames) in &cross {
+            let engine = CrossEngine::new(&session, PageFormat::Zstd, *mode, pages.len())?;
+            engines.push(Box::new(engine.with_edge_frames(*edge_frames)));
+        }
         if session.nvcomp.is_some() {
             for format in PageFormat::ALL {
                 engines.push(Box::new(NvCompEngine::new(&session, format, pages.len())?));
@@ -43,6 +56,14 @@ pub fn run(
     }
     document.finish_rows();
     Ok(document)
+}
+
+/// Pages at the limits of the format. Without the rivals there are none.
+fn edge_pages() -> Vec<Page> {
+    #[cfg(feature = "rivals")]
+    return trueno_test_pages::edge::all().into_iter().map(|edge| *edge.page).collect();
+    #[cfg(not(feature = "rivals"))]
+    Vec::new()
 }
 
 /// Launches every kernel a few times on every corpus and checks the results, without timing.

@@ -27,8 +27,8 @@ const MIX: &str = "mix";
 const CALL_PAGES: [usize; 10] = [1, 16, 64, 256, 1000, 4000, 16_000, 64_000, 256_000, 1_000_000];
 
 /// Shapes of the ring: pages per slot, and slots.
-const RINGS: [(usize, usize); 8] =
-    [(1000, 4), (1000, 8), (2048, 4), (4096, 3), (4096, 6), (8192, 3), (8192, 4), (16384, 4)];
+const RINGS: [(usize, usize); 9] =
+    [(1000, 4), (1000, 8), (2048, 4), (4096, 3), (4096, 4), (4096, 6), (8192, 3), (8192, 4), (16384, 4)];
 
 /// A part of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -187,8 +187,13 @@ impl Pipeline {
     fn rings(&self) -> Result<Engines<'static>> {
         let (mut engines, pinned) = (self.bars(self.pages.len())?, SharedPinned::default());
         for (batch_size, ring_buffer_slots) in RINGS {
-            for (name, memory) in [("pinned", Memory::Pinned), ("pageable", Memory::Pageable)] {
-                let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..self.config.clone() };
+            let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..self.config.clone() };
+            let zstd = GpuBatchConfig { algorithm: ZSTD, ..config.clone() };
+            for (name, config, memory) in [
+                ("pinned", config.clone(), Memory::Pinned),
+                ("pageable", config, Memory::Pageable),
+                ("zstd, pinned", zstd, Memory::Pinned),
+            ] {
                 let name = format!("{name}, {batch_size} x {ring_buffer_slots}");
                 engines.push(self.gpu_with(&name, config, None, memory, &pinned)?);
             }

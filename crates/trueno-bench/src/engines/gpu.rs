@@ -81,9 +81,10 @@ pub(crate) struct PinnedMemory {
 }
 
 impl TruenoGpu {
-    /// From and to ordinary memory, as the tool does it.
+    /// From and to ordinary memory, in slots that fill the bus.
     pub(crate) fn new(name: &str, algorithm: Algorithm, device_index: u32, pool: &Pool) -> Result<Self> {
-        let config = GpuBatchConfig { device_index, algorithm, ..GpuBatchConfig::default() };
+        const SLOT_PAGES: usize = 4096;
+        let config = GpuBatchConfig { device_index, algorithm, batch_size: SLOT_PAGES, ..GpuBatchConfig::default() };
         Self::with(name, config, None, pool, Memory::Pageable, &SharedPinned::default())
     }
 

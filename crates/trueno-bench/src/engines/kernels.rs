@@ -51,7 +51,7 @@ pub(crate) struct KernelEngine<'a> {
 /// of C lz4 and the frames of libzstd's level 3.
 pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
     let own_stores = lane_rule(&session.context).map_err(device_failed)?.table_stores();
-    let best = BlockShape::best_for(session.context.info().compute_capability, session.context.limits());
+    let best = best_shape(session);
     let mut engines: Engines<'_> = Vec::new();
     for (format, mode, mode_name) in [
         (PageFormat::Lz4, Mode::Fast, "fast"),
@@ -86,7 +86,18 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
     Ok(engines)
 }
 
+fn best_shape(session: &Session) -> BlockShape {
+    BlockShape::best_for(session.context.info().compute_capability, session.context.limits())
+}
+
 impl<'a> KernelEngine<'a> {
+    /// The format's kernels as the product uses them, for batches of `pages` pages.
+    pub(super) fn of_product(session: &'a Session, format: PageFormat, mode: Mode, pages: usize) -> Result<Self> {
+        let compressor = PageCompressor::new(&session.context, format, mode).map_err(device_failed)?;
+        let encoder = Encoder::Kernel(Box::new(compressor));
+        Self::new(session, format!("{format:?} {mode:?}"), format, encoder, best_shape(session), pages)
+    }
+
     fn new(
         session: &'a Session,
         name: String,
@@ -96,12 +107,19 @@ impl<'a> KernelEngine<'a> {
         pages: usize,
     ) -> Result<Self> {
         let count = u32::try_from(pages).map_err(Error::engine(&name))?;
+        let best = best_shape(session);
         let set_up = || {
+            // The product's own choice, which for Zstandard is not the compressor's shape.
+            let decompressor = if shape == best {
+                PageDecompressor::new(&session.context, format)?
+            } else {
+                PageDecompressor::with_shape(&session.context, format, shape)?
+            };
             Ok(Self {
                 name,
                 session,
                 encoder,
-                decompressor: PageDecompressor::with_shape(&session.context, format, shape)?,
+                decompressor,
                 pages: count,
                 input: session.buffer(pages * PAGE_SIZE)?,
                 packed: session.buffer(pages * PAGE_SIZE + SLACK_BYTES)?,
@@ -117,21 +135,26 @@ impl<'a> KernelEngine<'a> {
         set_up().map_err(device_failed)
     }
 
-    /// Checks the packed pages with the CPU's decoder, and notes how long they are.
-    fn check(&mut self, pages: &[Page]) -> Result<()> {
+    /// The packed pages on the device, and where each of them lies.
+    pub(super) fn packed_pages(&self) -> Result<(&DeviceBuffer, Vec<IndexEntry>)> {
         let index = self.session.download(&self.index, self.index.len_bytes())?;
-        let (mut entries, mut end, mut held) = (Vec::new(), 0, 0);
-        for (page, bits) in index.as_chunks().0.iter().enumerate() {
+        let entry = |(page, bits): (usize, &[u8; PackedEntry::BYTES])| {
             let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
             if !entry.is_placed() {
                 return Err(Error::engine(&self.name)(format!("page {page} has no index entry")));
             }
-            let (offset, len_bytes, kind) = (entry.offset_bytes(), entry.len_bytes(), entry.kind());
-            entries.push(IndexEntry { offset, len_bytes, kind });
-            held += u64::from(entry.len_bytes());
-            end = end.max(entry.offset_bytes() + padded(entry.len_bytes()));
-        }
-        (self.packed_bytes, self.held_bytes) = (end, held);
+            Ok(IndexEntry { offset: entry.offset_bytes(), len_bytes: entry.len_bytes(), kind: entry.kind() })
+        };
+        let entries = index.as_chunks().0.iter().enumerate().map(entry).collect::<Result<_>>()?;
+        Ok((&self.packed, entries))
+    }
+
+    /// Checks the packed pages with the CPU's decoder, and notes how long they are.
+    fn check(&mut self, pages: &[Page]) -> Result<()> {
+        let (_, entries) = self.packed_pages()?;
+        let end = entries.iter().map(|entry| entry.offset + padded(entry.len_bytes)).max().unwrap_or(0);
+        self.packed_bytes = end;
+        self.held_bytes = entries.iter().map(|entry| u64::from(entry.len_bytes)).sum();
         let failed = Error::engine(&self.name);
         let end = usize::try_from(end).unwrap_or(usize::MAX).min(self.packed.len_bytes());
         let packed = self.session.download(&self.packed, end)?;

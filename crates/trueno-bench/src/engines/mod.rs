@@ -3,6 +3,7 @@
 pub(crate) mod bus;
 pub(crate) mod codec;
 pub(crate) mod cpu;
+pub(crate) mod cross;
 pub(crate) mod gpu;
 pub(crate) mod in_cache;
 pub(crate) mod kernels;

@@ -131,6 +131,13 @@ impl NvComp {
         })
     }
 
+    fn functions(&self, format: PageFormat) -> &Functions {
+        match format {
+            PageFormat::Lz4 => &self.lz4,
+            PageFormat::Zstd => &self.zstd,
+        }
+    }
+
     /// Sets up one batch over the pages in `input`, one chunk per page, to be restored into `decoded`, which has the same
     /// length.
     pub(crate) fn batch<'a>(
@@ -146,73 +153,93 @@ impl NvComp {
         if decoded.len_bytes() != total {
             return Err(failed(format!("room for {} bytes, for pages of {total}", decoded.len_bytes())));
         }
-        let functions = match format {
-            PageFormat::Lz4 => &self.lz4,
-            PageFormat::Zstd => &self.zstd,
-        };
-        let raw_stream = stream.as_raw();
-        let (mut max_output, mut compress_temp, mut decompress_temp) = (0usize, 0usize, 0usize);
+        let functions = self.functions(format);
+        let (mut max_output, mut compress_temp) = (0usize, 0usize);
         current(context, || {
             // SAFETY: the destination is a value of ours.
             check("max output", unsafe { (functions.max_output)(PAGE_SIZE, DEFAULTS, &raw mut max_output) })?;
             // SAFETY: likewise; the stream lives.
             let status = unsafe {
-                (functions.compress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut compress_temp, total, raw_stream)
+                (functions.compress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut compress_temp, total, stream.as_raw())
             };
-            check("compress temp size", status)?;
-            // SAFETY: likewise.
+            check("compress temp size", status)
+        })?;
+        let room = max_output.next_multiple_of(16);
+        let output = buffer(context, count * room)?;
+        let every = |start: u64, step: usize| (0..count as u64).map(move |i| start + i * step as u64);
+        Ok(Batch {
+            inputs: table(context, stream, every(input.address(), PAGE_SIZE))?,
+            compress_temp: buffer(context, compress_temp)?,
+            decoder: self.decoder(format, context, stream, every(output.address(), room), 0..count, decoded)?,
+            _output: output,
+            _input: Arc::clone(input),
+        })
+    }
+
+    /// Sets up the decompression of chunks at the given addresses, each to the page of the given number in `decoded`. Their
+    /// sizes are set later.
+    pub(crate) fn decoder<'a>(
+        &'a self,
+        format: PageFormat,
+        context: &'a GpuContext,
+        stream: &'a Stream,
+        chunks: impl Iterator<Item = u64>,
+        numbers: impl Iterator<Item = usize>,
+        decoded: &Arc<DeviceBuffer>,
+    ) -> Result<Decoder<'a>> {
+        let functions = self.functions(format);
+        let numbers: Vec<u64> = numbers.map(|number| number as u64).collect();
+        let (count, total) = (numbers.len(), decoded.len_bytes());
+        if numbers.iter().any(|number| (number + 1) * PAGE_SIZE as u64 > total as u64) {
+            return Err(failed(format!("a page lies outside the room of {total} bytes")));
+        }
+        let mut temp = 0usize;
+        current(context, || {
+            // SAFETY: the destination is a value of ours; the stream lives.
             let status = unsafe {
-                (functions.decompress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut decompress_temp, total, raw_stream)
+                (functions.decompress_temp)(count, PAGE_SIZE, DEFAULTS, &raw mut temp, total, stream.as_raw())
             };
             check("decompress temp size", status)
         })?;
-        let room = max_output.next_multiple_of(16);
-        let buffer = |len_bytes| DeviceBuffer::new(context, len_bytes).map_err(failed);
-        let output = buffer(count * room)?;
-        let table = |start: u64, step: usize| -> Result<DeviceBuffer> {
-            let bytes: Vec<u8> = (0..count as u64).flat_map(|i| (start + i * step as u64).to_le_bytes()).collect();
-            let table = buffer(bytes.len())?;
-            stream.upload(&table, 0, &bytes).map_err(failed)?;
-            Ok(table)
-        };
-        Ok(Batch {
+        let places = numbers.iter().map(|number| decoded.address() + number * PAGE_SIZE as u64);
+        Ok(Decoder {
             functions,
             context,
             stream,
             count,
-            inputs: table(input.address(), PAGE_SIZE)?,
-            sizes: table(PAGE_SIZE as u64, 0)?,
-            outputs: table(output.address(), room)?,
-            decoded: table(decoded.address(), PAGE_SIZE)?,
-            output_sizes: buffer(count * 8)?,
-            decoded_sizes: buffer(count * 8)?,
-            statuses: buffer(count * 4)?,
-            compress_temp: buffer(compress_temp)?,
-            decompress_temp: buffer(decompress_temp)?,
-            _output: output,
-            _pages: [Arc::clone(input), Arc::clone(decoded)],
+            chunks: table(context, stream, chunks.take(count))?,
+            chunk_sizes: buffer(context, count * size_of::<u64>())?,
+            page_sizes: table(context, stream, std::iter::repeat_n(PAGE_SIZE as u64, count))?,
+            places: table(context, stream, places)?,
+            decoded_sizes: buffer(context, count * size_of::<u64>())?,
+            statuses: buffer(context, count * size_of::<Status>())?,
+            temp: buffer(context, temp)?,
+            _decoded: Arc::clone(decoded),
         })
     }
 }
 
-/// nvCOMP's tables and temporary memory for one batch.
+fn buffer(context: &GpuContext, len_bytes: usize) -> Result<DeviceBuffer> {
+    DeviceBuffer::new(context, len_bytes).map_err(failed)
+}
+
+/// Puts numbers of 8 bytes into device memory.
+fn table(context: &GpuContext, stream: &Stream, entries: impl Iterator<Item = u64>) -> Result<DeviceBuffer> {
+    let bytes: Vec<u8> = entries.flat_map(u64::to_le_bytes).collect();
+    let table = buffer(context, bytes.len())?;
+    stream.upload(&table, 0, &bytes).map_err(failed)?;
+    Ok(table)
+}
+
+/// nvCOMP's tables and temporary memory to compress and restore one batch.
 pub(crate) struct Batch<'a> {
-    functions: &'a Functions,
-    context: &'a GpuContext,
-    stream: &'a Stream,
-    count: usize,
     inputs: DeviceBuffer,
-    sizes: DeviceBuffer,
-    outputs: DeviceBuffer,
-    decoded: DeviceBuffer,
-    output_sizes: DeviceBuffer,
-    decoded_sizes: DeviceBuffer,
-    statuses: DeviceBuffer,
     compress_temp: DeviceBuffer,
-    decompress_temp: DeviceBuffer,
+    /// Of the compressed pages.
+    decoder: Decoder<'a>,
     // The tables point into these.
     _output: DeviceBuffer,
-    _pages: [Arc<DeviceBuffer>; 2],
+    _input: Arc<DeviceBuffer>,
 }
 
 impl Batch<'_> {
@@ -224,22 +251,24 @@ impl Batch<'_> {
 
     /// Queues the compression of the batch.
     pub(crate) fn compress(&self) -> Result<()> {
-        current(self.context, || {
+        let Decoder { functions, context, stream, count, chunks, chunk_sizes, page_sizes, statuses, .. } =
+            &self.decoder;
+        current(context, || {
             // SAFETY: the tables have one entry per page, each pointing to a page or to room for the largest output; the
             // temporary memory has the size that nvCOMP asked for; all live until the stream has run.
             let status = unsafe {
-                (self.functions.compress)(
+                (functions.compress)(
                     self.inputs.address(),
-                    self.sizes.address(),
+                    page_sizes.address(),
                     PAGE_SIZE,
-                    self.count,
+                    *count,
                     self.compress_temp.address(),
                     self.compress_temp.len_bytes(),
-                    self.outputs.address(),
-                    self.output_sizes.address(),
+                    chunks.address(),
+                    chunk_sizes.address(),
                     DEFAULTS,
-                    self.statuses.address(),
-                    self.stream.as_raw(),
+                    statuses.address(),
+                    stream.as_raw(),
                 )
             };
             check("CompressAsync", status)
@@ -248,18 +277,64 @@ impl Batch<'_> {
 
     /// Queues the decompression of what `compress` made, into the decoded pages.
     pub(crate) fn decompress(&self) -> Result<()> {
+        self.decoder.decompress()
+    }
+
+    /// Returns the size of the compressed pages; a page that does not shrink counts whole.
+    pub(crate) fn held_bytes(&self) -> Result<u64> {
+        self.check_statuses()?;
+        let sizes = &self.decoder.chunk_sizes;
+        let mut bytes = vec![0; sizes.len_bytes()];
+        self.decoder.stream.download(sizes, 0, &mut bytes).map_err(failed)?;
+        let sizes = bytes.as_chunks().0.iter().map(|size| u64::from_le_bytes(*size));
+        Ok(sizes.map(|size| size.min(PAGE_SIZE as u64)).sum())
+    }
+
+    /// Returns an error if nvCOMP failed on a page of the last call.
+    pub(crate) fn check_statuses(&self) -> Result<()> {
+        self.decoder.check_statuses()
+    }
+}
+
+/// nvCOMP's tables and temporary memory to restore pages, one from each chunk.
+pub(crate) struct Decoder<'a> {
+    functions: &'a Functions,
+    context: &'a GpuContext,
+    stream: &'a Stream,
+    count: usize,
+    chunks: DeviceBuffer,
+    chunk_sizes: DeviceBuffer,
+    page_sizes: DeviceBuffer,
+    places: DeviceBuffer,
+    decoded_sizes: DeviceBuffer,
+    statuses: DeviceBuffer,
+    temp: DeviceBuffer,
+    // The places point into it.
+    _decoded: Arc<DeviceBuffer>,
+}
+
+impl Decoder<'_> {
+    /// Sets the sizes of the chunks.
+    pub(crate) fn set_sizes(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
+        let bytes: Vec<u8> = sizes.flat_map(u64::to_le_bytes).collect();
+        self.stream.upload(&self.chunk_sizes, 0, &bytes).map_err(failed)
+    }
+
+    /// Queues the decompression.
+    pub(crate) fn decompress(&self) -> Result<()> {
         current(self.context, || {
-            // SAFETY: as in `compress`, the other way round.
+            // SAFETY: the tables have one entry per chunk, each pointing to a chunk or to room for a page; the temporary
+            // memory has the size that nvCOMP asked for; all live until the stream has run.
             let status = unsafe {
                 (self.functions.decompress)(
-                    self.outputs.address(),
-                    self.output_sizes.address(),
-                    self.sizes.address(),
+                    self.chunks.address(),
+                    self.chunk_sizes.address(),
+                    self.page_sizes.address(),
                     self.decoded_sizes.address(),
                     self.count,
-                    self.decompress_temp.address(),
-                    self.decompress_temp.len_bytes(),
-                    self.decoded.address(),
+                    self.temp.address(),
+                    self.temp.len_bytes(),
+                    self.places.address(),
                     DEFAULTS,
                     self.statuses.address(),
                     self.stream.as_raw(),
@@ -269,22 +344,24 @@ impl Batch<'_> {
         })
     }
 
-    /// Returns the size of the compressed pages; a page that does not shrink counts whole.
-    pub(crate) fn held_bytes(&self) -> Result<u64> {
-        self.check_statuses()?;
-        let mut bytes = vec![0; self.output_sizes.len_bytes()];
-        self.stream.download(&self.output_sizes, 0, &mut bytes).map_err(failed)?;
-        let sizes = bytes.as_chunks().0.iter().map(|size| u64::from_le_bytes(*size));
-        Ok(sizes.map(|size| size.min(PAGE_SIZE as u64)).sum())
-    }
-
-    /// Returns an error if nvCOMP failed on a page of the last call.
+    /// Returns an error if nvCOMP failed on a chunk of the last call.
     pub(crate) fn check_statuses(&self) -> Result<()> {
         let mut bytes = vec![0; self.statuses.len_bytes()];
         self.stream.download(&self.statuses, 0, &mut bytes).map_err(failed)?;
         let mut statuses = bytes.as_chunks().0.iter().map(|status| i32::from_le_bytes(*status));
         match statuses.position(|status| status != 0) {
-            Some(page) => Err(failed(format!("failed on page {page}"))),
+            Some(chunk) => Err(failed(format!("failed on chunk {chunk}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns an error unless every chunk of the last call was one page.
+    pub(crate) fn check_sizes(&self) -> Result<()> {
+        let mut bytes = vec![0; self.decoded_sizes.len_bytes()];
+        self.stream.download(&self.decoded_sizes, 0, &mut bytes).map_err(failed)?;
+        let mut sizes = bytes.as_chunks().0.iter().map(|size| u64::from_le_bytes(*size));
+        match sizes.position(|size| size != PAGE_SIZE as u64) {
+            Some(chunk) => Err(failed(format!("chunk {chunk} is not one page"))),
             None => Ok(()),
         }
     }

@@ -22,29 +22,30 @@ pub struct Relation {
 #[must_use]
 pub fn all(seed: u64, pages: usize) -> Vec<Relation> {
     assert!(pages.is_multiple_of(2), "blocks of two pages");
-    let kinds: [(&str, fn(&mut Rows) -> Vec<u8>); 7] = [
-        ("PostgreSQL index of integers", Rows::integer_entry),
-        ("PostgreSQL index of times", Rows::time_entry),
-        ("PostgreSQL index of addresses", Rows::address_entry),
-        ("PostgreSQL index of few values", Rows::posting_list),
-        ("PostgreSQL table of people", Rows::person_tuple),
-        ("SQLite table of people", Rows::person_cell),
-        ("SQLite index of addresses", Rows::address_cell),
+    let kinds: [(&str, Layout, Row); 7] = [
+        ("PostgreSQL index of integers", Rows::postgres_block, Rows::integer_entry),
+        ("PostgreSQL index of times", Rows::postgres_block, Rows::time_entry),
+        ("PostgreSQL index of addresses", Rows::postgres_block, Rows::address_entry),
+        ("PostgreSQL index of few values", Rows::postgres_block, Rows::posting_list),
+        ("PostgreSQL table of people", Rows::postgres_block, Rows::person_tuple),
+        ("SQLite table of people", Rows::sqlite_page, Rows::person_cell),
+        ("SQLite index of addresses", Rows::sqlite_page, Rows::address_cell),
     ];
-    let relation = |(name, row): (&'static str, fn(&mut Rows) -> Vec<u8>)| {
+    let relation = |(name, layout, row): (&'static str, Layout, Row)| {
         let mut rows = Rows::new(seed);
-        let block: fn(&mut Rows, fn(&mut Rows) -> Vec<u8>) -> Vec<u8> = match name.starts_with("SQLite") {
-            true => Rows::sqlite_page,
-            false => Rows::postgres_block,
-        };
         let mut bytes = Vec::with_capacity(pages * PAGE_SIZE);
         while bytes.len() < pages * PAGE_SIZE {
-            bytes.extend(block(&mut rows, row));
+            bytes.extend(layout(&mut rows, row));
         }
         Relation { name, pages: bytes.as_chunks().0.to_vec() }
     };
     kinds.map(relation).into()
 }
+
+/// Writes the next row.
+type Row = fn(&mut Rows) -> Vec<u8>;
+/// Fills one or two pages with rows.
+type Layout = fn(&mut Rows, Row) -> Vec<u8>;
 
 /// Rows in the order in which they were inserted, and where PostgreSQL's table has them.
 struct Rows {
@@ -98,7 +99,7 @@ impl Rows {
     }
 
     /// Fills a block of 8 KiB from both ends: header and item pointers, a gap, and the rows from the end backwards.
-    fn postgres_block(&mut self, row: fn(&mut Self) -> Vec<u8>) -> Vec<u8> {
+    fn postgres_block(&mut self, row: Row) -> Vec<u8> {
         const BLOCK: usize = 2 * PAGE_SIZE;
         let mut block = vec![0; BLOCK];
         // A tenth is left free, or more after a split.
@@ -113,8 +114,8 @@ impl Rows {
             }
             upper = start;
             block[upper..upper + row.len()].copy_from_slice(&row);
-            let pointer = upper as u32 | 1 << 15 | (row.len() as u32) << 17;
-            block[lower..lower + 4].copy_from_slice(&pointer.to_le_bytes());
+            let pointer = upper | 1 << 15 | row.len() << 17;
+            block[lower..lower + 4].copy_from_slice(&pointer.to_le_bytes()[..4]);
             lower += 4;
         }
         self.log_position += 8 * low32(self.random.next_u64() % 5000);
@@ -205,7 +206,7 @@ impl Rows {
     }
 
     /// Fills a page from both ends: header and cell pointers, a gap, and the cells from the end backwards.
-    fn sqlite_page(&mut self, row: fn(&mut Self) -> Vec<u8>) -> Vec<u8> {
+    fn sqlite_page(&mut self, row: Row) -> Vec<u8> {
         let mut page = vec![0; PAGE_SIZE];
         let (mut lower, mut upper) = (8, PAGE_SIZE);
         let fill = PAGE_SIZE - self.random.below(3) * 200;
@@ -234,8 +235,8 @@ impl Rows {
         let mut payload = vec![5, 0];
         payload.extend(texts.iter().map(|text| low8(13 + 2 * text.len())));
         payload.extend(texts.iter().flat_map(|text| text.bytes()));
-        let mut cell = varint(payload.len() as u32);
-        cell.extend(varint(self.id));
+        let mut cell = varint(payload.len());
+        cell.extend(varint(self.id as usize));
         cell.extend(payload);
         cell
     }
@@ -246,7 +247,7 @@ impl Rows {
         let mut payload = vec![3, low8(13 + 2 * address.len()), 2];
         payload.extend(address.as_bytes());
         payload.extend(low16(u64::from(row)).to_be_bytes());
-        let mut cell = varint(payload.len() as u32);
+        let mut cell = varint(payload.len());
         cell.extend(payload);
         cell
     }
@@ -257,11 +258,11 @@ fn city(rows: &mut Rows) -> String {
 }
 
 /// SQLite's integers of variable length: seven bits per byte, the highest first.
-fn varint(value: u32) -> Vec<u8> {
-    let mut bytes = vec![low8((value & 0x7f) as usize)];
+fn varint(value: usize) -> Vec<u8> {
+    let mut bytes = vec![low8(value & 0x7f)];
     let mut rest = value >> 7;
     while rest > 0 {
-        bytes.insert(0, low8((rest & 0x7f | 0x80) as usize));
+        bytes.insert(0, low8(rest & 0x7f | 0x80));
         rest >>= 7;
     }
     bytes

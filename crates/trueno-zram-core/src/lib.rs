@@ -61,6 +61,7 @@ mod arena;
 #[cfg(feature = "gpu")]
 mod batch;
 mod codec;
+mod copies;
 mod error;
 mod page;
 #[cfg(feature = "gpu")]

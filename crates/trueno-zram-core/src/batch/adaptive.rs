@@ -14,6 +14,7 @@ use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
 use crate::codec::{BatchCodec, CodecStats, sealed};
+use crate::copies::copies;
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
 use crate::gpu::ring::cuda::Cuda;
@@ -277,7 +278,11 @@ impl<D: RingDevice> BatchCompressor<D> {
     /// # Errors
     /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
-        let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+        if let Some(gpu) = &self.gpu {
+            // The pool's threads do not exist in a forked child.
+            gpu.check_process()?;
+        }
+        let mut pages = copies(&[0; PAGE_SIZE], batch.len(), self.cpu.pool());
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }

@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic};
 use crate::codec::{BatchCodec, CodecStats, sealed};
+use crate::copies::copies;
 use crate::cpu::{InstructionSet, PageCodec};
 use crate::error::Result;
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
@@ -243,7 +244,7 @@ impl CpuBatchCompressor {
     /// # Errors
     /// The errors of [`decompress_into`](Self::decompress_into).
     pub fn decompress(&mut self, batch: &CompressedBatch) -> Result<Vec<Page>> {
-        let mut pages = vec![[0; PAGE_SIZE]; batch.len()];
+        let mut pages = copies(&[0; PAGE_SIZE], batch.len(), &self.pool);
         self.decompress_into(batch, &mut pages, &())?;
         Ok(pages)
     }

@@ -12,8 +12,8 @@ const MAX_FAST_ZSTD_LEVEL: i32 = 3;
 
 /// The configuration of a GPU compressor.
 ///
-/// A call may pass more pages than `batch_size`; they are split into batches that run through the ring. With
-/// `async_dma: false` and one slot, the stages run one after the other: copy in, compress, copy out.
+/// A call may pass more pages than `batch_size`; they are split into batches that run through the ring, several small ones in
+/// one slot. With `async_dma: false` and one slot, the stages run one after the other: copy in, compress, copy out.
 ///
 /// `batch_size` is 1 to [`MAX_SLOT_PAGES`](Self::MAX_SLOT_PAGES) and `ring_buffer_slots` is 1 to
 /// [`MAX_RING_SLOTS`](Self::MAX_RING_SLOTS). Their product is at most [`MAX_RING_PAGES`](Self::MAX_RING_PAGES), because

@@ -78,8 +78,10 @@ pub(crate) struct Ring<D: RingDevice> {
 pub(crate) struct RingShape {
     /// The most slots in flight.
     pub(crate) slots: usize,
-    /// The most pages per slot.
+    /// The most pages per slot of a stream.
     pub(crate) slot_pages: u32,
+    /// The most pages per slot of a call.
+    pub(crate) call_slot_pages: u32,
     /// How long a slot may stay in one state before the device counts as hung.
     pub(crate) time_limit: Duration,
 }
@@ -105,7 +107,7 @@ impl Outcome {
 impl<D: RingDevice> Ring<D> {
     /// Allocates the slots of calls.
     pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
-        let free = (0..shape.slots).map(|_| Slot::new(&device, shape.slot_pages)).collect::<GpuResult<_>>()?;
+        let free = (0..shape.slots).map(|_| Slot::new(&device, shape.call_slot_pages)).collect::<GpuResult<_>>()?;
         Ok(Self { device, free, rooms: shape.rooms(), shape })
     }
 
@@ -119,7 +121,7 @@ impl<D: RingDevice> Ring<D> {
 
     /// Gives every slot the page-locked memory that a call uses.
     fn ensure(&mut self, needs: &[HostMemory]) -> GpuResult<()> {
-        let (device, pages) = (&self.device, self.shape.slot_pages);
+        let (device, pages) = (&self.device, self.shape.call_slot_pages);
         self.free.iter_mut().try_for_each(|slot| slot.ensure(device, pages, needs))
     }
 

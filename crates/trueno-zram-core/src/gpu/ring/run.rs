@@ -196,7 +196,7 @@ impl<D: RingDevice> Ring<D> {
     ) -> GpuResult<bool> {
         // Half of the ring's pages are staged at the same time, so that idle workers find pieces while the last ones of a slot
         // are copied; the other half is in flight.
-        let slot_pages = self.shape.slot_pages as usize;
+        let slot_pages = self.shape.call_slot_pages as usize;
         let staged_pages: usize = run.staging.iter().map(|slot| slot.range.len()).sum();
         if run.next == run.pages || staged_pages >= self.shape.slots.div_ceil(2) * slot_pages {
             return Ok(false);

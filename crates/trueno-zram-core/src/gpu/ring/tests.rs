@@ -20,7 +20,7 @@ const PAGES: usize = 8;
 /// Runs pages that all cross the bus through a ring of two slots. Nothing is staged: the one core that did so might deliver
 /// a slot meanwhile, which waits for a slot that is to be staged.
 fn run(sink: &mut impl Deliver<FakeDevice>) -> Outcome {
-    let shape = RingShape { slots: 2, slot_pages: 2, time_limit: Duration::from_secs(30) };
+    let shape = RingShape { slots: 2, slot_pages: 2, call_slot_pages: 2, time_limit: Duration::from_secs(30) };
     let mut ring = Ring::new(FakeDevice::new(Schedule::Eager), shape).unwrap();
     let page: Page = std::array::from_fn(|i| u8::try_from(i % 251).unwrap());
     let mut pages = ring.device.pinned(PAGES * PAGE_SIZE, HostRole::Shared).unwrap();

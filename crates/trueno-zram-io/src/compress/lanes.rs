@@ -13,7 +13,7 @@ use crate::source::PageSource;
 use crate::timeline::{Stage, timed};
 
 /// Pages that a lane takes at a time: together with their compressed form they stay in the core's cache.
-pub(super) const LANE_PAGES: usize = 64;
+const LANE_PAGES: usize = 64;
 /// Parcels beyond one per lane, which wait for their turn.
 const WAITING_PER_LANE: usize = 2;
 

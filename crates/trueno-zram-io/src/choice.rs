@@ -1,127 +1,95 @@
-//! Whether a GPU makes a stream faster than the CPU alone, by the speed of the stream itself.
+//! Whether a GPU makes a stream faster than the CPU alone, by what both cost on the stream itself.
 
-use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use crate::ordered::lock;
+/// Content that lanes have to have done themselves before their cost counts.
+const MIN_CPU_BYTES: u64 = 4 << 20;
 
-/// Time over which the stream's speed is measured.
-const WINDOW: Duration = Duration::from_millis(10);
+/// Content that has to have gone through the GPU before its cost counts.
+const MIN_GPU_BYTES: u64 = 8 << 20;
 
-/// Content that lanes have to have done themselves before their speed counts.
-const MIN_HELPED_BYTES: u64 = 4 << 20;
+/// Slots that are under way while the GPU is tried.
+const TRIAL_SLOTS: usize = 3;
 
-/// How much faster the CPU alone has to look. The estimate ignores that lanes compete for memory.
-const CLEARLY: f64 = 1.1;
+/// One in this many lanes stays at hand for the GPU.
+const RESERVED_SHARE: usize = 4;
+
+/// How much cheaper a byte through the GPU has to be for lanes. What a GPU saves is less than that where memory limits both.
+const CLEARLY: f64 = 0.9;
 
 /// Chooses between a GPU with lanes that help it, and lanes alone.
 ///
-/// Lanes that help know how long they take for their own pages. If all lanes, at that speed, are faster than the stream was
-/// over the last windows, the GPU gets no more slots. Should the stream be slower without it, that was wrong, and the GPU is
-/// used to the end.
-#[derive(Debug)]
+/// Lanes are what a stream is short of, with or without a GPU. A byte that goes through the GPU costs them the time to fill its
+/// slot and to take its result; a byte without it, the time of the codec. Both are measured on the stream, with reading and
+/// writing and with the time that lanes wait for locks. As long as the GPU's bytes cost less, it gets all slots, and lanes do
+/// others only when no slot is free. If they cost more, it gets none.
+///
+/// The first slot is not measured: the driver may compile a kernel for it.
+#[derive(Debug, Default)]
 pub(crate) struct Choice {
-    lanes: usize,
-    state: Mutex<State>,
+    cpu: Cost,
+    gpu: Cost,
+    /// Results of the GPU.
+    gpu_results: AtomicU64,
 }
 
-#[derive(Debug)]
-struct State {
-    mode: Mode,
-    done_bytes: u64,
-    helped_bytes: u64,
-    helped_time: Duration,
-    /// The window that is being measured.
-    window: Option<Window>,
-    /// The stream's speed with the GPU, in bytes per second.
-    gpu_rate: f64,
-    /// Windows in a row in which the CPU looked faster.
-    doubts: u32,
+/// The time of lanes for some content.
+#[derive(Debug, Default)]
+struct Cost {
+    bytes: AtomicU64,
+    time_ns: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Window {
-    start: Instant,
-    done_bytes: u64,
-}
+impl Cost {
+    fn add(&self, bytes: u64, time: Duration) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.time_ns.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Gpu,
-    /// Without the GPU, for this number of windows so far.
-    Cpu(u32),
-    /// The GPU was tried without, and is faster.
-    Settled,
+    /// Nanoseconds per byte; none before it has seen `least` bytes.
+    fn per_byte(&self, least: u64) -> Option<f64> {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        (bytes >= least).then(|| self.time_ns.load(Ordering::Relaxed) as f64 / bytes as f64)
+    }
 }
 
 impl Choice {
-    pub(crate) fn new(lanes: usize) -> Self {
-        let state = State {
-            mode: Mode::Gpu,
-            done_bytes: 0,
-            helped_bytes: 0,
-            helped_time: Duration::ZERO,
-            window: None,
-            gpu_rate: 0.0,
-            doubts: 0,
-        };
-        Self { lanes, state: Mutex::new(state) }
-    }
-
     /// Counts content that a lane did without the GPU, and its time for it.
     pub(crate) fn helped(&self, bytes: u64, time: Duration) {
-        let mut state = lock(&self.state);
-        state.helped_bytes += bytes;
-        state.helped_time += time;
+        self.cpu.add(bytes, time);
     }
 
-    /// Counts content that is done. Returns nothing; ask [`uses_gpu`](Self::uses_gpu) for the consequences.
-    pub(crate) fn done(&self, bytes: u64, now: Instant) {
-        let mut state = lock(&self.state);
-        state.done_bytes += bytes;
-        let Some(window) = state.window else {
-            state.window = Some(Window { start: now, done_bytes: state.done_bytes });
-            return;
-        };
-        let elapsed = now.saturating_duration_since(window.start);
-        if elapsed >= WINDOW {
-            let rate = (state.done_bytes - window.done_bytes) as f64 / elapsed.as_secs_f64();
-            state.window = Some(Window { start: now, done_bytes: state.done_bytes });
-            state.judge(rate, self.lanes);
+    /// Counts a lane's time to fill a slot. Its bytes count when they are [taken](Self::taken).
+    pub(crate) fn filled(&self, time: Duration) {
+        if self.gpu_results.load(Ordering::Relaxed) > 0 {
+            self.gpu.add(0, time);
         }
     }
 
-    /// Whether the GPU gets more slots.
-    pub(crate) fn uses_gpu(&self) -> bool {
-        !matches!(lock(&self.state).mode, Mode::Cpu(_))
+    /// Counts a result of the GPU, and a lane's time to take it.
+    pub(crate) fn taken(&self, bytes: u64, time: Duration) {
+        if self.gpu_results.fetch_add(1, Ordering::Relaxed) > 0 {
+            self.gpu.add(bytes, time);
+        }
     }
 
-    /// Whether the speed of lanes is known.
-    pub(crate) fn knows_lanes(&self) -> bool {
-        lock(&self.state).helped_bytes >= MIN_HELPED_BYTES
+    /// How many of `lanes` wait for the GPU before another one does its work without it.
+    ///
+    /// A lane that works for itself is gone for a while, and a GPU that is faster than all of them would wait for it. So some stay
+    /// at hand. If many of them wait, the GPU is the slower part, and the others help.
+    pub(crate) fn reserve(&self, lanes: usize) -> usize {
+        if self.most_slots() == usize::MAX { lanes.div_ceil(RESERVED_SHARE) } else { 0 }
     }
-}
 
-impl State {
-    /// Takes the stream's speed over a window into account.
-    fn judge(&mut self, rate: f64, lanes: usize) {
-        match self.mode {
-            Mode::Settled => {}
-            Mode::Gpu => {
-                self.gpu_rate = if self.gpu_rate == 0.0 { rate } else { (self.gpu_rate + rate) / 2.0 };
-                let helped_s = self.helped_time.as_secs_f64();
-                let is_known = self.helped_bytes >= MIN_HELPED_BYTES && helped_s > 0.0;
-                let lanes_rate = lanes as f64 * self.helped_bytes as f64 / helped_s;
-                self.doubts = if is_known && lanes_rate > CLEARLY * self.gpu_rate { self.doubts + 1 } else { 0 };
-                // The first windows include the allocation of slots.
-                if self.doubts >= 3 {
-                    self.mode = Mode::Cpu(0);
-                }
-            }
-            // Slots that were on their way count as the lanes' work in the first window.
-            Mode::Cpu(windows) if windows < 2 => self.mode = Mode::Cpu(windows + 1),
-            Mode::Cpu(_) if rate < self.gpu_rate => self.mode = Mode::Settled,
-            Mode::Cpu(windows) => self.mode = Mode::Cpu(windows.saturating_add(1)),
+    /// How many slots may be under way now.
+    pub(crate) fn most_slots(&self) -> usize {
+        let Some(cpu) = self.cpu.per_byte(MIN_CPU_BYTES) else { return 0 };
+        match self.gpu.per_byte(MIN_GPU_BYTES) {
+            None if self.gpu_results.load(Ordering::Relaxed) == 0 => 1,
+            None => TRIAL_SLOTS,
+            Some(gpu) if gpu < CLEARLY * cpu => usize::MAX,
+            Some(_) => 0,
         }
     }
 }
@@ -131,56 +99,48 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    const MS: Duration = Duration::from_millis(1);
 
-    /// Lets the stream run for a number of windows at a speed, in MiB per window.
-    fn run(choice: &Choice, now: &mut Instant, windows: u32, mib: u64) {
-        for _ in 0..windows {
-            *now += WINDOW;
-            choice.done(mib * MIB, *now);
+    /// A choice after lanes have done some content at 1 ms per MiB.
+    fn with_known_lanes() -> Choice {
+        let choice = Choice::default();
+        assert_eq!(choice.most_slots(), 0, "lanes come first");
+        choice.helped(8 * MIB, 8 * MS);
+        choice
+    }
+
+    #[test]
+    fn a_gpu_that_costs_lanes_less_gets_all_slots() {
+        let choice = with_known_lanes();
+        assert_eq!(choice.most_slots(), 1, "one slot tells whether the GPU works");
+        choice.filled(1000 * MS);
+        choice.taken(4 * MIB, MS);
+        assert_eq!(choice.most_slots(), TRIAL_SLOTS);
+        for _ in 0..3 {
+            choice.filled(MS);
+            choice.taken(4 * MIB, MS);
         }
+        assert_eq!(choice.most_slots(), usize::MAX, "the first slot, with a kernel to compile, does not count");
+        assert_eq!((choice.reserve(15), choice.reserve(1)), (4, 1));
     }
 
     #[test]
-    fn a_gpu_that_is_slower_than_the_lanes_is_left_out() {
-        let (choice, mut now) = (Choice::new(4), Instant::now());
-        choice.done(0, now);
-        // Each lane does 100 MiB per window: all of them 400.
-        choice.helped(100 * MIB, WINDOW);
-        run(&choice, &mut now, 6, 200);
-        assert!(!choice.uses_gpu());
-        run(&choice, &mut now, 20, 390);
-        assert!(!choice.uses_gpu());
+    fn a_gpu_that_costs_lanes_more_gets_none() {
+        let choice = with_known_lanes();
+        for _ in 0..4 {
+            choice.filled(3 * MS);
+            choice.taken(4 * MIB, MS);
+        }
+        assert_eq!(choice.most_slots(), 0, "as much as the lanes' own is no gain");
+        // The content changes, and the codec takes longer.
+        choice.helped(8 * MIB, 40 * MS);
+        assert_eq!(choice.most_slots(), usize::MAX);
     }
 
     #[test]
-    fn a_gpu_that_is_faster_stays() {
-        let (choice, mut now) = (Choice::new(4), Instant::now());
-        choice.done(0, now);
-        choice.helped(100 * MIB, WINDOW);
-        run(&choice, &mut now, 50, 500);
-        assert!(choice.uses_gpu());
-    }
-
-    #[test]
-    fn a_wrong_estimate_is_taken_back() {
-        let (choice, mut now) = (Choice::new(4), Instant::now());
-        choice.done(0, now);
-        choice.helped(100 * MIB, WINDOW);
-        run(&choice, &mut now, 6, 200);
-        assert!(!choice.uses_gpu());
-        // Together the lanes are slower than their estimate, and slower than the GPU.
-        run(&choice, &mut now, 6, 150);
-        assert!(choice.uses_gpu());
-        run(&choice, &mut now, 20, 200);
-        assert!(choice.uses_gpu(), "and stays");
-    }
-
-    #[test]
-    fn without_help_nothing_is_known() {
-        let (choice, mut now) = (Choice::new(4), Instant::now());
-        choice.done(0, now);
-        assert!(!choice.knows_lanes());
-        run(&choice, &mut now, 20, 1);
-        assert!(choice.uses_gpu());
+    fn without_a_result_the_gpu_gets_one_slot() {
+        let choice = with_known_lanes();
+        choice.filled(MS);
+        assert_eq!((choice.most_slots(), choice.reserve(15)), (1, 0), "lanes do not wait for it");
     }
 }

@@ -200,6 +200,8 @@ struct State<E, C> {
     job_bytes: usize,
     /// Threads that write.
     writing: usize,
+    /// Lanes before a GPU that wait for work.
+    waiting: usize,
     has_ended: bool,
     has_failed: bool,
     /// The first error.
@@ -277,6 +279,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
             jobs: VecDeque::new(),
             job_bytes: 0,
             writing: 0,
+            waiting: 0,
             has_ended: false,
             has_failed: false,
             error: None,
@@ -392,8 +395,11 @@ impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
             state.job_bytes += blocks.bytes().len();
             state.jobs.push_back(Job { at, blocks });
             state.free.extend(content);
+            drop(state);
+            // For the blocks to write; the one below is for the memory.
+            self.changed.notify_one();
         }
-        self.changed.notify_all();
+        self.changed.notify_one();
         Ok(())
     }
 

@@ -42,6 +42,7 @@ mod mapping;
 mod ordered;
 mod output;
 mod positioned;
+mod process_memory;
 mod restore;
 mod rights;
 mod slots;
@@ -58,6 +59,7 @@ pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTP
 pub use input::Input;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
 pub use positioned::Positioned;
+pub use process_memory::read_process_memory;
 pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};

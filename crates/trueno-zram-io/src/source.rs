@@ -42,7 +42,7 @@ pub trait PageSource: Send {
 /// The next part of a source.
 #[derive(Debug)]
 pub enum Claim {
-    /// A part of a file, to be read outside the lock.
+    /// A part of a file or of memory, to be read outside the lock.
     Range(ClaimedRange),
     /// This many bytes are in the room, from its start.
     Filled(usize),
@@ -52,12 +52,19 @@ pub enum Claim {
     End,
 }
 
-/// A part of a file that belongs to whoever claimed it.
+/// A part of a source that belongs to whoever claimed it.
 #[derive(Debug)]
 pub struct ClaimedRange {
-    file: Arc<NamedFile>,
-    at: u64,
+    from: Place,
     len_bytes: usize,
+}
+
+/// Where a claimed range lies.
+#[derive(Debug)]
+enum Place {
+    File(Arc<NamedFile>, u64),
+    /// From this page on.
+    Memory(Arc<Vec<Page>>, usize),
 }
 
 #[derive(Debug)]
@@ -90,6 +97,16 @@ enum Changed {
 }
 
 impl ClaimedRange {
+    /// Whole pages that are in memory already. They are copied outside the pipeline's lock.
+    ///
+    /// # Panics
+    /// If there are fewer pages.
+    #[must_use]
+    pub fn in_memory(pages: &Arc<Vec<Page>>, range: Range<usize>) -> Self {
+        let len_bytes = pages[range.clone()].as_flattened().len();
+        Self { from: Place::Memory(Arc::clone(pages), range.start), len_bytes }
+    }
+
     /// Its length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
@@ -105,10 +122,17 @@ impl ClaimedRange {
     /// If `room` is smaller than the room that the range was claimed with.
     pub fn read(&self, room: &mut [Page]) -> Result<usize, Error> {
         let room = &mut room.as_flattened_mut()[..self.len_bytes];
-        let NamedFile { file, name, start, len_bytes } = &*self.file;
+        let (from, range_start) = match &self.from {
+            Place::File(file, at) => (&**file, *at),
+            Place::Memory(pages, first) => {
+                room.copy_from_slice(&pages[*first..].as_flattened()[..self.len_bytes]);
+                return Ok(self.len_bytes);
+            }
+        };
+        let NamedFile { file, name, start, len_bytes } = from;
         let mut filled = 0;
         while filled < room.len() {
-            let at = start + self.at + filled as u64;
+            let at = start + range_start + filled as u64;
             let read = match file.read_at(&mut room[filled..], at) {
                 Ok(0) => Err(io::Error::other(Changed::Shorter { at, len_bytes: *len_bytes })),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -225,7 +249,7 @@ impl PageSource for FileSource {
                 }
                 let wanted = data.end.min(file.len_bytes) - self.at;
                 let len_bytes = usize::try_from(wanted).map_or(room.len(), |wanted| wanted.min(room.len()));
-                let range = ClaimedRange { file: Arc::clone(file), at: self.at, len_bytes };
+                let range = ClaimedRange { from: Place::File(Arc::clone(file), self.at), len_bytes };
                 self.at += len_bytes as u64;
                 Ok(Claim::Range(range))
             }

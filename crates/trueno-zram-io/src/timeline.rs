@@ -9,6 +9,8 @@ use crate::Observer;
 /// What a thread of a pipeline does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
+    /// Makes the page-locked memory of a GPU, beside the other stages.
+    Start,
     /// Reads the input.
     Read,
     /// Compresses pages, and assembles their blocks with checksums.
@@ -27,11 +29,12 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of the pipelines.
-    pub const ALL: [Self; 7] =
-        [Self::Read, Self::Compress, Self::Decode, Self::Slot, Self::Hash, Self::Write, Self::Wait];
+    pub const ALL: [Self; 8] =
+        [Self::Start, Self::Read, Self::Compress, Self::Decode, Self::Slot, Self::Hash, Self::Write, Self::Wait];
 
     fn name(self) -> &'static str {
         match self {
+            Self::Start => "GPU memory",
             Self::Read => "read",
             Self::Compress => "compress",
             Self::Decode => "decode",

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread::{self, Scope};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
 use trueno_zram_archive::{DeltaSummary, Format, Summary, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{ArchiveOutput, Base, Claim, PageSource, Spool};
+use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, PageSource, Spool};
 
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
@@ -20,7 +22,7 @@ use crate::files;
 use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
-use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
+use crate::process::{MemoryReader, Process, ProcessError, ReadProcess, Selection, Stopped, Windows};
 use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
@@ -32,7 +34,8 @@ use crate::report;
 /// and the kernel's own ranges (vvar, vdso, vsyscall) are left out.
 ///
 /// The process keeps running while it is read, so pages may be of different moments. With --stop it is stopped, and
-/// continues afterwards even if reading fails. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
+/// continues afterwards even if reading fails. Its memory is read by several threads and compressed once it has continued, if
+/// it fits in half of the memory that is available; else it is compressed while it is read. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
 /// Its parent sees it stop and continue. Output to a pipe is written once the process has continued.
 ///
 /// Reading needs permission to trace the process: run as root, or as its user where kernel.yama.ptrace_scope is 0.
@@ -92,29 +95,36 @@ struct Report {
     origins: Option<Origins>,
 }
 
-/// A process as a source of pages. If it was stopped, it continues as soon as its last page is read.
-struct ProcessSource<'a> {
-    reader: MemoryReader<'a, Process>,
+/// A process as a source of pages.
+struct ProcessSource<'scope> {
+    windows: Windows<'scope>,
+    /// The window that is being handed out, and its first page that was not.
+    window: Option<(Arc<Vec<Page>>, usize)>,
     /// The address map, without its mappings until the end.
     map: AddressMap,
-    begun: Instant,
-    stopped: Option<Stopped>,
-    /// How long it was stopped.
-    stopped_for: Option<Duration>,
+    /// What is known once all is read.
+    read: Option<ReadProcess>,
 }
 
-impl<'a> ProcessSource<'a> {
-    /// Stops the process if that is wanted, and looks up its ranges.
-    fn start(args: &Args, process: &'a Process) -> Result<Self, ProcessError> {
+impl<'scope> ProcessSource<'scope> {
+    /// Stops the process if that is wanted, looks up its ranges, and begins to read them with `threads`.
+    fn start<'env>(
+        args: &Args,
+        process: &'env Process,
+        threads: usize,
+        scope: &'scope Scope<'scope, 'env>,
+    ) -> Result<Self, Failure> {
         let begun = Instant::now();
-        let stopped = args.stop.then(|| Stopped::stop(process)).transpose()?;
+        let stopped = args.stop.then(|| Stopped::stop(process)).transpose().map_err(failed)?;
         let consistency = if args.stop { Consistency::Stopped } else { Consistency::Live };
         let selection = if args.all_private { Selection::AllPrivate } else { Selection::Anonymous };
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let (pid, command) = (process.pid, process.command.clone());
-        let reader = MemoryReader::new(pid, process, process.maps()?, selection);
+        let reader = MemoryReader::new(pid, process, process.maps().map_err(failed)?, selection).on_threads(threads);
         let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
-        Ok(Self { reader, map, begun, stopped, stopped_for: None })
+        let windows = Windows::read(scope, reader, stopped.map(|stopped| (stopped, begun)));
+        let windows = windows.map_err(|error| Failure::from(trueno_zram_io::Error::Thread(error)))?;
+        Ok(Self { windows, window: None, map, read: None })
     }
 }
 
@@ -127,12 +137,20 @@ impl PageSource for ProcessSource<'_> {
     }
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
-        let filled = self.reader.fill(room).map_err(failed)?;
-        if filled > 0 {
-            return Ok(Claim::Filled(filled * PAGE_SIZE));
+        let window = match self.window.take() {
+            Some(window) => Some(window),
+            None => self.windows.next().map_err(failed)?.map(|pages| (pages, 0)),
+        };
+        if let Some((pages, start)) = window {
+            let end = pages.len().min(start + room.len());
+            let range = ClaimedRange::in_memory(&pages, start..end);
+            self.window = (end < pages.len()).then_some((pages, end));
+            return Ok(Claim::Range(range));
         }
-        self.stopped_for = self.stopped.take().map(|_| self.begun.elapsed());
-        self.map.mappings = std::mem::take(&mut self.reader.mappings);
+        self.read = self.windows.finish();
+        if let Some(read) = &mut self.read {
+            self.map.mappings = std::mem::take(&mut read.mappings);
+        }
         Ok(Claim::End)
     }
 
@@ -170,21 +188,22 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let format = args.compression.format();
     // The length is not known beforehand: in an LZ4 frame, the checksum of all content makes up for that.
     let write_options = WriteOptions { format, content_checksum: format == Format::Lz4, ..WriteOptions::default() };
-    let source = ProcessSource::start(args, &process).map_err(failed)?;
-    // The process that is stopped may be the one that reads the output, and would never do so.
-    let mut engine = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
-    let (source, summary, origins) = if args.stop && output.can_block() {
-        let (source, spool, summary, origins) = engine.compress(source, (Spool::new()?, &name))?;
-        spool.copy_to(&mut output)?;
-        (source, summary, origins)
-    } else {
-        let (source, out, summary, origins) = engine.compress(source, (output, &name))?;
-        output = out;
-        (source, summary, origins)
-    };
-    let engine = engine.engine;
-    output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
-    let report = Report { origins, ..Report::new(&source, &summary, engine, name, begun.elapsed()) };
+    let report = thread::scope(|scope| {
+        let source = ProcessSource::start(args, &process, engine.threads(), scope)?;
+        let mut compressing = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
+        // The process that is stopped may be the one that reads the output, and would never do so.
+        let (source, summary, origins) = if args.stop && output.can_block() {
+            let (source, spool, summary, origins) = compressing.compress(source, (Spool::new()?, &name))?;
+            spool.copy_to(&mut output)?;
+            (source, summary, origins)
+        } else {
+            let (source, out, summary, origins) = compressing.compress(source, (output, &name))?;
+            output = out;
+            (source, summary, origins)
+        };
+        output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;
+        Ok::<_, Failure>(Report { origins, ..Report::new(&source, &summary, &engine, name, begun.elapsed()) })
+    })?;
     report.print(global)?;
     timeline.print(global);
     Ok(ExitCode::SUCCESS)
@@ -223,7 +242,8 @@ fn failed(error: ProcessError) -> Failure {
 
 impl Report {
     fn new(source: &ProcessSource<'_>, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
-        let (map, reader) = (&source.map, &source.reader);
+        let map = &source.map;
+        let (swapped, left) = source.read.as_ref().map_or_else(Default::default, |read| (read.swapped, read.left));
         let PageStats { zero, same_filled, lz4, zstd, raw, .. } = summary.pages;
         Self {
             pid: map.pid,
@@ -238,15 +258,15 @@ impl Report {
             zstd,
             raw,
             untouched_pages: map.pages(PageState::Untouched),
-            swapped_pages: reader.swapped,
+            swapped_pages: swapped,
             unreadable_pages: map.pages(PageState::Unreadable),
-            shared_bytes_left_out: reader.left.shared_bytes,
-            file_bytes_left_out: reader.left.file_bytes,
+            shared_bytes_left_out: left.shared_bytes,
+            file_bytes_left_out: left.file_bytes,
             bytes_in: summary.content_len,
             bytes_out: summary.archive_len,
             ratio: summary.content_len as f64 / summary.archive_len as f64,
             seconds: took.as_secs_f64(),
-            stopped_seconds: source.stopped_for.map(|time| time.as_secs_f64()),
+            stopped_seconds: source.read.as_ref().and_then(|read| read.stopped_for).map(|time| time.as_secs_f64()),
             backend: engine.name(),
             threads: engine.threads(),
             origins: None,

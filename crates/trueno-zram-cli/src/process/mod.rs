@@ -5,6 +5,7 @@ mod maps;
 mod pagemap;
 mod reader;
 mod stop;
+mod windows;
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,6 +20,8 @@ pub(crate) use maps::MapsLine;
 pub(crate) use pagemap::Wanted;
 pub(crate) use reader::{MemoryReader, Selection};
 pub(crate) use stop::Stopped;
+use trueno_zram_io::read_process_memory;
+pub(crate) use windows::{ReadProcess, Windows};
 
 /// A process whose memory can be read. The files are opened together, so all are of one process even if its number goes
 /// to another.
@@ -33,8 +36,8 @@ pub(crate) struct Process {
     memory: File,
 }
 
-/// Where pages come from: `/proc`, or a test.
-pub(crate) trait Source {
+/// Where pages come from: `/proc`, or a test. Several threads read from it.
+pub(crate) trait Source: Sync {
     /// Fills in entries of the pagemap, from the page at `address` on; how many.
     fn page_entries(&self, address: u64, entries: &mut [u64]) -> io::Result<usize>;
     /// Reads memory; how many bytes, and 0 if the process is no more.
@@ -89,7 +92,12 @@ impl Source for Process {
     }
 
     fn memory(&self, address: u64, bytes: &mut [u8]) -> io::Result<usize> {
-        self.memory.read_at(bytes, address)
+        match read_process_memory(self.pid, address, bytes) {
+            // The number may have gone to another process, or this one may run another program: then its memory is no more.
+            Ok(read) if read > 0 => Ok(if self.memory.read_at(&mut [0], address)? > 0 { read } else { 0 }),
+            // A page that cannot be read, or a kernel without the call.
+            _ => self.memory.read_at(bytes, address),
+        }
     }
 }
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use trueno_test_pages::frames;
+
 use crate::shim::at_every_call;
 use crate::support::{BINARY, Run, finish, folder, image, names, run};
 
@@ -59,6 +61,25 @@ fn an_archive_of_several_groups_is_restored_right_or_not_at_all() {
         );
         println!("{runs} runs");
     }
+}
+
+#[test]
+fn an_image_is_compressed_right_or_not_at_all_by_many_threads() {
+    let content = image(1500);
+    let runs = at_every_call(
+        19,
+        &["compress", "-T", "6", "image"],
+        &[],
+        |folder| fs::write(folder.join("image"), &content).unwrap(),
+        |folder, faulty| match fs::read(folder.join("image.lz4")) {
+            Ok(there) => assert!(frames::decompress(&there).as_ref() == Some(&content), "{}", faulty.what),
+            Err(_) => {
+                assert_eq!(faulty.run.code, Some(1), "{}", faulty.what);
+                assert!(names(folder).len() == 1 || faulty.function == "unlink", "{}", faulty.what);
+            }
+        },
+    );
+    println!("{runs} runs");
 }
 
 #[test]

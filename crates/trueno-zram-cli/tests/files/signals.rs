@@ -123,6 +123,37 @@ fn a_kill_at_any_moment_leaves_the_old_file_or_the_new_one() {
 }
 
 #[test]
+fn a_kill_while_many_threads_write_leaves_the_whole_file_or_none() {
+    // On a tmpfs many threads write into mappings, elsewhere one at a time.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| folder());
+    let content = image(3000);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    for (args, out) in [(["decompress", "-q", "-T", "6"], "back"), (["compress", "-q", "-T", "6"], "again")] {
+        let input = if out == "back" { "image.lz4" } else { "image" };
+        let args = [&args[..], &[input, "-o", out]].concat();
+        let start = Instant::now();
+        run(folder.path(), &args).ok();
+        let usual = start.elapsed();
+        let steps: u32 = std::env::var(KILLS).map_or(10, |steps| steps.parse().unwrap());
+        for step in 0..steps {
+            fs::remove_file(folder.path().join(out)).ok();
+            let mut child = command(folder.path(), &args).spawn().unwrap();
+            let moment = Instant::now() + usual * step * 4 / (3 * steps);
+            while Instant::now() < moment {
+                std::thread::yield_now();
+            }
+            let _ = kill_process(Pid::from_child(&child), Signal::KILL);
+            child.wait().unwrap();
+            if let Ok(there) = fs::read(folder.path().join(out)) {
+                let there = if out == "back" { Some(there) } else { frames::decompress(&there) };
+                assert!(there.as_ref() == Some(&content), "whole, at step {step} of {args:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn an_ignored_hangup_stays_ignored() {
     let folder = folder();
     let mut shell = std::process::Command::new("sh");

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::pause::Pause;
-use crate::gpu::ring::session::{Cause, Direction, Failed, Filled, Finished, Session};
+use crate::gpu::ring::session::{Cause, Direction, Failed, Filled, Finished, Made, Offer, Session};
 use crate::gpu::ring::{Lease, Outcome, StageTimes};
 
 /// The part shared by both kinds of streams: slots out, slots in, results in order.
@@ -101,12 +101,34 @@ impl<'a, D: RingDevice> Stream<'a, D> {
 
     fn slot(&self) -> Result<Lease<D>> {
         self.check_process()?;
-        Ok(self.wait_for(State::slot))
+        loop {
+            let offer = self.wait_for(State::slot);
+            if let Some(lease) = self.accept(offer) {
+                return Ok(lease);
+            }
+        }
     }
 
     fn try_slot(&self) -> Result<Option<Lease<D>>> {
         self.check_process()?;
-        Ok(self.lock().slot())
+        loop {
+            let Some(offer) = self.lock().slot() else { return Ok(None) };
+            if let Some(lease) = self.accept(offer) {
+                return Ok(Some(lease));
+            }
+        }
+    }
+
+    /// Takes a slot that is offered. One that has to be made is made without the lock. `None` if that failed: then there are
+    /// others, or there is no device.
+    fn accept(&self, offer: Offer<D>) -> Option<Lease<D>> {
+        match offer {
+            Offer::Slot(lease) => Some(lease),
+            Offer::Make(maker) => {
+                let made = maker.make();
+                self.lock().keep(made)
+            }
+        }
     }
 
     fn submit(&self, lease: Lease<D>, pages: usize, entries: Vec<IndexEntry>) -> Result<()> {
@@ -142,11 +164,11 @@ impl<'a, D: RingDevice> Stream<'a, D> {
 }
 
 impl<D: RingDevice> State<'_, D> {
-    /// A slot to fill. If there is none, slots in flight are moved on.
-    fn slot(&mut self) -> Option<Lease<D>> {
+    /// A slot to fill, or the way to one. If there is neither, slots in flight are moved on.
+    fn slot(&mut self) -> Option<Offer<D>> {
         loop {
-            match self.session.slot(self.compressor.ring.as_deref_mut()) {
-                Ok(Some(slot)) => return Some(slot),
+            match self.session.slot(self.compressor.ring.as_deref()) {
+                Ok(Some(offer)) => return Some(offer),
                 Ok(None) => break,
                 Err(failed) => self.fail(failed),
             }
@@ -157,6 +179,17 @@ impl<D: RingDevice> State<'_, D> {
             self.fail(failed);
         }
         None
+    }
+
+    /// Takes a slot that was made, if it was.
+    fn keep(&mut self, made: Made<D>) -> Option<Lease<D>> {
+        match self.session.keep(self.compressor.ring.as_deref(), made) {
+            Ok(lease) => lease,
+            Err(failed) => {
+                self.fail(failed);
+                None
+            }
+        }
     }
 
     fn submit(&mut self, filled: Filled<D>) {

@@ -76,6 +76,8 @@ driver_functions! {
     cuMemFree_v2(address: CUdeviceptr);
     cuMemHostAlloc(address: *mut *mut c_void, len: usize, flags: c_uint);
     cuMemFreeHost(address: *mut c_void);
+    cuMemHostRegister_v2(address: *mut c_void, len: usize, flags: c_uint);
+    cuMemHostUnregister(address: *mut c_void);
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, len: usize, stream: CUstream);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, len: usize, stream: CUstream);
     cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, len: usize, stream: CUstream);

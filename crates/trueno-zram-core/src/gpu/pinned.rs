@@ -3,12 +3,18 @@
 
 use std::ffi::c_void;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::time::Duration;
+
+use memmap2::{Advice, MmapMut};
 
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
 use super::event::Event;
+
+/// The length of a huge page on x86-64, and the shortest buffer that is not allocated by the driver.
+const MIN_MAPPED_BYTES: usize = 2 << 20;
 
 /// How the CPU caches page-locked memory.
 ///
@@ -64,6 +70,8 @@ pub struct PinnedBuffer {
     /// The context that allocated the memory and frees it.
     context: GpuContext,
     address: NonNull<u8>,
+    /// The memory, if it is a mapping of this process that the driver page-locked. None: the driver allocated it.
+    mapping: Option<MmapMut>,
     len_bytes: usize,
     /// Recorded after the newest copy, which runs after all earlier ones. Belongs to the context that copies.
     last_copy: Event,
@@ -100,6 +108,13 @@ impl PinnedBuffer {
     /// Usually `CUDA_ERROR_OUT_OF_MEMORY`: page-locked memory is scarcer than ordinary memory.
     pub fn new(context: &GpuContext, len_bytes: usize, caching: HostCaching) -> GpuResult<Self> {
         let last_copy = Event::ordering(context)?;
+        if caching == HostCaching::Cached
+            && len_bytes >= MIN_MAPPED_BYTES
+            && let Some((mapping, address)) = page_locked_mapping(context, len_bytes)
+        {
+            let (context, in_flight) = (context.clone(), InFlight::Nothing);
+            return Ok(Self { context, address, mapping: Some(mapping), len_bytes, last_copy, in_flight });
+        }
         // A slice must not be longer than Rust allows, and the driver rejects allocations of 0 bytes.
         let allocated = len_bytes.clamp(1, isize::MAX.unsigned_abs());
         let mut address: *mut c_void = std::ptr::null_mut();
@@ -113,6 +128,7 @@ impl PinnedBuffer {
         Ok(Self {
             context: context.clone(),
             address,
+            mapping: None,
             len_bytes: len_bytes.min(allocated),
             last_copy,
             in_flight: InFlight::Nothing,
@@ -281,11 +297,40 @@ impl fmt::Debug for PinnedBuffer {
 
 impl Drop for PinnedBuffer {
     fn drop(&mut self) {
+        let mapping = self.mapping.take().map(ManuallyDrop::new);
         if self.wait().is_err() {
             // A copy may still be running. Leaking the memory is better than letting the copy write to its next owner.
             return;
         }
-        // SAFETY: `new` allocated the memory, and no copy is in flight.
-        self.context.call_in_drop(|driver| unsafe { driver.cuMemFreeHost(self.address.as_ptr().cast()) });
+        let address = self.address.as_ptr().cast();
+        match mapping {
+            // SAFETY: `new` allocated the memory, and no copy is in flight.
+            None => self.context.call_in_drop(|driver| unsafe { driver.cuMemFreeHost(address) }),
+            Some(mapping) => {
+                // SAFETY: `page_locked_mapping` registered the memory, and no copy is in flight.
+                let unlocked = self.context.call(|driver| unsafe { driver.cuMemHostUnregister(address) });
+                // Memory that may still be page-locked is leaked.
+                if unlocked.is_ok() {
+                    drop(ManuallyDrop::into_inner(mapping));
+                }
+            }
+        }
     }
+}
+
+/// Maps zeroed memory and page-locks it, from [`MIN_MAPPED_BYTES`] on. That is several times as fast as an allocation by the
+/// driver: the memory is of huge pages where the system has them, and several threads can do it at the same time. `None` if
+/// the system or the driver refuses.
+fn page_locked_mapping(context: &GpuContext, len_bytes: usize) -> Option<(MmapMut, NonNull<u8>)> {
+    let mut mapping = MmapMut::map_anon(len_bytes).ok()?;
+    // A child that forks off must not make this process copy pages which the device knows by their place.
+    mapping.advise(Advice::DontFork).ok()?;
+    // Both only make it faster: without them, the memory is of small pages, and the driver touches it.
+    let _ = mapping.advise(Advice::HugePage);
+    let _ = mapping.advise(Advice::PopulateWrite);
+    let address = NonNull::new(mapping.as_mut_ptr())?;
+    let (start, flags) = (address.as_ptr().cast(), HostCaching::Cached.flags());
+    // SAFETY: the mapping has this length, and `drop` ends the registration before it is unmapped.
+    context.call(|driver| unsafe { driver.cuMemHostRegister_v2(start, len_bytes, flags) }).ok()?;
+    Some((mapping, address))
 }

@@ -220,3 +220,24 @@ fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
         }
     }
 }
+
+#[test]
+fn a_file_that_changes_its_length_while_many_lanes_read_is_an_error() {
+    for (len_bytes, words) in [(5_000_000, "ended at byte"), (50_000_000, "went from 16384000 to 50000000 bytes")] {
+        for on_gpu in [false, true] {
+            let (folder, source) = image();
+            let file = std::fs::File::options().write(true).open(folder.path().join("image")).unwrap();
+            file.set_len(len_bytes).unwrap();
+            let (mut codecs, mut gpu) = (codecs(4), interpreter(16));
+            let compressors = if on_gpu {
+                Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut codecs }
+            } else {
+                Compressors::Lanes(&mut codecs)
+            };
+            let out = (Vec::new(), "out");
+            let failed = compress(source, out, WriteOptions::default(), compressors, &pool(4), &()).unwrap_err();
+            let text = format!("{failed}: {:?}", std::error::Error::source(&failed).map(ToString::to_string));
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}

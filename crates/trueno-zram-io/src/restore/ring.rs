@@ -1,12 +1,11 @@
 //! Lanes before a GPU: they read and check groups, fill its slots with their pages, and write what it restores.
 //!
-//! One more thread drives the GPU and hands its results on. A lane writes a result, or fills a free slot with a group.
-//! One that finds neither waits, or restores a group itself if it may help.
+//! One more thread drives the GPU, and a few make its slots. A lane writes a result, or fills a free slot with a group. One that
+//! finds neither waits, or restores a group itself if it may help.
 
-use std::collections::VecDeque;
 use std::fs::File;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use rayon::ThreadPool;
@@ -19,44 +18,30 @@ use super::groups::{GroupContent, Restored, Restoring};
 use super::lanes::{Content, CpuPages};
 use crate::Observer;
 use crate::choice::Choice;
-use crate::driver;
+use crate::driver::{self, GpuStream, SlotsOf};
 use crate::error::Result;
 use crate::ordered::lock;
-use crate::slots::{SlotCounts, SlotToFill};
+use crate::slots::Slots;
 use crate::timeline::{Stage, timed};
 
 /// Slots of compressed pages on their way through a GPU.
-pub(super) trait SlotStream: Sync {
-    type Slot: Send;
-    type Done: Send;
-
-    fn try_slot(&self) -> CodecResult<Option<Self::Slot>>;
+pub(super) trait SlotStream: GpuStream {
     fn capacity(slot: &Self::Slot) -> usize;
     fn push(slot: &mut Self::Slot, page: PageData<'_>) -> CodecResult<()>;
-    fn submit(&self, slot: Self::Slot) -> CodecResult<()>;
-    fn try_next(&self) -> CodecResult<Option<Self::Done>>;
-    fn pending(&self) -> usize;
     fn is_sound(done: &Self::Done) -> bool;
     fn pages(done: &Self::Done) -> &[Page];
+    fn into_slot(done: Self::Done) -> Self::Slot;
 }
 
 /// The streams of both devices have the same methods, and no trait that other crates can name.
 macro_rules! slot_stream {
     ($device:ty) => {
-        impl SlotStream for DecompressStream<'_, $device> {
+        impl GpuStream for DecompressStream<'_, $device> {
             type Slot = PackedSlot<$device>;
             type Done = RestoredSlot<$device>;
 
             fn try_slot(&self) -> CodecResult<Option<Self::Slot>> {
                 self.try_slot()
-            }
-
-            fn capacity(slot: &Self::Slot) -> usize {
-                slot.capacity()
-            }
-
-            fn push(slot: &mut Self::Slot, page: PageData<'_>) -> CodecResult<()> {
-                slot.push(page)
             }
 
             fn submit(&self, slot: Self::Slot) -> CodecResult<()> {
@@ -66,9 +51,15 @@ macro_rules! slot_stream {
             fn try_next(&self) -> CodecResult<Option<Self::Done>> {
                 self.try_next()
             }
+        }
 
-            fn pending(&self) -> usize {
-                self.pending()
+        impl SlotStream for DecompressStream<'_, $device> {
+            fn capacity(slot: &Self::Slot) -> usize {
+                slot.capacity()
+            }
+
+            fn push(slot: &mut Self::Slot, page: PageData<'_>) -> CodecResult<()> {
+                slot.push(page)
             }
 
             fn is_sound(done: &Self::Done) -> bool {
@@ -77,6 +68,10 @@ macro_rules! slot_stream {
 
             fn pages(done: &Self::Done) -> &[Page] {
                 done.pages()
+            }
+
+            fn into_slot(done: Self::Done) -> Self::Slot {
+                done.into_slot()
             }
         }
     };
@@ -109,33 +104,25 @@ impl<St: SlotStream> GroupContent for RingContent<St> {
     }
 }
 
-/// Slots on their way.
-struct Flight<St: SlotStream> {
-    /// Slots that were submitted and whose results no lane has taken.
-    in_flight: usize,
-    /// Results that no lane has taken.
-    results: VecDeque<(u64, PageGroup, St::Done)>,
-    slots: SlotCounts,
-    /// Memory for groups.
-    spare: Vec<PageGroup>,
-}
+/// What a slot holds: a group and its number.
+type Tag = (u64, PageGroup);
 
-enum Task<Done> {
+enum Task<Slot, Done> {
     Write(u64, PageGroup, Done),
-    Fill(SlotToFill, PageGroup),
+    Fill(Slot, PageGroup),
     Help(PageGroup),
     Stop,
 }
 
 struct Ring<'a, K: Sink, St: SlotStream> {
     restoring: Restoring<'a, K, RingContent<St>>,
-    stream: &'a St,
-    flight: Mutex<Flight<St>>,
+    slots: Mutex<SlotsOf<St, Tag>>,
     changed: Condvar,
-    /// Slots that were submitted, in that order. Held while a slot is submitted.
-    submitted: Mutex<VecDeque<(u64, PageGroup)>>,
-    /// Whether all lanes have stopped.
-    has_ended: AtomicBool,
+    /// Memory for groups.
+    spare: Mutex<Vec<PageGroup>>,
+    lanes: usize,
+    /// Lanes that wait for work. Changed under the lock of the slots.
+    waiting: AtomicUsize,
     helps: bool,
     choice: Choice,
 }
@@ -160,23 +147,22 @@ pub(super) fn restore_groups<K: Sink, St: SlotStream>(
     observer: &dyn Observer,
 ) -> Result<Restored> {
     let lane_count = pool.current_num_threads();
-    let ring = Ring {
+    let ring: Ring<'_, K, St> = Ring {
         restoring: Restoring::new(groups, file, sink, lane_count, observer)?,
-        stream,
-        flight: Mutex::new(Flight {
-            in_flight: 0,
-            results: VecDeque::new(),
-            slots: SlotCounts::new(slots),
-            spare: Vec::new(),
-        }),
+        slots: Mutex::new(Slots::new(slots)),
         changed: Condvar::new(),
-        submitted: Mutex::new(VecDeque::new()),
-        has_ended: AtomicBool::new(false),
+        spare: Mutex::new(Vec::new()),
+        lanes: lane_count,
+        waiting: AtomicUsize::new(0),
         helps,
-        choice: Choice::new(lane_count),
+        choice: Choice::default(),
     };
+    let has_ended = AtomicBool::new(false);
+    let wanted = || if helps { ring.choice.most_slots() } else { usize::MAX };
+    let drive = || driver::drive(stream, &ring.slots, &has_ended, || ring.notify_one());
+    let make = || driver::make_slots(stream, &ring.slots, &has_ended, wanted, || ring.notify_one(), observer);
     let lanes = (0..lane_count).map(|_| || ring.run(|| ring.run_lane()));
-    driver::run_beside(|| ring.run(|| ring.drive()), lanes, &ring.has_ended)?;
+    driver::run_beside(|| ring.run(|| Ok(drive()?)), || ring.run(|| Ok(make()?)), lanes, &has_ended)?;
     ring.restoring.finish()
 }
 
@@ -189,20 +175,15 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         }
     }
 
-    /// Takes results from the GPU until all lanes have stopped.
-    fn drive(&self) -> Result<()> {
-        let take = |done| {
-            let (number, group) = lock(&self.submitted).pop_front().expect("a result was submitted");
-            lock(&self.flight).results.push_back((number, group, done));
-            self.changed.notify_all();
-            Ok(())
-        };
-        driver::drive(|| self.stream.try_next(), || self.stream.pending(), &self.has_ended, take)
+    fn notify(&self) {
+        drop(lock(&self.slots));
+        self.changed.notify_all();
     }
 
-    fn notify(&self) {
-        drop(lock(&self.flight));
-        self.changed.notify_all();
+    /// Wakes a lane for a slot or a result.
+    fn notify_one(&self) {
+        drop(lock(&self.slots));
+        self.changed.notify_one();
     }
 
     fn run_lane(&self) -> Result<()> {
@@ -215,83 +196,72 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
                     return Ok(());
                 }
                 Task::Write(number, group, done) => self.write(number, group, done)?,
-                Task::Fill(slots, group) => {
-                    let filled = self.fill(slots, group);
-                    lock(&self.flight).slots.filling -= 1;
-                    self.changed.notify_all();
-                    filled?;
-                }
+                Task::Fill(slot, group) => self.fill(slot, group)?,
                 Task::Help(group) => self.help(group, &mut cpu)?,
             }
         }
     }
 
-    fn next_task(&self) -> Task<St::Done> {
-        let mut flight = lock(&self.flight);
+    fn next_task(&self) -> Task<St::Slot, St::Done> {
+        let mut slots = lock(&self.slots);
         loop {
             if self.restoring.has_stopped() {
                 return Task::Stop;
             }
-            if let Some((number, group, done)) = flight.results.pop_front() {
-                flight.in_flight -= 1;
-                self.changed.notify_all();
+            if let Some(((number, group), done)) = slots.take_result() {
+                if self.restoring.has_ended() {
+                    // The other lanes look whether this was the last one.
+                    self.changed.notify_all();
+                }
                 return Task::Write(number, group, done);
             }
             let has_ended = self.restoring.has_ended();
-            let helps_first = self.helps && !(self.choice.uses_gpu() && self.choice.knows_lanes());
-            if !has_ended
-                && !helps_first
-                && let Some(slots) = flight.slots.take()
-            {
-                return Task::Fill(slots, flight.spare.pop().unwrap_or_default());
+            let most_slots = if self.helps { self.choice.most_slots() } else { usize::MAX };
+            if !has_ended && let Some(slot) = slots.take(most_slots) {
+                return Task::Fill(slot, self.spare_group());
             }
-            if !has_ended && self.helps {
-                return Task::Help(flight.spare.pop().unwrap_or_default());
+            let has_reserve = self.waiting.load(Ordering::Relaxed) >= self.choice.reserve(self.lanes);
+            if !has_ended && self.helps && has_reserve {
+                return Task::Help(self.spare_group());
             }
-            if has_ended && flight.slots.filling == 0 && flight.in_flight == 0 {
+            if has_ended && slots.is_empty() {
                 return Task::Stop;
             }
-            flight = self.wait(flight);
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            slots = timed(self.restoring.observer, Stage::Wait, || self.changed.wait(slots))
+                .unwrap_or_else(PoisonError::into_inner);
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    fn wait<'f>(&self, flight: MutexGuard<'f, Flight<St>>) -> MutexGuard<'f, Flight<St>> {
-        timed(self.restoring.observer, Stage::Wait, || self.changed.wait(flight))
-            .unwrap_or_else(PoisonError::into_inner)
+    fn spare_group(&self) -> PageGroup {
+        lock(&self.spare).pop().unwrap_or_default()
     }
 
-    /// Reads a group, copies its pages into a slot, and submits it.
-    fn fill(&self, slot_to_fill: SlotToFill, mut group: PageGroup) -> Result<()> {
-        // Without memory for another slot, there is one fewer from now on.
-        let slot = timed(self.restoring.observer, Stage::Wait, || self.stream.try_slot());
-        if slot_to_fill == SlotToFill::Made {
-            lock(&self.flight).slots.is_making = false;
-            self.changed.notify_all();
-        }
-        let Some(mut slot) = slot? else { return Ok(()) };
+    /// Reads a group and copies its pages into a slot, for the GPU.
+    fn fill(&self, mut slot: St::Slot, mut group: PageGroup) -> Result<()> {
+        let start = Instant::now();
         let number = self.restoring.claim().filter(|number| self.restoring.read(*number, &mut group));
-        let Some(number) = number.filter(|_| group.data_pages() > 0) else {
-            drop(slot);
-            lock(&self.flight).slots.idle += 1;
+        let fits = |group: &PageGroup| (1..=St::capacity(&slot)).contains(&group.data_pages());
+        let Some(number) = number.filter(|_| fits(&group)) else {
+            lock(&self.slots).put_back(slot);
+            self.notify();
             return match number {
+                Some(number) if group.data_pages() > 0 => self.restore_on_cpu(number, group, &mut CpuPages::new()),
                 Some(number) => self.restoring.give(number, RingContent::Slot(group, None), |used| self.reuse(used)),
                 None => Ok(()),
             };
         };
-        if group.data_pages() > St::capacity(&slot) {
-            drop(slot);
-            lock(&self.flight).slots.idle += 1;
-            return self.restore_on_cpu(number, group, &mut CpuPages::new());
+        let pushed = timed(self.restoring.observer, Stage::Slot, || {
+            group.pages().try_for_each(|page| St::push(&mut slot, page))
+        });
+        if let Err(error) = pushed {
+            lock(&self.slots).put_nothing();
+            return Err(error.into());
         }
-        timed(self.restoring.observer, Stage::Slot, || group.pages().try_for_each(|page| St::push(&mut slot, page)))?;
-        // Both at once: results come in the order of submission.
-        timed(self.restoring.observer, Stage::Wait, || {
-            let mut submitted = lock(&self.submitted);
-            lock(&self.flight).in_flight += 1;
-            self.stream.submit(slot)?;
-            submitted.push_back((number, group));
-            Ok(())
-        })
+        lock(&self.slots).put_filled(slot, (number, group));
+        self.choice.filled(start.elapsed());
+        Ok(())
     }
 
     /// Writes what the GPU restored.
@@ -301,9 +271,9 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
             self.notify();
             return Ok(());
         }
-        let bytes = group.content_len();
+        let (bytes, start) = (group.content_len(), Instant::now());
         self.restoring.give(number, RingContent::Slot(group, Some(done)), |used| self.reuse(used))?;
-        self.choice.done(bytes, Instant::now());
+        self.choice.taken(bytes, start.elapsed());
         Ok(())
     }
 
@@ -315,7 +285,6 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
         let bytes = group.content_len();
         self.restore_on_cpu(number, group, cpu)?;
         self.choice.helped(bytes, start.elapsed());
-        self.choice.done(bytes, Instant::now());
         Ok(())
     }
 
@@ -336,18 +305,16 @@ impl<K: Sink, St: SlotStream> Ring<'_, K, St> {
 
     /// Frees the slot of content that was taken, and keeps the memory of its group.
     fn reuse(&self, content: RingContent<St>) {
-        let (group, freed) = match content {
-            RingContent::Slot(group, done) => {
-                let freed = usize::from(done.is_some());
-                drop(done);
-                (group, freed)
+        let group = match content {
+            RingContent::Slot(group, Some(done)) => {
+                lock(&self.slots).put_free(St::into_slot(done));
+                group
             }
-            RingContent::Cpu(content) => (content.group, 0),
+            RingContent::Slot(group, None) => group,
+            RingContent::Cpu(content) => content.group,
         };
-        let mut flight = lock(&self.flight);
-        flight.slots.idle += freed;
-        flight.spare.push(group);
-        drop(flight);
-        self.changed.notify_all();
+        lock(&self.spare).push(group);
+        // Also without a free slot: a lane that stays at hand for the GPU may be wanted elsewhere by now.
+        self.changed.notify_one();
     }
 }

@@ -146,3 +146,33 @@ fn pages_count_on_over_mappings_and_reading_can_end_anywhere() {
     assert_eq!(reader.mappings.len(), 1);
     assert_eq!((reader.fill(&mut room).unwrap(), reader.mappings.len()), (2, 2), "the end");
 }
+
+#[test]
+fn several_threads_read_what_one_reads() {
+    let mut entries = vec![PRESENT; 3000];
+    entries[1500..1600].fill(0);
+    let mut source = MadeUp::new(&entries);
+    source.unreadable = vec![0, 255, 256, 1000, 1499, 1601, 2999];
+    let lines = [source.line("rw-p", 0, "a"), source.line("rw-p", 0, "b")];
+    let one = read(&source, &lines, Selection::Anonymous);
+    let mut reader = MemoryReader::new(7, &source, lines.to_vec(), Selection::Anonymous).on_threads(4);
+    assert_eq!(reader.most_bytes(), 2 * 3000 * PAGE);
+    let (mut room, mut seen) = (vec![[0; PAGE_SIZE]; 2000], Vec::new());
+    loop {
+        match reader.fill(&mut room).unwrap() {
+            0 => break,
+            filled => seen.extend(room[..filled].iter().map(|page| page[0])),
+        }
+    }
+    assert_eq!((reader.mappings, seen), (one.0.unwrap(), one.1));
+}
+
+#[test]
+fn several_threads_find_out_that_a_process_is_no_more() {
+    let mut source = MadeUp::new(&[PRESENT; 3000]);
+    source.ends_at = 700;
+    let lines = vec![source.line("rw-p", 0, "")];
+    let mut reader = MemoryReader::new(7, &source, lines, Selection::Anonymous).on_threads(3);
+    let gone = reader.fill(&mut vec![[0; PAGE_SIZE]; 3000]);
+    assert!(matches!(gone, Err(ProcessError::Gone { pid: 7 })));
+}

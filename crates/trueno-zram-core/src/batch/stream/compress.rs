@@ -278,6 +278,32 @@ impl<D: RingDevice> CompressedSlot<D> {
     pub fn times(&self) -> BatchTimes {
         self.times
     }
+
+    /// Its memory as a slot to fill again. Unlike [`try_slot`](CompressStream::try_slot), this does not wait for threads that
+    /// use the stream.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # let config = GpuBatchConfig { batch_size: 2, ring_buffer_slots: 1, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// let mut slot = stream.slot()?;
+    /// for round in 0..5 {
+    ///     slot.pages_mut().fill([round; 4096]);
+    ///     stream.submit(slot)?;
+    ///     let compressed = stream.next()?.expect("a slot was submitted");
+    ///     assert_eq!(compressed.get(1).map(|page| page.bytes().to_vec()), Some(vec![round; 8]));
+    ///     slot = compressed.into_slot();
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_slot(self) -> PageSlot<D> {
+        PageSlot::new(match self.held {
+            Held::ByDevice(finished) => finished.into_lease(),
+            Held::ByCpu { lease, .. } => lease,
+        })
+    }
 }
 
 impl<D: RingDevice> State<'_, D> {

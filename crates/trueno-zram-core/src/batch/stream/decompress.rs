@@ -184,11 +184,7 @@ pub struct RestoredSlot<D: RingDevice = Cuda> {
 #[derive(Debug)]
 enum Held<D: RingDevice> {
     ByDevice(Finished<D>),
-    /// The lease keeps the number of slots in use bounded.
-    ByCpu {
-        _lease: Lease<D>,
-        pages: Vec<Page>,
-    },
+    ByCpu { lease: Lease<D>, pages: Vec<Page> },
 }
 
 impl<D: RingDevice> RestoredSlot<D> {
@@ -232,6 +228,32 @@ impl<D: RingDevice> RestoredSlot<D> {
     pub fn times(&self) -> BatchTimes {
         self.times
     }
+
+    /// Its memory as an empty slot to fill again. Unlike [`try_slot`](DecompressStream::try_slot), this does not wait for
+    /// threads that use the stream.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # use trueno_zram_core::{PageData, PageKind};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let stream = compressor.decompress_stream()?;
+    /// let mut slot = stream.slot()?;
+    /// for round in 0..5 {
+    ///     slot.push(PageData::new(PageKind::SameFilled, &[round; 8])?)?;
+    ///     stream.submit(slot)?;
+    ///     let restored = stream.next()?.expect("a slot was submitted");
+    ///     assert_eq!(restored.pages(), [[round; 4096]]);
+    ///     slot = restored.into_slot();
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    #[must_use]
+    pub fn into_slot(self) -> PackedSlot<D> {
+        PackedSlot::new(match self.held {
+            Held::ByDevice(finished) => finished.into_lease(),
+            Held::ByCpu { lease, .. } => lease,
+        })
+    }
 }
 
 impl<D: RingDevice> State<'_, D> {
@@ -244,7 +266,7 @@ impl<D: RingDevice> State<'_, D> {
             }
             Next::ForCpu(filled) => {
                 let (pages, errors) = self.restore_by_cpu(&filled);
-                (Held::ByCpu { _lease: filled.lease, pages }, errors, StageTimes::default(), filled.submitted)
+                (Held::ByCpu { lease: filled.lease, pages }, errors, StageTimes::default(), filled.submitted)
             }
         };
         let times = self.times(stages, submitted);

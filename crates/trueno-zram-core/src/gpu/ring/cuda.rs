@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::{Mode, PackedEntry};
 
-use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::codec::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
@@ -145,16 +145,15 @@ impl CudaSlot {
     }
 }
 
-impl RingDevice for Cuda {
-    const NAME: &'static str = "gpu";
-    const DESCRIPTION: &'static str = "GPU";
+/// Allocates memory in a GPU's context.
+#[derive(Clone, Debug)]
+pub struct CudaAllocator {
+    context: GpuContext,
+}
 
+impl Allocator for CudaAllocator {
     type Pinned = PinnedBuffer;
     type Slot = CudaSlot;
-
-    fn format(&self) -> PageFormat {
-        self.compressor.format()
-    }
 
     fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<PinnedBuffer> {
         // The GPU reads at less than half its speed what lies modified in a core's cache.
@@ -163,10 +162,6 @@ impl RingDevice for Cuda {
             HostRole::Shared => HostCaching::Cached,
         };
         PinnedBuffer::new(&self.context, len_bytes, caching)
-    }
-
-    fn adopt(&self, memory: &mut PinnedBuffer) -> GpuResult<()> {
-        memory.adopt(&self.context)
     }
 
     fn slot(&self, pages: u32) -> GpuResult<CudaSlot> {
@@ -181,6 +176,27 @@ impl RingDevice for Cuda {
             compute: 0,
             marks: [mark()?, mark()?, mark()?, mark()?, mark()?, mark()?, mark()?],
         })
+    }
+}
+
+impl RingDevice for Cuda {
+    const NAME: &'static str = "gpu";
+    const DESCRIPTION: &'static str = "GPU";
+
+    type Pinned = PinnedBuffer;
+    type Slot = CudaSlot;
+    type Allocator = CudaAllocator;
+
+    fn allocator(&self) -> CudaAllocator {
+        CudaAllocator { context: self.context.clone() }
+    }
+
+    fn format(&self) -> PageFormat {
+        self.compressor.format()
+    }
+
+    fn adopt(&self, memory: &mut PinnedBuffer) -> GpuResult<()> {
+        memory.adopt(&self.context)
     }
 
     fn upload(

@@ -22,11 +22,17 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     type Pinned: PinnedMemory;
     /// Device memory and marks of one slot of the ring.
     type Slot: fmt::Debug + Send + 'static;
+    /// What allocates both.
+    type Allocator: Allocator<Pinned = Self::Pinned, Slot = Self::Slot>;
 
+    /// What allocates its memory.
+    fn allocator(&self) -> Self::Allocator;
     /// The format of its kernels.
     fn format(&self) -> PageFormat;
     /// Allocates host memory.
-    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned> {
+        self.allocator().pinned(len_bytes, role)
+    }
     /// Returns whether the device hangs, given how long a slot has been in one state.
     fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
         waiting > time_limit
@@ -34,9 +40,6 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     /// Makes host memory usable here that another device of the kind may have allocated. Refused while that device may still
     /// copy from or to it.
     fn adopt(&self, memory: &mut Self::Pinned) -> GpuResult<()>;
-    /// Allocates device memory for a batch of up to `pages` pages.
-    fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
-
     /// Queues a copy of `part` of host memory to a device buffer, from byte `at` on.
     fn upload(
         &self,
@@ -76,6 +79,19 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn give_up(&self, reason: &str);
     /// The reason why the device cannot be used any more, if there is one.
     fn loss(&self) -> Option<String>;
+}
+
+/// Allocates memory of a device. It is usable on any thread, beside whoever uses the device.
+pub trait Allocator: fmt::Debug + Send + 'static {
+    /// Page-locked host memory.
+    type Pinned;
+    /// Device memory and marks of one slot of the ring.
+    type Slot;
+
+    /// Allocates host memory.
+    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    /// Allocates device memory for a batch of up to `pages` pages.
+    fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
 }
 
 /// Page-locked host memory. The CPU sees it while no copy uses it.

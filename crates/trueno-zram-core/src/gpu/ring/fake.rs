@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::device::{Buffer, HostRole, Mark, Queue, RingDevice};
+use super::device::{Allocator, Buffer, HostRole, Mark, Queue, RingDevice};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 pub(crate) use faults::{Call, Fault};
@@ -196,37 +196,51 @@ impl State {
     }
 }
 
+/// Allocates memory of the device.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeAllocator(FakeDevice);
+
+impl Allocator for FakeAllocator {
+    type Pinned = FakePinned;
+    type Slot = FakeSlot;
+
+    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<FakePinned> {
+        let mut state = lock(&self.0.state);
+        state.enter(Call::Pinned)?;
+        let id = state.new_id();
+        state.seen.pinned += 1;
+        state.hosts.insert(id, Host::new(len_bytes));
+        Ok(FakePinned::new(Arc::clone(&self.0.state), id))
+    }
+
+    fn slot(&self, pages: u32) -> GpuResult<FakeSlot> {
+        let mut state = lock(&self.0.state);
+        state.enter(Call::Slot)?;
+        let id = state.new_id();
+        state.seen.slots += 1;
+        state.slots.insert(id, DeviceSlot::new(pages as usize, self.0.format));
+        Ok(FakeSlot { state: Arc::clone(&self.0.state), id })
+    }
+}
+
 impl RingDevice for FakeDevice {
     const NAME: &'static str = "fake";
     const DESCRIPTION: &'static str = "fake GPU";
 
     type Pinned = FakePinned;
     type Slot = FakeSlot;
+    type Allocator = FakeAllocator;
+
+    fn allocator(&self) -> FakeAllocator {
+        FakeAllocator(self.clone())
+    }
 
     fn format(&self) -> PageFormat {
         self.format
     }
 
-    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<FakePinned> {
-        let mut state = lock(&self.state);
-        state.enter(Call::Pinned)?;
-        let id = state.new_id();
-        state.seen.pinned += 1;
-        state.hosts.insert(id, Host::new(len_bytes));
-        Ok(FakePinned::new(Arc::clone(&self.state), id))
-    }
-
     fn adopt(&self, memory: &mut FakePinned) -> GpuResult<()> {
         memory.adopt(&self.state)
-    }
-
-    fn slot(&self, pages: u32) -> GpuResult<FakeSlot> {
-        let mut state = lock(&self.state);
-        state.enter(Call::Slot)?;
-        let id = state.new_id();
-        state.seen.slots += 1;
-        state.slots.insert(id, DeviceSlot::new(pages as usize, self.format));
-        Ok(FakeSlot { state: Arc::clone(&self.state), id })
     }
 
     fn upload(

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use trueno_gpu::interp::Fault;
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
-use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::BlockShape;
@@ -82,23 +82,16 @@ fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
     Err(GpuError::OutsideBuffer { offset: part.start, len_bytes: part.len(), buffer_len_bytes: len_bytes })
 }
 
-impl RingDevice for Interpreter {
-    const NAME: &'static str = "interpreter";
-    const DESCRIPTION: &'static str = "interpreted GPU";
+/// Allocates ordinary memory.
+#[derive(Clone, Copy, Debug)]
+pub struct InterpreterAllocator;
 
+impl Allocator for InterpreterAllocator {
     type Pinned = Vec<u8>;
     type Slot = InterpreterSlot;
 
-    fn format(&self) -> PageFormat {
-        self.compress.format()
-    }
-
     fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<Vec<u8>> {
         Ok(vec![0; len_bytes])
-    }
-
-    fn adopt(&self, _memory: &mut Vec<u8>) -> GpuResult<()> {
-        Ok(())
     }
 
     fn slot(&self, pages: u32) -> GpuResult<InterpreterSlot> {
@@ -110,6 +103,27 @@ impl RingDevice for Interpreter {
             status: buffer(size_of::<u32>()),
         };
         Ok(InterpreterSlot { buffers: Mutex::new(buffers), marks: Mutex::new([None; Mark::COUNT]) })
+    }
+}
+
+impl RingDevice for Interpreter {
+    const NAME: &'static str = "interpreter";
+    const DESCRIPTION: &'static str = "interpreted GPU";
+
+    type Pinned = Vec<u8>;
+    type Slot = InterpreterSlot;
+    type Allocator = InterpreterAllocator;
+
+    fn allocator(&self) -> InterpreterAllocator {
+        InterpreterAllocator
+    }
+
+    fn format(&self) -> PageFormat {
+        self.compress.format()
+    }
+
+    fn adopt(&self, _memory: &mut Vec<u8>) -> GpuResult<()> {
+        Ok(())
     }
 
     fn upload(

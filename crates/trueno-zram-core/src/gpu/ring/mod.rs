@@ -107,7 +107,9 @@ impl Outcome {
 impl<D: RingDevice> Ring<D> {
     /// Allocates the slots of calls.
     pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
-        let free = (0..shape.slots).map(|_| Slot::new(&device, shape.call_slot_pages)).collect::<GpuResult<_>>()?;
+        let (allocator, format) = (device.allocator(), device.format());
+        let slot = |_| Slot::new(&allocator, format, shape.call_slot_pages);
+        let free = (0..shape.slots).map(slot).collect::<GpuResult<_>>()?;
         Ok(Self { device, free, rooms: shape.rooms(), shape })
     }
 
@@ -121,8 +123,8 @@ impl<D: RingDevice> Ring<D> {
 
     /// Gives every slot the page-locked memory that a call uses.
     fn ensure(&mut self, needs: &[HostMemory]) -> GpuResult<()> {
-        let (device, pages) = (&self.device, self.shape.call_slot_pages);
-        self.free.iter_mut().try_for_each(|slot| slot.ensure(device, pages, needs))
+        let (allocator, pages) = (self.device.allocator(), self.shape.call_slot_pages);
+        self.free.iter_mut().try_for_each(|slot| slot.ensure(&allocator, pages, needs))
     }
 
     /// Ends the device's work after a failure: waits for it, or gives the device up if it is lost or hangs.

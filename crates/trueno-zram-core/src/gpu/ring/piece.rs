@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{HostRole, RingDevice};
+use super::device::{Allocator, HostRole, RingDevice};
 use crate::gpu::error::GpuResult;
 use crate::page::{FILL_WORD_BYTES, PAGE_SIZE};
 
@@ -73,13 +73,13 @@ impl<D: RingDevice> Piece<D> {
     }
 
     /// Allocates memory for `pages` pages if there is none.
-    pub(super) fn ensure(&mut self, device: &D, which: PieceMemory, pages: usize) -> GpuResult<()> {
+    pub(super) fn ensure(&mut self, allocator: &D::Allocator, which: PieceMemory, pages: usize) -> GpuResult<()> {
         let (place, role) = match which {
             PieceMemory::In => (&mut self.memory_in, HostRole::Staging),
             PieceMemory::Out => (&mut self.memory_out, HostRole::Shared),
         };
         if place.is_none() {
-            *place = Some(device.pinned(pages * PAGE_SIZE, role)?);
+            *place = Some(allocator.pinned(pages * PAGE_SIZE, role)?);
         }
         Ok(())
     }

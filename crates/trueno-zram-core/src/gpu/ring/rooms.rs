@@ -55,25 +55,27 @@ impl<D: RingDevice> Rooms<D> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a free room. `Err` says that there is none, and which kind may be made, if any.
+    /// Takes a free room. `Err` says that there is none, and which kind the caller is to make, if any. That one is counted.
     pub(super) fn take(self: &Arc<Self>) -> Result<Lease<D>, Option<Wanted>> {
         let mut state = self.lock();
         if let Some(room) = state.free.pop() {
             return Ok(self.lease(room));
         }
-        let wanted = if state.has_device { Wanted::Slot } else { Wanted::Heap };
-        Err((state.made < state.most).then_some(wanted))
+        if state.made >= state.most {
+            return Err(None);
+        }
+        state.made += 1;
+        Err(Some(if state.has_device { Wanted::Slot } else { Wanted::Heap }))
     }
 
-    /// Counts a room that was just made.
-    pub(super) fn add(self: &Arc<Self>, room: Room<D>) -> Lease<D> {
-        self.lock().made += 1;
-        self.lease(room)
+    /// Takes back the count of a room that could not be made.
+    pub(super) fn uncount(&self) {
+        self.lock().made -= 1;
     }
 
-    /// Makes a room of ordinary memory.
-    pub(super) fn add_heap(self: &Arc<Self>) -> Lease<D> {
-        self.add(Room::Heap(vec![0; self.slot_pages * PAGE_SIZE]))
+    /// Makes a room of ordinary memory, which is counted already.
+    pub(super) fn heap(self: &Arc<Self>) -> Lease<D> {
+        self.lease(Room::Heap(vec![0; self.slot_pages * PAGE_SIZE]))
     }
 
     /// Makes no more rooms than there are. Returns `false` if there is none, which would be too few.

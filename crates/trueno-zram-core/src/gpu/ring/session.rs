@@ -17,6 +17,7 @@ use super::slot::{HostMemory, IndexCopy, STATUS_BYTES, Slot, SlotState};
 use super::stages::Submit;
 use super::{Ring, RingShape, StageTimes};
 use crate::arena::IndexEntry;
+use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::page::{PAGE_SIZE, Page};
 
@@ -68,11 +69,33 @@ impl RingShape {
     }
 }
 
-impl<D: RingDevice> Ring<D> {
-    fn stream_slot(&self) -> GpuResult<Room<D>> {
-        let mut slot = Slot::new(&self.device, self.shape.slot_pages)?;
-        slot.ensure(&self.device, self.shape.slot_pages, &[HostMemory::Input, HostMemory::Output])?;
-        Ok(Room::Slot(Box::new(slot)))
+/// A slot to fill, or the way to one.
+#[derive(Debug)]
+pub(crate) enum Offer<D: RingDevice> {
+    Slot(Lease<D>),
+    /// There may be one more. It is counted already: [`Session::keep`] takes it, or takes the count back.
+    Make(SlotMaker<D>),
+}
+
+/// Makes a slot, which takes milliseconds, while others use the session.
+#[derive(Debug)]
+pub(crate) struct SlotMaker<D: RingDevice> {
+    allocator: D::Allocator,
+    format: PageFormat,
+    slot_pages: u32,
+}
+
+/// A slot that was made, or why not.
+pub(crate) type Made<D> = std::thread::Result<GpuResult<Slot<D>>>;
+
+impl<D: RingDevice> SlotMaker<D> {
+    /// Makes the slot.
+    pub(crate) fn make(self) -> Made<D> {
+        catch_unwind(AssertUnwindSafe(|| {
+            let mut slot = Slot::new(&self.allocator, self.format, self.slot_pages)?;
+            slot.ensure(&self.allocator, self.slot_pages, &[HostMemory::Input, HostMemory::Output])?;
+            Ok(slot)
+        }))
     }
 }
 
@@ -94,24 +117,35 @@ impl<D: RingDevice> Session<D> {
         Self { flight: Flight::new(shape.time_limit), rooms, direction }
     }
 
-    /// Takes a free slot, or makes one if there may be more. `None` if all are in use.
-    pub(crate) fn slot(&mut self, ring: Option<&mut Ring<D>>) -> Result<Option<Lease<D>>, Failed<D>> {
+    /// Takes a free slot, or counts one more that the caller is to make. `None` if all are in use.
+    pub(crate) fn slot(&mut self, ring: Option<&Ring<D>>) -> Result<Option<Offer<D>>, Failed<D>> {
         match (self.rooms.take(), ring) {
-            (Ok(lease), _) => Ok(Some(lease)),
+            (Ok(lease), _) => Ok(Some(Offer::Slot(lease))),
             (Err(None), _) => Ok(None),
             (Err(Some(Wanted::Slot)), Some(ring)) => {
                 if let Some(reason) = ring.device.loss() {
+                    self.rooms.uncount();
                     return Err(self.fail(ring, Cause::Error(GpuError::ContextLost { reason })));
                 }
-                match catch_unwind(AssertUnwindSafe(|| ring.stream_slot())) {
-                    Ok(Ok(room)) => Ok(Some(self.rooms.add(room))),
-                    // Fewer slots will do.
-                    Ok(Err(error)) if !error.poisons_context() && self.rooms.stop_growing() => Ok(None),
-                    Ok(Err(error)) => Err(self.fail(ring, Cause::Error(error))),
-                    Err(panic) => Err(self.fail(ring, Cause::Panic(panic))),
-                }
+                let (allocator, format) = (ring.device.allocator(), ring.device.format());
+                Ok(Some(Offer::Make(SlotMaker { allocator, format, slot_pages: ring.shape.slot_pages })))
             }
-            (Err(Some(_)), _) => Ok(Some(self.rooms.add_heap())),
+            (Err(Some(_)), _) => Ok(Some(Offer::Slot(self.rooms.heap()))),
+        }
+    }
+
+    /// Takes a slot that [`slot`](Self::slot) let the caller make. `None` if it could not be made and fewer slots will do.
+    pub(crate) fn keep(&mut self, ring: Option<&Ring<D>>, made: Made<D>) -> Result<Option<Lease<D>>, Failed<D>> {
+        let cause = match made {
+            Ok(Ok(slot)) => return Ok(Some(self.rooms.lease(Room::Slot(Box::new(slot))))),
+            Ok(Err(error)) => Cause::Error(error),
+            Err(panic) => Cause::Panic(panic),
+        };
+        self.rooms.uncount();
+        let fewer_will_do = matches!(&cause, Cause::Error(error) if !error.poisons_context());
+        match ring {
+            Some(ring) if !(fewer_will_do && self.rooms.stop_growing()) => Err(self.fail(ring, cause)),
+            _ => Ok(None),
         }
     }
 
@@ -222,6 +256,11 @@ impl<D: RingDevice> Finished<D> {
 
     pub(crate) fn lease(&self) -> &Lease<D> {
         &self.lease
+    }
+
+    /// Its memory, to be filled again.
+    pub(crate) fn into_lease(self) -> Lease<D> {
+        self.lease
     }
 
     pub(crate) fn times(&self) -> StageTimes {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::decompress::LeftPage;
-use super::device::{Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
 use super::entries::packed_bytes;
 use super::piece::{PIECE_PAGES, Piece, PieceMemory};
 use crate::arena::IndexEntry;
@@ -86,20 +86,20 @@ pub(crate) struct Slot<D: RingDevice> {
 }
 
 impl<D: RingDevice> Slot<D> {
-    pub(super) fn new(device: &D, pages: u32) -> GpuResult<Self> {
+    pub(super) fn new(allocator: &D::Allocator, format: PageFormat, pages: u32) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
-        let room = |bytes_per_page: usize| device.pinned(pages as usize * bytes_per_page, HostRole::Shared);
+        let room = |bytes_per_page: usize| allocator.pinned(pages as usize * bytes_per_page, HostRole::Shared);
         let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
         Ok(Self {
             state: SlotState::Free,
-            format: device.format(),
+            format,
             since: Instant::now(),
             range: 0..0,
             crossing: 0,
             packed_bytes: 0,
             packed_at: 0,
             times: StageTimes::default(),
-            device: device.slot(pages)?,
+            device: allocator.slot(pages)?,
             input: None,
             output: None,
             index: room(PackedEntry::BYTES)?,
@@ -232,20 +232,20 @@ impl<D: RingDevice> Slot<D> {
     }
 
     /// Allocates page-locked memory that is needed and not there yet.
-    pub(super) fn ensure(&mut self, device: &D, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
+    pub(super) fn ensure(&mut self, allocator: &D::Allocator, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
         for need in needs {
             match need {
                 HostMemory::Input if self.input.is_none() => {
-                    self.input = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                    self.input = Some(allocator.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
                 }
                 HostMemory::Output if self.output.is_none() => {
-                    self.output = Some(device.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
+                    self.output = Some(allocator.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
                 }
                 HostMemory::Input | HostMemory::Output => {}
                 HostMemory::Pieces(which) => {
                     // Alike, since they change places.
                     let pages = PIECE_PAGES.min(pages as usize);
-                    self.pieces.iter_mut().try_for_each(|piece| piece.ensure(device, *which, pages))?;
+                    self.pieces.iter_mut().try_for_each(|piece| piece.ensure(allocator, *which, pages))?;
                 }
             }
         }

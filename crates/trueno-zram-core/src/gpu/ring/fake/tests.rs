@@ -18,7 +18,7 @@ fn parts() -> Parts {
     let device = FakeDevice::new(Schedule::OneByOne);
     let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
     host.bytes_mut().unwrap().fill(7);
-    let slot = device.slot(PAGES).unwrap();
+    let slot = device.allocator().slot(PAGES).unwrap();
     Parts { host, slot, device }
 }
 
@@ -53,7 +53,7 @@ fn work_runs_when_polled_and_one_operation_at_a_time() {
 fn a_kernel_waits_for_its_uploads() {
     let device = FakeDevice::new(Schedule::LastFirst);
     let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
-    let slot = device.slot(PAGES).unwrap();
+    let slot = device.allocator().slot(PAGES).unwrap();
     let mut parts = Parts { host: device.pinned(BYTES, HostRole::Shared).unwrap(), slot, device };
     parts.start();
     for _ in 0..5 {

@@ -1,0 +1,150 @@
+//! Windows of a process's memory, read ahead of those who compress them.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+use std::{fs, io};
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+use super::reader::Left;
+use super::{MemoryReader, Process, ProcessError, Stopped};
+use crate::address_map::Mapping;
+
+/// Pages per window: 16 MiB, in parts that several threads read.
+const WINDOW_PAGES: usize = 4096;
+
+/// Windows that wait for those who compress, if not all may.
+const WAITING: usize = 2;
+
+/// A process that is being read by a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Windows<'scope> {
+    windows: Receiver<Result<Arc<Vec<Page>>, ProcessError>>,
+    reading: Option<ScopedJoinHandle<'scope, ReadProcess>>,
+}
+
+/// What is known of a process once it is read.
+#[derive(Debug)]
+pub(crate) struct ReadProcess {
+    pub(crate) mappings: Vec<Mapping>,
+    /// Pages that were in swap.
+    pub(crate) swapped: u64,
+    pub(crate) left: Left,
+    /// How long the process was stopped.
+    pub(crate) stopped_for: Option<Duration>,
+}
+
+/// Where the thread leaves windows.
+enum Shelf {
+    /// For any number of them.
+    Open(std::sync::mpsc::Sender<Result<Arc<Vec<Page>>, ProcessError>>),
+    /// For a few.
+    Bounded(SyncSender<Result<Arc<Vec<Page>>, ProcessError>>),
+}
+
+impl Shelf {
+    /// Returns `false` if nobody wants more.
+    fn put(&self, window: Result<Arc<Vec<Page>>, ProcessError>) -> bool {
+        match self {
+            Self::Open(shelf) => shelf.send(window).is_ok(),
+            Self::Bounded(shelf) => shelf.send(window).is_ok(),
+        }
+    }
+}
+
+impl<'scope> Windows<'scope> {
+    /// Reads a process on a thread of `scope` and the threads of `reader`. A process that was stopped at `stopped` is read to its
+    /// end before this returns, if there is memory for that: then nothing is compressed while it stands still. It continues
+    /// as soon as its last page is read.
+    pub(crate) fn read<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        reader: MemoryReader<'env, Process>,
+        stopped: Option<(Stopped, Instant)>,
+    ) -> io::Result<Self> {
+        let reads_first = stopped.is_some() && may_hold(reader.most_bytes());
+        let (shelf, windows) = if reads_first {
+            let (shelf, windows) = channel();
+            (Shelf::Open(shelf), windows)
+        } else {
+            let (shelf, windows) = sync_channel(WAITING);
+            (Shelf::Bounded(shelf), windows)
+        };
+        let (told, is_read) = channel();
+        let read = move || {
+            let read = read_all(reader, stopped, &shelf);
+            // Nobody listens unless the process is read first.
+            let _ = told.send(());
+            read
+        };
+        let reading = thread::Builder::new().name("read".into()).spawn_scoped(scope, read)?;
+        if reads_first {
+            // An error is a panic of the thread, which `finish` passes on.
+            let _ = is_read.recv();
+        }
+        Ok(Self { windows, reading: Some(reading) })
+    }
+
+    /// The next window; none at the end.
+    pub(crate) fn next(&self) -> Result<Option<Arc<Vec<Page>>>, ProcessError> {
+        self.windows.recv().ok().transpose()
+    }
+
+    /// What is known of the process, once there are no more windows. None if it was asked for before.
+    pub(crate) fn finish(&mut self) -> Option<ReadProcess> {
+        let reading = self.reading.take()?;
+        Some(reading.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    }
+}
+
+fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Instant)>, shelf: &Shelf) -> ReadProcess {
+    loop {
+        let mut window = vec![[0; PAGE_SIZE]; WINDOW_PAGES];
+        let filled = reader.fill(&mut window);
+        let wants_more = match filled {
+            Ok(0) => break,
+            Ok(pages) => {
+                window.truncate(pages);
+                shelf.put(Ok(Arc::new(window)))
+            }
+            Err(error) => {
+                shelf.put(Err(error));
+                false
+            }
+        };
+        if !wants_more {
+            break;
+        }
+    }
+    let stopped_for = stopped.map(|(stopped, since)| {
+        drop(stopped);
+        since.elapsed()
+    });
+    let MemoryReader { mappings, swapped, left, .. } = reader;
+    ReadProcess { mappings, swapped, left, stopped_for }
+}
+
+/// Whether there is memory for this many bytes: half of what is available. A process that is killed for want of memory would
+/// leave the other one stopped.
+fn may_hold(bytes: u64) -> bool {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    available_kib(&text).is_some_and(|kib| bytes <= kib.saturating_mul(1024) / 2)
+}
+
+fn available_kib(meminfo: &str) -> Option<u64> {
+    let value = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    value.trim().strip_suffix("kB")?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_held_only_if_it_is_known_to_be_there() {
+        assert_eq!(available_kib("MemTotal: 9 kB\nMemAvailable:   18324772 kB\n"), Some(18_324_772));
+        assert_eq!(available_kib("MemTotal: 9 kB\n"), None);
+        assert!(may_hold(0) && !may_hold(u64::MAX));
+    }
+}

@@ -21,6 +21,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, Selection, Stopped};
+use crate::process_state::{self, ProcessState};
 use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
@@ -32,7 +33,7 @@ use crate::report;
 /// and the kernel's own ranges (vvar, vdso, vsyscall) are left out.
 ///
 /// The process keeps running while it is read, so pages may be of different moments. With --stop it is stopped, and
-/// continues afterwards even if reading fails. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
+/// continues afterwards even if reading fails. Its registers are saved too, for `restore --elf-core`. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
 /// Its parent sees it stop and continue. Output to a pipe is written once the process has continued.
 ///
 /// Reading needs permission to trace the process: run as root, or as its user where kernel.yama.ptrace_scope is 0.
@@ -101,6 +102,8 @@ struct ProcessSource<'a> {
     stopped: Option<Stopped>,
     /// How long it was stopped.
     stopped_for: Option<Duration>,
+    /// Its registers and mapped files, if it was stopped.
+    state: Option<ProcessState>,
 }
 
 impl<'a> ProcessSource<'a> {
@@ -112,9 +115,11 @@ impl<'a> ProcessSource<'a> {
         let selection = if args.all_private { Selection::AllPrivate } else { Selection::Anonymous };
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let (pid, command) = (process.pid, process.command.clone());
-        let reader = MemoryReader::new(pid, process, process.maps()?, selection);
+        let maps = process.maps()?;
+        let state = args.stop.then(|| ProcessState::read(process, &maps));
+        let reader = MemoryReader::new(pid, process, maps, selection);
         let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
-        Ok(Self { reader, map, begun, stopped, stopped_for: None })
+        Ok(Self { reader, map, begun, stopped, stopped_for: None, state })
     }
 }
 
@@ -138,7 +143,9 @@ impl PageSource for ProcessSource<'_> {
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let map = self.map.to_bytes().map_err(|error| Failure::at("address map", error))?;
-        Ok(vec![(address_map::SECTION, map)])
+        let state = self.state.as_ref().and_then(ProcessState::to_bytes);
+        let state = state.map(|bytes| (process_state::SECTION, bytes));
+        Ok([(address_map::SECTION, map)].into_iter().chain(state).collect())
     }
 }
 

@@ -4,11 +4,12 @@ use std::io::{Read, Seek};
 use std::ops::Range;
 
 use rayon::prelude::*;
-use trueno_zram_core::{PAGE_SIZE, PageKind};
+use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
 use crate::block::{Block, decoded_len};
 use crate::blocks::{BlockPlace, group_places};
 use crate::constant::{word_of, zero_pages_of};
+use crate::decoder::CpuPages;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
@@ -20,6 +21,15 @@ use crate::zstd::group::{check_frame, stream_refuses_frame};
 
 /// Blocks that are worth a second thread.
 const PARALLEL_BLOCKS: usize = 64;
+
+/// What is compared with the index when a group is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// Headers, and how many bytes each block decodes to.
+    Contents,
+    /// Headers. The caller restores all pages, which shows the rest.
+    Headers,
+}
 
 /// The blocks of a group: up to 1,024 pages in 4 MiB.
 #[derive(Debug, Default)]
@@ -53,6 +63,23 @@ impl GroupBlocks {
         if self.number == Some(number) {
             return Ok(());
         }
+        self.read_to(Depth::Contents, file, number, footer, layout, table, after_refusal)?;
+        self.number = Some(number);
+        Ok(())
+    }
+
+    /// Reads a group, and compares its blocks with the index as deep as is asked for.
+    #[allow(clippy::too_many_arguments, reason = "what a group is, and one choice")]
+    pub(crate) fn read_to<F: Read + Seek>(
+        &mut self,
+        depth: Depth,
+        file: &mut F,
+        number: u64,
+        footer: &Footer,
+        layout: &Layout,
+        table: &Table,
+        after_refusal: bool,
+    ) -> Result<()> {
         self.number = None;
         self.places = group_places(file, number, footer, layout, table)?;
         let overhead = layout.overhead() as u64;
@@ -73,12 +100,12 @@ impl GroupBlocks {
                 return Err(Error::index("the frame does not end where it says"));
             }
         }
-        let window = &self.window[..];
+        let (window, decoder) = (&self.window[..], (depth == Depth::Contents).then(CpuPages::new));
         let check = |place: &BlockPlace| match layout {
-            Layout::Lz4(_) => check_block(place, start, window, footer.content_len),
+            Layout::Lz4(_) => check_block(place, start, window, footer.content_len, decoder.as_ref()),
             Layout::Zstd { checksums } => check_frame(place, start, window, footer.content_len, *checksums),
         };
-        let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS {
+        let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS || depth == Depth::Headers {
             self.places.iter().map(check).collect()
         } else {
             self.places.par_iter().with_min_len(PARALLEL_BLOCKS / 2).map(check).collect()
@@ -93,7 +120,6 @@ impl GroupBlocks {
             return Err(not_described(&self.blocks[other]));
         }
         self.checksummed = layout.block_checksums();
-        self.number = Some(number);
         Ok(())
     }
 
@@ -160,8 +186,15 @@ fn not_described(block: &Block) -> Error {
     Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
 }
 
-/// Compares a block with its place. The flag says whether the block is what the index says.
-fn check_block(place: &BlockPlace, window_at: u64, window: &[u8], content_len: u64) -> (Block, bool) {
+/// Compares a block with its place. The flag says whether the block is what the index says. Without a decoder, the length
+/// that it decodes to is not compared.
+fn check_block(
+    place: &BlockPlace,
+    window_at: u64,
+    window: &[u8],
+    content_len: u64,
+    decoder: Option<&CpuPages>,
+) -> (Block, bool) {
     let size_at = usize::try_from(place.offset - window_at).expect("within the window");
     let (start, len) = (size_at + 4, place.len_bytes as usize);
     let size = u32::from_le_bytes(window[size_at..start].try_into().expect("four bytes"));
@@ -176,9 +209,20 @@ fn check_block(place: &BlockPlace, window_at: u64, window: &[u8], content_len: u
         let found = match place.kind {
             PageKind::Raw => Some(len),
             PageKind::SameFilled => word_of(bytes).map(|_| PAGE_SIZE),
-            PageKind::Lz4 | PageKind::Zstd => decoded_len(bytes),
+            PageKind::Lz4 | PageKind::Zstd => match decoder {
+                None => usize::try_from(wanted).ok(),
+                // Restoring a page is faster than adding up the lengths of its sequences with all checks.
+                Some(decoder) if is_page(bytes, decoder) => Some(PAGE_SIZE),
+                Some(_) => decoded_len(bytes),
+            },
         };
         found.is_some_and(|found| found as u64 == wanted)
     };
     (block, fits && size == place.len_bytes | if raw { RAW_BLOCK } else { 0 })
+}
+
+/// Returns whether a block decodes to exactly one page.
+fn is_page(block: &[u8], decoder: &CpuPages) -> bool {
+    let page = PageData::new(PageKind::Lz4, block);
+    page.is_ok_and(|page| decoder.decode_one(page, &mut [0; PAGE_SIZE], &mut None).is_ok())
 }

@@ -24,6 +24,12 @@ pub trait ReadAt: Send + Sync {
     /// # Errors
     /// Those of the operating system.
     fn len_bytes(&self) -> io::Result<u64>;
+
+    /// Returns `len` bytes at the position `at` where they are, if the whole file is in memory: they need not be copied.
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let _ = (at, len);
+        None
+    }
 }
 
 #[cfg(unix)]
@@ -47,6 +53,10 @@ impl ReadAt for [u8] {
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.len() as u64)
     }
+
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        self.get(usize::try_from(at).ok()?..)?.get(..len)
+    }
 }
 
 impl ReadAt for Vec<u8> {
@@ -56,6 +66,10 @@ impl ReadAt for Vec<u8> {
 
     fn len_bytes(&self) -> io::Result<u64> {
         self[..].len_bytes()
+    }
+
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        self[..].bytes_at(at, len)
     }
 }
 
@@ -67,6 +81,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
     fn len_bytes(&self) -> io::Result<u64> {
         (**self).len_bytes()
     }
+
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        (**self).bytes_at(at, len)
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
@@ -76,6 +94,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
 
     fn len_bytes(&self) -> io::Result<u64> {
         (**self).len_bytes()
+    }
+
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        (**self).bytes_at(at, len)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The index of one group in memory: two bytes per page, and a sum every 64 pages.
 
+use std::ops::Range;
+
 use crate::blocks::BlockPlace;
 use crate::entry::PageEntry;
 use crate::format::Layout;
@@ -70,6 +72,26 @@ impl ResidentGroup {
                 Located::Block { offset: u64::from(self.sums[sum]) + before as u64, entry: own }
             }
         }
+    }
+
+    /// Finds pages that follow each other, by their numbers in the group.
+    pub(crate) fn locate_run(&self, pages: Range<usize>, layout: &Layout) -> impl Iterator<Item = Located> {
+        let entry = |page: usize| {
+            let entry = self.entries.get(page).and_then(|entry| PageEntry::decode(*entry, layout.format()));
+            entry.unwrap_or(PageEntry::Continues)
+        };
+        let stored = move |entry: PageEntry| layout.block_len(entry).map_or(0, |len| layout.overhead() + len);
+        let sum = pages.start / SUM_PAGES;
+        let before: usize = (sum * SUM_PAGES..pages.start).map(|page| stored(entry(page))).sum();
+        let mut at = self.sums.get(sum).map_or(0, |sum| u64::from(*sum)) + before as u64;
+        pages.map(move |page| {
+            let (own, offset) = (entry(page), at);
+            at += stored(own) as u64;
+            match own {
+                PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
+                entry => Located::Block { offset, entry },
+            }
+        })
     }
 
     /// Returns the memory that the group takes, in bytes.

@@ -1,5 +1,8 @@
 //! Pages by number from many threads, located without I/O.
 
+mod run;
+mod windows;
+
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -21,6 +24,7 @@ use crate::resident::{Located, ResidentGroup};
 use crate::seek::{ArchiveReader, WALK_LIMIT};
 use crate::table::Table;
 use crate::zstd::group::check_frame;
+use windows::Windows;
 
 /// The longest block in a file: a raw page with the headers and the checksum of either format.
 const MAX_STORED_LEN: usize = PAGE_SIZE + 16;
@@ -70,6 +74,7 @@ pub struct SharedReader<F: ReadAt> {
     walk_limit: u64,
     /// Buffers of whole groups that no thread uses.
     idle: Mutex<Vec<GroupBlocks>>,
+    windows: Windows,
     decoder: CpuPages,
 }
 
@@ -98,6 +103,7 @@ impl<F: ReadAt> SharedReader<F> {
             proven_groups: AtomicU64::new(0),
             walk_limit: WALK_LIMIT,
             idle: Mutex::default(),
+            windows: Windows::default(),
             decoder: CpuPages::new(),
         }))
     }
@@ -242,16 +248,15 @@ impl<F: ReadAt> SharedReader<F> {
     /// [`Error::BlockChecksum`] if the page is corrupt; [`Error::Read`]. The contents of `out` are then unspecified.
     pub fn read_page_at(&self, page: u64, out: &mut Page) -> Result<usize> {
         let (number, within) = self.place_of(page)?;
-        let len = usize::try_from(self.content_len() - page * PAGE_SIZE as u64).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
         let Some(group) = self.group(number)? else { return self.read_from_damaged(page, out).map(|(len, _)| len) };
         match group.locate(within, &self.layout) {
             Located::Zero => out.fill(0),
             Located::Block { offset, entry } => {
                 let first = self.table.get(number).map_or(0, |group| group.offset);
-                self.read_block(page, first + offset, entry, len, out)?;
+                self.read_block(page, first + offset, entry, out)?;
             }
         }
-        Ok(len)
+        Ok(self.page_len(page))
     }
 
     /// Reads content from the position `offset`. Returns how many bytes were read: fewer than asked for only at the end.
@@ -324,19 +329,28 @@ impl<F: ReadAt> SharedReader<F> {
             let proven = self.proven_groups.load(Ordering::Acquire);
             let next = self.table.get(proven).map_or(0, |group| group.offset);
             if proven >= number || target.saturating_sub(next) > self.walk_limit {
-                break read(&mut blocks, number, proven == u64::MAX);
+                let done = read(&mut blocks, number, proven == u64::MAX);
+                if done.is_ok() && proven == number {
+                    self.note_proven(number, &blocks);
+                }
+                break done;
             }
             if let Err(error) = read(&mut blocks, proven, false) {
                 break Err(error);
             }
-            // A stream ends with an error at a block that it refuses: nothing after it can contradict the stream.
-            let after = if blocks.is_refused() { u64::MAX } else { proven + 1 };
-            // Another thread may have come first; the count never goes back.
-            let _ = self.proven_groups.compare_exchange(proven, after, Ordering::AcqRel, Ordering::Acquire);
+            self.note_proven(proven, &blocks);
         };
         let done = done.and_then(|()| work(&blocks));
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(blocks);
         done
+    }
+
+    /// Notes that a group was compared with the index, and all before it.
+    fn note_proven(&self, number: u64, blocks: &GroupBlocks) {
+        // A stream ends with an error at a block that it refuses: nothing after it can contradict the stream.
+        let after = if blocks.is_refused() { u64::MAX } else { number + 1 };
+        // Another thread may have come first; the count never goes back.
+        let _ = self.proven_groups.compare_exchange(number, after, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Reads a page of a group that has damaged blocks. Returns the length of its content, and whether it is zero.
@@ -358,13 +372,26 @@ impl<F: ReadAt> SharedReader<F> {
     }
 
     /// Reads and decodes the block of a page.
-    fn read_block(&self, page: u64, at: u64, entry: PageEntry, len: usize, out: &mut Page) -> Result<()> {
+    fn read_block(&self, page: u64, at: u64, entry: PageEntry, out: &mut Page) -> Result<()> {
+        let len = self.layout.stored_len(entry);
+        if let Some(bytes) = self.file.bytes_at(at, len) {
+            return self.restore_block(page, at, entry, bytes, out);
+        }
         let mut bytes = [0; MAX_STORED_LEN];
-        let bytes = &mut bytes[..self.layout.stored_len(entry)];
+        self.read_bytes(page, at, &mut bytes[..len])?;
+        self.restore_block(page, at, entry, &bytes[..len], out)
+    }
+
+    /// Reads a part of the file that starts with the block of a page.
+    fn read_bytes(&self, page: u64, at: u64, bytes: &mut [u8]) -> Result<()> {
         self.file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
             io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: Some(page), within: "a block" },
             _ => Error::Read { at, source },
-        })?;
+        })
+    }
+
+    /// Checks and decodes the block of a page that was read.
+    fn restore_block(&self, page: u64, at: u64, entry: PageEntry, bytes: &[u8], out: &mut Page) -> Result<()> {
         // The group was compared with the index, but the file may have changed since.
         let block = self.block_of(page, at, entry, bytes);
         let changed =
@@ -373,7 +400,7 @@ impl<F: ReadAt> SharedReader<F> {
         if self.layout.block_checksums() {
             block.verify(bytes)?;
         }
-        self.decode(&block, bytes, len, out)
+        self.decode(&block, bytes, self.page_len(page), out)
     }
 
     /// Returns the block in `bytes` if its header is the one that the entry implies.

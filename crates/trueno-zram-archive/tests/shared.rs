@@ -4,11 +4,12 @@
 mod support;
 
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{FORMATS, archive_of, mixed_content, plain_archive_in, read_pages};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, Error, Format, ReadAt, SharedReader, WriteOptions};
+use trueno_zram_archive::{ArchiveReader, ArchiveWriter, Error, Format, ReadAt, SharedReader, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 /// Counts the bytes that are read.
@@ -80,6 +81,113 @@ fn every_page_from_many_threads() {
             assert!(end == content[content.len() - 10_000..]);
         }
     }
+}
+
+#[test]
+fn pages_in_a_row_are_the_same_as_one_by_one() {
+    let content = mixed_content(7, 5000 * PAGE_SIZE + 77);
+    let page_of = |number: usize| {
+        let mut page = [0; PAGE_SIZE];
+        let bytes = &content[number * PAGE_SIZE..content.len().min((number + 1) * PAGE_SIZE)];
+        page[..bytes.len()].copy_from_slice(bytes);
+        page
+    };
+    for format in FORMATS {
+        let bytes = plain_archive_in(format, &content);
+        let mut random = Generator::new(3);
+        for round in 0..60 {
+            // Some groups are known already, some are not.
+            let archive = SharedReader::open(bytes.clone()).unwrap().unwrap();
+            (0..round % 4).for_each(|_| drop(archive.read_page_at(random.below(5001) as u64, &mut [0; PAGE_SIZE])));
+            let (start, len) = (random.below(5001), random.below(2500));
+            let end = (start + len).min(5001);
+            let mut pages = vec![[0xa5; PAGE_SIZE]; end - start];
+            archive.read_pages_at(start as u64, &mut pages).unwrap();
+            assert!(pages.iter().zip(start..).all(|(page, number)| *page == page_of(number)), "{start}..{end}");
+            let (mut buffer, mut next) = (vec![[0xa5; PAGE_SIZE]; 1 + random.below(40)], start);
+            let visited = archive.visit_pages(start as u64..end as u64, &mut buffer, |first, pages| {
+                assert_eq!(first, next as u64);
+                for page in pages.unwrap() {
+                    assert!(*page == page_of(next), "page {next}");
+                    next += 1;
+                }
+                ControlFlow::Continue(())
+            });
+            visited.unwrap();
+            assert_eq!(next, end);
+            let beyond = archive.visit_pages(5000..5002, &mut buffer, |_, _| panic!("there are no such pages"));
+            assert!(matches!(beyond, Err(Error::PageRange { start: 5000, end: 5002, pages: 5001 })));
+        }
+    }
+}
+
+#[test]
+fn damage_spoils_its_portion_and_no_other() {
+    let content: Vec<u8> = mixed_content(8, 3000 * PAGE_SIZE);
+    for format in FORMATS {
+        let mut bytes = plain_archive_in(format, &content);
+        let place = {
+            let mut archive = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+            let blocks = archive.blocks(1500..2000).unwrap();
+            blocks.map(Result::unwrap).find(|place| place.len_bytes > 1000).unwrap()
+        };
+        bytes[usize::try_from(place.offset).unwrap() + 500] ^= 1;
+        let archive = SharedReader::open(bytes).unwrap().unwrap();
+        let mut buffer = vec![[0; PAGE_SIZE]; 16];
+        // Twice: before and after the groups are known.
+        for _ in 0..2 {
+            let mut failed = Vec::new();
+            let visited = archive.visit_pages(0..3000, &mut buffer, |first, pages| {
+                match pages {
+                    Ok(pages) => {
+                        let start = usize::try_from(first).unwrap() * PAGE_SIZE;
+                        assert!(*pages.as_flattened() == content[start..start + pages.len() * PAGE_SIZE]);
+                    }
+                    Err(_) => failed.push(first),
+                }
+                ControlFlow::Continue(())
+            });
+            visited.unwrap();
+            assert_eq!(failed.len(), 1, "{failed:?}");
+            assert!((failed[0]..failed[0] + 16).contains(&place.first_page), "{failed:?} {place:?}");
+        }
+        assert!(archive.read_pages_at(place.first_page, &mut buffer).is_err());
+    }
+}
+
+/// Threads that read an archive in order read it once, not once each.
+#[test]
+fn groups_that_follow_each_other_are_read_once() {
+    let content: Vec<u8> = mixed_content(9, 8 * 1024 * PAGE_SIZE);
+    for format in FORMATS {
+        let bytes = plain_archive_in(format, &content);
+        let len = bytes.len() as u64;
+        let archive = SharedReader::open(Counted::new(bytes)).unwrap().unwrap();
+        let mut buffer = vec![[0; PAGE_SIZE]; 16];
+        for group in 0..8 {
+            let pages = group * 1024..(group + 1) * 1024;
+            archive.visit_pages(pages, &mut buffer, |_, _| ControlFlow::Continue(())).unwrap();
+        }
+        let read = archive.file().take();
+        assert!(read < len * 21 / 20, "{read} bytes of {len}");
+    }
+}
+
+/// The table has 12 bytes per group, whatever is in the groups.
+#[test]
+fn an_archive_of_100_gb_opens_by_its_table_alone() {
+    const GROUPS: u64 = (100 << 30) / (1024 * PAGE_SIZE as u64);
+    let options = WriteOptions { format: Format::Zstd, content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    archive.write_zero_pages(GROUPS * 1024).unwrap();
+    let (bytes, _) = archive.finish(None).unwrap();
+    let archive = SharedReader::open(Counted::new(bytes)).unwrap().unwrap();
+    assert_eq!(archive.content_len(), 100 << 30);
+    let read = archive.file().take();
+    assert!(read < GROUPS * 12 + 1000, "{read} bytes read");
+    let memory = archive.index_memory_bytes() as u64;
+    assert!(memory <= GROUPS * 32, "{memory} bytes of memory for {GROUPS} groups");
+    assert!(archive.walk_limit(0).is_zero_page(GROUPS * 1024 - 1).unwrap());
 }
 
 #[test]

@@ -164,6 +164,12 @@ impl AddressMap {
     }
 }
 
+/// A map to test with.
+#[cfg(test)]
+pub(crate) fn sample_map() -> StoredMap {
+    StoredMap::from_bytes(tests::sample().encode()).expect("just encoded")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,8 +7,8 @@ use std::thread::available_parallelism;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::commands::{
-    bench, completions, compress, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save, selftest,
-    serve, snapshot, stat, test,
+    bench, completions, compress, criu, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save,
+    selftest, serve, snapshot, stat, test,
 };
 
 /// The two forms of a command line, aligned as `--help` prints them.
@@ -113,6 +113,7 @@ pub(crate) enum Command {
     Save(save::Args),
     Load(load::Args),
     Restore(restore_uffd::Args),
+    Criu(criu::Args),
     Completions(completions::Args),
     Man(man::Args),
 }
@@ -136,6 +137,7 @@ impl Command {
             Self::Save(_) => "save",
             Self::Load(_) => "load",
             Self::Restore(_) => "restore",
+            Self::Criu(_) => "criu",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }

@@ -48,6 +48,11 @@ pub(crate) struct FileArgs {
 }
 
 impl FileArgs {
+    /// Files whose outputs lie beside them, and which are then removed or kept.
+    pub(crate) fn beside(files: Vec<PathBuf>, rm: bool) -> Self {
+        Self { files, output: None, output_dir: None, stdout: false, force: false, rm, keep: !rm }
+    }
+
     /// Checks what can be checked before any file is opened.
     pub(crate) fn check(&self, global: &Global) -> Result<(), Failure> {
         let to_stdout = self.stdout || self.output.as_deref().is_some_and(is_stdout);

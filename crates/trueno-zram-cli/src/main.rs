@@ -11,9 +11,11 @@ mod compression;
 mod control;
 mod delta;
 mod draw;
+mod elf_core;
 mod engine;
 mod failure;
 mod files;
+mod fill;
 mod habits;
 mod input;
 mod json;
@@ -21,6 +23,7 @@ mod machine;
 mod messages;
 mod output;
 mod process;
+mod process_state;
 mod progress;
 mod quantity;
 mod ranges;
@@ -39,8 +42,8 @@ use clap::Parser;
 
 use args::{Cli, Command};
 use commands::{
-    bench, completions, compress, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save, selftest,
-    serve, snapshot, stat, test,
+    bench, completions, compress, criu, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save,
+    selftest, serve, snapshot, stat, test,
 };
 use failure::Failure;
 
@@ -91,6 +94,7 @@ fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Command::Save(args) => save::run(args, global),
         Command::Load(args) => load::run(args, global),
         Command::Restore(args) => restore_uffd::run(args, global),
+        Command::Criu(args) => criu::run(args, global),
         Command::Completions(args) => completions::run(args, global),
         Command::Man(args) => man::run(args, global),
     }

@@ -37,9 +37,14 @@ impl Anywhere {
         let is_tmpfs = rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
         let mapping =
             (is_tmpfs && threads >= MAPPING_THREADS).then(|| file.try_clone().map(Mapping::new)).transpose()?;
+        Ok(Self { mapping, ..Self::by_pwrite(file)? })
+    }
+
+    /// Prepares a file that others may have open as well. It is not mapped: it might become shorter.
+    pub(crate) fn by_pwrite(file: &File) -> io::Result<Self> {
         Ok(Self {
             file: file.try_clone()?,
-            mapping,
+            mapping: None,
             unmappable: AtomicBool::new(false),
             writing: Mutex::new(0),
             changed: Condvar::new(),

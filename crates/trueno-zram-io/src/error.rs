@@ -116,6 +116,9 @@ pub enum Refusal {
     /// Private data may only go to a regular file that did not exist before.
     #[error("is not a regular file; private data is written to a new file or to standard output")]
     NotPrivate,
+    /// Only a regular file can be filled in place.
+    #[error("is not a regular file; only such a file can be filled in place")]
+    NotRegular,
     /// Private data is not written through a symbolic link.
     #[error("is a symlink; private data is not written through one")]
     Link,

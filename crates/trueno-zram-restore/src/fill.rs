@@ -1,6 +1,6 @@
 //! The background fill: recorded touches first, then everything in order.
 
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
@@ -13,15 +13,18 @@ use crate::source::{PagesByNumber, is_zero};
 use crate::touches::WINDOW_PAGES;
 
 /// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.
-const RUN_UNITS: usize = 16;
+const CALL_UNITS: usize = 16;
+
+/// 4 KiB pages that a worker takes at a time: a group of an archive, which is read and checked once.
+const RUN_UNITS: usize = 1024;
 
 /// What the workers take: the windows of recorded touches, then runs of all units.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// Units in the order of recorded touches.
     windows: Vec<Range<usize>>,
-    /// Units that are filled in order, and the length of a run of them.
-    rest: Vec<(Range<usize>, usize)>,
+    /// Units that are filled in order, run by run.
+    rest: Vec<Range<usize>>,
 }
 
 /// The state of the fill that the workers share.
@@ -47,11 +50,10 @@ impl Plan {
             Some(start..end.min(region.units().end))
         });
         let windows = windows.collect();
-        let step = |region: &Region| if region.is_huge() { 1 } else { RUN_UNITS };
         let mut rest: Vec<&Region> = regions.iter().filter(|_| session.options.background_fill).collect();
         // The archive is read from its start to its end.
         rest.sort_by_key(|region| region.first_page);
-        Self { windows, rest: rest.into_iter().map(|region| (region.units(), step(region))).collect() }
+        Self { windows, rest: rest.into_iter().flat_map(runs).collect() }
     }
 
     fn is_empty(&self) -> bool {
@@ -63,17 +65,21 @@ impl Plan {
         if let Some(units) = self.windows.get(turn) {
             return Some(units.clone());
         }
-        let mut turn = turn - self.windows.len();
-        for (units, step) in &self.rest {
-            let turns = units.len().div_ceil(*step);
-            if turn < turns {
-                let start = units.start + turn * step;
-                return Some(start..(start + step).min(units.end));
-            }
-            turn -= turns;
-        }
-        None
+        self.rest.get(turn - self.windows.len()).cloned()
     }
+}
+
+/// Returns the units of a region in runs that do not cross groups of the archive.
+fn runs(region: &Region) -> impl Iterator<Item = Range<usize>> + use<> {
+    let (units, first_page, per_unit) = (region.units(), region.first_page, region.pages_per_unit());
+    let mut start = units.start;
+    std::iter::from_fn(move || {
+        let page = first_page + (start - units.start) as u64 * per_unit;
+        let pages = RUN_UNITS as u64 - page % RUN_UNITS as u64;
+        let run = start..units.end.min(start + usize::try_from(pages.div_ceil(per_unit)).unwrap_or(1));
+        start = run.end;
+        (!run.is_empty()).then_some(run)
+    })
 }
 
 impl Fill {
@@ -154,7 +160,7 @@ impl Fill {
         Ok(())
     }
 
-    /// Fills 4 KiB pages: reads them all, then copies those that follow each other by one call.
+    /// Fills 4 KiB pages: reads some, and copies those that follow each other by one call.
     fn fill_run<S: PagesByNumber + ?Sized>(
         &self,
         session: &Session<'_, S>,
@@ -162,24 +168,86 @@ impl Fill {
         units: Range<usize>,
         pages: &mut [Page],
     ) -> Result<(), Stop> {
-        let mut start = units.start;
-        let mut kinds = [Kind::Skipped; RUN_UNITS];
-        for ((unit, page), kind) in units.clone().zip(&mut *pages).zip(&mut kinds) {
-            *kind = match session.states.is_wanted(unit) {
-                true if load_page(session.source, region.page_of(unit), page).is_ok() => Kind::of(page),
-                // Damaged pages stay missing, and are dealt with when they are touched.
-                _ => Kind::Skipped,
-            };
+        let mut result = Ok(());
+        for wanted in wanted(session, units) {
+            let first = region.page_of(wanted.start);
+            let all = first..first + wanted.len() as u64;
+            session.source.visit(all, pages, &mut |number, portion| {
+                let unit = wanted.start + usize::try_from(number - first).expect("units are in memory");
+                result = match portion {
+                    Ok(portion) => portion
+                        .chunks(CALL_UNITS)
+                        .zip((unit..).step_by(CALL_UNITS))
+                        .try_for_each(|(pages, unit)| self.fill_portion(session, region, unit, pages)),
+                    Err(_) => self.fill_parts(session, region, unit..wanted.end.min(unit + RUN_UNITS)),
+                };
+                let goes_on = result.is_ok() && !self.stop.load(Ordering::Relaxed);
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if result.is_err() {
+                break;
+            }
         }
-        for run in kinds[..units.len()].chunk_by(|one, other| one == other) {
-            let (first, run_units) = (start - units.start, start..start + run.len());
+        result
+    }
+
+    /// Fills the pages of a portion, from `unit` on.
+    fn fill_portion<S: PagesByNumber + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        unit: usize,
+        pages: &[Page],
+    ) -> Result<(), Stop> {
+        let mut start = unit;
+        for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
+            let run_units = start..start + run.len();
             start = run_units.end;
-            let content = match run[0] {
-                Kind::Skipped => continue,
-                Kind::Zero => Content::Zeros((run.len() * PAGE_SIZE) as u64),
-                Kind::Data => Content::Bytes(pages[first..first + run.len()].as_flattened()),
+            let content = match run.first() {
+                Some(page) if is_zero(page) => Content::Zeros((run.len() * PAGE_SIZE) as u64),
+                _ => Content::Bytes(run.as_flattened()),
             };
             self.put(session, region, run_units, content)?;
+        }
+        Ok(())
+    }
+
+    /// Fills pages a few at a time, where one of them is damaged.
+    fn fill_parts<S: PagesByNumber + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        units: Range<usize>,
+    ) -> Result<(), Stop> {
+        let first = region.page_of(units.start);
+        let mut result = Ok(());
+        session.source.visit(
+            first..first + units.len() as u64,
+            &mut [[0; PAGE_SIZE]; CALL_UNITS],
+            &mut |number, part| {
+                let unit = units.start + usize::try_from(number - first).expect("units are in memory");
+                result = match part {
+                    Ok(pages) => self.fill_portion(session, region, unit, pages),
+                    Err(_) => self.fill_each(session, region, unit..units.end.min(unit + CALL_UNITS)),
+                };
+                if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            },
+        );
+        result
+    }
+
+    /// Fills pages one by one, where one of them is damaged. That one stays missing, and is dealt with when it is touched.
+    fn fill_each<S: PagesByNumber + ?Sized>(
+        &self,
+        session: &Session<'_, S>,
+        region: &Region,
+        units: Range<usize>,
+    ) -> Result<(), Stop> {
+        let mut page = [[0; PAGE_SIZE]];
+        for unit in units {
+            if load_page(session.source, region.page_of(unit), &mut page[0]).is_ok() {
+                self.fill_portion(session, region, unit, &page)?;
+            }
         }
         Ok(())
     }
@@ -221,16 +289,14 @@ impl Fill {
     }
 }
 
-/// How a page is filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Skipped,
-    Zero,
-    Data,
-}
-
-impl Kind {
-    fn of(page: &Page) -> Self {
-        if is_zero(page) { Self::Zero } else { Self::Data }
+/// Returns the parts of a range that still have to be filled. Gaps of a few units are filled again: the kernel skips them.
+fn wanted<S: PagesByNumber + ?Sized>(session: &Session<'_, S>, units: Range<usize>) -> Vec<Range<usize>> {
+    let mut parts: Vec<Range<usize>> = Vec::new();
+    for unit in units.filter(|unit| session.states.is_wanted(*unit)) {
+        match parts.last_mut() {
+            Some(part) if unit - part.end < CALL_UNITS => part.end = unit + 1,
+            _ => parts.push(unit..unit + 1),
+        }
     }
+    parts
 }

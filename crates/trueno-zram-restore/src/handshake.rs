@@ -73,7 +73,7 @@ fn receive_message(connection: &UnixStream, fds: &mut Vec<OwnedFd>, patience: Du
     }
 }
 
-fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
+pub(crate) fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = loop {

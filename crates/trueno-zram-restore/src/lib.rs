@@ -17,6 +17,7 @@ mod event;
 mod fill;
 mod gate;
 mod handler;
+mod handover;
 mod handshake;
 mod options;
 mod regions;
@@ -29,7 +30,8 @@ mod uffd;
 mod vmm;
 
 pub use error::{Error, RegionProblem};
+pub use handover::receive_file;
 pub use options::{Notice, OnDamage, Options, Report};
 pub use restore::LazyRestore;
-pub use source::{Image, PagesByNumber};
+pub use source::{Image, PagesByNumber, Visit};
 pub use touches::Touches;

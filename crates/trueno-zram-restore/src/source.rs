@@ -1,5 +1,7 @@
 //! Where pages come from: an archive, or an image in memory.
 
+use std::ops::{ControlFlow, Range};
+
 use trueno_zram_archive::{Error, PageArchive, ReadAt, SharedReader};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
@@ -21,7 +23,43 @@ pub trait PagesByNumber: Send + Sync {
     /// # Errors
     /// If the page is damaged or cannot be read. A source must never return other bytes than those that were saved.
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error>;
+
+    /// Reads pages that follow each other into `buffer`, as many as it holds, and calls `visit` with the number of the first
+    /// of them, again and again, until it breaks. An error is about the pages from this number on that the buffer has room
+    /// for, or about all that are left of a group.
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        in_portions(pages, buffer, visit, |first, out| {
+            out.iter_mut().zip(first..).try_for_each(|(out, number)| {
+                if let Some(page) = self.page(number, out)? {
+                    *out = *page;
+                }
+                Ok(())
+            })
+        });
+    }
 }
+
+/// Reads pages portion by portion.
+fn in_portions(
+    pages: Range<u64>,
+    buffer: &mut [Page],
+    visit: &mut Visit<'_>,
+    read: impl Fn(u64, &mut [Page]) -> Result<(), Error>,
+) {
+    let mut next = pages.start;
+    while next < pages.end && !buffer.is_empty() {
+        let count = buffer.len().min(usize::try_from(pages.end - next).unwrap_or(usize::MAX));
+        let out = &mut buffer[..count];
+        let portion = read(next, out).map(|()| &*out);
+        if visit(next, portion).is_break() {
+            return;
+        }
+        next += count as u64;
+    }
+}
+
+/// What is called with portions of pages. See [`PagesByNumber::visit`].
+pub type Visit<'a> = dyn FnMut(u64, Result<&[Page], Error>) -> ControlFlow<()> + 'a;
 
 impl<F: ReadAt> PagesByNumber for SharedReader<F> {
     fn len_bytes(&self) -> u64 {
@@ -31,6 +69,13 @@ impl<F: ReadAt> PagesByNumber for SharedReader<F> {
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
         self.read_page_at(number, buffer)?;
         Ok(None)
+    }
+
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        let start = pages.start;
+        if let Err(error) = self.visit_pages(pages, buffer, &mut *visit) {
+            let _ = visit(start, Err(error));
+        }
     }
 }
 
@@ -43,6 +88,13 @@ impl PagesByNumber for PageArchive {
         self.read_page_at(number, buffer)?;
         Ok(None)
     }
+
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        match self {
+            Self::Standard(archive) => archive.visit(pages, buffer, visit),
+            Self::Delta(delta) => in_portions(pages, buffer, visit, |first, out| delta.read_pages(first, out)),
+        }
+    }
 }
 
 impl<S: PagesByNumber + ?Sized> PagesByNumber for std::sync::Arc<S> {
@@ -52,6 +104,10 @@ impl<S: PagesByNumber + ?Sized> PagesByNumber for std::sync::Arc<S> {
 
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
         (**self).page(number, buffer)
+    }
+
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        (**self).visit(pages, buffer, visit);
     }
 }
 

@@ -168,9 +168,7 @@ impl PageArchive {
     /// Like [`read_page_at`](Self::read_page_at).
     pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
         match self {
-            Self::Standard(archive) => {
-                (first..).zip(out).try_for_each(|(page, out)| archive.read_page_at(page, out).map(|_| ()))
-            }
+            Self::Standard(archive) => archive.read_pages_at(first, out),
             Self::Delta(delta) => delta.read_pages(first, out),
         }
     }

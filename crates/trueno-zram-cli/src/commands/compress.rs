@@ -49,6 +49,21 @@ pub(crate) struct Args {
     page_hashes: bool,
 }
 
+impl Args {
+    /// The arguments for files that are compressed beside themselves, and then removed or kept.
+    pub(crate) fn of_files(files: Vec<PathBuf>, compression: CompressionArgs, rm: bool) -> Self {
+        Self {
+            files: FileArgs::beside(files, rm),
+            compression,
+            no_block_checksums: false,
+            content_checksum: false,
+            no_content_checksum: false,
+            base: None,
+            page_hashes: false,
+        }
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check(global)?;

@@ -1,6 +1,6 @@
 //! `trueno-zram decompress`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -12,6 +12,7 @@ use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
+use crate::fill;
 use crate::input::Input;
 use crate::json;
 use crate::messages;
@@ -35,6 +36,23 @@ pub(crate) struct Args {
     salvage: bool,
     #[command(flatten)]
     bases: BasesArgs,
+    /// Fill the existing file OUT in place: it is not replaced, and whoever has it open sees the content. What it has is dropped
+    /// first, and zeros become holes. It keeps its length if it is longer. If this fails, it is left empty of content.
+    #[arg(long, requires = "output", conflicts_with_all = ["salvage", "no_sparse", "stdout"])]
+    in_place: bool,
+}
+
+impl Args {
+    /// The arguments for files that are restored beside themselves, and then removed or kept.
+    pub(crate) fn of_files(files: Vec<PathBuf>, rm: bool) -> Self {
+        Self {
+            files: FileArgs::beside(files, rm),
+            no_sparse: false,
+            salvage: false,
+            bases: BasesArgs::default(),
+            in_place: false,
+        }
+    }
 }
 
 /// Runs the command.
@@ -51,6 +69,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
     let input = Input::open(path)?;
+    if let Some(output) = args.files.output.as_deref().filter(|_| args.in_place) {
+        files::check_removable(rm, path, &input)?;
+        fill::fill_file(&input, output, engine, global)?;
+        return files::remove_source(rm, path, &input.metadata);
+    }
     // Of a file that is not compressed at all, its name is not the problem.
     let target = args.files.target(path, files::restored_name);
     let target = target.map_err(|failure| restore::not_compressed(&input).unwrap_or(failure))?;

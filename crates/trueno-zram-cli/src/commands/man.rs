@@ -1,7 +1,7 @@
 //! `trueno-zram man`: the manual pages, made from the same text as `--help`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -119,20 +119,30 @@ fn write_page(dir: &Path, command: &clap::Command) -> Result<(), Failure> {
     render(command).and_then(|page| fs::write(&path, page)).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// One page. That of the tool has additional sections.
+/// One page. That of the tool has additional sections; that of a command with commands of its own describes them all.
 fn render(command: &clap::Command) -> io::Result<Vec<u8>> {
     let mut page = Vec::new();
     let man = Man::new(command.clone()).manual("trueno-zram");
-    if command.has_subcommands() {
-        man.render_title(&mut page)?;
-        man.render_name_section(&mut page)?;
-        man.render_synopsis_section(&mut page)?;
-        man.render_description_section(&mut page)?;
+    if !command.has_subcommands() {
+        man.render(&mut page)?;
+        return Ok(page);
+    }
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    if command.get_name() == "trueno-zram" {
         man.render_subcommands_section(&mut page)?;
         man.render_options_section(&mut page)?;
         page.extend_from_slice(MORE.as_bytes());
-    } else {
-        man.render(&mut page)?;
+        return Ok(page);
+    }
+    for subcommand in command.get_subcommands() {
+        writeln!(page, ".SH {:?}", subcommand.get_name().to_uppercase())?;
+        let man = Man::new(subcommand.clone());
+        man.render_synopsis_section(&mut page)?;
+        man.render_description_section(&mut page)?;
+        man.render_options_section(&mut page)?;
     }
     Ok(page)
 }

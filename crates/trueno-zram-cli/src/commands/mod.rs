@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod compress;
+pub(crate) mod criu;
 pub(crate) mod decompress;
 pub(crate) mod extract;
 pub(crate) mod flatten;
@@ -11,6 +12,8 @@ pub(crate) mod inspect;
 mod inspect_delta;
 pub(crate) mod load;
 pub(crate) mod man;
+pub(crate) mod restore_core;
+pub(crate) mod restore_memfd;
 pub(crate) mod restore_uffd;
 pub(crate) mod save;
 pub(crate) mod selftest;

@@ -1,4 +1,4 @@
-//! `trueno-zram restore --uffd`: VMs that run while their memory is restored.
+//! `trueno-zram restore`: its arguments, and `--uffd`: VMs that run while their memory is restored.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader};
@@ -16,6 +16,7 @@ use serde::Serialize;
 use trueno_zram_archive::PageArchive;
 use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
 
+use super::{restore_core, restore_memfd};
 use crate::args::{Global, parse_whole};
 use crate::delta::BasesArgs;
 use crate::failure::Failure;
@@ -27,9 +28,15 @@ use crate::report;
 use crate::restore::input_failure;
 use crate::signals;
 
-/// Run VMs from an archive of their memory, restoring pages when they are touched.
+/// Run VMs from an archive of their memory, or turn it into a core file or another process's memory.
 ///
-/// Listens on a Unix socket for VMMs that speak Firecracker's protocol for page fault handlers: snapshot/load with the memory
+/// --elf-core writes a core file of a process snapshot, which gdb opens: with registers if it was taken with --stop, and with the
+/// data of programs and libraries if with --all-private.
+///
+/// --memfd (experimental) waits for a program that hands over a memfd or another open file, fills it on all cores, with a GPU if
+/// there is one, and answers with a line: "ok" and the number of bytes, or "error" and the reason.
+///
+/// --uffd listens on a Unix socket for VMMs that speak Firecracker's protocol for page fault handlers: snapshot/load with the memory
 /// backend `Uffd` and the path of the socket. The archive is the snapshot's memory file, made by `compress`. Several VMs can
 /// be restored from it, at the same time and one after the other.
 ///
@@ -39,15 +46,25 @@ use crate::signals;
 /// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, and when trueno-zram is ended by
 /// a signal. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits for ever: end both together.
 ///
-/// Runs until it is ended by a signal, or with --vms N until N VMs have ended.
+/// --uffd and --memfd run until they are ended by a signal, or with --vms N until N VMs have ended.
 #[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("mode").required(true))]
 pub(crate) struct Args {
-    /// The archive of the VM's memory, or a delta.
+    /// The archive of the memory, or a delta.
     #[arg(value_name = "ARCHIVE")]
     archive: PathBuf,
-    /// The socket to listen on; it is created, and only its owner may connect.
-    #[arg(long, value_name = "SOCKET")]
-    uffd: PathBuf,
+    /// Serve VMs. The socket to listen on; it is created, and only its owner may connect.
+    #[arg(long, value_name = "SOCKET", group = "mode")]
+    uffd: Option<PathBuf>,
+    /// Write a core file.
+    #[arg(long, requires = "output", group = "mode")]
+    elf_core: bool,
+    /// Fill files that are handed over (experimental). The socket to listen on, as for --uffd.
+    #[arg(long, value_name = "SOCKET", group = "mode")]
+    memfd: Option<PathBuf>,
+    /// The core file; `-` is standard output.
+    #[arg(short, long, value_name = "FILE", requires = "elf_core")]
+    output: Option<PathBuf>,
     #[command(flatten)]
     bases: BasesArgs,
     /// End after this many VMs.
@@ -74,7 +91,7 @@ pub(crate) struct Args {
     /// Read the archive into memory first: a fault is answered faster.
     #[arg(long)]
     in_memory: bool,
-    /// Restore from an archive without block checksums, whose damage would not be noticed.
+    /// Restore from an archive without block checksums, whose damage would not be noticed; overwrite the core file.
     #[arg(short, long)]
     force: bool,
 }
@@ -106,19 +123,28 @@ type Restore = LazyRestore<PageArchive>;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    match (&args.uffd, &args.memfd, &args.output) {
+        (Some(socket), _, _) => serve_vms(args, socket, global),
+        (_, Some(socket), _) => restore_memfd::run(&args.archive, socket, args.vms, global),
+        (_, _, Some(output)) => restore_core::run(&args.archive, output, args.force, global),
+        (None, None, None) => Err(Failure::usage("give --uffd, --elf-core or --memfd")),
+    }
+}
+
+fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.archive.display().to_string();
     let restore = Arc::new(prepare(args, global, &name)?);
-    let socket = Socket::bind(&args.uffd)?;
+    let socket = Socket::bind(path)?;
     // From here on a signal ends the VMs, rather than leave them waiting.
     let action = {
-        let (restore, record, socket) = (Arc::clone(&restore), args.record.clone(), args.uffd.clone());
+        let (restore, record, socket) = (Arc::clone(&restore), args.record.clone(), path.to_owned());
         signals::hold_off().add(move || {
             restore.end_all();
             let _ = fs::remove_file(socket);
             let _ = record.map(|record| write_record(&restore, &record));
         })
     };
-    report::say(global, &format!("{name}: listening on {}", args.uffd.display()));
+    report::say(global, &format!("{name}: listening on {}", path.display()));
     let failed = AtomicBool::new(false);
     let served = restore.serve_all(&socket.listener, args.vms.map(NonZeroUsize::get), |ended| {
         let ended = ended.map_err(|error| Failure::at(&name, error)).and_then(|done| {
@@ -133,7 +159,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         }
     });
     signals::hold_off().remove(&action);
-    served.map_err(|error| Failure::io(args.uffd.display(), &error))?;
+    served.map_err(|error| Failure::io(path.display(), &error))?;
     Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -244,14 +270,14 @@ fn say_end(global: &Global, name: &str, done: &trueno_zram_restore::Report) -> R
 }
 
 /// A socket that is removed when it is dropped.
-struct Socket {
-    listener: UnixListener,
+pub(super) struct Socket {
+    pub(super) listener: UnixListener,
     path: PathBuf,
 }
 
 impl Socket {
     /// Creates the socket for its owner alone. One that nobody listens on any more is replaced.
-    fn bind(path: &Path) -> Result<Self, Failure> {
+    pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
         let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if is_socket && UnixStream::connect(path).is_err_and(refused) {

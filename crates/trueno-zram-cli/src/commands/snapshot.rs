@@ -23,6 +23,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, ReadProcess, Selection, Stopped, Windows};
+use crate::process_state::{self, ProcessState};
 use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
@@ -34,8 +35,9 @@ use crate::report;
 /// and the kernel's own ranges (vvar, vdso, vsyscall) are left out.
 ///
 /// The process keeps running while it is read, so pages may be of different moments. With --stop it is stopped, and
-/// continues afterwards even if reading fails. Its memory is read by several threads and compressed once it has continued, if
-/// it fits in half of the memory that is available; else it is compressed while it is read. If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
+/// continues afterwards even if reading fails. Its registers are saved too, for `restore --elf-core`. Its memory is read by several threads
+/// and compressed once it has continued, if it fits in half of the memory that is available; else it is compressed while it is read.
+/// If trueno-zram is killed by SIGKILL it stays stopped until `kill -CONT PID`.
 /// Its parent sees it stop and continue. Output to a pipe is written once the process has continued.
 ///
 /// Reading needs permission to trace the process: run as root, or as its user where kernel.yama.ptrace_scope is 0.
@@ -104,6 +106,8 @@ struct ProcessSource<'scope> {
     map: AddressMap,
     /// What is known once all is read.
     read: Option<ReadProcess>,
+    /// Its registers and mapped files, if it was stopped.
+    state: Option<ProcessState>,
 }
 
 impl<'scope> ProcessSource<'scope> {
@@ -120,11 +124,13 @@ impl<'scope> ProcessSource<'scope> {
         let selection = if args.all_private { Selection::AllPrivate } else { Selection::Anonymous };
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let (pid, command) = (process.pid, process.command.clone());
-        let reader = MemoryReader::new(pid, process, process.maps().map_err(failed)?, selection).on_threads(threads);
+        let maps = process.maps().map_err(failed)?;
+        let state = args.stop.then(|| ProcessState::read(process, &maps));
+        let reader = MemoryReader::new(pid, process, maps, selection).on_threads(threads);
         let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
         let windows = Windows::read(scope, reader, stopped.map(|stopped| (stopped, begun)));
         let windows = windows.map_err(|error| Failure::from(trueno_zram_io::Error::Thread(error)))?;
-        Ok(Self { windows, window: None, map, read: None })
+        Ok(Self { windows, window: None, map, read: None, state })
     }
 }
 
@@ -156,7 +162,9 @@ impl PageSource for ProcessSource<'_> {
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let map = self.map.to_bytes().map_err(|error| Failure::at("address map", error))?;
-        Ok(vec![(address_map::SECTION, map)])
+        let state = self.state.as_ref().and_then(ProcessState::to_bytes);
+        let state = state.map(|bytes| (process_state::SECTION, bytes));
+        Ok([(address_map::SECTION, map)].into_iter().chain(state).collect())
     }
 }
 

@@ -7,6 +7,8 @@ pub(crate) struct MapsLine {
     pub(crate) end: u64,
     /// Four letters: `rw-p`.
     pub(crate) permissions: String,
+    /// Where it starts in its file, in bytes.
+    pub(crate) offset: u64,
     pub(crate) inode: u64,
     /// A file, `[heap]` and the like, or nothing.
     pub(crate) name: String,
@@ -40,13 +42,14 @@ impl MapsLine {
         let (start, end) = range.split_once('-')?;
         let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).ok());
         let mut rest = rest.splitn(4, ' ');
-        let (permissions, _offset, _device) = (rest.next()?, rest.next()?, rest.next()?);
+        let (permissions, offset, _device) = (rest.next()?, rest.next()?, rest.next()?);
         let rest = rest.next()?;
         let (inode, name) = rest.split_once(' ').unwrap_or((rest, ""));
         let line = Self {
             start: start?,
             end: end?,
             permissions: Some(permissions).filter(|letters| letters.len() == 4)?.to_owned(),
+            offset: u64::from_str_radix(offset, 16).ok()?,
             inode: inode.parse().ok()?,
             name: name.trim_start().to_owned(),
             held_kib: 0,

@@ -4,6 +4,7 @@ mod error;
 mod maps;
 mod pagemap;
 mod reader;
+mod registers;
 mod stop;
 mod windows;
 
@@ -12,13 +13,14 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
 
 pub(crate) use error::ProcessError;
 pub(crate) use maps::MapsLine;
 pub(crate) use pagemap::Wanted;
 pub(crate) use reader::{MemoryReader, Selection};
+pub(crate) use registers::registers_of;
 pub(crate) use stop::Stopped;
 use trueno_zram_io::read_process_memory;
 pub(crate) use windows::{ReadProcess, Windows};
@@ -65,6 +67,27 @@ impl Process {
         // Open the most restricted file first; its error is the most useful.
         let (memory, maps, pagemap) = (open("mem")?, open("smaps")?, open("pagemap")?);
         Ok(Self { pid, command, dir, maps, pagemap, memory })
+    }
+
+    /// Its threads, by number.
+    pub(crate) fn threads(&self) -> Result<Vec<u32>, ProcessError> {
+        let failed = |error: Errno| ProcessError::io(self.pid, "task", error.into());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let tasks = openat(&self.dir, "task", flags, Mode::empty()).map_err(failed)?;
+        let mut threads = Vec::new();
+        for entry in Dir::read_from(&tasks).map_err(failed)? {
+            threads.extend(entry.map_err(failed)?.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()));
+        }
+        // The first is the one that debuggers show.
+        threads.sort_unstable_by_key(|thread| (*thread != self.pid, *thread));
+        Ok(threads)
+    }
+
+    /// The values that the kernel gave the program at its start.
+    pub(crate) fn auxiliary_vector(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        open_in(&self.dir, "auxv")?.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     /// The ranges of its memory, as they are now.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod collisions;
+mod criu;
 mod damage;
 mod delta;
 mod extract;
@@ -9,6 +10,7 @@ mod faults;
 mod file_systems;
 mod foreign;
 mod habits;
+mod in_place;
 mod outputs;
 mod parallel;
 mod reports;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics has failed")]
 
 mod bombs;
+mod core_file;
 mod hostile;
 mod info;
 mod inspect;

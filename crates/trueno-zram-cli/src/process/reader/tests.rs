@@ -26,7 +26,15 @@ impl MadeUp {
 
     fn line(&self, permissions: &str, inode: u64, name: &str) -> MapsLine {
         let end = self.entries.len() as u64 * PAGE;
-        MapsLine { start: 0, end, permissions: permissions.into(), inode, name: name.into(), held_kib: end / 1024 }
+        MapsLine {
+            start: 0,
+            end,
+            permissions: permissions.into(),
+            offset: 0,
+            inode,
+            name: name.into(),
+            held_kib: end / 1024,
+        }
     }
 }
 

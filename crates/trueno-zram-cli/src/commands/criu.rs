@@ -1,0 +1,106 @@
+//! `trueno-zram criu`: CRIU's image directories with compressed pages.
+
+mod page_server;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use trueno_zram_criu::{Error, ImageDir};
+use trueno_zram_io::os_text;
+
+use crate::args::Global;
+use crate::commands::{compress, decompress};
+use crate::compression::CompressionArgs;
+use crate::failure::Failure;
+
+/// Compress the memory in CRIU's image directories, and restore processes from it page by page.
+///
+/// `criu dump` writes the memory of processes to files pages-N.img. `compress` turns them into page archives pages-N.img.lz4, and
+/// `decompress` turns them back, byte for byte. `page-server` serves them to `criu lazy-pages` without unpacking: a restored
+/// process runs at once, and its pages come when it touches them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    PageServer(page_server::Args),
+    Compress(CompressArgs),
+    Decompress(DecompressArgs),
+}
+
+/// Turn the pages-N.img of a directory into archives, on all cores.
+///
+/// Each file is removed once its archive is complete and on the disk. All other images stay as they are.
+#[derive(Debug, clap::Args)]
+struct CompressArgs {
+    /// The image directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    #[command(flatten)]
+    compression: CompressionArgs,
+    /// Keep the files that are not compressed as well.
+    #[arg(short, long)]
+    keep: bool,
+}
+
+/// Turn the archives of a directory back into pages-N.img, on all cores.
+#[derive(Debug, clap::Args)]
+struct DecompressArgs {
+    /// The image directory.
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Keep the archives as well.
+    #[arg(short, long)]
+    keep: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    match &args.action {
+        Action::PageServer(args) => page_server::run(args, global),
+        Action::Compress(CompressArgs { dir, compression, keep }) => {
+            let files = pages_files(dir, Form::Plain)?;
+            compress::run(&compress::Args::of_files(files, *compression, !keep), global)
+        }
+        Action::Decompress(DecompressArgs { dir, keep }) => {
+            let files = pages_files(dir, Form::Compressed)?;
+            decompress::run(&decompress::Args::of_files(files, !keep), global)
+        }
+    }
+}
+
+/// The form of a pages file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Plain,
+    Compressed,
+}
+
+/// Returns the pages files of a directory that have this form. The pagemaps are checked: pages that they do not describe, or
+/// that CRIU has compressed itself, are left alone.
+fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
+    ImageDir::open(dir).map_err(failure)?;
+    let files = ImageDir::pages_files(dir).map_err(failure)?;
+    let wanted = files.into_iter().filter(|(name, _)| name.compressed == (form == Form::Compressed));
+    let wanted: Vec<PathBuf> = wanted.map(|(_, path)| path).collect();
+    if wanted.is_empty() {
+        let what = match form {
+            Form::Plain => "it has no pages-N.img to compress",
+            Form::Compressed => "it has no pages-N.img.lz4 or .zst to decompress",
+        };
+        return Err(Failure::at(dir.display(), what));
+    }
+    Ok(wanted)
+}
+
+/// The failure for an error of the image directory.
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Io { path, source } => Failure::at(path.display(), os_text(&source)),
+        error => Failure::Failed(error.to_string()),
+    }
+}

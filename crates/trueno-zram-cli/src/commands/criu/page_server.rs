@@ -1,0 +1,156 @@
+//! `trueno-zram criu page-server`.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde::Serialize;
+use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, PagesName, write_lazy_dir};
+
+use super::failure;
+use crate::args::{Global, parse_whole};
+use crate::failure::Failure;
+use crate::json;
+use crate::quantity;
+use crate::report;
+use crate::signals;
+
+/// Serve an image directory's pages to `criu lazy-pages`.
+///
+/// A process is restored by three commands, with the same address and port:
+///
+///   trueno-zram criu page-server DIR --lazy-dir LAZY --port 9999
+///
+///   criu lazy-pages -D LAZY --page-server --address 127.0.0.1 --port 9999
+///
+///   criu restore -D LAZY --lazy-pages
+///
+/// LAZY is made like the directory of `criu dump --lazy-pages`: the pages that a process needs before it runs, and links to all
+/// other images. It is removed at the end. Do not restore from it without --lazy-pages.
+///
+/// CRIU's protocol has neither passwords nor encryption: whoever can connect can read the memory. A page that is damaged is
+/// never sent: the process that touches it waits. Do not end the server while a process still needs it: CRIU would end too, and
+/// the kernel would fill what is missing with zeros.
+///
+/// Runs until it is ended by a signal, or with --clients N until N clients have gone.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image directory, or one archive in it, to serve that process alone.
+    #[arg(value_name = "DIR|ARCHIVE")]
+    images: PathBuf,
+    /// Make this directory for `criu lazy-pages` and `criu restore`; it must not exist.
+    #[arg(long, value_name = "LAZY")]
+    lazy_dir: Option<PathBuf>,
+    /// The address to listen on.
+    #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
+    address: IpAddr,
+    /// The port to listen on; 0 for any free one, which is printed.
+    #[arg(long, value_name = "N", value_parser = parse_whole::<u16>, default_value = "0")]
+    port: u16,
+    /// End after this many clients.
+    #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
+    clients: Option<NonZeroUsize>,
+}
+
+/// What a client was sent, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    memory_bytes: u64,
+    replies: u64,
+    sent_bytes: u64,
+    closed: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let name = args.images.display().to_string();
+    let images = open(&args.images)?;
+    let memory = Memory::open(&images).map_err(failure)?;
+    let lazy = args.lazy_dir.as_ref().map(|path| write_lazy_dir(&images, path).map_err(failure)).transpose()?;
+    let action = args.lazy_dir.clone().filter(|_| lazy.is_some()).map(|path| {
+        signals::hold_off().add(move || {
+            let _ = fs::remove_dir_all(path);
+        })
+    });
+    let at = SocketAddr::new(args.address, args.port);
+    let listener = TcpListener::bind(at).map_err(|error| Failure::io(at, &error))?;
+    let at = listener.local_addr().map_err(|error| Failure::io(at, &error))?;
+    let processes = memory.processes().count();
+    let bytes = quantity::bytes(memory.len_bytes());
+    report::say(global, &format!("{name}: {bytes} of {processes} processes, listening on {at}"));
+    let server = PageServer::new(memory, global.threads().get());
+    let served = serve_all(&server, &listener, args, global, &name);
+    if let Some(action) = action {
+        signals::hold_off().remove(&action);
+    }
+    drop(lazy);
+    served.map_err(|error| Failure::io(at, &error))
+}
+
+/// Opens the directory, or the one of an archive.
+fn open(path: &Path) -> Result<ImageDir, Failure> {
+    if path.is_dir() {
+        return ImageDir::open(path).map_err(failure);
+    }
+    let name = path.file_name().and_then(|name| PagesName::parse(name.to_str()?));
+    let Some(PagesName { pages_id, .. }) = name.filter(|_| path.exists()) else {
+        return Err(Failure::at(path.display(), "is neither a directory nor a file pages-N.img, .img.lz4 or .img.zst"));
+    };
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ImageDir::open(dir).and_then(|images| images.only(pages_id)).map_err(failure)
+}
+
+/// Serves clients, each on a thread of its own.
+fn serve_all(
+    server: &PageServer,
+    listener: &TcpListener,
+    args: &Args,
+    global: &Global,
+    name: &str,
+) -> io::Result<ExitCode> {
+    let failed = AtomicBool::new(false);
+    thread::scope(|threads| {
+        for _ in 0..args.clients.map_or(usize::MAX, NonZeroUsize::get) {
+            let (stream, _) = listener.accept()?;
+            let failed = &failed;
+            threads.spawn(move || {
+                let ended = serve(server, &stream, global, name);
+                if let Err(failure) = json::tracked(global, "criu", &args.images, ended) {
+                    failure.report();
+                    failed.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        io::Result::Ok(())
+    })?;
+    Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Serves one client.
+fn serve(server: &PageServer, stream: &TcpStream, global: &Global, name: &str) -> Result<(), Failure> {
+    // A reply is one write; a process waits for it.
+    let _ = stream.set_nodelay(true);
+    let served = server.serve(stream);
+    if let Err(error @ Error::Damaged { .. }) = &served {
+        report::warn(global, name, &format!("{error}; the process waits there for ever: end it"));
+        // If the connection ended, CRIU would end, and the kernel would fill what is missing with zeros.
+        let _ = io::copy(&mut &*stream, &mut io::sink());
+    }
+    let served = served.map_err(failure)?;
+    let report = Report {
+        file: name,
+        memory_bytes: server.memory().len_bytes(),
+        replies: served.replies,
+        sent_bytes: served.pages * trueno_zram_core::PAGE_SIZE as u64,
+        closed: served.closed,
+    };
+    let (sent, replies) = (quantity::bytes(report.sent_bytes), quantity::count(report.replies));
+    report::say(global, &format!("{name}: the client has ended: {sent} sent in {replies} replies"));
+    json::print(global, "criu", &report)
+}

@@ -1,0 +1,124 @@
+//! `trueno-zram restore --elf-core`: a process snapshot as a core file for debuggers.
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use serde::Serialize;
+use trueno_zram_archive::{ArchiveReader, SharedReader};
+use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_io::{Operation, Positioned};
+
+use crate::address_map::StoredMap;
+use crate::args::Global;
+use crate::elf_core::{CoreFile, Part};
+use crate::failure::Failure;
+use crate::files;
+use crate::json;
+use crate::output::{Output, OutputOptions, Target};
+use crate::process_state::{self, ProcessState};
+use crate::quantity;
+use crate::report;
+use crate::restore::input_failure;
+
+/// Pages restored at a time.
+const COPY_PAGES: usize = 64;
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    output: &'a str,
+    pid: u32,
+    threads: usize,
+    bytes_out: u64,
+    seconds: f64,
+}
+
+/// Writes the core file of a snapshot.
+pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -> Result<ExitCode, Failure> {
+    let start = Instant::now();
+    let name = archive.display().to_string();
+    let file = File::open(archive).map_err(|error| Failure::io(&name, &error))?;
+    let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
+    let reader = ArchiveReader::open(Positioned::new(&file)).map_err(|error| input_failure(&name, error))?;
+    let mut reader = reader.ok_or_else(no_snapshot)?;
+    let map = StoredMap::read(&mut reader).map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
+    let state = reader.section(process_state::SECTION, process_state::MAX_BYTES);
+    let state = state.map_err(|error| input_failure(&name, error))?;
+    let state = state.map(|bytes| ProcessState::from_bytes(&bytes)).transpose();
+    let state = state.map_err(|error| Failure::at(&name, error))?;
+    let pages = SharedReader::open(&file).map_err(|error| input_failure(&name, error))?.ok_or_else(no_snapshot)?;
+    map.check_pages(pages.page_count()).map_err(|error| Failure::at(&name, error))?;
+    let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
+
+    let target = if files::is_stdout(output) { Target::Stdout } else { Target::Path(output.to_owned()) };
+    if global.json && target == Target::Stdout {
+        return Err(report::json_needs_stdout());
+    }
+    // A process's memory can hold secrets.
+    let options = OutputOptions { force, binary: true, sparse: true, private: true, ..OutputOptions::default() };
+    let mut out = Output::create(&target, None, options)?;
+    let output_name = out.name.clone();
+    let written = |result: io::Result<()>| {
+        result.map_err(|error| Failure::from(trueno_zram_io::Error::io(&output_name, Operation::Write, error)))
+    };
+    written(out.write_data(&core.head()))?;
+    let mut buffer = vec![[0; PAGE_SIZE]; COPY_PAGES];
+    for part in core.parts() {
+        match *part {
+            Part::Zeros(len) => written(out.write_zeros(len))?,
+            Part::Pages { first, count } => {
+                copy_pages(&pages, first..first + count, &mut buffer, &name, |pages| {
+                    written(write_sparse(&mut out, pages))
+                })?;
+            }
+        }
+    }
+    let bytes_out = out.finish_with(None, &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
+    let threads = state.as_ref().map_or(0, |state| state.threads.len());
+    let registers = match threads {
+        0 => "without registers (snapshot --stop saves them)".to_owned(),
+        1 => "with the registers of 1 thread".to_owned(),
+        count => format!("with the registers of {count} threads"),
+    };
+    report::say(global, &format!("{name}: core file of {} {registers}: {output_name}", quantity::bytes(bytes_out)));
+    let seconds = start.elapsed().as_secs_f64();
+    json::print(
+        global,
+        "restore",
+        &Report { file: &name, output: &output_name, pid: map.pid, threads, bytes_out, seconds },
+    )?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads pages, some at a time.
+fn copy_pages(
+    archive: &SharedReader<&File>,
+    pages: std::ops::Range<u64>,
+    buffer: &mut [Page],
+    name: &str,
+    mut write: impl FnMut(&[Page]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut result = Ok(());
+    let visited = archive.visit_pages(pages, buffer, |_, portion| {
+        result = portion.map_err(|error| input_failure(name, error)).and_then(&mut write);
+        if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    visited.map_err(|error| input_failure(name, error))?;
+    result
+}
+
+/// Writes pages, and leaves holes for those that are zero.
+fn write_sparse(out: &mut Output, pages: &[Page]) -> io::Result<()> {
+    let is_zero = |page: &Page| page.iter().all(|byte| *byte == 0);
+    for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
+        match run.first() {
+            Some(page) if is_zero(page) => out.write_zeros((run.len() * PAGE_SIZE) as u64)?,
+            _ => out.write_data(run.as_flattened())?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! `trueno-zram restore --memfd`: fills files that other programs hand over.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use trueno_zram_restore::receive_file;
+
+use super::restore_uffd::Socket;
+use crate::args::Global;
+use crate::engine::Engine;
+use crate::failure::Failure;
+use crate::fill;
+use crate::input::Input;
+use crate::json;
+use crate::report::{self, Report};
+use crate::signals;
+
+/// How long a program may take to send its file, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Fills the files that come over the socket, one after the other: each takes all cores.
+pub(crate) fn run(
+    archive: &Path,
+    path: &Path,
+    count: Option<NonZeroUsize>,
+    global: &Global,
+) -> Result<ExitCode, Failure> {
+    let name = archive.display().to_string();
+    // Fails early if there is no such archive.
+    drop(Input::open(archive)?);
+    let mut engine = Engine::choose(global)?;
+    report::say_engine(global, &engine);
+    let socket = Socket::bind(path)?;
+    let action = {
+        let path = path.to_owned();
+        signals::hold_off().add(move || {
+            let _ = std::fs::remove_file(path);
+        })
+    };
+    report::say(global, &format!("{name}: listening on {}", path.display()));
+    let mut code = ExitCode::SUCCESS;
+    for _ in 0..count.map_or(usize::MAX, NonZeroUsize::get) {
+        let (stream, _) = socket.listener.accept().map_err(|error| Failure::io(path.display(), &error))?;
+        let filled = serve(&stream, archive, &mut engine, global);
+        if let Err(failure) = json::tracked(global, "restore", archive, filled) {
+            failure.report();
+            code = ExitCode::FAILURE;
+        }
+    }
+    signals::hold_off().remove(&action);
+    Ok(code)
+}
+
+/// Fills the file of one program, and tells it.
+fn serve(stream: &UnixStream, archive: &Path, engine: &mut Engine, global: &Global) -> Result<(), Failure> {
+    let filled = receive_file(stream, PATIENCE)
+        .map_err(|error| Failure::at(archive.display(), error))
+        .and_then(|file| fill_file(file, archive, engine, global));
+    let answer = match &filled {
+        Ok(bytes) => format!("ok {bytes}\n"),
+        Err(Failure::Usage(reason) | Failure::Failed(reason)) => format!("error {}\n", reason.replace('\n', " ")),
+        Err(Failure::BrokenPipe) => "error\n".to_owned(),
+    };
+    let told = stream.set_write_timeout(Some(PATIENCE)).and_then(|()| (&*stream).write_all(answer.as_bytes()));
+    filled?;
+    told.map_err(|error: io::Error| Failure::at(archive.display(), format!("cannot answer the program: {error}")))
+}
+
+fn fill_file(file: File, archive: &Path, engine: &mut Engine, global: &Global) -> Result<u64, Failure> {
+    let input = Input::open(archive)?;
+    let report =
+        Report { command: "restore", ..fill::fill(&input, file, "the file that was handed over", engine, global)? };
+    report::say(global, &format!("{}: {} bytes restored into a file", input.name, report.bytes_out));
+    report::print_json(global, &report)?;
+    Ok(report.bytes_out)
+}

@@ -1,0 +1,106 @@
+//! `criu compress`, `criu decompress` and `criu page-server`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+
+use crate::support::{command, folder, image, names, run};
+
+const PAGES: u32 = 3000;
+const ADDRESS: u64 = 0x7f12_3456_7000;
+
+/// An image directory with two processes, as `criu dump` writes it.
+fn write_images(dir: &Path) -> Vec<u8> {
+    fs::create_dir(dir).unwrap();
+    for (pid, pages_id) in [(7, 1), (8, 2)] {
+        fs::write(dir.join(format!("pagemap-{pid}.img")), pagemap(pages_id, PAGES)).unwrap();
+        fs::write(dir.join(format!("pages-{pages_id}.img")), image(PAGES as usize)).unwrap();
+    }
+    fs::write(dir.join("inventory.img"), b"inventory").unwrap();
+    image(PAGES as usize)
+}
+
+/// A pagemap of one entry of pages that can wait: the magic numbers, and two messages with their lengths.
+fn pagemap(pages_id: u8, pages: u32) -> Vec<u8> {
+    fn number(mut value: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while value >= 128 {
+            bytes.push(value as u8 | 128);
+            value >>= 7;
+        }
+        bytes.push(value as u8);
+        bytes
+    }
+    let entry = [&[8][..], &number(ADDRESS), &[16, 0, 32, 6, 40], &number(pages.into())].concat();
+    let mut bytes = vec![0x19, 0x43, 0x56, 0x54, 0x25, 0x40, 0x08, 0x56];
+    for message in [&[8, pages_id][..], &entry] {
+        bytes.extend_from_slice(&u32::try_from(message.len()).unwrap().to_le_bytes());
+        bytes.extend_from_slice(message);
+    }
+    bytes
+}
+
+#[test]
+fn pages_become_archives_and_come_back() {
+    let folder = folder();
+    let dir = folder.path().join("images");
+    let content = write_images(&dir);
+    let before = names(&dir);
+    run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
+    let packed = ["inventory.img", "pagemap-7.img", "pagemap-8.img", "pages-1.img.lz4", "pages-2.img.lz4"];
+    assert_eq!(names(&dir), packed);
+    run(folder.path(), &["criu", "compress", "images"]).fails(&["images", "no pages-N.img"]);
+    run(folder.path(), &["criu", "decompress", "-q", "images"]).ok();
+    assert_eq!(names(&dir), before);
+    assert!(fs::read(dir.join("pages-2.img")).unwrap() == content);
+    run(folder.path(), &["criu", "compress", "-q", "--keep", "--algorithm", "zstd", "images"]).ok();
+    assert!(dir.join("pages-1.img").exists() && dir.join("pages-1.img.zst").exists());
+    run(folder.path(), &["criu", "decompress", "."]).fails(&["not an image directory"]);
+    // Pages that CRIU has compressed itself have flags and fields that are not known.
+    let mut foreign = pagemap(1, 1);
+    let flags = foreign.iter().rposition(|byte| *byte == 6).unwrap();
+    foreign[flags] = 12;
+    fs::write(dir.join("pagemap-7.img"), foreign).unwrap();
+    run(folder.path(), &["criu", "compress", "images"]).fails(&["pagemap-7.img", "unknown flags 0xc"]);
+}
+
+#[test]
+fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
+    let folder = folder();
+    let dir = folder.path().join("images");
+    let content = write_images(&dir);
+    run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
+    for (images, pid) in [("images", 8u64), ("images/pages-2.img.lz4", 8)] {
+        let args = ["criu", "page-server", images, "--lazy-dir", "lazy", "--clients", "1", "--json"];
+        let mut child = command(folder.path(), &args).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let port: u16 = line.trim().rsplit(':').next().unwrap().parse().unwrap();
+        assert!(folder.path().join("lazy/inventory.img").exists());
+        assert_eq!(fs::metadata(folder.path().join("lazy/pages-2.img")).unwrap().len(), 0, "all pages can wait");
+        let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let page = 1234u64;
+        let request = [7, 1, ADDRESS + page * 4096, pid].map(u64::to_le_bytes).concat();
+        socket.write_all(&request).unwrap();
+        let mut reply = vec![0; 32 + 4096];
+        socket.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], [6, 0, 4, 0]);
+        assert!(reply[32..] == content[page as usize * 4096..][..4096]);
+        socket.write_all(&[0x1023, 0, 0, 0].map(u64::to_le_bytes).concat()).unwrap();
+        socket.read_exact(&mut [0; 4]).unwrap();
+        drop(socket);
+        let (mut rest, mut json) = (String::new(), String::new());
+        stderr.read_to_string(&mut rest).unwrap();
+        child.stdout.take().unwrap().read_to_string(&mut json).unwrap();
+        assert!(child.wait().unwrap().success(), "{rest}");
+        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+        assert_eq!((report["sent_bytes"].as_u64(), &report["closed"]), (Some(4096), &true.into()));
+        assert!(!folder.path().join("lazy").exists(), "it is removed at the end");
+    }
+    let other = ["criu", "page-server", "images/inventory.img"];
+    run(folder.path(), &other).fails(&["inventory.img", "neither a directory"]);
+    let exists = ["criu", "page-server", "images", "--lazy-dir", "images"];
+    run(folder.path(), &exists).fails(&["images", "exists"]);
+}

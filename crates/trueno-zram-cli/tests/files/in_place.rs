@@ -1,0 +1,106 @@
+//! `decompress --in-place` and `restore --memfd`: files that exist already and are filled.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IoSlice, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use crate::support::{command, folder, image, run};
+
+/// More than a group, so that it is filled by many threads.
+const PAGES: usize = 5000;
+
+fn send_file(socket: &UnixStream, file: &File) {
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let fds = [file.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(socket, &[IoSlice::new(b"fill this")], &mut control, SendFlags::empty()).unwrap();
+}
+
+#[test]
+fn an_existing_file_is_filled_and_not_replaced() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let image = image(PAGES);
+    fs::write(path("image"), &image).unwrap();
+    fs::write(path("old"), vec![0xee; (PAGES + 10) * 4096]).unwrap();
+    let open = File::open(path("old")).unwrap();
+    for (algorithm, archive) in [("lz4", "image.lz4"), ("zstd", "image.zst")] {
+        run(folder.path(), &["compress", "-q", "--algorithm", algorithm, "image", "-o", archive]).ok();
+        let args = ["decompress", "--in-place", archive, "-o", "old", "--json"];
+        let report = &run(folder.path(), &args).ok().json()[0];
+        assert_eq!((&report["output"], report["bytes_out"].as_u64()), (&"old".into(), Some(image.len() as u64)));
+        assert_eq!(fs::metadata(path("old")).unwrap().ino(), open.metadata().unwrap().ino());
+        let content = fs::read(path("old")).unwrap();
+        assert!(content[..image.len()] == image && content[image.len()..].iter().all(|byte| *byte == 0));
+        assert_eq!(content.len(), (PAGES + 10) * 4096, "it keeps its length");
+        assert!(open.metadata().unwrap().blocks() * 512 < image.len() as u64 * 9 / 10, "zeros are holes");
+        open.read_exact_at(&mut [0], 0).unwrap();
+    }
+    let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing"];
+    run(folder.path(), &missing).fails(&["missing", "No such file"]);
+    run(folder.path(), &["decompress", "--in-place", "image.lz4"]).refuses(&["--output"]);
+}
+
+#[test]
+fn a_damaged_archive_leaves_nothing_in_the_file() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    fs::write(path("image"), image(PAGES)).unwrap();
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    let mut archive = fs::read(path("image.lz4")).unwrap();
+    let middle = archive.len() / 2;
+    archive[middle] ^= 1;
+    fs::write(path("image.lz4"), archive).unwrap();
+    fs::write(path("old"), vec![0xee; 100_000]).unwrap();
+    run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", "old"]).fails(&["image.lz4"]);
+    assert!(fs::read(path("old")).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_memfd_that_is_handed_over_is_filled() {
+    let folder = folder();
+    let image = image(PAGES);
+    fs::write(folder.path().join("image"), &image).unwrap();
+    run(folder.path(), &["compress", "-q", "image"]).ok();
+    let mut child =
+        command(folder.path(), &["restore", "--memfd", "socket", "--vms", "3", "image.lz4"]).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    assert!(line.contains("listening on socket"), "{line}");
+    let hand_over = |file: Option<&File>| {
+        let mut socket = UnixStream::connect(folder.path().join("socket")).unwrap();
+        if let Some(file) = file {
+            send_file(&socket, file);
+        }
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    // As a VMM has it: of the right length, and sealed.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memfd = File::from(memfd_create("memory", flags).unwrap());
+    memfd.set_len(image.len() as u64).unwrap();
+    memfd.write_all_at(&[0xee; 8192], image.len() as u64 / 2).unwrap();
+    fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    assert_eq!(hand_over(Some(&memfd)), format!("ok {}\n", image.len()));
+    let mut content = vec![0; image.len()];
+    memfd.read_exact_at(&mut content, 0).unwrap();
+    assert!(content == image);
+    // Too short, and sealed.
+    let short = File::from(memfd_create("short", flags).unwrap());
+    fcntl_add_seals(&short, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    assert!(hand_over(Some(&short)).starts_with("error "));
+    assert!(hand_over(None).contains("connection ended"));
+    let mut rest = String::new();
+    stderr.read_to_string(&mut rest).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(1), "two of three failed: {rest}");
+    assert!(!folder.path().join("socket").exists());
+}

@@ -1,0 +1,241 @@
+//! What can be wrong with image directories, pagemaps and messages.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why an image directory cannot be used, or a client not be served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or directory cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A pagemap is malformed.
+    #[error("{}: {problem}", path.display())]
+    Pagemap {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: PagemapProblem,
+    },
+    /// An archive of pages cannot be opened.
+    #[error("{}: {source}", path.display())]
+    Archive {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: trueno_zram_archive::Error,
+    },
+    /// A compressed file of pages has no index, so that single pages cannot be found.
+    #[error("{}: it has no index; `trueno-zram criu compress` makes archives that have one", path.display())]
+    NoIndex {
+        /// The file.
+        path: PathBuf,
+    },
+    /// An archive has no block checksums.
+    #[error("{}: it has no block checksums: damage would not be noticed", path.display())]
+    NoChecksums {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory has no pagemap of a process.
+    #[error("{}: it has no pagemap-PID.img: not an image directory of CRIU", path.display())]
+    NoPagemaps {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A pagemap's file of pages is missing.
+    #[error("{}: its pages are missing: there is no pages-{pages_id}.img, .img.lz4 or .img.zst", path.display())]
+    NoPages {
+        /// The pagemap.
+        path: PathBuf,
+        /// The number of the pages file.
+        pages_id: u32,
+    },
+    /// Two pagemaps name the same file of pages.
+    #[error("{}: its pages are in pages-{pages_id}.img, as those of another pagemap", path.display())]
+    SharedPages {
+        /// The second pagemap.
+        path: PathBuf,
+        /// The number of the pages file.
+        pages_id: u32,
+    },
+    /// A file of pages has fewer pages than its pagemap says.
+    #[error("{}: the pagemap has {pages} pages, but the pages file has {len_bytes} bytes", path.display())]
+    PagesShort {
+        /// The pagemap.
+        path: PathBuf,
+        /// Pages in the pagemap.
+        pages: u64,
+        /// Length of the pages file's content.
+        len_bytes: u64,
+    },
+    /// The directory depends on a parent whose pages are compressed.
+    #[error(
+        "{}: its pages are compressed, and CRIU reads those of parents itself; decompress them first", path.display()
+    )]
+    CompressedParent {
+        /// The parent directory.
+        path: PathBuf,
+    },
+    /// The client sent a command that a page server of a restore does not have.
+    #[error("request {request}: unknown command {command:#x}; only pages can be asked for")]
+    Command {
+        /// The request, from 0.
+        request: u64,
+        /// The command, without its flags.
+        command: u32,
+    },
+    /// The client asked for no pages, or at an address within a page.
+    #[error("request {request}: {pages} pages at {address:#x} are not a range of pages")]
+    Range {
+        /// The request, from 0.
+        request: u64,
+        /// The address.
+        address: u64,
+        /// How many.
+        pages: u64,
+    },
+    /// The client asked for memory that is not in the images.
+    #[error("request {request}: process {pid} has no page at {address:#x}")]
+    NoPage {
+        /// The request, from 0.
+        request: u64,
+        /// The process.
+        pid: u64,
+        /// The address.
+        address: u64,
+    },
+    /// A page that the client asked for cannot be restored. Nothing is sent in its place.
+    #[error("process {pid}, address {address:#x}: page {page} of its pages file cannot be restored: {source}")]
+    Damaged {
+        /// The process.
+        pid: u64,
+        /// The address.
+        address: u64,
+        /// The page's number in the pages file.
+        page: u64,
+        /// What is wrong with it.
+        source: trueno_zram_archive::Error,
+    },
+    /// The connection ended within a request.
+    #[error("the connection ended after {received} bytes of request {request}")]
+    Ended {
+        /// The request, from 0.
+        request: u64,
+        /// Bytes of it that arrived.
+        received: usize,
+    },
+    /// The connection failed.
+    #[error("the connection: {0}")]
+    Connection(#[source] io::Error),
+}
+
+impl Error {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        |source| Self::Io { path, source }
+    }
+
+    pub(crate) fn archive(path: impl Into<PathBuf>) -> impl FnOnce(trueno_zram_archive::Error) -> Self {
+        let path = path.into();
+        |source| Self::Archive { path, source }
+    }
+}
+
+/// What is wrong with a pagemap.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PagemapProblem {
+    /// The file does not start like a pagemap.
+    #[error("it starts with {found:#010x?}, not with the magic numbers of a pagemap")]
+    Magic {
+        /// The first two words.
+        found: [u32; 2],
+    },
+    /// The file ends within a message.
+    #[error("it ends early: a message continues behind byte {at}")]
+    Truncated {
+        /// The position where more was expected.
+        at: u64,
+    },
+    /// A message claims a length that no message of a pagemap has.
+    #[error("byte {at}: a message of {len_bytes} bytes is no part of a pagemap")]
+    MessageLen {
+        /// Position of the message.
+        at: u64,
+        /// Its length.
+        len_bytes: u32,
+    },
+    /// An integer has more than 64 bits.
+    #[error("byte {at}: an integer has more than 64 bits")]
+    Varint {
+        /// Position of the integer.
+        at: u64,
+    },
+    /// A field has a type that does not exist.
+    #[error("byte {at}: unknown wire type {wire_type}")]
+    WireType {
+        /// Position of the field.
+        at: u64,
+        /// Its type.
+        wire_type: u64,
+    },
+    /// A message has a field that is not known, so that its pages may be held in another way.
+    #[error("byte {at}: unknown field {field}: pages that CRIU compressed itself, or an image of a later version")]
+    Field {
+        /// Position of the message.
+        at: u64,
+        /// The field's number.
+        field: u64,
+    },
+    /// A message lacks a field.
+    #[error("byte {at}: the message has no field {field}")]
+    Missing {
+        /// Position of the message.
+        at: u64,
+        /// The field's number.
+        field: u64,
+    },
+    /// A field's value is too large for its type.
+    #[error("byte {at}: the value {value} of field {field} is too large")]
+    Value {
+        /// Position of the message.
+        at: u64,
+        /// The field's number.
+        field: u64,
+        /// Its value.
+        value: u64,
+    },
+    /// An entry has flags that are not known.
+    #[error("byte {at}: unknown flags {flags:#x}: pages that CRIU compressed itself, or an image of a later version")]
+    Flags {
+        /// Position of the entry.
+        at: u64,
+        /// All its flags.
+        flags: u32,
+    },
+    /// An entry is not a range of pages.
+    #[error("byte {at}: {pages} pages at {address:#x} are not a range of pages")]
+    Range {
+        /// Position of the entry.
+        at: u64,
+        /// Its address.
+        address: u64,
+        /// Its pages.
+        pages: u64,
+    },
+    /// An entry starts before the one before it ends.
+    #[error("byte {at}: the entry at {address:#x} starts before the one before it ends")]
+    Order {
+        /// Position of the entry.
+        at: u64,
+        /// Its address.
+        address: u64,
+    },
+}

@@ -1,0 +1,150 @@
+//! An image directory: its pagemaps, and its files of pages, compressed or not.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::Error;
+use crate::pagemap::Pagemap;
+
+/// The forms of a pages file, in the order in which they are looked for.
+const PAGES_SUFFIXES: [&str; 3] = [".img", ".img.lz4", ".img.zst"];
+
+/// A directory that `criu dump` wrote.
+#[derive(Debug)]
+pub struct ImageDir {
+    path: PathBuf,
+    processes: Vec<ProcessImage>,
+    shared: Vec<ProcessImage>,
+}
+
+/// The pagemap of a process, or of shared memory.
+#[derive(Debug)]
+pub(crate) struct ProcessImage {
+    /// The process, or the number of the shared memory.
+    pub(crate) pid: u64,
+    pub(crate) path: PathBuf,
+    pub(crate) pagemap: Pagemap,
+}
+
+/// The name of a file of pages.
+///
+/// ```
+/// use trueno_zram_criu::PagesName;
+/// assert_eq!(PagesName::parse("pages-3.img"), Some(PagesName { pages_id: 3, compressed: false }));
+/// assert_eq!(PagesName::parse("pages-3.img.zst"), Some(PagesName { pages_id: 3, compressed: true }));
+/// assert_eq!(PagesName::parse("pages-03.img"), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PagesName {
+    /// N in `pages-N.img`.
+    pub pages_id: u32,
+    /// Whether it is an archive.
+    pub compressed: bool,
+}
+
+impl PagesName {
+    /// Understands a file name; `None` if it is not one of a pages file.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let rest = name.strip_prefix("pages-")?;
+        let (suffix, digits) = PAGES_SUFFIXES.iter().find_map(|suffix| Some((suffix, rest.strip_suffix(suffix)?)))?;
+        Some(Self { pages_id: parse_number(digits)?, compressed: *suffix != PAGES_SUFFIXES[0] })
+    }
+}
+
+impl ImageDir {
+    /// Reads the pagemaps of a directory.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Pagemap`]; [`Error::NoPagemaps`]; [`Error::SharedPages`].
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let (mut processes, mut shared) = (Vec::new(), Vec::new());
+        for name in names(path)? {
+            let Some(digits) = name.strip_prefix("pagemap-").and_then(|rest| rest.strip_suffix(".img")) else {
+                continue;
+            };
+            let (images, digits) = match digits.strip_prefix("shmem-") {
+                Some(digits) => (&mut shared, digits),
+                None => (&mut processes, digits),
+            };
+            let Some(pid) = parse_number(digits) else { continue };
+            let path = path.join(&name);
+            let bytes = fs::read(&path).map_err(Error::io(&path))?;
+            // CRIU leaves an empty file for a process without memory, such as a zombie.
+            if bytes.is_empty() {
+                continue;
+            }
+            let pagemap = Pagemap::parse(&bytes).map_err(|problem| Error::Pagemap { path: path.clone(), problem })?;
+            images.push(ProcessImage { pid, path, pagemap });
+        }
+        if processes.is_empty() {
+            return Err(Error::NoPagemaps { path: path.into() });
+        }
+        let mut ids = BTreeSet::new();
+        for image in processes.iter().chain(&shared) {
+            let pages_id = image.pagemap.pages_id;
+            if !ids.insert(pages_id) {
+                return Err(Error::SharedPages { path: image.path.clone(), pages_id });
+            }
+        }
+        Ok(Self { path: path.into(), processes, shared })
+    }
+
+    /// Keeps only the process whose pages are in `pages-N.img`, and shared memory.
+    ///
+    /// # Errors
+    /// [`Error::NoPages`] if there is none.
+    pub fn only(mut self, pages_id: u32) -> Result<Self, Error> {
+        self.processes.retain(|process| process.pagemap.pages_id == pages_id);
+        if self.processes.is_empty() {
+            return Err(Error::NoPages { path: self.path, pages_id });
+        }
+        Ok(self)
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the pages files of the directory that exist.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn pages_files(path: &Path) -> Result<Vec<(PagesName, PathBuf)>, Error> {
+        let files = names(path)?.into_iter().filter_map(|name| Some((PagesName::parse(&name)?, path.join(&name))));
+        Ok(files.collect())
+    }
+
+    pub(crate) fn processes(&self) -> &[ProcessImage] {
+        &self.processes
+    }
+
+    pub(crate) fn shared(&self) -> &[ProcessImage] {
+        &self.shared
+    }
+
+    /// Returns the file of a pagemap's pages: plain if there is one, else an archive.
+    pub(crate) fn pages_of(&self, pagemap: &Path, pages_id: u32) -> Result<PathBuf, Error> {
+        let candidates = PAGES_SUFFIXES.map(|suffix| self.path.join(format!("pages-{pages_id}{suffix}")));
+        let found = candidates.into_iter().find(|path| path.exists());
+        found.ok_or_else(|| Error::NoPages { path: pagemap.into(), pages_id })
+    }
+}
+
+/// Returns the names in a directory, sorted. Names that are not Unicode are none of CRIU's.
+pub(crate) fn names(path: &Path) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(path).map_err(Error::io(path))? {
+        names.extend(entry.map_err(Error::io(path))?.file_name().into_string().ok());
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Parses a number as CRIU writes it: without signs and leading zeros.
+fn parse_number<T: std::str::FromStr + ToString>(digits: &str) -> Option<T> {
+    digits.parse().ok().filter(|number: &T| number.to_string() == digits)
+}

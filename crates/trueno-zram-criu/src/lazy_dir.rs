@@ -1,0 +1,139 @@
+//! The directory that `criu restore --lazy-pages` starts from: everything but the pages that can wait.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::error::Error;
+use crate::image_dir::{ImageDir, PagesName, ProcessImage, names};
+use crate::pagemap::Pagemap;
+use crate::pages_file::PagesFile;
+
+/// Pages copied at a time.
+const COPY_PAGES: usize = 256;
+
+/// A directory that is removed when this is dropped.
+#[derive(Debug)]
+pub struct LazyDir {
+    path: PathBuf,
+}
+
+impl LazyDir {
+    /// Returns its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for LazyDir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Makes an image directory as `criu dump --lazy-pages` leaves it: the pages that a process needs before it runs, and
+/// pagemaps that say that the others come from a page server.
+///
+/// Other images become symbolic links. The original directory is not changed.
+///
+/// # Errors
+/// [`Error::Io`] if `path` exists or a file cannot be written; errors of pagemaps and archives. Nothing is left behind.
+pub fn write_lazy_dir(images: &ImageDir, path: &Path) -> Result<LazyDir, Error> {
+    let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
+    check_parent(&original)?;
+    // Memory is private, whatever the directory around it.
+    fs::DirBuilder::new().mode(0o700).create(path).map_err(Error::io(path))?;
+    let lazy = LazyDir { path: path.into() };
+    for name in names(&original)? {
+        if !is_rewritten(&name) {
+            let link = path.join(&name);
+            symlink(original.join(&name), &link).map_err(Error::io(&link))?;
+        }
+    }
+    for process in images.processes() {
+        write_process(images, process, path, |pagemap| without_lazy_pages(pagemap))?;
+    }
+    for shared in images.shared() {
+        write_process(images, shared, path, Pagemap::clone)?;
+    }
+    Ok(lazy)
+}
+
+/// Whether a file is written anew, or belongs to an earlier run of CRIU.
+fn is_rewritten(name: &str) -> bool {
+    name.starts_with("pagemap-")
+        || PagesName::parse(name).is_some()
+        || name.starts_with("stats-")
+        || name.ends_with(".log")
+}
+
+/// Refuses a directory whose parent's pages are compressed: CRIU reads those itself.
+fn check_parent(original: &Path) -> Result<(), Error> {
+    let path = original.join("parent");
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let files = ImageDir::pages_files(&path)?;
+    let plain = |id| files.iter().any(|(name, _)| !name.compressed && name.pages_id == id);
+    if files.iter().any(|(name, _)| name.compressed && !plain(name.pages_id)) {
+        return Err(Error::CompressedParent { path });
+    }
+    check_parent(&path)
+}
+
+fn without_lazy_pages(pagemap: &Pagemap) -> Pagemap {
+    let mut pagemap = pagemap.clone();
+    for entry in &mut pagemap.entries {
+        entry.present &= !entry.lazy;
+    }
+    pagemap
+}
+
+/// Writes a pagemap and the pages that it keeps.
+fn write_process(
+    images: &ImageDir,
+    image: &ProcessImage,
+    to: &Path,
+    keep: impl FnOnce(&Pagemap) -> Pagemap,
+) -> Result<(), Error> {
+    let ProcessImage { path, pagemap, .. } = image;
+    let pages = PagesFile::open(&images.pages_of(path, pagemap.pages_id)?)?;
+    if pagemap.present_pages() > pages.len_bytes() / PAGE_SIZE as u64 {
+        let (len_bytes, pages) = (pages.len_bytes(), pagemap.present_pages());
+        return Err(Error::PagesShort { path: path.clone(), pages, len_bytes });
+    }
+    let kept = keep(pagemap);
+    let pages_path = to.join(format!("pages-{}.img", pagemap.pages_id));
+    let mut out = BufWriter::new(create(&pages_path)?);
+    let (mut buffer, mut first) = (vec![[0; PAGE_SIZE]; COPY_PAGES], 0);
+    for (entry, kept) in pagemap.entries.iter().zip(&kept.entries) {
+        if !entry.present {
+            continue;
+        }
+        let mut copied = if kept.present { 0 } else { entry.pages };
+        while copied < entry.pages {
+            let count = (entry.pages - copied).min(COPY_PAGES as u64);
+            let part = &mut buffer[..usize::try_from(count).expect("a few pages")];
+            pages.read(first + copied, part).map_err(|source| Error::Damaged {
+                pid: image.pid,
+                address: entry.address + copied * PAGE_SIZE as u64,
+                page: first + copied,
+                source,
+            })?;
+            out.write_all(part.as_flattened()).map_err(Error::io(&pages_path))?;
+            copied += count;
+        }
+        first += entry.pages;
+    }
+    out.flush().map_err(Error::io(&pages_path))?;
+    let pagemap_path = to.join(path.file_name().unwrap_or_default());
+    create(&pagemap_path)?.write_all(&kept.encode()).map_err(Error::io(&pagemap_path))
+}
+
+fn create(path: &Path) -> Result<File, Error> {
+    fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(Error::io(path))
+}

@@ -1,0 +1,36 @@
+//! [CRIU]'s image directories with compressed pages, and a page server for lazy restore.
+//!
+//! `criu dump` writes the memory of processes to `pages-N.img`, and which addresses it belongs to to `pagemap-PID.img`.
+//! Compressed into page archives, the memory takes a third of the space, and any page can still be read alone.
+//!
+//! - [`Pagemap`] reads and writes `pagemap-PID.img`.
+//! - [`ImageDir`] knows the files of a directory: plain pages, or archives of them.
+//! - [`PageServer`] answers `criu lazy-pages`, which asks for pages when a restored process touches them. Pages that it will
+//!   ask for next are restored ahead by all cores.
+//! - [`write_lazy_dir`] makes the directory that `criu restore --lazy-pages` starts from.
+//!
+//! Nothing here is trusted: pagemaps, archives and messages that are malformed are an [`Error`] that says what is wrong and
+//! where. Pages of 4 KiB only.
+//!
+//! [CRIU]: https://criu.org
+#![forbid(unsafe_code)]
+#![cfg(unix)]
+
+mod error;
+mod image_dir;
+mod lazy_dir;
+mod memory;
+mod pagemap;
+mod pages_file;
+mod protocol;
+mod read_ahead;
+mod server;
+mod wire;
+
+pub use error::{Error, PagemapProblem};
+pub use image_dir::{ImageDir, PagesName};
+pub use lazy_dir::{LazyDir, write_lazy_dir};
+pub use memory::Memory;
+pub use pagemap::{Pagemap, PagemapEntry};
+pub use pages_file::PagesFile;
+pub use server::{PageServer, Served};

@@ -1,0 +1,145 @@
+//! The memory of all processes of an image directory, by process and address.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::error::Error;
+use crate::image_dir::ImageDir;
+use crate::pagemap::Pagemap;
+use crate::pages_file::PagesFile;
+
+/// The memory of processes.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_criu::{Memory, Pagemap, PagemapEntry, PagesFile};
+/// let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
+/// let mut memory = Memory::default();
+/// let pages = PagesFile::plain(Arc::new(vec![1; 8192]))?;
+/// memory.add(42, &Pagemap { pages_id: 1, entries }, pages, "pagemap-42.img".as_ref())?;
+/// assert_eq!(memory.processes().collect::<Vec<_>>(), [42]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Memory {
+    files: Vec<PagesFile>,
+    processes: BTreeMap<u64, Process>,
+}
+
+#[derive(Debug)]
+struct Process {
+    /// Which of the files has its pages.
+    file: usize,
+    extents: Vec<Extent>,
+}
+
+/// Pages that lie in a row, in memory and in the file.
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    address: u64,
+    end: u64,
+    first_page: u64,
+}
+
+/// Where a page is, and how many follow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) file: usize,
+    pub(crate) page: u64,
+    /// Pages in a row, with this one: at least 1.
+    pub(crate) pages: u64,
+}
+
+impl Memory {
+    /// Opens the pages of all processes of a directory.
+    ///
+    /// # Errors
+    /// [`Error`] if the directory, a pagemap or a pages file is not what it should be.
+    pub fn open(dir: &ImageDir) -> Result<Self, Error> {
+        let mut memory = Self::default();
+        for process in dir.processes() {
+            let pages = PagesFile::open(&dir.pages_of(&process.path, process.pagemap.pages_id)?)?;
+            memory.add(process.pid, &process.pagemap, pages, &process.path)?;
+        }
+        Ok(memory)
+    }
+
+    /// Adds a process. `path` is the pagemap's, for messages.
+    ///
+    /// # Errors
+    /// [`Error::PagesShort`] if the pagemap has more pages than the file.
+    pub fn add(&mut self, pid: u64, pagemap: &Pagemap, pages: PagesFile, path: &Path) -> Result<(), Error> {
+        let (len_bytes, present) = (pages.len_bytes(), pagemap.present_pages());
+        if present > len_bytes / PAGE_SIZE as u64 {
+            return Err(Error::PagesShort { path: path.into(), pages: present, len_bytes });
+        }
+        let mut first_page = 0;
+        let extents = pagemap.entries.iter().filter(|entry| entry.present).map(|entry| {
+            let extent = Extent { address: entry.address, end: entry.end(), first_page };
+            first_page += entry.pages;
+            extent
+        });
+        self.processes.insert(pid, Process { file: self.files.len(), extents: extents.collect() });
+        self.files.push(pages);
+        Ok(())
+    }
+
+    /// Returns the processes.
+    pub fn processes(&self) -> impl Iterator<Item = u64> {
+        self.processes.keys().copied()
+    }
+
+    /// Returns the bytes of memory of all processes.
+    #[must_use]
+    pub fn len_bytes(&self) -> u64 {
+        self.processes.values().flat_map(|process| &process.extents).map(|extent| extent.end - extent.address).sum()
+    }
+
+    /// Finds the page at an address.
+    pub(crate) fn find(&self, pid: u64, address: u64) -> Option<Place> {
+        let Process { file, extents } = self.processes.get(&pid)?;
+        let after = extents.partition_point(|extent| extent.address <= address);
+        let extent = extents[..after].last().filter(|extent| address < extent.end)?;
+        let page_len = PAGE_SIZE as u64;
+        let page = extent.first_page + (address - extent.address) / page_len;
+        Some(Place { file: *file, page, pages: (extent.end - address).div_ceil(page_len) })
+    }
+
+    /// Returns a file that [`Place`]s name.
+    pub(crate) fn file(&self, number: usize) -> &PagesFile {
+        &self.files[number]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pagemap::PagemapEntry;
+    use std::sync::Arc;
+
+    #[test]
+    fn addresses_lead_to_pages_of_present_entries_only() {
+        let entry =
+            |address, pages, present: bool| PagemapEntry { address, pages, parent: !present, lazy: true, present };
+        let entries = vec![entry(0x1000, 2, true), entry(0x3000, 4, false), entry(0x7000, 3, true)];
+        let pages = || PagesFile::plain(Arc::new(vec![0; 5 * PAGE_SIZE])).unwrap();
+        let mut memory = Memory::default();
+        memory.add(7, &Pagemap { pages_id: 1, entries: entries.clone() }, pages(), Path::new("p")).unwrap();
+        let found = |address| memory.find(7, address).map(|place| (place.page, place.pages));
+        assert_eq!(found(0x1000), Some((0, 2)));
+        assert_eq!(found(0x2000), Some((1, 1)));
+        assert_eq!(found(0x7000), Some((2, 3)));
+        assert_eq!(found(0x9000), Some((4, 1)));
+        for address in [0, 0x3000, 0x6000, 0xa000, u64::MAX] {
+            assert_eq!(found(address), None, "{address:#x}");
+        }
+        assert_eq!(memory.find(8, 0x1000), None);
+        assert_eq!(memory.len_bytes(), 5 * PAGE_SIZE as u64);
+
+        let longer = [entries, vec![entry(0x1_0000, 1, true)]].concat();
+        let refused = memory.add(8, &Pagemap { pages_id: 2, entries: longer }, pages(), Path::new("p"));
+        assert!(matches!(refused, Err(Error::PagesShort { pages: 6, len_bytes: 20480, .. })), "{refused:?}");
+    }
+}

@@ -1,0 +1,163 @@
+//! A file that exists already and is filled in place: a memfd of another process, or a file that others have open.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use trueno_zram_archive::ContentSpan;
+
+use crate::anywhere::Anywhere;
+use crate::error::{Error, Operation, Refusal, Result};
+use crate::restore::{Sink, Way};
+
+/// Fills a regular file with content, from its start.
+///
+/// The old content is dropped first, so zeros become holes. The file keeps its length if it is longer than the content.
+/// Nothing is written by a name: whoever has the file open sees the content appear. If restoring fails, what was written is
+/// dropped again.
+///
+/// ```
+/// use trueno_zram_io::ExistingFile;
+/// let file = tempfile::tempfile()?;
+/// file.set_len(8192)?;
+/// let filled = ExistingFile::new(file, "memory", 4096)?;
+/// # drop(filled);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ExistingFile {
+    file: File,
+    name: String,
+    /// Content that came in order.
+    at: u64,
+}
+
+impl ExistingFile {
+    /// Takes a file for `content_len` bytes, and drops what it has. A file that is shorter grows.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is not a regular file, and [`Error::Io`] if it cannot be written, dropped or made longer.
+    pub fn new(file: File, name: &str, content_len: u64) -> Result<Self> {
+        let failed = |operation| move |error| Error::io(name, operation, error);
+        let metadata = file.metadata().map_err(failed(Operation::Open))?;
+        if !metadata.is_file() {
+            return Err(Error::refused(name, Refusal::NotRegular));
+        }
+        if metadata.len() < content_len {
+            file.set_len(content_len).map_err(failed(Operation::SetLength))?;
+        }
+        let this = Self { file, name: name.into(), at: 0 };
+        this.clear()?;
+        Ok(this)
+    }
+
+    /// Makes all of the file a hole.
+    fn clear(&self) -> Result<()> {
+        let failed = |operation| move |error| Error::io(&self.name, operation, error);
+        let len = self.file.metadata().map_err(failed(Operation::Open))?.len();
+        if len == 0 {
+            return Ok(());
+        }
+        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len) {
+            Ok(()) => Ok(()),
+            // A file system without holes.
+            Err(Errno::OPNOTSUPP) => {
+                self.file.set_len(0).and_then(|()| self.file.set_len(len)).map_err(failed(Operation::SetLength))
+            }
+            Err(error) => Err(failed(Operation::Write)(error.into())),
+        }
+    }
+
+    /// Has the content on the disk, if there is one behind the file.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn finish(self) -> Result<()> {
+        self.file.sync_data().map_err(|error| Error::io(&self.name, Operation::Sync, error))
+    }
+
+    /// Drops everything that was written, after a failure.
+    pub fn abandon(self) {
+        // The failure is reported by the caller; a file that cannot be cleared is not news.
+        let _ = self.clear();
+    }
+}
+
+impl Sink for ExistingFile {
+    fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
+        let len = match span {
+            ContentSpan::Data(bytes) => {
+                let written = self.file.write_all_at(bytes, self.at);
+                written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+                bytes.len() as u64
+            }
+            ContentSpan::Zeros(len) => len,
+        };
+        self.at += len;
+        Ok(())
+    }
+
+    fn way(&self, _threads: usize) -> Result<Way> {
+        // Not through mappings: whoever has the file could make it shorter, and a write would end the process.
+        let file = Anywhere::by_pwrite(&self.file)
+            .map_err(|error: io::Error| Error::io(&self.name, Operation::Write, error))?;
+        Ok(Way::Anywhere { file, sparse: true })
+    }
+
+    fn set_placed(&mut self, len_bytes: u64) {
+        self.at = len_bytes;
+    }
+
+    fn restart(&mut self) -> Result<()> {
+        self.at = 0;
+        self.clear()
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn old_content_goes_zeros_are_holes_and_the_length_stays() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![0xee; 1 << 20], 0).unwrap();
+        let mut sink = ExistingFile::new(file.try_clone().unwrap(), "file", 600_000).unwrap();
+        sink.take(ContentSpan::Data(&[1; 4096])).unwrap();
+        sink.take(ContentSpan::Zeros(500_000)).unwrap();
+        sink.take(ContentSpan::Data(&[2; 4096])).unwrap();
+        sink.finish().unwrap();
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        let mut expected = vec![0; 1 << 20];
+        expected[..4096].fill(1);
+        expected[504_096..508_192].fill(2);
+        assert!(content == expected);
+        assert!(file.metadata().unwrap().blocks() * 512 < 100_000, "holes take no room");
+    }
+
+    #[test]
+    fn a_shorter_file_grows_and_a_failure_leaves_nothing() {
+        let file = tempfile::tempfile().unwrap();
+        let mut sink = ExistingFile::new(file.try_clone().unwrap(), "file", 10_000).unwrap();
+        sink.take(ContentSpan::Data(&[1; 5000])).unwrap();
+        sink.abandon();
+        let mut content = vec![0xff; 10_000];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert!(content.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn other_than_regular_files_are_refused() {
+        let device = File::options().write(true).open("/dev/null").unwrap();
+        assert!(matches!(ExistingFile::new(device, "null", 1), Err(Error::Refused { .. })));
+    }
+}

@@ -9,7 +9,7 @@ use crate::entry::Stored;
 use crate::error::{Error, Result};
 use crate::free_slabs::FreeSlabs;
 use crate::geometry::{CLASS_COUNT, Class, GRANULE_BYTES, SLAB_BYTES, SlotAt, UNIT_BYTES};
-use crate::mapping::{Mapping, WORD_BYTES};
+use crate::mapping::{Mapping, WORD_BYTES, prefetch};
 use crate::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
 
 /// Granules of a whole slab.
@@ -233,11 +233,21 @@ impl Allocator {
         Some(at)
     }
 
+    /// Fetches what [`free`](Self::free) will need, while the caller does something else.
+    pub(crate) fn prefetch_for_free(&self, stored: Stored) {
+        let Some(at) = stored.class().slot_at(stored.place) else { return };
+        let word = at.slab as usize * BITMAP_WORDS + usize::from(at.slot / 64);
+        prefetch(self.slabs.get(at.slab as usize).map(std::slice::from_ref).unwrap_or_default());
+        prefetch(self.bitmaps.words().get(word..=word).unwrap_or_default());
+    }
+
     /// Takes a slot back. Nothing may name it any more.
     pub(crate) fn free(&self, stored: Stored) {
         let class = stored.class();
         let Some(at) = class.slot_at(stored.place) else { return debug_assert!(false, "{stored:?} is no slot") };
         self.free_in(&mut self.class(class), class, at);
+        // The next page of this class is likely to get this slot.
+        prefetch(self.slot_words(stored.place, stored.len_bytes.into()));
     }
 
     pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: Class, at: SlotAt) {

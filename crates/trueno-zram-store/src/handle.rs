@@ -241,6 +241,9 @@ impl StoreHandle {
     /// As for [`write_at`](Self::write_at).
     pub fn write_page(&mut self, number: u64, page: &Page) -> Result<()> {
         self.check_page(number)?;
+        if let Ok(Form::Stored(old)) = self.store.table.load(number).form() {
+            self.store.slots.prefetch_for_free(old);
+        }
         let data = self.codec.compress(page, &mut self.out);
         let data = data.map_err(|source| Error::Compress { page: number, source })?;
         let entry = place(&self.store, &self.counters, number, data)?;

@@ -6,13 +6,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes per word of a mapping.
 pub(crate) const WORD_BYTES: usize = size_of::<AtomicU64>();
+
+/// Bytes that the processor fetches together.
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE_BYTES: usize = 64;
 
 /// The seals of a mapping's file: nobody can change its length, so no access raises SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -109,33 +113,69 @@ impl Drop for Mapping {
 ///
 /// Another thread that writes the words meanwhile can garble the bytes, not cause undefined behaviour.
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
-    let mut chunks = bytes.chunks_exact_mut(WORD_BYTES);
-    let mut words = words.iter();
-    for (chunk, word) in chunks.by_ref().zip(words.by_ref()) {
-        chunk.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes());
-    }
-    let rest = chunks.into_remainder();
-    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
-        rest.copy_from_slice(&word.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+    let len_bytes = bytes.len().min(size_of_val(words));
+    // SAFETY: both ranges are this long. Words are atomics, and `bytes` is borrowed mutably.
+    unsafe { copy_shared(words.as_ptr().cast(), bytes.as_mut_ptr(), len_bytes) };
+}
+
+/// Copies bytes to words. What follows in the last word is unspecified.
+pub(crate) fn copy_in(bytes: &[u8], words: &[AtomicU64]) {
+    let len_bytes = bytes.len().min(size_of_val(words));
+    // SAFETY: both ranges are this long. Words are atomics, which may be written through a shared reference.
+    unsafe { copy_shared(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), len_bytes) };
+}
+
+/// Copies bytes from or to memory that others may change meanwhile.
+///
+/// It is one instruction, which the compiler knows nothing about: for it, atomic words would be 8 bytes per instruction.
+///
+/// # Safety
+/// `from` must be readable and `to` writable for `len_bytes`. They must not overlap. Any range that others may change
+/// meanwhile must be made of atomics, or be memory that this program accesses in no other way.
+#[cfg(target_arch = "x86_64")]
+unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
+    // SAFETY: as the caller promises. The direction flag is clear, as the ABI demands.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len_bytes => _,
+            inout("rsi") from => _,
+            inout("rdi") to => _,
+            options(nostack, preserves_flags)
+        );
     }
 }
 
-/// Copies bytes to words. The rest of the last word becomes zero.
-pub(crate) fn copy_in(bytes: &[u8], words: &[AtomicU64]) {
-    let (chunks, rest) = bytes.as_chunks::<WORD_BYTES>();
-    let mut words = words.iter();
-    for (chunk, word) in chunks.iter().zip(words.by_ref()) {
-        word.store(u64::from_ne_bytes(*chunk), Ordering::Relaxed);
+/// Copies bytes from or to memory that others may change meanwhile.
+///
+/// # Safety
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
+    for at in 0..len_bytes {
+        // SAFETY: as the caller promises.
+        let byte = unsafe { from.add(at).read_volatile() };
+        // SAFETY: as the caller promises.
+        unsafe { to.add(at).write_volatile(byte) };
     }
-    if let Some(word) = words.next().filter(|_| !rest.is_empty()) {
-        let mut last = [0; WORD_BYTES];
-        last[..rest.len()].copy_from_slice(rest);
-        word.store(u64::from_ne_bytes(last), Ordering::Relaxed);
+}
+
+/// Asks the processor to fetch values that will be needed soon.
+pub(crate) fn prefetch<T>(values: &[T]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..size_of_val(values)).step_by(CACHE_LINE_BYTES) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().cast::<i8>().wrapping_add(line)) };
     }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = values;
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     #[test]

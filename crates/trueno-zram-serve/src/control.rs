@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_core::CpuBatchCompressor;
+use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[serde(tag = "command", rename_all = "lowercase")]
 enum Request {
     Stat,
-    Save { export: String },
+    Save { export: String, algorithm: String },
     Load { export: String },
 }
 
@@ -155,7 +155,9 @@ impl Shared {
         let mut input = BufReader::new(stream);
         let reply = match read_line(&mut input) {
             Ok(Request::Stat) => Reply::Stat(self.stat()),
-            Ok(Request::Save { export }) => self.with_store(&export, |store| save(store, stream)),
+            Ok(Request::Save { export, algorithm }) => {
+                self.with_store(&export, |store| save(store, &algorithm, stream))
+            }
             Ok(Request::Load { export }) => self.with_store(&export, |store| load(store, stream, &mut input)),
             Err(error) => Reply::Error(error.to_string()),
         };
@@ -182,9 +184,10 @@ impl Shared {
     }
 }
 
-fn save(store: &Arc<Store>, stream: &UnixStream) -> Result<u64, String> {
+fn save(store: &Arc<Store>, algorithm: &str, stream: &UnixStream) -> Result<u64, String> {
+    let algorithm: Algorithm = algorithm.parse().map_err(|error| format!("{algorithm}: {error}"))?;
+    let mut codec = CpuBatchCompressor::new(algorithm).map_err(|error| error.to_string())?;
     send_line(stream, &Reply::Ready).map_err(|error| error.to_string())?;
-    let mut codec = CpuBatchCompressor::default();
     let mut chunks = ChunkWriter::new(stream);
     let saved = store.save(&mut chunks, &mut codec).map(|(_, summary)| summary.content_len).map_err(describe);
     chunks.finish().map_err(|error| error.to_string())?;
@@ -266,12 +269,14 @@ impl ControlClient {
         }
     }
 
-    /// Saves an export as it is now to a page archive. Returns the length of the content.
+    /// Saves an export as it is now to a page archive: a .zst file for Zstandard, else a .lz4 file. Returns the length of
+    /// the content.
     ///
     /// # Errors
     /// [`ControlError`]. What was written to `out` is then not a whole archive.
-    pub fn save(mut self, export: &str, out: &mut impl Write) -> Result<u64, ControlError> {
-        send_line(&self.stream, &Request::Save { export: export.to_owned() })?;
+    pub fn save(mut self, export: &str, algorithm: Algorithm, out: &mut impl Write) -> Result<u64, ControlError> {
+        let (export, algorithm) = (export.to_owned(), algorithm.to_string());
+        send_line(&self.stream, &Request::Save { export, algorithm })?;
         self.expect_ready()?;
         io::copy(&mut ChunkReader::new(&mut self.input), out)?;
         self.expect_done()

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use trueno_test_pages::corpus;
+use trueno_zram_core::Algorithm;
 use trueno_zram_serve::control::{ControlClient, ControlError, ControlServer};
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_store::{Store, StoreHandle, StoreOptions};
@@ -40,12 +41,16 @@ fn stores_are_shown_saved_and_loaded_by_name() {
     assert_eq!(exports[0].algorithm, "lz4");
 
     let mut archive = Vec::new();
-    assert_eq!(connect().save("first", &mut archive).unwrap(), SIZE);
-    assert_eq!(connect().load("second", &mut &archive[..]).unwrap(), SIZE);
-    assert!(content(&second) == content(&first));
+    for algorithm in [Algorithm::Zstd { level: 5 }, Algorithm::None, Algorithm::Lz4] {
+        StoreHandle::new(&second).unwrap().discard(0, SIZE).unwrap();
+        archive.clear();
+        assert_eq!(connect().save("first", algorithm, &mut archive).unwrap(), SIZE);
+        assert_eq!(connect().load("second", &mut &archive[..]).unwrap(), SIZE);
+        assert!(content(&second) == content(&first));
+    }
 
     // Refusals say why, and the server goes on.
-    assert!(matches!(connect().save("third", &mut Vec::new()), Err(ControlError::Server(_))));
+    assert!(matches!(connect().save("third", Algorithm::Lz4, &mut Vec::new()), Err(ControlError::Server(_))));
     let cut = &archive[..archive.len() / 3];
     assert!(matches!(connect().load("second", &mut &cut[..]), Err(ControlError::Server(_))));
     assert!(matches!(connect().load("second", &mut &b"no archive"[..]), Err(ControlError::Server(_))));

@@ -15,7 +15,7 @@ use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 /// Pages of the store, per thread.
 const PAGES: usize = 16_384;
 const ROUND: Duration = Duration::from_millis(100);
-const ROUNDS: usize = 25;
+const ROUNDS: usize = 9;
 
 /// Compressed pages, each in a page of its own.
 struct Spread {

@@ -48,6 +48,14 @@ pub enum Error {
         /// What is wrong with the entry.
         defect: &'static str,
     },
+    /// A page of the archive beneath the store cannot be read.
+    #[error("page {page} of the archive cannot be read")]
+    Base {
+        /// The page's number.
+        page: u64,
+        /// Why.
+        source: trueno_zram_archive::Error,
+    },
     /// A file descriptor does not hold a store that this version can attach to.
     #[error("cannot attach to the store: {0}")]
     Attach(String),

@@ -110,8 +110,8 @@ impl StoreHandle {
     /// Reads bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] if something else wrote to the memory. The
-    /// contents of `bytes` are then unspecified.
+    /// [`Error::OutOfRange`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] if something else wrote to the memory;
+    /// [`Error::Base`] if the archive beneath the store is damaged. The contents of `bytes` are then unspecified.
     pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.check_range(offset, bytes.len() as u64)?;
         let mut at = offset;
@@ -135,7 +135,8 @@ impl StoreHandle {
     ///
     /// # Errors
     /// [`Error::OutOfRange`], with nothing written; [`Error::NoSpace`] for the first page that does not fit, with the
-    /// pages before it written; [`Error::Compress`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] as for reading.
+    /// pages before it written; [`Error::Compress`]; [`Error::CorruptPage`], [`Error::CorruptEntry`] or [`Error::Base`] as
+    /// for reading.
     pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.check_range(offset, bytes.len() as u64)?;
         let mut at = offset;
@@ -155,7 +156,7 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Makes pages holes. Parts of pages at the ends of the range are not changed.
+    /// Makes pages holes, which read as zeros. Parts of pages at the ends of the range are not changed.
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::CorruptEntry`].
@@ -163,7 +164,7 @@ impl StoreHandle {
         self.check_range(offset, len_bytes)?;
         let page_size = PAGE_SIZE as u64;
         for page in offset.div_ceil(page_size)..(offset + len_bytes) / page_size {
-            self.set_form(page, Form::Empty)?;
+            self.set_form(page, self.store.discarded(page))?;
             self.counters.notify_free.add(1);
         }
         Ok(())
@@ -181,7 +182,7 @@ impl StoreHandle {
             let take = usize::try_from(end - at).map_or(PAGE_SIZE, |rest| rest.min(PAGE_SIZE)).min(PAGE_SIZE - within);
             let done = match pages {
                 _ if take < PAGE_SIZE => self.change_page(page, |page| page[within..within + take].fill(0)),
-                ZeroPages::Discard => self.set_form(page, Form::Empty),
+                ZeroPages::Discard => self.set_form(page, self.store.discarded(page)),
                 ZeroPages::Keep => self.set_form(page, Form::Fill([0; 4])),
             };
             done.inspect_err(|_| self.counters.failed_writes.add(1))?;
@@ -205,13 +206,13 @@ impl StoreHandle {
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
         match self.store.table.load(number).form().map_err(corrupt)? {
-            Form::Empty => page.fill(0),
+            Form::Empty => self.store.read_hole(number, page)?,
             Form::Fill(fill) => fill_page(page, fill_word(fill)),
             Form::Stored(_) => {
                 let guard = self.store.table.lock(number);
                 let entry = guard.entry();
                 match entry.form().map_err(corrupt)? {
-                    Form::Empty => page.fill(0),
+                    Form::Empty => self.store.read_hole(number, page)?,
                     Form::Fill(fill) => fill_page(page, fill_word(fill)),
                     Form::Stored(stored) if stored.kind == PageKind::Raw => {
                         self.store.copy_held(stored, page);
@@ -258,7 +259,7 @@ impl StoreHandle {
         let guard = self.store.table.lock(number);
         let form = guard.entry().form().map_err(|defect| Error::CorruptEntry { page: number, defect })?;
         match form {
-            Form::Empty => self.page.fill(0),
+            Form::Empty => self.store.read_hole(number, &mut self.page)?,
             Form::Fill(fill) => fill_page(&mut self.page, fill_word(fill)),
             Form::Stored(stored) => {
                 let held = self.store.copy_held(stored, &mut self.held);

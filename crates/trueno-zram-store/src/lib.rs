@@ -25,6 +25,11 @@
 //! the same length. [`Store::compact`] moves pages together and returns memory to the system. A write that would exceed
 //! the limit gets [`Error::NoSpace`] and changes nothing.
 //!
+//! # On top of an archive
+//!
+//! [`Store::with_base`] puts a store on top of a page archive: what was never written is read from there. So a disk image
+//! can be used and changed straight from its archive.
+//!
 //! # Surviving the process
 //!
 //! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the
@@ -33,6 +38,7 @@
 #![deny(unsafe_code)]
 
 mod allocator;
+mod base;
 mod budget;
 mod compact;
 mod entry;

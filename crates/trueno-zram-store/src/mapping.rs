@@ -23,8 +23,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 
 /// A memfd and its mapping.
 ///
-/// The memory may be shared with other processes. It is only ever accessed as atomic words, so no access is a data race,
-/// whatever they do. Pages of the mapping take memory when they are first written.
+/// The memory may be shared with other processes. It is only ever accessed as atomic words, or copied by an instruction that
+/// the compiler cannot see into. So no access is a data race, whatever they do. Pages of the mapping take memory when they are first written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     file: File,

@@ -2,8 +2,9 @@
 
 use std::io::Write;
 
-use trueno_zram_archive::{ArchiveWriter, Summary, WriteOptions};
-use trueno_zram_core::{BatchCodec, CompressedBatch, IndexEntry, PAGE_SIZE, PageKind};
+use rayon::prelude::*;
+use trueno_zram_archive::{ArchiveWriter, Format, Summary, WriteOptions};
+use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
 use crate::error::Result;
 use crate::snapshot::SnapshotPart;
@@ -15,8 +16,8 @@ const BATCH_PAGES: usize = 4096;
 impl Store {
     /// Saves all pages as they are now to a page archive, while requests go on.
     ///
-    /// LZ4 blocks go to the archive as they are held. Zstandard frames are compressed again by `codec`, an LZ4 codec.
-    /// Each block has a checksum.
+    /// The archive has the format of `codec`: .zst files for Zstandard, .lz4 files otherwise. Pages that are held in that
+    /// format go to the archive as they are. Others are compressed again. Each block has a checksum.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -33,40 +34,82 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Archive`](crate::Error::Archive) if the output cannot be written;
+    /// [`Error::Archive`](crate::Error::Archive) if the output cannot be written; [`Error::Base`](crate::Error::Base);
     /// [`Error::CorruptEntry`](crate::Error::CorruptEntry); [`Error::Codec`](crate::Error::Codec).
     pub fn save<W: Write + Send>(&self, out: W, codec: &mut dyn BatchCodec) -> Result<(W, Summary)> {
-        let options =
-            WriteOptions { content_len: Some(self.size_bytes()), content_checksum: false, ..WriteOptions::default() };
+        let (format, kind) = match codec.algorithm() {
+            Algorithm::Zstd { .. } => (Format::Zstd, PageKind::Zstd),
+            Algorithm::Lz4 | Algorithm::None => (Format::Lz4, PageKind::Lz4),
+        };
+        let content_len = Some(self.size_bytes());
+        let options = WriteOptions { format, content_len, content_checksum: false, ..WriteOptions::default() };
         let mut archive = ArchiveWriter::new(out, options)?;
         let mut snapshot = self.snapshot()?;
+        let mut base = BasePages { store: self, pages: Vec::new(), batch: CompressedBatch::new() };
+        let mut at = 0;
         while let Some(part) = snapshot.read(BATCH_PAGES)? {
             match part {
-                SnapshotPart::Holes(pages) => archive.write_zero_pages(pages)?,
+                SnapshotPart::Holes(pages) => base.save(at..at + pages, &mut archive, codec)?,
                 SnapshotPart::Pages(batch) => {
-                    let batch = without_zstd(batch, codec)?;
+                    let batch = of_kind(kind, batch, codec)?;
                     codec.pool().install(|| archive.write_batch(&batch))?;
                 }
             }
+            at = snapshot.position();
         }
         Ok(archive.finish(None)?)
     }
 }
 
-/// Compresses Zstandard pages of a batch with `codec`. Other pages stay as they are.
-fn without_zstd(batch: CompressedBatch, codec: &mut dyn BatchCodec) -> Result<CompressedBatch> {
-    let frames: Vec<_> = batch.iter().filter(|page| page.kind() == PageKind::Zstd).collect();
-    if frames.is_empty() {
+/// Writes pages that were never written: zeros, or what the archive beneath the store has.
+struct BasePages<'a> {
+    store: &'a Store,
+    pages: Vec<Page>,
+    batch: CompressedBatch,
+}
+
+impl BasePages<'_> {
+    fn save<W: Write + Send>(
+        &mut self,
+        holes: std::ops::Range<u64>,
+        archive: &mut ArchiveWriter<W>,
+        codec: &mut dyn BatchCodec,
+    ) -> Result<()> {
+        let mut at = holes.start;
+        while at < holes.end {
+            let (alike, zero) = self.store.holes_alike(at, holes.end - at);
+            if zero {
+                archive.write_zero_pages(alike)?;
+                at += alike;
+                continue;
+            }
+            let pages = usize::try_from(alike).map_or(BATCH_PAGES, |pages| pages.min(BATCH_PAGES));
+            self.pages.resize(pages, [0; PAGE_SIZE]);
+            let read = |(number, page): (usize, &mut Page)| self.store.read_hole(at + number as u64, page);
+            codec.pool().install(|| self.pages.par_iter_mut().enumerate().try_for_each(read))?;
+            codec.compress_into(&self.pages, &mut self.batch, &())?;
+            codec.pool().install(|| archive.write_batch_of(&self.batch, &self.pages))?;
+            at += pages as u64;
+        }
+        Ok(())
+    }
+}
+
+/// Compresses pages that are held in another format than `kind` with `codec`. The rest of the batch stays as it is.
+fn of_kind(kind: PageKind, batch: CompressedBatch, codec: &mut dyn BatchCodec) -> Result<CompressedBatch> {
+    let is_foreign = |held: PageKind| matches!(held, PageKind::Lz4 | PageKind::Zstd) && held != kind;
+    let foreign: Vec<_> = batch.iter().filter(|page| is_foreign(page.kind())).collect();
+    if foreign.is_empty() {
         return Ok(batch);
     }
-    let mut pages = vec![[0; PAGE_SIZE]; frames.len()];
-    codec.decompress_pages(&frames, &mut pages)?;
+    let mut pages = vec![[0; PAGE_SIZE]; foreign.len()];
+    codec.decompress_pages(&foreign, &mut pages)?;
     let mut compressed = CompressedBatch::new();
     codec.compress_into(&pages, &mut compressed, &())?;
     let mut replaced = compressed.iter();
     let mut arena = Vec::with_capacity(batch.arena().len());
     let index = batch.iter().map(|page| {
-        let page = if page.kind() == PageKind::Zstd { replaced.next().unwrap_or(page) } else { page };
+        let page = if is_foreign(page.kind()) { replaced.next().unwrap_or(page) } else { page };
         let offset = arena.len() as u64;
         arena.extend_from_slice(page.bytes());
         let len_bytes = u16::try_from(page.bytes().len()).expect("PageData holds at most 4096 bytes");

@@ -11,7 +11,7 @@ use crate::store::Store;
 /// Consecutive pages of a snapshot.
 #[derive(Debug)]
 pub enum SnapshotPart {
-    /// This many pages that were never written, or were discarded.
+    /// This many pages that were never written, or were discarded. An archive beneath the store shows through them.
     Holes(u64),
     /// Pages, compressed as the store holds them.
     Pages(CompressedBatch),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
 
 use crate::allocator::{Allocator, MAX_PAGES, Residency};
+use crate::base::Base;
 use crate::entry::{Entry, Form, MAX_UNITS, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
@@ -86,7 +87,7 @@ pub enum PageState {
     Hole,
     /// Written with zeros.
     Zero,
-    /// Written with something else.
+    /// Written with something else, or data of the archive beneath the store.
     Data,
 }
 
@@ -113,6 +114,8 @@ pub enum PageState {
 pub struct Store {
     pub(crate) table: Table,
     pub(crate) slots: Allocator,
+    /// What shows through holes.
+    pub(crate) base: Option<Base>,
     pub(crate) counters: AllCounters,
     pub(crate) retained: Retained,
     /// Held by whoever reads a snapshot.
@@ -186,6 +189,7 @@ impl Store {
         Self {
             table,
             slots,
+            base: None,
             counters: AllCounters::default(),
             retained: Retained::new(pages),
             snapshot: Mutex::new(()),
@@ -276,9 +280,9 @@ impl Store {
     #[must_use]
     pub fn page_state(&self, page: u64) -> Option<PageState> {
         (page < self.page_count()).then(|| match self.table.load(page).form() {
-            Ok(Form::Empty) => PageState::Hole,
+            Ok(Form::Empty) if self.hole_is_zero(page) => PageState::Hole,
             Ok(Form::Fill([0, 0, 0, 0])) => PageState::Zero,
-            Ok(Form::Fill(_) | Form::Stored(_)) | Err(_) => PageState::Data,
+            Ok(Form::Empty | Form::Fill(_) | Form::Stored(_)) | Err(_) => PageState::Data,
         })
     }
 

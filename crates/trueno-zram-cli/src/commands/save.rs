@@ -1,9 +1,10 @@
 //! `trueno-zram save`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trueno_zram_core::Algorithm;
 
 use crate::args::Global;
 use crate::control;
@@ -23,6 +24,9 @@ pub(crate) struct Args {
     /// The export to save. Without a name, the first.
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
+    /// The format to write: lz4, zstd or zstd:LEVEL. Without it, zstd for a name that ends in .zst, else lz4.
+    #[arg(long, value_name = "NAME")]
+    algorithm: Option<Algorithm>,
     /// Overwrite the archive if it exists.
     #[arg(short, long)]
     force: bool,
@@ -42,14 +46,21 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if target == Target::Stdout && global.json {
         return Err(report::json_needs_stdout());
     }
+    let algorithm = args.algorithm.unwrap_or_else(|| algorithm_of(&args.file));
     let client = control::connect(&args.socket)?;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
-    let saved = client.save(&args.export, &mut output);
+    let saved = client.save(&args.export, algorithm, &mut output);
     let bytes_in = saved.map_err(|error| Failure::at(args.socket.display(), error))?;
     let bytes_out = output.finish(None)?;
     report::say(global, &format!("{name}: {} in {}", quantity::bytes(bytes_in), quantity::bytes(bytes_out)));
     json::print(global, "save", &Report { file: &name, bytes_in, bytes_out })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The algorithm that the name of a file asks for.
+fn algorithm_of(path: &Path) -> Algorithm {
+    let is_zst = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("zst"));
+    if is_zst { Algorithm::Zstd { level: 3 } } else { Algorithm::Lz4 }
 }

@@ -1,12 +1,12 @@
 //! The negotiation: which export, and which parts of the protocol.
 
-use std::io::{self, Read, Write};
+use std::io;
 
 use super::protocol::{
     ALLOCATION, ALLOCATION_ID, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info, option,
     put_option_reply, reply, transmission,
 };
-use super::stream::Buffered;
+use super::stream::{Buffered, Duplex};
 use super::{Exports, NamedExport};
 
 /// The longest data of an option. Names have at most 4096 bytes, and nobody asks for many contexts.
@@ -44,7 +44,7 @@ enum Outcome {
 }
 
 /// Negotiates with a client. Returns `None` if it leaves, or does not keep to the protocol.
-pub(super) fn negotiate<S: Read + Write>(stream: &mut Buffered<S>, exports: &Exports) -> io::Result<Option<Agreement>> {
+pub(super) fn negotiate<S: Duplex>(stream: &mut Buffered<S>, exports: &Exports) -> io::Result<Option<Agreement>> {
     stream.out.extend(SERVER_MAGIC.to_be_bytes());
     stream.out.extend(OPTION_MAGIC.to_be_bytes());
     stream.out.extend((handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES).to_be_bytes());
@@ -74,7 +74,7 @@ pub(super) fn negotiate<S: Read + Write>(stream: &mut Buffered<S>, exports: &Exp
     Ok(None)
 }
 
-impl<S: Read + Write> Negotiation<'_, S> {
+impl<S: Duplex> Negotiation<'_, S> {
     fn next_option(&mut self) -> io::Result<Outcome> {
         let Some(header) = self.stream.take::<16>()? else { return Ok(Outcome::Disconnect) };
         let mut fields = Fields(&header[8..]);

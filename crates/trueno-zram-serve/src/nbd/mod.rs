@@ -7,6 +7,7 @@
 //! with one.
 
 mod handshake;
+mod linger;
 mod protocol;
 mod server;
 mod stream;
@@ -75,6 +76,10 @@ impl Exports {
 /// # Errors
 /// An error of the stream. A client that does not keep to the protocol is not an error.
 pub fn serve_connection(stream: impl Read + Write, exports: &Exports) -> io::Result<()> {
+    serve_stream(stream::AnyStream(stream), exports)
+}
+
+fn serve_stream(stream: impl stream::Duplex, exports: &Exports) -> io::Result<()> {
     let mut stream = stream::Buffered::new(stream);
     let Some(agreement) = handshake::negotiate(&mut stream, exports)? else { return Ok(()) };
     transfer::serve(&mut stream, &agreement)

@@ -7,7 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::{Exports, serve_connection};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::stream::Duplex;
+use super::{Exports, serve_stream};
 use crate::endpoint::{Endpoint, Listener, Stream};
 
 /// What clients may take.
@@ -121,6 +125,16 @@ impl Drop for NbdServer {
     }
 }
 
+impl Duplex for Stream {
+    fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::net::recv(&*self, bytes, RecvFlags::DONTWAIT) {
+            Ok((read, _)) => Ok(Some(read)),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
@@ -152,7 +166,7 @@ impl Shared {
             let shared = Arc::clone(self);
             move || {
                 // The error is the client's to see.
-                let _ = serve_connection(stream, &shared.exports);
+                let _ = serve_stream(stream, &shared.exports);
                 if let Some(connection) = shared.connections().remove(&id) {
                     let _ = connection.stream.shutdown();
                 }

@@ -1,6 +1,6 @@
 //! The transmission phase: requests and replies.
 
-use std::io::{self, Read, Write};
+use std::io;
 
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{PageState, ZeroPages};
@@ -9,7 +9,7 @@ use super::handshake::Agreement;
 use super::protocol::{
     ALLOCATION_ID, Errno, MAX_PAYLOAD, REQUEST_LEN, Request, chunk, command, flag, put_chunk, put_simple_reply, state,
 };
-use super::stream::Buffered;
+use super::stream::{Buffered, Duplex};
 use crate::export::{ExportError, ExportIo};
 
 /// Extents of one block status reply. A client asks again for the rest.
@@ -25,7 +25,7 @@ enum Next {
 }
 
 /// Serves requests until the client leaves, or does not keep to the protocol.
-pub(super) fn serve<S: Read + Write>(stream: &mut Buffered<S>, agreement: &Agreement) -> io::Result<()> {
+pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) -> io::Result<()> {
     let Ok(io) = agreement.export.export.open() else {
         // The client has been promised the export. It sees the connection end.
         return Ok(());
@@ -52,7 +52,7 @@ struct Transfer<'a, S> {
     structured: bool,
 }
 
-impl<S: Read + Write> Transfer<'_, S> {
+impl<S: Duplex> Transfer<'_, S> {
     fn answer(&mut self, request: Request, allocation_context: bool) -> io::Result<Next> {
         let Request { cookie, .. } = request;
         let result = match request.command {

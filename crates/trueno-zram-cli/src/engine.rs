@@ -71,6 +71,29 @@ impl Engine {
         Ok(Self { warns_of_fallback: !global.quiet, ..engine })
     }
 
+    /// The engine for work that has time: one thread, beside a GPU where the user allows one.
+    pub(crate) fn in_background(global: &Global, algorithm: Algorithm) -> Result<Self, Failure> {
+        let pool = build_pool(NonZeroUsize::MIN).map_err(|error| Failure::at("worker threads", error))?;
+        Self::build(global.backend, algorithm, Mode::Ratio, pool)
+    }
+
+    /// Pages per batch in the background, where nobody waits: enough for a GPU to be at work for a while.
+    pub(crate) fn background_batch_pages(&self) -> usize {
+        match &self.codec {
+            Codec::Gpu(_) => 16 * GPU_SLOT_PAGES,
+            Codec::Cpu(_) | Codec::Interpreter(_) => self.batch_pages().min(GPU_SLOT_PAGES),
+        }
+    }
+
+    /// The codec alone.
+    pub(crate) fn into_codec(self) -> Box<dyn BatchCodec> {
+        match self.codec {
+            Codec::Cpu(codec) => codec,
+            Codec::Gpu(codec) => codec,
+            Codec::Interpreter(codec) => codec,
+        }
+    }
+
     /// The engine for a back end and a number of threads.
     #[cfg(test)]
     pub(crate) fn with(backend: Backend, threads: NonZeroUsize) -> Result<Self, Failure> {

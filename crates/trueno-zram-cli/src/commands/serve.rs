@@ -1,12 +1,14 @@
 //! `trueno-zram serve`.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
+use trueno_zram_archive::SharedReader;
 use trueno_zram_core::cpu::InstructionSet;
-use trueno_zram_core::{Algorithm, BatchCodec, CpuBatchCompressor, PAGE_SIZE, build_pool};
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_serve::control::ControlServer;
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
@@ -16,6 +18,7 @@ use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Stor
 
 use crate::args::Global;
 use crate::delta::BasesArgs;
+use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::{json, quantity, report, signals};
@@ -26,12 +29,15 @@ use crate::{json, quantity, report, signals};
 /// to an archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Serve this page archive or delta, read-only, instead of memory.
-    #[arg(value_name = "ARCHIVE", conflicts_with_all = ["size", "limit", "load", "lock", "recompress", "keep_in", "control"])]
+    /// Serve this page archive or delta instead of empty memory: read-only. An archive can also be written, with --overlay.
+    #[arg(value_name = "ARCHIVE", conflicts_with = "load")]
     archive: Option<PathBuf>,
     #[command(flatten)]
     bases: BasesArgs,
-    /// Length of the device, such as 8G or 512M.
+    /// Accept writes, and keep them in memory. The archive is not changed; `save` writes both as one.
+    #[arg(long, requires = "archive")]
+    overlay: bool,
+    /// Length of the device, such as 8G or 512M. With --overlay, that of the archive unless it is longer.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, required_unless_present_any = ["keeper", "archive"])]
     size: Option<u64>,
     /// The most memory for compressed pages. Writes that do not fit get ENOSPC.
@@ -41,12 +47,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
     /// Serve NBD on unix:PATH or tcp:HOST:PORT. There is no TLS: keep TCP to the loopback interface.
-    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user"])]
+    #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user", "ublk"])]
     nbd: Vec<Endpoint>,
     /// Serve a virtio block device to virtual machines (vhost-user-blk) at this socket.
     #[arg(long, value_name = "PATH")]
     vhost_user: Option<PathBuf>,
-    /// Queues of the virtio device, one thread each.
+    /// Make a block device of this machine, /dev/ublkbN. Needs Linux 6.5 or later, the module ublk_drv, and root.
+    #[arg(long)]
+    ublk: bool,
+    /// Get ready for swap on the block device: lock all memory of the server, and print how to use it.
+    #[arg(long, requires = "ublk")]
+    swap: bool,
+    /// Queues of the virtio device or the block device, one thread each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     queues: u16,
     /// The name of the export. Clients that ask for no name get it as well.
@@ -74,7 +86,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PATH")]
     keep_in: Option<PathBuf>,
     /// Be a keeper at this socket, and serve nothing else.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["archive", "size", "nbd", "vhost_user", "keep_in"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["archive", "size", "nbd", "vhost_user", "ublk", "keep_in"])]
     keeper: Option<PathBuf>,
 }
 
@@ -84,6 +96,8 @@ struct Ready {
     size_bytes: u64,
     attached: bool,
     nbd: Vec<String>,
+    /// The path of the block device.
+    ublk: Option<String>,
 }
 
 /// Runs the command.
@@ -91,18 +105,53 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
     }
-    if let Some(path) = &args.archive {
+    if let Some(path) = args.archive.as_ref().filter(|_| !args.overlay) {
+        refuse_options_of_memory(args)?;
         let export = ArchiveExport::open(path, &args.bases.opener())
             .map_err(|error| Failure::at(path.display(), describe(&error)))?;
         return serve(args, global, &(Arc::new(export) as _), false, None);
     }
-    let (store, attached) = open_store(args)?;
+    let base = args.archive.as_deref().map(open_archive).transpose()?;
+    let (store, attached) = open_store(args, base.as_ref().map_or(0, SharedReader::content_len))?;
+    let store = match base {
+        None => store,
+        Some(base) => store.with_base(base).map_err(store_failed)?,
+    };
+    let store = Arc::new(store);
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;
     }
-    let _maintenance = start_maintenance(&store, args)?;
+    let _maintenance = start_maintenance(&store, args, global)?;
     let export = Arc::new(StoreExport::new(Arc::clone(&store)));
     serve(args, global, &(export as _), attached, Some(&store))
+}
+
+/// An archive that is served as it is has no memory to configure.
+fn refuse_options_of_memory(args: &Args) -> Result<(), Failure> {
+    let given = [
+        ("--size", args.size.is_some()),
+        ("--limit", args.limit.is_some()),
+        ("--lock", args.lock),
+        ("--recompress", args.recompress.is_some()),
+        ("--keep-in", args.keep_in.is_some()),
+        ("--control", args.control.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        None => Ok(()),
+        Some((option, _)) => Err(Failure::usage(format!("{option} needs --overlay when an archive is served"))),
+    }
+}
+
+fn open_archive(path: &Path) -> Result<SharedReader<File>, Failure> {
+    let file = File::open(path).map_err(|error| Failure::io(path.display(), &error))?;
+    match SharedReader::open(file).map_err(|error| Failure::at(path.display(), describe(&error)))? {
+        Some(reader) => Ok(reader),
+        None => Err(Failure::at(path.display(), "the file has no index of pages; trueno-zram compress makes one")),
+    }
+}
+
+fn store_failed(error: trueno_zram_store::Error) -> Failure {
+    Failure::at("the store", describe(&error))
 }
 
 /// Serves an export on all sockets that the arguments name. Never returns but for an error.
@@ -139,6 +188,7 @@ fn serve(
         }
         _ => None,
     };
+    let block_device = if args.ublk { Some(start_ublk(args, global, export)?) } else { None };
     let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
     let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
     keeper::systemd_ready();
@@ -147,11 +197,39 @@ fn serve(
         report::say(global, &format!("serving {size} as `{}` on {address}", args.name));
     }
     let nbd = addresses.iter().map(ToString::to_string).collect();
-    json::print(global, "serve", &Ready { size_bytes: export.size_bytes(), attached, nbd })?;
+    let ready = Ready { size_bytes: export.size_bytes(), attached, nbd, ublk: block_device };
+    json::print(global, "serve", &ready)?;
     // Signals end the process. Everything else happens in other threads.
     loop {
         std::thread::park();
     }
+}
+
+/// Makes the block device, and has it removed before a signal ends the process. Returns its path.
+#[cfg(feature = "ublk")]
+fn start_ublk(args: &Args, global: &Global, export: &Arc<dyn Export>) -> Result<String, Failure> {
+    use rustix::mm::{MlockAllFlags, mlockall};
+    use trueno_zram_serve::ublk::UblkDevice;
+
+    if args.swap {
+        // Under memory pressure the server's own memory must not be swapped out to itself.
+        let locked = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
+        locked.map_err(|error| Failure::io("--swap: memory cannot be locked (ulimit -l)", &error.into()))?;
+    }
+    let device = UblkDevice::start(export, args.queues).map_err(|error| Failure::io("--ublk", &error))?;
+    let path = device.path().display().to_string();
+    signals::hold_off().add(move || drop(device));
+    report::say(global, &format!("block device with {} queues: {path}", args.queues));
+    if args.swap {
+        report::say(global, &format!("to use it:  mkswap {path} && swapon --discard --priority 100 {path}"));
+        report::say(global, &format!("before the server ends:  swapoff {path}"));
+    }
+    Ok(path)
+}
+
+#[cfg(not(feature = "ublk"))]
+fn start_ublk(_: &Args, _: &Global, _: &Arc<dyn Export>) -> Result<String, Failure> {
+    Err(Failure::usage("this build has no ublk devices; build it with --features ublk"))
 }
 
 fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
@@ -165,24 +243,28 @@ fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Attaches to the store that a keeper or systemd holds, or creates one and gives it to them.
-fn open_store(args: &Args) -> Result<(Arc<Store>, bool), Failure> {
-    let failed = |error: trueno_zram_store::Error| Failure::at("the store", describe(&error));
+/// Attaches to the store that a keeper or systemd holds, or creates one and gives it to them. The store has room for
+/// `base_bytes`. Returns whether it was there before.
+fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
     let kept = match &args.keep_in {
         Some(path) => keeper::get(path, &args.name).map_err(|error| Failure::io(path.display(), &error))?,
         None => keeper::systemd_get().map_err(|error| Failure::io("systemd", &error))?,
     };
-    let size_bytes = args.size.unwrap_or(0).next_multiple_of(PAGE_SIZE as u64);
+    let asked = args.size.unwrap_or(base_bytes);
+    if asked < base_bytes {
+        return Err(Failure::usage(format!("--size {asked} is less than the {base_bytes} bytes of the archive")));
+    }
+    let size_bytes = asked.checked_next_multiple_of(PAGE_SIZE as u64).unwrap_or(asked);
     if let Some(fds) = kept {
-        let store = Store::attach(fds).map_err(failed)?;
+        let store = Store::attach(fds).map_err(store_failed)?;
         if store.size_bytes() != size_bytes {
             let held = store.size_bytes();
             return Err(Failure::usage(format!("the store that is kept has {held} bytes, not {size_bytes}")));
         }
-        return Ok((Arc::new(store), true));
+        return Ok((store, true));
     }
     let options = StoreOptions { limit_bytes: args.limit, algorithm: args.algorithm, locked: args.lock, size_bytes };
-    let store = Store::create(&options).map_err(failed)?;
+    let store = Store::create(&options).map_err(store_failed)?;
     match &args.keep_in {
         Some(path) => {
             keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?;
@@ -191,12 +273,12 @@ fn open_store(args: &Args) -> Result<(Arc<Store>, bool), Failure> {
             keeper::systemd_put(store.fds()).map_err(|error| Failure::io("systemd", &error))?;
         }
     }
-    Ok((Arc::new(store), false))
+    Ok((store, false))
 }
 
 fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
     let input = Input::open(path)?;
-    let file = std::fs::File::open(path).map_err(|error| Failure::io(&input.name, &error))?;
+    let file = File::open(path).map_err(|error| Failure::io(&input.name, &error))?;
     let pool = build_pool(global.threads()).map_err(|error| Failure::at("worker threads", error))?;
     let codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool);
     let mut codec = codec.map_err(|error| Failure::at("lz4", error))?;
@@ -205,29 +287,26 @@ fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure>
     Ok(())
 }
 
-fn start_maintenance(store: &Arc<Store>, args: &Args) -> Result<Maintenance, Failure> {
+/// Starts the background thread. Idle pages are recompressed by a GPU where there is one, and it is not `--backend cpu`.
+fn start_maintenance(store: &Arc<Store>, args: &Args, global: &Global) -> Result<Maintenance, Failure> {
     // Idle after two ticks, so pages are idle for between one and one and a half times as long as asked.
     const TICKS: u8 = 2;
-    let one = std::num::NonZeroUsize::MIN;
-    let codec = match args.recompress {
-        None => None,
+    let default = RecompressOptions::default();
+    let (codec, batch_pages) = match args.recompress {
+        None => (None, default.batch_pages),
         Some(algorithm) => {
-            let pool = build_pool(one).map_err(|error| Failure::at("worker threads", error))?;
-            let codec = CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool);
-            let codec = codec.map_err(|error| Failure::at("--recompress", error))?;
-            Some(Box::new(codec) as Box<dyn BatchCodec>)
+            let engine = Engine::in_background(global, algorithm)?;
+            report::say(global, &format!("idle pages are recompressed with {algorithm}: {}", engine.describe()));
+            let batch_pages = engine.background_batch_pages();
+            (Some(engine.into_codec()), batch_pages)
         }
     };
     let options = MaintenanceOptions {
         tick: std::time::Duration::from_secs(args.idle.into()) / u32::from(TICKS),
-        recompress: RecompressOptions {
-            min_age: TICKS,
-            cpu_percent: args.recompress_cpu,
-            ..RecompressOptions::default()
-        },
+        recompress: RecompressOptions { min_age: TICKS, batch_pages, cpu_percent: args.recompress_cpu },
         ..MaintenanceOptions::default()
     };
-    Maintenance::start(store, options, codec).map_err(|error| Failure::at("the store", describe(&error)))
+    Maintenance::start(store, options, codec).map_err(store_failed)
 }
 
 /// Removes a unix socket before a signal ends the process.

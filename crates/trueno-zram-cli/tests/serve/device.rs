@@ -1,0 +1,137 @@
+//! A device in memory: written, shown, saved, loaded, kept.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::support::{command, folder, image, run};
+use crate::{Server, decompressed, stat};
+
+const SIZE: usize = 8 << 20;
+
+#[test]
+fn what_a_client_writes_is_shown_saved_and_loaded() {
+    let folder = folder();
+    let folder = folder.path();
+    let server = Server::start(folder, &["--size", "8M", "--limit", "6M", "--control", "control"]);
+    assert_eq!((&server.ready["size_bytes"], &server.ready["attached"]), (&SIZE.into(), &false.into()));
+    let mut expected = image(1000);
+    let mut client = server.client();
+    client.write(0, &expected).unwrap();
+    expected.resize(SIZE, 0);
+    assert!(client.read(0, u32::try_from(SIZE).unwrap()).unwrap() == expected);
+
+    let shown = stat(folder);
+    assert_eq!((&shown["name"], &shown["algorithm"]), (&"ram".into(), &"lz4".into()));
+    assert_eq!(shown["size_bytes"], SIZE);
+    assert_eq!(shown["pages_written"], 1000);
+    let table = String::from_utf8(run(folder, &["stat", "control"]).ok().stdout).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split("  ").collect()).collect();
+    assert!(rows.len() == 2 && rows[0][0] == "NAME" && rows[1][0].trim() == "ram", "{table}");
+    assert!(table.contains("6.0 MiB") && table.ends_with("lz4\n"), "{table}");
+
+    for (name, options, magic) in [
+        ("saved.lz4", &[][..], [0x04, 0x22, 0x4d, 0x18]),
+        ("saved.zst", &[][..], [0x28, 0xb5, 0x2f, 0xfd]),
+        ("other", &["--algorithm", "zstd:1", "--export", "ram"][..], [0x28, 0xb5, 0x2f, 0xfd]),
+    ] {
+        let saved = run(folder, &[&["save", "control", name, "--json"], options].concat()).ok().json();
+        assert_eq!(saved[0]["bytes_in"], SIZE);
+        let bytes = fs::read(folder.join(name)).unwrap();
+        assert_eq!(saved[0]["bytes_out"], bytes.len());
+        assert_eq!(bytes[..4], magic);
+        assert!(decompressed(folder, name) == expected, "{name}");
+    }
+    let streamed = run(folder, &["save", "control", "-", "-q"]).ok().stdout;
+    assert!(streamed == fs::read(folder.join("saved.lz4")).unwrap());
+
+    for name in ["saved.lz4", "saved.zst"] {
+        client.write(4096, &[7; 100_000]).unwrap();
+        let loaded = run(folder, &["load", "control", name, "--json"]).ok().json();
+        assert_eq!((&loaded[0]["command"], &loaded[0]["status"]), (&"load".into(), &"ok".into()));
+        assert!(client.read(0, u32::try_from(SIZE).unwrap()).unwrap() == expected);
+    }
+    drop(server);
+    let server = Server::start(folder, &["--size", "9M", "--algorithm", "zstd", "--load", "saved.zst"]);
+    assert!(server.client().read(0, u32::try_from(SIZE).unwrap()).unwrap() == expected);
+}
+
+#[test]
+fn statistics_are_shown_again_until_the_server_ends() {
+    let folder = folder();
+    let mut server = Server::start(folder.path(), &["--size", "1M", "--control", "control"]);
+    let mut watching = command(folder.path(), &["stat", "control", "--watch", "1", "--json"]);
+    let mut watching = watching.stdin(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut pages_held = || {
+        let line: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        line["exports"][0]["mm"]["orig_data_size"].as_u64().unwrap_or_else(|| panic!("{line}")) / 4096
+    };
+    assert_eq!(pages_held(), 0);
+    server.client().write(0, &[1; 3 * 4096]).unwrap();
+    assert!((0..60).any(|_| pages_held() == 3), "it shows what was written");
+    server.end(Signal::TERM);
+    let mut stderr = String::new();
+    watching.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(watching.wait().unwrap().code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("trueno-zram: control: "), "{stderr}");
+}
+
+#[test]
+fn idle_pages_are_recompressed() {
+    let folder = folder();
+    let options = ["--size", "8M", "--control", "control", "--recompress", "zstd", "--idle", "1", "--backend", "cpu"];
+    let server = Server::start(folder.path(), &[&options[..], &["--recompress-cpu", "100"]].concat());
+    let expected = image(500);
+    server.client().write(0, &expected).unwrap();
+    let recompressed = (0..600).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        stat(folder.path())["pages_recompressed"].as_u64().unwrap() > 100
+    });
+    assert!(recompressed, "{}", stat(folder.path()));
+    assert!(server.client().read(0, u32::try_from(expected.len()).unwrap()).unwrap() == expected);
+}
+
+#[test]
+fn a_kept_device_outlives_its_server() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut keeper = command(folder, &["serve", "--keeper", "keeper"]);
+    let mut keeper = keeper.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(keeper.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("keeping stores at keeper"), "{line}");
+    let expected = image(300);
+    for round in 0..4 {
+        let mut server = Server::start(folder, &["--size", "8M", "--keep-in", "keeper"]);
+        assert_eq!(server.ready["attached"], round > 0);
+        let mut client = server.client();
+        if round > 0 {
+            assert!(client.read(0, u32::try_from(expected.len()).unwrap()).unwrap() == expected);
+        } else {
+            client.write(0, &expected).unwrap();
+        }
+        server.end(Signal::KILL);
+    }
+    let refused = run(folder, &["serve", "--size", "9M", "--keep-in", "keeper", "--nbd", "unix:nbd"]);
+    refused.refuses(&["the store that is kept has 8388608 bytes"]);
+    keeper.kill().unwrap();
+    keeper.wait().unwrap();
+}
+
+#[test]
+fn sockets_are_removed_when_a_signal_ends_the_server() {
+    let folder = folder();
+    for signal in [Signal::TERM, Signal::USR2] {
+        let options = ["--size", "1M", "--control", "control", "--vhost-user", "vhost"];
+        let mut server = Server::start(folder.path(), &options);
+        for socket in ["nbd", "control", "vhost"] {
+            assert!(folder.path().join(socket).exists(), "{socket}");
+        }
+        server.end(signal);
+        assert!(fs::read_dir(folder.path()).unwrap().next().is_none());
+    }
+}

@@ -1,0 +1,76 @@
+//! An archive as a device: read-only, and with writes kept in memory.
+
+use std::fs;
+
+use crate::client::{BLOCK_STATUS, TRIM, WRITE_ZEROES};
+use crate::support::{folder, image, run};
+use crate::{Server, decompressed, stat};
+
+const PAGES: usize = 1100;
+
+#[test]
+fn an_archive_is_changed_in_memory_and_saved_as_a_whole() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut expected = image(PAGES);
+    expected.truncate(PAGES * 4096 - 1000);
+    fs::write(folder.join("image"), &expected).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    let archive = fs::read(folder.join("image.lz4")).unwrap();
+
+    let server = Server::start(folder, &["image.lz4", "--overlay", "--control", "control"]);
+    expected.resize(PAGES * 4096, 0);
+    let len = u32::try_from(expected.len()).unwrap();
+    let mut client = server.client();
+    assert_eq!(client.size, u64::from(len), "whole pages");
+    assert_eq!(client.flags & 2, 0, "not read-only");
+    assert!(client.read(0, len).unwrap() == expected);
+
+    // Pages 7 to 10 of the image are zero, and what surrounds them is not.
+    let extents = client.call(0, BLOCK_STATUS, 6 * 4096, 6 * 4096, b"").unwrap();
+    let extent = |len: u32, state: u32| [len.to_be_bytes(), state.to_be_bytes()].concat();
+    assert_eq!(extents, [extent(4096, 0), extent(4 * 4096, 3), extent(4096, 0)].concat());
+
+    client.write(5000, b"a part of a page").unwrap();
+    client.write(100_000, &[9; 50_000]).unwrap();
+    client.call(0, TRIM, 40 * 4096, 8 * 4096, b"").unwrap();
+    client.call(0, WRITE_ZEROES, 60 * 4096 + 100, 3 * 4096, b"").unwrap();
+    client.write(u64::from(len) - 10, b"at the end").unwrap();
+    expected[5000..5016].copy_from_slice(b"a part of a page");
+    expected[100_000..150_000].fill(9);
+    expected[40 * 4096..48 * 4096].fill(0);
+    expected[60 * 4096 + 100..63 * 4096 + 100].fill(0);
+    expected[len as usize - 10..].copy_from_slice(b"at the end");
+    assert!(client.read(0, len).unwrap() == expected);
+    let trimmed = client.call(8, BLOCK_STATUS, 45 * 4096, 4096, b"").unwrap();
+    assert_eq!(trimmed[4..], 2u32.to_be_bytes(), "zero, and not what the archive has");
+    assert!(stat(folder)["mm"]["orig_data_size"].as_u64().unwrap() < 50 * 4096, "only changes are kept");
+
+    run(folder, &["save", "-q", "control", "merged.zst"]).ok();
+    assert!(decompressed(folder, "merged.zst") == expected);
+    assert!(fs::read(folder.join("image.lz4")).unwrap() == archive, "the archive is not changed");
+    drop(server);
+    let server = Server::start(folder, &["merged.zst"]);
+    let mut client = server.client();
+    assert_eq!(client.flags & 2, 2, "read-only");
+    assert!(client.read(0, len).unwrap() == expected);
+    assert_eq!(client.write(0, b"no"), Err(1));
+}
+
+#[test]
+fn a_device_may_be_longer_than_its_archive() {
+    let folder = folder();
+    let folder = folder.path();
+    let expected = image(20);
+    fs::write(folder.join("image"), &expected).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    let server = Server::start(folder, &["image.lz4", "--overlay", "--size", "1M", "--limit", "2M"]);
+    let mut client = server.client();
+    assert_eq!(client.size, 1 << 20);
+    client.write((1 << 20) - 5000, &[3; 5000]).unwrap();
+    let content = client.read(0, 1 << 20).unwrap();
+    assert!(content.starts_with(&expected) && content.ends_with(&[3; 5000]));
+    assert!(content[expected.len()..(1 << 20) - 5000].iter().all(|byte| *byte == 0));
+    let refused = run(folder, &["serve", "image.lz4", "--overlay", "--size", "16K", "--nbd", "unix:other"]);
+    refused.refuses(&["is less than the 81920 bytes of the archive"]);
+}

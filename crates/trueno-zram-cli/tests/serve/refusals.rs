@@ -1,0 +1,60 @@
+//! What cannot be done is refused, with the reason.
+
+use std::fs;
+
+use crate::Server;
+use crate::support::{folder, image, names, run};
+
+#[test]
+fn arguments_that_make_no_device_are_refused() {
+    let folder = folder();
+    let serve = |args: &[&str]| run(folder.path(), &[&["serve"], args].concat());
+    serve(&[]).refuses(&["--size"]);
+    serve(&["--size", "1M"]).refuses(&["--nbd"]);
+    serve(&["--size", "1.5M", "--nbd", "unix:nbd"]).refuses(&["not a number of bytes"]);
+    serve(&["--size", "1X", "--nbd", "unix:nbd"]).refuses(&["unknown unit `x`"]);
+    serve(&["--size", "1M", "--nbd", "nbd"]).refuses(&["neither unix:PATH nor tcp:HOST:PORT"]);
+    serve(&["--size", "1M", "--nbd", "unix:nbd", "--overlay"]).refuses(&["ARCHIVE"]);
+    serve(&["--size", "1M", "--nbd", "unix:nbd", "--algorithm", "lzo"]).refuses(&["lzo"]);
+    serve(&["a.lz4", "--limit", "1M", "--nbd", "unix:nbd"]).refuses(&["--limit needs --overlay"]);
+    serve(&["a.lz4", "--control", "c", "--nbd", "unix:nbd"]).refuses(&["--control needs --overlay"]);
+    serve(&["--size", "999T", "--nbd", "unix:nbd"]).fails(&["16 TiB"]);
+    serve(&["--size", "1M", "--limit", "1K", "--lock", "--nbd", "unix:nbd"]).fails(&["less than one slab"]);
+    serve(&["--size", "1M", "--nbd", "unix:no/socket"]).fails(&["no/socket", "No such file"]);
+    serve(&["--size", "1M", "--load", "absent", "--nbd", "unix:nbd"]).fails(&["absent", "No such file"]);
+    serve(&["--size", "1M", "--keep-in", "absent", "--nbd", "unix:nbd"]).fails(&["absent", "No such file"]);
+    serve(&["absent.lz4", "--overlay", "--nbd", "unix:nbd"]).fails(&["absent.lz4", "No such file"]);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
+fn files_that_are_no_archives_are_refused() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::write(folder.join("image"), image(10)).unwrap();
+    run(folder, &["serve", "image", "--overlay", "--nbd", "unix:nbd"]).fails(&["image", "no index"]);
+    run(folder, &["serve", "image", "--nbd", "unix:nbd"]).fails(&["image", "no index"]);
+    run(folder, &["serve", "--size", "1M", "--load", "image", "--nbd", "unix:nbd"]).fails(&["image"]);
+}
+
+#[test]
+fn a_server_says_why_it_does_not_save_or_load() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::write(folder.join("image"), image(300)).unwrap();
+    for args in [&["stat", "control"][..], &["save", "control", "saved"], &["load", "control", "image"]] {
+        run(folder, args).fails(&["control", "No such file"]);
+    }
+    let _server = Server::start(folder, &["--size", "1M", "--control", "control"]);
+    run(folder, &["save", "control", "saved", "--export", "none"]).fails(&["there is no export `none`"]);
+    assert!(!folder.join("saved").exists(), "nothing is left of an archive that was not written");
+    run(folder, &["save", "control", "saved"]).ok();
+    run(folder, &["save", "control", "saved"]).fails(&["saved", "-f"]);
+    run(folder, &["save", "-f", "control", "saved"]).ok();
+    run(folder, &["load", "control", "absent"]).fails(&["absent", "No such file"]);
+    run(folder, &["load", "control", "image"]).fails(&["image", "not an LZ4 file"]);
+    run(folder, &["compress", "-q", "image", "-o", "image.lz4"]).ok();
+    run(folder, &["load", "control", "image.lz4"]).fails(&["beyond the end"]);
+    let busy = run(folder, &["serve", "--size", "1M", "--nbd", "unix:nbd"]);
+    busy.fails(&["nbd", "in use"]);
+}

@@ -45,13 +45,18 @@ impl BasesArgs {
 
     /// Opens a delta and its bases; `None` if the input is not one, or cannot be read at any position.
     pub(crate) fn open_delta(&self, path: &Path, input: &Input) -> Result<Option<PageArchive>, Failure> {
-        let mut start = [0; 8];
-        let starts = input.seekable().is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
-        if !starts || !DeltaReader::is_delta(&start) {
+        if !is_delta(input) {
             return Ok(None);
         }
         self.opener().open(path).map_err(|error| input_failure(&input.name, error))
     }
+}
+
+/// Whether an input is a delta, as far as that can be seen.
+pub(crate) fn is_delta(input: &Input) -> bool {
+    let mut start = [0; 8];
+    let starts = input.seekable().is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
+    starts && DeltaReader::is_delta(&start)
 }
 
 /// The archive that deltas are made from, with the hashes of its pages.

@@ -4,6 +4,7 @@ use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
+use crate::delta;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
@@ -67,7 +68,7 @@ pub(crate) fn input_failure(name: &str, error: Error) -> Failure {
 
 /// What to say of an input that is not a compressed file; none if it is one, or if that cannot be seen.
 pub(crate) fn not_compressed(input: &Input) -> Option<Failure> {
-    let magic = magic_of(input)?;
+    let magic = magic_of(input).filter(|_| !delta::is_delta(input))?;
     Format::of_magic(magic).is_none().then(|| input_failure(&input.name, Error::NotCompressed { magic }))
 }
 

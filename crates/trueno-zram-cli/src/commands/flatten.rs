@@ -64,6 +64,9 @@ impl PageSource for ArchiveSource<'_> {
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
         let failed = |error| input_failure(self.name, error);
         let pages = self.archive.page_count() - self.next_page;
+        if pages == 0 {
+            return Ok(Claim::End);
+        }
         let mut zeros = 0;
         while zeros < pages && self.archive.is_zero_page(self.next_page + zeros).map_err(failed)? {
             zeros += 1;
@@ -77,9 +80,6 @@ impl PageSource for ArchiveSource<'_> {
             return Ok(Claim::Zeros(zeros * PAGE_SIZE as u64));
         }
         let pages = usize::try_from(pages).unwrap_or(room.len()).min(room.len());
-        if pages == 0 {
-            return Ok(Claim::End);
-        }
         self.archive.read_pages(self.next_page, &mut room[..pages]).map_err(failed)?;
         self.next_page += pages as u64;
         Ok(Claim::Filled(usize::try_from(left).unwrap_or(usize::MAX).min(pages * PAGE_SIZE)))

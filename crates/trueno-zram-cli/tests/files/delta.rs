@@ -180,9 +180,11 @@ fn what_makes_no_sense_is_refused() {
     run(folder, &["compress", "--base", "old.lz4", "new"]).ok();
     run(folder, &["compress", "--base", "old", "new", "-o", "x"]).fails(&["old: ", "not an archive with an index"]);
     run(folder, &["compress", "--base", "missing", "new", "-o", "x"]).fails(&["missing: No such file"]);
-    run(folder, &["compress", "--base", "old.lz4", "new", "-f", "-o", "old.lz4"]).fails(&["is the base"]);
+    run(folder, &["compress", "-q", "--base", "old.lz4", "new", "-f", "-o", "old.lz4"]).fails(&["is the base"]);
     run(folder, &["compress", "--base", "old.lz4", "--backend", "interpreter", "new", "-o", "x"]).refuses(&["--base"]);
     run(folder, &["compress", "--base", "old.lz4", "--page-hashes", "new", "-o", "x"]).refuses(&["--page-hashes"]);
+    fs::copy(folder.join("new.tzd"), folder.join("nameless")).unwrap();
+    run(folder, &["decompress", "nameless"]).fails(&["nameless: does not end in .lz4, .zst or .tzd"]);
     run(folder, &["flatten", "old.lz4", "-o", "x"]).fails(&["old.lz4: it is not a delta"]);
     run(folder, &["decompress", "--salvage", "new.tzd", "-o", "x"]).fails(&["new.tzd: ", "--salvage"]);
     let delta = fs::read(folder.join("new.tzd")).unwrap();

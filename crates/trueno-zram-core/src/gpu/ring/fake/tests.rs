@@ -72,7 +72,8 @@ fn a_kernel_may_overtake_that_of_another_slot() {
     let overtakes = |seed| {
         let device = FakeDevice::new(Schedule::Random(seed));
         let [mut first, mut second] = [(); 2].map(|()| {
-            let (host, slot) = (device.pinned(BYTES, HostRole::Shared).unwrap(), device.slot(PAGES).unwrap());
+            let (host, slot) =
+                (device.pinned(BYTES, HostRole::Shared).unwrap(), device.allocator().slot(PAGES).unwrap());
             Parts { host, slot, device: device.clone() }
         });
         first.start();

@@ -11,9 +11,9 @@ const MAX_HOLE_BYTES: u64 = 16 << 20;
 /// More segments than any process has mappings. They are kept in memory.
 const MAX_SEGMENTS: usize = 1 << 20;
 
-const HEADER_LEN: usize = 64;
-const SEGMENT_LEN: usize = 56;
-const SECTION_LEN: usize = 64;
+const HEADER_LEN: u16 = 64;
+const SEGMENT_LEN: u16 = 56;
+const SECTION_LEN: u16 = 64;
 
 // Numbers of <elf.h>.
 const CORE: u16 = 4;
@@ -113,7 +113,8 @@ impl CoreFile {
     pub(crate) fn head(&self) -> Vec<u8> {
         let count = self.segments.len() + 1;
         let many = count >= usize::from(MANY_SEGMENTS);
-        let notes_at = HEADER_LEN + count * SEGMENT_LEN + if many { SECTION_LEN } else { 0 };
+        let sections_len = if many { usize::from(SECTION_LEN) } else { 0 };
+        let notes_at = sections_at(count) + sections_len;
         let pages_at = (notes_at + self.notes.len()).next_multiple_of(PAGE_SIZE);
         let mut out = self.header(count, many);
         put_segment(&mut out, NOTE, 4, notes_at as u64, 0, [self.notes.len() as u64, 0], 4);
@@ -125,7 +126,7 @@ impl CoreFile {
         }
         if many {
             // The section that has the number of segments in its field `sh_info`.
-            let mut section = [0; SECTION_LEN];
+            let mut section = [0; SECTION_LEN as usize];
             section[44..48].copy_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
             out.extend_from_slice(&section);
         }
@@ -142,13 +143,13 @@ impl CoreFile {
         put16(&mut out, self.machine);
         put32(&mut out, 1);
         put64(&mut out, 0);
-        put64(&mut out, HEADER_LEN as u64);
-        put64(&mut out, if many { (HEADER_LEN + count * SEGMENT_LEN) as u64 } else { 0 });
+        put64(&mut out, HEADER_LEN.into());
+        put64(&mut out, if many { sections_at(count) as u64 } else { 0 });
         put32(&mut out, 0);
-        put16(&mut out, HEADER_LEN as u16);
-        put16(&mut out, SEGMENT_LEN as u16);
+        put16(&mut out, HEADER_LEN);
+        put16(&mut out, SEGMENT_LEN);
         put16(&mut out, if many { MANY_SEGMENTS } else { u16::try_from(count).unwrap_or(MANY_SEGMENTS) });
-        put16(&mut out, if many { SECTION_LEN as u16 } else { 0 });
+        put16(&mut out, if many { SECTION_LEN } else { 0 });
         put16(&mut out, u16::from(many));
         put16(&mut out, 0);
         out
@@ -158,6 +159,11 @@ impl CoreFile {
     pub(crate) fn parts(&self) -> &[Part] {
         &self.parts
     }
+}
+
+/// Returns where the headers of segments end.
+fn sections_at(count: usize) -> usize {
+    usize::from(HEADER_LEN) + count * usize::from(SEGMENT_LEN)
 }
 
 /// Returns the notes, in the order of the kernel's core files: the first thread comes before the process.
@@ -224,11 +230,11 @@ fn mapped_files(state: &ProcessState) -> Vec<u8> {
 }
 
 fn put_note(out: &mut Vec<u8>, kind: u32, bytes: &[u8]) {
-    const NAME: &[u8] = b"CORE\0";
-    put32(out, NAME.len() as u32);
+    const NAME: &[u8; 5] = b"CORE\0";
+    put32(out, 5);
     put32(out, u32::try_from(bytes.len()).expect("a section is small"));
     put32(out, kind);
-    for part in [NAME, bytes] {
+    for part in [&NAME[..], bytes] {
         out.extend_from_slice(part);
         out.resize(out.len().next_multiple_of(4), 0);
     }
@@ -270,7 +276,7 @@ mod tests {
             0xffff => number(head, usize::try_from(number(head, 40, 8)).unwrap() + 44, 4),
             count => count,
         };
-        let field = |segment: u64, at: usize, len| number(head, 64 + segment as usize * 56 + at, len);
+        let field = |segment: u64, at, len| number(head, 64 + usize::try_from(segment).unwrap() * 56 + at, len);
         (0..count)
             .map(|s| [field(s, 0, 4), field(s, 8, 8), field(s, 16, 8), field(s, 32, 8), field(s, 40, 8)])
             .collect()

@@ -187,7 +187,7 @@ pub(crate) mod tests {
         ProcessState {
             machine: 62,
             auxiliary_vector: vec![3; 32],
-            threads: (7..9).map(|number| ThreadState { number, registers: vec![number as u8; 216] }).collect(),
+            threads: [7, 8].map(|number| ThreadState { number, registers: vec![0x11; 216] }).to_vec(),
             files: vec![file(0x40_0000, "/bin/program"), file(0x7f00_0000_0000, "/lib/libc.so.6")],
         }
     }

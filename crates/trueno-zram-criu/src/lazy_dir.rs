@@ -55,7 +55,7 @@ pub fn write_lazy_dir(images: &ImageDir, path: &Path) -> Result<LazyDir, Error> 
         }
     }
     for process in images.processes() {
-        write_process(images, process, path, |pagemap| without_lazy_pages(pagemap))?;
+        write_process(images, process, path, without_lazy_pages)?;
     }
     for shared in images.shared() {
         write_process(images, shared, path, Pagemap::clone)?;

@@ -222,7 +222,7 @@ fn parse_entry(Message { bytes, at }: Message<'_>) -> Result<PagemapEntry, Pagem
     }
     let page_len = PAGE_SIZE as u64;
     let end = pages.checked_mul(page_len).and_then(|len| address.checked_add(len));
-    if pages == 0 || address % page_len != 0 || end.is_none() {
+    if pages == 0 || !address.is_multiple_of(page_len) || end.is_none() {
         return Err(PagemapProblem::Range { at, address, pages });
     }
     let [parent, lazy, present] = [PARENT, LAZY, PRESENT].map(|flag| flags & flag != 0);

@@ -13,8 +13,8 @@ pub(crate) const CHUNK_PAGES: u64 = 1024;
 /// Chunks restored ahead.
 pub(crate) const AHEAD_CHUNKS: u64 = 4;
 
-/// Chunks kept: those ahead, and as many that were sent, for faults near them.
-const KEPT_CHUNKS: usize = 2 * AHEAD_CHUNKS as usize;
+/// Chunks kept: those ahead, and as many that were sent, for faults near them. 32 MiB.
+const KEPT_CHUNKS: usize = 8;
 
 /// A chunk: the file, and the chunk's number in it.
 pub(crate) type ChunkId = (usize, u64);
@@ -193,12 +193,12 @@ mod tests {
                     let chunk = ahead.get((0, id)).expect("no damage");
                     let start = usize::try_from(id * CHUNK_PAGES).unwrap() * PAGE_SIZE;
                     assert!(chunk.as_flattened() == &content[start..start + chunk.len() * PAGE_SIZE]);
-                    assert_eq!(chunk.len(), if id == 12 { 3 } else { CHUNK_PAGES as usize });
+                    assert_eq!(chunk.len() as u64, if id == 12 { 3 } else { CHUNK_PAGES });
                 }
                 ahead.end();
             });
             let state = ahead.lock();
-            assert!(state.slots.len() <= KEPT_CHUNKS + 2 * AHEAD_CHUNKS as usize, "{}", state.slots.len());
+            assert!(state.slots.len() <= 2 * KEPT_CHUNKS, "{}", state.slots.len());
         }
     }
 }

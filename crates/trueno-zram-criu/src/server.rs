@@ -142,7 +142,7 @@ impl<S: Read + Write> Connection<'_, S> {
     }
 
     fn answer(&mut self, request: u64, pid: u64, address: u64, pages: u64) -> Result<(), Error> {
-        if pages == 0 || address % PAGE_SIZE as u64 != 0 {
+        if pages == 0 || !address.is_multiple_of(PAGE_SIZE as u64) {
             return Err(Error::Range { request, address, pages });
         }
         let place = self.memory.find(pid, address).ok_or(Error::NoPage { request, pid, address })?;

@@ -91,10 +91,10 @@ pub(crate) fn put_integer(message: &mut Vec<u8>, number: u64, value: u64) {
 
 fn put_varint(message: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        message.push((value & 0x7f) as u8 | 0x80);
+        message.push(value.to_le_bytes()[0] | 0x80);
         value >>= 7;
     }
-    message.push(value as u8);
+    message.push(value.to_le_bytes()[0]);
 }
 
 #[cfg(test)]

@@ -26,10 +26,10 @@ fn pagemap(pages_id: u8, pages: u32) -> Vec<u8> {
     fn number(mut value: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while value >= 128 {
-            bytes.push(value as u8 | 128);
+            bytes.push(value.to_le_bytes()[0] | 128);
             value >>= 7;
         }
-        bytes.push(value as u8);
+        bytes.push(value.to_le_bytes()[0]);
         bytes
     }
     let entry = [&[8][..], &number(ADDRESS), &[16, 0, 32, 6, 40], &number(pages.into())].concat();
@@ -81,13 +81,12 @@ fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
         assert!(folder.path().join("lazy/inventory.img").exists());
         assert_eq!(fs::metadata(folder.path().join("lazy/pages-2.img")).unwrap().len(), 0, "all pages can wait");
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let page = 1234u64;
-        let request = [7, 1, ADDRESS + page * 4096, pid].map(u64::to_le_bytes).concat();
+        let request = [7, 1, ADDRESS + 1234 * 4096, pid].map(u64::to_le_bytes).concat();
         socket.write_all(&request).unwrap();
         let mut reply = vec![0; 32 + 4096];
         socket.read_exact(&mut reply).unwrap();
         assert_eq!(reply[..4], [6, 0, 4, 0]);
-        assert!(reply[32..] == content[page as usize * 4096..][..4096]);
+        assert!(reply[32..] == content[1234 * 4096..][..4096]);
         socket.write_all(&[0x1023, 0, 0, 0].map(u64::to_le_bytes).concat()).unwrap();
         socket.read_exact(&mut [0; 4]).unwrap();
         drop(socket);

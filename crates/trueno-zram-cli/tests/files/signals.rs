@@ -56,6 +56,13 @@ fn signalled(child: &mut Child, signal: Signal) -> Option<i32> {
     status.signal()
 }
 
+/// Whether whoever started the tests ignores a signal. The tool then ignores it, too.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal.as_raw() - 1) & 1 == 1
+}
+
 #[test]
 fn signals_remove_the_part_and_leave_the_old_file() {
     for signal in [
@@ -68,7 +75,10 @@ fn signals_remove_the_part_and_leave_the_old_file() {
         Signal::USR2,
         Signal::VTALARM,
         Signal::XCPU,
-    ] {
+    ]
+    .into_iter()
+    .filter(|&signal| !is_ignored(signal))
+    {
         let folder = folder();
         fs::write(folder.path().join("out.lz4"), b"old").unwrap();
         let mut child = start_and_stall(folder.path(), &["compress", "-f", "-o", "out.lz4"], &image(4000));

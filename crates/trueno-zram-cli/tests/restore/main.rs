@@ -111,7 +111,8 @@ fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
         return;
     }
     let folder = folder();
-    for signal in [Signal::TERM, Signal::INT] {
+    // Others, such as SIGINT, are ignored by those whom a script started in the background.
+    for signal in [Signal::TERM, Signal::USR1] {
         let mut handler = Handler::start(folder.path(), &["--no-fill"]);
         let mut vmms = [handler.vmm(folder.path()), handler.vmm(folder.path())];
         vmms.iter_mut().for_each(|vmm| vmm.must("verify 0 100"));

@@ -115,6 +115,7 @@ fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
         content_len: None,
         block_checksums: mode & 4 != 0,
         content_checksum: mode & 8 != 0,
+        page_hashes: false,
     };
     let (pages, tail) =
         ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);

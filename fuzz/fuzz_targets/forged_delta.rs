@@ -8,7 +8,6 @@ use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_fuzz::page_from;
 
 #[path = "../../crates/trueno-zram-archive/tests/support/deltas.rs"]
-#[allow(dead_code)]
 mod deltas;
 
 use deltas::{ForgedDelta, assert_reads, delta_of, open, standard};

@@ -136,8 +136,11 @@ impl HashList {
             }
             if !zeros && run > 0 {
                 list.runs.push(Run { first_page: list.page_count, first_hash: hashed });
-                // Every hash takes bytes of the section, so this is at most its length.
                 hashed = hashed.checked_add(usize::try_from(run).ok()?)?;
+                // Every run has hashes behind it, so there are no more runs than hashes in the section.
+                if hashed.checked_mul(PAGE_HASH_LEN)? > rest.len() {
+                    return None;
+                }
             }
             list.page_count += run;
             zeros = !zeros;

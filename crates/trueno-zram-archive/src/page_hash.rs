@@ -29,8 +29,8 @@ const ROOT: u8 = 8;
 
 /// The first 16 bytes of a page's BLAKE3 hash.
 ///
-/// Two pages with the same hash are taken for the same page, so it has to be a hash for which nobody can construct
-/// collisions: memory may hold what an attacker has put there. The fast hashes of hash tables are not of that kind.
+/// Two pages with the same hash are taken for the same page, and memory may hold what an attacker has put there. Finding two such
+/// pages takes about 2^64 hashes; with the fast hashes of hash tables, it takes none.
 ///
 /// ```
 /// use trueno_zram_archive::PageHash;

@@ -1,7 +1,7 @@
 //! Restores an archive into a file that exists already.
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use trueno_zram_archive::{ArchiveReader, DeltaReader, IndexVerdict};
@@ -35,6 +35,10 @@ pub(crate) fn fill<'a>(
     global: &Global,
 ) -> Result<Report<'a>, Failure> {
     let content_len = content_len(input)?;
+    let target = file.metadata().map_err(|error| Failure::io(name, &error))?;
+    if (target.dev(), target.ino()) == (input.metadata.dev(), input.metadata.ino()) {
+        return Err(Failure::at(name, "is the input itself; nothing was changed"));
+    }
     let mut sink = ExistingFile::new(file, name, content_len)?;
     let progress = Progress::start(global, &input.name, None);
     match restore::restore(input, &mut sink, engine, global, &progress) {
@@ -61,8 +65,8 @@ fn content_len(input: &Input) -> Result<u64, Failure> {
     let Some(file) = input.seekable() else {
         return Err(Failure::at(&input.name, "is not a regular file; only such an archive is restored in place"));
     };
-    let mut start = [0; 8];
-    if file.read_exact_at(&mut start, 0).is_ok() && DeltaReader::is_delta(&start) {
+    let mut magic = [0; 8];
+    if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {
         return Err(Failure::at(
             &input.name,
             "is a delta; `trueno-zram flatten` makes an archive that can fill a file",

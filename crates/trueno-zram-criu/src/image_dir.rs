@@ -103,6 +103,12 @@ impl ImageDir {
         Ok(self)
     }
 
+    /// Whether a pagemap describes the pages in `pages-N.img`.
+    #[must_use]
+    pub fn describes(&self, pages_id: u32) -> bool {
+        self.processes.iter().chain(&self.shared).any(|image| image.pagemap.pages_id == pages_id)
+    }
+
     /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {

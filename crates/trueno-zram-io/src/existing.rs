@@ -70,17 +70,22 @@ impl ExistingFile {
         }
     }
 
-    /// Has the content on the disk, if there is one behind the file.
+    /// Syncs the content to disk. A file that is still shorter than the content ends in zeros, which were not written.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn finish(self) -> Result<()> {
-        self.file.sync_data().map_err(|error| Error::io(&self.name, Operation::Sync, error))
+        let (file, name) = (&self.file, &self.name);
+        let failed = |operation| move |error| Error::io(name, operation, error);
+        if file.metadata().map_err(failed(Operation::Open))?.len() < self.at {
+            file.set_len(self.at).map_err(failed(Operation::SetLength))?;
+        }
+        file.sync_data().map_err(failed(Operation::Sync))
     }
 
     /// Drops everything that was written, after a failure.
     pub fn abandon(self) {
-        // The failure is reported by the caller; a file that cannot be cleared is not news.
+        // The failure is reported by the caller; that it cannot be cleared is not reported again.
         let _ = self.clear();
     }
 }
@@ -125,6 +130,16 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn zeros_at_the_end_count_even_if_no_length_was_announced() {
+        let file = tempfile::tempfile().unwrap();
+        let mut filled = ExistingFile::new(file.try_clone().unwrap(), "memory", 0).unwrap();
+        filled.take(ContentSpan::Data(b"content")).unwrap();
+        filled.take(ContentSpan::Zeros(5000)).unwrap();
+        filled.finish().unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 5007);
+    }
 
     #[test]
     fn old_content_goes_zeros_are_holes_and_the_length_stays() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use trueno_zram_criu::{Error, ImageDir};
+use trueno_zram_criu::{Error, ImageDir, PagesName};
 use trueno_zram_io::os_text;
 
 use crate::args::Global;
@@ -83,9 +83,10 @@ enum Form {
 /// Returns the pages files of a directory that have this form. The pagemaps are checked: pages that they do not describe, or
 /// that CRIU has compressed itself, are left alone.
 fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
-    ImageDir::open(dir).map_err(failure)?;
+    let images = ImageDir::open(dir).map_err(failure)?;
     let files = ImageDir::pages_files(dir).map_err(failure)?;
-    let wanted = files.into_iter().filter(|(name, _)| name.compressed == (form == Form::Compressed));
+    let is_wanted = |name: &PagesName| name.compressed == (form == Form::Compressed) && images.describes(name.pages_id);
+    let wanted = files.into_iter().filter(|(name, _)| is_wanted(name));
     let wanted: Vec<PathBuf> = wanted.map(|(_, path)| path).collect();
     if wanted.is_empty() {
         let what = match form {

@@ -17,6 +17,7 @@ use crate::files;
 use crate::input::Input;
 use crate::json;
 use crate::output::{Output, OutputOptions, Target};
+use crate::process_state;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::restore::input_failure;
@@ -88,7 +89,10 @@ impl PageSource for ArchiveSource<'_> {
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let Some(delta) = self.archive.as_delta() else { return Ok(Vec::new()) };
         let map = StoredMap::read_delta(delta).map_err(|error| Failure::at(self.name, error))?;
-        Ok(map.map(|map| (address_map::SECTION, map.into_bytes())).into_iter().collect())
+        let map = map.map(|map| (address_map::SECTION, map.into_bytes()));
+        let state = delta.section(process_state::SECTION, process_state::MAX_BYTES);
+        let state = state.map_err(|error| Failure::at(self.name, error))?.map(|state| (process_state::SECTION, state));
+        Ok(map.into_iter().chain(state).collect())
     }
 }
 

@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, SharedReader};
+use trueno_zram_archive::{ArchiveReader, DeltaReader, SharedReader};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{Operation, Positioned};
 
@@ -42,6 +43,10 @@ pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -
     let start = Instant::now();
     let name = archive.display().to_string();
     let file = File::open(archive).map_err(|error| Failure::io(&name, &error))?;
+    let mut magic = [0; 8];
+    if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {
+        return Err(Failure::at(&name, "is a delta; `trueno-zram flatten` makes an archive of it"));
+    }
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
     let reader = ArchiveReader::open(Positioned::new(&file)).map_err(|error| input_failure(&name, error))?;
     let mut reader = reader.ok_or_else(no_snapshot)?;

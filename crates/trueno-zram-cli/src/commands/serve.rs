@@ -83,7 +83,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u8).range(1..=100))]
     recompress_cpu: u8,
     /// Have the keeper at this socket hold the memory, and attach to what it holds. Then the device outlives the server.
-    #[arg(long, value_name = "PATH")]
+    // The memory does not tell which archive lies below it: attaching with another one would mix two images.
+    #[arg(long, value_name = "PATH", conflicts_with = "overlay")]
     keep_in: Option<PathBuf>,
     /// Be a keeper at this socket, and serve nothing else.
     #[arg(long, value_name = "PATH", conflicts_with_all = ["archive", "size", "nbd", "vhost_user", "ublk", "keep_in"])]

@@ -18,6 +18,8 @@ fn write_images(dir: &Path) -> Vec<u8> {
         fs::write(dir.join(format!("pages-{pages_id}.img")), image(PAGES as usize)).unwrap();
     }
     fs::write(dir.join("inventory.img"), b"inventory").unwrap();
+    // No pagemap describes it.
+    fs::write(dir.join("pages-9.img"), image(5)).unwrap();
     image(PAGES as usize)
 }
 

@@ -42,6 +42,13 @@ fn an_existing_file_is_filled_and_not_replaced() {
         assert!(open.metadata().unwrap().blocks() * 512 < image.len() as u64 * 9 / 10, "zeros are holes");
         open.read_exact_at(&mut [0], 0).unwrap();
     }
+    std::os::unix::fs::symlink("image.lz4", path("link")).unwrap();
+    fs::hard_link(path("image.lz4"), path("twin")).unwrap();
+    let archive = fs::read(path("image.lz4")).unwrap();
+    for itself in ["image.lz4", "link", "twin"] {
+        run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", itself]).fails(&["is the input itself"]);
+        assert!(fs::read(path("image.lz4")).unwrap() == archive, "{itself}");
+    }
     let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing"];
     run(folder.path(), &missing).fails(&["missing", "No such file"]);
     run(folder.path(), &["decompress", "--in-place", "image.lz4"]).refuses(&["--output"]);

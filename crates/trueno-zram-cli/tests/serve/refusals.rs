@@ -23,6 +23,7 @@ fn arguments_that_make_no_device_are_refused() {
     serve(&["--size", "1M", "--nbd", "unix:no/socket"]).fails(&["no/socket", "No such file"]);
     serve(&["--size", "1M", "--load", "absent", "--nbd", "unix:nbd"]).fails(&["absent", "No such file"]);
     serve(&["--size", "1M", "--keep-in", "absent", "--nbd", "unix:nbd"]).fails(&["absent", "No such file"]);
+    serve(&["a.lz4", "--overlay", "--keep-in", "k", "--nbd", "unix:nbd"]).refuses(&["--keep-in", "--overlay"]);
     serve(&["absent.lz4", "--overlay", "--nbd", "unix:nbd"]).fails(&["absent.lz4", "No such file"]);
     assert!(names(folder.path()).is_empty());
 }

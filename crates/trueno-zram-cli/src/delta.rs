@@ -84,6 +84,13 @@ impl OpenBase {
         let archive = archive.ok_or_else(|| {
             Failure::at(&name, "it is not an archive with an index, as `trueno-zram compress` makes them")
         })?;
+        if archive.depth() >= ArchiveOpener::MAX_DEPTH {
+            let problem = format!(
+                "it ends a chain of {} deltas; `trueno-zram flatten` makes a standard archive of it",
+                archive.depth()
+            );
+            return Err(Failure::at(&name, problem));
+        }
         let hashes = match PageHashes::stored(&archive).map_err(failed)? {
             Some(hashes) => hashes,
             None => {
@@ -112,6 +119,14 @@ fn recorded_path<'a>(base: &'a Path, target: &Target) -> &'a Path {
     let folder = delta.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = fs::canonicalize(folder).ok();
     folder.and_then(|folder| base.strip_prefix(folder).ok()).unwrap_or(base)
+}
+
+/// Refuses to remove the base that a delta needs.
+pub(crate) fn check_source(base: &Path, source: &Path) -> Result<(), Failure> {
+    match (fs::canonicalize(base), fs::canonicalize(source)) {
+        (Ok(base), Ok(source)) if base == source => Err(Failure::at(source.display(), "is the base; leave out --rm")),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses to overwrite the base with the delta that needs it.

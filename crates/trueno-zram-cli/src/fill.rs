@@ -34,6 +34,9 @@ pub(crate) fn fill<'a>(
     engine: &mut Engine,
     global: &Global,
 ) -> Result<Report<'a>, Failure> {
+    if let Some(failure) = restore::not_compressed(input) {
+        return Err(failure);
+    }
     let content_len = content_len(input)?;
     let target = file.metadata().map_err(|error| Failure::io(name, &error))?;
     if (target.dev(), target.ino()) == (input.metadata.dev(), input.metadata.ino()) {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl};
 use rustix::io::Errno;
 use trueno_zram_archive::ContentSpan;
 
@@ -44,6 +44,13 @@ impl ExistingFile {
         let metadata = file.metadata().map_err(failed(Operation::Open))?;
         if !metadata.is_file() {
             return Err(Error::refused(name, Refusal::NotRegular));
+        }
+        // Every write would go to the end.
+        if fcntl_getfl(&file).map_err(|error| failed(Operation::Open)(error.into()))?.contains(OFlags::APPEND) {
+            return Err(failed(Operation::Open)(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is open for appending",
+            )));
         }
         if metadata.len() < content_len {
             file.set_len(content_len).map_err(failed(Operation::SetLength))?;
@@ -130,6 +137,16 @@ mod tests {
     use super::*;
     use std::io::Read;
     use std::os::unix::fs::MetadataExt;
+
+    #[test]
+    fn a_file_that_is_open_for_appending_is_refused_and_keeps_its_content() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("old");
+        std::fs::write(&path, b"old").unwrap();
+        let file = File::options().read(true).append(true).open(&path).unwrap();
+        assert!(ExistingFile::new(file, "memory", 4096).is_err());
+        assert_eq!(std::fs::read(path).unwrap(), b"old");
+    }
 
     #[test]
     fn zeros_at_the_end_count_even_if_no_length_was_announced() {

@@ -15,9 +15,6 @@ use super::identity::ArchiveIdentity;
 use super::layout::BaseRecord;
 use super::reader::DeltaReader;
 
-/// The most deltas one upon the other. A page of the lowest archive is looked up in all of them.
-const MAX_DEPTH: usize = 32;
-
 /// Opens archives and deltas by their path, and finds the bases of deltas.
 ///
 /// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
@@ -36,6 +33,13 @@ pub struct ArchiveOpener {
 }
 
 impl ArchiveOpener {
+    /// The longest chain of deltas. A page of the lowest archive is looked up in all of them.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::ArchiveOpener::MAX_DEPTH, 32);
+    /// ```
+    pub const MAX_DEPTH: usize = 32;
+
     /// Creates an opener that looks for bases where deltas say.
     ///
     /// ```
@@ -91,8 +95,8 @@ impl ArchiveOpener {
 
     fn open_base(&self, base: &BaseRecord, delta: &Path, depth: usize) -> Result<PageArchive> {
         let failed = |reason: String| Error::Base { base: base.to_string(), reason };
-        if depth > MAX_DEPTH {
-            return Err(failed(format!("more than {MAX_DEPTH} deltas one upon the other")));
+        if depth > ArchiveOpener::MAX_DEPTH {
+            return Err(failed(format!("a chain of more than {} deltas", ArchiveOpener::MAX_DEPTH)));
         }
         let mut found = Vec::new();
         for path in self.places(base, delta) {

@@ -97,6 +97,9 @@ fn compress(
     let target = args.files.target(path, |input| Ok(args.output_name(input)))?;
     if let Some(base) = &args.base {
         delta::check_target(base, &target)?;
+        if rm {
+            delta::check_source(base, path)?;
+        }
     }
     let input = Input::open(path)?;
     files::check_removable(rm, path, &input)?;

@@ -43,6 +43,7 @@ pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -
     let start = Instant::now();
     let name = archive.display().to_string();
     let file = File::open(archive).map_err(|error| Failure::io(&name, &error))?;
+    let metadata = file.metadata().map_err(|error| Failure::io(&name, &error))?;
     let mut magic = [0; 8];
     if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {
         return Err(Failure::at(&name, "is a delta; `trueno-zram flatten` makes an archive of it"));
@@ -65,7 +66,7 @@ pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -
     }
     // A process's memory can hold secrets.
     let options = OutputOptions { force, binary: true, sparse: true, private: true, ..OutputOptions::default() };
-    let mut out = Output::create(&target, None, options)?;
+    let mut out = Output::create(&target, Some(&metadata), options)?;
     let output_name = out.name.clone();
     let written = |result: io::Result<()>| {
         result.map_err(|error| Failure::from(trueno_zram_io::Error::io(&output_name, Operation::Write, error)))

@@ -111,6 +111,23 @@ fn chains_are_followed_wherever_their_files_are_named() {
 }
 
 #[test]
+fn a_chain_does_not_become_longer_than_readers_follow() {
+    let folder = folder();
+    let folder = folder.path();
+    fs::write(folder.join("image"), image(3)).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", "0"]).ok();
+    for number in 1..=32 {
+        let (base, delta) = ((number - 1).to_string(), number.to_string());
+        run(folder, &["compress", "-q", "--base", &base, "image", "-o", &delta]).ok();
+    }
+    run(folder, &["test", "-q", "32"]).ok();
+    run(folder, &["compress", "-q", "--rm", "--base", "32", "image", "-o", "33"]).fails(&["chain of 32 deltas"]);
+    assert!(folder.join("image").exists() && !folder.join("33").exists());
+    run(folder, &["compress", "-q", "--rm", "--base", "0", "0", "-o", "x"]).fails(&["is the base"]);
+    assert!(folder.join("0").exists() && !folder.join("x").exists());
+}
+
+#[test]
 fn wrong_and_missing_bases_are_refused_by_name() {
     let folder = folder();
     let folder = folder.path();

@@ -49,6 +49,8 @@ fn an_existing_file_is_filled_and_not_replaced() {
         run(folder.path(), &["decompress", "--in-place", "image.lz4", "-o", itself]).fails(&["is the input itself"]);
         assert!(fs::read(path("image.lz4")).unwrap() == archive, "{itself}");
     }
+    run(folder.path(), &["decompress", "--in-place", "image", "-o", "image.lz4"]).fails(&["not"]);
+    assert!(fs::read(path("image.lz4")).unwrap() == archive, "arguments in the wrong order change nothing");
     let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing"];
     run(folder.path(), &missing).fails(&["missing", "No such file"]);
     run(folder.path(), &["decompress", "--in-place", "image.lz4"]).refuses(&["--output"]);

@@ -31,7 +31,7 @@ const EMPTY: u32 = u32::MAX;
 /// ```
 pub struct PageHashes {
     list: HashList,
-    /// Places of hashes in the list, where the hashes lead to in this table or behind that.
+    /// An open-addressing table of positions in the list.
     table: Vec<u32>,
     places: Places,
 }

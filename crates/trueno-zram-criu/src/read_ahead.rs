@@ -145,7 +145,7 @@ impl<'a> ReadAhead<'a> {
     }
 }
 
-/// Stores what became of a chunk when it is dropped.
+/// Stores the outcome of a chunk when it is dropped.
 struct Finish<'a, 'm> {
     ahead: &'a ReadAhead<'m>,
     id: ChunkId,

@@ -1,10 +1,10 @@
-//! The memory of another process, copied by the kernel without a detour.
+//! The memory of another process, with a single copy by the kernel.
 #![allow(unsafe_code, reason = "the system call takes raw addresses")]
 
 use std::io;
 
-/// Copies memory of a process into `bytes`; how many, which may be fewer. Several threads may do this at the same time. Reading
-/// `/proc/PID/mem` copies every byte twice.
+/// Copies memory of a process into `bytes`, and returns the number of bytes copied, which may be smaller. Several threads may do this at
+/// the same time. Reading `/proc/PID/mem` copies every byte twice.
 ///
 /// The process is known by its number: the caller makes sure that it is still the same one afterwards.
 ///

@@ -38,8 +38,7 @@ impl<Slot, Tag, Done> Slots<Slot, Tag, Done> {
         }
     }
 
-    /// Counts a slot that the caller makes, if there may be one more and all are in use, of which there are fewer than
-    /// `wanted`.
+    /// Reserves a slot for the caller to make, if none is ready and fewer than `wanted` exist.
     pub(crate) fn begin_making(&mut self, wanted: usize) -> bool {
         let begins = self.unmade > 0 && self.ready.is_empty() && self.made < wanted;
         if begins {

@@ -326,7 +326,7 @@ fn describe(error: &dyn std::error::Error) -> String {
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
-/// Parses a number of bytes with an optional unit: `4096`, `512M`, `8G`, `1.5GiB` is not one.
+/// Parses a number of bytes with an optional unit: `4096`, `512M`, `8G`. Fractions are refused.
 fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match text[digits.len()..].to_ascii_lowercase().trim_end_matches("ib") {

@@ -83,7 +83,7 @@ enum Step {
 struct Part<'r> {
     address: u64,
     room: &'r mut [Page],
-    /// What became of the pages, in order.
+    /// The states of the pages, in order.
     runs: Vec<(usize, PageState)>,
 }
 
@@ -204,7 +204,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         }
     }
 
-    /// Reads what is planned into `room`, on several threads, and notes what became of it. Returns the pages read.
+    /// Reads what is planned into `room`, on several threads, and notes the state of every page. Returns the pages read.
     fn follow(&mut self, steps: Vec<Step>, room: &mut [Page]) -> Result<usize, ProcessError> {
         let mut parts = Vec::new();
         let mut rest = &mut *room;
@@ -233,7 +233,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
                 Step::Read { pages, .. } => {
                     let end = from + pages;
                     while from < end {
-                        let (pages, state) = runs.next().expect("a part says what became of each of its pages");
+                        let (pages, state) = runs.next().expect("a part has a state for each of its pages");
                         self.note(pages as u64, state);
                         if state == PageState::Stored {
                             room.copy_within(from..from + pages, to);

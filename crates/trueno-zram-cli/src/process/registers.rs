@@ -4,6 +4,12 @@
 use std::io;
 use std::ptr;
 
+/// The C libraries differ in the type of `ptrace`'s first argument.
+#[cfg(target_env = "musl")]
+type Request = libc::c_int;
+#[cfg(not(target_env = "musl"))]
+type Request = libc::c_uint;
+
 /// Number of the set of general registers: `NT_PRSTATUS` of <elf.h>.
 const GENERAL_REGISTERS: usize = 1;
 
@@ -36,9 +42,11 @@ impl Seized {
         request(libc::PTRACE_INTERRUPT, thread)?;
         let mut status = 0;
         // SAFETY: the kernel writes the status, which outlives the call, and nothing else.
-        let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
-        if waited != thread {
-            return Err(io::Error::last_os_error());
+        while unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) } != thread {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
         }
         if libc::WIFSTOPPED(status) { Ok(seized) } else { Err(io::ErrorKind::NotFound.into()) }
     }
@@ -52,7 +60,7 @@ impl Drop for Seized {
 }
 
 /// Makes a request that has no arguments.
-fn request(request: libc::c_uint, thread: libc::pid_t) -> io::Result<()> {
+fn request(request: Request, thread: libc::pid_t) -> io::Result<()> {
     let none = ptr::null_mut::<libc::c_void>();
     // SAFETY: these requests read and write no memory of this process.
     check(unsafe { libc::ptrace(request, thread, none, none) })

@@ -7,6 +7,7 @@ mod pinned;
 mod placement;
 mod resident;
 mod result;
+mod ring_shape;
 mod stats;
 mod stream;
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(super) const FEATURES: u64 = FEATURE_IOCTL_ENCODE | FEATURE_USER_COPY;
 const FEATURE_IOCTL_ENCODE: u64 = 1 << 6;
 const FEATURE_USER_COPY: u64 = 1 << 7;
 
-/// The driver has no request any more.
+/// The driver aborted the command (`-ENODEV`).
 pub(super) const ABORTED: i32 = -19;
 
 /// Control commands.
@@ -51,7 +51,7 @@ const fn encoded(number: u32, len_bytes: usize) -> u32 {
     3 << 30 | (len_bytes as u32) << 16 | (b'u' as u32) << 8 | number
 }
 
-/// What is asked of the driver, and of what it told afterwards.
+/// The description of a device: as requested, then as the driver granted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DeviceInfo {
     pub(super) queues: u16,

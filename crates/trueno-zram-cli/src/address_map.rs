@@ -24,7 +24,7 @@ use serde::Serialize;
 use trueno_zram_core::PAGE_SIZE;
 
 pub(crate) use plan::AddressSpan;
-pub(crate) use stored::{MappedRun, ReadMapError, StoredMap, StoredMapping};
+pub(crate) use stored::{MappedRun, StoredMap, StoredMapping};
 
 /// The section's name in the archive's index.
 pub(crate) const SECTION: &str = "address-map";

@@ -1,16 +1,14 @@
 //! Deltas on the command line: the base that one is made from, and the bases that one is read with.
 
 use std::fs;
-use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use trueno_zram_archive::{
-    ArchiveOpener, BaseRecord, ContentSpan, DeltaReader, DeltaSummary, Error, OriginCounts, PageArchive, PageHashes,
+    ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, Error, OriginCounts, PageArchive, PageHashes,
 };
-use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::{Base, Sink};
 
 use crate::args::{Backend, Global};
@@ -25,9 +23,6 @@ use crate::restore::input_failure;
 
 /// The usual ending of a delta's name, without the dot.
 pub(crate) const EXTENSION: &str = "tzd";
-
-/// Pages that `extract` reads at a time.
-const PAGES_AT_ONCE: u64 = 64;
 
 /// Where the bases of a delta are.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -192,29 +187,6 @@ pub(crate) fn restore(
     progress: &Progress,
 ) -> Result<u64, Failure> {
     Ok(trueno_zram_io::restore_pages(archive, name, sink, &engine.pool(), progress)?)
-}
-
-/// Passes on a range of the content.
-pub(crate) fn copy_range(
-    archive: &PageArchive,
-    name: &str,
-    bytes: Range<u64>,
-    mut sink: impl FnMut(ContentSpan<'_>) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let mut room = vec![[0; PAGE_SIZE]; usize::try_from(PAGES_AT_ONCE).expect("a few")];
-    let (mut at, page_bytes) = (bytes.start, PAGE_SIZE as u64);
-    while at < bytes.end {
-        let first = at / page_bytes;
-        let pages = (bytes.end.div_ceil(page_bytes) - first).min(PAGES_AT_ONCE);
-        let room = &mut room[..usize::try_from(pages).expect("a few")];
-        archive.read_pages(first, room).map_err(|error| input_failure(name, error))?;
-        let start = first * page_bytes;
-        let end = bytes.end.min(start + pages * page_bytes);
-        let within = |position: u64| usize::try_from(position - start).expect("within the room");
-        sink(ContentSpan::Data(&room.as_flattened()[within(at)..within(end)]))?;
-        at = end;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -207,9 +207,9 @@ impl Engine {
         }
     }
 
-    /// The codec for readers of archives. None on the CPU alone: readers decode there themselves, lot by lot.
+    /// The codec for readers of archives. None where the CPU may decode: it does so beside the reading, and as fast as that.
     pub(crate) fn codec(&mut self) -> Option<&mut dyn BatchCodec> {
-        if matches!(self.codec, Codec::Cpu(_)) { None } else { Some(self.codec.any_mut()) }
+        if self.lanes.is_empty() { Some(self.codec.any_mut()) } else { None }
     }
 
     /// Warns, once, that the GPU failed. The result is right; the speed is not what was asked for.

@@ -1,6 +1,8 @@
 //! Restores an input, or what is left of a damaged one.
 
-use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, ReadSummary};
+use std::sync::Arc;
+
+use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, PageArchive, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
@@ -59,6 +61,14 @@ fn description(summary: &ReadSummary) -> String {
         summary.blocks,
         crate::report::Pages::from(summary.pages)
     )
+}
+
+/// Opens an archive to read its pages by number; `None` if it has no index, or cannot be read at any position. The inner error
+/// is of the index.
+pub(crate) fn pages_by_index(input: &Input) -> Result<Result<Option<PageArchive>, Error>, Failure> {
+    let Some(file) = input.seekable() else { return Ok(Ok(None)) };
+    let file = file.try_clone().map_err(|error| Failure::io(&input.name, &error))?;
+    Ok(PageArchive::standard(Arc::new(file)))
 }
 
 /// An error of the archive's reader, with the name of the input.

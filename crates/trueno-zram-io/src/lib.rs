@@ -3,7 +3,8 @@
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
 //! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
 //!   compress and assemble blocks side by side, and write them at places that are known before.
-//! - [`compress_delta`] turns one into a delta: only pages that a base does not have. [`restore_pages`] restores it.
+//! - [`compress_delta`] turns one into a delta: only pages that a base does not have. [`restore_pages`] restores it, and
+//!   [`restore_ranges`] parts of it or of an archive.
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
@@ -62,7 +63,7 @@ pub use input::Input;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
 pub use positioned::Positioned;
 pub use process_memory::read_process_memory;
-pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, salvage};
+pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, restore_ranges, salvage};
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
 pub use spool::Spool;

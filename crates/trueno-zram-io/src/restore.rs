@@ -26,7 +26,7 @@ use crate::positioned::Positioned;
 use crate::timeline::{Stage, timed};
 use groups::Restored;
 
-pub use pages::restore_pages;
+pub use pages::{restore_pages, restore_ranges};
 
 /// Batches on their way: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use rayon::prelude::*;
 use rustix::io::Errno;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
@@ -13,6 +14,9 @@ use crate::error::{Error, Operation};
 
 /// Holes shorter than this are read like data: the zeros cost less than a batch that is cut short.
 const MIN_HOLE_BYTES: u64 = 1 << 20;
+
+/// Pages that a thread reads at a time if several read one range.
+const READ_PAGES: usize = 256;
 
 /// What a pipeline reads.
 pub trait PageSource: Send {
@@ -76,7 +80,7 @@ struct NamedFile {
     len_bytes: u64,
 }
 
-/// What comes next in an input that is read by one thread.
+/// What comes next in an input that is read span by span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputSpan {
     /// This many bytes are in the buffer, from its start. Fewer than fit does not mean the end.
@@ -121,12 +125,29 @@ impl ClaimedRange {
     /// # Panics
     /// If `room` is smaller than the room that the range was claimed with.
     pub fn read(&self, room: &mut [Page]) -> Result<usize, Error> {
-        let room = &mut room.as_flattened_mut()[..self.len_bytes];
+        self.read_part(0, &mut room.as_flattened_mut()[..self.len_bytes])
+    }
+
+    /// Like [`read`](Self::read), by the threads of the pool that it is called in.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    ///
+    /// # Panics
+    /// Like [`read`](Self::read).
+    pub fn read_in_parallel(&self, room: &mut [Page]) -> Result<usize, Error> {
+        let parts = room.as_flattened_mut()[..self.len_bytes].par_chunks_mut(READ_PAGES * PAGE_SIZE);
+        let read = parts.enumerate().map(|(n, part)| self.read_part(n * READ_PAGES * PAGE_SIZE, part));
+        read.try_reduce(|| 0, |one, other| Ok(one + other))
+    }
+
+    /// Fills `room` with what lies from `skipped` on in the range.
+    fn read_part(&self, skipped: usize, room: &mut [u8]) -> Result<usize, Error> {
         let (from, range_start) = match &self.from {
-            Place::File(file, at) => (&**file, *at),
+            Place::File(file, at) => (&**file, *at + skipped as u64),
             Place::Memory(pages, first) => {
-                room.copy_from_slice(&pages[*first..].as_flattened()[..self.len_bytes]);
-                return Ok(self.len_bytes);
+                room.copy_from_slice(&pages[*first..].as_flattened()[skipped..][..room.len()]);
+                return Ok(room.len());
             }
         };
         let NamedFile { file, name, start, len_bytes } = from;
@@ -199,7 +220,8 @@ impl FileSource {
         }
     }
 
-    /// Reads on, into `pages` if it is data. All but the last span are whole pages.
+    /// Reads on, into `pages` if it is data, by the threads of the pool that it is called in. All but the last span are
+    /// whole pages.
     ///
     /// # Errors
     /// The system's own, without the file's name.
@@ -209,7 +231,7 @@ impl FileSource {
             error => io::Error::other(error),
         };
         Ok(match self.claim(pages).map_err(read)? {
-            Claim::Range(range) => InputSpan::Data(range.read(pages).map_err(read)?),
+            Claim::Range(range) => InputSpan::Data(range.read_in_parallel(pages).map_err(read)?),
             Claim::Filled(len_bytes) => InputSpan::Data(len_bytes),
             Claim::Zeros(len_bytes) => InputSpan::Zeros(len_bytes),
             Claim::End => InputSpan::End,

@@ -1,6 +1,5 @@
 //! `trueno-zram extract`: some pages of an archive.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,11 +7,12 @@ use std::time::Instant;
 
 use serde::Serialize;
 use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader, PageArchive};
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{BatchCodec, PAGE_SIZE};
+use trueno_zram_io::{Positioned, Sink, Way};
 
-use crate::address_map::{AddressSpan, ReadMapError, StoredMap};
+use crate::address_map::{AddressSpan, StoredMap};
 use crate::args::Global;
-use crate::delta::{self, BasesArgs};
+use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -21,7 +21,7 @@ use crate::json;
 use crate::output::{Output, OutputOptions, Target};
 use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
-use crate::restore::{format_of_input, input_failure, not_compressed};
+use crate::restore::{format_of_input, input_failure, not_compressed, pages_by_index};
 
 /// Arguments of `extract`.
 #[derive(Debug, clap::Args)]
@@ -148,13 +148,15 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     }
     let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
     let mut output = Output::create(target, Some(&input.metadata), options)?;
-    let indexed = if delta.is_some() { None } else { input.seekable().map(ArchiveReader::open) };
-    let (archive, why_none) = match indexed {
-        Some(Ok(archive)) => (archive.map(|archive| Pages::Indexed(Box::new(archive))), "no index".to_owned()),
+    let opened = match delta {
+        Some(delta) => Ok(Some(delta)),
+        None => pages_by_index(&input)?,
+    };
+    let (archive, why_none) = match opened {
+        Ok(archive) => (archive, "no index".to_owned()),
         // The content may be intact all the same. Addresses cannot be found without the index.
-        Some(Err(error @ Error::Index(_))) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
-        Some(Err(error)) => return Err(input_failure(&input.name, error)),
-        None => (delta.map(Pages::Delta), "no index".to_owned()),
+        Err(error @ Error::Index(_)) if args.wanted.address.is_none() => (None, format!("warning: {error}")),
+        Err(error) => return Err(input_failure(&input.name, error)),
     };
     let indexed = archive.is_some();
     match (archive, args.wanted.content()) {
@@ -162,7 +164,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
             if !archive.notices_damage() {
                 report::warn(global, &input.name, "it has no block checksums: damage would not be noticed");
             }
-            let mut source = Source { archive, name: &input.name, engine: &mut engine };
+            let mut source = Source { archive, input: &input, engine: &mut engine };
             match wanted {
                 Some(wanted) => source.copy(&wanted, &mut output)?,
                 None => source.copy_addresses(args.wanted.address, &mut output)?,
@@ -199,96 +201,81 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
 
 /// An archive to copy from.
 struct Source<'a> {
-    archive: Pages<'a>,
-    name: &'a str,
+    archive: PageArchive,
+    input: &'a Input,
     engine: &'a mut Engine,
-}
-
-/// What pages are read from.
-enum Pages<'a> {
-    /// An archive by its index.
-    Indexed(Box<ArchiveReader<&'a File>>),
-    /// A delta, with its base.
-    Delta(PageArchive),
-}
-
-impl Pages<'_> {
-    fn notices_damage(&self) -> bool {
-        match self {
-            Self::Indexed(archive) => archive.has_block_checksums(),
-            Self::Delta(archive) => archive.notices_damage(),
-        }
-    }
-
-    fn content_len(&self) -> u64 {
-        match self {
-            Self::Indexed(archive) => archive.content_len(),
-            Self::Delta(archive) => archive.content_len(),
-        }
-    }
-
-    fn address_map(&mut self) -> Result<Option<StoredMap>, ReadMapError> {
-        match self {
-            Self::Indexed(archive) => StoredMap::read(archive),
-            Self::Delta(archive) => archive.as_delta().map_or(Ok(None), StoredMap::read_delta),
-        }
-    }
 }
 
 impl Source<'_> {
     /// Copies ranges of the content, in the order in which they were given.
     fn copy(&mut self, wanted: &ContentRanges<'_>, output: &mut Output) -> Result<(), Failure> {
-        for range in wanted.within(self.name, self.archive.content_len())? {
-            self.copy_range(range, |span| write(span, output))?;
-        }
-        Ok(())
+        let ranges = wanted.within(&self.input.name, self.archive.content_len())?;
+        self.restore(ranges, output)
     }
 
     /// Copies a range of addresses. Stored pages are in the order of their addresses, so the archive is read once.
     fn copy_addresses(&mut self, addresses: Option<OpenRange>, output: &mut Output) -> Result<(), Failure> {
         let OpenRange { start, end } = addresses.expect("one of the three is required");
         let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
-        let map = self.archive.address_map().map_err(|error| Failure::at(self.name, error))?;
-        let map = map.ok_or_else(|| no_address_map(self.name))?;
-        let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| Failure::at(self.name, error))?;
-        let mut merge = Merge { spans: plan.spans(), stored_bytes: 0 };
-        self.copy_range(plan.content.clone(), |span| merge.push(span, output))?;
-        merge.finish(output)
+        let failed = |error: &dyn std::fmt::Display| Failure::at(&self.input.name, error);
+        let map = self.address_map()?.ok_or_else(|| no_address_map(&self.input.name))?;
+        let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| failed(&error))?;
+        let mut merge = Merge { spans: plan.spans(), stored_bytes: 0, output };
+        self.restore(vec![plan.content.clone()], &mut merge)?;
+        Ok(merge.fill()?)
     }
 
-    /// Reads and decodes the pages that hold `bytes`, and no others.
-    fn copy_range(
-        &mut self,
-        bytes: Range<u64>,
-        sink: impl FnMut(ContentSpan<'_>) -> Result<(), Failure> + Send,
-    ) -> Result<(), Failure> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (name, archive) = match &mut self.archive {
-            Pages::Indexed(archive) => (self.name, archive),
-            Pages::Delta(archive) => return delta::copy_range(archive, self.name, bytes, sink),
+    fn address_map(&self) -> Result<Option<StoredMap>, Failure> {
+        let map = match (self.archive.as_delta(), reader(&self.archive, self.input)?) {
+            (Some(delta), _) => StoredMap::read_delta(delta),
+            (None, Some(mut archive)) => StoredMap::read(&mut archive),
+            (None, None) => return Ok(None),
         };
-        let page = PAGE_SIZE as u64;
-        let pages = bytes.start / page..bytes.end.div_ceil(page);
-        let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink };
-        let pool = self.engine.pool();
-        let engine = &mut *self.engine;
-        let copied = pool.install(|| {
-            let reader = match engine.codec() {
-                Some(codec) => archive.read_pages_with(pages, codec),
-                None => archive.read_pages(pages),
-            };
-            let mut reader = reader.map_err(|error| input_failure(name, error))?;
-            let mut batch = ContentBatch::new();
-            while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
-                window.push(&batch)?;
-            }
-            Ok(())
-        });
-        self.engine.warn_of_fallback();
-        copied
+        map.map_err(|error| Failure::at(&self.input.name, error))
     }
+
+    /// Restores the pages that hold `ranges`, and no others.
+    fn restore(&mut self, ranges: Vec<Range<u64>>, sink: &mut impl Sink) -> Result<(), Failure> {
+        let (pool, reader) = (self.engine.pool(), reader(&self.archive, self.input)?);
+        let restored = match (self.engine.codec(), reader) {
+            (Some(codec), Some(archive)) => {
+                pool.install(|| restore_with(codec, archive, &self.input.name, ranges, sink))
+            }
+            _ => trueno_zram_io::restore_ranges(&self.archive, &self.input.name, ranges, sink, &pool, &())
+                .map(|_| ())
+                .map_err(Failure::from),
+        };
+        self.engine.warn_of_fallback();
+        restored
+    }
+}
+
+/// A reader of the archive, unless it is a delta.
+fn reader<'a>(archive: &PageArchive, input: &'a Input) -> Result<Option<ArchiveReader<Positioned<'a>>>, Failure> {
+    let file = input.seekable().filter(|_| archive.as_delta().is_none());
+    let reader = file.map(|file| ArchiveReader::open(Positioned::new(file))).transpose();
+    reader.map(Option::flatten).map_err(|error| input_failure(&input.name, error))
+}
+
+/// Restores ranges one after the other with a codec for batches.
+fn restore_with(
+    codec: &mut dyn BatchCodec,
+    mut archive: ArchiveReader<Positioned<'_>>,
+    name: &str,
+    ranges: Vec<Range<u64>>,
+    sink: &mut impl Sink,
+) -> Result<(), Failure> {
+    let page = PAGE_SIZE as u64;
+    let mut batch = ContentBatch::new();
+    for bytes in ranges.into_iter().filter(|bytes| !bytes.is_empty()) {
+        let pages = bytes.start / page..bytes.end.div_ceil(page);
+        let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink: &mut *sink };
+        let mut reader = archive.read_pages_with(pages, codec).map_err(|error| input_failure(name, error))?;
+        while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
+            window.push(&batch)?;
+        }
+    }
+    Ok(())
 }
 
 fn no_address_map(name: &str) -> Failure {
@@ -306,7 +293,7 @@ fn from_the_start(
     let pool = engine.pool();
     let mut announce = Some(announce);
     let ranges = wanted.open().into_iter().map(|range| range.start..range.end.unwrap_or(u64::MAX)).collect();
-    let mut window = Window { at: 0, ranges, sink: |span: ContentSpan<'_>| write(span, output) };
+    let mut window = Window { at: 0, ranges, sink: output };
     let end = window.ranges.last().map_or(0, |range| range.end);
     let copied = pool.install(|| {
         let mut reader = match engine.codec() {
@@ -332,25 +319,21 @@ fn from_the_start(
 }
 
 /// Passes on the bytes of ascending ranges.
-struct Window<F> {
+struct Window<'a, K> {
     /// Where the next span starts in the content.
     at: u64,
     ranges: Vec<Range<u64>>,
-    sink: F,
+    sink: &'a mut K,
 }
 
-impl<F: FnMut(ContentSpan<'_>) -> Result<(), Failure>> Window<F> {
+impl<K: Sink> Window<'_, K> {
     fn push(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
         for span in batch.spans() {
-            let len_bytes = match span {
-                ContentSpan::Data(bytes) => bytes.len() as u64,
-                ContentSpan::Zeros(len_bytes) => len_bytes,
-            };
-            let (span_start, span_end) = (self.at, self.at + len_bytes);
+            let (span_start, span_end) = (self.at, self.at + len_bytes(span));
             let from = self.ranges.partition_point(|range| range.end <= span_start);
             for range in self.ranges[from..].iter().take_while(|range| range.start < span_end) {
                 let (start, end) = (range.start.max(span_start) - span_start, range.end.min(span_end) - span_start);
-                (self.sink)(match span {
+                self.sink.take(match span {
                     ContentSpan::Data(bytes) => ContentSpan::Data(&bytes[index(start)..index(end)]),
                     ContentSpan::Zeros(_) => ContentSpan::Zeros(end - start),
                 })?;
@@ -362,25 +345,33 @@ impl<F: FnMut(ContentSpan<'_>) -> Result<(), Failure>> Window<F> {
 }
 
 /// Puts zeros between the stored bytes of a range of addresses.
-struct Merge<I> {
+struct Merge<'a, I> {
     spans: I,
     /// Stored bytes that are due before the next span.
     stored_bytes: u64,
+    output: &'a mut Output,
 }
 
-impl<I: Iterator<Item = AddressSpan>> Merge<I> {
-    /// Takes the next stored bytes.
-    fn push(&mut self, mut stored: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
-        loop {
-            let len_bytes = match stored {
-                ContentSpan::Data(bytes) => bytes.len() as u64,
-                ContentSpan::Zeros(len_bytes) => len_bytes,
-            };
-            if len_bytes == 0 {
-                return Ok(());
+impl<I: Iterator<Item = AddressSpan>> Merge<'_, I> {
+    /// Writes zeros up to the next stored bytes.
+    fn fill(&mut self) -> trueno_zram_io::Result<()> {
+        while self.stored_bytes == 0 {
+            match self.spans.next() {
+                Some(AddressSpan::Stored(len_bytes)) => self.stored_bytes = len_bytes,
+                Some(AddressSpan::Zeros(len_bytes)) => self.output.take(ContentSpan::Zeros(len_bytes))?,
+                None => break,
             }
-            self.fill(output)?;
-            let now = len_bytes.min(self.stored_bytes);
+        }
+        Ok(())
+    }
+}
+
+impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
+    /// Takes the next stored bytes.
+    fn take(&mut self, mut stored: ContentSpan<'_>) -> trueno_zram_io::Result<()> {
+        while len_bytes(stored) > 0 {
+            self.fill()?;
+            let now = len_bytes(stored).min(self.stored_bytes);
             if now == 0 {
                 // The plan's content has no byte more than its spans.
                 return Ok(());
@@ -389,40 +380,40 @@ impl<I: Iterator<Item = AddressSpan>> Merge<I> {
             stored = match stored {
                 ContentSpan::Data(bytes) => {
                     let (now, rest) = bytes.split_at(index(now));
-                    write(ContentSpan::Data(now), output)?;
+                    self.output.take(ContentSpan::Data(now))?;
                     ContentSpan::Data(rest)
                 }
                 ContentSpan::Zeros(len_bytes) => {
-                    write(ContentSpan::Zeros(now), output)?;
+                    self.output.take(ContentSpan::Zeros(now))?;
                     ContentSpan::Zeros(len_bytes - now)
                 }
             };
         }
-    }
-
-    /// Writes zeros up to the next stored bytes.
-    fn fill(&mut self, output: &mut Output) -> Result<(), Failure> {
-        while self.stored_bytes == 0 {
-            match self.spans.next() {
-                Some(AddressSpan::Stored(len_bytes)) => self.stored_bytes = len_bytes,
-                Some(AddressSpan::Zeros(len_bytes)) => write(ContentSpan::Zeros(len_bytes), output)?,
-                None => break,
-            }
-        }
         Ok(())
     }
 
-    fn finish(mut self, output: &mut Output) -> Result<(), Failure> {
-        self.fill(output)
+    fn way(&self, _threads: usize) -> trueno_zram_io::Result<Way> {
+        Ok(Way::InOrder)
+    }
+
+    fn set_placed(&mut self, _len_bytes: u64) {
+        unreachable!("it takes content in order");
+    }
+
+    fn restart(&mut self) -> trueno_zram_io::Result<()> {
+        unreachable!("it takes content in order");
+    }
+
+    fn name(&self) -> &str {
+        self.output.name()
     }
 }
 
-fn write(span: ContentSpan<'_>, output: &mut Output) -> Result<(), Failure> {
-    let written = match span {
-        ContentSpan::Data(bytes) => output.write_data(bytes),
-        ContentSpan::Zeros(len_bytes) => output.write_zeros(len_bytes),
-    };
-    written.map_err(|error| Failure::io(&output.name, &error))
+fn len_bytes(span: ContentSpan<'_>) -> u64 {
+    match span {
+        ContentSpan::Data(bytes) => bytes.len() as u64,
+        ContentSpan::Zeros(len_bytes) => len_bytes,
+    }
 }
 
 /// A position in bytes that are in memory.

@@ -5,6 +5,7 @@ use std::io::{self, Cursor, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use rayon::prelude::*;
 use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict};
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
@@ -19,6 +20,7 @@ use crate::input::{self, Input};
 use crate::json;
 use crate::messages;
 use crate::output;
+use crate::restore::pages_by_index;
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 use crate::terminal::{DrawChoice, Style};
 
@@ -50,6 +52,9 @@ pub(crate) struct Args {
 
 const COMMAND: &str = "inspect";
 
+/// Pages of an archive that a thread restores at a time.
+const PAGES_AT_ONCE: usize = 64;
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut engine = Engine::choose(global)?;
@@ -64,7 +69,7 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
     if let Some(shown) = inspect_delta(path, args, global, is_first) {
         return shown;
     }
-    let findings = look(path, args, engine)?;
+    let findings = engine.pool().install(|| look(path, args, engine))?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
         messages::problem(format_args!("{}: {note}", findings.name));
     }
@@ -139,7 +144,7 @@ fn frame_format(format: trueno_zram_archive::Format) -> Format {
 /// An archive by its index, or any other compressed file.
 fn of_archive(args: &Args, input: &Input, frame: Format, engine: &mut Engine) -> Result<Findings, Failure> {
     let note = match input.seekable().map(ArchiveReader::open) {
-        Some(Ok(Some(archive))) => return of_index(args, &input.name, archive, engine),
+        Some(Ok(Some(archive))) => return of_index(args, input, archive, engine),
         Some(Ok(None)) | None => None,
         Some(Err(error)) => Some(format!("{error}; inspecting the content without the index")),
     };
@@ -171,7 +176,13 @@ fn of_pipe_archive(
 }
 
 /// An archive with an index.
-fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: &Engine) -> Result<Findings, Failure> {
+fn of_index(
+    args: &Args,
+    input: &Input,
+    mut archive: ArchiveReader<&File>,
+    engine: &Engine,
+) -> Result<Findings, Failure> {
+    let name = &input.name;
     let failed = |error| archive_failed(name, error);
     let mut survey = Survey::default();
     survey_index(&mut archive, &mut survey).map_err(failed)?;
@@ -185,15 +196,29 @@ fn of_index(args: &Args, name: &str, mut archive: ArchiveReader<&File>, engine: 
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        let mut reader = archive.read_pages(0..pages).map_err(failed)?;
-        let mut batch = ContentBatch::new();
-        while reader.read_batch(&mut batch).map_err(failed)? {
-            take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
-        }
-        surveyor.finish().map_err(|e| Failure::at(name, e))?;
+        survey_content(input, &mut surveyor, engine.batch_pages())?;
         (findings.survey, findings.content) = surveyor.into_findings();
     }
     Ok(findings)
+}
+
+/// Looks at all pages of an archive, on all threads of the pool.
+fn survey_content(input: &Input, surveyor: &mut Surveyor<'_>, batch_pages: usize) -> Result<(), Failure> {
+    let name = &input.name;
+    let Some(archive) = pages_by_index(input)?.map_err(|error| archive_failed(name, error))? else { return Ok(()) };
+    let mut room = vec![[0; PAGE_SIZE]; batch_pages];
+    for first in (0..archive.page_count()).step_by(batch_pages) {
+        let pages = usize::try_from(archive.page_count() - first).unwrap_or(usize::MAX).min(batch_pages);
+        let room = &mut room[..pages];
+        let parts = room.par_chunks_mut(PAGES_AT_ONCE).enumerate();
+        let read = |(n, part): (usize, &mut [Page])| archive.read_pages(first + (n * PAGES_AT_ONCE) as u64, part);
+        parts.try_for_each(read).map_err(|error| archive_failed(name, error))?;
+        let left = archive.content_len() - first * PAGE_SIZE as u64;
+        let bytes = room.as_flattened();
+        let bytes = &bytes[..usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())];
+        surveyor.bytes(bytes).map_err(|error| Failure::at(name, error))?;
+    }
+    surveyor.finish().map_err(|error| Failure::at(name, error))
 }
 
 /// Counts the blocks of an archive by its index.

@@ -51,9 +51,17 @@ impl<'a> Surveyor<'a> {
         }
     }
 
-    /// Adds content.
+    /// Adds content. Whole pages are not copied if there is no start of a page before them.
     pub(crate) fn bytes(&mut self, mut bytes: &[u8]) -> Result<(), Error> {
         while !bytes.is_empty() {
+            let (whole, rest) = bytes.as_chunks::<PAGE_SIZE>();
+            if self.filled_bytes == 0 && whole.len() >= self.pages.len() {
+                for pages in whole.chunks(self.pages.len()) {
+                    self.survey_pages(pages)?;
+                }
+                bytes = rest;
+                continue;
+            }
             let room = &mut self.pages.as_flattened_mut()[self.filled_bytes..];
             let (now, rest) = bytes.split_at(bytes.len().min(room.len()));
             room[..now.len()].copy_from_slice(now);
@@ -114,8 +122,14 @@ impl<'a> Surveyor<'a> {
     /// Surveys the buffered pages.
     fn flush(&mut self) -> Result<(), Error> {
         debug_assert_eq!(self.filled_bytes % PAGE_SIZE, 0);
-        let pages = &self.pages[..self.filled_bytes / PAGE_SIZE];
+        let buffer = std::mem::take(&mut self.pages);
+        let surveyed = self.survey_pages(&buffer[..self.filled_bytes / PAGE_SIZE]);
+        self.pages = buffer;
         self.filled_bytes = 0;
+        surveyed
+    }
+
+    fn survey_pages(&mut self, pages: &[Page]) -> Result<(), Error> {
         if let Sizes::Compress { engine, batch } = &mut self.sizes {
             engine.compress_into(pages, batch)?;
             batch.iter().for_each(|data| self.survey.add(held(data), 1));

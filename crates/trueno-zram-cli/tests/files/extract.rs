@@ -40,6 +40,28 @@ fn ranges_of_pages_and_bytes_are_restored() {
     run(folder.path(), &["extract", "image.lz4", "--pages", "4", "-o", "page"]).fails(&["page: exists already"]);
 }
 
+/// Files are written by many threads at their place, pipes in order, and the interpreter decodes batches.
+#[test]
+fn all_ways_to_restore_ranges_give_the_same_bytes() {
+    let folder = folder();
+    let content = image(700);
+    fs::write(folder.path().join("image"), &content).unwrap();
+    for format in ["lz4", "zstd"] {
+        run(folder.path(), &["compress", "-q", "-f", "--algorithm", format, "image", "-o", "archive"]).ok();
+        let ranges = "2700000..2701000,100..700000,699999..2700001,0..0,5..6,262144..524288";
+        let expected: Vec<u8> = [2_700_000..2_701_000, 100..700_000, 699_999..2_700_001, 5..6, 262_144..524_288]
+            .into_iter()
+            .flat_map(|range| content[range].iter().copied())
+            .collect();
+        for options in [&["-T", "1"][..], &["-T", "5"], &["--backend", "interpreter"]] {
+            let args = [&["extract", "archive", "--bytes", ranges][..], options].concat();
+            assert!(run(folder.path(), &args).ok().stdout == expected, "{format} {options:?} to a pipe");
+            run(folder.path(), &[&args[..], &["-f", "-o", "out"]].concat()).ok();
+            assert!(fs::read(folder.path().join("out")).unwrap() == expected, "{format} {options:?} to a file");
+        }
+    }
+}
+
 #[test]
 fn ranges_beyond_the_end_are_refused() {
     let folder = folder();

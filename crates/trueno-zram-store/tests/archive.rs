@@ -1,14 +1,17 @@
 //! Snapshots, saving and loading while requests go on.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod contents;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use trueno_test_pages::corpus;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
 use trueno_zram_store::{RecompressOptions, Store, StoreHandle, StoreOptions};
+
+use contents::{content, decoded};
 
 const PAGES: u64 = 3000;
 
@@ -24,26 +27,6 @@ fn filled_store() -> Arc<Store> {
         }
     }
     store
-}
-
-fn content(store: &Arc<Store>) -> Vec<u8> {
-    let mut bytes = vec![0xee; usize::try_from(store.size_bytes()).unwrap()];
-    StoreHandle::new(store).unwrap().read_at(0, &mut bytes).unwrap();
-    bytes
-}
-
-fn decoded(archive: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut batch) = (Vec::new(), ContentBatch::new());
-    let mut reader = FrameReader::new(archive);
-    while reader.read_batch(&mut batch).unwrap() {
-        for span in batch.spans() {
-            match span {
-                ContentSpan::Data(data) => bytes.extend_from_slice(data),
-                ContentSpan::Zeros(len) => bytes.resize(bytes.len() + usize::try_from(len).unwrap(), 0),
-            }
-        }
-    }
-    bytes
 }
 
 #[test]

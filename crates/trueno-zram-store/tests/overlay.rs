@@ -1,15 +1,19 @@
 //! A store on top of an archive, against a plain array.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod contents;
+
 use std::fs::File;
 use std::io::Write;
 use std::sync::{Arc, Barrier};
 
 use trueno_test_pages::corpus;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, SharedReader, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_store::{Error, PageState, Store, StoreHandle, StoreOptions, ZeroPages};
+
+use contents::{content, decoded};
 
 /// Pages of the archive. The last one is shorter, and the store is longer by some pages.
 const PAGES: usize = 1500;
@@ -42,26 +46,6 @@ fn reader(file: &File) -> SharedReader<File> {
 fn overlay(file: &File) -> Arc<Store> {
     let options = StoreOptions::new((STORE_PAGES * PAGE_SIZE) as u64);
     Arc::new(Store::create(&options).unwrap().with_base(reader(file)).unwrap())
-}
-
-fn content(store: &Arc<Store>) -> Vec<u8> {
-    let mut bytes = vec![0xee; usize::try_from(store.size_bytes()).unwrap()];
-    StoreHandle::new(store).unwrap().read_at(0, &mut bytes).unwrap();
-    bytes
-}
-
-fn decoded(archive: &[u8]) -> Vec<u8> {
-    let (mut bytes, mut batch) = (Vec::new(), ContentBatch::new());
-    let mut reader = FrameReader::new(archive);
-    while reader.read_batch(&mut batch).unwrap() {
-        for span in batch.spans() {
-            match span {
-                ContentSpan::Data(data) => bytes.extend_from_slice(data),
-                ContentSpan::Zeros(len) => bytes.resize(bytes.len() + usize::try_from(len).unwrap(), 0),
-            }
-        }
-    }
-    bytes
 }
 
 /// One random request on the store and on the model, of up to three pages at any offset.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
@@ -21,6 +22,10 @@ const VERSION: u64 = 1;
 
 /// Words before the first entry.
 const HEADER_WORDS: usize = PAGE_SIZE / WORD_BYTES;
+
+/// How often, and with which pause, to try to lock a table that is in use: for one second.
+const LOCK_ATTEMPTS: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the header says, so that a process can attach without being told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,13 +141,18 @@ impl Table {
 
 /// Keeps other processes, and this one, from using the table a second time.
 ///
-/// The lock is taken on a file description of its own. It ends with this process, even if another holds the memfd.
+/// The lock is taken on a file description of its own. It ends with this process, even if another holds the memfd. A process
+/// that was just killed may hold it for a moment longer, and so may a child between fork and exec.
 fn lock_file(mapping: &Mapping) -> Result<File> {
     let path = format!("/proc/self/fd/{}", mapping.fd().as_raw_fd());
     let file = File::open(path).map_err(Error::system("the table could not be opened again"))?;
-    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
-        .map_err(|_| Error::Attach("another process is using it".to_owned()))?;
-    Ok(file)
+    for _ in 0..LOCK_ATTEMPTS {
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(file);
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Err(Error::Attach("another process is using it".to_owned()))
 }
 
 /// Length of the memfd of a table.

@@ -1,7 +1,7 @@
 //! Gives out slots by size class, and takes them back.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::budget::Budget;
@@ -9,8 +9,9 @@ use crate::entry::Stored;
 use crate::error::{Error, Result};
 use crate::free_slabs::FreeSlabs;
 use crate::geometry::{CLASS_COUNT, Class, GRANULE_BYTES, SLAB_BYTES, SlotAt, UNIT_BYTES};
-use crate::mapping::{Mapping, WORD_BYTES, prefetch};
+use crate::mapping::{HALF_WORD_BYTES, Mapping, WORD_BYTES, prefetch};
 use crate::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
+use crate::spare_slots::{LOT, SpareSlots, Stripe};
 
 /// Granules of a whole slab.
 const SLAB_GRANULES: u16 = 64;
@@ -24,6 +25,9 @@ pub(crate) const MAX_PAGES: u64 = 1 << 32;
 ///
 /// Memory is counted in granules of the system's. A slab takes memory from its start to the end of the last slot that
 /// was ever used. Each class fills one new slab at a time, after the free slots of all others.
+///
+/// A thread takes slots from its spare ones, and frees them to there. The lists of a class, with their lock, are only
+/// needed when it has no spare slot, or no room for one more.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     mapping: Mapping,
@@ -31,6 +35,9 @@ pub(crate) struct Allocator {
     /// The bitmaps of the slabs' slots. They take memory when slabs are used.
     bitmaps: Mapping,
     classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
+    spares: SpareSlots,
+    /// Held while slots or slabs are in neither a cell nor a list. Whoever finds no memory looks again after that.
+    in_transit: Mutex<()>,
     /// Free slabs that take memory. They are used first.
     touched: FreeSlabs,
     /// Free slabs that take none.
@@ -48,8 +55,10 @@ pub(crate) enum Residency {
     Locked,
 }
 
-/// The slabs of a class that have free slots.
+/// The slabs of a class that have free slots. Each class has a cache line of its own, so that only threads that use the
+/// same class at the same time wait for each other.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct ClassSlabs {
     /// The first of the partial slabs.
     partial: u32,
@@ -68,15 +77,19 @@ impl Allocator {
     fn without_free_slabs(mapping: Mapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
         let count = mapping.len_bytes() / SLAB_BYTES;
         let bitmaps = Mapping::create("trueno-zram-bitmaps", count * BITMAP_WORDS * WORD_BYTES)?;
+        let spares = SpareSlots::new()?;
         if residency == Residency::Locked {
             mapping.populate_and_lock()?;
             bitmaps.populate_and_lock()?;
+            spares.populate_and_lock()?;
         }
         Ok(Self {
             mapping,
             bitmaps,
             slabs: (0..count).map(|_| Slab::new()).collect(),
             classes: Box::new([const { Mutex::new(ClassSlabs { partial: NIL, growing: None }) }; CLASS_COUNT]),
+            spares,
+            in_transit: Mutex::new(()),
             touched: FreeSlabs::new(),
             untouched: FreeSlabs::new(),
             budget: Budget::new(limit_bytes),
@@ -175,14 +188,58 @@ impl Allocator {
         SlabRef::new(&self.slabs[number as usize], &self.bitmaps.words()[start..start + BITMAP_WORDS])
     }
 
-    /// Takes a slot for `page`, or `None` if the limit does not allow it. The caller writes it and publishes its place.
-    pub(crate) fn allocate(&self, class: Class, page: u64) -> Option<u64> {
-        self.allocate_in(&mut self.class(class), class, page).map(|at| class.place(at))
+    /// A stripe of spare slots for a new handle.
+    pub(crate) fn next_stripe(&self) -> Stripe {
+        self.spares.next_stripe()
     }
 
-    fn allocate_in(&self, lists: &mut ClassSlabs, class: Class, page: u64) -> Option<SlotAt> {
+    /// Takes a slot for `page`, or `None` if the limit does not allow it. The caller writes it and publishes its place.
+    pub(crate) fn allocate(&self, stripe: Stripe, class: Class, page: u64) -> Option<u64> {
+        let spare = self.spares.take(stripe, class).and_then(|place| class.slot_at(place));
+        let at = spare.or_else(|| self.refill(stripe, class)).or_else(|| self.allocate_last(class))?;
+        self.set_owner(at, page);
+        Some(class.place(at))
+    }
+
+    /// Takes a slot from the lists of a class, and up to a lot for the stripe as long as that takes no more memory.
+    fn refill(&self, stripe: Stripe, class: Class) -> Option<SlotAt> {
+        let mut lists = self.class(class);
+        let taken = self.allocate_in(&mut lists, class)?;
+        for _ in 1..LOT {
+            let slab = Some(lists.partial).filter(|slab| *slab != NIL);
+            let Some(at) = slab.and_then(|slab| self.take_slot(&mut lists, slab, class)) else { break };
+            if !self.spares.put(stripe, class, class.place(at)) {
+                self.free_in(&mut lists, class, at);
+                break;
+            }
+        }
+        Some(taken)
+    }
+
+    /// Takes a slot after all memory that is held for later was given back, so that no write is refused because of it.
+    fn allocate_last(&self, class: Class) -> Option<SlotAt> {
+        let alone = self.in_transit();
+        Class::all().for_each(|class| self.return_spares(&mut self.class(class), class));
+        // Free slabs have become more, and may take memory that this class lacks. What the system does not take back
+        // stays counted, and then the write is refused.
+        let _ = self.return_slabs(&alone);
+        self.allocate_in(&mut self.class(class), class)
+    }
+
+    /// Gives the spare slots of a class back to their slabs.
+    pub(crate) fn return_spares(&self, lists: &mut ClassSlabs, class: Class) {
+        self.spares.take_all(class).filter_map(|place| class.slot_at(place)).for_each(|at| {
+            self.free_in(lists, class, at);
+        });
+    }
+
+    fn in_transit(&self) -> MutexGuard<'_, ()> {
+        self.in_transit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn allocate_in(&self, lists: &mut ClassSlabs, class: Class) -> Option<SlotAt> {
         if lists.partial != NIL {
-            return self.take_slot(lists, lists.partial, class, page);
+            return self.take_slot(lists, lists.partial, class);
         }
         let number = match lists.growing {
             Some(number) => number,
@@ -214,13 +271,11 @@ impl Allocator {
             lists.growing = None;
             self.link_partial(lists, number);
         }
-        let at = SlotAt { slab: number, slot };
-        self.set_owner(at, page);
-        Some(at)
+        Some(SlotAt { slab: number, slot })
     }
 
     /// Takes the first free slot of a slab whose memory is all in use, or of a growing slab below its last slot.
-    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: Class, page: u64) -> Option<SlotAt> {
+    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: Class) -> Option<SlotAt> {
         let slab = self.slab(number);
         let slot = slab.first_free(class.slots())?;
         slab.take(slot);
@@ -228,26 +283,28 @@ impl Allocator {
             self.unlink_partial(lists, number);
             slab.set_state(SlabState::Full);
         }
-        let at = SlotAt { slab: number, slot };
-        self.set_owner(at, page);
-        Some(at)
-    }
-
-    /// Fetches what [`free`](Self::free) will need, while the caller does something else.
-    pub(crate) fn prefetch_for_free(&self, stored: Stored) {
-        let Some(at) = stored.class().slot_at(stored.place) else { return };
-        let word = at.slab as usize * BITMAP_WORDS + usize::from(at.slot / 64);
-        prefetch(self.slabs.get(at.slab as usize).map(std::slice::from_ref).unwrap_or_default());
-        prefetch(self.bitmaps.words().get(word..=word).unwrap_or_default());
+        Some(SlotAt { slab: number, slot })
     }
 
     /// Takes a slot back. Nothing may name it any more.
-    pub(crate) fn free(&self, stored: Stored) {
+    pub(crate) fn free(&self, stripe: Stripe, stored: Stored) {
         let class = stored.class();
         let Some(at) = class.slot_at(stored.place) else { return debug_assert!(false, "{stored:?} is no slot") };
-        self.free_in(&mut self.class(class), class, at);
-        // The next page of this class is likely to get this slot.
+        if !self.spares.put(stripe, class, stored.place) {
+            self.spill(stripe, class, at);
+        }
+        // The next page of this class that this thread writes is likely to get this slot.
         prefetch(self.slot_words(stored.place, stored.len_bytes.into()));
+    }
+
+    /// Gives a slot and a lot of the stripe's spare ones back to their slabs.
+    fn spill(&self, stripe: Stripe, class: Class, at: SlotAt) {
+        let mut lists = self.class(class);
+        self.free_in(&mut lists, class, at);
+        for _ in 0..LOT {
+            let Some(at) = self.spares.take(stripe, class).and_then(|place| class.slot_at(place)) else { break };
+            self.free_in(&mut lists, class, at);
+        }
     }
 
     pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: Class, at: SlotAt) {
@@ -329,11 +386,14 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives the memory of free slabs back to the system. Returns the number of bytes.
-    pub(crate) fn return_free_slabs(&self) -> io::Result<u64> {
-        let mut returned = 0;
+    /// Gives the memory of free slabs back to the system.
+    pub(crate) fn return_free_slabs(&self) -> io::Result<()> {
+        self.return_slabs(&self.in_transit())
+    }
+
+    fn return_slabs(&self, _: &MutexGuard<'_, ()>) -> io::Result<()> {
         if self.residency == Residency::Locked {
-            return Ok(0);
+            return Ok(());
         }
         // No more than there are now: other threads may free slabs for ever.
         for _ in 0..self.touched.len() {
@@ -343,13 +403,11 @@ impl Allocator {
                 self.touched.push(&self.slabs, number);
                 return Err(error);
             }
-            let freed = bytes(slab.touched());
+            self.budget.release(bytes(slab.touched()));
             slab.set_touched(0);
-            self.budget.release(freed);
             self.untouched.push(&self.slabs, number);
-            returned += freed;
         }
-        Ok(returned)
+        Ok(())
     }
 
     /// The words from `place` on, at most `len_bytes` of them and none for a place outside.
@@ -360,23 +418,19 @@ impl Allocator {
         words.get(start..end).unwrap_or_default()
     }
 
-    /// The page that a slot was taken for. The caller holds the lock of the slab's class.
+    /// The page that a slot was taken for last. What its entry says may be newer.
     pub(crate) fn owner(&self, at: SlotAt) -> u64 {
-        let (word, shift) = self.owner_word(at);
-        word.load(Relaxed) >> shift & 0xffff_ffff
+        self.owner_word(at).load(Relaxed).into()
     }
 
-    /// Two slots share a word; the lock of the class keeps their changes apart.
-    fn set_owner(&self, at: SlotAt, page: u64) {
-        let (word, shift) = self.owner_word(at);
-        let other = word.load(Relaxed) & !(0xffff_ffff << shift);
-        word.store(other | (page & 0xffff_ffff) << shift, Relaxed);
+    /// Names the page of a slot, for compaction. The caller owns the slot.
+    pub(crate) fn set_owner(&self, at: SlotAt, page: u64) {
+        let page = u32::try_from(page).expect("a store has at most 2^32 pages");
+        self.owner_word(at).store(page, Relaxed);
     }
 
-    fn owner_word(&self, at: SlotAt) -> (&AtomicU64, u32) {
-        let slab_start = at.slab as usize * (SLAB_BYTES / WORD_BYTES);
-        let word = &self.mapping.words()[slab_start + usize::from(at.slot / 2)];
-        (word, if at.slot.is_multiple_of(2) { 0 } else { 32 })
+    fn owner_word(&self, at: SlotAt) -> &AtomicU32 {
+        self.mapping.half_word(at.slab as usize * (SLAB_BYTES / HALF_WORD_BYTES) + usize::from(at.slot))
     }
 }
 
@@ -390,3 +444,6 @@ impl ClassSlabs {
         self.growing
     }
 }
+
+#[cfg(test)]
+mod tests;

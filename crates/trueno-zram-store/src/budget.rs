@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts memory against a limit.
+/// Counts memory against a limit. It has a cache line of its own: its neighbours are read with every request.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct Budget {
     held: AtomicU64,
     peak: AtomicU64,

@@ -63,6 +63,8 @@ impl Store {
     /// Moves a few pages of a class.
     fn compact_step(&self, class: Class, counters: &Counters) -> std::io::Result<Step> {
         let mut lists = self.slots.class(class);
+        // Spare slots hold slabs as if they were used, and threads at work have made new ones since the last step.
+        self.slots.return_spares(&mut lists, class);
         let mut partial = self.slots.partial(&lists);
         let (source, has_target) = match (lists.growing(), partial.next()) {
             (Some(growing), first) => (growing, first.is_some()),
@@ -128,7 +130,7 @@ impl Store {
     }
 
     /// Moves the page in a slot to the first free slot of `target`. Returns `false` if the page is in use, or if its entry
-    /// names another slot: then this one was just taken, is about to be freed, or is kept for a snapshot.
+    /// names another slot: then this one was just taken, is free or about to be, or is kept for a snapshot.
     fn move_page(&self, lists: &mut ClassSlabs, class: Class, from: SlotAt, target: u32, counters: &Counters) -> bool {
         let page = self.slots.owner(from);
         let Some(guard) = self.table.try_lock(page) else { return false };
@@ -137,7 +139,8 @@ impl Store {
         if stored.class() != class || stored.place != class.place(from) {
             return false;
         }
-        let Some(to) = self.slots.take_slot(lists, target, class, page) else { return false };
+        let Some(to) = self.slots.take_slot(lists, target, class) else { return false };
+        self.slots.set_owner(to, page);
         let len_bytes = usize::from(stored.len_bytes);
         let words = self.slots.slot_words(stored.place, len_bytes);
         let place = class.place(to);

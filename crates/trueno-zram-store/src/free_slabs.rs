@@ -8,7 +8,10 @@ use crate::slab::{NIL, Slab};
 ///
 /// The head holds the number of the top slab and a count of all changes. With the count, a thread that slept between
 /// reading the head and replacing it notices that the stack has changed, even if the same slab is on top again.
+///
+/// It has a cache line of its own: its neighbours are read with every request.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) struct FreeSlabs {
     head: AtomicU64,
     len: AtomicU32,

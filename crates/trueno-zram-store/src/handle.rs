@@ -9,14 +9,15 @@ use crate::entry::{Entry, Form, Stored, fill_word};
 use crate::error::{Error, Result};
 use crate::geometry::Class;
 use crate::mapping::copy_in;
+use crate::spare_slots::Stripe;
 use crate::stats::Counters;
 use crate::store::Store;
 
 /// Reads and writes a store. Each thread has its own.
 ///
 /// A handle owns its codec and buffers. After [`new`](Self::new) it allocates nothing, and it takes no lock that all
-/// threads share: only the lock of a page for as long as its compressed bytes are copied, and the lock of a size class
-/// while a slot is taken or returned.
+/// threads share: only the lock of a page for as long as its compressed bytes are copied, and, once in a few writes, the
+/// lock of a size class to take or return some slots. A write that finds no memory returns all threads' spare slots.
 ///
 /// Requests may start and end anywhere. Parts of pages are changed by reading the page, which is slower.
 ///
@@ -39,6 +40,8 @@ use crate::store::Store;
 pub struct StoreHandle {
     store: Arc<Store>,
     counters: Arc<Counters>,
+    /// Where this thread keeps free slots for its next writes.
+    stripe: Stripe,
     codec: PageCodec,
     /// Where pages are compressed to.
     out: Box<Page>,
@@ -73,6 +76,7 @@ impl StoreHandle {
     pub fn new(store: &Arc<Store>) -> Result<Self> {
         let mut handle = Self {
             counters: store.register_counters(),
+            stripe: store.slots.next_stripe(),
             store: Arc::clone(store),
             codec: PageCodec::new(store.algorithm())?,
             out: Box::new([0; PAGE_SIZE]),
@@ -242,14 +246,11 @@ impl StoreHandle {
     /// As for [`write_at`](Self::write_at).
     pub fn write_page(&mut self, number: u64, page: &Page) -> Result<()> {
         self.check_page(number)?;
-        if let Ok(Form::Stored(old)) = self.store.table.load(number).form() {
-            self.store.slots.prefetch_for_free(old);
-        }
         let data = self.codec.compress(page, &mut self.out);
         let data = data.map_err(|source| Error::Compress { page: number, source })?;
-        let entry = place(&self.store, &self.counters, number, data)?;
+        let entry = place(&self.store, &self.counters, self.stripe, number, data)?;
         let guard = self.store.table.lock(number);
-        self.store.replace(number, guard, entry, &self.counters)?;
+        self.store.replace(number, guard, entry, &self.counters, self.stripe)?;
         self.counters.pages_written.add(1);
         Ok(())
     }
@@ -269,8 +270,8 @@ impl StoreHandle {
         change(&mut self.page);
         let data = self.codec.compress(&self.page, &mut self.out);
         let data = data.map_err(|source| Error::Compress { page: number, source })?;
-        let entry = place(&self.store, &self.counters, number, data)?;
-        self.store.replace(number, guard, entry, &self.counters)?;
+        let entry = place(&self.store, &self.counters, self.stripe, number, data)?;
+        self.store.replace(number, guard, entry, &self.counters, self.stripe)?;
         self.counters.pages_written.add(1);
         Ok(())
     }
@@ -283,7 +284,7 @@ impl StoreHandle {
             return Ok(());
         }
         let guard = self.store.table.lock(number);
-        self.store.replace(number, guard, entry, &self.counters)
+        self.store.replace(number, guard, entry, &self.counters, self.stripe)
     }
 
     fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -304,7 +305,13 @@ impl StoreHandle {
 }
 
 /// Puts a compressed page into a slot, or into its entry. Nothing names the slot until the entry is published.
-pub(crate) fn place(store: &Store, counters: &Counters, page: u64, data: PageData<'_>) -> Result<Entry> {
+pub(crate) fn place(
+    store: &Store,
+    counters: &Counters,
+    stripe: Stripe,
+    page: u64,
+    data: PageData<'_>,
+) -> Result<Entry> {
     if data.kind() == PageKind::SameFilled
         && let Some(inline) = data.bytes().try_into().ok().and_then(Form::inline)
     {
@@ -312,7 +319,7 @@ pub(crate) fn place(store: &Store, counters: &Counters, page: u64, data: PageDat
     }
     let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
     let class = Class::of_len(data.bytes().len());
-    let place = store.slots.allocate(class, page).ok_or_else(|| store.no_space(page))?;
+    let place = store.slots.allocate(stripe, class, page).ok_or_else(|| store.no_space(page))?;
     copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
     counters.huge_pages_since.add(u64::from(data.kind() == PageKind::Raw));
     Ok(Entry::new(Form::Stored(Stored { kind: data.kind(), len_bytes, place })))

@@ -55,6 +55,7 @@ mod retained;
 mod save;
 mod slab;
 mod snapshot;
+mod spare_slots;
 mod stats;
 mod store;
 mod table;

@@ -6,13 +6,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes per word of a mapping.
 pub(crate) const WORD_BYTES: usize = size_of::<AtomicU64>();
+
+/// Bytes per half word.
+pub(crate) const HALF_WORD_BYTES: usize = size_of::<AtomicU32>();
 
 /// Bytes that the processor fetches together.
 #[cfg(target_arch = "x86_64")]
@@ -74,6 +77,17 @@ impl Mapping {
         // SAFETY: the mapping is page-aligned, this long, readable and writable for as long as `self` lives. Any bit
         // pattern is an `AtomicU64`. The seals keep the file this long.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
+    }
+
+    /// One half of a word. Threads may use the halves of a word at the same time, but not one as a half and as a whole.
+    pub(crate) fn half_word(&self, index: usize) -> &AtomicU32 {
+        let word = &self.words()[index / 2];
+        // SAFETY: both halves lie within the word.
+        let half = unsafe { word.as_ptr().cast::<u32>().add(index % 2) };
+        // SAFETY: the half is aligned, and lives as long as `self`. Only the names of pages at the start of a slab are
+        // used as halves, for as long as the slab has a class. Before and after that, the lock of the class and the stack
+        // of free slabs order them and all uses of the words.
+        unsafe { AtomicU32::from_ptr(half) }
     }
 
     pub(crate) fn len_bytes(&self) -> usize {

@@ -8,6 +8,7 @@ use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::Class;
 use crate::handle::{decode, place};
+use crate::spare_slots::Stripe;
 use crate::stats::Counters;
 use crate::store::Store;
 
@@ -195,9 +196,9 @@ impl Pass<'_> {
             guard.publish(entry.tried());
             return Ok(());
         }
-        let new = place(self.store, self.counters, number, data)?.with_age(entry.age()).tried();
+        let new = place(self.store, self.counters, Stripe::BACKGROUND, number, data)?.with_age(entry.age()).tried();
         let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
-        self.store.replace(number, guard, new, self.counters)?;
+        self.store.replace(number, guard, new, self.counters, Stripe::BACKGROUND)?;
         self.counters.pages_recompressed.add(1);
         self.counters.recompressed_bytes_saved.add(saved);
         self.done.pages_replaced += 1;

@@ -33,7 +33,7 @@ pub(crate) enum SlabState {
 #[derive(Debug)]
 pub(crate) struct Slab {
     state: AtomicU8,
-    /// Slots in use.
+    /// Slots in use, with those that threads keep as spare ones.
     used: AtomicU16,
     /// Granules at the start that take memory.
     touched: AtomicU16,

@@ -6,6 +6,7 @@ use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, IndexEntry, PAGE_SIZE, 
 
 use crate::entry::{Entry, Form, fill_word};
 use crate::error::{Error, Result};
+use crate::spare_slots::Stripe;
 use crate::store::Store;
 
 /// Consecutive pages of a snapshot.
@@ -125,7 +126,7 @@ impl Snapshot<'_> {
         };
         drop(guard);
         if let Some(stored) = old.and_then(|_| form.stored()) {
-            self.store.slots.free(stored);
+            self.store.slots.free(Stripe::BACKGROUND, stored);
         }
         let len_bytes = u16::try_from(arena.len() as u64 - offset).expect("a page is held in at most 4096 bytes");
         index.push(IndexEntry { offset, len_bytes, kind });
@@ -151,7 +152,7 @@ impl Drop for Snapshot<'_> {
                 let old = self.store.retained.take(self.next);
                 drop(guard);
                 if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(Form::stored) {
-                    self.store.slots.free(stored);
+                    self.store.slots.free(Stripe::BACKGROUND, stored);
                 }
             }
             self.next += 1;

@@ -13,6 +13,7 @@ use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
 use crate::lock::EntryGuard;
 use crate::mapping::{Mapping, copy_out};
 use crate::retained::Retained;
+use crate::spare_slots::Stripe;
 use crate::stats::{AllCounters, Counters, StoreStats};
 use crate::table::{Header, Table};
 
@@ -315,7 +316,14 @@ impl Store {
     }
 
     /// Publishes an entry in place of the guard's, and frees what the old one held.
-    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: Entry, counters: &Counters) -> Result<()> {
+    pub(crate) fn replace(
+        &self,
+        page: u64,
+        guard: EntryGuard<'_>,
+        new: Entry,
+        counters: &Counters,
+        stripe: Stripe,
+    ) -> Result<()> {
         let old = guard.entry();
         let old_form = old.form().map_err(|defect| Error::CorruptEntry { page, defect })?;
         let kept = self.retained.keep(page, old);
@@ -323,7 +331,7 @@ impl Store {
         counters.count_out(old_form);
         counters.count_in(new.form().expect("this process made the entry"));
         if let Some(stored) = old_form.stored().filter(|_| !kept) {
-            self.slots.free(stored);
+            self.slots.free(stripe, stored);
         }
         Ok(())
     }

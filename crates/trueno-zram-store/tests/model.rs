@@ -236,6 +236,50 @@ fn at_the_limit_writes_fail_and_change_nothing() {
     handle.write_page(0, &Generator::new(1).page()).unwrap();
 }
 
+/// How many pages that do not shrink fit into a store.
+fn pages_that_fit(handle: &mut StoreHandle) -> u64 {
+    let pages = handle.store().page_count();
+    let mut random = Generator::new(11);
+    let mut raw = || -> Page { std::array::from_fn(|_| random.byte()) };
+    let fits = |page: &u64| match handle.write_page(*page, &raw()) {
+        Ok(()) => true,
+        Err(Error::NoSpace { .. }) => false,
+        Err(error) => panic!("{error}"),
+    };
+    (0..pages).take_while(fits).count() as u64
+}
+
+/// Slots that threads keep for later are free memory for all others.
+#[test]
+fn what_other_threads_have_freed_can_be_written() {
+    for locked in [false, true] {
+        let options = StoreOptions { limit_bytes: Some(4 << 20), locked, ..StoreOptions::new(32 << 20) };
+        let fresh = Arc::new(Store::create(&options).unwrap());
+        let room = pages_that_fit(&mut StoreHandle::new(&fresh).unwrap());
+        assert!(room > 900, "{room}");
+        drop(fresh);
+
+        let store = Arc::new(Store::create(&options).unwrap());
+        let mut others: Vec<_> = (0..5).map(|_| StoreHandle::new(&store).unwrap()).collect();
+        let mut random = Generator::new(5);
+        for round in 0..3000 {
+            let other = &mut others[round % 5];
+            let number = random.next_u64() % 300;
+            // A locked store has fewer slabs than there are lengths of slots, and so refuses some pages.
+            match other.write_page(number, &random.page()) {
+                Ok(()) => {}
+                Err(Error::NoSpace { .. }) => assert!(locked),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for (number, other) in (0..300).zip((0..5).cycle()) {
+            others[other].discard(number * 4096, 4096).unwrap();
+        }
+        assert_eq!(store.stats().mm.compr_data_size, 0);
+        assert_eq!(pages_that_fit(&mut StoreHandle::new(&store).unwrap()), room, "locked: {locked}");
+    }
+}
+
 #[test]
 fn memory_held_is_within_four_percent_of_the_compressed_bytes() {
     let real = share();

@@ -1,0 +1,201 @@
+//! Spare slots: free slots that threads keep for their next writes, so that a write takes no lock of a size class.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::geometry::{CLASS_COUNT, Class, UNIT_BYTES};
+use crate::mapping::{Mapping, WORD_BYTES};
+
+/// Stripes of a store. Handles beyond this number share them.
+const STRIPES: usize = 64;
+
+/// Spare slots per stripe and class: one cache line of cells.
+const CELLS: usize = UNIT_BYTES / WORD_BYTES;
+
+/// Slots that move at a time between a stripe and the slabs of a class: half of the cells, so that neither a write nor a
+/// free that follows is likely to need the lock again.
+pub(crate) const LOT: usize = CELLS / 2;
+
+/// An empty cell. No slot starts at place 0: a slab begins with the names of its pages.
+const EMPTY: u64 = 0;
+
+/// Free slots in cells, by stripe and size class.
+///
+/// The bitmaps of the slabs count a spare slot as used. It belongs to whoever takes it out of its cell. The cells are not
+/// part of what another process attaches to: there, spare slots are free like all slots that the table does not name.
+#[derive(Debug)]
+pub(crate) struct SpareSlots {
+    /// They take memory when stripes are used.
+    cells: Mapping,
+    handed_out: AtomicUsize,
+}
+
+/// The part of the spare slots that a thread uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stripe(usize);
+
+impl Stripe {
+    /// The stripe of whatever works in the background.
+    pub(crate) const BACKGROUND: Self = Self(0);
+}
+
+impl SpareSlots {
+    pub(crate) fn new() -> io::Result<Self> {
+        let cells = Mapping::create("trueno-zram-spare-slots", STRIPES * CLASS_COUNT * CELLS * WORD_BYTES)?;
+        Ok(Self { cells, handed_out: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn populate_and_lock(&self) -> io::Result<()> {
+        self.cells.populate_and_lock()
+    }
+
+    /// A stripe for a new handle.
+    pub(crate) fn next_stripe(&self) -> Stripe {
+        let number = self.handed_out.fetch_add(1, Ordering::Relaxed);
+        Stripe(1 + number % (STRIPES - 1))
+    }
+
+    /// Takes the place of a spare slot, the last that was put in.
+    pub(crate) fn take(&self, stripe: Stripe, class: Class) -> Option<u64> {
+        take(self.cells(stripe, class))
+    }
+
+    /// Puts in a slot of `class`. Returns `false` if there is no room.
+    pub(crate) fn put(&self, stripe: Stripe, class: Class, place: u64) -> bool {
+        put(self.cells(stripe, class), place)
+    }
+
+    /// Takes all spare slots of a class, whatever their stripe. Slots that other threads put in meanwhile may stay.
+    pub(crate) fn take_all(&self, class: Class) -> impl Iterator<Item = u64> + use<'_> {
+        let used = self.handed_out.load(Ordering::Relaxed).saturating_add(1).min(STRIPES);
+        let cells = (0..used).flat_map(move |stripe| self.cells(Stripe(stripe), class));
+        cells.filter_map(|cell| take(std::slice::from_ref(cell)))
+    }
+
+    fn cells(&self, stripe: Stripe, class: Class) -> &[AtomicU64] {
+        let start = (stripe.0 * CLASS_COUNT + class.index()) * CELLS;
+        &self.cells.words()[start..start + CELLS]
+    }
+}
+
+/// A word that holds the place of a slot or nothing. A trait so that loom can check the cells with its own atomics.
+trait Cell {
+    fn load(&self) -> u64;
+    /// Empties the cell with acquire ordering: what earlier users of the slot did happened before.
+    fn empty(&self) -> u64;
+    /// Fills an empty cell with release ordering. Returns `false` if it was not empty.
+    fn fill(&self, place: u64) -> bool;
+}
+
+impl Cell for AtomicU64 {
+    fn load(&self) -> u64 {
+        Self::load(self, Ordering::Relaxed)
+    }
+
+    fn empty(&self) -> u64 {
+        self.swap(EMPTY, Ordering::Acquire)
+    }
+
+    fn fill(&self, place: u64) -> bool {
+        self.compare_exchange(EMPTY, place, Ordering::Release, Ordering::Relaxed).is_ok()
+    }
+}
+
+fn take(cells: &[impl Cell]) -> Option<u64> {
+    cells.iter().rev().filter(|cell| cell.load() != EMPTY).map(Cell::empty).find(|place| *place != EMPTY)
+}
+
+fn put(cells: &[impl Cell], place: u64) -> bool {
+    debug_assert_ne!(place, EMPTY);
+    cells.iter().filter(|cell| cell.load() == EMPTY).any(|cell| cell.fill(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use loom::cell::UnsafeCell;
+    use loom::sync::Arc;
+    use loom::sync::atomic::AtomicU64 as LoomU64;
+    use loom::thread;
+
+    use super::*;
+
+    impl Cell for LoomU64 {
+        fn load(&self) -> u64 {
+            Self::load(self, Ordering::Relaxed)
+        }
+
+        fn empty(&self) -> u64 {
+            self.swap(EMPTY, Ordering::Acquire)
+        }
+
+        fn fill(&self, place: u64) -> bool {
+            self.compare_exchange(EMPTY, place, Ordering::Release, Ordering::Relaxed).is_ok()
+        }
+    }
+
+    /// Two cells and two slots. loom reports any access to a slot that races with another.
+    struct Model {
+        cells: [LoomU64; 2],
+        slots: [UnsafeCell<u64>; 2],
+    }
+
+    impl Model {
+        /// Takes a slot if there is one, writes to it as its owner may, and puts it back. Returns it if there is no room, as
+        /// it may seem while others move slots.
+        #[allow(unsafe_code, reason = "loom checks these accesses")]
+        fn use_slot(&self) -> Option<u64> {
+            let place = take(&self.cells)?;
+            let slot = &self.slots[usize::try_from(place).unwrap() - 1];
+            // SAFETY: whoever takes a slot out of its cell owns it; loom checks that this is so.
+            slot.with_mut(|slot| unsafe { *slot += 1 });
+            (!put(&self.cells, place)).then_some(place)
+        }
+    }
+
+    #[test]
+    fn a_slot_has_one_owner_at_a_time() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let model = Arc::new(Model {
+                cells: [LoomU64::new(1), LoomU64::new(2)],
+                slots: [UnsafeCell::new(0), UnsafeCell::new(0)],
+            });
+            let others = [(); 2].map(|()| {
+                let model = Arc::clone(&model);
+                thread::spawn(move || model.use_slot())
+            });
+            let mut found: Vec<u64> = model.use_slot().into_iter().collect();
+            found.extend(others.into_iter().filter_map(|other| other.join().unwrap()));
+            found.extend(std::iter::from_fn(|| take(&model.cells)));
+            found.sort_unstable();
+            assert_eq!(found, [1, 2], "no slot is lost or doubled");
+        });
+    }
+
+    #[test]
+    fn the_last_slot_is_taken_first_and_a_full_stripe_takes_no_more() {
+        let spares = SpareSlots::new().unwrap();
+        let (stripe, class) = (spares.next_stripe(), Class::of_len(100));
+        assert_eq!(spares.take(stripe, class), None);
+        (1..=CELLS as u64).for_each(|place| assert!(spares.put(stripe, class, place)));
+        assert!(!spares.put(stripe, class, 99));
+        assert_eq!([(); 2].map(|()| spares.take(stripe, class)), [Some(8), Some(7)]);
+        assert_eq!(spares.take(stripe, Class::of_len(1)), None, "another class has cells of its own");
+        assert_eq!(spares.take(spares.next_stripe(), class), None, "another stripe has cells of its own");
+    }
+
+    #[test]
+    fn all_stripes_are_emptied() {
+        let spares = SpareSlots::new().unwrap();
+        let class = Class::of_len(4096);
+        for place in 1..=2 * STRIPES as u64 {
+            assert!(spares.put(spares.next_stripe(), class, place));
+        }
+        assert!(spares.put(Stripe::BACKGROUND, class, 1000));
+        let mut taken: Vec<u64> = spares.take_all(class).collect();
+        taken.sort_unstable();
+        assert_eq!(taken, (1..=2 * STRIPES as u64).chain([1000]).collect::<Vec<_>>());
+        assert_eq!(spares.take_all(class).count(), 0);
+    }
+}

@@ -6,6 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
+#[cfg(any(test, not(target_arch = "x86_64")))]
+use std::sync::atomic::Ordering;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -27,7 +29,8 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlag
 /// A memfd and its mapping.
 ///
 /// The memory may be shared with other processes. It is only ever accessed as atomic words, or copied by an instruction that
-/// the compiler cannot see into. So no access is a data race, whatever they do. Pages of the mapping take memory when they are first written.
+/// the compiler cannot see into. So no access is a data race, whatever they do. Pages of the mapping take memory when they
+/// are first written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     file: File,
@@ -125,30 +128,62 @@ impl Drop for Mapping {
 
 /// Copies bytes from words. `bytes` may end within the last word.
 ///
-/// Another thread that writes the words meanwhile can garble the bytes, not cause undefined behaviour.
+/// Threads of this process do not write the words meanwhile: whoever copies holds the lock of the page that names them, or
+/// owns the slot. Another process that does can garble the bytes, not cause undefined behaviour.
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let len_bytes = bytes.len().min(size_of_val(words));
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: both ranges are this long. Words are atomics, and `bytes` is borrowed mutably.
-    unsafe { copy_shared(words.as_ptr().cast(), bytes.as_mut_ptr(), len_bytes) };
+    unsafe {
+        copy_shared(words.as_ptr().cast(), bytes.as_mut_ptr(), len_bytes);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    copy_words_out(words, &mut bytes[..len_bytes]);
 }
 
 /// Copies bytes to words. What follows in the last word is unspecified.
 pub(crate) fn copy_in(bytes: &[u8], words: &[AtomicU64]) {
     let len_bytes = bytes.len().min(size_of_val(words));
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: both ranges are this long. Words are atomics, which may be written through a shared reference.
-    unsafe { copy_shared(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), len_bytes) };
+    unsafe {
+        copy_shared(bytes.as_ptr(), words.as_ptr().cast_mut().cast(), len_bytes);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    copy_words_in(&bytes[..len_bytes], words);
+}
+
+/// [`copy_out`] by atomic loads of words, which are no data race on any processor.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn copy_words_out(words: &[AtomicU64], bytes: &mut [u8]) {
+    for (word, part) in words.iter().zip(bytes.chunks_mut(WORD_BYTES)) {
+        let word = word.load(Ordering::Relaxed).to_ne_bytes();
+        part.copy_from_slice(&word[..part.len()]);
+    }
+}
+
+/// [`copy_in`] by atomic stores of words, which are no data race on any processor.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn copy_words_in(bytes: &[u8], words: &[AtomicU64]) {
+    for (part, to) in bytes.chunks(WORD_BYTES).zip(words) {
+        let mut word = [0; WORD_BYTES];
+        word[..part.len()].copy_from_slice(part);
+        to.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+    }
 }
 
 /// Copies bytes from or to memory that others may change meanwhile.
 ///
-/// It is one instruction, which the compiler knows nothing about: for it, atomic words would be 8 bytes per instruction.
+/// It is one instruction. Atomic words, which the compiler does not join, would be 8 bytes per instruction.
 ///
 /// # Safety
 /// `from` must be readable and `to` writable for `len_bytes`. They must not overlap. Any range that others may change
-/// meanwhile must be made of atomics, or be memory that this program accesses in no other way.
+/// meanwhile must be made of atomics.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
-    // SAFETY: as the caller promises. The direction flag is clear, as the ABI demands.
+    // SAFETY: as the caller promises. For the compiler, the block may do whatever a relaxed atomic access of each byte may
+    // do, and on this processor its loads and stores of bytes are that: none is divided, and each value was stored by
+    // someone. So it is no data race with atomic accesses elsewhere. The direction flag is clear, as the ABI demands.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -157,20 +192,6 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
             inout("rdi") to => _,
             options(nostack, preserves_flags)
         );
-    }
-}
-
-/// Copies bytes from or to memory that others may change meanwhile.
-///
-/// # Safety
-/// As above.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
-    for at in 0..len_bytes {
-        // SAFETY: as the caller promises.
-        let byte = unsafe { from.add(at).read_volatile() };
-        // SAFETY: as the caller promises.
-        unsafe { to.add(at).write_volatile(byte) };
     }
 }
 
@@ -188,19 +209,41 @@ pub(crate) fn prefetch<T>(values: &[T]) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
+
+    type CopyIn = fn(&[u8], &[AtomicU64]);
+    type CopyOut = fn(&[AtomicU64], &mut [u8]);
+
+    /// What the processor at hand uses, and what every processor can.
+    const COPIES: [(CopyIn, CopyOut); 2] = [(copy_in, copy_out), (copy_words_in, copy_words_out)];
 
     #[test]
     fn bytes_of_every_length_come_back() {
         let mapping = Mapping::create("trueno-test", 4096).unwrap();
+        let words = &mapping.words()[3..];
         for len in 0..200u8 {
             let bytes: Vec<u8> = (0..len).map(|at| at + 1).collect();
-            copy_in(&bytes, &mapping.words()[3..]);
-            let mut back = vec![0; usize::from(len)];
-            copy_out(&mapping.words()[3..], &mut back);
-            assert_eq!(back, bytes);
+            for ((into, _), (_, out)) in COPIES.iter().flat_map(|into| COPIES.map(|out| (*into, out))) {
+                words.iter().for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+                into(&bytes, words);
+                let mut back = vec![0; usize::from(len)];
+                out(words, &mut back);
+                assert_eq!(back, bytes);
+                assert_eq!(words[usize::from(len).div_ceil(WORD_BYTES)].load(Ordering::Relaxed), u64::MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_ends_with_the_shorter_side() {
+        let mapping = Mapping::create("trueno-test", 4096).unwrap();
+        let words = &mapping.words()[..2];
+        for (into, out) in COPIES {
+            into(&[7; 30], words);
+            assert_eq!(mapping.words()[2].load(Ordering::Relaxed), 0);
+            let mut back = [1; 30];
+            out(words, &mut back);
+            assert_eq!((&back[..16], &back[16..]), (&[7; 16][..], &[1; 14][..]));
         }
     }
 

@@ -250,6 +250,18 @@ impl Store {
         self.table.header().algorithm
     }
 
+    /// Returns whether all memory of the store was taken at the start and is locked.
+    ///
+    /// ```
+    /// # use trueno_zram_store::{Store, StoreOptions};
+    /// assert!(!Store::create(&StoreOptions::new(4096))?.is_locked());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_locked(&self) -> bool {
+        self.table.header().residency == Residency::Locked
+    }
+
     /// Returns what the store holds and has done. Counters of threads at work may be a few requests old.
     ///
     /// ```

@@ -1,5 +1,7 @@
 //! `trueno-zram serve`.
 
+mod block_device;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::{json, quantity, report, signals};
+use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.
 ///
@@ -55,8 +58,9 @@ pub(crate) struct Args {
     /// Make a block device of this machine, /dev/ublkbN. Needs Linux 6.5 or later, the module ublk_drv, and root.
     #[arg(long)]
     ublk: bool,
-    /// Get ready for swap on the block device: lock all memory of the server, and print how to use it.
-    #[arg(long, requires = "ublk")]
+    /// Get ready for swap on the block device: lock all memory as with --lock, and print how to use it. Needs --limit.
+    // Without a limit the server would lock as much memory as it frees.
+    #[arg(long, requires_all = ["ublk", "limit"], conflicts_with = "archive")]
     swap: bool,
     /// Queues of the virtio device or the block device, one thread each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -105,6 +109,9 @@ struct Ready {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
+    }
+    if args.swap {
+        block_device::prepare_for_swap(global)?;
     }
     if let Some(path) = args.archive.as_ref().filter(|_| !args.overlay) {
         refuse_options_of_memory(args)?;
@@ -189,7 +196,7 @@ fn serve(
         }
         _ => None,
     };
-    let block_device = if args.ublk { Some(start_ublk(args, global, export)?) } else { None };
+    let block_device = if args.ublk { Some(BlockDevice::start(args, global, export)?) } else { None };
     let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
     let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
     keeper::systemd_ready();
@@ -198,39 +205,16 @@ fn serve(
         report::say(global, &format!("serving {size} as `{}` on {address}", args.name));
     }
     let nbd = addresses.iter().map(ToString::to_string).collect();
-    let ready = Ready { size_bytes: export.size_bytes(), attached, nbd, ublk: block_device };
+    let ready =
+        Ready { size_bytes: export.size_bytes(), attached, nbd, ublk: block_device.as_ref().map(BlockDevice::path) };
     json::print(global, "serve", &ready)?;
+    if let Some(device) = block_device {
+        return Err(device.wait());
+    }
     // Signals end the process. Everything else happens in other threads.
     loop {
         std::thread::park();
     }
-}
-
-/// Makes the block device, and has it removed before a signal ends the process. Returns its path.
-#[cfg(feature = "ublk")]
-fn start_ublk(args: &Args, global: &Global, export: &Arc<dyn Export>) -> Result<String, Failure> {
-    use rustix::mm::{MlockAllFlags, mlockall};
-    use trueno_zram_serve::ublk::UblkDevice;
-
-    if args.swap {
-        // Under memory pressure the server's own memory must not be swapped out to itself.
-        let locked = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE);
-        locked.map_err(|error| Failure::io("--swap: memory cannot be locked (ulimit -l)", &error.into()))?;
-    }
-    let device = UblkDevice::start(export, args.queues).map_err(|error| Failure::io("--ublk", &error))?;
-    let path = device.path().display().to_string();
-    signals::hold_off().add(move || drop(device));
-    report::say(global, &format!("block device with {} queues: {path}", args.queues));
-    if args.swap {
-        report::say(global, &format!("to use it:  mkswap {path} && swapon --discard --priority 100 {path}"));
-        report::say(global, &format!("before the server ends:  swapoff {path}"));
-    }
-    Ok(path)
-}
-
-#[cfg(not(feature = "ublk"))]
-fn start_ublk(_: &Args, _: &Global, _: &Arc<dyn Export>) -> Result<String, Failure> {
-    Err(Failure::usage("this build has no ublk devices; build it with --features ublk"))
 }
 
 fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
@@ -262,10 +246,14 @@ fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
             let held = store.size_bytes();
             return Err(Failure::usage(format!("the store that is kept has {held} bytes, not {size_bytes}")));
         }
+        if args.swap && !store.is_locked() {
+            return Err(Failure::usage(
+                "the store that is kept is not locked in memory; --swap needs one made with --lock",
+            ));
+        }
         return Ok((store, true));
     }
-    let options = StoreOptions { limit_bytes: args.limit, algorithm: args.algorithm, locked: args.lock, size_bytes };
-    let store = Store::create(&options).map_err(store_failed)?;
+    let store = Store::create(&store_options(args, size_bytes)).map_err(store_failed)?;
     match &args.keep_in {
         Some(path) => {
             keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?;
@@ -275,6 +263,12 @@ fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
         }
     }
     Ok((store, false))
+}
+
+fn store_options(args: &Args, size_bytes: u64) -> StoreOptions {
+    // Memory that is swapped to must not be swapped out itself.
+    let locked = args.lock || args.swap;
+    StoreOptions { limit_bytes: args.limit, algorithm: args.algorithm, locked, size_bytes }
 }
 
 fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
@@ -351,5 +345,16 @@ mod tests {
         for wrong in ["", "G", "-1", "0", "1.5G", "8X", "99999999999T", "8 G"] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn memory_for_swap_is_locked() {
+        let locked = |args: &[&str]| {
+            let command = <Args as clap::Args>::augment_args(clap::Command::new("serve").no_binary_name(true));
+            let matches =
+                command.try_get_matches_from([&["--size", "8G", "--limit", "3G", "--ublk"], args].concat()).unwrap();
+            store_options(&<Args as clap::FromArgMatches>::from_arg_matches(&matches).unwrap(), 8 << 30).locked
+        };
+        assert!(!locked(&[]) && locked(&["--lock"]) && locked(&["--swap"]));
     }
 }

@@ -18,6 +18,8 @@ fn arguments_that_make_no_device_are_refused() {
     serve(&["--size", "1M", "--nbd", "unix:nbd", "--algorithm", "lzo"]).refuses(&["lzo"]);
     serve(&["a.lz4", "--limit", "1M", "--nbd", "unix:nbd"]).refuses(&["--limit needs --overlay"]);
     serve(&["a.lz4", "--control", "c", "--nbd", "unix:nbd"]).refuses(&["--control needs --overlay"]);
+    serve(&["--size", "1M", "--ublk", "--swap"]).refuses(&["--limit"]);
+    serve(&["a.lz4", "--limit", "1M", "--ublk", "--swap"]).refuses(&["ARCHIVE", "--swap"]);
     serve(&["--size", "999T", "--nbd", "unix:nbd"]).fails(&["16 TiB"]);
     serve(&["--size", "1M", "--limit", "1K", "--lock", "--nbd", "unix:nbd"]).fails(&["less than one slab"]);
     serve(&["--size", "1M", "--nbd", "unix:no/socket"]).fails(&["no/socket", "No such file"]);

@@ -6,20 +6,25 @@
 
 mod layout;
 mod queue;
+mod queue_threads;
 mod ring;
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use trueno_zram_core::PAGE_SIZE;
 
 use crate::export::Export;
 use layout::{DeviceInfo, FEATURES, control};
 use queue::{MAX_IO_BYTES, Queue, SECTOR_BYTES};
+use queue_threads::{QueueEvents, QueueThreads};
 use ring::ControlRing;
+
+pub use queue_threads::UblkError;
 
 /// Requests per queue that may be on their way.
 const QUEUE_DEPTH: u16 = 128;
@@ -33,12 +38,35 @@ const MAX_ZERO_SECTORS: u32 = 1 << 21;
 /// How long to wait for the device's file to appear, and for its queues to be ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Tells the kernel that this thread, and every thread that it starts, is part of the path by which memory is freed.
+///
+/// A thread that serves swap must not wait for memory that only swapping out frees: its own allocations would wait for
+/// itself. With the flag, the kernel looks for memory without any I/O when such a thread needs some. It is a flag of a
+/// thread that new threads inherit, so a server sets it before it starts any.
+///
+/// # Errors
+/// Without the capability `CAP_SYS_RESOURCE`. A server whose memory is all locked then rarely needs memory, but it may.
+pub fn become_io_flusher() -> io::Result<()> {
+    Ok(rustix::process::configure_io_flusher_behavior(true)?)
+}
+
 /// A device. Dropping it removes the device: whatever uses it then gets errors.
 pub struct UblkDevice {
     control: Mutex<ControlRing>,
     id: u32,
     path: PathBuf,
-    threads: Vec<JoinHandle<io::Result<()>>>,
+    threads: Mutex<QueueThreads>,
+    events: Mutex<QueueEvents>,
+    /// Whether this process wants the device to end.
+    stopping: AtomicBool,
+    removal: Mutex<Removal>,
+}
+
+/// Whether the device was removed. Afterwards its number may be that of another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Removal {
+    Pending,
+    Done,
 }
 
 impl std::fmt::Debug for UblkDevice {
@@ -51,8 +79,10 @@ impl UblkDevice {
     /// Makes a device of `export` with this many queues, 1 to 64.
     ///
     /// # Errors
-    /// If the driver is not there or too old, the process may not use it, or the export cannot be opened.
+    /// If the export does not consist of whole pages, the driver is not there or too old, the process may not use it, or the
+    /// export cannot be opened.
     pub fn start(export: &Arc<dyn Export>, queues: u16) -> io::Result<Self> {
+        let sectors = sectors_of(export.size_bytes())?;
         let mut control = ControlRing::open()?;
         let asked = DeviceInfo {
             queues: queues.clamp(1, MAX_QUEUES),
@@ -65,11 +95,20 @@ impl UblkDevice {
         control.call(control::ADD, u32::MAX, 0, &mut info)?;
         let info = DeviceInfo::decode(&info);
         let path = PathBuf::from(format!("/dev/ublkb{}", info.id));
-        let mut device = Self { control: Mutex::new(control), id: info.id, path, threads: Vec::new() };
+        let (threads, events) = QueueThreads::new();
+        let device = Self {
+            control: Mutex::new(control),
+            id: info.id,
+            path,
+            threads: Mutex::new(threads),
+            events: Mutex::new(events),
+            stopping: AtomicBool::new(false),
+            removal: Mutex::new(Removal::Pending),
+        };
         if info.features & FEATURES != FEATURES {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the ublk driver is older than Linux 6.5"));
         }
-        device.set_up(export, info)?;
+        device.set_up(export, sectors, info)?;
         Ok(device)
     }
 
@@ -80,49 +119,77 @@ impl UblkDevice {
     }
 
     /// Everything after the device has a number. After an error, dropping `self` removes the device.
-    fn set_up(&mut self, export: &Arc<dyn Export>, info: DeviceInfo) -> io::Result<()> {
-        let sectors = export.size_bytes() / SECTOR_BYTES;
+    fn set_up(&self, export: &Arc<dyn Export>, sectors: u64, info: DeviceInfo) -> io::Result<()> {
         let max_io_bytes = info.max_io_bytes.min(MAX_IO_BYTES);
         let mut parameters = layout::parameters(sectors, max_io_bytes, MAX_ZERO_SECTORS, export.is_read_only());
         self.call(control::SET_PARAMETERS, 0, &mut parameters)?;
         let file = Arc::new(open_when_there(&PathBuf::from(format!("/dev/ublkc{}", self.id)))?);
-        let (fetching, is_fetching) = channel();
         for number in 0..info.queues {
             let io = export.open().map_err(io::Error::other)?;
             let queue = Queue::new(Arc::clone(&file), number, info.depth, io)?;
-            let fetching = fetching.clone();
-            let thread = std::thread::Builder::new().name(format!("ublk-{number}")).spawn(move || {
-                queue.run(|| {
-                    // The other side waits for it, or has given up.
-                    let _ = fetching.send(());
-                })
-            })?;
-            self.threads.push(thread);
+            lock(&self.threads).start(number, move |fetching| queue.run(fetching))?;
         }
-        drop(fetching);
-        for _ in 0..info.queues {
-            is_fetching.recv_timeout(PATIENCE).map_err(|error| match error {
-                RecvTimeoutError::Timeout => io::Error::from(io::ErrorKind::TimedOut),
-                RecvTimeoutError::Disconnected => io::Error::other("a queue of the device failed"),
-            })?;
+        if !lock(&self.events).wait_until_fetching(info.queues, PATIENCE)? {
+            return Err(self.stop().map_or_else(io::Error::other, |()| io::ErrorKind::Interrupted.into()));
         }
         self.call(control::START, std::process::id().into(), &mut [])
     }
 
+    /// Waits until the device ends, and removes it. A queue that fails ends the device, since the requests in it would wait
+    /// for ever.
+    ///
+    /// # Errors
+    /// [`UblkError`], unless [`stop`](Self::stop) was called.
+    pub fn wait(&self) -> Result<(), UblkError> {
+        lock(&self.events).wait_for_end();
+        let wanted = self.stopping.load(Ordering::Acquire);
+        self.stop()?;
+        if wanted { Ok(()) } else { Err(UblkError::Stopped { path: self.path.clone() }) }
+    }
+
+    /// Stops all queues and removes the device. Does nothing if that has been done.
+    ///
+    /// # Errors
+    /// [`UblkError`] if a queue had failed.
+    pub fn stop(&self) -> Result<(), UblkError> {
+        self.stopping.store(true, Ordering::Release);
+        let mut removal = lock(&self.removal);
+        if *removal == Removal::Done {
+            return Ok(());
+        }
+        // A device that never started cannot be stopped, and is only deleted.
+        let _ = self.call(control::STOP, 0, &mut []);
+        let ended = lock(&self.threads).join();
+        let _ = self.call(control::DELETE, 0, &mut []);
+        *removal = Removal::Done;
+        ended
+    }
+
     fn call(&self, command: u32, data: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner).call(command, self.id, data, buffer)
+        lock(&self.control).call(command, self.id, data, buffer)
     }
 }
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // A device that never started cannot be stopped, and is only deleted.
-        let _ = self.call(control::STOP, 0, &mut []);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-        let _ = self.call(control::DELETE, 0, &mut []);
+        // Whoever wants to know why a queue failed has called `wait`.
+        let _ = self.stop();
     }
+}
+
+/// Nothing panics while it holds one of the locks in the middle of a change.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The length of a device in sectors. The blocks of the device are pages, so an export with a part of a page at its end is
+/// refused: the kernel could not read that part.
+fn sectors_of(size_bytes: u64) -> io::Result<u64> {
+    if size_bytes == 0 || !size_bytes.is_multiple_of(PAGE_SIZE as u64) {
+        let message = format!("a block device has whole pages of {PAGE_SIZE} bytes; the export has {size_bytes} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    Ok(size_bytes / SECTOR_BYTES)
 }
 
 /// Opens a device's file, which the system makes a moment after the device.
@@ -134,6 +201,21 @@ fn open_when_there(path: &Path) -> io::Result<File> {
                 std::thread::sleep(Duration::from_millis(5));
             }
             opened => return opened,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_of_a_page_at_the_end_is_refused() {
+        assert_eq!(sectors_of(8192).unwrap(), 16);
+        for size_bytes in [0, 1, 512, 4095, 4097, u64::MAX] {
+            let error = sectors_of(size_bytes).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(&format!("{size_bytes} bytes")), "{error}");
         }
     }
 }

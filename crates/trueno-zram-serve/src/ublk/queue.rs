@@ -42,10 +42,10 @@ impl Queue {
     /// Serves requests until the device stops. The driver wants all commands of a queue from one thread: this one.
     ///
     /// `fetching` is called once the driver can hand out requests.
-    pub(super) fn run(mut self, fetching: impl FnOnce()) -> io::Result<()> {
-        // Memory that this thread needs must not be found by writing to this very device. It needs a privilege, and
-        // without it the device works as long as it is not used for swap.
-        let _ = rustix::process::configure_io_flusher_behavior(true);
+    pub(super) fn run(mut self, fetching: &dyn Fn()) -> io::Result<()> {
+        // Memory that this thread needs must not be found by writing to this very device. It needs a privilege. Without
+        // it the device works as long as it is not used for swap, and a server for swap warns.
+        let _ = super::become_io_flusher();
         let mut ring = QueueRing::new(&self.device, self.number, self.depth)?;
         for tag in 0..self.depth {
             ring.push(command::FETCH, tag, 0)?;

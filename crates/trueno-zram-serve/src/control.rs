@@ -71,6 +71,9 @@ pub enum ControlError {
     /// The connection failed.
     #[error("the connection to the server failed")]
     Io(#[from] io::Error),
+    /// The archive that the server sends could not be written.
+    #[error("the archive cannot be written")]
+    Output(#[source] io::Error),
     /// The server sent something that is not a reply.
     #[error("the server's reply is not understood")]
     Reply(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -278,7 +281,7 @@ impl ControlClient {
         let (export, algorithm) = (export.to_owned(), algorithm.to_string());
         send_line(&self.stream, &Request::Save { export, algorithm })?;
         self.expect_ready()?;
-        io::copy(&mut ChunkReader::new(&mut self.input), out)?;
+        copy_archive(&mut ChunkReader::new(&mut self.input), out)?;
         self.expect_done()
     }
 
@@ -320,6 +323,20 @@ impl ControlClient {
             Reply::Done { content_bytes } => Ok(content_bytes),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// Copies an archive from the connection, and tells which side fails.
+fn copy_archive(connection: &mut impl Read, out: &mut impl Write) -> Result<(), ControlError> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let read = match connection.read(&mut bytes) {
+            Ok(0) => return out.flush().map_err(ControlError::Output),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        out.write_all(&bytes[..read]).map_err(ControlError::Output)?;
     }
 }
 

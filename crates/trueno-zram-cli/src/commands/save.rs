@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trueno_zram_core::Algorithm;
+use trueno_zram_io::Operation;
+use trueno_zram_serve::control::ControlError;
 
 use crate::args::Global;
 use crate::control;
@@ -52,7 +54,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
     let saved = client.save(&args.export, algorithm, &mut output);
-    let bytes_in = saved.map_err(|error| Failure::at(args.socket.display(), error))?;
+    let bytes_in = saved.map_err(|error| match error {
+        ControlError::Output(source) => trueno_zram_io::Error::io(&name, Operation::Write, source).into(),
+        ControlError::Io(source) => Failure::at(args.socket.display(), format!("the connection failed: {source}")),
+        error => Failure::at(args.socket.display(), error),
+    })?;
     let bytes_out = output.finish(None)?;
     report::say(global, &format!("{name}: {} in {}", quantity::bytes(bytes_in), quantity::bytes(bytes_out)));
     json::print(global, "save", &Report { file: &name, bytes_in, bytes_out })?;

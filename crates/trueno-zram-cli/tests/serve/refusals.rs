@@ -61,3 +61,16 @@ fn a_server_says_why_it_does_not_save_or_load() {
     let busy = run(folder, &["serve", "--size", "1M", "--nbd", "unix:nbd"]);
     busy.fails(&["nbd", "in use"]);
 }
+
+#[test]
+fn a_full_disk_is_reported_with_the_name_of_the_archive() {
+    let folder = folder();
+    let folder = folder.path();
+    let server = Server::start(folder, &["--size", "16M", "--control", "control"]);
+    server.client().write(0, &image(2000)).unwrap();
+    // Every write to it fails as on a full disk.
+    let full = run(folder, &["save", "control", "/dev/full"]);
+    full.fails(&["trueno-zram: /dev/full: No space left on device"]);
+    // The server goes on.
+    run(folder, &["save", "-q", "control", "saved"]).ok();
+}

@@ -42,6 +42,9 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
+    /// The input is a pipe, a device or a directory.
+    #[error("is not a regular file")]
+    NotRegular,
     /// The input is empty.
     #[error("the input is empty: an LZ4 file or Zstandard file has at least a frame header")]
     Empty,

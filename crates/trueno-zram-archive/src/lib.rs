@@ -53,6 +53,7 @@ mod page_hashes;
 mod range;
 mod read_at;
 mod reader;
+mod regular_file;
 mod resident;
 mod salvage;
 mod sections;
@@ -68,8 +69,8 @@ pub use blocks::{BlockPlace, Blocks};
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
 pub use delta::{
-    ArchiveIdentity, ArchiveOpener, BaseRecord, DeltaPart, DeltaReader, DeltaSummary, DeltaWriter, OriginCounts,
-    PageArchive, PageOrigin,
+    ArchiveChain, ArchiveIdentity, ArchiveOpener, BaseRecord, ChainFile, DeltaPart, DeltaReader, DeltaSummary,
+    DeltaWriter, OriginCounts, PageArchive, PageOrigin,
 };
 pub use error::{Error, Result};
 pub use format::Format;
@@ -81,6 +82,7 @@ pub use page_hashes::PageHashes;
 pub use range::PageRangeReader;
 pub use read_at::{ReadAt, Span};
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};
+pub use regular_file::{FileId, open_regular_file};
 pub use salvage::SalvageReader;
 pub use sections::{Section, Sections};
 pub use seek::ArchiveReader;

@@ -1,7 +1,10 @@
 //! What can be wrong with image directories, pagemaps and messages.
 
+use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use trueno_zram_archive::open_regular_file;
 
 /// Why an image directory cannot be used, or a client not be served.
 #[derive(Debug, thiserror::Error)]
@@ -140,6 +143,14 @@ impl Error {
     pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         |source| Self::Io { path, source }
+    }
+
+    /// Opens a regular file: a pipe would wait for its other end.
+    pub(crate) fn open(path: &Path) -> Result<File, Self> {
+        open_regular_file(path).map_err(|error| match error {
+            trueno_zram_archive::Error::Read { source, .. } => Self::io(path)(source),
+            error => Self::archive(path)(error),
+        })
     }
 
     pub(crate) fn archive(path: impl Into<PathBuf>) -> impl FnOnce(trueno_zram_archive::Error) -> Self {

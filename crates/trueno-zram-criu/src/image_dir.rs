@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
@@ -70,7 +71,8 @@ impl ImageDir {
             };
             let Some(pid) = parse_number(digits) else { continue };
             let path = path.join(&name);
-            let bytes = fs::read(&path).map_err(Error::io(&path))?;
+            let mut bytes = Vec::new();
+            Error::open(&path)?.read_to_end(&mut bytes).map_err(Error::io(&path))?;
             // CRIU leaves an empty file for a process without memory, such as a zombie.
             if bytes.is_empty() {
                 continue;

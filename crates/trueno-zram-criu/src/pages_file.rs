@@ -1,6 +1,5 @@
 //! `pages-N.img`, or an archive of it.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,7 +41,7 @@ impl PagesFile {
     /// # Errors
     /// [`Error::Io`], [`Error::Archive`], [`Error::NoIndex`], and [`Error::NoChecksums`].
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = File::open(path).map_err(Error::io(path))?;
+        let file = Error::open(path)?;
         if !is_archive_name(path) {
             return Self::plain(Arc::new(file)).map_err(Error::archive(path));
         }

@@ -1,13 +1,14 @@
 //! Opens archives by path, and the bases that deltas need.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::read_at::{Positioned, ReadAt};
+use crate::regular_file::{FileId, open_regular_file};
 use crate::seek::ArchiveReader;
 
 use super::archive::PageArchive;
@@ -18,7 +19,7 @@ use super::reader::DeltaReader;
 /// Opens archives and deltas by their path, and finds the bases of deltas.
 ///
 /// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
-/// delta. Only a regular file with the identity that the delta states will do.
+/// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the identity that the delta states will do.
 ///
 /// ```no_run
 /// use trueno_zram_archive::ArchiveOpener;
@@ -78,31 +79,44 @@ impl ArchiveOpener {
     /// Opens a file; `None` if it is neither an archive with an index nor a delta.
     ///
     /// # Errors
-    /// [`Error::Read`] if it cannot be opened; [`Error::Base`] if a base is missing or is another archive; those of
-    /// [`SharedReader::open`](crate::SharedReader::open) and [`DeltaReader::open`].
+    /// [`Error::Read`] and [`Error::NotRegular`] if it cannot be opened; [`Error::Base`] if a base is missing or is another
+    /// archive; those of [`SharedReader::open`](crate::SharedReader::open) and [`DeltaReader::open`].
     pub fn open(&self, path: &Path) -> Result<Option<PageArchive>> {
-        let file = self.load(path).map_err(|source| Error::Read { at: 0, source })?;
-        self.open_file(file, path, 0)
+        Ok(self.open_chain(path)?.map(|chain| chain.archive))
     }
 
-    fn open_file(&self, file: Arc<dyn ReadAt>, path: &Path, depth: usize) -> Result<Option<PageArchive>> {
-        let delta = DeltaReader::open(Arc::clone(&file), |base| self.open_base(base, path, depth + 1))?;
+    /// Opens a file like [`open`](Self::open), and returns all files that it is read from.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_chain(&self, path: &Path) -> Result<Option<ArchiveChain>> {
+        let mut files = Vec::new();
+        let archive = self.open_file(open_regular_file(path)?, path, &mut files)?;
+        Ok(archive.map(|archive| ArchiveChain { archive, files }))
+    }
+
+    fn open_file(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<PageArchive>> {
+        let failed = |source| Error::Read { at: 0, source };
+        let id = FileId::of(&file.metadata().map_err(failed)?);
+        files.push(ChainFile { path: path.to_owned(), id });
+        let file = self.load(file).map_err(failed)?;
+        let delta = DeltaReader::open(Arc::clone(&file), |base| self.open_base(base, path, files))?;
         match delta {
             Some(delta) => Ok(Some(PageArchive::Delta(Box::new(delta)))),
             None => PageArchive::standard(file),
         }
     }
 
-    fn open_base(&self, base: &BaseRecord, delta: &Path, depth: usize) -> Result<PageArchive> {
+    fn open_base(&self, base: &BaseRecord, delta: &Path, files: &mut Vec<ChainFile>) -> Result<PageArchive> {
         let failed = |reason: String| Error::Base { base: base.to_string(), reason };
-        if depth > ArchiveOpener::MAX_DEPTH {
+        if files.len() > ArchiveOpener::MAX_DEPTH {
             return Err(failed(format!("a chain of more than {} deltas", ArchiveOpener::MAX_DEPTH)));
         }
         let mut found = Vec::new();
         for path in self.places(base, delta) {
-            match self.candidate(&path, base) {
+            match candidate(&path, base) {
                 Ok(file) => {
-                    let archive = self.open_file(file, &path, depth).map_err(|error| match error {
+                    let archive = self.open_file(file, &path, files).map_err(|error| match error {
                         error @ Error::Base { .. } => error,
                         error => Error::Base { base: path.display().to_string(), reason: error.to_string() },
                     })?;
@@ -117,10 +131,11 @@ impl ArchiveOpener {
     /// The places where a base may be, without repetition.
     fn places(&self, base: &BaseRecord, delta: &Path) -> Vec<PathBuf> {
         let path = Path::new(std::ffi::OsStr::from_bytes(&base.path));
-        let beside = delta.parent().unwrap_or(Path::new(""));
         let mut places = self.bases.clone();
-        places.push(beside.join(path));
-        places.extend(path.file_name().map(|name| beside.join(name)));
+        for folder in folders_of(delta) {
+            places.push(folder.join(path));
+            places.extend(path.file_name().map(|name| folder.join(name)));
+        }
         let mut seen = Vec::new();
         places.retain(|place| {
             !seen.contains(place) && {
@@ -131,25 +146,67 @@ impl ArchiveOpener {
         places
     }
 
-    /// Opens a file if it is the archive that a delta needs; or says why not.
-    fn candidate(&self, path: &Path, base: &BaseRecord) -> std::result::Result<Arc<dyn ReadAt>, String> {
-        // A pipe would block, and a device might do anything.
-        let metadata = fs::metadata(path).map_err(|error| text(&error))?;
-        if !metadata.is_file() {
-            return Err("not a regular file".to_owned());
+    fn load(&self, mut file: File) -> io::Result<Arc<dyn ReadAt>> {
+        if !self.in_memory {
+            return Ok(Arc::new(file));
         }
-        let file: Arc<dyn ReadAt> = Arc::new(File::open(path).map_err(|error| text(&error))?);
-        match identity_of(&*file) {
-            Ok(Some(identity)) if identity == base.identity => {}
-            Ok(Some(_)) => return Err("another archive than the one that the delta was made from".to_owned()),
-            Ok(None) => return Err("not a page archive with an index".to_owned()),
-            Err(error) => return Err(error.to_string()),
-        }
-        if self.in_memory { self.load(path).map_err(|error| text(&error)) } else { Ok(file) }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes)?;
+        Ok(Arc::new(bytes))
     }
+}
 
-    fn load(&self, path: &Path) -> io::Result<Arc<dyn ReadAt>> {
-        Ok(if self.in_memory { Arc::new(fs::read(path)?) } else { Arc::new(File::open(path)?) })
+/// An archive or a delta that was opened by its path, and the files that it is read from.
+#[derive(Debug)]
+pub struct ArchiveChain {
+    /// The archive.
+    pub archive: PageArchive,
+    /// Its file, its base, the base of that, and so on.
+    pub files: Vec<ChainFile>,
+}
+
+impl ArchiveChain {
+    /// Returns the files of its bases, the nearest one first.
+    #[must_use]
+    pub fn bases(&self) -> &[ChainFile] {
+        self.files.get(1..).unwrap_or_default()
+    }
+}
+
+/// A file that an archive is read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainFile {
+    /// The path by which it was opened.
+    pub path: PathBuf,
+    /// What tells it from other files.
+    pub id: FileId,
+}
+
+/// The folders in which a delta lies: its own, and if it was opened by a symbolic link to it, that of the link.
+fn folders_of(delta: &Path) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+    let is_link = fs::symlink_metadata(delta).is_ok_and(|there| there.is_symlink());
+    match fs::canonicalize(delta) {
+        Ok(target) if is_link => {
+            let (folder, of_link) = (parent(&target), parent(delta));
+            let here = if of_link.as_os_str().is_empty() { Path::new(".") } else { &of_link };
+            if fs::canonicalize(here).is_ok_and(|here| here == folder) { vec![of_link] } else { vec![folder, of_link] }
+        }
+        _ => vec![parent(delta)],
+    }
+}
+
+/// Opens a file if it is the archive that a delta needs; or says why not.
+fn candidate(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
+    let file = open_regular_file(path).map_err(|error| match error {
+        Error::Read { source, .. } => text(&source),
+        error => error.to_string(),
+    })?;
+    match identity_of(&file) {
+        Ok(Some(identity)) if identity == base.identity => Ok(file),
+        Ok(Some(_)) => Err("another archive than the one that the delta was made from".to_owned()),
+        Ok(None) => Err("not a page archive with an index".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

@@ -16,7 +16,7 @@ pub(crate) mod varint;
 pub(crate) mod writer;
 
 pub use archive::PageArchive;
-pub use chain::ArchiveOpener;
+pub use chain::{ArchiveChain, ArchiveOpener, ChainFile};
 pub use identity::ArchiveIdentity;
 pub use layout::BaseRecord;
 pub use map::{OriginCounts, PageOrigin};

@@ -19,6 +19,7 @@ mod gate;
 mod handler;
 mod handover;
 mod handshake;
+mod listen;
 mod options;
 mod regions;
 mod restore;
@@ -31,6 +32,7 @@ mod vmm;
 
 pub use error::{Error, RegionProblem};
 pub use handover::receive_file;
+pub use listen::{MAX_CONNECTIONS, accept_next, serve_each};
 pub use options::{Notice, OnDamage, Options, Report};
 pub use restore::LazyRestore;
 pub use source::{Image, PagesByNumber, Visit};

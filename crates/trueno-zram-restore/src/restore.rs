@@ -14,6 +14,7 @@ use crate::fill::{Fill, Plan};
 use crate::gate::Gate;
 use crate::handler::Handler;
 use crate::handshake::Handshake;
+use crate::listen::serve_each;
 use crate::options::{Notice, Options, Report};
 use crate::session::{Counters, Session};
 use crate::source::PagesByNumber;
@@ -95,7 +96,8 @@ impl<S: PagesByNumber> LazyRestore<S> {
         self.dependents.end_all();
     }
 
-    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them. Returns when all have ended.
+    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and
+    /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) at a time. Returns when all have ended.
     ///
     /// # Errors
     /// If no connection can be accepted any more. Errors of single VMMs are passed to `ended`.
@@ -105,20 +107,8 @@ impl<S: PagesByNumber> LazyRestore<S> {
         limit: Option<usize>,
         ended: impl Fn(Result<Report, Error>) + Sync,
     ) -> io::Result<()> {
-        let ended = &ended;
-        thread::scope(|threads| {
-            for _ in 0..limit.unwrap_or(usize::MAX) {
-                let connection = loop {
-                    match listener.accept() {
-                        Err(error) if is_transient(&error) => thread::yield_now(),
-                        accepted => break accepted?.0,
-                    }
-                };
-                let serve = move || ended(self.serve(&connection));
-                thread::Builder::new().name("vm".into()).spawn_scoped(threads, serve)?;
-            }
-            Ok(())
-        })
+        let accept = || listener.accept().map(|(connection, _)| connection);
+        serve_each(accept, limit, |connection| ended(self.serve(connection)))
     }
 
     /// Serves a VMM until it has ended.
@@ -186,13 +176,6 @@ impl<S> fmt::Debug for LazyRestore<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LazyRestore({:?}, {} windows to prefetch)", self.options, self.prefetch.windows())
     }
-}
-
-/// Whether a later connection may be accepted all the same.
-fn is_transient(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-    let transient = [Errno::INTR, Errno::CONNABORTED, Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
-    error.raw_os_error().is_some_and(|code| transient.iter().any(|errno| errno.raw_os_error() == code))
 }
 
 /// Ends the fill, also on a panic of the handler.

@@ -7,10 +7,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 use serde::Serialize;
 use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, PagesName, write_lazy_dir};
+use trueno_zram_restore::serve_each;
 
 use super::failure;
 use crate::args::{Global, parse_whole};
@@ -115,19 +115,13 @@ fn serve_all(
     name: &str,
 ) -> io::Result<ExitCode> {
     let failed = AtomicBool::new(false);
-    thread::scope(|threads| {
-        for _ in 0..args.clients.map_or(usize::MAX, NonZeroUsize::get) {
-            let (stream, _) = listener.accept()?;
-            let failed = &failed;
-            threads.spawn(move || {
-                let ended = serve(server, &stream, global, name);
-                if let Err(failure) = json::tracked(global, "criu", &args.images, ended) {
-                    failure.report();
-                    failed.store(true, Ordering::Relaxed);
-                }
-            });
+    let accept = || listener.accept().map(|(stream, _)| stream);
+    serve_each(accept, args.clients.map(NonZeroUsize::get), |stream| {
+        let ended = serve(server, stream, global, name);
+        if let Err(failure) = json::tracked(global, "criu", &args.images, ended) {
+            failure.report();
+            failed.store(true, Ordering::Relaxed);
         }
-        io::Result::Ok(())
     })?;
     Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use crate::mapping::Mapping;
 use crate::ordered::lock;
@@ -18,10 +18,45 @@ const MAPPING_WRITERS: usize = 6;
 /// File systems in memory: the number of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
+/// The last byte of a file that others can make shorter. It is written after all others: no earlier write gives the file its
+/// length back, so a length that is right then was right all the time.
+#[derive(Debug)]
+pub(crate) struct LastByte {
+    at: u64,
+    byte: Mutex<Option<u8>>,
+}
+
+impl LastByte {
+    /// The last byte of a file of `len_bytes`; none if it is empty.
+    pub(crate) fn of(len_bytes: u64) -> Option<Arc<Self>> {
+        let at = len_bytes.checked_sub(1)?;
+        Some(Arc::new(Self { at, byte: Mutex::new(None) }))
+    }
+
+    /// Keeps the byte, if it is the last of `bytes`. Returns the others.
+    pub(crate) fn cut<'a>(&self, at: u64, bytes: &'a [u8]) -> &'a [u8] {
+        match bytes.split_last() {
+            Some((last, others)) if at.saturating_add(others.len() as u64) == self.at => {
+                *lock(&self.byte) = Some(*last);
+                others
+            }
+            _ => bytes,
+        }
+    }
+
+    /// Writes the byte, unless it is zero and was left out.
+    pub(crate) fn write(&self, file: &File) -> io::Result<()> {
+        let byte = lock(&self.byte).take();
+        byte.map_or(Ok(()), |byte| file.write_all_at(&[byte], self.at))
+    }
+}
+
 /// A regular file that is written at any position by any thread. No byte is written twice.
 #[derive(Debug)]
 pub struct Anywhere {
     file: File,
+    /// Kept back, if others can make the file shorter.
+    last_byte: Option<Arc<LastByte>>,
     mapping: Option<Mapping>,
     /// Whether a part could not be mapped. It and the parts after it are written with `pwrite`.
     unmappable: AtomicBool,
@@ -37,13 +72,14 @@ impl Anywhere {
         let is_tmpfs = rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
         let mapping =
             (is_tmpfs && threads >= MAPPING_THREADS).then(|| file.try_clone().map(Mapping::new)).transpose()?;
-        Ok(Self { mapping, ..Self::by_pwrite(file)? })
+        Ok(Self { mapping, ..Self::by_pwrite(file, None)? })
     }
 
     /// Prepares a file that others may have open as well. It is not mapped: it might become shorter.
-    pub(crate) fn by_pwrite(file: &File) -> io::Result<Self> {
+    pub(crate) fn by_pwrite(file: &File, last_byte: Option<Arc<LastByte>>) -> io::Result<Self> {
         Ok(Self {
             file: file.try_clone()?,
+            last_byte,
             mapping: None,
             unmappable: AtomicBool::new(false),
             writing: Mutex::new(0),
@@ -78,6 +114,7 @@ impl Anywhere {
                 written => return written,
             }
         }
+        let bytes = self.last_byte.as_ref().map_or(bytes, |last| last.cut(at, bytes));
         self.file.write_all_at(bytes, at)
     }
 }

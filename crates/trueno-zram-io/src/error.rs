@@ -39,6 +39,12 @@ pub enum Error {
         /// Why not.
         refusal: Refusal,
     },
+    /// A file that is filled in place was made shorter by somebody else.
+    #[error("{name}: became shorter while it was filled; nothing of the content was left in it")]
+    Shrunk {
+        /// The file.
+        name: String,
+    },
     /// A standard stream was closed when the process started.
     #[error("{name} is closed")]
     Closed {
@@ -119,6 +125,9 @@ pub enum Refusal {
     /// Only a regular file can be filled in place.
     #[error("is not a regular file; only such a file can be filled in place")]
     NotRegular,
+    /// Opening a named pipe would wait for its other end.
+    #[error("is a named pipe; an archive is read from a regular file here")]
+    NamedPipe,
     /// Private data is not written through a symbolic link.
     #[error("is a symlink; private data is not written through one")]
     Link,

@@ -3,20 +3,21 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl};
 use rustix::io::Errno;
 use trueno_zram_archive::ContentSpan;
 
-use crate::anywhere::Anywhere;
+use crate::anywhere::{Anywhere, LastByte};
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::restore::{Sink, Way};
 
 /// Fills a regular file with content, from its start.
 ///
 /// The old content is dropped first, so zeros become holes. The file keeps its length if it is longer than the content.
-/// Nothing is written by a name: whoever has the file open sees the content appear. If restoring fails, what was written is
-/// dropped again.
+/// Nothing is written by a name: whoever has the file open sees the content appear. If restoring fails, or somebody makes the file
+/// shorter meanwhile, what was written is dropped again.
 ///
 /// ```
 /// use trueno_zram_io::ExistingFile;
@@ -32,6 +33,9 @@ pub struct ExistingFile {
     name: String,
     /// Content that came in order.
     at: u64,
+    /// Its length, also if others make it shorter.
+    len: u64,
+    last_byte: Option<Arc<LastByte>>,
 }
 
 impl ExistingFile {
@@ -55,7 +59,8 @@ impl ExistingFile {
         if metadata.len() < content_len {
             file.set_len(content_len).map_err(failed(Operation::SetLength))?;
         }
-        let this = Self { file, name: name.into(), at: 0 };
+        let len = metadata.len().max(content_len);
+        let this = Self { file, name: name.into(), at: 0, len, last_byte: LastByte::of(len) };
         this.clear()?;
         Ok(this)
     }
@@ -77,17 +82,40 @@ impl ExistingFile {
         }
     }
 
-    /// Syncs the content to disk. A file that is still shorter than the content ends in zeros, which were not written.
+    /// Writes the last byte, and syncs the content to disk.
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Shrunk`] and [`Error::Io`]. What was written is then dropped.
     pub fn finish(self) -> Result<()> {
-        let (file, name) = (&self.file, &self.name);
-        let failed = |operation| move |error| Error::io(name, operation, error);
-        if file.metadata().map_err(failed(Operation::Open))?.len() < self.at {
-            file.set_len(self.at).map_err(failed(Operation::SetLength))?;
+        let finished = self
+            .check_len()
+            .and_then(|()| self.write_last_byte())
+            .and_then(|()| self.file.sync_data().map_err(|error| Error::io(&self.name, Operation::Sync, error)));
+        if finished.is_err() {
+            self.abandon();
         }
-        file.sync_data().map_err(failed(Operation::Sync))
+        finished
+    }
+
+    fn check_len(&self) -> Result<()> {
+        let metadata = self.file.metadata().map_err(|error| Error::io(&self.name, Operation::Open, error))?;
+        if metadata.len() < self.len { Err(Error::Shrunk { name: self.name.clone() }) } else { Ok(()) }
+    }
+
+    fn write_last_byte(&self) -> Result<()> {
+        let written = self.last_byte.as_ref().map_or(Ok(()), |last| last.write(&self.file));
+        written.map_err(|error| Error::io(&self.name, Operation::Write, error))
+    }
+
+    /// Makes the file longer for content whose length was not announced.
+    fn grow(&mut self, len: u64) -> Result<()> {
+        if len > self.len {
+            self.check_len()?;
+            self.write_last_byte()?;
+            self.file.set_len(len).map_err(|error| Error::io(&self.name, Operation::SetLength, error))?;
+            (self.len, self.last_byte) = (len, LastByte::of(len));
+        }
+        Ok(())
     }
 
     /// Drops everything that was written, after a failure.
@@ -100,20 +128,23 @@ impl ExistingFile {
 impl Sink for ExistingFile {
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
         let len = match span {
-            ContentSpan::Data(bytes) => {
-                let written = self.file.write_all_at(bytes, self.at);
-                written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
-                bytes.len() as u64
-            }
+            ContentSpan::Data(bytes) => bytes.len() as u64,
             ContentSpan::Zeros(len) => len,
         };
-        self.at += len;
+        let end = self.at.saturating_add(len);
+        self.grow(end)?;
+        if let ContentSpan::Data(bytes) = span {
+            let bytes = self.last_byte.as_ref().map_or(bytes, |last| last.cut(self.at, bytes));
+            let written = self.file.write_all_at(bytes, self.at);
+            written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+        }
+        self.at = end;
         Ok(())
     }
 
     fn way(&self, _threads: usize) -> Result<Way> {
         // Not through mappings: whoever has the file could make it shorter, and a write would end the process.
-        let file = Anywhere::by_pwrite(&self.file)
+        let file = Anywhere::by_pwrite(&self.file, self.last_byte.clone())
             .map_err(|error: io::Error| Error::io(&self.name, Operation::Write, error))?;
         Ok(Way::Anywhere { file, sparse: true })
     }
@@ -124,6 +155,7 @@ impl Sink for ExistingFile {
 
     fn restart(&mut self) -> Result<()> {
         self.at = 0;
+        self.last_byte = LastByte::of(self.len);
         self.clear()
     }
 
@@ -146,6 +178,46 @@ mod tests {
         let file = File::options().read(true).append(true).open(&path).unwrap();
         assert!(ExistingFile::new(file, "memory", 4096).is_err());
         assert_eq!(std::fs::read(path).unwrap(), b"old");
+    }
+
+    #[test]
+    fn a_file_that_becomes_shorter_meanwhile_is_an_error_and_is_left_empty() {
+        let content = [7; 10_000];
+        for announced in [20_000, 0] {
+            let file = tempfile::tempfile().unwrap();
+            let mut filled = ExistingFile::new(file.try_clone().unwrap(), "memory", announced).unwrap();
+            filled.take(ContentSpan::Data(&content)).unwrap();
+            file.set_len(100).unwrap();
+            // Without an announced length this notices it already.
+            let taken = filled.take(ContentSpan::Data(&content));
+            let failed = taken.and_then(|()| filled.finish()).unwrap_err();
+            assert!(matches!(failed, Error::Shrunk { .. }), "{failed}");
+        }
+        let file = tempfile::tempfile().unwrap();
+        let filled = ExistingFile::new(file.try_clone().unwrap(), "memory", 20_000).unwrap();
+        let Way::Anywhere { file: anywhere, .. } = filled.way(4).unwrap() else { panic!("many threads may write") };
+        file.set_len(0).unwrap();
+        anywhere.write_at(10_000, &content).unwrap();
+        assert!(matches!(filled.finish(), Err(Error::Shrunk { .. })));
+        let mut bytes = Vec::new();
+        (&file).read_to_end(&mut bytes).unwrap();
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_last_byte_is_there_in_the_end() {
+        for (announced, old_len) in [(20_000, 0), (20_000, 20_000), (20_000, 30_000), (0, 0), (0, 15_000)] {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(old_len).unwrap();
+            let mut filled = ExistingFile::new(file.try_clone().unwrap(), "memory", announced).unwrap();
+            filled.take(ContentSpan::Data(&[7; 10_000])).unwrap();
+            filled.take(ContentSpan::Data(&[8; 10_000])).unwrap();
+            filled.finish().unwrap();
+            let mut content = vec![0; 20_000];
+            file.read_exact_at(&mut content, 0).unwrap();
+            assert!(content[..10_000] == [7; 10_000] && content[10_000..] == [8; 10_000]);
+            assert_eq!(file.metadata().unwrap().len(), old_len.max(20_000));
+        }
     }
 
     #[test]

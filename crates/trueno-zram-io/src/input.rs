@@ -3,10 +3,13 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
+use crate::output::is_inherited;
 use crate::source::FileSource;
 use crate::standard;
 
@@ -25,18 +28,43 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`.
+    /// Opens a file, or standard input for `-`. Waits for the other end of a named pipe.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Refused`] for a directory; [`Error::Closed`].
     pub fn open(path: &Path) -> Result<Self> {
+        Self::open_with(path, |path| File::open(path))
+    }
+
+    /// Opens a file like [`open`](Self::open), but refuses a named pipe instead of waiting for its other end. Pipes that the
+    /// process was started with are taken.
+    ///
+    /// # Errors
+    /// Like [`open`](Self::open).
+    pub fn open_at_once(path: &Path) -> Result<Self> {
+        let flag = OFlags::NONBLOCK.bits().cast_signed();
+        let input = Self::open_with(path, |path| File::options().read(true).custom_flags(flag).open(path))?;
+        if path.as_os_str() == "-" {
+            return Ok(input);
+        }
+        let is_inherited = is_inherited(path) || path == Path::new("/dev/stdin");
+        if input.metadata.file_type().is_fifo() && !is_inherited {
+            return Err(Error::refused(input.name, Refusal::NamedPipe));
+        }
+        // From here on, reads may wait.
+        let waiting = fcntl_getfl(&input.file).and_then(|flags| fcntl_setfl(&input.file, flags - OFlags::NONBLOCK));
+        waiting.map_err(|error| Error::io(&input.name, Operation::Open, error.into()))?;
+        Ok(input)
+    }
+
+    fn open_with(path: &Path, open_file: impl Fn(&Path) -> io::Result<File>) -> Result<Self> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { STANDARD_INPUT.to_owned() } else { path.display().to_string() };
         if is_stdin && standard::is_closed(io::stdin()) {
             return Err(Error::Closed { name: STANDARD_INPUT });
         }
         let open = || {
-            let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { File::open(path)? };
+            let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { open_file(path)? };
             let metadata = file.metadata()?;
             Ok((file, metadata))
         };

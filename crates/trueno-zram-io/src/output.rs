@@ -318,7 +318,7 @@ impl Write for Output {
 }
 
 /// Whether a path names a descriptor that the process was started with, as `>(command)` does in a shell.
-fn is_inherited(path: &Path) -> bool {
+pub(crate) fn is_inherited(path: &Path) -> bool {
     ["/dev/fd/", "/proc/self/fd/"].iter().any(|folder| path.starts_with(folder)) || path == Path::new("/dev/stdout")
 }
 

@@ -17,6 +17,8 @@ const SECTION_LEN: u16 = 64;
 
 // Numbers of <elf.h>.
 const CORE: u16 = 4;
+const X86_64: u16 = 62;
+const AARCH64: u16 = 183;
 const LOAD: u32 = 1;
 const NOTE: u32 = 4;
 /// The number of segments is in the first section header.
@@ -61,18 +63,17 @@ pub(crate) enum CoreError {
     Machine(u16),
     #[error("its address map has more than {MAX_SEGMENTS} ranges")]
     Segments,
-    #[error("the registers of thread {thread} have {len_bytes} bytes, which no such machine has")]
-    Registers { thread: u32, len_bytes: usize },
+    #[error("the registers of thread {thread} have {len_bytes} bytes; its machine has {expected}")]
+    Registers { thread: u32, len_bytes: usize, expected: usize },
 }
 
 impl CoreFile {
     /// Plans the core file of a snapshot. Without a state it has no registers.
     pub(crate) fn new(map: &StoredMap, state: Option<&ProcessState>) -> Result<Self, CoreError> {
         let machine = state.map_or_else(process_state::machine, |state| state.machine);
-        if ![62, 183].contains(&machine) {
-            return Err(CoreError::Machine(machine));
-        }
-        let mut core = Self { machine, notes: notes(map, state)?, segments: Vec::new(), parts: Vec::new() };
+        let registers_len = registers_len(machine)?;
+        let mut core =
+            Self { machine, notes: notes(map, state, registers_len)?, segments: Vec::new(), parts: Vec::new() };
         for mapping in map.mappings() {
             core.add(mapping);
             if core.segments.len() > MAX_SEGMENTS || core.parts.len() > 8 * MAX_SEGMENTS {
@@ -167,12 +168,12 @@ fn sections_at(count: usize) -> usize {
 }
 
 /// Returns the notes, in the order of the kernel's core files: the first thread comes before the process.
-fn notes(map: &StoredMap, state: Option<&ProcessState>) -> Result<Vec<u8>, CoreError> {
+fn notes(map: &StoredMap, state: Option<&ProcessState>, registers_len: usize) -> Result<Vec<u8>, CoreError> {
     let mut out = Vec::new();
     let threads = state.map_or(&[][..], |state| &state.threads);
     let (first, others) = threads.split_at(threads.len().min(1));
     for thread in first {
-        put_note(&mut out, NT_PRSTATUS, &thread_status(thread, map.pid)?);
+        put_note(&mut out, NT_PRSTATUS, &thread_status(thread, map.pid, registers_len)?);
     }
     put_note(&mut out, NT_PRPSINFO, &process_info(map));
     if let Some(state) = state {
@@ -180,17 +181,27 @@ fn notes(map: &StoredMap, state: Option<&ProcessState>) -> Result<Vec<u8>, CoreE
         put_note(&mut out, NT_FILE, &mapped_files(state));
     }
     for thread in others {
-        put_note(&mut out, NT_PRSTATUS, &thread_status(thread, map.pid)?);
+        put_note(&mut out, NT_PRSTATUS, &thread_status(thread, map.pid, registers_len)?);
     }
     Ok(out)
 }
 
-/// `struct elf_prstatus`: signals and times, which are not known, then the registers.
-fn thread_status(thread: &ThreadState, pid: u32) -> Result<Vec<u8>, CoreError> {
+/// The length of a machine's general registers: `elf_gregset_t`.
+fn registers_len(machine: u16) -> Result<usize, CoreError> {
+    match machine {
+        X86_64 => Ok(27 * 8),
+        AARCH64 => Ok(34 * 8),
+        machine => Err(CoreError::Machine(machine)),
+    }
+}
+
+/// `struct elf_prstatus`: signals and times, which are not known, then the registers. A debugger knows the machine by the
+/// header, and looks for each register at its place.
+fn thread_status(thread: &ThreadState, pid: u32, expected: usize) -> Result<Vec<u8>, CoreError> {
     const REGISTERS_AT: usize = 112;
     let len_bytes = thread.registers.len();
-    if ![216, 272].contains(&len_bytes) {
-        return Err(CoreError::Registers { thread: thread.number, len_bytes });
+    if len_bytes != expected {
+        return Err(CoreError::Registers { thread: thread.number, len_bytes, expected });
     }
     let mut status = vec![0; REGISTERS_AT];
     status[32..36].copy_from_slice(&thread.number.to_le_bytes());
@@ -316,9 +327,25 @@ mod tests {
         let map = address_map::sample_map();
         let mut wrong = state();
         wrong.threads[1].registers.pop();
-        assert_eq!(CoreFile::new(&map, Some(&wrong)).unwrap_err(), CoreError::Registers { thread: 8, len_bytes: 215 });
+        let refused = CoreError::Registers { thread: 8, len_bytes: 215, expected: 216 };
+        assert_eq!(CoreFile::new(&map, Some(&wrong)).unwrap_err(), refused);
         let other = ProcessState { machine: 3, ..state() };
         assert_eq!(CoreFile::new(&map, Some(&other)).unwrap_err(), CoreError::Machine(3));
         assert!(CoreFile::new(&map, None).is_ok() || process_state::machine() == 0);
+    }
+
+    #[test]
+    fn registers_of_another_machine_are_refused() {
+        let map = address_map::sample_map();
+        for (machine, len_bytes, other) in [(X86_64, 216, 272), (AARCH64, 272, 216)] {
+            let with = |len: usize| {
+                let mut state = ProcessState { machine, ..state() };
+                state.threads.iter_mut().for_each(|thread| thread.registers = vec![0x11; len]);
+                CoreFile::new(&map, Some(&state))
+            };
+            assert!(with(len_bytes).is_ok());
+            let refused = CoreError::Registers { thread: 7, len_bytes: other, expected: len_bytes };
+            assert_eq!(with(other).unwrap_err(), refused);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod error;
 mod maps;
+mod memory_room;
 mod pagemap;
 mod reader;
 mod registers;

@@ -1,13 +1,14 @@
 //! Windows of a process's memory, read ahead of those who compress them.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
-use std::{fs, io};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
+use super::memory_room;
 use super::reader::Left;
 use super::{MemoryReader, Process, ProcessError, Stopped};
 use crate::address_map::Mapping;
@@ -128,13 +129,7 @@ fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Ins
 /// Whether there is memory for this many bytes: half of what is available. A process that is killed for want of memory would
 /// leave the other one stopped.
 fn may_hold(bytes: u64) -> bool {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    available_kib(&text).is_some_and(|kib| bytes <= kib.saturating_mul(1024) / 2)
-}
-
-fn available_kib(meminfo: &str) -> Option<u64> {
-    let value = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    value.trim().strip_suffix("kB")?.trim().parse().ok()
+    memory_room::available_bytes().is_some_and(|available| bytes <= available / 2)
 }
 
 #[cfg(test)]
@@ -143,8 +138,6 @@ mod tests {
 
     #[test]
     fn memory_is_held_only_if_it_is_known_to_be_there() {
-        assert_eq!(available_kib("MemTotal: 9 kB\nMemAvailable:   18324772 kB\n"), Some(18_324_772));
-        assert_eq!(available_kib("MemTotal: 9 kB\n"), None);
         assert!(may_hold(0) && !may_hold(u64::MAX));
     }
 }

@@ -36,6 +36,11 @@ impl HashList {
         &self.hashes
     }
 
+    /// Whether the section may still hold them all. Zero pages have no hashes, so the number of pages does not tell.
+    pub(crate) fn fits_section(&self) -> bool {
+        min_section_len(self.hashes.len(), self.runs.len()) <= MAX_SECTION_LEN
+    }
+
     pub(crate) fn push(&mut self, hash: PageHash) {
         let follows = self
             .runs
@@ -154,6 +159,12 @@ impl HashList {
     }
 }
 
+/// The least length of a section: the hashes, and a byte for each run and for the zero pages between two.
+fn min_section_len(hashes: usize, runs: usize) -> u64 {
+    let hashes = (hashes as u64).saturating_mul(PAGE_HASH_LEN as u64);
+    hashes.saturating_add((2 * runs as u64).max(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +187,18 @@ mod tests {
     fn lists() -> Vec<Vec<u64>> {
         let mixed = (0..300).map(|n| if n % 7 == 0 || n % 5 == 0 { 0 } else { n }).collect();
         vec![vec![], vec![1], vec![0], vec![0, 1, 2, 0, 0, 3], vec![1, 0, 0], vec![0; 5000], mixed]
+    }
+
+    #[test]
+    fn a_list_is_too_long_as_soon_as_its_section_would_be() {
+        let max_hashes = usize::try_from(MAX_SECTION_LEN).unwrap() / PAGE_HASH_LEN;
+        assert!(min_section_len(max_hashes - 1, 1) <= MAX_SECTION_LEN);
+        assert!(min_section_len(max_hashes, 1) > MAX_SECTION_LEN);
+        for numbers in lists() {
+            let (list, _) = list(&numbers);
+            assert!(list.fits_section());
+            assert!(min_section_len(list.hashes.len(), list.runs.len()) <= list.encode().len() as u64 + 1);
+        }
     }
 
     #[test]

@@ -249,6 +249,11 @@ impl<W: Write> ArchiveWriter<W> {
             let pages = blocks.content_len().div_ceil(PAGE_SIZE as u64);
             let hashed = blocks.hashes().filter(|hashed| hashed.page_count() == pages);
             hashes.append(hashed.ok_or_else(|| Error::Misuse("the pages of the blocks were not hashed".to_owned()))?);
+            if !hashes.fits_section() {
+                return Err(Error::Misuse(
+                    "there are too many pages to keep a hash of each: more than 2^26".to_owned(),
+                ));
+            }
         }
         let (start, mut left) = (self.written, blocks.content_len());
         let mut push = |entry: &PageEntry| {

@@ -76,6 +76,14 @@ pub(crate) fn input_failure(name: &str, error: Error) -> Failure {
     trueno_zram_io::Error::archive(name, error).into()
 }
 
+/// An error of opening an archive by its path: that the file cannot be opened is the system's own message.
+pub(crate) fn open_failure(name: &str, error: Error) -> Failure {
+    match error {
+        Error::Read { at: 0, source } => Failure::io(name, &source),
+        error => input_failure(name, error),
+    }
+}
+
 /// What to say of an input that is not a compressed file; none if it is one, or if that cannot be seen.
 pub(crate) fn not_compressed(input: &Input) -> Option<Failure> {
     let magic = magic_of(input).filter(|_| !delta::is_delta(input))?;

@@ -1,21 +1,19 @@
 //! The archive beneath a store: what is read where nothing was written.
 
-use std::fs::File;
-
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::PageArchive;
 use trueno_zram_core::Page;
 
 use crate::entry::Form;
 use crate::error::{Error, Result};
 use crate::store::Store;
 
-/// A page archive whose pages show through the holes of a store.
+/// A page archive or a delta whose pages show through the holes of a store.
 #[derive(Debug)]
-pub(crate) struct Base {
-    archive: SharedReader<File>,
+pub(crate) struct LowerArchive {
+    archive: PageArchive,
 }
 
-impl Base {
+impl LowerArchive {
     /// Reads a page. What lies behind the end of the archive is zero.
     fn read(&self, page: u64, out: &mut Page) -> Result<()> {
         if page >= self.archive.page_count() {
@@ -32,14 +30,13 @@ impl Base {
 }
 
 impl Store {
-    /// Puts the store on top of a page archive. Pages that were never written are read from it, and the archive is not
+    /// Puts the store on top of a page archive or a delta. Pages that were never written are read from it, and the archive is not
     /// changed. [`save`](Self::save) writes both as one.
     ///
     /// ```no_run
-    /// use std::fs::File;
-    /// use trueno_zram_archive::SharedReader;
+    /// use trueno_zram_archive::ArchiveOpener;
     /// use trueno_zram_store::{Store, StoreOptions};
-    /// let archive = SharedReader::open(File::open("before-upgrade.lz4")?)?.ok_or("the file has no index")?;
+    /// let archive = ArchiveOpener::new().open("before-upgrade.lz4".as_ref())?.ok_or("the file has no index")?;
     /// let options = StoreOptions::new(archive.page_count() * 4096);
     /// let store = Store::create(&options)?.with_base(archive)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -47,13 +44,13 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Options`] if the archive is longer than the store.
-    pub fn with_base(mut self, archive: SharedReader<File>) -> Result<Self> {
+    pub fn with_base(mut self, archive: PageArchive) -> Result<Self> {
         let (content, pages) = (archive.content_len(), self.page_count());
         if archive.page_count() > pages {
             let size = self.size_bytes();
             return Err(Error::Options(format!("an archive of {content} bytes does not fit a store of {size}")));
         }
-        self.base = Some(Base { archive });
+        self.base = Some(LowerArchive { archive });
         Ok(self)
     }
 

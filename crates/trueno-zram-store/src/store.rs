@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
 
 use crate::allocator::{Allocator, MAX_PAGES, Residency};
-use crate::base::Base;
+use crate::base::LowerArchive;
 use crate::entry::{Entry, Form, MAX_UNITS, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
@@ -116,7 +116,7 @@ pub struct Store {
     pub(crate) table: Table,
     pub(crate) slots: Allocator,
     /// What shows through holes.
-    pub(crate) base: Option<Base>,
+    pub(crate) base: Option<LowerArchive>,
     pub(crate) counters: AllCounters,
     pub(crate) retained: Retained,
     /// Held by whoever reads a snapshot.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 
 use trueno_test_pages::corpus;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, Format, PageArchive, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_store::{Error, PageState, Store, StoreHandle, StoreOptions, ZeroPages};
 
@@ -39,8 +39,8 @@ fn archive(format: Format) -> (File, Vec<u8>) {
     (file, content)
 }
 
-fn reader(file: &File) -> SharedReader<File> {
-    SharedReader::open(file.try_clone().unwrap()).unwrap().unwrap()
+fn reader(file: &File) -> PageArchive {
+    PageArchive::standard(Arc::new(file.try_clone().unwrap())).unwrap().unwrap()
 }
 
 fn overlay(file: &File) -> Arc<Store> {

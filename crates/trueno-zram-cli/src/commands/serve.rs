@@ -2,13 +2,12 @@
 
 mod block_device;
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::PageArchive;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_serve::control::ControlServer;
@@ -23,6 +22,7 @@ use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
+use crate::restore::open_failure;
 use crate::{json, quantity, report, signals};
 use block_device::BlockDevice;
 
@@ -32,7 +32,7 @@ use block_device::BlockDevice;
 /// to an archive.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Serve this page archive or delta instead of empty memory: read-only. An archive can also be written, with --overlay.
+    /// Serve this page archive or delta instead of empty memory: read-only. It can also be written, with --overlay.
     #[arg(value_name = "ARCHIVE", conflicts_with = "load")]
     archive: Option<PathBuf>,
     #[command(flatten)]
@@ -119,8 +119,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             .map_err(|error| Failure::at(path.display(), describe(&error)))?;
         return serve(args, global, &(Arc::new(export) as _), false, None);
     }
-    let base = args.archive.as_deref().map(open_archive).transpose()?;
-    let (store, attached) = open_store(args, base.as_ref().map_or(0, SharedReader::content_len))?;
+    let base = args.archive.as_deref().map(|path| open_archive(path, &args.bases)).transpose()?;
+    let (store, attached) = open_store(args, base.as_ref().map_or(0, PageArchive::content_len))?;
     let store = match base {
         None => store,
         Some(base) => store.with_base(base).map_err(store_failed)?,
@@ -150,10 +150,10 @@ fn refuse_options_of_memory(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn open_archive(path: &Path) -> Result<SharedReader<File>, Failure> {
-    let file = File::open(path).map_err(|error| Failure::io(path.display(), &error))?;
-    match SharedReader::open(file).map_err(|error| Failure::at(path.display(), describe(&error)))? {
-        Some(reader) => Ok(reader),
+fn open_archive(path: &Path, bases: &BasesArgs) -> Result<PageArchive, Failure> {
+    let opened = bases.opener().open(path);
+    match opened.map_err(|error| open_failure(&path.display().to_string(), error))? {
+        Some(archive) => Ok(archive),
         None => Err(Failure::at(path.display(), "the file has no index of pages; trueno-zram compress makes one")),
     }
 }
@@ -272,8 +272,8 @@ fn store_options(args: &Args, size_bytes: u64) -> StoreOptions {
 }
 
 fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
-    let input = Input::open(path)?;
-    let file = File::open(path).map_err(|error| Failure::io(&input.name, &error))?;
+    let input = Input::open_at_once(path)?;
+    let file = input.file().try_clone().map_err(|error| Failure::io(&input.name, &error))?;
     let pool = build_pool(global.threads()).map_err(|error| Failure::at("worker threads", error))?;
     let codec = CpuBatchCompressor::with_pool(Algorithm::Lz4, InstructionSet::detect(), pool);
     let mut codec = codec.map_err(|error| Failure::at("lz4", error))?;

@@ -74,3 +74,24 @@ fn a_device_may_be_longer_than_its_archive() {
     let refused = run(folder, &["serve", "image.lz4", "--overlay", "--size", "16K", "--nbd", "unix:other"]);
     refused.refuses(&["is less than the 81920 bytes of the archive"]);
 }
+
+#[test]
+fn a_delta_is_changed_in_memory_and_saved_as_a_whole() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut expected = image(PAGES);
+    fs::write(folder.join("old"), &expected).unwrap();
+    run(folder, &["compress", "-q", "old"]).ok();
+    expected[77 * 4096..][..4096].fill(0x77);
+    fs::write(folder.join("new"), &expected).unwrap();
+    run(folder, &["compress", "-q", "--base", "old.lz4", "new"]).ok();
+    let server = Server::start(folder, &["new.tzd", "--overlay", "--control", "control"]);
+    let mut client = server.client();
+    let len = u32::try_from(expected.len()).unwrap();
+    assert!(client.read(0, len).unwrap() == expected);
+    client.write(5000, b"a part of a page").unwrap();
+    expected[5000..5016].copy_from_slice(b"a part of a page");
+    assert!(client.read(0, len).unwrap() == expected);
+    run(folder, &["save", "-q", "control", "merged.lz4"]).ok();
+    assert!(decompressed(folder, "merged.lz4") == expected);
+}

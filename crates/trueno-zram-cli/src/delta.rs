@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use trueno_zram_archive::{
-    ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, Error, OriginCounts, PageArchive, PageHashes,
+    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, OriginCounts, PageArchive, PageHashes,
 };
 use trueno_zram_io::{Base, Sink};
 
@@ -15,11 +15,12 @@ use crate::args::{Backend, Global};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
+use crate::needed_files::NeededFiles;
 use crate::output::Target;
 use crate::progress::Progress;
 use crate::quantity;
 use crate::report;
-use crate::restore::input_failure;
+use crate::restore::{input_failure, open_failure};
 
 /// The usual ending of a delta's name, without the dot.
 pub(crate) const EXTENSION: &str = "tzd";
@@ -39,11 +40,11 @@ impl BasesArgs {
     }
 
     /// Opens a delta and its bases; `None` if the input is not one, or cannot be read at any position.
-    pub(crate) fn open_delta(&self, path: &Path, input: &Input) -> Result<Option<PageArchive>, Failure> {
+    pub(crate) fn open_delta(&self, path: &Path, input: &Input) -> Result<Option<ArchiveChain>, Failure> {
         if !is_delta(input) {
             return Ok(None);
         }
-        self.opener().open(path).map_err(|error| input_failure(&input.name, error))
+        self.opener().open_chain(path).map_err(|error| input_failure(&input.name, error))
     }
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn is_delta(input: &Input) -> bool {
 #[derive(Debug)]
 pub(crate) struct OpenBase {
     path: PathBuf,
-    archive: PageArchive,
+    chain: ArchiveChain,
     hashes: PageHashes,
 }
 
@@ -71,14 +72,12 @@ impl OpenBase {
             ));
         }
         let name = path.display().to_string();
-        let failed = |error: Error| match error {
-            Error::Read { source, .. } => Failure::io(&name, &source),
-            error => Failure::at(&name, error),
-        };
-        let archive = ArchiveOpener::new().open(path).map_err(failed)?;
-        let archive = archive.ok_or_else(|| {
+        let failed = |error| open_failure(&name, error);
+        let chain = ArchiveOpener::new().open_chain(path).map_err(failed)?;
+        let chain = chain.ok_or_else(|| {
             Failure::at(&name, "it is not an archive with an index, as `trueno-zram compress` makes them")
         })?;
+        let archive = &chain.archive;
         if archive.depth() >= ArchiveOpener::MAX_DEPTH {
             let problem = format!(
                 "it ends a chain of {} deltas; `trueno-zram flatten` makes a standard archive of it",
@@ -86,24 +85,29 @@ impl OpenBase {
             );
             return Err(Failure::at(&name, problem));
         }
-        let hashes = match PageHashes::stored(&archive).map_err(failed)? {
+        let hashes = match PageHashes::stored(archive).map_err(failed)? {
             Some(hashes) => hashes,
             None => {
                 let start = Instant::now();
-                let hashes = engine.pool().install(|| PageHashes::compute(&archive)).map_err(failed)?;
+                let hashes = engine.pool().install(|| PageHashes::compute(archive)).map_err(failed)?;
                 let time = quantity::time(start.elapsed());
                 let why = "it has no page hashes and was read once for them";
                 report::say(global, &format!("{name}: {why}, {time}; compress --page-hashes stores them"));
                 hashes
             }
         };
-        Ok(Self { path: path.to_owned(), archive, hashes })
+        Ok(Self { path: path.to_owned(), chain, hashes })
+    }
+
+    /// The base itself, and what it needs.
+    pub(crate) fn files(&self) -> NeededFiles<'_> {
+        NeededFiles::new(&self.chain.files)
     }
 
     /// What a delta at `target` is made from.
     pub(crate) fn for_target(&self, target: &Target) -> Result<Base<'_>, Failure> {
         let path = fs::canonicalize(&self.path).map_err(|error| Failure::io(self.path.display(), &error))?;
-        let record = self.archive.record(recorded_path(&path, target).as_os_str().as_bytes());
+        let record = self.chain.archive.record(recorded_path(&path, target).as_os_str().as_bytes());
         Ok(Base { record, hashes: &self.hashes })
     }
 }
@@ -111,28 +115,11 @@ impl OpenBase {
 /// The path that a delta keeps of its base: from its own directory if the base lies there or below, else from the root.
 fn recorded_path<'a>(base: &'a Path, target: &Target) -> &'a Path {
     let Target::Path(delta) = target else { return base };
+    // A delta that replaces the target of a link lies beside that target.
+    let delta = fs::canonicalize(delta).unwrap_or_else(|_| delta.clone());
     let folder = delta.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = fs::canonicalize(folder).ok();
     folder.and_then(|folder| base.strip_prefix(folder).ok()).unwrap_or(base)
-}
-
-/// Refuses to remove the base that a delta needs.
-pub(crate) fn check_source(base: &Path, source: &Path) -> Result<(), Failure> {
-    match (fs::canonicalize(base), fs::canonicalize(source)) {
-        (Ok(base), Ok(source)) if base == source => Err(Failure::at(source.display(), "is the base; leave out --rm")),
-        _ => Ok(()),
-    }
-}
-
-/// Refuses to overwrite the base with the delta that needs it.
-pub(crate) fn check_target(base: &Path, target: &Target) -> Result<(), Failure> {
-    let Target::Path(delta) = target else { return Ok(()) };
-    match (fs::canonicalize(base), fs::canonicalize(delta)) {
-        (Ok(base), Ok(delta)) if base == delta => {
-            Err(Failure::at(delta.display(), "is the base; it cannot be the output too"))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// `image` becomes `image.tzd`.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trueno_zram_archive::Format;
+use trueno_zram_io::Refusal;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -45,12 +46,51 @@ pub(crate) struct FileArgs {
     /// Keep the inputs (the default).
     #[arg(short, long)]
     pub(crate) keep: bool,
+    /// Whose options messages name.
+    #[arg(skip)]
+    options: Options,
+}
+
+/// The options that a command has for its outputs and inputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Options {
+    /// Those of [`FileArgs`].
+    #[default]
+    Files,
+    /// `--keep` alone: files are removed unless it is given.
+    Keep,
 }
 
 impl FileArgs {
-    /// Files whose outputs lie beside them, and which are then removed or kept.
-    pub(crate) fn beside(files: Vec<PathBuf>, rm: bool) -> Self {
-        Self { files, output: None, output_dir: None, stdout: false, force: false, rm, keep: !rm }
+    /// Files whose outputs lie beside them, and which are then removed, for a command whose only option for that is `--keep`.
+    pub(crate) fn beside(files: Vec<PathBuf>, keep: bool) -> Self {
+        let options = Options::Keep;
+        Self { files, output: None, output_dir: None, stdout: false, force: false, rm: !keep, keep, options }
+    }
+
+    /// The failure of an output, with the option that helps.
+    pub(crate) fn output_failure(&self, error: trueno_zram_io::Error) -> Failure {
+        match &error {
+            trueno_zram_io::Error::Refused { refusal: Refusal::Exists, .. } if self.options == Options::Keep => {
+                Failure::Failed(format!("{error}; remove the one of the two files that is not wanted"))
+            }
+            _ => error.into(),
+        }
+    }
+
+    /// Inputs are removed only if they are files.
+    pub(crate) fn check_removable(&self, path: &Path, input: &Input) -> Result<(), Failure> {
+        let cause = match self.options {
+            Options::Files => "--rm would",
+            Options::Keep => "without --keep, this would",
+        };
+        if self.rm && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+            return Err(Failure::at(&input.name, format!("is a symlink; {cause} remove it and not the file")));
+        }
+        if self.rm && !input.metadata.is_file() {
+            return Err(Failure::at(&input.name, format!("is not a regular file; {cause} not remove it")));
+        }
+        Ok(())
     }
 
     /// Checks what can be checked before any file is opened.
@@ -156,17 +196,6 @@ pub(crate) fn for_each(
         }
     }
     Ok(code.unwrap_or(ExitCode::SUCCESS))
-}
-
-/// `--rm` removes files, nothing else.
-pub(crate) fn check_removable(rm: bool, path: &Path, input: &Input) -> Result<(), Failure> {
-    if rm && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
-        return Err(Failure::at(&input.name, "is a symlink; --rm would remove it and not the file"));
-    }
-    if rm && !input.metadata.is_file() {
-        return Err(Failure::at(&input.name, "is not a regular file; --rm would not remove it"));
-    }
-    Ok(())
 }
 
 /// Removes the input of a complete output, if asked to, and if it is still the file that was opened as `source`.

@@ -1,34 +1,39 @@
-//! Restores an archive into a file that exists already.
+//! Restores an archive or a delta into a file that exists already.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use trueno_zram_archive::{ArchiveReader, DeltaReader, IndexVerdict};
+use trueno_zram_archive::{ArchiveChain, ArchiveReader, FileId, IndexVerdict};
 use trueno_zram_io::{ExistingFile, Positioned};
 
 use crate::args::Global;
+use crate::delta;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::messages;
+use crate::needed_files::NeededFiles;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::restore;
+use crate::signals::{self, ActionId};
+
+/// What a file is filled with: an input, with its bases if it is a delta.
+pub(crate) type Source<'a> = (&'a Input, Option<&'a ArchiveChain>);
 
 /// Fills the file at `path`, and reports it as `decompress` does.
-pub(crate) fn fill_file(input: &Input, path: &Path, engine: &mut Engine, global: &Global) -> Result<(), Failure> {
+pub(crate) fn fill_file(source: Source<'_>, path: &Path, engine: &mut Engine, global: &Global) -> Result<(), Failure> {
     let name = path.display().to_string();
     let file = File::options().read(true).write(true).open(path).map_err(|error| Failure::io(&name, &error))?;
-    let report = fill(input, file, &name, engine, global)?;
+    let report = fill(source, file, &name, engine, global)?;
     let speed = report.bytes_out as f64 / report.seconds.max(1e-9) / 1e9;
-    report::say(global, &format!("{}: {} bytes restored, {speed:.2} GB/s: {name}", input.name, report.bytes_out));
+    report::say(global, &format!("{}: {} bytes restored, {speed:.2} GB/s: {name}", report.file, report.bytes_out));
     report::print_json(global, &report)
 }
 
 /// Fills an open file.
 pub(crate) fn fill<'a>(
-    input: &'a Input,
+    (input, chain): Source<'a>,
     file: File,
     name: &'a str,
     engine: &mut Engine,
@@ -37,29 +42,67 @@ pub(crate) fn fill<'a>(
     if let Some(failure) = restore::not_compressed(input) {
         return Err(failure);
     }
-    let content_len = content_len(input)?;
+    let content_len = match chain {
+        Some(chain) => chain.archive.content_len(),
+        None => content_len(input)?,
+    };
     let target = file.metadata().map_err(|error| Failure::io(name, &error))?;
-    if (target.dev(), target.ino()) == (input.metadata.dev(), input.metadata.ino()) {
+    if FileId::of(&target) == FileId::of(&input.metadata) {
         return Err(Failure::at(name, "is the input itself; nothing was changed"));
     }
+    if let Some(chain) = chain {
+        NeededFiles::new(chain.bases()).check_open(&target, name)?;
+    }
+    let _on_signal = SayPartlyFilled::new(name);
     let mut sink = ExistingFile::new(file, name, content_len)?;
     let progress = Progress::start(global, &input.name, None);
-    match restore::restore(input, &mut sink, engine, global, &progress) {
-        Ok(summary) => {
-            if let IndexVerdict::Disagrees(reason) = &summary.index {
-                messages::problem(format_args!(
-                    "{}: warning: the content is complete, but its index is not: {reason}",
-                    input.name
-                ));
-            }
-            sink.finish()?;
-            let time = progress.finish_with_timeline(global);
-            Ok(Report::restored("decompress", (&input.name, Some(name)), &summary, time, engine))
-        }
+    let restored = match chain {
+        Some(chain) => delta::restore(&chain.archive, &input.name, &mut sink, engine, &progress).map(|_| None),
+        None => restore::restore(input, &mut sink, engine, global, &progress).map(Some),
+    };
+    let summary = match restored {
+        Ok(summary) => summary,
         Err(failure) => {
             sink.abandon();
-            Err(failure)
+            return Err(failure);
         }
+    };
+    if let Some(IndexVerdict::Disagrees(reason)) = summary.as_ref().map(|summary| &summary.index) {
+        messages::problem(format_args!(
+            "{}: warning: the content is complete, but its index is not: {reason}",
+            input.name
+        ));
+    }
+    sink.finish()?;
+    let time = progress.finish_with_timeline(global);
+    let names = (&input.name[..], Some(name));
+    Ok(match (summary, chain.and_then(|chain| chain.archive.as_delta())) {
+        (None, Some(delta)) => {
+            let bytes_in = input.len_bytes.unwrap_or(0);
+            Report::restored_delta("decompress", names, delta, bytes_in, time, engine)
+        }
+        (summary, _) => {
+            let summary = summary.as_ref().expect("anything but a delta was read as a whole");
+            Report::restored("decompress", names, summary, time, engine)
+        }
+    })
+}
+
+/// Says what a signal leaves while a file is filled: other threads still write, so the content cannot be dropped.
+struct SayPartlyFilled(ActionId);
+
+impl SayPartlyFilled {
+    fn new(name: &str) -> Self {
+        let name = name.to_owned();
+        Self(signals::hold_off().add(move || {
+            messages::problem(format_args!("{name}: ended by a signal; the file is partly filled"));
+        }))
+    }
+}
+
+impl Drop for SayPartlyFilled {
+    fn drop(&mut self) {
+        signals::hold_off().remove(&self.0);
     }
 }
 
@@ -68,13 +111,6 @@ fn content_len(input: &Input) -> Result<u64, Failure> {
     let Some(file) = input.seekable() else {
         return Err(Failure::at(&input.name, "is not a regular file; only such an archive is restored in place"));
     };
-    let mut magic = [0; 8];
-    if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {
-        return Err(Failure::at(
-            &input.name,
-            "is a delta; `trueno-zram flatten` makes an archive that can fill a file",
-        ));
-    }
     let archive = ArchiveReader::open(Positioned::new(file));
     let archive = archive.map_err(|error| restore::input_failure(&input.name, error))?;
     Ok(archive.map_or(0, |archive| archive.content_len()))

@@ -21,6 +21,7 @@ mod input;
 mod json;
 mod machine;
 mod messages;
+mod needed_files;
 mod output;
 mod process;
 mod process_state;

@@ -19,7 +19,8 @@ use super::reader::DeltaReader;
 /// Opens archives and deltas by their path, and finds the bases of deltas.
 ///
 /// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
-/// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the identity that the delta states will do.
+/// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the
+/// identity that the delta states will do.
 ///
 /// ```no_run
 /// use trueno_zram_archive::ArchiveOpener;
@@ -86,6 +87,15 @@ impl ArchiveOpener {
     }
 
     /// Opens a file like [`open`](Self::open), and returns all files that it is read from.
+    ///
+    /// ```no_run
+    /// use trueno_zram_archive::ArchiveOpener;
+    /// let chain = ArchiveOpener::new().open_chain("tuesday.tzd".as_ref())?.expect("an archive or a delta");
+    /// for base in chain.bases() {
+    ///     println!("needs {}", base.path.display());
+    /// }
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
     ///
     /// # Errors
     /// Those of [`open`](Self::open).

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
-use trueno_zram_io::{Compressed, Warning};
+use trueno_zram_archive::{ArchiveOpener, BaseRecord, DeltaSummary, Format, WriteOptions};
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::{Compressed, Nowhere, Warning};
 
 use crate::args::Global;
 use crate::compression::CompressionArgs;
@@ -19,6 +20,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
+use crate::quantity;
 use crate::report::{self, Report};
 
 /// Arguments of `compress`.
@@ -51,9 +53,9 @@ pub(crate) struct Args {
 
 impl Args {
     /// The arguments for files that are compressed beside themselves, and then removed or kept.
-    pub(crate) fn of_files(files: Vec<PathBuf>, compression: CompressionArgs, rm: bool) -> Self {
+    pub(crate) fn of_files(files: Vec<PathBuf>, compression: CompressionArgs, keep: bool) -> Self {
         Self {
-            files: FileArgs::beside(files, rm),
+            files: FileArgs::beside(files, keep),
             compression,
             no_block_checksums: false,
             content_checksum: false,
@@ -63,6 +65,9 @@ impl Args {
         }
     }
 }
+
+/// Pages whose hashes an archive can hold. Zero pages have none.
+const MAX_HASHED_PAGES: u64 = 1 << 26;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
@@ -95,18 +100,19 @@ fn compress(
 ) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
     let target = args.files.target(path, |input| Ok(args.output_name(input)))?;
-    if let Some(base) = &args.base {
-        delta::check_target(base, &target)?;
+    if let Some(base) = base {
+        base.files().check_target(&target)?;
         if rm {
-            delta::check_source(base, path)?;
+            base.files().check_removal(path)?;
         }
     }
     let input = Input::open(path)?;
-    files::check_removable(rm, path, &input)?;
+    args.files.check_removable(path, &input)?;
     let source = input.metadata.clone();
     let name = input.name.clone();
     let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm, private: false };
-    let output = Output::create(&target, Some(&source), output_options)?;
+    let output = Output::create(&target, Some(&source), output_options);
+    let output = output.map_err(|error| args.files.output_failure(error))?;
     let output_name = output.name.clone();
     let format = args.compression.format();
     // Zstandard files have a checksum per page and none of the whole content.
@@ -118,20 +124,32 @@ fn compress(
         content_checksum: content_checksum && format == Format::Lz4,
         page_hashes: args.page_hashes,
     };
+    if args.page_hashes && input.len_bytes.is_some_and(|len| len / PAGE_SIZE as u64 > MAX_HASHED_PAGES) {
+        let limit = quantity::count(MAX_HASHED_PAGES);
+        report::warn(
+            global,
+            &name,
+            &format!("this fails if more than {limit} pages are not zero; leave out --page-hashes"),
+        );
+    }
     let progress = Progress::start(global, &name, input.len_bytes);
     if let Some(base) = base {
         let base = base.for_target(&target)?;
         let record = base.record.clone();
         let done = engine.compress_delta(input.into_pages(), (output, &output_name), base, options, &progress)?;
         let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
-        done.out.finish_with(Some(&source), warn)?;
+        done.out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
         let time = progress.finish_with_timeline(global);
+        if rm {
+            verify_before_removal(&name, &target, engine)?;
+        }
         files::remove_source(rm, path, &source)?;
         return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
     }
     let Compressed { out, summary, .. } =
         engine.compress(input.into_pages(), (output, &output_name), options, &progress)?;
-    out.finish_with(Some(&source), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
+    let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
+    out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &source)?;
 
@@ -171,6 +189,19 @@ fn compress(
         messages::line(format_args!("pages: {pages}; index of {} bytes; {seconds:.3} s", summary.index_len));
     }
     report::print_json(global, &report)
+}
+
+/// Reads a complete delta as anyone else would, before what it was made of is removed: the base may be damaged although its page
+/// hashes are right, and its path may lead elsewhere.
+fn verify_before_removal(name: &str, delta: &Target, engine: &Engine) -> Result<(), Failure> {
+    let Target::Path(path) = delta else { return Ok(()) };
+    let failed =
+        |error: &dyn std::fmt::Display| Failure::at(name, format!("is kept, as its delta cannot be restored: {error}"));
+    let delta_name = path.display().to_string();
+    let archive = ArchiveOpener::new().open(path).map_err(|error| failed(&format!("{delta_name}: {error}")))?;
+    let archive = archive.ok_or_else(|| failed(&format!("{delta_name}: it is not an archive any more")))?;
+    let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Nowhere, &engine.pool(), &());
+    read.map(drop).map_err(|error| failed(&error))
 }
 
 /// The result of a delta, for scripts.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use trueno_zram_archive::open_regular_file;
 use trueno_zram_criu::{Error, ImageDir, PagesName};
 use trueno_zram_io::os_text;
 
@@ -13,6 +14,7 @@ use crate::args::Global;
 use crate::commands::{compress, decompress};
 use crate::compression::CompressionArgs;
 use crate::failure::Failure;
+use crate::restore::open_failure;
 
 /// Compress the memory in CRIU's image directories, and restore processes from it page by page.
 ///
@@ -64,11 +66,11 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         Action::PageServer(args) => page_server::run(args, global),
         Action::Compress(CompressArgs { dir, compression, keep }) => {
             let files = pages_files(dir, Form::Plain)?;
-            compress::run(&compress::Args::of_files(files, *compression, !keep), global)
+            compress::run(&compress::Args::of_files(files, *compression, *keep), global)
         }
         Action::Decompress(DecompressArgs { dir, keep }) => {
             let files = pages_files(dir, Form::Compressed)?;
-            decompress::run(&decompress::Args::of_files(files, !keep), global)
+            decompress::run(&decompress::Args::of_files(files, *keep), global)
         }
     }
 }
@@ -94,6 +96,10 @@ fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
             Form::Compressed => "it has no pages-N.img.lz4 or .zst to decompress",
         };
         return Err(Failure::at(dir.display(), what));
+    }
+    // A pipe would wait for its other end.
+    for path in &wanted {
+        open_regular_file(path).map_err(|error| open_failure(&path.display().to_string(), error))?;
     }
     Ok(wanted)
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_archive::{IndexVerdict, PageArchive};
+use trueno_zram_archive::IndexVerdict;
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
@@ -16,6 +16,7 @@ use crate::fill;
 use crate::input::Input;
 use crate::json;
 use crate::messages;
+use crate::needed_files::{InputChains, NeededFiles};
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::quantity;
@@ -37,16 +38,17 @@ pub(crate) struct Args {
     #[command(flatten)]
     bases: BasesArgs,
     /// Fill the existing file OUT in place: it is not replaced, and whoever has it open sees the content. What it has is dropped
-    /// first, and zeros become holes. It keeps its length if it is longer. If this fails, it is left empty of content.
-    #[arg(long, requires = "output", conflicts_with_all = ["salvage", "no_sparse", "stdout"])]
+    /// first, and zeros become holes. It keeps its length if it is longer. If this fails, it is left empty of content; if a signal ends
+    /// it, a part of the content stays, and it says so.
+    #[arg(long, requires = "output", conflicts_with_all = ["salvage", "no_sparse", "stdout", "output_dir"])]
     in_place: bool,
 }
 
 impl Args {
     /// The arguments for files that are restored beside themselves, and then removed or kept.
-    pub(crate) fn of_files(files: Vec<PathBuf>, rm: bool) -> Self {
+    pub(crate) fn of_files(files: Vec<PathBuf>, keep: bool) -> Self {
         Self {
-            files: FileArgs::beside(files, rm),
+            files: FileArgs::beside(files, keep),
             no_sparse: false,
             salvage: false,
             bases: BasesArgs::default(),
@@ -61,24 +63,39 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check_targets(files::restored_name)?;
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
+    let chains = InputChains::of(&args.files.files, &args.bases.opener());
     files::for_each(&args.files.files, |path| {
-        json::tracked(global, "decompress", path, decompress(path, args, global, &mut engine))
+        json::tracked(global, "decompress", path, decompress(path, args, &chains, global, &mut engine))
     })
 }
 
-fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
+fn decompress(
+    path: &Path,
+    args: &Args,
+    chains: &InputChains,
+    global: &Global,
+    engine: &mut Engine,
+) -> Result<(), Failure> {
     let FileArgs { force, rm, .. } = args.files;
     let input = Input::open(path)?;
+    if rm {
+        chains.check_removal(path, &input.metadata)?;
+    }
     if let Some(output) = args.files.output.as_deref().filter(|_| args.in_place) {
-        files::check_removable(rm, path, &input)?;
-        fill::fill_file(&input, output, engine, global)?;
+        args.files.check_removable(path, &input)?;
+        let delta = args.bases.open_delta(path, &input)?;
+        fill::fill_file((&input, delta.as_ref()), output, engine, global)?;
         return files::remove_source(rm, path, &input.metadata);
     }
     // Of a file that is not compressed at all, its name is not the problem.
     let target = args.files.target(path, files::restored_name);
     let target = target.map_err(|failure| restore::not_compressed(&input).unwrap_or(failure))?;
-    files::check_removable(rm, path, &input)?;
+    args.files.check_removable(path, &input)?;
     let delta = args.bases.open_delta(path, &input)?;
+    if let Some(chain) = &delta {
+        NeededFiles::new(chain.bases()).check_target(&target)?;
+    }
+    chains.check_target(&target)?;
     if delta.is_some() && args.salvage {
         return Err(Failure::at(
             &input.name,
@@ -86,14 +103,15 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
         ));
     }
     let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
-    let mut output = Output::create(&target, Some(&input.metadata), options)?;
+    let output = Output::create(&target, Some(&input.metadata), options);
+    let mut output = output.map_err(|error| args.files.output_failure(error))?;
     let progress = Progress::start(global, &input.name, None);
     if args.salvage {
         return salvage(&input, output, engine, global, progress);
     }
     let summary = match &delta {
         Some(delta) => {
-            crate::delta::restore(delta, &input.name, &mut output, engine, &progress)?;
+            crate::delta::restore(&delta.archive, &input.name, &mut output, engine, &progress)?;
             None
         }
         None => Some(restore::restore(&input, &mut output, engine, global, &progress)?),
@@ -104,12 +122,12 @@ fn decompress(path: &Path, args: &Args, global: &Global, engine: &mut Engine) ->
     }
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
-    output.finish_with(Some(&input.metadata), warn)?;
+    output.finish_with(Some(&input.metadata), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &input.metadata)?;
 
     let names = (&input.name[..], Some(&output_name[..]));
-    let report = match (&summary, delta.as_ref().and_then(PageArchive::as_delta)) {
+    let report = match (&summary, delta.as_ref().and_then(|delta| delta.archive.as_delta())) {
         (None, Some(delta)) => {
             let bytes_in = input.len_bytes.unwrap_or(0);
             Report::restored_delta("decompress", names, delta, bytes_in, time, engine)

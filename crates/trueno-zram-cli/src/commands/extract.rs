@@ -18,6 +18,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
 use crate::json;
+use crate::needed_files::NeededFiles;
 use crate::output::{Output, OutputOptions, Target};
 use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
@@ -138,8 +139,11 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    let input = Input::open(path)?;
+    let input = Input::open_at_once(path)?;
     let delta = args.bases.open_delta(path, &input)?;
+    if let Some(chain) = &delta {
+        NeededFiles::new(chain.bases()).check_target(target)?;
+    }
     if let Some(failure) = not_compressed(&input).filter(|_| delta.is_none()) {
         return Err(failure);
     }
@@ -149,7 +153,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
     let mut output = Output::create(target, Some(&input.metadata), options)?;
     let opened = match delta {
-        Some(delta) => Ok(Some(delta)),
+        Some(chain) => Ok(Some(chain.archive)),
         None => pages_by_index(&input)?,
     };
     let (archive, why_none) = match opened {

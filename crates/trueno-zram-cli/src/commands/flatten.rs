@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
 use crate::json;
+use crate::needed_files::NeededFiles;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process_state;
 use crate::progress::Progress;
@@ -110,10 +111,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    let input = Input::open(&args.file)?;
+    let input = Input::open_at_once(&args.file)?;
     let name = input.name.clone();
-    let archive = args.bases.open_delta(&args.file, &input)?;
-    let archive = archive.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
+    let chain = args.bases.open_delta(&args.file, &input)?;
+    let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
+    NeededFiles::new(chain.bases()).check_target(target)?;
+    let archive = &chain.archive;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let output = Output::create(target, Some(&input.metadata), options)?;
     let output_name = output.name.clone();
@@ -125,7 +128,7 @@ fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
         ..WriteOptions::default()
     };
     let progress = Progress::start(global, &name, options.content_len);
-    let source = ArchiveSource { archive: &archive, name: &name, next_page: 0 };
+    let source = ArchiveSource { archive, name: &name, next_page: 0 };
     let Compressed { out, summary, .. } = engine.compress(source, (output, &output_name), options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish_with_timeline(global);

@@ -86,10 +86,11 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
 /// Shows a delta; `None` if the file is not one.
 fn inspect_delta(path: &Path, args: &Args, global: &Global, is_first: bool) -> Option<Result<(), Failure>> {
     let input = Input::open(path).ok().filter(|_| !args.raw && path.as_os_str() != "-")?;
-    let archive = args.bases.open_delta(path, &input).transpose()?;
-    Some(archive.and_then(|archive| {
+    let chain = args.bases.open_delta(path, &input).transpose()?;
+    Some(chain.and_then(|chain| {
+        let archive = &chain.archive;
         let delta = archive.as_delta().expect("opened as a delta");
-        let findings = DeltaFindings::new(&input.name, &archive, delta, input.len_bytes.unwrap_or(0));
+        let findings = DeltaFindings::new(&input.name, archive, delta, input.len_bytes.unwrap_or(0));
         if global.json {
             return json::print(global, COMMAND, &findings);
         }

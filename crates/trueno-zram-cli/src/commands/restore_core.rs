@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, DeltaReader, SharedReader};
+use trueno_zram_archive::{ArchiveReader, DeltaReader, SharedReader, open_regular_file};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{Operation, Positioned};
 
@@ -23,7 +23,7 @@ use crate::output::{Output, OutputOptions, Target};
 use crate::process_state::{self, ProcessState};
 use crate::quantity;
 use crate::report;
-use crate::restore::input_failure;
+use crate::restore::{input_failure, open_failure};
 
 /// Pages restored at a time.
 const COPY_PAGES: usize = 64;
@@ -42,7 +42,7 @@ struct Report<'a> {
 pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let name = archive.display().to_string();
-    let file = File::open(archive).map_err(|error| Failure::io(&name, &error))?;
+    let file = open_regular_file(archive).map_err(|error| open_failure(&name, error))?;
     let metadata = file.metadata().map_err(|error| Failure::io(&name, &error))?;
     let mut magic = [0; 8];
     if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {

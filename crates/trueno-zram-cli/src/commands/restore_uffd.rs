@@ -22,10 +22,11 @@ use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::json;
 use crate::messages;
+use crate::needed_files::NeededFiles;
 use crate::quantity;
 use crate::ranges::parse_number;
 use crate::report;
-use crate::restore::input_failure;
+use crate::restore::open_failure;
 use crate::signals;
 
 /// Run VMs from an archive of their memory, or turn it into a core file or another process's memory.
@@ -125,7 +126,7 @@ type Restore = LazyRestore<PageArchive>;
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match (&args.uffd, &args.memfd, &args.output) {
         (Some(socket), _, _) => serve_vms(args, socket, global),
-        (_, Some(socket), _) => restore_memfd::run(&args.archive, socket, args.vms, global),
+        (_, Some(socket), _) => restore_memfd::run((&args.archive, &args.bases), socket, args.vms, global),
         (_, _, Some(output)) => restore_core::run(&args.archive, output, args.force, global),
         (None, None, None) => Err(Failure::usage("give --uffd, --elf-core or --memfd")),
     }
@@ -166,14 +167,18 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
 /// Opens the archive, and the list of touches.
 fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure> {
     let start = Instant::now();
-    let archive = args.bases.opener().in_memory(args.in_memory).open(&args.archive);
-    let archive = archive.map_err(|error| input_failure(name, error))?;
-    let archive = archive.ok_or_else(|| {
+    let chain = args.bases.opener().in_memory(args.in_memory).open_chain(&args.archive);
+    let chain = chain.map_err(|error| open_failure(name, error))?;
+    let chain = chain.ok_or_else(|| {
         Failure::at(
             name,
             "it has no index; only archives that `trueno-zram compress` makes can be restored page by page",
         )
     })?;
+    if let Some(record) = &args.record {
+        NeededFiles::new(&chain.files).check_output(record)?;
+    }
+    let archive = chain.archive;
     if args.in_memory && global.verbose > 0 {
         report::say(global, &format!("{name}: read into memory in {}", quantity::time(start.elapsed())));
     }

@@ -15,7 +15,7 @@ use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, PageSource, Spool
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
 use crate::compression::CompressionArgs;
-use crate::delta::{self, OpenBase, Origins};
+use crate::delta::{OpenBase, Origins};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -181,10 +181,10 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    if let Some(base) = &args.base {
-        delta::check_target(base, &target)?;
-    }
     let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
+    if let Some(base) = &base {
+        base.files().check_target(&target)?;
+    }
     let base = base.as_ref().map(|base| base.for_target(&target)).transpose()?;
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.

@@ -37,8 +37,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let input = Input::open(path)?;
-    if let Some(archive) = args.bases.open_delta(path, &input)? {
-        return test_delta(&input, &archive, global, engine);
+    if let Some(chain) = args.bases.open_delta(path, &input)? {
+        return test_delta(&input, &chain.archive, global, engine);
     }
     let progress = Progress::start(global, &input.name, None);
     let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;

@@ -106,3 +106,61 @@ fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
     let exists = ["criu", "page-server", "images", "--lazy-dir", "images"];
     run(folder.path(), &exists).fails(&["images", "exists"]);
 }
+
+#[test]
+fn pipes_among_the_images_are_refused_instead_of_waited_for() {
+    let folder = folder();
+    let dir = folder.path().join("images");
+    write_images(&dir);
+    let make_pipe = |name: &str| {
+        fs::remove_file(dir.join(name)).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, dir.join(name), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    };
+    make_pipe("pages-1.img");
+    for action in ["compress", "page-server"] {
+        run(folder.path(), &["criu", action, "images"]).fails(&["pages-1.img: is not a regular file"]);
+    }
+    make_pipe("pagemap-7.img");
+    run(folder.path(), &["criu", "page-server", "images"]).fails(&["pagemap-7.img: is not a regular file"]);
+}
+
+#[test]
+fn a_page_server_without_descriptors_waits_for_some() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let folder = folder();
+    write_images(&folder.path().join("images"));
+    let mut child = command(folder.path(), &["criu", "page-server", "images", "--clients", "1"]).spawn().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    let port: u16 = line.trim().rsplit(':').next().unwrap().parse().unwrap();
+    let pid = Pid::from_child(&child);
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let before = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
+    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    socket.write_all(&[7, 1, ADDRESS, 8].map(u64::to_le_bytes).concat()).unwrap();
+    // Time for the server to fail, if it does.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(child.try_wait().unwrap().is_none(), "it goes on");
+    prlimit(Some(pid), Resource::Nofile, before).unwrap();
+    let mut reply = vec![0; 32 + 4096];
+    socket.read_exact(&mut reply).unwrap();
+    drop(socket);
+    child.wait().unwrap();
+}
+
+#[test]
+fn messages_name_only_options_that_there_are() {
+    let folder = folder();
+    let dir = folder.path().join("images");
+    write_images(&dir);
+    fs::rename(dir.join("pages-2.img"), dir.join("other")).unwrap();
+    std::os::unix::fs::symlink("other", dir.join("pages-2.img")).unwrap();
+    fs::write(dir.join("pages-1.img.lz4"), b"old").unwrap();
+    let refused = run(folder.path(), &["criu", "compress", "-q", "images"]);
+    assert_eq!(refused.code, Some(1));
+    let lines: Vec<&str> = refused.stderr.lines().collect();
+    assert!(lines[0].contains("pages-1.img.lz4: exists already; remove the one"), "{lines:?}");
+    assert!(lines[1].contains("pages-2.img: is a symlink; without --keep"), "{lines:?}");
+    assert!(!refused.stderr.contains("-f ") && !refused.stderr.contains("--rm"), "{lines:?}");
+}

@@ -208,3 +208,136 @@ fn what_makes_no_sense_is_refused() {
     run_with(folder, &["decompress", "-c"], &delta).fails(&["it is a delta"]);
     assert!(!folder.join("x").exists());
 }
+
+/// A chain of an archive and two deltas, `0.lz4`, `1.tzd` and `2.tzd`, and the content of the last one.
+fn prepare_chain(folder: &Path) -> Vec<u8> {
+    let content = prepare(folder, &[], "0.lz4");
+    run(folder, &["compress", "--base", "0.lz4", "new", "-o", "1.tzd"]).ok();
+    let mut last = content;
+    last[700 * PAGE_SIZE..][..PAGE_SIZE].fill(0x11);
+    fs::write(folder.join("last"), &last).unwrap();
+    run(folder, &["compress", "--base", "1.tzd", "last", "-o", "2.tzd"]).ok();
+    last
+}
+
+#[test]
+fn no_output_and_no_removal_hits_a_file_of_the_chain() {
+    let folder = folder();
+    let folder = folder.path();
+    let last = prepare_chain(folder);
+    std::os::unix::fs::symlink("0.lz4", folder.join("link")).unwrap();
+    fs::hard_link(folder.join("0.lz4"), folder.join("twin")).unwrap();
+    fs::create_dir(folder.join("below")).unwrap();
+    fs::write(folder.join("below/0.lz4"), image(3)).unwrap();
+    fs::copy(folder.join("2.tzd"), folder.join("below/0.lz4.tzd")).unwrap();
+    let pid = std::process::id().to_string();
+    for base in ["0.lz4", "link", "twin"] {
+        for args in [
+            &["compress", "-f", "--base", "2.tzd", "new", "-o", base][..],
+            &["compress", "--rm", "--base", "2.tzd", base, "-o", "x"],
+            &["snapshot", "-f", "--base", "2.tzd", &pid, "-o", base],
+            &["flatten", "-f", "2.tzd", "-o", base],
+            &["decompress", "-f", "2.tzd", "-o", base],
+            &["decompress", "--in-place", "2.tzd", "-o", base],
+            &["extract", "-f", "2.tzd", "--pages", "0", "-o", base],
+        ] {
+            run(folder, args).fails(&[&format!("{base}: is a base of the base")]);
+        }
+    }
+    for args in [
+        &["flatten", "-f", "2.tzd", "-o", "1.tzd"][..],
+        &["decompress", "-f", "2.tzd", "-o", "1.tzd"],
+        &["decompress", "--in-place", "2.tzd", "-o", "1.tzd"],
+    ] {
+        run(folder, args).fails(&["1.tzd: is the base"]);
+    }
+    let into_folder =
+        ["decompress", "-f", "--base", "0.lz4", "--base", "1.tzd", "--output-dir", ".", "below/0.lz4.tzd"];
+    run(folder, &into_folder).fails(&["0.lz4: is a base of the base"]);
+    assert!(run(folder, &["decompress", "-c", "2.tzd"]).ok().stdout == last);
+}
+
+#[test]
+fn an_input_that_another_input_needs_is_not_removed_before_it() {
+    let folder = folder();
+    let folder = folder.path();
+    let last = prepare_chain(folder);
+    let refused = run(folder, &["decompress", "-q", "--rm", "1.tzd", "2.tzd", "--output-dir", "."]);
+    refused.fails(&["1.tzd: is a base of 2.tzd"]);
+    assert!(folder.join("1.tzd").exists() && !folder.join("2.tzd").exists());
+    assert!(fs::read(folder.join("2")).unwrap() == last);
+    run(folder, &["compress", "-q", "--base", "1.tzd", "last", "-o", "2.tzd"]).ok();
+    run(folder, &["decompress", "-q", "-f", "--rm", "2.tzd", "1.tzd"]).ok();
+    assert!(!folder.join("1.tzd").exists() && fs::read(folder.join("2")).unwrap() == last);
+}
+
+#[test]
+fn a_source_is_kept_if_its_delta_relies_on_pages_that_cannot_be_read() {
+    let folder = folder();
+    let folder = folder.path();
+    let content = prepare(folder, &["--page-hashes"], "old.lz4");
+    let mut base = fs::read(folder.join("old.lz4")).unwrap();
+    // A block near the middle. The hashes are at the end, and are right.
+    let at = base.len() / 3;
+    base[at] ^= 1;
+    fs::write(folder.join("old.lz4"), base).unwrap();
+    let failed = run(folder, &["compress", "-q", "--rm", "--base", "old.lz4", "new"]);
+    failed.fails(&["new: is kept, as its delta cannot be restored: new.tzd: ", "old.lz4"]);
+    assert!(fs::read(folder.join("new")).unwrap() == content);
+    prepare(folder, &["-f", "--page-hashes"], "old.lz4");
+    run(folder, &["compress", "-q", "-f", "--rm", "--base", "old.lz4", "new"]).ok();
+    assert!(!folder.join("new").exists());
+    assert!(run(folder, &["decompress", "-c", "new.tzd"]).ok().stdout == content);
+}
+
+#[test]
+fn a_link_to_a_delta_leads_to_the_bases_beside_it() {
+    let folder = folder();
+    let folder = folder.path();
+    for name in ["store", "links"] {
+        fs::create_dir(folder.join(name)).unwrap();
+    }
+    let content = prepare(folder, &[], "store/old.lz4");
+    run(folder, &["compress", "--base", "store/old.lz4", "new", "-o", "store/new.tzd"]).ok();
+    std::os::unix::fs::symlink("../store/new.tzd", folder.join("links/new.tzd")).unwrap();
+    let decompress = ["decompress", "-c", "links/new.tzd"];
+    assert!(run(folder, &decompress).ok().stdout == content);
+    // A base beside the link is found as well.
+    fs::rename(folder.join("store/old.lz4"), folder.join("links/old.lz4")).unwrap();
+    assert!(run(folder, &decompress).ok().stdout == content);
+    fs::remove_file(folder.join("links/old.lz4")).unwrap();
+    run(folder, &decompress).fails(&["store/old.lz4: no such file", "links/old.lz4: no such file"]);
+    // A delta that replaces what a link leads to lies there.
+    run(folder, &["compress", "-f", "old", "-o", "store/old.lz4"]).ok();
+    run(folder, &["compress", "-f", "--base", "store/old.lz4", "new", "-o", "links/new.tzd"]).ok();
+    fs::rename(folder.join("store"), folder.join("moved")).unwrap();
+    run(folder, &["test", "moved/new.tzd"]).ok();
+}
+
+#[test]
+fn named_pipes_are_refused_instead_of_waited_for() {
+    let folder = folder();
+    let folder = folder.path();
+    prepare(folder, &[], "old.lz4");
+    run(folder, &["compress", "--base", "old.lz4", "new"]).ok();
+    rustix::fs::mknodat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for args in [
+        &["compress", "--base", "fifo", "new", "-o", "x"][..],
+        &["extract", "fifo", "--pages", "0"],
+        &["flatten", "fifo", "-o", "x"],
+        &["restore", "--uffd", "socket", "fifo"],
+        &["restore", "--memfd", "socket", "fifo"],
+        &["restore", "--elf-core", "fifo", "-o", "x"],
+        &["serve", "fifo", "--nbd", "unix:nbd"],
+        &["serve", "fifo", "--overlay", "--nbd", "unix:nbd"],
+        &["serve", "--size", "1M", "--load", "fifo", "--nbd", "unix:nbd"],
+    ] {
+        let refused = run(folder, args);
+        assert!(refused.stderr.contains("regular file"), "{args:?}: {}", refused.stderr);
+        refused.fails(&["fifo: is "]);
+    }
+    let shell = "\"$0\" extract <(cat old.lz4) --pages 0";
+    let mut inherited = Command::new("bash");
+    let extracted = inherited.args(["-c", shell, crate::support::BINARY]).current_dir(folder).output().unwrap();
+    assert!(extracted.stdout == image(1), "{}", String::from_utf8_lossy(&extracted.stderr));
+}

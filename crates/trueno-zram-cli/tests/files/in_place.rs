@@ -5,9 +5,11 @@ use std::io::{BufRead, BufReader, IoSlice, Read};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{command, folder, image, run};
 
@@ -54,6 +56,73 @@ fn an_existing_file_is_filled_and_not_replaced() {
     let missing = ["decompress", "--in-place", "image.lz4", "-o", "missing"];
     run(folder.path(), &missing).fails(&["missing", "No such file"]);
     run(folder.path(), &["decompress", "--in-place", "image.lz4"]).refuses(&["--output"]);
+    run(folder.path(), &["decompress", "--in-place", "image.lz4", "--output-dir", "."]).refuses(&["--output-dir"]);
+}
+
+#[test]
+fn a_delta_fills_a_file_and_a_memfd() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let (old, mut new) = (image(PAGES), image(PAGES));
+    for page in (0..PAGES).step_by(30) {
+        new[page * 4096 + 5] ^= 0x77;
+    }
+    new.extend(b"a shorter last page");
+    fs::write(path("old"), old).unwrap();
+    fs::write(path("new"), &new).unwrap();
+    run(folder.path(), &["compress", "-q", "old"]).ok();
+    run(folder.path(), &["compress", "-q", "--base", "old.lz4", "new"]).ok();
+    fs::write(path("file"), vec![0xee; (PAGES + 10) * 4096]).unwrap();
+    let report = &run(folder.path(), &["decompress", "--in-place", "new.tzd", "-o", "file", "--json"]).ok().json()[0];
+    assert_eq!(report["bytes_out"].as_u64(), Some(new.len() as u64));
+    let content = fs::read(path("file")).unwrap();
+    assert!(content[..new.len()] == new && content[new.len()..].iter().all(|byte| *byte == 0));
+    assert_eq!(content.len(), (PAGES + 10) * 4096);
+    fs::create_dir(path("elsewhere")).unwrap();
+    fs::rename(path("old.lz4"), path("elsewhere/old.lz4")).unwrap();
+    let args = ["restore", "--memfd", "socket", "--vms", "1", "--base", "elsewhere/old.lz4", "new.tzd"];
+    let mut child = command(folder.path(), &args).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("listening on socket"), "{line}");
+    let memfd = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
+    let mut socket = UnixStream::connect(path("socket")).unwrap();
+    send_file(&socket, &memfd);
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert_eq!(answer, format!("ok {}\n", new.len()));
+    assert!(child.wait().unwrap().success());
+    let mut content = vec![0; new.len()];
+    memfd.read_exact_at(&mut content, 0).unwrap();
+    assert!(content == new);
+}
+
+#[test]
+fn a_signal_leaves_a_part_of_the_content_and_says_so() {
+    let folder = folder();
+    let path = |name: &str| folder.path().join(name);
+    let mut pages = PAGES;
+    // A run that is complete before the signal comes is repeated with more pages.
+    for _ in 0..8 {
+        fs::write(path("image"), image(pages)).unwrap();
+        run(folder.path(), &["compress", "-q", "-f", "image"]).ok();
+        fs::write(path("old"), b"old").unwrap();
+        let args = ["decompress", "-q", "-T1", "--in-place", "image.lz4", "-o", "old"];
+        let mut child = command(folder.path(), &args).spawn().unwrap();
+        while fs::metadata(path("old")).unwrap().blocks() < 16 && child.try_wait().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        let output = child.wait_with_output().unwrap();
+        if !output.status.success() {
+            assert_eq!(output.status.signal(), Some(Signal::TERM.as_raw()));
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(message, "trueno-zram: old: ended by a signal; the file is partly filled\n");
+            return;
+        }
+        pages *= 2;
+    }
+    panic!("no run lasted until the signal came");
 }
 
 #[test]

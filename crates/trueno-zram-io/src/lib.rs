@@ -65,7 +65,7 @@ pub use positioned::Positioned;
 pub use process_memory::read_process_memory;
 pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, restore_ranges, salvage};
 pub use rights::{Rights, Warning};
-pub use source::{Claim, ClaimedRange, FileSource, InputSpan, PageSource};
+pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageSource};
 pub use spool::Spool;
 pub use standard::is_closed;
 pub use timeline::{Stage, Timeline};

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 use rustix::io::Errno;
+use trueno_zram_archive::PageArchive;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::error::{Error, Operation};
@@ -46,7 +47,7 @@ pub trait PageSource: Send {
 /// The next part of a source.
 #[derive(Debug)]
 pub enum Claim {
-    /// A part of a file or of memory, to be read outside the lock.
+    /// A part of a file, of memory or of an archive, to be read outside the lock.
     Range(ClaimedRange),
     /// This many bytes are in the room, from its start.
     Filled(usize),
@@ -69,6 +70,17 @@ enum Place {
     File(Arc<NamedFile>, u64),
     /// From this page on.
     Memory(Arc<Vec<Page>>, usize),
+    /// From this page on.
+    Archive(Arc<NamedArchive>, u64),
+}
+
+/// An archive or a delta, with the name that messages use.
+#[derive(Debug)]
+pub struct NamedArchive {
+    /// The archive.
+    pub archive: PageArchive,
+    /// Its name.
+    pub name: String,
 }
 
 #[derive(Debug)]
@@ -111,6 +123,14 @@ impl ClaimedRange {
         Self { from: Place::Memory(Arc::clone(pages), range.start), len_bytes }
     }
 
+    /// Pages of an archive, from `first` on. They are restored outside the pipeline's lock. The last one may be shorter.
+    #[must_use]
+    pub fn in_archive(from: &Arc<NamedArchive>, first: u64, pages: usize) -> Self {
+        let left = from.archive.content_len().saturating_sub(first.saturating_mul(PAGE_SIZE as u64));
+        let len_bytes = usize::try_from(left).unwrap_or(usize::MAX).min(pages * PAGE_SIZE);
+        Self { from: Place::Archive(Arc::clone(from), first), len_bytes }
+    }
+
     /// Its length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
@@ -120,7 +140,7 @@ impl ClaimedRange {
     /// Reads the range into the start of `room`; the bytes read.
     ///
     /// # Errors
-    /// [`Error::Io`], also for a file that ends before the range does.
+    /// [`Error::Io`], also for a file that ends before the range does; [`Error::Archive`] for a damaged archive.
     ///
     /// # Panics
     /// If `room` is smaller than the room that the range was claimed with.
@@ -141,13 +161,25 @@ impl ClaimedRange {
         read.try_reduce(|| 0, |one, other| Ok(one + other))
     }
 
-    /// Fills `room` with what lies from `skipped` on in the range.
+    /// Fills `room` with what lies from `skipped` on in the range: whole pages from its start.
     fn read_part(&self, skipped: usize, room: &mut [u8]) -> Result<usize, Error> {
         let (from, range_start) = match &self.from {
             Place::File(file, at) => (&**file, *at + skipped as u64),
             Place::Memory(pages, first) => {
                 room.copy_from_slice(&pages[*first..].as_flattened()[skipped..][..room.len()]);
                 return Ok(room.len());
+            }
+            Place::Archive(from, first) => {
+                let failed = |error| Error::archive(&from.name, error);
+                let (first, len_bytes) = (first + (skipped / PAGE_SIZE) as u64, room.len());
+                let (pages, tail) = room.as_chunks_mut::<PAGE_SIZE>();
+                from.archive.read_pages(first, pages).map_err(failed)?;
+                if !tail.is_empty() {
+                    let mut last = [0; PAGE_SIZE];
+                    from.archive.read_page_at(first + pages.len() as u64, &mut last).map_err(failed)?;
+                    tail.copy_from_slice(&last[..tail.len()]);
+                }
+                return Ok(len_bytes);
             }
         };
         let NamedFile { file, name, start, len_bytes } = from;

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use trueno_zram_archive::{PageArchive, WriteOptions};
+use trueno_zram_archive::WriteOptions;
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{Claim, Compressed, PageSource};
+use trueno_zram_io::{Claim, ClaimedRange, Compressed, NamedArchive, PageSource};
 
 use crate::address_map::{self, StoredMap};
 use crate::args::Global;
@@ -50,49 +51,49 @@ pub(crate) struct Args {
 const COMMAND: &str = "flatten";
 
 /// The content of an archive as a source of pages.
-struct ArchiveSource<'a> {
-    archive: &'a PageArchive,
-    name: &'a str,
+struct ArchiveSource {
+    from: Arc<NamedArchive>,
     next_page: u64,
 }
 
-impl PageSource for ArchiveSource<'_> {
+impl PageSource for ArchiveSource {
     type Error = Failure;
 
     fn len_bytes(&self) -> Option<u64> {
-        Some(self.archive.content_len())
+        Some(self.from.archive.content_len())
     }
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
-        let failed = |error| input_failure(self.name, error);
-        let pages = self.archive.page_count() - self.next_page;
+        let NamedArchive { archive, name } = &*self.from;
+        let pages = archive.page_count() - self.next_page;
         if pages == 0 {
             return Ok(Claim::End);
         }
+        let is_zero = |page| archive.is_zero_page(page).map_err(|error| input_failure(name, error));
         let mut zeros = 0;
-        while zeros < pages && self.archive.is_zero_page(self.next_page + zeros).map_err(failed)? {
+        while zeros < pages && is_zero(self.next_page + zeros)? {
             zeros += 1;
         }
-        let start = self.next_page * PAGE_SIZE as u64;
-        let left = self.archive.content_len() - start;
         // Zeros are whole pages.
+        let left = archive.content_len() - self.next_page * PAGE_SIZE as u64;
         let zeros = zeros.min(left / PAGE_SIZE as u64);
         if zeros > 0 {
             self.next_page += zeros;
             return Ok(Claim::Zeros(zeros * PAGE_SIZE as u64));
         }
         let pages = usize::try_from(pages).unwrap_or(room.len()).min(room.len());
-        self.archive.read_pages(self.next_page, &mut room[..pages]).map_err(failed)?;
+        let range = ClaimedRange::in_archive(&self.from, self.next_page, pages);
         self.next_page += pages as u64;
-        Ok(Claim::Filled(usize::try_from(left).unwrap_or(usize::MAX).min(pages * PAGE_SIZE)))
+        Ok(Claim::Range(range))
     }
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
-        let Some(delta) = self.archive.as_delta() else { return Ok(Vec::new()) };
-        let map = StoredMap::read_delta(delta).map_err(|error| Failure::at(self.name, error))?;
+        let NamedArchive { archive, name } = &*self.from;
+        let Some(delta) = archive.as_delta() else { return Ok(Vec::new()) };
+        let map = StoredMap::read_delta(delta).map_err(|error| Failure::at(name, error))?;
         let map = map.map(|map| (address_map::SECTION, map.into_bytes()));
         let state = delta.section(process_state::SECTION, process_state::MAX_BYTES);
-        let state = state.map_err(|error| Failure::at(self.name, error))?.map(|state| (process_state::SECTION, state));
+        let state = state.map_err(|error| Failure::at(name, error))?.map(|state| (process_state::SECTION, state));
         Ok(map.into_iter().chain(state).collect())
     }
 }
@@ -116,7 +117,7 @@ fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
     let chain = args.bases.open_delta(&args.file, &input)?;
     let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
     NeededFiles::new(chain.bases()).check_target(target)?;
-    let archive = &chain.archive;
+    let archive = chain.archive;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let output = Output::create(target, Some(&input.metadata), options)?;
     let output_name = output.name.clone();
@@ -128,7 +129,8 @@ fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
         ..WriteOptions::default()
     };
     let progress = Progress::start(global, &name, options.content_len);
-    let source = ArchiveSource { archive, name: &name, next_page: 0 };
+    let from = Arc::new(NamedArchive { archive, name: name.clone() });
+    let source = ArchiveSource { from, next_page: 0 };
     let Compressed { out, summary, .. } = engine.compress(source, (output, &output_name), options, &progress)?;
     out.finish_with(Some(&input.metadata), &mut |warning| report::warn(global, &output_name, &warning.to_string()))?;
     let time = progress.finish_with_timeline(global);

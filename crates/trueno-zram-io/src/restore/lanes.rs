@@ -1,7 +1,6 @@
 //! Lanes on the CPU: each reads, checks, restores and writes groups on a worker of the pool.
 
 use std::fs::File;
-use std::sync::{Condvar, Mutex, PoisonError};
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, Groups, PageGroup, PageRun};
@@ -12,7 +11,7 @@ use super::Sink;
 use super::groups::{GroupContent, Restored, Restoring};
 use crate::Observer;
 use crate::error::Result;
-use crate::ordered::lock;
+use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
 
 /// Pages that are restored before they are written: they stay in the core's cache.
@@ -110,26 +109,6 @@ fn restore<'a>(codec: &lz4::Codec, pages: impl Iterator<Item = PageData<'a>>, in
     pages.zip(into).all(|(page, into)| restore_page(codec, page, into).is_ok())
 }
 
-/// Memory for groups, and lanes that wait for it.
-struct Spare {
-    contents: Mutex<Vec<Content>>,
-    changed: Condvar,
-}
-
-/// Stops the other lanes when dropped: a lane that panics must not keep them waiting for its group.
-struct StopOthers<'a, 'b, K: Sink> {
-    restoring: &'a Restoring<'b, K, Content>,
-    spare: &'a Spare,
-}
-
-impl<K: Sink> Drop for StopOthers<'_, '_, K> {
-    fn drop(&mut self) {
-        self.restoring.stop();
-        drop(lock(&self.spare.contents));
-        self.spare.changed.notify_all();
-    }
-}
-
 /// Restores an archive on the pool's workers.
 pub(super) fn restore_groups<K: Sink>(
     (groups, file): (Groups, &File),
@@ -142,14 +121,13 @@ pub(super) fn restore_groups<K: Sink>(
     let lanes = threads.min(usize::try_from(restoring.groups.count()).unwrap_or(usize::MAX));
     let contents = if restoring.is_ordered() { MOST_ORDERED.min(2 * lanes) } else { lanes };
     let contents = (0..contents).map(|_| Content::default()).collect();
-    let spare = Spare { contents: Mutex::new(contents), changed: Condvar::new() };
+    let spare = Spare::new(contents);
     pool.scope(|scope| {
         for _ in 0..lanes {
             scope.spawn(|_| {
-                let stop_others = StopOthers { restoring: &restoring, spare: &spare };
-                match restoring.run_lane(&spare) {
-                    Ok(()) => std::mem::forget(stop_others),
-                    Err(error) => restoring.fail(error),
+                if let Err(error) = spare.run(|| restoring.run_lane(&spare)) {
+                    restoring.fail(error);
+                    spare.stop();
                 }
             });
         }
@@ -159,45 +137,27 @@ pub(super) fn restore_groups<K: Sink>(
 
 impl<K: Sink> Restoring<'_, K, Content> {
     /// Takes groups all the way, until there are no more or something fails.
-    fn run_lane(&self, spare: &Spare) -> Result<()> {
+    fn run_lane(&self, spare: &Spare<Content>) -> Result<()> {
         let mut cpu = CpuPages::new();
-        let reuse = |content| {
-            lock(&spare.contents).push(content);
-            spare.changed.notify_all();
-        };
-        while let Some(mut content) = self.spare_content(spare) {
+        while let Some(mut content) = timed(self.observer, Stage::Wait, || spare.take()) {
             let Some(number) = self.claim() else {
-                reuse(content);
+                spare.stop();
                 break;
             };
             if !self.read(number, &mut content.group) {
-                reuse(content);
+                spare.give(content);
             } else if self.is_ordered() {
                 if timed(self.observer, Stage::Decode, || cpu.restore_all(&mut content)) {
-                    self.give(number, content, reuse)?;
+                    self.give(number, content, |content| spare.give(content))?;
                 } else {
                     self.doubt();
-                    reuse(content);
+                    spare.give(content);
                 }
             } else {
                 cpu.restore_in_place(&content.group, self)?;
-                reuse(content);
+                spare.give(content);
             }
         }
         Ok(())
-    }
-
-    fn spare_content(&self, spare: &Spare) -> Option<Content> {
-        let mut contents = lock(&spare.contents);
-        loop {
-            if self.has_ended() {
-                return None;
-            }
-            if let Some(content) = contents.pop() {
-                return Some(content);
-            }
-            contents = timed(self.observer, Stage::Wait, || spare.changed.wait(contents))
-                .unwrap_or_else(PoisonError::into_inner);
-        }
     }
 }

@@ -56,6 +56,12 @@ impl PageEntry {
         fits.then_some(entry)
     }
 
+    /// Returns the length of a [`Packed`](Self::Packed) entry from bytes that were encoded; `None` for other entries.
+    pub(crate) fn packed_len(bytes: [u8; 2]) -> Option<usize> {
+        let value = u16::from_le_bytes(bytes);
+        (value >> FORM_SHIFT == 3).then_some(usize::from(value & LEN_MASK))
+    }
+
     /// Pages in the block that starts with this page.
     pub(crate) fn pages(self) -> u64 {
         match self {
@@ -80,6 +86,14 @@ mod tests {
                     true
                 })
             });
+            for value in 0..=u16::MAX {
+                let packed = match PageEntry::decode(value.to_le_bytes(), format) {
+                    Some(PageEntry::Packed(len)) => Some(usize::from(len)),
+                    Some(_) => None,
+                    None => continue,
+                };
+                assert_eq!(PageEntry::packed_len(value.to_le_bytes()), packed);
+            }
             // Continues, Word, runs, 4095 blocks, 4096 raw.
             assert_eq!(valid.count(), 2 + runs + 4095 + 4096);
         }

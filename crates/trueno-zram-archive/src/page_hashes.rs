@@ -10,8 +10,6 @@ use crate::error::{Error, Result};
 use crate::hash_list::{HashList, MAX_SECTION_LEN, SECTION};
 use crate::index::GROUP_PAGES;
 use crate::page_hash::PageHash;
-use crate::read_at::Positioned;
-use crate::seek::ArchiveReader;
 
 /// Pages that a thread reads at a time: they stay in the core's cache until they are hashed.
 const PAGES_AT_ONCE: usize = 64;
@@ -71,11 +69,10 @@ impl PageHashes {
         let list = match archive {
             PageArchive::Delta(delta) => Some(delta.hashes()?),
             PageArchive::Standard(reader) => {
-                let file = Positioned::new(reader.file(), reader.file_len());
-                let section = ArchiveReader::open(file)?.map(|mut archive| archive.section(SECTION, MAX_SECTION_LEN));
+                let section = reader.section(SECTION, MAX_SECTION_LEN)?;
                 let damaged = || Error::index("its section of page hashes is damaged");
                 let decode = |bytes: Vec<u8>| HashList::decode(&bytes, reader.page_count()).ok_or_else(damaged);
-                section.transpose()?.flatten().map(decode).transpose()?
+                section.map(decode).transpose()?
             }
         };
         Ok(list.map(Self::new))

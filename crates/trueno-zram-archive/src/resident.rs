@@ -1,4 +1,4 @@
-//! The index of one group in memory: two bytes per page, and a sum every 64 pages.
+//! The index of one group in memory: two bytes per page, and a sum every 32 pages.
 
 use std::ops::Range;
 
@@ -10,14 +10,14 @@ use crate::index::{ENTRY_LEN, GROUP_PAGES};
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 /// Pages between two sums.
-const SUM_PAGES: usize = 64;
+const SUM_PAGES: usize = 32;
 
 /// The pages of a group whose blocks were all compared with the index.
 #[derive(Debug)]
 pub(crate) struct ResidentGroup {
     /// Entries as in the file. None for a group of zeros.
     entries: Box<[[u8; ENTRY_LEN]]>,
-    /// Offset of the first block at or behind every 64th page, from the group's first block.
+    /// Offset of the first block at or behind every 32nd page, from the group's first block.
     sums: [u32; GROUP_PAGES / SUM_PAGES],
 }
 
@@ -58,40 +58,44 @@ impl ResidentGroup {
 
     /// Finds a page by its number in the group.
     pub(crate) fn locate(&self, page: usize, layout: &Layout) -> Located {
-        let entry = |page: usize| {
-            let entry = self.entries.get(page).and_then(|entry| PageEntry::decode(*entry, layout.format()));
-            entry.unwrap_or(PageEntry::Continues)
-        };
-        match entry(page) {
+        match self.entry(page, layout) {
             PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
-            own => {
-                let sum = page / SUM_PAGES;
-                let before: usize = (sum * SUM_PAGES..page)
-                    .map(|page| layout.block_len(entry(page)).map_or(0, |len| layout.overhead() + len))
-                    .sum();
-                Located::Block { offset: u64::from(self.sums[sum]) + before as u64, entry: own }
-            }
+            entry => Located::Block { offset: self.offset_of(page, layout), entry },
         }
     }
 
     /// Finds pages that follow each other, by their numbers in the group.
     pub(crate) fn locate_run(&self, pages: Range<usize>, layout: &Layout) -> impl Iterator<Item = Located> {
-        let entry = |page: usize| {
-            let entry = self.entries.get(page).and_then(|entry| PageEntry::decode(*entry, layout.format()));
-            entry.unwrap_or(PageEntry::Continues)
-        };
-        let stored = move |entry: PageEntry| layout.block_len(entry).map_or(0, |len| layout.overhead() + len);
-        let sum = pages.start / SUM_PAGES;
-        let before: usize = (sum * SUM_PAGES..pages.start).map(|page| stored(entry(page))).sum();
-        let mut at = self.sums.get(sum).map_or(0, |sum| u64::from(*sum)) + before as u64;
+        let mut at = self.offset_of(pages.start, layout);
         pages.map(move |page| {
-            let (own, offset) = (entry(page), at);
-            at += stored(own) as u64;
+            let (own, offset) = (self.entry(page, layout), at);
+            at += self.stored_len(page, layout, layout.overhead()) as u64;
             match own {
                 PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
                 entry => Located::Block { offset, entry },
             }
         })
+    }
+
+    fn entry(&self, page: usize, layout: &Layout) -> PageEntry {
+        let entry = self.entries.get(page).and_then(|entry| PageEntry::decode(*entry, layout.format()));
+        entry.unwrap_or(PageEntry::Continues)
+    }
+
+    /// Returns where the first block at or behind a page starts.
+    fn offset_of(&self, page: usize, layout: &Layout) -> u64 {
+        let (sum, overhead) = (page / SUM_PAGES, layout.overhead());
+        let before: usize = (sum * SUM_PAGES..page).map(|page| self.stored_len(page, layout, overhead)).sum();
+        self.sums.get(sum).map_or(0, |sum| u64::from(*sum)) + before as u64
+    }
+
+    /// Returns the bytes of the block that starts with this page, if one does.
+    fn stored_len(&self, page: usize, layout: &Layout, overhead: usize) -> usize {
+        // A fault waits for the sum of some of these, and most pages are packed.
+        if let Some(len) = self.entries.get(page).and_then(|entry| PageEntry::packed_len(*entry)) {
+            return overhead + len;
+        }
+        layout.block_len(self.entry(page, layout)).map_or(0, |len| overhead + len)
     }
 
     /// Returns the memory that the group takes, in bytes.

@@ -1,5 +1,6 @@
 //! Pages by number from many threads, located without I/O.
 
+mod in_work;
 mod run;
 mod windows;
 
@@ -24,6 +25,7 @@ use crate::resident::{Located, ResidentGroup};
 use crate::seek::{ArchiveReader, WALK_LIMIT};
 use crate::table::Table;
 use crate::zstd::group::check_frame;
+use in_work::InWork;
 use windows::Windows;
 
 /// The longest block in a file: a raw page with the headers and the checksum of either format.
@@ -34,7 +36,7 @@ const MAX_STORED_LEN: usize = PAGE_SIZE + 16;
 /// Pages are found by an index in memory. Opening reads only the table of groups. The first read in a group of 1,024 pages
 /// reads the whole group and compares it with the index, as [`ArchiveReader`] does, with the same
 /// [guarantees](ArchiveReader#what-is-guaranteed). From then on the group's index stays in memory, 2 bytes per page
-/// and 64 per group, and a page takes one read of its block, which is checked and decoded. Zero pages take no read.
+/// and 150 per group, and a page takes one read of its block, which is checked and decoded. Zero pages take no read.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, SharedReader, WriteOptions};
@@ -72,6 +74,8 @@ pub struct SharedReader<F: ReadAt> {
     /// Groups from the start whose blocks were compared with the index; `u64::MAX` if a stream ends in one of them.
     proven_groups: AtomicU64,
     walk_limit: u64,
+    /// Groups that a thread restores or compares with the index now.
+    in_work: InWork,
     /// Buffers of whole groups that no thread uses.
     idle: Mutex<Vec<GroupBlocks>>,
     windows: Windows,
@@ -102,6 +106,7 @@ impl<F: ReadAt> SharedReader<F> {
             groups,
             proven_groups: AtomicU64::new(0),
             walk_limit: WALK_LIMIT,
+            in_work: InWork::default(),
             idle: Mutex::default(),
             windows: Windows::default(),
             decoder: CpuPages::new(),
@@ -199,8 +204,19 @@ impl<F: ReadAt> SharedReader<F> {
         ArchiveIdentity::of_archive(self.file_len, &self.footer)
     }
 
-    pub(crate) fn file_len(&self) -> u64 {
-        self.file_len
+    /// Reads a named section, such as an address map; `None` if there is none.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_shared_archive(4096);
+    /// assert_eq!(archive.section("address-map", 1 << 20)?, None);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ArchiveReader::section`].
+    pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let archive = ArchiveReader::open(Positioned::new(&self.file, self.file_len))?;
+        archive.map_or(Ok(None), |mut archive| archive.section(name, max_bytes))
     }
 
     /// Returns the underlying file.
@@ -212,6 +228,22 @@ impl<F: ReadAt> SharedReader<F> {
     #[must_use]
     pub fn file(&self) -> &F {
         &self.file
+    }
+
+    /// Returns whether the index of a page's group is in memory. If it is not, reading the page takes about as long as
+    /// restoring its whole group.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_shared_archive(3 * 4096 + 5);
+    /// assert!(!archive.is_located(2));
+    /// archive.read_page_at(0, &mut [0; 4096])?;
+    /// assert!(archive.is_located(2) && !archive.is_located(4));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_located(&self, page: u64) -> bool {
+        let slot = usize::try_from(number_of(page)).ok().and_then(|number| self.groups.get(number));
+        page < self.page_count() && slot.is_some_and(|slot| slot.get().is_some())
     }
 
     /// Returns whether a page is zero, without reading it.
@@ -318,8 +350,7 @@ impl<F: ReadAt> SharedReader<F> {
 
     /// Reads a group and compares it with the index, after the groups before it as far as the limit allows.
     fn with_group<T>(&self, number: u64, work: impl FnOnce(&GroupBlocks) -> Result<T>) -> Result<T> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut blocks = idle.unwrap_or_default();
+        let mut blocks = self.take_idle();
         let target = self.table.get(number).ok_or_else(|| Error::index("it has no such group"))?.offset;
         let mut file = Positioned::new(&self.file, self.file_len);
         let mut read = |blocks: &mut GroupBlocks, number, after_refusal| {
@@ -341,8 +372,16 @@ impl<F: ReadAt> SharedReader<F> {
             self.note_proven(proven, &blocks);
         };
         let done = done.and_then(|()| work(&blocks));
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(blocks);
+        self.give_idle(blocks);
         done
+    }
+
+    fn take_idle(&self) -> GroupBlocks {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_idle(&self, blocks: GroupBlocks) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(blocks);
     }
 
     /// Notes that a group was compared with the index, and all before it.
@@ -375,6 +414,7 @@ impl<F: ReadAt> SharedReader<F> {
     fn read_block(&self, page: u64, at: u64, entry: PageEntry, out: &mut Page) -> Result<()> {
         let len = self.layout.stored_len(entry);
         if let Some(bytes) = self.file.bytes_at(at, len) {
+            fetch_lines(bytes);
             return self.restore_block(page, at, entry, bytes, out);
         }
         let mut bytes = [0; MAX_STORED_LEN];
@@ -439,6 +479,12 @@ impl<F: ReadAt> SharedReader<F> {
         out[len..].fill(0);
         Ok(())
     }
+}
+
+/// Brings bytes that are probably not in the cache there all at once: the checksum, which reads them in order, would wait
+/// for several lines one after the other.
+fn fetch_lines(bytes: &[u8]) {
+    std::hint::black_box(bytes.iter().step_by(64).fold(0, |all, byte| all ^ byte));
 }
 
 /// Reads content of `content_len` bytes from the position `offset`, page by page. Returns how many bytes were read.

@@ -215,6 +215,33 @@ fn a_page_takes_one_read_and_two_bytes_of_memory() {
     }
 }
 
+/// A group is read for its pages, and once more if one behind it was restored first.
+#[test]
+fn groups_in_any_order_are_read_twice_at_most() {
+    let content = mixed_content(12, 7 * 1024 * PAGE_SIZE + 5);
+    for format in FORMATS {
+        let bytes = plain_archive_in(format, &content);
+        let archive_len = bytes.len() as u64;
+        let archive = SharedReader::open(Counted::new(bytes)).unwrap().unwrap();
+        let read_group = |group: usize| {
+            let range = group * 1024 * PAGE_SIZE..content.len().min((group + 1) * 1024 * PAGE_SIZE);
+            let mut pages = vec![[0xa5; PAGE_SIZE]; range.len().div_ceil(PAGE_SIZE)];
+            archive.read_pages_at(group as u64 * 1024, &mut pages).unwrap();
+            assert!(pages.as_flattened()[..range.len()] == content[range], "group {group}");
+        };
+        // One by one, then by threads that wait for each other.
+        [6, 3].into_iter().for_each(read_group);
+        std::thread::scope(|threads| {
+            for group in [7, 5, 4, 2, 1, 0] {
+                threads.spawn(move || read_group(group));
+            }
+        });
+        let read = archive.file().take();
+        assert!(read <= archive_len * 9 / 4, "{read} bytes of {archive_len}");
+        assert!((0..7 * 1024).step_by(1024).all(|page| archive.is_located(page)));
+    }
+}
+
 /// An archive of 100 GB whose data is never looked at: a table, a footer and a head, and holes between.
 struct Huge {
     len: u64,

@@ -11,7 +11,7 @@ use crate::shared::{SharedReader, read_content_at};
 
 use super::identity::ArchiveIdentity;
 use super::layout::BaseRecord;
-use super::reader::DeltaReader;
+use super::reader::{DeltaReader, read_standard};
 
 /// An archive of either format, or a delta with the archives that it needs. Its pages are read by number, by many threads at
 /// once.
@@ -140,6 +140,41 @@ impl PageArchive {
         BaseRecord { identity: self.identity(), page_count: self.page_count(), path: path.to_vec() }
     }
 
+    /// Reads a named section, such as an address map; `None` if there is none.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_page_archive(5000);
+    /// assert_eq!(archive.section("address-map", 1 << 20)?, None);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`ArchiveReader::section`](crate::ArchiveReader::section).
+    pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        match self {
+            Self::Standard(archive) => archive.section(name, max_bytes),
+            Self::Delta(delta) => delta.section(name, max_bytes),
+        }
+    }
+
+    /// Returns whether reading a page takes no other pages, as [`SharedReader::is_located`] says. Of a delta, the map and
+    /// the archive that the page is in are asked.
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_page_archive(5000);
+    /// assert!(!archive.is_located(1));
+    /// archive.read_page_at(0, &mut [0; 4096])?;
+    /// assert!(archive.is_located(1));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn is_located(&self, page: u64) -> bool {
+        match self {
+            Self::Standard(archive) => archive.is_located(page),
+            Self::Delta(delta) => delta.is_located(page),
+        }
+    }
+
     /// Returns whether a page is zero, without reading it.
     ///
     /// # Errors
@@ -186,11 +221,11 @@ impl PageArchive {
         }
     }
 
-    /// Reads a page that the caller compares with a hash.
-    pub(crate) fn read_unverified(&self, page: u64, out: &mut Page) -> Result<()> {
+    /// Reads pages that the caller compares with their hashes.
+    pub(crate) fn read_unverified(&self, first: u64, out: &mut [Page]) -> Result<()> {
         match self {
-            Self::Standard(archive) => archive.read_page_at(page, out).map(|_| ()),
-            Self::Delta(delta) => delta.read_unverified(page, out),
+            Self::Standard(archive) => read_standard(archive, first, out),
+            Self::Delta(delta) => delta.read_unverified(first, out),
         }
     }
 }

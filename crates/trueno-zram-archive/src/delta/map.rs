@@ -29,6 +29,19 @@ pub enum PageOrigin {
     Stored(u64),
 }
 
+impl PageOrigin {
+    /// Whether the page comes right behind another one where both come from. Zero pages follow each other.
+    pub(crate) fn follows(self, other: Self) -> bool {
+        match (other, self) {
+            (Self::Zero, Self::Zero) => true,
+            (Self::Base(other), Self::Base(page)) | (Self::Stored(other), Self::Stored(page)) => {
+                other.checked_add(1) == Some(page)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Consecutive pages of one kind, from consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Run {

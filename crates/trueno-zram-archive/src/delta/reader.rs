@@ -10,8 +10,7 @@ use crate::hash::xxh32;
 use crate::hash_list::HashList;
 use crate::index::{GROUP_PAGES, pages_of};
 use crate::page_hash::{PageHash, hash_pages};
-use crate::read_at::{Positioned, ReadAt, Span};
-use crate::seek::ArchiveReader;
+use crate::read_at::{ReadAt, Span};
 use crate::shared::SharedReader;
 
 use super::archive::PageArchive;
@@ -190,9 +189,7 @@ impl DeltaReader {
     /// # Errors
     /// Those of [`ArchiveReader::section`].
     pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
-        let span = self.stored.file();
-        let archive = ArchiveReader::open(Positioned::new(span, self.footer.stored_len))?;
-        archive.map_or(Ok(None), |mut archive| archive.section(name, max_bytes))
+        self.stored.section(name, max_bytes)
     }
 
     /// Returns where a page comes from, and its hash unless it is zero.
@@ -229,6 +226,16 @@ impl DeltaReader {
         Ok(self.origin(page)?.0 == PageOrigin::Zero)
     }
 
+    /// Returns whether reading a page takes no other pages.
+    pub(crate) fn is_located(&self, page: u64) -> bool {
+        match self.origin(page) {
+            Ok((PageOrigin::Base(page), _)) => self.base.is_located(page),
+            Ok((PageOrigin::Stored(page), _)) => self.stored.is_located(page),
+            Ok((PageOrigin::Zero, _)) => true,
+            Err(_) => false,
+        }
+    }
+
     /// Reads a page. Returns the length of its content: 4096, or less for the last page, of which the rest is zero.
     ///
     /// ```
@@ -244,7 +251,7 @@ impl DeltaReader {
     /// archives.
     pub fn read_page_at(&self, page: u64, out: &mut Page) -> Result<usize> {
         let (origin, hash) = self.origin(page)?;
-        self.read_from(origin, out)?;
+        self.read_from(origin, std::array::from_mut(out))?;
         if hash.is_some_and(|hash| PageHash::of(out) != hash) {
             return Err(self.other_page(page, origin));
         }
@@ -265,12 +272,8 @@ impl DeltaReader {
     /// # Errors
     /// Like [`read_page_at`](Self::read_page_at).
     pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
-        let mut expected = Vec::with_capacity(out.len());
-        for (page, out) in (first..).zip(out.iter_mut()) {
-            let (origin, hash) = self.origin(page)?;
-            self.read_from(origin, out)?;
-            expected.push((origin, hash));
-        }
+        let expected = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
+        self.read_runs(&expected, out)?;
         let (mut start, mut hashes) = (0, Vec::with_capacity(out.len()));
         while start < out.len() {
             let is_zero = expected[start].1.is_none();
@@ -286,17 +289,19 @@ impl DeltaReader {
             }
             start = end;
         }
-        for (page, out) in (first..).zip(out.iter_mut()).skip(expected.len().saturating_sub(1)) {
-            self.cut_tail(page, out);
+        if let Some((last, before)) = out.split_last_mut() {
+            self.cut_tail(first + before.len() as u64, last);
         }
         Ok(())
     }
 
-    /// Reads a page without comparing it with its hash: the delta that asks for it has its own.
-    pub(crate) fn read_unverified(&self, page: u64, out: &mut Page) -> Result<()> {
-        let (origin, _) = self.origin(page)?;
-        self.read_from(origin, out)?;
-        self.cut_tail(page, out);
+    /// Reads pages without comparing them with their hashes: the delta that asks for them has its own.
+    pub(crate) fn read_unverified(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        let origins = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
+        self.read_runs(&origins, out)?;
+        if let Some((last, before)) = out.split_last_mut() {
+            self.cut_tail(first + before.len() as u64, last);
+        }
         Ok(())
     }
 
@@ -324,13 +329,25 @@ impl DeltaReader {
         Ok(list)
     }
 
-    fn read_from(&self, origin: PageOrigin, out: &mut Page) -> Result<()> {
+    /// Reads pages from where they come from. Those that follow each other there are read together.
+    fn read_runs(&self, origins: &[(PageOrigin, Option<PageHash>)], out: &mut [Page]) -> Result<()> {
+        let mut rest = out;
+        for run in origins.chunk_by(|(one, _), (next, _)| next.follows(*one)) {
+            let (pages, after) = rest.split_at_mut(run.len());
+            self.read_from(run[0].0, pages)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Reads pages that follow each other where they come from.
+    fn read_from(&self, origin: PageOrigin, out: &mut [Page]) -> Result<()> {
         match origin {
             PageOrigin::Zero => {
-                out.fill(0);
+                out.as_flattened_mut().fill(0);
                 Ok(())
             }
-            PageOrigin::Stored(page) => self.stored.read_page_at(page, out).map(|_| ()),
+            PageOrigin::Stored(page) => read_standard(&self.stored, page, out),
             PageOrigin::Base(page) => self.base.read_unverified(page, out).map_err(|error| match error {
                 error @ Error::Base { .. } => error,
                 error => Error::Base { base: self.base_record.to_string(), reason: error.to_string() },
@@ -378,6 +395,14 @@ impl DeltaReader {
         }
         let bounds = Bounds { base_pages: self.base_record.page_count, stored_pages: self.stored.page_count() };
         MapGroup::decode(&bytes, first_page, pages, bounds)
+    }
+}
+
+/// Reads pages of an archive, one as a fault needs it: without a search for more.
+pub(super) fn read_standard<F: ReadAt>(archive: &SharedReader<F>, first: u64, out: &mut [Page]) -> Result<()> {
+    match out {
+        [page] => archive.read_page_at(first, page).map(|_| ()),
+        pages => archive.read_pages_at(first, pages),
     }
 }
 

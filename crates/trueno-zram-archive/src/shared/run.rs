@@ -1,10 +1,8 @@
 //! Pages that follow each other: one read for the blocks of many.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
@@ -15,8 +13,8 @@ use crate::index::GROUP_PAGES;
 use crate::read_at::{Positioned, ReadAt};
 use crate::resident::{Located, ResidentGroup};
 
-/// How long a thread waits for others that restore the groups before its own. One takes a millisecond or two.
-const SETTLE_TIME: Duration = Duration::from_millis(20);
+/// Pages of a group that are decoded at a time.
+const DECODE_PAGES: usize = 16;
 
 impl<F: ReadAt> SharedReader<F> {
     /// Reads pages that follow each other, with fewer reads of the file than page by page. If the last page of the content is
@@ -134,28 +132,29 @@ impl<F: ReadAt> SharedReader<F> {
     /// Restores a whole group whose blocks were not compared with the index before. That all of them become pages proves
     /// their places, so nothing is decoded twice. Returns `false` if the group needs a closer look.
     fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let mut blocks = idle.unwrap_or_default();
+        let _working = self.in_work.begin(number);
+        let mut blocks = self.take_idle();
         let mut file = Positioned::new(&self.file, self.file_len);
         let read = blocks.read_to(Depth::Headers, &mut file, number, &self.footer, &self.layout, &self.table, false);
         let first = number * GROUP_PAGES as u64;
         let pages = first..first + out.len() as u64;
         let places = read.is_ok().then(|| blocks.intact_places()).flatten();
         let resident = places.map(|places| Box::new(ResidentGroup::new(places, &self.layout, self.content_len())));
-        let is_restored = resident.is_some() && self.decode_run(&blocks, pages, out).is_ok() && self.settle(number);
+        let is_restored =
+            resident.is_some() && self.decode_run(&blocks, pages, out).is_ok() && self.prove_groups_before(number);
         let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
         if let (Some(slot), Some(resident), true) = (slot, resident, is_restored) {
             let _ = slot.set(resident);
         }
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(blocks);
+        self.give_idle(blocks);
         is_restored
     }
 
-    /// Waits until the groups before one that was restored are proven as well, as far as the walk limit reaches. Other
-    /// threads may be restoring them. Returns `false` if that takes too long.
-    fn settle(&self, number: u64) -> bool {
+    /// Sees to it that the groups before one that was restored are proven as well, as far as the walk limit reaches: waits
+    /// for those that other threads work on, and compares the others with the index. Returns `false` if one is not what the
+    /// index says.
+    fn prove_groups_before(&self, number: u64) -> bool {
         let target = self.table.get(number).map_or(0, |group| group.offset);
-        let begun = Instant::now();
         loop {
             let proven = self.proven_groups.load(Ordering::Acquire);
             if proven == number {
@@ -166,11 +165,38 @@ impl<F: ReadAt> SharedReader<F> {
             if proven > number || target.saturating_sub(next) > self.walk_limit {
                 return true;
             }
-            if begun.elapsed() > SETTLE_TIME {
+            // A thread waits for groups before its own only, so the one with the first of them never waits.
+            let Some(_working) = self.in_work.begin(proven) else {
+                thread::yield_now();
+                continue;
+            };
+            if !self.prove_group(proven) {
                 return false;
             }
-            thread::yield_now();
         }
+    }
+
+    /// Restores a group and drops its pages. Returns `false` if it needs a closer look.
+    fn prove_group(&self, number: u64) -> bool {
+        let (mut blocks, mut file) = (self.take_idle(), Positioned::new(&self.file, self.file_len));
+        let read = blocks.read_to(Depth::Headers, &mut file, number, &self.footer, &self.layout, &self.table, false);
+        let is_intact = read.is_ok() && blocks.intact_places().is_some();
+        let first = number * GROUP_PAGES as u64;
+        let (mut next, end) = (first, self.page_count().min(first + GROUP_PAGES as u64));
+        let mut room = [[0; PAGE_SIZE]; DECODE_PAGES];
+        let mut is_proven = is_intact;
+        while is_proven && next < end {
+            let part = next..end.min(next + DECODE_PAGES as u64);
+            let count = usize::try_from(part.end - part.start).expect("a few");
+            next = part.end;
+            is_proven = self.decode_run(&blocks, part, &mut room[..count]).is_ok();
+        }
+        self.give_idle(blocks);
+        if is_proven {
+            // Another thread may have come first; the count never goes back.
+            let _ = self.proven_groups.compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Acquire);
+        }
+        is_proven
     }
 
     /// Reads the blocks of pages by one read, and restores them.
@@ -207,9 +233,20 @@ impl<F: ReadAt> SharedReader<F> {
         restored
     }
 
-    /// Restores pages of a group that is in memory.
+    /// Restores pages of a group that is in memory. A few at a time are compared with their checksums and decoded, so that
+    /// their blocks stay in the core's cache, and no other thread is woken.
     fn decode_run(&self, group: &GroupBlocks, pages: Range<u64>, out: &mut [Page]) -> Result<()> {
-        let (places, blocks) = group.blocks_of(&pages)?;
+        let mut next = pages.start;
+        for out in out.chunks_mut(DECODE_PAGES) {
+            let part = next..next + out.len() as u64;
+            next = part.end;
+            self.decode_part(group, &part, out)?;
+        }
+        Ok(())
+    }
+
+    fn decode_part(&self, group: &GroupBlocks, pages: &Range<u64>, out: &mut [Page]) -> Result<()> {
+        let (places, blocks) = group.blocks_of(pages)?;
         for (place, block) in places.iter().zip(blocks) {
             let part = place.first_page.max(pages.start)..(place.first_page + place.pages).min(pages.end);
             let [from, to] =

@@ -1,5 +1,6 @@
 //! One VM: what the handler and the workers of the background fill share.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -96,7 +97,7 @@ pub(crate) struct DamagedPage {
 #[derive(Debug)]
 pub(crate) struct UnitBuffer {
     page: Box<Page>,
-    huge: Vec<u8>,
+    huge: Vec<Page>,
 }
 
 impl UnitBuffer {
@@ -104,8 +105,8 @@ impl UnitBuffer {
         Self { page: Box::new([0; PAGE_SIZE]), huge: Vec::new() }
     }
 
-    fn huge(&mut self, len: u64) -> &mut [u8] {
-        self.huge.resize(usize::try_from(len).expect("at most 2 MiB"), 0);
+    fn huge(&mut self, len: u64) -> &mut [Page] {
+        self.huge.resize(usize::try_from(len).expect("at most 2 MiB") / PAGE_SIZE, [0; PAGE_SIZE]);
         &mut self.huge
     }
 }
@@ -124,11 +125,19 @@ impl<S: PagesByNumber + ?Sized> Session<'_, S> {
             let page = kept.unwrap_or(&buffer.page);
             return Ok(if is_zero(page) { Content::Zeros(PAGE_SIZE as u64) } else { Content::Bytes(page) });
         }
-        let bytes = buffer.huge(region.unit_len);
-        for (out, number) in bytes.as_chunks_mut::<PAGE_SIZE>().0.iter_mut().zip(first..) {
-            load_page(self.source, number, out).map_err(|error| DamagedPage { page: number, error })?;
+        let pages = buffer.huge(region.unit_len);
+        let (all, mut is_whole) = (first..first + pages.len() as u64, true);
+        self.source.visit(all.clone(), pages, &mut |_, portion| {
+            is_whole = portion.is_ok();
+            if is_whole { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        if !is_whole {
+            // One by one, to find the page that is damaged.
+            for (out, page) in pages.iter_mut().zip(all) {
+                load_page(self.source, page, out).map_err(|error| DamagedPage { page, error })?;
+            }
         }
-        Ok(Content::Bytes(bytes))
+        Ok(Content::Bytes(pages.as_flattened()))
     }
 
     /// Returns the zeros of a unit that was removed.
@@ -136,7 +145,7 @@ impl<S: PagesByNumber + ?Sized> Session<'_, S> {
         if !region.is_huge() {
             return Content::Zeros(region.unit_len);
         }
-        let bytes = buffer.huge(region.unit_len);
+        let bytes = buffer.huge(region.unit_len).as_flattened_mut();
         bytes.fill(0);
         Content::Bytes(bytes)
     }

@@ -4,6 +4,7 @@
 //! are compressed. Then the writer takes the pages of all lanes in order, and leaves out copies. Little is written, so
 //! it is written in order as well.
 
+use std::io::BufWriter;
 use std::sync::Mutex;
 
 use rayon::ThreadPool;
@@ -15,7 +16,7 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
 use super::lanes::LANE_PAGES;
 use super::{Claimed, NumberedSource, Ticket};
 use crate::Observer;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::ordered::{InOrder, lock};
 use crate::output::{ArchiveOutput, is_zero};
 use crate::source::PageSource;
@@ -24,6 +25,9 @@ use crate::timeline::{Stage, timed};
 
 /// Parts beyond one per lane, which wait for their turn.
 const WAITING_PER_LANE: usize = 4;
+
+/// Bytes of blocks that are written at a time. A part has a few pages that are new, or none.
+const WRITE_BYTES: usize = 256 << 10;
 
 /// The archive that a delta is made from.
 #[derive(Clone, Debug)]
@@ -45,10 +49,13 @@ pub struct CompressedDelta<S, W> {
     pub summary: DeltaSummary,
 }
 
+/// Writes the delta, in pieces of [`WRITE_BYTES`].
+type Writer<W> = DeltaWriter<BufWriter<W>>;
+
 /// What all lanes share.
 struct Shared<'a, S: PageSource, W: ArchiveOutput> {
     source: Mutex<NumberedSource<S>>,
-    delta: InOrder<(DeltaPart, u64), (DeltaWriter<W>, u64)>,
+    delta: InOrder<(DeltaPart, u64), (Writer<W>, u64)>,
     shape: BlockShape,
     hashes: &'a PageHashes,
     parts: Spare<DeltaPart>,
@@ -76,6 +83,7 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     observer: &dyn Observer,
 ) -> Result<CompressedDelta<S, W>, S::Error> {
     let Base { record, hashes } = base;
+    let out = BufWriter::with_capacity(WRITE_BYTES, out);
     let writer = DeltaWriter::new(out, record, options).map_err(|error| Error::archive(out_name, error))?;
     let lane_count = codecs.len().min(pool.current_num_threads()).max(1);
     let parts = (0..lane_count * (1 + WAITING_PER_LANE)).map(|_| DeltaPart::new()).collect();
@@ -164,6 +172,7 @@ impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W> {
             writer.add_section(name, &bytes).map_err(failed)?;
         }
         let (out, summary) = writer.finish(content_len).map_err(failed)?;
+        let out = out.into_inner().map_err(|error| Error::io(out_name, Operation::Write, error.into_error()))?;
         Ok(CompressedDelta { source, out, summary })
     }
 }
@@ -185,21 +194,28 @@ struct Lane<'a> {
 }
 
 impl Lane<'_> {
+    /// Hashes the pages that are not zero.
     fn hash(&mut self, pages: usize) {
         self.hashes.clear();
-        PageHash::of_pages(&self.room[..pages], &mut self.hashes);
+        for run in self.room[..pages].chunk_by(|one, other| is_zero(one) == is_zero(other)) {
+            if !is_zero(&run[0]) {
+                PageHash::of_pages(run, &mut self.hashes);
+            }
+        }
     }
 
     /// Adds pages that were hashed.
     fn add(&mut self, pages: usize, first: u64, base: &PageHashes, part: &mut DeltaPart) -> Result<(), AddError> {
-        let mut out = [0; PAGE_SIZE];
-        for (number, (page, hash)) in (first..).zip(self.room[..pages].iter().zip(&self.hashes)) {
+        let (mut out, mut hashes) = ([0; PAGE_SIZE], self.hashes.iter());
+        for (number, page) in (first..).zip(&self.room[..pages]) {
             if is_zero(page) {
                 part.push_zeros(1);
-            } else if let Some(same) = base.find(number, hash) {
-                part.push_base(same, *hash);
-            } else {
-                part.push_page(self.codec.compress(page, &mut out)?, page, *hash)?;
+                continue;
+            }
+            let hash = hashes.next().expect("every page that is not zero was hashed");
+            match base.find(number, hash) {
+                Some(same) => part.push_base(same, *hash),
+                None => part.push_page(self.codec.compress(page, &mut out)?, page, *hash)?,
             }
         }
         Ok(())

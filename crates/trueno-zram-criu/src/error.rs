@@ -53,7 +53,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A pagemap's file of pages is missing.
-    #[error("{}: its pages are missing: there is no pages-{pages_id}.img, .img.lz4 or .img.zst", path.display())]
+    #[error("{}: its pages are missing: there is no pages-{pages_id}.img, .img.lz4, .img.zst or .img.tzd", path.display())]
     NoPages {
         /// The pagemap.
         path: PathBuf,

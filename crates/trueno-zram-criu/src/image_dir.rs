@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use crate::error::Error;
 use crate::pagemap::Pagemap;
 
-/// The forms of a pages file, in the order in which they are looked for.
-const PAGES_SUFFIXES: [&str; 3] = [".img", ".img.lz4", ".img.zst"];
+/// The name of a pages file ends with this, or with one of the following.
+const PLAIN_SUFFIX: &str = ".img";
+/// Archives and deltas, in the order in which they are looked for.
+pub(crate) const COMPRESSED_SUFFIXES: [&str; 3] = [".img.lz4", ".img.zst", ".img.tzd"];
 
 /// A directory that `criu dump` wrote.
 #[derive(Debug)]
@@ -34,13 +36,14 @@ pub(crate) struct ProcessImage {
 /// use trueno_zram_criu::PagesName;
 /// assert_eq!(PagesName::parse("pages-3.img"), Some(PagesName { pages_id: 3, compressed: false }));
 /// assert_eq!(PagesName::parse("pages-3.img.zst"), Some(PagesName { pages_id: 3, compressed: true }));
+/// assert_eq!(PagesName::parse("pages-3.img.tzd"), Some(PagesName { pages_id: 3, compressed: true }));
 /// assert_eq!(PagesName::parse("pages-03.img"), None);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PagesName {
     /// N in `pages-N.img`.
     pub pages_id: u32,
-    /// Whether it is an archive.
+    /// Whether it is an archive or a delta.
     pub compressed: bool,
 }
 
@@ -49,8 +52,9 @@ impl PagesName {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let rest = name.strip_prefix("pages-")?;
-        let (suffix, digits) = PAGES_SUFFIXES.iter().find_map(|suffix| Some((suffix, rest.strip_suffix(suffix)?)))?;
-        Some(Self { pages_id: parse_number(digits)?, compressed: *suffix != PAGES_SUFFIXES[0] })
+        let compressed = COMPRESSED_SUFFIXES.iter().find_map(|suffix| rest.strip_suffix(suffix));
+        let digits = compressed.or_else(|| rest.strip_suffix(PLAIN_SUFFIX))?;
+        Some(Self { pages_id: parse_number(digits)?, compressed: compressed.is_some() })
     }
 }
 
@@ -136,8 +140,9 @@ impl ImageDir {
 
     /// Returns the file of a pagemap's pages: plain if there is one, else an archive.
     pub(crate) fn pages_of(&self, pagemap: &Path, pages_id: u32) -> Result<PathBuf, Error> {
-        let candidates = PAGES_SUFFIXES.map(|suffix| self.path.join(format!("pages-{pages_id}{suffix}")));
-        let found = candidates.into_iter().find(|path| path.exists());
+        let suffixes = [PLAIN_SUFFIX].into_iter().chain(COMPRESSED_SUFFIXES);
+        let mut candidates = suffixes.map(|suffix| self.path.join(format!("pages-{pages_id}{suffix}")));
+        let found = candidates.find(|path| path.exists());
         found.ok_or_else(|| Error::NoPages { path: pagemap.into(), pages_id })
     }
 }

@@ -5,6 +5,7 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use trueno_zram_archive::ArchiveOpener;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -38,11 +39,11 @@ impl Drop for LazyDir {
 /// Makes an image directory as `criu dump --lazy-pages` leaves it: the pages that a process needs before it runs, and
 /// pagemaps that say that the others come from a page server.
 ///
-/// Other images become symbolic links. The original directory is not changed.
+/// Other images become symbolic links. The original directory is not changed. The opener finds the bases of deltas.
 ///
 /// # Errors
 /// [`Error::Io`] if `path` exists or a file cannot be written; errors of pagemaps and archives. Nothing is left behind.
-pub fn write_lazy_dir(images: &ImageDir, path: &Path) -> Result<LazyDir, Error> {
+pub fn write_lazy_dir(images: &ImageDir, opener: &ArchiveOpener, path: &Path) -> Result<LazyDir, Error> {
     let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
     check_parent(&original)?;
     // Memory is private, whatever the directory around it.
@@ -55,10 +56,10 @@ pub fn write_lazy_dir(images: &ImageDir, path: &Path) -> Result<LazyDir, Error> 
         }
     }
     for process in images.processes() {
-        write_process(images, process, path, without_lazy_pages)?;
+        write_process(images, opener, process, path, without_lazy_pages)?;
     }
     for shared in images.shared() {
-        write_process(images, shared, path, Pagemap::clone)?;
+        write_process(images, opener, shared, path, Pagemap::clone)?;
     }
     Ok(lazy)
 }
@@ -96,12 +97,13 @@ fn without_lazy_pages(pagemap: &Pagemap) -> Pagemap {
 /// Writes a pagemap and the pages that it keeps.
 fn write_process(
     images: &ImageDir,
+    opener: &ArchiveOpener,
     image: &ProcessImage,
     to: &Path,
     keep: impl FnOnce(&Pagemap) -> Pagemap,
 ) -> Result<(), Error> {
     let ProcessImage { path, pagemap, .. } = image;
-    let pages = PagesFile::open(&images.pages_of(path, pagemap.pages_id)?)?;
+    let pages = PagesFile::open(&images.pages_of(path, pagemap.pages_id)?, opener)?;
     if pagemap.present_pages() > pages.len_bytes() / PAGE_SIZE as u64 {
         let (len_bytes, pages) = (pages.len_bytes(), pagemap.present_pages());
         return Err(Error::PagesShort { path: path.clone(), pages, len_bytes });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use trueno_zram_archive::ArchiveOpener;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -53,14 +54,14 @@ pub(crate) struct Place {
 }
 
 impl Memory {
-    /// Opens the pages of all processes of a directory.
+    /// Opens the pages of all processes of a directory. The opener finds the bases of deltas.
     ///
     /// # Errors
     /// [`Error`] if the directory, a pagemap or a pages file is not what it should be.
-    pub fn open(dir: &ImageDir) -> Result<Self, Error> {
+    pub fn open(dir: &ImageDir, opener: &ArchiveOpener) -> Result<Self, Error> {
         let mut memory = Self::default();
         for process in dir.processes() {
-            let pages = PagesFile::open(&dir.pages_of(&process.path, process.pagemap.pages_id)?)?;
+            let pages = PagesFile::open(&dir.pages_of(&process.path, process.pagemap.pages_id)?, opener)?;
             memory.add(process.pid, &process.pagemap, pages, &process.path)?;
         }
         Ok(memory)

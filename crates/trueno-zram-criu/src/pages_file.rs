@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use trueno_zram_archive::{ArchiveReader, Error as ArchiveError, Format, ReadAt, SharedReader};
+use trueno_zram_archive::{ArchiveOpener, Error as ArchiveError, PageArchive, ReadAt};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::error::Error;
+use crate::image_dir::COMPRESSED_SUFFIXES;
 
 /// The pages of a pagemap, read by many threads.
 ///
@@ -23,7 +24,7 @@ pub struct PagesFile(Source);
 
 enum Source {
     Plain { file: Arc<dyn ReadAt>, len_bytes: u64 },
-    Archive(Box<SharedReader<Arc<dyn ReadAt>>>),
+    Archive(PageArchive),
 }
 
 impl std::fmt::Debug for Source {
@@ -36,22 +37,24 @@ impl std::fmt::Debug for Source {
 }
 
 impl PagesFile {
-    /// Opens a file as what it is: an archive, or plain pages.
+    /// Opens a file as what its name says: an archive, a delta with its bases, or plain pages.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Archive`], [`Error::NoIndex`], and [`Error::NoChecksums`].
-    pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = Error::open(path)?;
+    pub fn open(path: &Path, opener: &ArchiveOpener) -> Result<Self, Error> {
         if !is_archive_name(path) {
+            let file = Error::open(path)?;
             return Self::plain(Arc::new(file)).map_err(Error::archive(path));
         }
-        let no_index = || Error::NoIndex { path: path.into() };
-        let checked = ArchiveReader::open(&file).map_err(Error::archive(path))?.ok_or_else(no_index)?;
-        if !checked.has_block_checksums() {
+        let archive = opener.open(path).map_err(|error| match error {
+            ArchiveError::Read { source, .. } => Error::io(path)(source),
+            error => Error::archive(path)(error),
+        })?;
+        let archive = archive.ok_or_else(|| Error::NoIndex { path: path.into() })?;
+        if !archive.notices_damage() {
             return Err(Error::NoChecksums { path: path.into() });
         }
-        let file: Arc<dyn ReadAt> = Arc::new(file);
-        Self::archive(file).map_err(Error::archive(path))?.ok_or_else(no_index)
+        Ok(Self(Source::Archive(archive)))
     }
 
     /// Takes pages that are not compressed.
@@ -66,9 +69,9 @@ impl PagesFile {
     /// Takes an archive of pages; returns `None` if it has no index.
     ///
     /// # Errors
-    /// Those of [`SharedReader::open`].
+    /// Those of [`PageArchive::standard`].
     pub fn archive(file: Arc<dyn ReadAt>) -> Result<Option<Self>, ArchiveError> {
-        Ok(SharedReader::open(file)?.map(|archive| Self(Source::Archive(Box::new(archive)))))
+        Ok(PageArchive::standard(file)?.map(|archive| Self(Source::Archive(archive))))
     }
 
     /// Returns the length of the pages in bytes.
@@ -77,6 +80,14 @@ impl PagesFile {
         match &self.0 {
             Source::Plain { len_bytes, .. } => *len_bytes,
             Source::Archive(archive) => archive.content_len(),
+        }
+    }
+
+    /// Returns whether a page can be read at once. If not, reading it takes about as long as reading all pages near it.
+    pub(crate) fn is_located(&self, page: u64) -> bool {
+        match &self.0 {
+            Source::Plain { .. } => true,
+            Source::Archive(archive) => archive.is_located(page),
         }
     }
 
@@ -96,12 +107,12 @@ impl PagesFile {
                 let read = file.read_exact_at(out.as_flattened_mut(), at);
                 read.map_err(|source| ArchiveError::Read { at, source })
             }
-            Source::Archive(archive) => archive.read_pages_at(first, out),
+            Source::Archive(archive) => archive.read_pages(first, out),
         }
     }
 }
 
 fn is_archive_name(path: &Path) -> bool {
-    let extension = path.extension().and_then(|extension| extension.to_str());
-    [Format::Lz4, Format::Zstd].iter().any(|format| extension == Some(format.extension()))
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| COMPRESSED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)))
 }

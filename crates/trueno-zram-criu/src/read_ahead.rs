@@ -13,8 +13,8 @@ pub(crate) const CHUNK_PAGES: u64 = 1024;
 /// Chunks restored ahead.
 pub(crate) const AHEAD_CHUNKS: u64 = 4;
 
-/// Chunks kept: those ahead, and as many that were sent, for faults near them. 32 MiB.
-const KEPT_CHUNKS: usize = 8;
+/// Chunks kept: those ahead, and twice as many that were sent or had a fault, for faults near them. 48 MiB.
+const KEPT_CHUNKS: usize = 12;
 
 /// A chunk: the file, and the chunk's number in it.
 pub(crate) type ChunkId = (usize, u64);

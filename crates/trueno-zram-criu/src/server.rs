@@ -155,11 +155,14 @@ impl<S: Read + Write> Connection<'_, S> {
         self.send(pid, address, &parts)
     }
 
-    /// Returns a page that a process waits for, if it was restored ahead.
+    /// Returns a page that a process waits for, if it was restored ahead. Its whole chunk is restored where the page alone
+    /// would take as long.
     fn fault(&self, place: Place) -> Vec<Piece> {
         let (chunk, within) = chunk_of(place.page);
-        let ready = self.ahead.get_ready((place.file, chunk));
-        ready.map(|chunk| Piece { chunk, pages: within..within + 1 }).into_iter().collect()
+        let id = (place.file, chunk);
+        let is_quick = self.memory.file(place.file).is_located(place.page);
+        let chunk = if is_quick { self.ahead.get_ready(id) } else { self.ahead.get(id) };
+        chunk.map(|chunk| Piece { chunk, pages: within..within + 1 }).into_iter().collect()
     }
 
     /// Returns the first pages of a range: the chunk of the first, and those after it that are ready. None if the first

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
+use trueno_zram_archive::{ArchiveOpener, ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, Pagemap, PagemapEntry, PagesFile, Served, write_lazy_dir};
 
@@ -115,7 +115,7 @@ fn all_memory_comes_in_any_order_and_any_portion() {
     write_images(dir.path(), &pages);
     let content = |first: usize, count: usize| pages[first..first + count].as_flattened();
     for (workers, at_once) in [(0, 1024), (2, 1024), (2, 16), (1, u64::MAX)] {
-        let memory = Memory::open(&ImageDir::open(dir.path()).unwrap()).unwrap();
+        let memory = Memory::open(&ImageDir::open(dir.path()).unwrap(), &ArchiveOpener::new()).unwrap();
         let served = serve(memory, workers, |mut client| {
             // Faults first, also between transfers.
             for page in [1499, 0, 700] {
@@ -214,7 +214,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
     fs::write(dir.path().join("pages-3.img"), pages[..2].as_flattened()).unwrap();
     let images = ImageDir::open(dir.path()).unwrap();
     let path = parent.path().join("lazy");
-    let lazy = write_lazy_dir(&images, &path).unwrap();
+    let lazy = write_lazy_dir(&images, &ArchiveOpener::new(), &path).unwrap();
     let read = |name: &str| fs::read(path.join(name)).unwrap();
     let map = Pagemap::parse(&read("pagemap-4711.img")).unwrap();
     let flags: Vec<_> = map.entries.iter().map(|entry| (entry.lazy, entry.present)).collect();
@@ -224,7 +224,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
     assert!(read("pages-3.img") == pages[..2].as_flattened(), "shared memory is not lazy");
     assert_eq!(read("core-4711.img"), b"registers");
     assert!(!path.join("stats-dump").exists() && !path.join("pages-9.img.lz4").exists());
-    assert!(write_lazy_dir(&images, &path).is_err(), "it exists");
+    assert!(write_lazy_dir(&images, &ArchiveOpener::new(), &path).is_err(), "it exists");
     drop(lazy);
     assert!(!path.exists());
     assert!(dir.path().join("core-4711.img").exists());
@@ -233,7 +233,7 @@ fn a_lazy_directory_has_what_is_needed_at_once_and_nothing_else() {
 #[test]
 fn directories_that_are_not_whole_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || ImageDir::open(dir.path()).and_then(|images| Memory::open(&images));
+    let open = || ImageDir::open(dir.path()).and_then(|images| Memory::open(&images, &ArchiveOpener::new()));
     assert!(matches!(open(), Err(Error::NoPagemaps { .. })));
     fs::write(dir.path().join("pagemap-4711.img"), pagemap().encode()).unwrap();
     assert!(matches!(open(), Err(Error::NoPages { pages_id: 9, .. })));

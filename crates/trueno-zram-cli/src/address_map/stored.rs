@@ -67,17 +67,21 @@ pub(crate) enum ReadMapError {
 }
 
 impl StoredMap {
+    /// The longest section.
+    pub(crate) const MAX_BYTES: u64 = MAX_BYTES as u64;
+
     /// Reads the map of an archive; `None` if the archive is not a snapshot of a process.
     pub(crate) fn read<F: Read + Seek>(archive: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
-        Self::of_section(archive.section(SECTION, MAX_BYTES as u64))
+        Self::of_section(archive.section(SECTION, Self::MAX_BYTES))
     }
 
     /// Reads the map of a delta; `None` if it is not a snapshot of a process.
     pub(crate) fn read_delta(delta: &DeltaReader) -> Result<Option<Self>, ReadMapError> {
-        Self::of_section(delta.section(SECTION, MAX_BYTES as u64))
+        Self::of_section(delta.section(SECTION, Self::MAX_BYTES))
     }
 
-    fn of_section(bytes: Result<Option<Vec<u8>>, Error>) -> Result<Option<Self>, ReadMapError> {
+    /// Checks the section that was read.
+    pub(crate) fn of_section(bytes: Result<Option<Vec<u8>>, Error>) -> Result<Option<Self>, ReadMapError> {
         let bytes = bytes.map_err(|error| match error {
             Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
             error => ReadMapError::Archive(error),

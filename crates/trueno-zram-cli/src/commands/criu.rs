@@ -13,6 +13,7 @@ use trueno_zram_io::os_text;
 use crate::args::Global;
 use crate::commands::{compress, decompress};
 use crate::compression::CompressionArgs;
+use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::restore::open_failure;
 
@@ -49,12 +50,14 @@ struct CompressArgs {
     keep: bool,
 }
 
-/// Turn the archives of a directory back into pages-N.img, on all cores.
+/// Turn the archives and deltas of a directory back into pages-N.img, on all cores.
 #[derive(Debug, clap::Args)]
 struct DecompressArgs {
     /// The image directory.
     #[arg(value_name = "DIR")]
     dir: PathBuf,
+    #[command(flatten)]
+    bases: BasesArgs,
     /// Keep the archives as well.
     #[arg(short, long)]
     keep: bool,
@@ -68,9 +71,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             let files = pages_files(dir, Form::Plain)?;
             compress::run(&compress::Args::of_files(files, *compression, *keep), global)
         }
-        Action::Decompress(DecompressArgs { dir, keep }) => {
+        Action::Decompress(DecompressArgs { dir, bases, keep }) => {
             let files = pages_files(dir, Form::Compressed)?;
-            decompress::run(&decompress::Args::of_files(files, *keep), global)
+            decompress::run(&decompress::Args::of_files(files, bases, *keep), global)
         }
     }
 }
@@ -93,7 +96,7 @@ fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
     if wanted.is_empty() {
         let what = match form {
             Form::Plain => "it has no pages-N.img to compress",
-            Form::Compressed => "it has no pages-N.img.lz4 or .zst to decompress",
+            Form::Compressed => "it has no pages-N.img.lz4, .zst or .tzd to decompress",
         };
         return Err(Failure::at(dir.display(), what));
     }

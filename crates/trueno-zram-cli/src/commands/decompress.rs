@@ -46,12 +46,12 @@ pub(crate) struct Args {
 
 impl Args {
     /// The arguments for files that are restored beside themselves, and then removed or kept.
-    pub(crate) fn of_files(files: Vec<PathBuf>, keep: bool) -> Self {
+    pub(crate) fn of_files(files: Vec<PathBuf>, bases: &BasesArgs, keep: bool) -> Self {
         Self {
             files: FileArgs::beside(files, keep),
             no_sparse: false,
             salvage: false,
-            bases: BasesArgs::default(),
+            bases: bases.clone(),
             in_place: false,
         }
     }

@@ -1,20 +1,19 @@
 //! `trueno-zram restore --elf-core`: a process snapshot as a core file for debuggers.
 
-use std::fs::File;
 use std::io;
-use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
+use std::ops::Range;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, DeltaReader, SharedReader, open_regular_file};
+use trueno_zram_archive::{PageArchive, open_regular_file};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{Operation, Positioned};
+use trueno_zram_io::Operation;
 
-use crate::address_map::StoredMap;
+use crate::address_map::{self, StoredMap};
 use crate::args::Global;
+use crate::delta::BasesArgs;
 use crate::elf_core::{CoreFile, Part};
 use crate::failure::Failure;
 use crate::files;
@@ -39,24 +38,26 @@ struct Report<'a> {
 }
 
 /// Writes the core file of a snapshot.
-pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -> Result<ExitCode, Failure> {
+pub(crate) fn run(
+    archive: &Path,
+    bases: &BasesArgs,
+    output: &Path,
+    force: bool,
+    global: &Global,
+) -> Result<ExitCode, Failure> {
     let start = Instant::now();
     let name = archive.display().to_string();
     let file = open_regular_file(archive).map_err(|error| open_failure(&name, error))?;
     let metadata = file.metadata().map_err(|error| Failure::io(&name, &error))?;
-    let mut magic = [0; 8];
-    if file.read_exact_at(&mut magic, 0).is_ok() && DeltaReader::is_delta(&magic) {
-        return Err(Failure::at(&name, "is a delta; `trueno-zram flatten` makes an archive of it"));
-    }
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
-    let reader = ArchiveReader::open(Positioned::new(&file)).map_err(|error| input_failure(&name, error))?;
-    let mut reader = reader.ok_or_else(no_snapshot)?;
-    let map = StoredMap::read(&mut reader).map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
-    let state = reader.section(process_state::SECTION, process_state::MAX_BYTES);
+    let pages = bases.opener().open(archive).map_err(|error| input_failure(&name, error))?.ok_or_else(no_snapshot)?;
+    let section = |section: &str, max_bytes| pages.section(section, max_bytes);
+    let map = StoredMap::of_section(section(address_map::SECTION, StoredMap::MAX_BYTES));
+    let map = map.map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
+    let state = section(process_state::SECTION, process_state::MAX_BYTES);
     let state = state.map_err(|error| input_failure(&name, error))?;
     let state = state.map(|bytes| ProcessState::from_bytes(&bytes)).transpose();
     let state = state.map_err(|error| Failure::at(&name, error))?;
-    let pages = SharedReader::open(&file).map_err(|error| input_failure(&name, error))?.ok_or_else(no_snapshot)?;
     map.check_pages(pages.page_count()).map_err(|error| Failure::at(&name, error))?;
     let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
 
@@ -102,19 +103,21 @@ pub(crate) fn run(archive: &Path, output: &Path, force: bool, global: &Global) -
 
 /// Reads pages, some at a time.
 fn copy_pages(
-    archive: &SharedReader<&File>,
-    pages: std::ops::Range<u64>,
+    archive: &PageArchive,
+    pages: Range<u64>,
     buffer: &mut [Page],
     name: &str,
     mut write: impl FnMut(&[Page]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut result = Ok(());
-    let visited = archive.visit_pages(pages, buffer, |_, portion| {
-        result = portion.map_err(|error| input_failure(name, error)).and_then(&mut write);
-        if result.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-    });
-    visited.map_err(|error| input_failure(name, error))?;
-    result
+    let mut next = pages.start;
+    while next < pages.end {
+        let count = usize::try_from(pages.end - next).unwrap_or(buffer.len()).min(buffer.len());
+        let portion = &mut buffer[..count];
+        archive.read_pages(next, portion).map_err(|error| input_failure(name, error))?;
+        write(portion)?;
+        next += count as u64;
+    }
+    Ok(())
 }
 
 /// Writes pages, and leaves holes for those that are zero.

@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match (&args.uffd, &args.memfd, &args.output) {
         (Some(socket), _, _) => serve_vms(args, socket, global),
         (_, Some(socket), _) => restore_memfd::run((&args.archive, &args.bases), socket, args.vms, global),
-        (_, _, Some(output)) => restore_core::run(&args.archive, output, args.force, global),
+        (_, _, Some(output)) => restore_core::run(&args.archive, &args.bases, output, args.force, global),
         (None, None, None) => Err(Failure::usage("give --uffd, --elf-core or --memfd")),
     }
 }

@@ -69,12 +69,38 @@ fn pages_become_archives_and_come_back() {
 }
 
 #[test]
+fn deltas_of_an_earlier_dump_become_pages_again() {
+    let folder = folder();
+    let (before, dir) = (folder.path().join("before"), folder.path().join("images"));
+    write_images(&before);
+    let mut content = write_images(&dir);
+    content[5 * 4096 + 7] ^= 1;
+    fs::write(dir.join("pages-1.img"), &content).unwrap();
+    run(folder.path(), &["criu", "compress", "-q", "before"]).ok();
+    let base = ["--base", "before/pages-1.img.lz4"];
+    run(folder.path(), &[&["compress", "-q", "--rm", "images/pages-1.img"][..], &base].concat()).ok();
+    assert!(dir.join("pages-1.img.tzd").exists() && !dir.join("pages-1.img").exists());
+    fs::rename(&before, folder.path().join("moved")).unwrap();
+    run(folder.path(), &["criu", "decompress", "images"]).fails(&["pages-1.img.tzd", "before/pages-1.img.lz4"]);
+    run(folder.path(), &["criu", "page-server", "images"]).fails(&["pages-1.img.tzd", "before/pages-1.img.lz4"]);
+    run(folder.path(), &["criu", "decompress", "-q", "images", "--base", "moved/pages-1.img.lz4"]).ok();
+    assert!(fs::read(dir.join("pages-1.img")).unwrap() == content);
+}
+
+#[test]
 fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
     let folder = folder();
     let dir = folder.path().join("images");
     let content = write_images(&dir);
     run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
-    for (images, pid) in [("images", 8u64), ("images/pages-2.img.lz4", 8)] {
+    let base = image(100);
+    fs::write(folder.path().join("base"), base).unwrap();
+    run(folder.path(), &["compress", "-q", "base"]).ok();
+    for (images, pid) in [("images", 8u64), ("images/pages-2.img.lz4", 8), ("images/pages-2.img.tzd", 8)] {
+        if images.ends_with(".tzd") {
+            run(folder.path(), &["decompress", "-q", "--rm", "images/pages-2.img.lz4"]).ok();
+            run(folder.path(), &["compress", "-q", "--rm", "images/pages-2.img", "--base", "base.lz4"]).ok();
+        }
         let args = ["criu", "page-server", images, "--lazy-dir", "lazy", "--clients", "1", "--json"];
         let mut child = command(folder.path(), &args).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());

@@ -67,6 +67,26 @@ fn core_of(folder: &Path, victim: &Victim, options: &[&str]) -> Vec<u8> {
 }
 
 #[test]
+fn a_delta_of_a_snapshot_makes_the_same_core_file() {
+    let folder = folder();
+    let victim = Victim::start(300);
+    let pid = victim.pid().to_string();
+    run(folder.path(), &["snapshot", "-q", &pid, "--stop", "-o", "snapshot.lz4"]).ok();
+    run(folder.path(), &["snapshot", "-q", &pid, "--stop", "--base", "snapshot.lz4", "-o", "later.tzd"]).ok();
+    run(folder.path(), &["flatten", "-q", "later.tzd", "-o", "flat.lz4"]).ok();
+    for (archive, core) in [("later.tzd", "core"), ("flat.lz4", "core-of-flat")] {
+        run(folder.path(), &["restore", "--elf-core", archive, "-o", core]).ok();
+    }
+    let core = fs::read(folder.path().join("core")).unwrap();
+    assert!(core == fs::read(folder.path().join("core-of-flat")).unwrap());
+    assert!(memory(&core, victim.address, 4096) == &victim.content()[..4096]);
+    fs::rename(folder.path().join("snapshot.lz4"), folder.path().join("moved.lz4")).unwrap();
+    run(folder.path(), &["restore", "--elf-core", "later.tzd", "-o", "x"]).fails(&["later.tzd", "snapshot.lz4"]);
+    run(folder.path(), &["restore", "--elf-core", "later.tzd", "-o", "x", "--base", "moved.lz4"]).ok();
+    assert!(core == fs::read(folder.path().join("x")).unwrap());
+}
+
+#[test]
 fn a_core_file_has_the_memory_at_its_addresses_and_the_registers() {
     let folder = folder();
     let victim = Victim::start(300);

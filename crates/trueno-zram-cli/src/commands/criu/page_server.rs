@@ -14,6 +14,7 @@ use trueno_zram_restore::serve_each;
 
 use super::failure;
 use crate::args::{Global, parse_whole};
+use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::json;
 use crate::quantity;
@@ -55,6 +56,8 @@ pub(crate) struct Args {
     /// End after this many clients.
     #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
     clients: Option<NonZeroUsize>,
+    #[command(flatten)]
+    bases: BasesArgs,
 }
 
 /// What a client was sent, for scripts.
@@ -71,8 +74,10 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
     let images = open(&args.images)?;
-    let memory = Memory::open(&images).map_err(failure)?;
-    let lazy = args.lazy_dir.as_ref().map(|path| write_lazy_dir(&images, path).map_err(failure)).transpose()?;
+    let opener = args.bases.opener();
+    let memory = Memory::open(&images, &opener).map_err(failure)?;
+    let lazy =
+        args.lazy_dir.as_ref().map(|path| write_lazy_dir(&images, &opener, path).map_err(failure)).transpose()?;
     let action = args.lazy_dir.clone().filter(|_| lazy.is_some()).map(|path| {
         signals::hold_off().add(move || {
             let _ = fs::remove_dir_all(path);
@@ -100,7 +105,10 @@ fn open(path: &Path) -> Result<ImageDir, Failure> {
     }
     let name = path.file_name().and_then(|name| PagesName::parse(name.to_str()?));
     let Some(PagesName { pages_id, .. }) = name.filter(|_| path.exists()) else {
-        return Err(Failure::at(path.display(), "is neither a directory nor a file pages-N.img, .img.lz4 or .img.zst"));
+        return Err(Failure::at(
+            path.display(),
+            "is neither a directory nor a file pages-N.img, .img.lz4, .img.zst or .img.tzd",
+        ));
     };
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ImageDir::open(dir).and_then(|images| images.only(pages_id)).map_err(failure)

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trueno_test_pages::generate::Generator;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
@@ -16,6 +16,13 @@ const PAGES: u64 = 512;
 const WRITERS: u64 = 3;
 const FDS: &str = "TRUENO_STORE_FDS";
 const ROUND: &str = "TRUENO_STORE_ROUND";
+
+/// Lets one test run at a time. A child that another test has just forked has copies of all descriptors until it executes its
+/// program, and so holds the locks of stores that were left meanwhile.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The version of a page that was written as the given one. Its first 16 bytes say which it is.
 fn version(page: u64, sequence: u64) -> Page {
@@ -82,6 +89,7 @@ fn spawn_writer(paths: &[String; 2], round: u64) -> Child {
 
 #[test]
 fn acknowledged_writes_survive_kill_9() {
+    let _alone = alone();
     let rounds: u64 = std::env::var("TRUENO_KILLS").map_or(5, |kills| kills.parse().unwrap());
     let store = Store::create(&StoreOptions::new(PAGES * PAGE_SIZE as u64)).unwrap();
     let fds = store.fds().map(|fd| fd.try_clone_to_owned().unwrap());
@@ -137,6 +145,7 @@ fn check(paths: &[String; 2], last: &[Option<u64>], round: u64) {
 
 #[test]
 fn a_store_in_use_cannot_be_attached_to() {
+    let _alone = alone();
     let store = Store::create(&StoreOptions::new(1 << 20)).unwrap();
     let fds = || store.fds().map(|fd| fd.try_clone_to_owned().unwrap());
     assert!(matches!(Store::attach(fds()), Err(Error::Attach(_))));
@@ -147,6 +156,7 @@ fn a_store_in_use_cannot_be_attached_to() {
 
 #[test]
 fn damaged_tables_are_refused_and_do_no_harm() {
+    let _alone = alone();
     let store = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
     let mut handle = StoreHandle::new(&store).unwrap();
     let mut random = Generator::new(3);

@@ -187,7 +187,7 @@ impl DeltaReader {
     /// ```
     ///
     /// # Errors
-    /// Those of [`ArchiveReader::section`].
+    /// Those of [`ArchiveReader::section`](crate::ArchiveReader::section).
     pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
         self.stored.section(name, max_bytes)
     }

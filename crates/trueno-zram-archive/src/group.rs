@@ -3,7 +3,6 @@
 use std::io::{Read, Seek};
 use std::ops::Range;
 
-use rayon::prelude::*;
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
 use crate::block::{Block, decoded_len};
@@ -18,9 +17,6 @@ use crate::lots::verify;
 use crate::seek::read_at;
 use crate::table::Table;
 use crate::zstd::group::{check_frame, stream_refuses_frame};
-
-/// Blocks that are worth a second thread.
-const PARALLEL_BLOCKS: usize = 64;
 
 /// What is compared with the index when a group is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +101,8 @@ impl GroupBlocks {
             Layout::Lz4(_) => check_block(place, start, window, footer.content_len, decoder.as_ref()),
             Layout::Zstd { checksums } => check_frame(place, start, window, footer.content_len, *checksums),
         };
-        let checked: Vec<(Block, bool)> = if self.places.len() < PARALLEL_BLOCKS || depth == Depth::Headers {
-            self.places.iter().map(check).collect()
-        } else {
-            self.places.par_iter().with_min_len(PARALLEL_BLOCKS / 2).map(check).collect()
-        };
-        (self.blocks, self.fits) = checked.into_iter().unzip();
+        // On this thread alone: a worker of a pool that waits for others may start work that waits for this group.
+        (self.blocks, self.fits) = self.places.iter().map(check).unzip();
         let other = self.fits.iter().position(|fits| !fits);
         self.refused = other.is_some_and(|other| self.stream_refuses(other, layout));
         if let Some(other) = other

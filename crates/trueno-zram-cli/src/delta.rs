@@ -44,6 +44,9 @@ impl BasesArgs {
         if !is_delta(input) {
             return Ok(None);
         }
+        if path.as_os_str() == "-" {
+            return Err(Failure::at(&input.name, "a delta must be named by its path: its base is found from there"));
+        }
         self.opener().open_chain(path).map_err(|error| input_failure(&input.name, error))
     }
 }

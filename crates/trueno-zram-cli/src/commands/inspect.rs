@@ -52,8 +52,8 @@ pub(crate) struct Args {
 
 const COMMAND: &str = "inspect";
 
-/// Pages of an archive that a thread restores at a time.
-const PAGES_AT_ONCE: usize = 64;
+/// Pages of an archive that a thread restores at a time: a group, which is compared with the index as a whole.
+const PAGES_AT_ONCE: usize = 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {

@@ -223,7 +223,7 @@ fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
 
 #[test]
 fn a_file_that_changes_its_length_while_many_lanes_read_is_an_error() {
-    for (len_bytes, words) in [(5_000_000, "ended at byte"), (50_000_000, "went from 16384000 to 50000000 bytes")] {
+    for len_bytes in [5_000_000, 50_000_000] {
         for on_gpu in [false, true] {
             let (folder, source) = image();
             let file = std::fs::File::options().write(true).open(folder.path().join("image")).unwrap();
@@ -237,7 +237,10 @@ fn a_file_that_changes_its_length_while_many_lanes_read_is_an_error() {
             let out = (Vec::new(), "out");
             let failed = compress(source, out, WriteOptions::default(), compressors, &pool(4), &()).unwrap_err();
             let text = format!("{failed}: {:?}", std::error::Error::source(&failed).map(ToString::to_string));
-            assert!(text.contains(words), "{text}");
+            // Of a shorter file, the lane that reads behind its end and the one that claims the end may come first.
+            let resized = format!("went from 16384000 to {len_bytes} bytes");
+            let is_shorter = len_bytes == 5_000_000 && text.contains("ended at byte");
+            assert!(is_shorter || text.contains(&resized), "{text}");
         }
     }
 }

@@ -6,11 +6,8 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 ///
 /// ```
 /// use trueno_zram_archive::ContentSpan;
-/// let len_bytes = |span: ContentSpan<'_>| match span {
-///     ContentSpan::Data(bytes) => bytes.len() as u64,
-///     ContentSpan::Zeros(len_bytes) => len_bytes,
-/// };
-/// assert_eq!(len_bytes(ContentSpan::Zeros(4096)), 4096);
+/// let spans = [ContentSpan::Data(b"some bytes"), ContentSpan::Zeros(4096)];
+/// assert_eq!(spans.map(ContentSpan::len_bytes), [10, 4096]);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentSpan<'a> {
@@ -18,6 +15,17 @@ pub enum ContentSpan<'a> {
     Data(&'a [u8]),
     /// This many zero bytes, which are not in memory: a hole, if the output can have holes.
     Zeros(u64),
+}
+
+impl ContentSpan<'_> {
+    /// Returns its length in bytes.
+    #[must_use]
+    pub fn len_bytes(self) -> u64 {
+        match self {
+            Self::Data(bytes) => bytes.len() as u64,
+            Self::Zeros(len_bytes) => len_bytes,
+        }
+    }
 }
 
 /// A batch of decoded content. Reuse it: its memory is kept. With several, writing can run beside reading.

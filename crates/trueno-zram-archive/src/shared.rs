@@ -74,7 +74,7 @@ pub struct SharedReader<F: ReadAt> {
     /// Groups from the start whose blocks were compared with the index; `u64::MAX` if a stream ends in one of them.
     proven_groups: AtomicU64,
     walk_limit: u64,
-    /// Groups that a thread restores or compares with the index now.
+    /// Groups that threads restore whole or prove now.
     in_work: InWork,
     /// Buffers of whole groups that no thread uses.
     idle: Mutex<Vec<GroupBlocks>>,
@@ -242,8 +242,7 @@ impl<F: ReadAt> SharedReader<F> {
     /// ```
     #[must_use]
     pub fn is_located(&self, page: u64) -> bool {
-        let slot = usize::try_from(number_of(page)).ok().and_then(|number| self.groups.get(number));
-        page < self.page_count() && slot.is_some_and(|slot| slot.get().is_some())
+        page < self.page_count() && self.slot(number_of(page)).is_some_and(|slot| slot.get().is_some())
     }
 
     /// Returns whether a page is zero, without reading it.
@@ -335,17 +334,23 @@ impl<F: ReadAt> SharedReader<F> {
 
     /// Returns the index of a group, after comparing its blocks with it for the first time. `None` if blocks are damaged.
     fn group(&self, number: u64) -> Result<Option<&ResidentGroup>> {
-        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
-        let slot = slot.ok_or_else(|| Error::index("it has no such group"))?;
+        let slot = self.slot(number).ok_or_else(|| Error::index("it has no such group"))?;
         if let Some(group) = slot.get() {
             return Ok(Some(group));
         }
         self.with_group(number, |blocks| {
             let places = blocks.intact_places();
-            Ok(places.map(|places| {
-                &**slot.get_or_init(|| Box::new(ResidentGroup::new(places, &self.layout, self.content_len())))
-            }))
+            Ok(places.map(|places| &**slot.get_or_init(|| self.resident(places))))
         })
+    }
+
+    /// Returns the place for the index of a group.
+    fn slot(&self, number: u64) -> Option<&OnceLock<Box<ResidentGroup>>> {
+        self.groups.get(usize::try_from(number).ok()?)
+    }
+
+    fn resident(&self, places: &[BlockPlace]) -> Box<ResidentGroup> {
+        Box::new(ResidentGroup::new(places, &self.layout, self.content_len()))
     }
 
     /// Reads a group and compares it with the index, after the groups before it as far as the limit allows.
@@ -387,9 +392,12 @@ impl<F: ReadAt> SharedReader<F> {
     /// Notes that a group was compared with the index, and all before it.
     fn note_proven(&self, number: u64, blocks: &GroupBlocks) {
         // A stream ends with an error at a block that it refuses: nothing after it can contradict the stream.
-        let after = if blocks.is_refused() { u64::MAX } else { number + 1 };
-        // Another thread may have come first; the count never goes back.
-        let _ = self.proven_groups.compare_exchange(number, after, Ordering::AcqRel, Ordering::Acquire);
+        self.advance_proven(number, if blocks.is_refused() { u64::MAX } else { number + 1 });
+    }
+
+    /// Another thread may have come first; the count never goes back.
+    fn advance_proven(&self, from: u64, to: u64) {
+        let _ = self.proven_groups.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Reads a page of a group that has damaged blocks. Returns the length of its content, and whether it is zero.
@@ -399,8 +407,7 @@ impl<F: ReadAt> SharedReader<F> {
             let (Some(place), Some(block)) = (places.first(), blocks.first()) else {
                 return Err(Error::index(format!("it has no block for page {page}")));
             };
-            let left = self.content_len() - page * PAGE_SIZE as u64;
-            let len = usize::try_from(left).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
+            let len = self.page_len(page);
             if place.zero {
                 out.fill(0);
             } else {

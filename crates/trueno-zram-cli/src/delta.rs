@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use trueno_zram_archive::{
-    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, OriginCounts, PageArchive, PageHashes,
+    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, OriginCounts, PageHashes,
 };
-use trueno_zram_io::{Base, Sink};
+use trueno_zram_io::Base;
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -17,7 +17,6 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::needed_files::NeededFiles;
 use crate::output::Target;
-use crate::progress::Progress;
 use crate::quantity;
 use crate::report;
 use crate::restore::{input_failure, open_failure};
@@ -166,17 +165,6 @@ impl std::fmt::Display for Origins {
         let Self { base, base_pages, stored_pages, duplicate_pages } = self;
         write!(f, "{base_pages} pages of {base}, {stored_pages} stored, {duplicate_pages} copies of these")
     }
-}
-
-/// Restores all of a delta into `sink`. Returns the bytes of content.
-pub(crate) fn restore(
-    archive: &PageArchive,
-    name: &str,
-    sink: &mut impl Sink,
-    engine: &Engine,
-    progress: &Progress,
-) -> Result<u64, Failure> {
-    Ok(trueno_zram_io::restore_pages(archive, name, sink, &engine.pool(), progress)?)
 }
 
 #[cfg(test)]

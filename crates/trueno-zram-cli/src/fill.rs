@@ -3,11 +3,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use trueno_zram_archive::{ArchiveChain, ArchiveReader, FileId, IndexVerdict};
+use trueno_zram_archive::{ArchiveChain, ArchiveReader, FileId};
 use trueno_zram_io::{ExistingFile, Positioned};
 
 use crate::args::Global;
-use crate::delta;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
@@ -56,36 +55,16 @@ pub(crate) fn fill<'a>(
     let _on_signal = SayPartlyFilled::new(name);
     let mut sink = ExistingFile::new(file, name, content_len)?;
     let progress = Progress::start(global, &input.name, None);
-    let restored = match chain {
-        Some(chain) => delta::restore(&chain.archive, &input.name, &mut sink, engine, &progress).map(|_| None),
-        None => restore::restore(input, &mut sink, engine, global, &progress).map(Some),
-    };
-    let summary = match restored {
-        Ok(summary) => summary,
+    let restored = match restore::restore_whole((input, chain), &mut sink, engine, global, &progress) {
+        Ok(restored) => restored,
         Err(failure) => {
             sink.abandon();
             return Err(failure);
         }
     };
-    if let Some(IndexVerdict::Disagrees(reason)) = summary.as_ref().map(|summary| &summary.index) {
-        messages::problem(format_args!(
-            "{}: warning: the content is complete, but its index is not: {reason}",
-            input.name
-        ));
-    }
     sink.finish()?;
     let time = progress.finish_with_timeline(global);
-    let names = (&input.name[..], Some(name));
-    Ok(match (summary, chain.and_then(|chain| chain.archive.as_delta())) {
-        (None, Some(delta)) => {
-            let bytes_in = input.len_bytes.unwrap_or(0);
-            Report::restored_delta("decompress", names, delta, bytes_in, time, engine)
-        }
-        (summary, _) => {
-            let summary = summary.as_ref().expect("anything but a delta was read as a whole");
-            Report::restored("decompress", names, summary, time, engine)
-        }
-    })
+    Ok(restored.report(input, name, time, engine))
 }
 
 /// Says what a signal leaves while a file is filled: other threads still write, so the content cannot be dropped.

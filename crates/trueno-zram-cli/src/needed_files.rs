@@ -60,7 +60,7 @@ impl<'a> NeededFiles<'a> {
     }
 }
 
-/// The files that the inputs of one run need, so that none takes from another what that is read from.
+/// The files that the inputs of one run need, so that no output replaces and no removal hits a file that another input still needs.
 #[derive(Debug, Default)]
 pub(crate) struct InputChains {
     chains: Vec<(PathBuf, Vec<ChainFile>)>,

@@ -1,8 +1,9 @@
 //! Restores an input, or what is left of a damaged one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use trueno_zram_archive::{Damage, Error, Format, IndexVerdict, PageArchive, ReadSummary};
+use trueno_zram_archive::{ArchiveChain, Damage, DeltaReader, Error, Format, IndexVerdict, PageArchive, ReadSummary};
 use trueno_zram_io::{Salvaged, Sink};
 
 use crate::args::Global;
@@ -12,6 +13,7 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::messages;
 use crate::progress::Progress;
+use crate::report::Report;
 
 /// Decodes all of `input` into `sink`. The caller judges the index.
 pub(crate) fn restore(
@@ -31,6 +33,49 @@ pub(crate) fn restore(
         messages::line(description(&summary));
     }
     Ok(summary)
+}
+
+/// What was restored as a whole.
+pub(crate) enum Restored<'a> {
+    /// A compressed file, by its groups or as a stream.
+    File(Box<ReadSummary>),
+    /// A delta.
+    Delta(&'a DeltaReader),
+}
+
+/// Restores all of an input into `sink`, with its bases if it is a delta. Warns if the content is complete but its index is not.
+pub(crate) fn restore_whole<'a>(
+    (input, chain): (&Input, Option<&'a ArchiveChain>),
+    sink: &mut impl Sink,
+    engine: &mut Engine,
+    global: &Global,
+    progress: &Progress,
+) -> Result<Restored<'a>, Failure> {
+    if let Some(archive) = chain.map(|chain| &chain.archive)
+        && let Some(delta) = archive.as_delta()
+    {
+        trueno_zram_io::restore_pages(archive, &input.name, sink, &engine.pool(), progress)?;
+        return Ok(Restored::Delta(delta));
+    }
+    let summary = restore(input, sink, engine, global, progress)?;
+    if let IndexVerdict::Disagrees(reason) = &summary.index {
+        let name = &input.name;
+        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
+    }
+    Ok(Restored::File(Box::new(summary)))
+}
+
+impl Restored<'_> {
+    /// The report of `decompress` on an input that was restored into `output`.
+    pub(crate) fn report<'a>(&self, input: &'a Input, output: &'a str, time: Duration, engine: &Engine) -> Report<'a> {
+        let names = (&input.name[..], Some(output));
+        match self {
+            Self::File(summary) => Report::restored("decompress", names, summary, time, engine),
+            Self::Delta(delta) => {
+                Report::restored_delta("decompress", names, delta, input.len_bytes.unwrap_or(0), time, engine)
+            }
+        }
+    }
 }
 
 /// Restores what is left of a damaged input, and lists what is not. Returns the bytes of content.

@@ -18,8 +18,8 @@ const MAPPING_WRITERS: usize = 6;
 /// File systems in memory: the number of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
 
-/// The last byte of a file that others can make shorter. It is written after all others: no earlier write gives the file its
-/// length back, so a length that is right then was right all the time.
+/// The last byte of a file that others can make shorter. It is written after all others: no earlier write of ours gives the file
+/// its length back, so a file that is long enough then was never cut short, unless somebody made it longer again.
 #[derive(Debug)]
 pub(crate) struct LastByte {
     at: u64,

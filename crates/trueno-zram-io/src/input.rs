@@ -40,7 +40,7 @@ impl Input {
     /// process was started with are taken.
     ///
     /// # Errors
-    /// Like [`open`](Self::open).
+    /// Like [`open`](Self::open), and [`Error::Refused`] for a named pipe.
     pub fn open_at_once(path: &Path) -> Result<Self> {
         let flag = OFlags::NONBLOCK.bits().cast_signed();
         let input = Self::open_with(path, |path| File::options().read(true).custom_flags(flag).open(path))?;

@@ -242,10 +242,7 @@ fn stream(
 
 /// What is left of a span behind the first `taken` bytes, which are counted down.
 fn after<'a>(span: ContentSpan<'a>, taken: &mut u64) -> Option<ContentSpan<'a>> {
-    let len_bytes = match span {
-        ContentSpan::Data(bytes) => bytes.len() as u64,
-        ContentSpan::Zeros(len_bytes) => len_bytes,
-    };
+    let len_bytes = span.len_bytes();
     let skipped = len_bytes.min(*taken);
     *taken -= skipped;
     if skipped == len_bytes {

@@ -105,7 +105,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whether a later connection may be accepted all the same: the errors that accept(2) names as such.
+/// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage.
 fn is_transient(error: &io::Error) -> bool {
     const TRANSIENT: [Errno; 10] = [
         Errno::CONNABORTED,

@@ -36,7 +36,7 @@ pub(crate) struct Allocator {
     bitmaps: Mapping,
     classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
     spares: SpareSlots,
-    /// Held while slots or slabs are in neither a cell nor a list. Whoever finds no memory looks again after that.
+    /// Held while all spare slots, or the memory of free slabs, are given back. Whoever finds no memory looks again after that.
     in_transit: Mutex<()>,
     /// Free slabs that take memory. They are used first.
     touched: FreeSlabs,

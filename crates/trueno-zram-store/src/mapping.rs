@@ -40,7 +40,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: a mapping is an owned range of shared atomics, which threads may use and drop anywhere.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; all access is through `&[AtomicU64]`.
+// SAFETY: as above; references to the memory are to atomics only, of 64 or 32 bits, and bytes are copied as `copy_shared` says.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

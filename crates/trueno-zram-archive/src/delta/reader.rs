@@ -398,7 +398,7 @@ impl DeltaReader {
     }
 }
 
-/// Reads pages of an archive, one as a fault needs it: without a search for more.
+/// Reads pages of an archive. A single page is read without looking at the pages behind it.
 pub(super) fn read_standard<F: ReadAt>(archive: &SharedReader<F>, first: u64, out: &mut [Page]) -> Result<()> {
     match out {
         [page] => archive.read_page_at(first, page).map(|_| ()),

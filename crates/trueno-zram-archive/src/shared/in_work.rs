@@ -1,17 +1,30 @@
-//! The groups that threads work on, so that others wait for them instead of doing the same.
+//! Groups that threads restore or prove, so that another thread that needs one proven waits instead of proving it, too.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Groups that a thread restores or compares with the index now.
+/// Groups that threads work on now.
 #[derive(Debug, Default)]
-pub(super) struct InWork(Mutex<BTreeSet<u64>>);
+pub(super) struct InWork {
+    groups: Mutex<BTreeSet<u64>>,
+    /// A thread is done with one of them.
+    ended: Condvar,
+}
 
 impl InWork {
     /// Notes that this thread works on a group, until the result is dropped; `None` if another one does already.
     pub(super) fn begin(&self, group: u64) -> Option<Working<'_>> {
-        let is_new = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(group);
-        is_new.then_some(Working { all: self, group })
+        self.lock().insert(group).then(|| Working { all: self, group })
+    }
+
+    /// Waits until no thread works on a group.
+    pub(super) fn wait_for(&self, group: u64) {
+        let waited = self.ended.wait_while(self.lock(), |groups| groups.contains(&group));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -24,7 +37,8 @@ pub(super) struct Working<'a> {
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.all.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.group);
+        self.all.lock().remove(&self.group);
+        self.all.ended.notify_all();
     }
 }
 
@@ -36,9 +50,26 @@ mod tests {
     fn a_group_has_one_thread_at_a_time() {
         let all = InWork::default();
         let (one, other) = (all.begin(7), all.begin(8));
-        assert!(one.is_some() && other.is_some() && all.begin(7).is_none());
+        assert!(one.is_some() && other.is_some());
+        // A refusal leaves the note of the thread that works on it.
+        assert!(all.begin(7).is_none() && all.begin(7).is_none());
         drop(one);
         assert!(all.begin(7).is_some());
         assert!(all.begin(8).is_none());
+    }
+
+    #[test]
+    fn a_thread_waits_until_a_group_is_free() {
+        let all = InWork::default();
+        let working = all.begin(7);
+        std::thread::scope(|threads| {
+            let waiting = threads.spawn(|| {
+                all.wait_for(8);
+                all.wait_for(7);
+                all.begin(7).is_some()
+            });
+            drop(working);
+            assert!(waiting.join().unwrap());
+        });
     }
 }

@@ -2,11 +2,11 @@
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering;
-use std::thread;
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::{SharedReader, number_of};
+use crate::blocks::BlockPlace;
 use crate::error::{Error, Result};
 use crate::group::{Depth, GroupBlocks};
 use crate::index::GROUP_PAGES;
@@ -100,7 +100,7 @@ impl<F: ReadAt> SharedReader<F> {
         visit: &mut impl FnMut(u64, Result<&[Page]>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let number = number_of(pages.start);
-        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
+        let slot = self.slot(number);
         if let Some(group) = slot.and_then(|slot| slot.get()) {
             return in_portions(pages, buffer, |part, out| self.read_run(group, part, out), visit);
         }
@@ -111,7 +111,7 @@ impl<F: ReadAt> SharedReader<F> {
         }
         let visited = self.with_group(number, |blocks| {
             if let (Some(slot), Some(places)) = (slot, blocks.intact_places()) {
-                slot.get_or_init(|| Box::new(ResidentGroup::new(places, &self.layout, self.content_len())));
+                slot.get_or_init(|| self.resident(places));
             }
             Ok(in_portions(pages.clone(), buffer, |part, out| self.decode_run(blocks, part, out), visit))
         });
@@ -133,21 +133,26 @@ impl<F: ReadAt> SharedReader<F> {
     /// their places, so nothing is decoded twice. Returns `false` if the group needs a closer look.
     fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
         let _working = self.in_work.begin(number);
-        let mut blocks = self.take_idle();
-        let mut file = Positioned::new(&self.file, self.file_len);
+        self.with_headers(number, |blocks, places| {
+            let first = number * GROUP_PAGES as u64;
+            let pages = first..first + out.len() as u64;
+            let is_restored = self.decode_run(blocks, pages, out).is_ok() && self.prove_groups_before(number);
+            if let Some(slot) = self.slot(number).filter(|_| is_restored) {
+                slot.get_or_init(|| self.resident(places));
+            }
+            is_restored
+        })
+    }
+
+    /// Reads a group, and compares the headers of its blocks with the index. Returns `false` if they differ, else what `work`
+    /// returns.
+    fn with_headers(&self, number: u64, work: impl FnOnce(&GroupBlocks, &[BlockPlace]) -> bool) -> bool {
+        let (mut blocks, mut file) = (self.take_idle(), Positioned::new(&self.file, self.file_len));
         let read = blocks.read_to(Depth::Headers, &mut file, number, &self.footer, &self.layout, &self.table, false);
-        let first = number * GROUP_PAGES as u64;
-        let pages = first..first + out.len() as u64;
-        let places = read.is_ok().then(|| blocks.intact_places()).flatten();
-        let resident = places.map(|places| Box::new(ResidentGroup::new(places, &self.layout, self.content_len())));
-        let is_restored =
-            resident.is_some() && self.decode_run(&blocks, pages, out).is_ok() && self.prove_groups_before(number);
-        let slot = usize::try_from(number).ok().and_then(|number| self.groups.get(number));
-        if let (Some(slot), Some(resident), true) = (slot, resident, is_restored) {
-            let _ = slot.set(resident);
-        }
+        let places = blocks.intact_places().filter(|_| read.is_ok());
+        let done = places.is_some_and(|places| work(&blocks, places));
         self.give_idle(blocks);
-        is_restored
+        done
     }
 
     /// Sees to it that the groups before one that was restored are proven as well, as far as the walk limit reaches: waits
@@ -158,7 +163,7 @@ impl<F: ReadAt> SharedReader<F> {
         loop {
             let proven = self.proven_groups.load(Ordering::Acquire);
             if proven == number {
-                let _ = self.proven_groups.compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Acquire);
+                self.advance_proven(number, number + 1);
                 return true;
             }
             let next = self.table.get(proven).map_or(0, |group| group.offset);
@@ -167,7 +172,7 @@ impl<F: ReadAt> SharedReader<F> {
             }
             // A thread waits for groups before its own only, so the one with the first of them never waits.
             let Some(_working) = self.in_work.begin(proven) else {
-                thread::yield_now();
+                self.in_work.wait_for(proven);
                 continue;
             };
             if !self.prove_group(proven) {
@@ -178,23 +183,18 @@ impl<F: ReadAt> SharedReader<F> {
 
     /// Restores a group and drops its pages. Returns `false` if it needs a closer look.
     fn prove_group(&self, number: u64) -> bool {
-        let (mut blocks, mut file) = (self.take_idle(), Positioned::new(&self.file, self.file_len));
-        let read = blocks.read_to(Depth::Headers, &mut file, number, &self.footer, &self.layout, &self.table, false);
-        let is_intact = read.is_ok() && blocks.intact_places().is_some();
         let first = number * GROUP_PAGES as u64;
-        let (mut next, end) = (first, self.page_count().min(first + GROUP_PAGES as u64));
+        let end = self.page_count().min(first + GROUP_PAGES as u64);
         let mut room = [[0; PAGE_SIZE]; DECODE_PAGES];
-        let mut is_proven = is_intact;
-        while is_proven && next < end {
-            let part = next..end.min(next + DECODE_PAGES as u64);
-            let count = usize::try_from(part.end - part.start).expect("a few");
-            next = part.end;
-            is_proven = self.decode_run(&blocks, part, &mut room[..count]).is_ok();
-        }
-        self.give_idle(blocks);
+        let is_proven = self.with_headers(number, |blocks, _| {
+            (first..end).step_by(DECODE_PAGES).all(|start| {
+                let part = start..end.min(start + DECODE_PAGES as u64);
+                let count = usize::try_from(part.end - part.start).expect("a few");
+                self.decode_part(blocks, &part, &mut room[..count]).is_ok()
+            })
+        });
         if is_proven {
-            // Another thread may have come first; the count never goes back.
-            let _ = self.proven_groups.compare_exchange(number, number + 1, Ordering::AcqRel, Ordering::Acquire);
+            self.advance_proven(number, number + 1);
         }
         is_proven
     }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Seek};
 
-use trueno_zram_archive::{ArchiveReader, DeltaReader, Error};
+use trueno_zram_archive::{ArchiveReader, Error, PageArchive};
 use trueno_zram_core::PAGE_SIZE;
 
 use super::codec::{AddressMapError, Cursor, MAX_BYTES, VERSION, state_of};
@@ -67,21 +67,18 @@ pub(crate) enum ReadMapError {
 }
 
 impl StoredMap {
-    /// The longest section.
-    pub(crate) const MAX_BYTES: u64 = MAX_BYTES as u64;
-
-    /// Reads the map of an archive; `None` if the archive is not a snapshot of a process.
-    pub(crate) fn read<F: Read + Seek>(archive: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
-        Self::of_section(archive.section(SECTION, Self::MAX_BYTES))
+    /// Reads the map of an archive or a delta; `None` if it is not a snapshot of a process.
+    pub(crate) fn read(archive: &PageArchive) -> Result<Option<Self>, ReadMapError> {
+        Self::of_section(archive.section(SECTION, MAX_BYTES as u64))
     }
 
-    /// Reads the map of a delta; `None` if it is not a snapshot of a process.
-    pub(crate) fn read_delta(delta: &DeltaReader) -> Result<Option<Self>, ReadMapError> {
-        Self::of_section(delta.section(SECTION, Self::MAX_BYTES))
+    /// Reads the map of an archive that is open already.
+    pub(crate) fn read_with<F: Read + Seek>(reader: &mut ArchiveReader<F>) -> Result<Option<Self>, ReadMapError> {
+        Self::of_section(reader.section(SECTION, MAX_BYTES as u64))
     }
 
     /// Checks the section that was read.
-    pub(crate) fn of_section(bytes: Result<Option<Vec<u8>>, Error>) -> Result<Option<Self>, ReadMapError> {
+    fn of_section(bytes: Result<Option<Vec<u8>>, Error>) -> Result<Option<Self>, ReadMapError> {
         let bytes = bytes.map_err(|error| match error {
             Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
             error => ReadMapError::Archive(error),

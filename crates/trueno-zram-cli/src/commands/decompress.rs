@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_archive::IndexVerdict;
 use trueno_zram_io::Warning;
 
 use crate::args::Global;
@@ -15,12 +14,11 @@ use crate::files::{self, FileArgs};
 use crate::fill;
 use crate::input::Input;
 use crate::json;
-use crate::messages;
 use crate::needed_files::{InputChains, NeededFiles};
 use crate::output::{Output, OutputOptions, Target};
 use crate::progress::Progress;
 use crate::quantity;
-use crate::report::{self, Report};
+use crate::report;
 use crate::restore;
 
 /// Arguments of `decompress`.
@@ -109,34 +107,14 @@ fn decompress(
     if args.salvage {
         return salvage(&input, output, engine, global, progress);
     }
-    let summary = match &delta {
-        Some(delta) => {
-            crate::delta::restore(&delta.archive, &input.name, &mut output, engine, &progress)?;
-            None
-        }
-        None => Some(restore::restore(&input, &mut output, engine, global, &progress)?),
-    };
-    if let Some(IndexVerdict::Disagrees(reason)) = summary.as_ref().map(|summary| &summary.index) {
-        let name = &input.name;
-        messages::problem(format_args!("{name}: warning: the content is complete, but its index is not: {reason}"));
-    }
+    let restored = restore::restore_whole((&input, delta.as_ref()), &mut output, engine, global, &progress)?;
     let output_name = output.name.clone();
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
     files::remove_source(rm, path, &input.metadata)?;
 
-    let names = (&input.name[..], Some(&output_name[..]));
-    let report = match (&summary, delta.as_ref().and_then(|delta| delta.archive.as_delta())) {
-        (None, Some(delta)) => {
-            let bytes_in = input.len_bytes.unwrap_or(0);
-            Report::restored_delta("decompress", names, delta, bytes_in, time, engine)
-        }
-        (summary, _) => {
-            let summary = summary.as_ref().expect("anything but a delta was read as a whole");
-            Report::restored("decompress", names, summary, time, engine)
-        }
-    };
+    let report = restored.report(&input, &output_name, time, engine);
     if target != Target::Stdout || global.verbose > 0 {
         let speed = report::gbps(report.bytes_out, time);
         report::say(

@@ -1,5 +1,6 @@
 //! `trueno-zram extract`: some pages of an archive.
 
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -222,30 +223,21 @@ impl Source<'_> {
         let OpenRange { start, end } = addresses.expect("one of the three is required");
         let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
         let failed = |error: &dyn std::fmt::Display| Failure::at(&self.input.name, error);
-        let map = self.address_map()?.ok_or_else(|| no_address_map(&self.input.name))?;
+        let map = StoredMap::read(&self.archive).map_err(|error| failed(&error))?;
+        let map = map.ok_or_else(|| no_address_map(&self.input.name))?;
         let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| failed(&error))?;
         let mut merge = Merge { spans: plan.spans(), stored_bytes: 0, output };
         self.restore(vec![plan.content.clone()], &mut merge)?;
         Ok(merge.fill()?)
     }
 
-    fn address_map(&self) -> Result<Option<StoredMap>, Failure> {
-        let map = match (self.archive.as_delta(), reader(&self.archive, self.input)?) {
-            (Some(delta), _) => StoredMap::read_delta(delta),
-            (None, Some(mut archive)) => StoredMap::read(&mut archive),
-            (None, None) => return Ok(None),
-        };
-        map.map_err(|error| Failure::at(&self.input.name, error))
-    }
-
     /// Restores the pages that hold `ranges`, and no others.
     fn restore(&mut self, ranges: Vec<Range<u64>>, sink: &mut impl Sink) -> Result<(), Failure> {
-        let (pool, reader) = (self.engine.pool(), reader(&self.archive, self.input)?);
-        let restored = match (self.engine.codec(), reader) {
-            (Some(codec), Some(archive)) => {
-                pool.install(|| restore_with(codec, archive, &self.input.name, ranges, sink))
-            }
-            _ => trueno_zram_io::restore_ranges(&self.archive, &self.input.name, ranges, sink, &pool, &())
+        let (pool, name) = (self.engine.pool(), &self.input.name[..]);
+        let file = self.input.seekable().filter(|_| self.archive.as_delta().is_none());
+        let restored = match (self.engine.codec(), file) {
+            (Some(codec), Some(file)) => pool.install(|| restore_with(codec, file, name, ranges, sink)),
+            _ => trueno_zram_io::restore_ranges(&self.archive, name, ranges, sink, &pool, &())
                 .map(|_| ())
                 .map_err(Failure::from),
         };
@@ -254,21 +246,16 @@ impl Source<'_> {
     }
 }
 
-/// A reader of the archive, unless it is a delta.
-fn reader<'a>(archive: &PageArchive, input: &'a Input) -> Result<Option<ArchiveReader<Positioned<'a>>>, Failure> {
-    let file = input.seekable().filter(|_| archive.as_delta().is_none());
-    let reader = file.map(|file| ArchiveReader::open(Positioned::new(file))).transpose();
-    reader.map(Option::flatten).map_err(|error| input_failure(&input.name, error))
-}
-
 /// Restores ranges one after the other with a codec for batches.
 fn restore_with(
     codec: &mut dyn BatchCodec,
-    mut archive: ArchiveReader<Positioned<'_>>,
+    file: &File,
     name: &str,
     ranges: Vec<Range<u64>>,
     sink: &mut impl Sink,
 ) -> Result<(), Failure> {
+    let archive = ArchiveReader::open(Positioned::new(file)).map_err(|error| input_failure(name, error))?;
+    let mut archive = archive.ok_or_else(|| Failure::at(name, "its index has disappeared"))?;
     let page = PAGE_SIZE as u64;
     let mut batch = ContentBatch::new();
     for bytes in ranges.into_iter().filter(|bytes| !bytes.is_empty()) {
@@ -333,7 +320,7 @@ struct Window<'a, K> {
 impl<K: Sink> Window<'_, K> {
     fn push(&mut self, batch: &ContentBatch) -> Result<(), Failure> {
         for span in batch.spans() {
-            let (span_start, span_end) = (self.at, self.at + len_bytes(span));
+            let (span_start, span_end) = (self.at, self.at + span.len_bytes());
             let from = self.ranges.partition_point(|range| range.end <= span_start);
             for range in self.ranges[from..].iter().take_while(|range| range.start < span_end) {
                 let (start, end) = (range.start.max(span_start) - span_start, range.end.min(span_end) - span_start);
@@ -373,9 +360,9 @@ impl<I: Iterator<Item = AddressSpan>> Merge<'_, I> {
 impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
     /// Takes the next stored bytes.
     fn take(&mut self, mut stored: ContentSpan<'_>) -> trueno_zram_io::Result<()> {
-        while len_bytes(stored) > 0 {
+        while stored.len_bytes() > 0 {
             self.fill()?;
-            let now = len_bytes(stored).min(self.stored_bytes);
+            let now = stored.len_bytes().min(self.stored_bytes);
             if now == 0 {
                 // The plan's content has no byte more than its spans.
                 return Ok(());
@@ -410,13 +397,6 @@ impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
 
     fn name(&self) -> &str {
         self.output.name()
-    }
-}
-
-fn len_bytes(span: ContentSpan<'_>) -> u64 {
-    match span {
-        ContentSpan::Data(bytes) => bytes.len() as u64,
-        ContentSpan::Zeros(len_bytes) => len_bytes,
     }
 }
 

@@ -89,10 +89,9 @@ impl PageSource for ArchiveSource {
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let NamedArchive { archive, name } = &*self.from;
-        let Some(delta) = archive.as_delta() else { return Ok(Vec::new()) };
-        let map = StoredMap::read_delta(delta).map_err(|error| Failure::at(name, error))?;
+        let map = StoredMap::read(archive).map_err(|error| Failure::at(name, error))?;
         let map = map.map(|map| (address_map::SECTION, map.into_bytes()));
-        let state = delta.section(process_state::SECTION, process_state::MAX_BYTES);
+        let state = archive.section(process_state::SECTION, process_state::MAX_BYTES);
         let state = state.map_err(|error| Failure::at(name, error))?.map(|state| (process_state::SECTION, state));
         Ok(map.into_iter().chain(state).collect())
     }

@@ -187,7 +187,7 @@ fn of_index(
     let failed = |error| archive_failed(name, error);
     let mut survey = Survey::default();
     survey_index(&mut archive, &mut survey).map_err(failed)?;
-    let map = StoredMap::read(&mut archive).map_err(|e| Failure::at(name, e))?;
+    let map = StoredMap::read_with(&mut archive).map_err(|e| Failure::at(name, e))?;
     let pages = archive.page_count();
     if let Some(map) = &map {
         map.check_pages(pages).map_err(|e| Failure::at(name, e))?;

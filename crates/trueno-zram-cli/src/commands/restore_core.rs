@@ -11,7 +11,7 @@ use trueno_zram_archive::{PageArchive, open_regular_file};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::Operation;
 
-use crate::address_map::{self, StoredMap};
+use crate::address_map::StoredMap;
 use crate::args::Global;
 use crate::delta::BasesArgs;
 use crate::elf_core::{CoreFile, Part};
@@ -51,10 +51,9 @@ pub(crate) fn run(
     let metadata = file.metadata().map_err(|error| Failure::io(&name, &error))?;
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
     let pages = bases.opener().open(archive).map_err(|error| input_failure(&name, error))?.ok_or_else(no_snapshot)?;
-    let section = |section: &str, max_bytes| pages.section(section, max_bytes);
-    let map = StoredMap::of_section(section(address_map::SECTION, StoredMap::MAX_BYTES));
+    let map = StoredMap::read(&pages);
     let map = map.map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
-    let state = section(process_state::SECTION, process_state::MAX_BYTES);
+    let state = pages.section(process_state::SECTION, process_state::MAX_BYTES);
     let state = state.map_err(|error| input_failure(&name, error))?;
     let state = state.map(|bytes| ProcessState::from_bytes(&bytes)).transpose();
     let state = state.map_err(|error| Failure::at(&name, error))?;
@@ -79,7 +78,7 @@ pub(crate) fn run(
             Part::Zeros(len) => written(out.write_zeros(len))?,
             Part::Pages { first, count } => {
                 copy_pages(&pages, first..first + count, &mut buffer, &name, |pages| {
-                    written(write_sparse(&mut out, pages))
+                    written(out.write_data(pages.as_flattened()))
                 })?;
             }
         }
@@ -116,18 +115,6 @@ fn copy_pages(
         archive.read_pages(next, portion).map_err(|error| input_failure(name, error))?;
         write(portion)?;
         next += count as u64;
-    }
-    Ok(())
-}
-
-/// Writes pages, and leaves holes for those that are zero.
-fn write_sparse(out: &mut Output, pages: &[Page]) -> io::Result<()> {
-    let is_zero = |page: &Page| page.iter().all(|byte| *byte == 0);
-    for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
-        match run.first() {
-            Some(page) if is_zero(page) => out.write_zeros((run.len() * PAGE_SIZE) as u64)?,
-            _ => out.write_data(run.as_flattened())?,
-        }
     }
     Ok(())
 }

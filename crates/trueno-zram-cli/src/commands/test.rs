@@ -8,7 +8,7 @@ use trueno_zram_archive::{IndexVerdict, PageArchive};
 use trueno_zram_io::Nowhere;
 
 use crate::args::Global;
-use crate::delta::{self, BasesArgs};
+use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -53,7 +53,7 @@ fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Resul
 /// Reads every page of a delta, and compares it with its hash.
 fn test_delta(input: &Input, archive: &PageArchive, global: &Global, engine: &Engine) -> Result<(), Failure> {
     let progress = Progress::start(global, &input.name, None);
-    delta::restore(archive, &input.name, &mut Nowhere, engine, &progress)?;
+    trueno_zram_io::restore_pages(archive, &input.name, &mut Nowhere, &engine.pool(), &progress)?;
     let time = progress.finish_with_timeline(global);
     let delta = archive.as_delta().expect("opened as a delta");
     let bytes_in = input.len_bytes.unwrap_or(0);

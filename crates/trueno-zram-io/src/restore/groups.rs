@@ -168,7 +168,7 @@ impl<'a, K: Sink, C: GroupContent> Restoring<'a, K, C> {
                 timed(self.observer, Stage::Write, || {
                     spans().try_for_each(|span| {
                         ordered.sink.take(span)?;
-                        ordered.taken += len_bytes(span);
+                        ordered.taken += span.len_bytes();
                         Ok::<(), Error>(())
                     })
                 })?;
@@ -192,7 +192,7 @@ impl<'a, K: Sink, C: GroupContent> Restoring<'a, K, C> {
                     }
                     _ => {}
                 }
-                *at += len_bytes(span);
+                *at += span.len_bytes();
             }
             Ok(())
         };
@@ -223,13 +223,6 @@ impl<'a, K: Sink, C: GroupContent> Restoring<'a, K, C> {
         drop(self.way);
         sink.restart()?;
         Ok(Restored::InDoubt { in_order: taken })
-    }
-}
-
-fn len_bytes(span: ContentSpan<'_>) -> u64 {
-    match span {
-        ContentSpan::Data(bytes) => bytes.len() as u64,
-        ContentSpan::Zeros(len_bytes) => len_bytes,
     }
 }
 

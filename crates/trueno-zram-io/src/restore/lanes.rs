@@ -73,10 +73,7 @@ impl CpuPages {
         let (mut at, mut pages) = (group.content_start(), group.pages());
         let mut write = |span: ContentSpan<'_>| {
             let start = at;
-            at += match span {
-                ContentSpan::Data(bytes) => bytes.len() as u64,
-                ContentSpan::Zeros(len_bytes) => len_bytes,
-            };
+            at += span.len_bytes();
             restoring.write(start, std::iter::once(span))
         };
         for run in group.runs() {

@@ -1,4 +1,4 @@
-//! An archive that is read by page number, a delta above all, back into its content or parts of it.
+//! An archive or a delta, read by page number, back into its content or parts of it.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -23,7 +23,7 @@ const LANE_BYTES: u64 = (LANE_PAGES * PAGE_SIZE) as u64;
 /// Parts in memory beyond one per lane, which wait for their turn.
 const WAITING: usize = 2;
 /// The most parts in memory: 64 MiB.
-const MOST_PARTS: usize = 16;
+pub(super) const MOST_PARTS: usize = 16;
 
 /// What all lanes share.
 struct Shared<'a, K> {
@@ -231,65 +231,7 @@ impl<K: Sink> Shared<'_, K> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use trueno_zram_archive::{ArchiveWriter, WriteOptions};
-    use trueno_zram_core::CpuBatchCompressor;
-
     use super::*;
-
-    /// Takes content in order, and keeps it.
-    #[derive(Default)]
-    struct Kept(Vec<u8>);
-
-    impl Sink for Kept {
-        fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
-            match span {
-                ContentSpan::Data(bytes) => self.0.extend_from_slice(bytes),
-                ContentSpan::Zeros(len_bytes) => self.0.resize(self.0.len() + usize::try_from(len_bytes).unwrap(), 0),
-            }
-            Ok(())
-        }
-
-        fn way(&self, _threads: usize) -> Result<Way> {
-            Ok(Way::InOrder)
-        }
-
-        fn set_placed(&mut self, _len_bytes: u64) {}
-
-        fn restart(&mut self) -> Result<()> {
-            Ok(())
-        }
-
-        fn name(&self) -> &str {
-            "memory"
-        }
-    }
-
-    /// A lane that waited for work of the pool would run another lane meanwhile, which waits for the first.
-    #[test]
-    fn more_lanes_than_rooms_never_wait_for_each_other() {
-        let page = |n: usize| std::array::from_fn(|i| (i / 16 * (n % 251)).to_le_bytes()[0]);
-        let pages: Vec<Page> = (0..4 * LANE_PAGES + 100).map(page).collect();
-        let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
-        let mut writer = ArchiveWriter::new(Vec::new(), options).unwrap();
-        writer.write_batch(&CpuBatchCompressor::default().compress(&pages).unwrap()).unwrap();
-        let (bytes, _) = writer.finish(None).unwrap();
-        let bytes: Arc<Vec<u8>> = Arc::new(bytes);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(MOST_PARTS + 8).build().unwrap();
-        for round in 0..20 {
-            let archive = PageArchive::standard(Arc::<Vec<u8>>::clone(&bytes)).unwrap().unwrap();
-            let all = pages.as_flattened();
-            // From the middle of a page, so that groups are read in parts, too.
-            let ranges = [round * 1000..all.len() as u64, 5..900_000, 4000..5_000_000];
-            let mut kept = Kept::default();
-            restore_ranges(&archive, "archive", ranges.clone(), &mut kept, &pool, &()).unwrap();
-            let expected = ranges
-                .map(|range| &all[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()])
-                .concat();
-            assert!(kept.0 == expected, "round {round}");
-        }
-    }
 
     #[test]
     fn parts_are_the_ranges_in_order_without_gaps() {

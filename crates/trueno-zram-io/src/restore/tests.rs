@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
-use trueno_zram_archive::{ContentHash, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, ContentHash, IndexVerdict, PageArchive, WriteOptions};
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
@@ -67,7 +68,7 @@ fn content() -> Vec<u8> {
 
 fn archive(bytes: &[u8], content_checksum: bool) -> Vec<u8> {
     let options = WriteOptions { content_checksum, content_len: Some(bytes.len() as u64), ..WriteOptions::default() };
-    let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let (pages, tail) = bytes.as_chunks();
     archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
     archive.write_tail(tail).unwrap();
@@ -185,4 +186,23 @@ fn a_span_is_cut_where_the_sink_has_it_already() {
     assert_eq!(after(ContentSpan::Data(b"eight by"), &mut taken), Some(ContentSpan::Data(b"by")));
     assert_eq!(after(ContentSpan::Zeros(7), &mut taken), Some(ContentSpan::Zeros(7)));
     assert_eq!(taken, 0);
+}
+
+/// A lane that waited for work of the pool would run another lane meanwhile, which waits for the first.
+#[test]
+fn more_lanes_than_rooms_never_wait_for_each_other() {
+    let content = content();
+    let bytes = Arc::new(archive(&content, false));
+    let pool = pool(pages::MOST_PARTS + 8);
+    for round in 0..20 {
+        let archive = PageArchive::standard(Arc::<Vec<u8>>::clone(&bytes)).unwrap().unwrap();
+        // From the middle of a page, so that groups are read in parts, too.
+        let ranges = [round * 1000..content.len() as u64, 5..900_000, 4000..5_000_000];
+        let mut restored = Memory::default();
+        restore_ranges(&archive, "archive", ranges.clone(), &mut restored, &pool, &()).unwrap();
+        let expected = ranges
+            .map(|range| &content[usize::try_from(range.start).unwrap()..usize::try_from(range.end).unwrap()])
+            .concat();
+        assert!(restored.0 == expected, "round {round}");
+    }
 }

@@ -33,7 +33,7 @@ pub enum UblkError {
     },
 }
 
-/// What a thread tells.
+/// What the thread of a queue reports.
 enum Event {
     /// The driver can hand out requests.
     Fetching,
@@ -47,10 +47,10 @@ pub(super) struct QueueThreads {
     sender: Sender<Event>,
 }
 
-/// Hears of the threads. Apart from them, so that one thread can wait while another stops the device.
+/// Receives what the threads report. It is apart from them, so that one thread can wait while another stops the device.
 pub(super) struct QueueEvents(Receiver<Event>);
 
-/// Tells that a thread ends, also if it panics.
+/// Reports that a thread ends, also if it panics.
 struct TellEnd(Sender<Event>);
 
 impl Drop for TellEnd {

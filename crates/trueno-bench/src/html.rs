@@ -12,14 +12,14 @@ mod tables;
 
 use crate::document::{Along, Direction, Document, Mean, Stage};
 use crate::engines::cpu::TRUENO_CPU;
-use crate::engines::{BAR, NVCOMP, ON_GPU, TRUENO_GPU, TRUENO_GPU_ZSTD};
+use crate::engines::{BAR, NVCOMP, ON_GPU, TRUENO_GPU, TRUENO_GPU_ZSTD, TRUENO_KERNEL};
 use crate::quantity::{self, counted, figure as digits, threads};
 use scatter::runs_on_gpu;
 use svg::escape;
 
-/// Only their kernels can be compared.
-const WHAT_IS_TIMED_ON_GPUS: &str = "trueno-gpu and trueno-gpu-zstd include the transfers to the GPU and back; nvcomp-lz4 and \
-     nvcomp-zstd are nvCOMP's kernels alone, on pages in device memory. The kernels of all are among the stages.";
+/// Engines of both kinds are in one plot.
+const WHAT_IS_TIMED_ON_GPUS: &str = "trueno-gpu and trueno-gpu-zstd are whole batches with the transfers to the GPU and back. \
+     trueno-kernel, trueno-kernel-zstd and nvCOMP's engines are kernels alone, on pages in device memory.";
 
 /// Draws the whole page.
 #[must_use]
@@ -163,8 +163,8 @@ fn legend(document: &Document) -> String {
 
 fn ratio_section(document: &Document) -> String {
     let caption = "Up and to the right is better. Small: one corpus. Large: geometric mean.";
-    let has_nvcomp = document.means.iter().any(|mean| mean.engine == NVCOMP);
-    let note = if has_nvcomp { format!("<p class=\"note\">{WHAT_IS_TIMED_ON_GPUS}</p>\n") } else { String::new() };
+    let has_kernels = document.means.iter().any(|mean| mean.engine == TRUENO_KERNEL || mean.engine == NVCOMP);
+    let note = if has_kernels { format!("<p class=\"note\">{WHAT_IS_TIMED_ON_GPUS}</p>\n") } else { String::new() };
     format!(
         "<h2>Throughput against ratio</h2>\n{}{note}{}",
         legend(document),

@@ -16,7 +16,8 @@ const ROW_FIELDS: [&str; 8] =
     ["compress_gbps", "corpus", "decompress_gbps", "engine", "pages", "ratio", "same_filled_left_out", "threads"];
 
 /// The engines that run on a GPU.
-const ON_GPU: [&str; 4] = ["trueno-gpu", "trueno-gpu-zstd", "nvcomp-lz4", "nvcomp-zstd"];
+const ON_GPU: [&str; 6] =
+    ["trueno-gpu", "trueno-gpu-zstd", "trueno-kernel", "trueno-kernel-zstd", "nvcomp-lz4", "nvcomp-zstd"];
 
 /// Two files of real pages with same-filled ones among them; the second ends within a page.
 struct Input {

@@ -12,8 +12,8 @@ use crate::ordered::lock;
 /// From this many threads on, mappings of a tmpfs are faster than `pwrite` on one thread.
 const MAPPING_THREADS: usize = 4;
 
-/// Threads that write into mappings at a time. More of them wait for each other in the kernel.
-const MAPPING_WRITERS: usize = 6;
+/// Threads that populate mappings at a time. More of them wait for each other in the kernel.
+const MOST_POPULATING: usize = 6;
 
 /// File systems in memory: the number of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
@@ -60,10 +60,27 @@ pub struct Anywhere {
     mapping: Option<Mapping>,
     /// Whether a part could not be mapped. It and the parts after it are written with `pwrite`.
     unmappable: AtomicBool,
-    /// Threads that write. Those that wait for a lock of the kernel keep their cores busy.
-    writing: Mutex<usize>,
-    /// One fewer writes.
+    /// Threads that have a turn. Those that wait for a lock of the kernel keep their cores busy.
+    in_turn: Mutex<usize>,
+    /// One fewer has.
     changed: Condvar,
+}
+
+/// A range of a file that is about to be written, piece by piece. A mapped one has its memory already.
+#[derive(Debug)]
+pub(crate) struct Prepared<'a> {
+    file: &'a Anywhere,
+    mapping: Option<&'a Mapping>,
+}
+
+impl Prepared<'_> {
+    /// Writes all of `bytes` at `at`, within the range.
+    pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        match self.mapping {
+            Some(mapping) => mapping.write_at(at, bytes),
+            None => self.file.pwrite(at, bytes),
+        }
+    }
 }
 
 impl Anywhere {
@@ -82,7 +99,7 @@ impl Anywhere {
             last_byte,
             mapping: None,
             unmappable: AtomicBool::new(false),
-            writing: Mutex::new(0),
+            in_turn: Mutex::new(0),
             changed: Condvar::new(),
         })
     }
@@ -90,31 +107,43 @@ impl Anywhere {
     /// How many threads should write at the same time. With `pwrite` one is as fast as many, which would wait for the
     /// lock of the file.
     pub(crate) fn writers(&self) -> usize {
-        if self.mapping.is_some() { MAPPING_WRITERS } else { 1 }
+        if self.mapping.is_some() { MOST_POPULATING } else { 1 }
     }
 
-    /// Writes all of `bytes` at `at`, as soon as not too many threads write.
+    /// Writes all of `bytes` at `at`.
     pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let too_many = |writing: &mut usize| *writing >= self.writers();
-        *self.changed.wait_while(lock(&self.writing), too_many).unwrap_or_else(PoisonError::into_inner) += 1;
-        let written = self.write_now(at, bytes);
-        *lock(&self.writing) -= 1;
-        self.changed.notify_one();
-        written
+        self.prepare(at, bytes.len())?.write_at(at, bytes)
     }
 
-    fn write_now(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+    /// Prepares a range, all of which will be written. For a mapped file that is what takes time: better once for a long range
+    /// than for each of its pieces.
+    pub(crate) fn prepare(&self, at: u64, len_bytes: usize) -> io::Result<Prepared<'_>> {
         if let Some(mapping) = &self.mapping
             && !self.unmappable.load(Ordering::Relaxed)
         {
-            match mapping.write_at(at, bytes) {
+            match self.in_turn(|| mapping.populate(at, len_bytes)) {
+                Ok(()) => return Ok(Prepared { file: self, mapping: Some(mapping) }),
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
                     self.unmappable.store(true, Ordering::Relaxed);
                 }
-                written => return written,
+                Err(error) => return Err(error),
             }
         }
+        Ok(Prepared { file: self, mapping: None })
+    }
+
+    fn pwrite(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let bytes = self.last_byte.as_ref().map_or(bytes, |last| last.cut(at, bytes));
-        self.file.write_all_at(bytes, at)
+        self.in_turn(|| self.file.write_all_at(bytes, at))
+    }
+
+    /// Does `work` as soon as not too many threads do theirs.
+    fn in_turn(&self, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let too_many = |in_turn: &mut usize| *in_turn >= self.writers();
+        *self.changed.wait_while(lock(&self.in_turn), too_many).unwrap_or_else(PoisonError::into_inner) += 1;
+        let done = work();
+        *lock(&self.in_turn) -= 1;
+        self.changed.notify_one();
+        done
     }
 }

@@ -48,19 +48,34 @@ impl Mapping {
         Self { file, windows: Mutex::new(BTreeMap::new()) }
     }
 
-    /// Writes `bytes` at `at`. No byte is written twice. The file grows in steps, beyond what is written.
+    /// Has memory for the pages of a range, all of which will be written. The file grows in steps, beyond the range.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if the file system is full; [`io::ErrorKind::Unsupported`] if this part cannot be
     /// mapped, and has to be written in another way.
+    pub(crate) fn populate(&self, at: u64, len_bytes: usize) -> io::Result<()> {
+        let (mut at, mut left) = (at, len_bytes);
+        while left > 0 {
+            let (number, offset) = window_of(at);
+            let now = left.min(WINDOW_BYTES - offset);
+            self.window(number)?.populate(offset, now)?;
+            at += now as u64;
+            left -= now;
+        }
+        Ok(())
+    }
+
+    /// Writes `bytes` at `at`, in a range that was populated. No byte is written twice.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] if the range was not populated.
     pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         let (mut at, mut rest) = (at, bytes);
         while !rest.is_empty() {
-            let (number, offset) = (at / WINDOW_BYTES as u64, at % WINDOW_BYTES as u64);
-            let offset = usize::try_from(offset).expect("less than a window");
+            let (number, offset) = window_of(at);
             let (now, after) = rest.split_at(rest.len().min(WINDOW_BYTES - offset));
-            let window = self.window(number)?;
-            window.copy_at(offset, now)?;
+            let window = lock(&self.windows).get(&number).map(Arc::clone).ok_or(io::ErrorKind::Unsupported)?;
+            window.copy_at(offset, now);
             let mut left = lock(&window.left);
             *left -= now.len();
             if *left == 0 {
@@ -86,6 +101,12 @@ impl Mapping {
     }
 }
 
+/// The window of a position, and its place there.
+fn window_of(at: u64) -> (u64, usize) {
+    let offset = usize::try_from(at % WINDOW_BYTES as u64).expect("less than a window");
+    (at / WINDOW_BYTES as u64, offset)
+}
+
 impl Window {
     fn map(file: &File, number: u64) -> io::Result<Self> {
         let unsupported = |error: io::Error| io::Error::new(io::ErrorKind::Unsupported, error);
@@ -102,12 +123,12 @@ impl Window {
         Ok(Self { start, left: Mutex::new(WINDOW_BYTES) })
     }
 
-    /// Copies `bytes` to `offset`, which no other thread does at the same time.
-    fn copy_at(&self, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        assert!(offset + bytes.len() <= WINDOW_BYTES, "a write ends within its window");
+    /// Has memory for the pages of a range.
+    fn populate(&self, offset: usize, len_bytes: usize) -> io::Result<()> {
+        assert!(offset + len_bytes <= WINDOW_BYTES, "a range ends within its window");
         let page_bytes = rustix::param::page_size();
         let first_page = offset - offset % page_bytes;
-        let pages_end = (offset + bytes.len()).next_multiple_of(page_bytes);
+        let pages_end = (offset + len_bytes).next_multiple_of(page_bytes);
         // SAFETY: the offset is within the mapping, by the assertion.
         let pages = unsafe { self.start.add(first_page) };
         // SAFETY: the pages are within the mapping, whose length is a multiple of the page size. The call reads no memory
@@ -118,14 +139,18 @@ impl Window {
             Errno::FAULT => io::Error::from(Errno::NOSPC),
             Errno::INVAL | Errno::NOSYS => io::Error::from(io::ErrorKind::Unsupported),
             errno => errno.into(),
-        })?;
-        // SAFETY: as above.
+        })
+    }
+
+    /// Copies `bytes` to `offset`, which no other thread does at the same time.
+    fn copy_at(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= WINDOW_BYTES, "a write ends within its window");
+        // SAFETY: the offset is within the mapping, by the assertion.
         let place = unsafe { self.start.add(offset) };
         // SAFETY: `place` is valid for `bytes.len()` bytes by the assertion, and mapped memory of its own. The file is
-        // not made shorter while it is written, and its pages are there: see `populated`. No other thread writes these
-        // bytes, and none reads them.
+        // not made shorter while it is written, and its pages are there, since they were populated. No other thread
+        // writes these bytes, and none reads them.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
-        Ok(())
     }
 }
 
@@ -155,12 +180,15 @@ mod tests {
                 scope.spawn(move || {
                     for number in (first..pieces).step_by(3) {
                         let byte = u8::try_from(number % 251).unwrap();
+                        mapping.populate((number * piece) as u64, piece).unwrap();
                         mapping.write_at((number * piece) as u64, &vec![byte; piece]).unwrap();
                     }
                 });
             }
         });
         assert_eq!(lock(&mapping.windows).len(), 1, "the first window is complete");
+        let far = mapping.write_at(5 * WINDOW_BYTES as u64, b"where nothing was populated");
+        assert_eq!(far.unwrap_err().kind(), io::ErrorKind::Unsupported);
         let mut read = vec![0; piece];
         for number in 0..pieces {
             file.read_exact_at(&mut read, (number * piece) as u64).unwrap();

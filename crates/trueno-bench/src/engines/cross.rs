@@ -41,11 +41,12 @@ impl<'a> CrossEngine<'a> {
             PageFormat::Lz4 => "",
             PageFormat::Zstd => "zstd ",
         };
+        let name = format!("{format_name}{mode_name} by nvcomp");
         Ok(Self {
-            name: format!("{format_name}{mode_name} by nvcomp"),
+            ours: KernelEngine::of_product(session, &name, format, mode, pages)?,
+            name,
             session,
             format,
-            ours: KernelEngine::of_product(session, format, mode, pages)?,
             decoded: Arc::new(session.buffer(pages * PAGE_SIZE).map_err(device_failed)?),
             decoder: None,
             frames: 0,

@@ -92,10 +92,16 @@ fn best_shape(session: &Session) -> BlockShape {
 
 impl<'a> KernelEngine<'a> {
     /// The format's kernels as the product uses them, for batches of `pages` pages.
-    pub(super) fn of_product(session: &'a Session, format: PageFormat, mode: Mode, pages: usize) -> Result<Self> {
+    pub(super) fn of_product(
+        session: &'a Session,
+        name: &str,
+        format: PageFormat,
+        mode: Mode,
+        pages: usize,
+    ) -> Result<Self> {
         let compressor = PageCompressor::new(&session.context, format, mode).map_err(device_failed)?;
         let encoder = Encoder::Kernel(Box::new(compressor));
-        Self::new(session, format!("{format:?} {mode:?}"), format, encoder, best_shape(session), pages)
+        Self::new(session, name.to_owned(), format, encoder, best_shape(session), pages)
     }
 
     fn new(

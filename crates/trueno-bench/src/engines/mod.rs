@@ -15,11 +15,13 @@ pub(crate) mod zram;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use trueno_gpu::kernels::packed::Mode;
 use trueno_zram_core::Algorithm;
 use trueno_zram_core::gpu::raw::PageFormat;
 
 use codec::{C_LZ4, RIVALS};
 use cpu::{Memcpy, Pool, Trueno};
+use kernels::KernelEngine;
 use pooled::Pooled;
 use zram::Zram;
 
@@ -31,13 +33,17 @@ use crate::error::Result;
 
 /// The engine that CPU engines are compared with.
 pub(crate) const BAR: &str = "c-lz4";
-/// Names of the engines that run on a GPU.
+/// Names of the engines that run on a GPU: whole batches with their transfers, and kernels on pages in device memory.
 pub(crate) const TRUENO_GPU: &str = "trueno-gpu";
 pub(crate) const TRUENO_GPU_ZSTD: &str = "trueno-gpu-zstd";
+pub(crate) const TRUENO_KERNEL: &str = "trueno-kernel";
+pub(crate) const TRUENO_KERNEL_ZSTD: &str = "trueno-kernel-zstd";
 pub(crate) const NVCOMP: &str = "nvcomp-lz4";
 pub(crate) const NVCOMP_ZSTD: &str = "nvcomp-zstd";
-/// All of them.
-pub(crate) const ON_GPU: [&str; 4] = [TRUENO_GPU, TRUENO_GPU_ZSTD, NVCOMP, NVCOMP_ZSTD];
+/// Our own, and all of them.
+const OURS_ON_GPU: [&str; 4] = [TRUENO_GPU, TRUENO_GPU_ZSTD, TRUENO_KERNEL, TRUENO_KERNEL_ZSTD];
+pub(crate) const ON_GPU: [&str; 6] =
+    [TRUENO_GPU, TRUENO_GPU_ZSTD, TRUENO_KERNEL, TRUENO_KERNEL_ZSTD, NVCOMP, NVCOMP_ZSTD];
 /// The level of our own Zstandard engines.
 pub(crate) const ZSTD: Algorithm = Algorithm::Zstd { level: 3 };
 
@@ -59,14 +65,19 @@ pub struct Rivals {
 /// Everything that `bench` can run on this machine.
 pub(crate) struct Lineup {
     pub(crate) gpu: Gpu,
-    nvcomp: Option<resident::Session>,
+    /// For kernels on pages in device memory: ours, and nvCOMP's if it was asked for.
+    session: Option<resident::Session>,
     zram: bool,
 }
 
 impl Lineup {
     pub(crate) fn new(gpu: Gpu, rivals: &Rivals) -> Result<Self> {
-        let nvcomp = rivals.nvcomp.as_deref().map(|file| resident::Session::new(0, Some(file))).transpose()?;
-        Ok(Self { gpu, nvcomp, zram: rivals.zram })
+        let nvcomp = rivals.nvcomp.as_deref();
+        let session = match gpu {
+            Gpu::Present { device_index } => Some(resident::Session::new(device_index, nvcomp)?),
+            Gpu::Absent(_) => nvcomp.map(|file| resident::Session::new(0, Some(file))).transpose()?,
+        };
+        Ok(Self { gpu, session, zram: rivals.zram })
     }
 
     /// CPU engines for batches of `pages` pages.
@@ -91,7 +102,13 @@ impl Lineup {
             engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU, Algorithm::Lz4, device_index, pool)?));
             engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU_ZSTD, ZSTD, device_index, pool)?));
         }
-        if let Some(session) = &self.nvcomp {
+        let Some(session) = &self.session else {
+            return Ok(engines);
+        };
+        for (format, name) in [(PageFormat::Lz4, TRUENO_KERNEL), (PageFormat::Zstd, TRUENO_KERNEL_ZSTD)] {
+            engines.push(Box::new(KernelEngine::of_product(session, name, format, Mode::Fast, pages)?));
+        }
+        if session.nvcomp.is_some() {
             for format in PageFormat::ALL {
                 engines.push(Box::new(resident::NvCompEngine::new(session, format, pages)?));
             }
@@ -108,9 +125,9 @@ impl Lineup {
             all.extend(rivals.map(|engine| left_out(engine, HOW_TO_GET_RIVALS)));
         }
         if let Gpu::Absent(why) = &self.gpu {
-            all.extend([TRUENO_GPU, TRUENO_GPU_ZSTD].map(|engine| left_out(engine, why)));
+            all.extend(OURS_ON_GPU.map(|engine| left_out(engine, why)));
         }
-        if self.nvcomp.is_none() {
+        if self.session.as_ref().is_none_or(|session| session.nvcomp.is_none()) {
             all.extend([NVCOMP, NVCOMP_ZSTD].map(|engine| left_out(engine, "runs only with --rival nvcomp=PATH")));
         }
         if !self.zram {

@@ -1,10 +1,12 @@
 //! How each engine looks in every plot: a colour and a shape, so that neither has to do alone.
 
 /// The engines, in the order of legends; others are drawn like `memcpy`.
-pub(crate) const ENGINES: [&str; 12] = [
+pub(crate) const ENGINES: [&str; 14] = [
     "trueno-cpu",
     "trueno-gpu",
     "trueno-gpu-zstd",
+    "trueno-kernel",
+    "trueno-kernel-zstd",
     "c-lz4",
     "lz4-flex",
     "zstd-1",
@@ -22,6 +24,8 @@ pub(crate) fn class(engine: &str) -> &'static str {
         "trueno-cpu" => "e-trueno-cpu",
         "trueno-gpu" => "e-trueno-gpu",
         "trueno-gpu-zstd" => "e-trueno-gpu-zstd",
+        "trueno-kernel" => "e-trueno-kernel",
+        "trueno-kernel-zstd" => "e-trueno-kernel-zstd",
         "c-lz4" => "e-c-lz4",
         "lz4-flex" => "e-lz4-flex",
         "zstd-1" => "e-zstd-1",
@@ -41,6 +45,8 @@ pub(crate) fn outline(engine: &str, radius: f64) -> String {
         "trueno-cpu" => return circle(radius),
         "trueno-gpu" => return star(5, radius * 1.35),
         "trueno-gpu-zstd" => return star(4, radius * 1.45),
+        "trueno-kernel" => return star(7, radius * 1.35),
+        "trueno-kernel-zstd" => return star(6, radius * 1.35),
         "zstd-9" => return star(3, radius * 1.5),
         "c-lz4" => (4, 1.0, 1.2),
         "lz4-flex" => (3, -2.0, 1.32),

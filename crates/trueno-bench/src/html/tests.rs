@@ -50,6 +50,7 @@ pub(crate) fn document(threads: usize) -> Document {
         add("nvcomp-lz4", 1, 2.4 * factor, 45.0, 150.0);
         add("trueno-gpu-zstd", threads, 3.9 * factor, 20.0, 23.0);
         add("nvcomp-zstd", 1, 3.8 * factor, 15.0, 55.0);
+        add("trueno-kernel", 1, 2.7 * factor, 300.0, 530.0);
     }
     for (engine, least, most) in [("trueno-cpu", 1.0, 8.0), ("c-lz4", 0.9, 7.0), ("trueno-gpu", 0.2, 21.0)] {
         for (pages, share) in [(16, 0.0), (1024, 0.5), (65_536, 1.0)] {
@@ -110,6 +111,7 @@ fn a_gpu_has_its_marks_stages_and_crossing() {
     assert_eq!(count(&html, "class=\"mark e-nvcomp-lz4\""), 2 * (2 + 2), "filled, though on one thread");
     assert_eq!(count(&html, "class=\"mark e-trueno-gpu-zstd\""), 2 * (2 + 2), "both algorithms");
     assert_eq!(count(&html, "class=\"mark e-nvcomp-zstd\""), 2 * (2 + 2));
+    assert_eq!(count(&html, "class=\"mark e-trueno-kernel\""), 2 * (2 + 2));
     assert_eq!(count(&html, "class=\"mark point e-trueno-gpu\""), 2 * 3);
     for direction in Direction::BOTH {
         assert!(html.contains(&format!("id=\"stages-gpu-{}\"", direction.name())));

@@ -1,6 +1,7 @@
 //! What all lanes that restore groups share: the next group, the output, and the doubts.
 
 use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use trueno_zram_core::Page;
 
 use super::{Sink, Way};
 use crate::Observer;
-use crate::anywhere::Anywhere;
+use crate::anywhere::{Anywhere, Prepared};
 use crate::error::{Error, Operation, Result};
 use crate::ordered::{InOrder, lock};
 use crate::output::{is_zero, run_bytes};
@@ -196,11 +197,36 @@ impl<'a, K: Sink, C: GroupContent> Restoring<'a, K, C> {
             }
             Ok(())
         };
-        timed(self.observer, Stage::Write, || write(&mut at))
-            .map_err(|error| Error::io(&self.out_name, Operation::Write, error))?;
-        let done = self.content_done.fetch_add(at - start, Ordering::Relaxed) + (at - start);
-        self.observer.progress(done, done);
+        self.writing(|| write(&mut at))?;
+        self.count(at - start);
         Ok(())
+    }
+
+    /// Prepares the place of pages that are not zero. None: the content is not written at its place.
+    pub(super) fn prepare(&self, at: u64, len_bytes: usize) -> Result<Option<Prepared<'_>>> {
+        match &self.way {
+            Way::Anywhere { file, .. } => self.writing(|| file.prepare(at, len_bytes)).map(Some),
+            Way::InOrder | Way::Nowhere => Ok(None),
+        }
+    }
+
+    /// Writes pages at a place that was prepared, or only counts them.
+    pub(super) fn write_prepared(&self, place: Option<&Prepared<'_>>, at: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(place) = place {
+            self.writing(|| place.write_at(at, bytes))?;
+        }
+        self.count(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn writing<T>(&self, write: impl FnOnce() -> io::Result<T>) -> Result<T> {
+        timed(self.observer, Stage::Write, write).map_err(|error| Error::io(&self.out_name, Operation::Write, error))
+    }
+
+    /// Counts content that is where it belongs.
+    fn count(&self, len_bytes: u64) {
+        let done = self.content_done.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+        self.observer.progress(done, done);
     }
 
     /// Checks the rest of the archive, once all lanes have stopped.
@@ -227,7 +253,7 @@ impl<'a, K: Sink, C: GroupContent> Restoring<'a, K, C> {
 }
 
 /// Writes `bytes` without the pages of zeros among them.
-pub(super) fn write_sparse(file: &Anywhere, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn write_sparse(file: &Anywhere, at: u64, bytes: &[u8]) -> io::Result<()> {
     let (mut at, mut rest) = (at, bytes);
     while !rest.is_empty() {
         let data_bytes = run_bytes(rest, |page| !is_zero(page));
@@ -239,7 +265,7 @@ pub(super) fn write_sparse(file: &Anywhere, at: u64, bytes: &[u8]) -> std::io::R
     Ok(())
 }
 
-fn write_zeros(file: &Anywhere, at: u64, len_bytes: u64) -> std::io::Result<()> {
+fn write_zeros(file: &Anywhere, at: u64, len_bytes: u64) -> io::Result<()> {
     let mut done = 0;
     while done < len_bytes {
         let now = usize::try_from(len_bytes - done).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));

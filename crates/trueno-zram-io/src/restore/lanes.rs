@@ -4,8 +4,7 @@ use std::fs::File;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, Groups, PageGroup, PageRun};
-use trueno_zram_core::cpu::{InstructionSet, restore_page};
-use trueno_zram_core::{PAGE_SIZE, Page, PageData, lz4};
+use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 
 use super::Sink;
 use super::groups::{GroupContent, Restored, Restoring};
@@ -45,23 +44,22 @@ impl GroupContent for Content {
 
 /// Restores pages of a group on one core.
 pub(super) struct CpuPages {
-    codec: lz4::Codec,
+    codec: PageCodec,
     cached: Vec<Page>,
 }
 
 impl CpuPages {
     pub(super) fn new() -> Self {
-        let codec = lz4::Codec::new(InstructionSet::detect()).expect("the detected instruction set is available");
-        Self { codec, cached: vec![[0; PAGE_SIZE]; CACHED_PAGES] }
+        Self { codec: PageCodec::default(), cached: vec![[0; PAGE_SIZE]; CACHED_PAGES] }
     }
 
     /// Restores all pages of a group into memory of their own. Returns `false` if one is corrupt.
-    pub(super) fn restore_all(&self, content: &mut Content) -> bool {
+    pub(super) fn restore_all(&mut self, content: &mut Content) -> bool {
         let pages = content.group.data_pages();
         if content.pages.len() < pages {
             content.pages.resize(pages, [0; PAGE_SIZE]);
         }
-        restore(&self.codec, content.group.pages(), &mut content.pages)
+        restore(&mut self.codec, content.group.pages(), &mut content.pages)
     }
 
     /// Restores the pages of a group a few at a time, and writes them at their place.
@@ -71,20 +69,21 @@ impl CpuPages {
         restoring: &Restoring<'_, K, C>,
     ) -> Result<()> {
         let (mut at, mut pages) = (group.content_start(), group.pages());
-        let mut write = |span: ContentSpan<'_>| {
-            let start = at;
-            at += span.len_bytes();
+        let write = |at: &mut u64, span: ContentSpan<'_>| {
+            let start = *at;
+            *at += span.len_bytes();
             restoring.write(start, std::iter::once(span))
         };
         for run in group.runs() {
             match run {
-                PageRun::Zeros(len_bytes) => write(ContentSpan::Zeros(len_bytes))?,
-                PageRun::Tail(bytes) => write(ContentSpan::Data(bytes))?,
+                PageRun::Zeros(len_bytes) => write(&mut at, ContentSpan::Zeros(len_bytes))?,
+                PageRun::Tail(bytes) => write(&mut at, ContentSpan::Data(bytes))?,
                 PageRun::Pages(mut left) => {
+                    let place = restoring.prepare(at, left * PAGE_SIZE)?;
                     while left > 0 {
                         let now = left.min(CACHED_PAGES);
                         let cached = &mut self.cached[..now];
-                        let codec = &self.codec;
+                        let codec = &mut self.codec;
                         let restored = timed(restoring.observer, Stage::Decode, || {
                             restore(codec, pages.by_ref().take(now), cached)
                         });
@@ -92,7 +91,8 @@ impl CpuPages {
                             restoring.doubt();
                             return Ok(());
                         }
-                        write(ContentSpan::Data(cached.as_flattened()))?;
+                        restoring.write_prepared(place.as_ref(), at, cached.as_flattened())?;
+                        at += (now * PAGE_SIZE) as u64;
                         left -= now;
                     }
                 }
@@ -102,8 +102,8 @@ impl CpuPages {
     }
 }
 
-fn restore<'a>(codec: &lz4::Codec, pages: impl Iterator<Item = PageData<'a>>, into: &mut [Page]) -> bool {
-    pages.zip(into).all(|(page, into)| restore_page(codec, page, into).is_ok())
+fn restore<'a>(codec: &mut PageCodec, pages: impl Iterator<Item = PageData<'a>>, into: &mut [Page]) -> bool {
+    pages.zip(into).all(|(page, into)| codec.decompress(page, into).is_ok())
 }
 
 /// Restores an archive on the pool's workers.

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use trueno_zram_archive::{ArchiveWriter, ContentHash, IndexVerdict, PageArchive, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, ContentHash, Format, IndexVerdict, PageArchive, WriteOptions};
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, Interpreter};
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 
 use super::*;
 use crate::output::{OutputOptions, Target};
@@ -67,10 +67,19 @@ fn content() -> Vec<u8> {
 }
 
 fn archive(bytes: &[u8], content_checksum: bool) -> Vec<u8> {
-    let options = WriteOptions { content_checksum, content_len: Some(bytes.len() as u64), ..WriteOptions::default() };
+    archive_in(Format::Lz4, bytes, content_checksum)
+}
+
+fn archive_in(format: Format, bytes: &[u8], content_checksum: bool) -> Vec<u8> {
+    let content_len = Some(bytes.len() as u64);
+    let options = WriteOptions { format, content_checksum, content_len, ..WriteOptions::default() };
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let (pages, tail) = bytes.as_chunks();
-    archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
+    let algorithm = match format {
+        Format::Lz4 => Algorithm::Lz4,
+        Format::Zstd => Algorithm::Zstd { level: 1 },
+    };
+    archive.write_batch(&CpuBatchCompressor::new(algorithm).unwrap().compress(pages).unwrap()).unwrap();
     archive.write_tail(tail).unwrap();
     let mut hash = ContentHash::new();
     hash.update(bytes);
@@ -135,6 +144,33 @@ fn every_way_restores_the_same_content() {
             assert!(by_groups(&path, decoders) == expected, "helps: {helps}");
             let decoders = Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps };
             assert!(to_file(&path, folder.path(), true, decoders) == expected, "helps: {helps}");
+        }
+    }
+}
+
+/// What lanes cannot restore goes through the stream, which is right but slow.
+#[test]
+fn lanes_restore_all_of_an_intact_archive_of_either_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("archive");
+    // Few pages that are not zero: the interpreter takes its time.
+    let mut bytes = content();
+    bytes.drain(30 * PAGE_SIZE..2100 * PAGE_SIZE);
+    let is_whole = |restored: Result<Restored>| matches!(restored.unwrap(), Restored::All(_));
+    for format in [Format::Lz4, Format::Zstd] {
+        fs::write(&path, archive_in(format, &bytes, false)).unwrap();
+        let input = Input::open(&path).unwrap();
+        let file = input.seekable().unwrap();
+        let groups = || ArchiveReader::open(Positioned::new(file)).unwrap().unwrap().into_groups();
+        let mut memory = Memory::default();
+        assert!(is_whole(lanes::restore_groups((groups(), file), &mut memory, &pool(3), &())), "{format:?}");
+        assert!(memory.0 == bytes, "{format:?}");
+        assert!(is_whole(lanes::restore_groups((groups(), file), &mut Nowhere, &pool(3), &())), "{format:?}");
+        for helps in [false, true] {
+            let (mut gpu, mut memory) = (interpreter(), Memory::default());
+            let stream = gpu.decompress_stream().unwrap();
+            let restored = ring::restore_groups((groups(), file), &mut memory, (&stream, 2), helps, &pool(3), &());
+            assert!(is_whole(restored) && memory.0 == bytes, "{format:?}, helps: {helps}");
         }
     }
 }

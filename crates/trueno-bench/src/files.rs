@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::num::NonZeroUsize;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -20,34 +21,38 @@ use crate::error::{Error, Result};
 /// Bytes that a thread writes at a time.
 const PIECE_BYTES: usize = 4 << 20;
 
+/// Threads that write, besides one and all: the kernel's locks make some fewer than all the fastest.
+const SOME_THREADS: [usize; 3] = [4, 6, 8];
+
 /// A figure in GB/s, and what it is of.
-pub type Figure = (&'static str, f64);
+pub type Figure = (String, f64);
 
 /// Writes a new file of this many bytes.
 type Writer = fn(&File, usize, &ThreadPool) -> io::Result<()>;
 
-/// Measures writers of a new file of `len_bytes` in `folder`: the best of `rounds` each.
+/// Measures writers of a new file of `len_bytes` in `folder`, on up to `threads` threads: the best of `rounds` each.
 ///
 /// # Errors
-/// [`Error::Io`] if the file cannot be made or written.
-pub fn writers(folder: &Path, len_bytes: usize, pool: &ThreadPool, rounds: usize) -> Result<Vec<Figure>> {
-    let ways: [(&str, Writer); 3] = [
-        ("pwrite, one thread", |file, len_bytes, _| write_pieces(file, len_bytes)),
-        ("pwrite, all threads", |file, len_bytes, pool| in_parallel(pool, || write_pieces_of(file, len_bytes))),
-        ("mapped, all threads", write_mapped),
-    ];
+/// [`Error::Io`] if the file cannot be made or written; [`Error::Engine`] if threads cannot be made.
+pub fn writers(folder: &Path, len_bytes: usize, threads: NonZeroUsize, rounds: usize) -> Result<Vec<Figure>> {
+    let some = SOME_THREADS.into_iter().filter(|some| *some < threads.get());
+    let by_pwrite: Writer = |file, len_bytes, pool| in_parallel(pool, || write_pieces_of(file, len_bytes));
+    let mut ways = vec![("pwrite", by_pwrite, 1), ("pwrite", by_pwrite, threads.get())];
+    ways.extend(some.chain([threads.get()]).map(|threads| ("mapped", write_mapped as Writer, threads)));
     let mut figures = Vec::new();
-    for (name, way) in ways {
+    for (name, way, threads) in ways {
+        let pool = trueno_zram_core::build_pool(NonZeroUsize::new(threads).unwrap_or(NonZeroUsize::MIN));
+        let pool = pool.map_err(Error::engine(name))?;
         let mut best = f64::INFINITY;
         for _ in 0..rounds {
             let failed = |source| Error::Io { place: folder.display().to_string(), source };
             let file =
                 File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder).map_err(failed)?;
             let start = Instant::now();
-            way(&file, len_bytes, pool).map_err(failed)?;
+            way(&file, len_bytes, &pool).map_err(failed)?;
             best = best.min(start.elapsed().as_secs_f64());
         }
-        figures.push((name, len_bytes as f64 / best / 1e9));
+        figures.push((format!("{name}, {}", crate::quantity::threads(threads)), len_bytes as f64 / best / 1e9));
     }
     Ok(figures)
 }
@@ -71,17 +76,14 @@ pub fn batches(pages: &[Page], pool: &Arc<ThreadPool>, rounds: usize) -> Result<
         decompress_s = decompress_s.min(start.elapsed().as_secs_f64());
     }
     let bytes = (pages.len() * PAGE_SIZE) as f64;
-    Ok(vec![("batches, compress", bytes / compress_s / 1e9), ("batches, decompress", bytes / decompress_s / 1e9)])
+    let figure = |name: &str, seconds: f64| (name.to_owned(), bytes / seconds / 1e9);
+    Ok(vec![figure("batches, compress", compress_s), figure("batches, decompress", decompress_s)])
 }
 
 /// Runs `work` on each thread of the pool; returns the first error.
 fn in_parallel<W: Fn() -> io::Result<()> + Sync>(pool: &ThreadPool, make: impl FnOnce() -> W) -> io::Result<()> {
     let work = make();
     pool.broadcast(|_| work()).into_iter().collect()
-}
-
-fn write_pieces(file: &File, len_bytes: usize) -> io::Result<()> {
-    write_pieces_of(file, len_bytes)()
 }
 
 /// Work for any number of threads: takes pieces of the file until all are written.
@@ -131,8 +133,10 @@ mod tests {
     #[test]
     fn every_writer_and_both_directions_have_a_figure() {
         let pool = Arc::new(rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap());
-        let figures = writers(&std::env::temp_dir(), (9 << 20) + 5, &pool, 1).unwrap();
-        assert_eq!(figures.len(), 3);
+        let threads = NonZeroUsize::new(5).unwrap();
+        let figures = writers(&std::env::temp_dir(), (9 << 20) + 5, threads, 1).unwrap();
+        let names: Vec<&str> = figures.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["pwrite, 1 thread", "pwrite, 5 threads", "mapped, 4 threads", "mapped, 5 threads"]);
         let all = figures.into_iter().chain(batches(&[[7; PAGE_SIZE]; 100], &pool, 1).unwrap());
         assert!(all.into_iter().all(|(_, gbps)| gbps > 0.0));
     }

@@ -128,7 +128,7 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
     let (common, document) = match command {
         Command::Files { files, folder, bytes, pages, rounds } => {
             let pool = trueno_zram_core::build_pool(threads)?;
-            let mut figures = trueno_bench::files::writers(&folder, bytes.get(), &pool, rounds.get())?;
+            let mut figures = trueno_bench::files::writers(&folder, bytes.get(), threads, rounds.get())?;
             let pages = trueno_bench::mix(&load(&files, usize::MAX)?, pages.get())?;
             figures.extend(trueno_bench::files::batches(&pages, &pool, rounds.get())?);
             for (name, gbps) in figures {

@@ -66,19 +66,30 @@ pub struct Anywhere {
     changed: Condvar,
 }
 
-/// A range of a file that is about to be written, piece by piece. A mapped one has its memory already.
+/// A range of a file that is about to be written, piece by piece.
 #[derive(Debug)]
 pub(crate) struct Prepared<'a> {
     file: &'a Anywhere,
-    mapping: Option<&'a Mapping>,
+    way: RangeWay<'a>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RangeWay<'a> {
+    /// It has its memory already.
+    Populated(&'a Mapping),
+    /// With `pwrite`, beside other ranges, which are mapped.
+    PwriteBeside(&'a Mapping),
+    /// With `pwrite`, in turn.
+    Pwrite,
 }
 
 impl Prepared<'_> {
     /// Writes all of `bytes` at `at`, within the range.
     pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        match self.mapping {
-            Some(mapping) => mapping.write_at(at, bytes),
-            None => self.file.pwrite(at, bytes),
+        match self.way {
+            RangeWay::Populated(mapping) => mapping.write_at(at, bytes),
+            RangeWay::PwriteBeside(mapping) => mapping.pwrite_at(at, bytes),
+            RangeWay::Pwrite => self.file.pwrite(at, bytes),
         }
     }
 }
@@ -118,18 +129,22 @@ impl Anywhere {
     /// Prepares a range, all of which will be written. For a mapped file that is what takes time: better once for a long range
     /// than for each of its pieces.
     pub(crate) fn prepare(&self, at: u64, len_bytes: usize) -> io::Result<Prepared<'_>> {
-        if let Some(mapping) = &self.mapping
-            && !self.unmappable.load(Ordering::Relaxed)
-        {
-            match self.in_turn(|| mapping.populate(at, len_bytes)) {
-                Ok(()) => return Ok(Prepared { file: self, mapping: Some(mapping) }),
-                Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    self.unmappable.store(true, Ordering::Relaxed);
-                }
-                Err(error) => return Err(error),
-            }
+        Ok(Prepared { file: self, way: self.prepare_way(at, len_bytes)? })
+    }
+
+    fn prepare_way(&self, at: u64, len_bytes: usize) -> io::Result<RangeWay<'_>> {
+        let Some(mapping) = &self.mapping else { return Ok(RangeWay::Pwrite) };
+        if self.unmappable.load(Ordering::Relaxed) {
+            return Ok(RangeWay::PwriteBeside(mapping));
         }
-        Ok(Prepared { file: self, mapping: None })
+        match self.in_turn(|| mapping.populate(at, len_bytes)) {
+            Ok(()) => Ok(RangeWay::Populated(mapping)),
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
+                self.unmappable.store(true, Ordering::Relaxed);
+                Ok(RangeWay::PwriteBeside(mapping))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn pwrite(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

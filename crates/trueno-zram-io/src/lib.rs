@@ -33,6 +33,7 @@
 #![deny(unsafe_code)]
 
 mod anywhere;
+mod bus_error;
 mod choice;
 mod compress;
 mod driver;

@@ -1,66 +1,66 @@
 //! A new file written through memory mappings, by many threads at once.
 //!
 //! `pwrite` holds the lock of the file, so that several threads write no faster than one. Copies into a shared mapping
-//! hold no lock. On a tmpfs with 16 cores they are 1.5 times as fast; with two cores, and on disks, `pwrite` is faster.
+//! hold no lock. On a tmpfs with 16 cores they are 1.5 times as fast; with two cores, and on disks, `pwrite` is faster. Both
+//! can be used on the same file at the same time.
 //!
-//! A page of a mapping that the file system has no room for ends the process with SIGBUS. So pages are populated before
-//! they are written: that fails with an error.
+//! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`Guard`] makes it an error.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex};
+use std::{io, iter};
 
-use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::bus_error::Guard;
 use crate::ordered::lock;
 
 /// Bytes of the file that are mapped at a time: a multiple of every page size.
 const WINDOW_BYTES: usize = 64 << 20;
 
-/// A file that is mapped window by window. A window is unmapped as soon as all of it was written.
+/// A new file that is mapped window by window. A window is unmapped as soon as all of it was written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     file: File,
-    windows: Mutex<BTreeMap<u64, Arc<Window>>>,
+    state: Mutex<State>,
 }
 
-/// A part of the file in memory.
+#[derive(Debug, Default)]
+struct State {
+    /// How long the file is at least.
+    known_len: u64,
+    /// Windows of which something was written or mapped, but not all was written.
+    windows: BTreeMap<u64, Window>,
+}
+
 #[derive(Debug)]
 struct Window {
-    start: NonNull<u8>,
     /// Bytes not written yet.
-    left: Mutex<usize>,
+    left: usize,
+    /// None: not mapped so far.
+    memory: Option<Arc<Memory>>,
 }
-
-// SAFETY: the mapping belongs to the window alone and is unmapped with it. It is only written, through `copy_at`, whose
-// caller keeps writes apart.
-unsafe impl Send for Window {}
-// SAFETY: as above; `copy_at` takes `&self`, and no reference to the mapped bytes is ever made.
-unsafe impl Sync for Window {}
 
 impl Mapping {
     /// A mapping of `file`, which nobody else writes or makes shorter.
     pub(crate) fn new(file: File) -> Self {
-        Self { file, windows: Mutex::new(BTreeMap::new()) }
+        Self { file, state: Mutex::default() }
     }
 
-    /// Has memory for the pages of a range, all of which will be written. The file grows in steps, beyond the range.
+    /// Has memory for the pages of a range, all of which will be written. The file grows in steps, beyond the range. The first
+    /// byte of the range and of each of its pages may change.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if the file system is full; [`io::ErrorKind::Unsupported`] if this part cannot be
     /// mapped, and has to be written in another way.
     pub(crate) fn populate(&self, at: u64, len_bytes: usize) -> io::Result<()> {
-        let (mut at, mut left) = (at, len_bytes);
-        while left > 0 {
-            let (number, offset) = window_of(at);
-            let now = left.min(WINDOW_BYTES - offset);
-            self.window(number)?.populate(offset, now)?;
-            at += now as u64;
-            left -= now;
+        for (number, within) in windows_of(at, len_bytes) {
+            self.memory(number)?.populate(within.start, within.len())?;
         }
         Ok(())
     }
@@ -68,93 +68,144 @@ impl Mapping {
     /// Writes `bytes` at `at`, in a range that was populated. No byte is written twice.
     ///
     /// # Errors
-    /// [`io::ErrorKind::Unsupported`] if the range was not populated.
+    /// [`io::ErrorKind::Unsupported`] if the range was not populated; [`io::ErrorKind::StorageFull`] and others if the file
+    /// system failed.
     pub(crate) fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let (mut at, mut rest) = (at, bytes);
-        while !rest.is_empty() {
-            let (number, offset) = window_of(at);
-            let (now, after) = rest.split_at(rest.len().min(WINDOW_BYTES - offset));
-            let window = lock(&self.windows).get(&number).map(Arc::clone).ok_or(io::ErrorKind::Unsupported)?;
-            window.copy_at(offset, now);
-            let mut left = lock(&window.left);
-            *left -= now.len();
-            if *left == 0 {
-                drop(left);
-                // Unmapped here, without the lock, once no other thread holds it.
-                let done = lock(&self.windows).remove(&number);
-                drop(done);
-            }
-            at += now.len() as u64;
+        let mut rest = bytes;
+        for (number, within) in windows_of(at, bytes.len()) {
+            let memory = lock(&self.state).windows.get(&number).and_then(|window| window.memory.clone());
+            let (now, after) = rest.split_at(within.len());
+            memory.ok_or(io::ErrorKind::Unsupported)?.copy_at(within.start, now)?;
+            self.count_written(number, now.len());
             rest = after;
         }
         Ok(())
     }
 
-    fn window(&self, number: u64) -> io::Result<Arc<Window>> {
-        let mut windows = lock(&self.windows);
-        if let Some(window) = windows.get(&number) {
-            return Ok(Arc::clone(window));
+    /// Writes `bytes` at `at` with `pwrite`, in a range that was not populated. No byte is written twice.
+    ///
+    /// # Errors
+    /// The system's own.
+    pub(crate) fn pwrite_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        // The file has its length before, so that nothing can cut off what was written.
+        windows_of(at, bytes.len())
+            .try_for_each(|(number, _)| lock(&self.state).window(number, &self.file).map(drop))?;
+        self.file.write_all_at(bytes, at)?;
+        windows_of(at, bytes.len()).for_each(|(number, within)| self.count_written(number, within.len()));
+        Ok(())
+    }
+
+    /// The memory of a window, which is mapped if it was not.
+    fn memory(&self, number: u64) -> io::Result<Arc<Memory>> {
+        let mut state = lock(&self.state);
+        let unsupported = |error: io::Error| io::Error::new(io::ErrorKind::Unsupported, error);
+        let window = state.window(number, &self.file).map_err(unsupported)?;
+        if let Some(memory) = &window.memory {
+            return Ok(Arc::clone(memory));
         }
-        let window = Arc::new(Window::map(&self.file, number)?);
-        windows.insert(number, Arc::clone(&window));
-        Ok(window)
+        let memory = Arc::new(Memory::map(&self.file, number * WINDOW_BYTES as u64).map_err(unsupported)?);
+        window.memory = Some(Arc::clone(&memory));
+        Ok(memory)
+    }
+
+    /// Forgets a window once all of it was written.
+    fn count_written(&self, number: u64, len_bytes: usize) {
+        let mut state = lock(&self.state);
+        let Some(window) = state.windows.get_mut(&number) else { return };
+        window.left = window.left.saturating_sub(len_bytes);
+        if window.left == 0 {
+            let done = state.windows.remove(&number);
+            // Unmapped without the lock, once no other thread holds the memory.
+            drop(state);
+            drop(done);
+        }
     }
 }
 
-/// The window of a position, and its place there.
-fn window_of(at: u64) -> (u64, usize) {
-    let offset = usize::try_from(at % WINDOW_BYTES as u64).expect("less than a window");
-    (at / WINDOW_BYTES as u64, offset)
+impl State {
+    /// A window of the file, which is made long enough for it.
+    fn window(&mut self, number: u64, file: &File) -> io::Result<&mut Window> {
+        let end = number.checked_add(1).and_then(|next| next.checked_mul(WINDOW_BYTES as u64));
+        let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
+        if self.known_len < end {
+            if file.metadata()?.len() < end {
+                file.set_len(end)?;
+            }
+            self.known_len = end;
+        }
+        Ok(self.windows.entry(number).or_insert(Window { left: WINDOW_BYTES, memory: None }))
+    }
 }
 
-impl Window {
-    fn map(file: &File, number: u64) -> io::Result<Self> {
-        let unsupported = |error: io::Error| io::Error::new(io::ErrorKind::Unsupported, error);
-        let start = number.checked_mul(WINDOW_BYTES as u64).ok_or(io::ErrorKind::FileTooLarge)?;
-        let end = start.checked_add(WINDOW_BYTES as u64).ok_or(io::ErrorKind::FileTooLarge)?;
-        if file.metadata()?.len() < end {
-            file.set_len(end).map_err(unsupported)?;
-        }
+/// The windows of a range, and its place in each.
+fn windows_of(at: u64, len_bytes: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
+    let (mut at, mut left) = (at, len_bytes);
+    iter::from_fn(move || {
+        let (number, offset) = (at / WINDOW_BYTES as u64, at % WINDOW_BYTES as u64);
+        let offset = usize::try_from(offset).expect("less than a window");
+        let now = left.min(WINDOW_BYTES - offset);
+        at += now as u64;
+        left -= now;
+        (now > 0).then_some((number, offset..offset + now))
+    })
+}
+
+/// A part of the file in memory.
+#[derive(Debug)]
+struct Memory {
+    start: NonNull<u8>,
+    guard: Guard,
+}
+
+// SAFETY: the mapping belongs to this value alone and is unmapped with it. It is only written, through `copy_at`, whose
+// caller keeps writes apart.
+unsafe impl Send for Memory {}
+// SAFETY: as above; `copy_at` takes `&self`, and no reference to the mapped bytes is ever made.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps a window of the file, which is long enough.
+    fn map(file: &File, start: u64) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let mapped = unsafe { mmap(ptr::null_mut(), WINDOW_BYTES, protection, flags, file, start) };
-        let mapped = mapped.map_err(|errno| unsupported(errno.into()))?;
-        let start = NonNull::new(mapped.cast()).ok_or(io::ErrorKind::Unsupported)?;
-        Ok(Self { start, left: Mutex::new(WINDOW_BYTES) })
+        let mapped = unsafe { mmap(ptr::null_mut(), WINDOW_BYTES, protection, flags, file, start) }?;
+        let (start, guard) = (NonNull::new(mapped.cast()), Guard::new(mapped as usize, WINDOW_BYTES));
+        let (Some(start), Some(guard)) = (start, guard) else {
+            // SAFETY: the mapping was made with this length, and nothing refers to it.
+            unsafe { munmap(mapped, WINDOW_BYTES) }?;
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        Ok(Self { start, guard })
     }
 
-    /// Has memory for the pages of a range.
+    /// Has memory for the pages of a range, all of which will be written: writes a byte of each page. The kernel has a call for
+    /// that (MADV_POPULATE_WRITE), which takes longer than as many page faults on several threads.
     fn populate(&self, offset: usize, len_bytes: usize) -> io::Result<()> {
         assert!(offset + len_bytes <= WINDOW_BYTES, "a range ends within its window");
         let page_bytes = rustix::param::page_size();
-        let first_page = offset - offset % page_bytes;
-        let pages_end = (offset + len_bytes).next_multiple_of(page_bytes);
-        // SAFETY: the offset is within the mapping, by the assertion.
-        let pages = unsafe { self.start.add(first_page) };
-        // SAFETY: the pages are within the mapping, whose length is a multiple of the page size. The call reads no memory
-        // and changes none that was written.
-        let populated = unsafe { madvise(pages.as_ptr().cast(), pages_end - first_page, Advice::LinuxPopulateWrite) };
-        populated.map_err(|errno| match errno {
-            // The kernel's answer where a write would raise SIGBUS: the file system is full.
-            Errno::FAULT => io::Error::from(Errno::NOSPC),
-            Errno::INVAL | Errno::NOSYS => io::Error::from(io::ErrorKind::Unsupported),
-            errno => errno.into(),
-        })
+        let next_page = (offset + 1).next_multiple_of(page_bytes);
+        for at in iter::once(offset).chain((next_page..offset + len_bytes).step_by(page_bytes)) {
+            // SAFETY: the byte is within the mapping, by the assertion.
+            let byte = unsafe { self.start.add(at) };
+            // SAFETY: it is mapped, guarded, and written by no other thread, since it is in the range.
+            unsafe { byte.write_volatile(0) };
+        }
+        self.guard.check()
     }
 
     /// Copies `bytes` to `offset`, which no other thread does at the same time.
-    fn copy_at(&self, offset: usize, bytes: &[u8]) {
+    fn copy_at(&self, offset: usize, bytes: &[u8]) -> io::Result<()> {
         assert!(offset + bytes.len() <= WINDOW_BYTES, "a write ends within its window");
         // SAFETY: the offset is within the mapping, by the assertion.
         let place = unsafe { self.start.add(offset) };
-        // SAFETY: `place` is valid for `bytes.len()` bytes by the assertion, and mapped memory of its own. The file is
-        // not made shorter while it is written, and its pages are there, since they were populated. No other thread
-        // writes these bytes, and none reads them.
+        // SAFETY: `place` is valid for `bytes.len()` bytes by the assertion, and mapped memory of its own. Pages that are not
+        // there are guarded. No other thread writes these bytes, and none reads them.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
+        self.guard.check()
     }
 }
 
-impl Drop for Window {
+impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing refers to it any more. A failure leaves it mapped.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES) };
@@ -163,12 +214,10 @@ impl Drop for Window {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
     use super::*;
 
     #[test]
-    fn many_threads_write_across_windows() {
+    fn many_threads_write_across_windows_in_both_ways() {
         let file = tempfile::tempfile().unwrap();
         let mapping = Mapping::new(file.try_clone().unwrap());
         // Pieces of an odd length, so that pages and windows are shared.
@@ -179,14 +228,18 @@ mod tests {
                 let mapping = &mapping;
                 scope.spawn(move || {
                     for number in (first..pieces).step_by(3) {
-                        let byte = u8::try_from(number % 251).unwrap();
-                        mapping.populate((number * piece) as u64, piece).unwrap();
-                        mapping.write_at((number * piece) as u64, &vec![byte; piece]).unwrap();
+                        let (at, byte) = ((number * piece) as u64, u8::try_from(number % 251).unwrap());
+                        if number % 7 == 0 {
+                            mapping.pwrite_at(at, &vec![byte; piece]).unwrap();
+                        } else {
+                            mapping.populate(at, piece).unwrap();
+                            mapping.write_at(at, &vec![byte; piece]).unwrap();
+                        }
                     }
                 });
             }
         });
-        assert_eq!(lock(&mapping.windows).len(), 1, "the first window is complete");
+        assert_eq!(lock(&mapping.state).windows.len(), 1, "the first window is complete");
         let far = mapping.write_at(5 * WINDOW_BYTES as u64, b"where nothing was populated");
         assert_eq!(far.unwrap_err().kind(), io::ErrorKind::Unsupported);
         let mut read = vec![0; piece];
@@ -194,5 +247,14 @@ mod tests {
             file.read_exact_at(&mut read, (number * piece) as u64).unwrap();
             assert!(read.iter().all(|byte| usize::from(*byte) == number % 251), "piece {number}");
         }
+    }
+
+    #[test]
+    fn windows_of_a_range_are_side_by_side() {
+        let window = WINDOW_BYTES as u64;
+        assert_eq!(windows_of(5, 0).next(), None);
+        assert_eq!(windows_of(window, 7).collect::<Vec<_>>(), [(1, 0..7)]);
+        let parts: Vec<_> = windows_of(window - 3, WINDOW_BYTES + 5).collect();
+        assert_eq!(parts, [(0, WINDOW_BYTES - 3..WINDOW_BYTES), (1, 0..WINDOW_BYTES), (2, 0..2)]);
     }
 }

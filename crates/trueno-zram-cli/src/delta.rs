@@ -103,7 +103,7 @@ impl OpenBase {
 
     /// The base itself, and what it needs.
     pub(crate) fn files(&self) -> NeededFiles<'_> {
-        NeededFiles::new(&self.chain.files)
+        NeededFiles::of_base(&self.chain.files)
     }
 
     /// What a delta at `target` is made from.

@@ -1,8 +1,9 @@
 //! The files of a command: which there are, where their outputs go, and the loop over them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,6 +14,7 @@ use trueno_zram_io::Refusal;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::input::Input;
+use crate::needed_files;
 use crate::output::Target;
 use crate::report;
 
@@ -112,7 +114,7 @@ impl FileArgs {
         if global.json && writes_stdout {
             return Err(report::json_needs_stdout());
         }
-        Ok(())
+        if global.json || writes_stdout { needed_files::check_stdout(&inputs, global) } else { Ok(()) }
     }
 
     /// Refuses outputs that would overwrite each other, or an input of the same run.
@@ -217,6 +219,11 @@ pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<
 pub(crate) fn is_stdin(path: &Path) -> bool {
     let names = [DASH, "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"];
     names.iter().any(|name| path.as_os_str() == *name)
+}
+
+/// What the system says about an input.
+pub(crate) fn metadata(path: &Path) -> io::Result<Metadata> {
+    if is_stdin(path) { File::from(io::stdin().as_fd().try_clone_to_owned()?).metadata() } else { fs::metadata(path) }
 }
 
 /// Whether a path means standard output: `-`, or a name that the system has for it. By such a name, the file that standard

@@ -50,7 +50,11 @@ pub(crate) fn fill<'a>(
         return Err(Failure::at(name, "is the input itself; nothing was changed"));
     }
     if let Some(chain) = chain {
-        NeededFiles::new(chain.bases()).check_open(&target, name)?;
+        let bases = NeededFiles::of_base(chain.bases());
+        bases.check_open(&target, name)?;
+        if global.json {
+            bases.check_stdout(global)?;
+        }
     }
     let _on_signal = SayPartlyFilled::new(name);
     let mut sink = ExistingFile::new(file, name, content_len)?;

@@ -1,27 +1,42 @@
-//! Files that deltas are read from: no output may take the place of one, and none may be removed.
+//! Files that are still read: no output may take the place of one or be written into it, and none may be removed.
 
+use std::fmt;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
 use trueno_zram_archive::{ArchiveChain, ArchiveOpener, ChainFile, FileId};
+use trueno_zram_io::{STANDARD_OUTPUT, stdout_file};
 
+use crate::args::Global;
 use crate::failure::Failure;
+use crate::files;
 use crate::output::Target;
 
-/// A base and its own bases, which an output or a removal could hit.
+/// An archive and its bases, or bases alone, which an output or a removal could hit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NeededFiles<'a> {
-    /// The nearest base first.
-    bases: &'a [ChainFile],
+    /// The file that needs those behind it comes first.
+    files: &'a [ChainFile],
+    /// What the first file is.
+    first: &'static str,
 }
 
 impl<'a> NeededFiles<'a> {
-    pub(crate) fn new(bases: &'a [ChainFile]) -> Self {
-        Self { bases }
+    /// The base of a delta, and the bases of that.
+    pub(crate) fn of_base(files: &'a [ChainFile]) -> Self {
+        Self { files, first: "the base" }
     }
 
-    /// Refuses an output that would replace one of the files.
-    pub(crate) fn check_target(self, target: &Target) -> Result<(), Failure> {
+    /// An archive, and its bases.
+    pub(crate) fn of_archive(files: &'a [ChainFile]) -> Self {
+        Self { files, first: "the archive" }
+    }
+
+    /// Refuses an output that would hit one of the files, and with `--json` a report on standard output.
+    pub(crate) fn check_target(self, target: &Target, global: &Global) -> Result<(), Failure> {
+        if *target == Target::Stdout || global.json {
+            self.check_stdout(global)?;
+        }
         match target {
             Target::Stdout => Ok(()),
             Target::Path(path) => self.check_output(path),
@@ -35,9 +50,17 @@ impl<'a> NeededFiles<'a> {
     }
 
     /// Refuses an output that is open already.
-    pub(crate) fn check_open(self, output: &Metadata, name: impl std::fmt::Display) -> Result<(), Failure> {
+    pub(crate) fn check_open(self, output: &Metadata, name: impl fmt::Display) -> Result<(), Failure> {
         match self.role_of(output) {
-            Some(role) => Err(Failure::at(name, format!("is {role}; it cannot be the output too"))),
+            Some(role) => Err(Failure::Failed(hit(name, role))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses standard output that leads to one of the files.
+    pub(crate) fn check_stdout(self, global: &Global) -> Result<(), Failure> {
+        match stdout_file().and_then(|there| self.role_of(&there)) {
+            Some(role) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, role))),
             None => Ok(()),
         }
     }
@@ -50,14 +73,45 @@ impl<'a> NeededFiles<'a> {
         }
     }
 
-    /// What the delta needs a file for; none if it does not.
+    /// What a file is needed for; none if it is not.
     fn role_of(self, file: &Metadata) -> Option<String> {
-        let id = FileId::of(file);
-        match self.bases.iter().position(|base| base.id == id)? {
-            0 => Some("the base".to_owned()),
-            _ => Some(format!("a base of the base, {}", self.bases[0].path.display())),
+        let (id, first) = (FileId::of(file), self.first);
+        match self.files.iter().position(|needed| needed.id == id)? {
+            0 => Some(first.to_owned()),
+            _ => Some(format!("a base of {first}, {}", self.files[0].path.display())),
         }
     }
+}
+
+/// The message for an output that is a file with this role.
+fn hit(output: impl fmt::Display, role: impl fmt::Display) -> String {
+    format!("{output}: is {role}; it cannot be the output too")
+}
+
+/// The failure of standard output that cannot be used. With `--json` it is one of usage, which is not printed there.
+fn stdout_failure(global: &Global, message: String) -> Failure {
+    if global.json { Failure::Usage(message) } else { Failure::Failed(message) }
+}
+
+/// Refuses standard output that leads to one of the inputs, for a command that writes or prints to it.
+pub(crate) fn check_stdout(inputs: &[PathBuf], global: &Global) -> Result<(), Failure> {
+    match stdout_file() {
+        Some(there) if is_input(&there, inputs) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, "the input"))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an output at `path` that would replace one of the inputs.
+pub(crate) fn check_inputs(path: &Path, inputs: &[PathBuf]) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(there) if is_input(&there, inputs) => Err(Failure::Failed(hit(path.display(), "the input"))),
+        _ => Ok(()),
+    }
+}
+
+fn is_input(file: &Metadata, inputs: &[PathBuf]) -> bool {
+    let id = FileId::of(file);
+    inputs.iter().any(|input| files::metadata(input).is_ok_and(|input| FileId::of(&input) == id))
 }
 
 /// The files that the inputs of one run need, so that no output replaces and no removal hits a file that another input still needs.
@@ -81,17 +135,18 @@ impl InputChains {
         Self { chains: inputs.iter().filter_map(chain).collect() }
     }
 
-    /// Refuses an output that would replace a file that any of the inputs needs.
-    pub(crate) fn check_target(&self, target: &Target) -> Result<(), Failure> {
-        let Target::Path(path) = target else { return Ok(()) };
-        let Ok(there) = fs::metadata(path) else { return Ok(()) };
-        match self.needing(&there).next() {
-            Some(input) => {
-                let problem = format!("is a base of {}; it cannot be an output too", input.display());
-                Err(Failure::at(path.display(), problem))
-            }
-            None => Ok(()),
+    /// Refuses an output that would hit a file that any of the inputs needs, and with `--json` a report on standard output.
+    pub(crate) fn check_target(&self, target: &Target, global: &Global) -> Result<(), Failure> {
+        let hit = |there: Option<Metadata>| {
+            let input = self.needing(&there?).next()?;
+            Some(format!("is a base of {}; it cannot be an output too", input.display()))
+        };
+        if *target == Target::Stdout || global.json {
+            let problem = hit(stdout_file()).map(|problem| format!("{STANDARD_OUTPUT}: {problem}"));
+            problem.map_or(Ok(()), |problem| Err(stdout_failure(global, problem)))?;
         }
+        let Target::Path(path) = target else { return Ok(()) };
+        hit(fs::metadata(path).ok()).map_or(Ok(()), |problem| Err(Failure::at(path.display(), problem)))
     }
 
     /// Refuses to remove a file that another input, which is still there, needs.

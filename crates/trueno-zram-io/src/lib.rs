@@ -68,7 +68,7 @@ pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageSource};
 pub use spool::Spool;
-pub use standard::is_closed;
+pub use standard::{is_closed, stdout_file};
 pub use timeline::{Stage, Timeline};
 
 use std::time::Duration;

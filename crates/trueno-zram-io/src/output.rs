@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use trueno_zram_archive::FileId;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::anywhere::Anywhere;
@@ -74,17 +75,22 @@ impl Output {
     /// [`Error::Io`], [`Error::Refused`], [`Error::Closed`].
     pub fn create(target: &Target, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
         match target {
-            Target::Stdout => Self::stdout(options),
+            Target::Stdout => Self::stdout(source, options),
             Target::Path(path) => Self::at_path(path, source, options),
         }
     }
 
-    fn stdout(options: OutputOptions) -> Result<Self> {
+    fn stdout(source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
         if options.binary && !options.force && io::stdout().is_terminal() {
             return Err(Error::refused(STANDARD_OUTPUT, Refusal::Terminal));
         }
         if standard::is_closed(io::stdout()) {
             return Err(Error::Closed { name: STANDARD_OUTPUT });
+        }
+        if let (Some(there), Some(source)) = (standard::stdout_file(), source)
+            && FileId::of(&there) == FileId::of(source)
+        {
+            return Err(Error::refused(STANDARD_OUTPUT, Refusal::Input));
         }
         // Not through Rust's own buffer, which looks for line ends.
         let file = io::stdout().as_fd().try_clone_to_owned();
@@ -118,7 +124,7 @@ impl Output {
             Err(error) => return Err(failed(error)),
         };
         if let Some(there) = &there {
-            let same = |source: &Metadata| (source.dev(), source.ino()) == (there.dev(), there.ino());
+            let same = |source: &Metadata| FileId::of(source) == FileId::of(there);
             if there.is_dir() {
                 return refused(Refusal::Directory);
             }

@@ -1,7 +1,10 @@
 //! Standard streams as the process found them: open or closed.
 #![allow(unsafe_code)]
 
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
@@ -45,6 +48,15 @@ pub fn is_closed(stream: impl AsFd) -> bool {
     let was_closed = STANDARD.contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0;
     // Something else may have been put in its place since.
     was_closed && is_null_of_runtime(stream.as_fd())
+}
+
+/// The file that standard output leads to, if it keeps what is written: a regular file or a block device.
+///
+/// A shell opens it by `>>` or `1<>` without looking whether it is also an input.
+pub fn stdout_file() -> Option<Metadata> {
+    let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
+    let file = File::from(stdout).metadata().ok()?;
+    (file.is_file() || file.file_type().is_block_device()).then_some(file)
 }
 
 /// Whether this is `/dev/null` as Rust's runtime opens it: for reading and writing.

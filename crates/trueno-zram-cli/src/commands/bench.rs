@@ -16,6 +16,7 @@ use crate::args::{Backend, Global};
 use crate::failure::Failure;
 use crate::json;
 use crate::machine::{Machine, Measure};
+use crate::needed_files;
 use crate::output::{self, Output, OutputOptions, Target};
 use crate::report::say;
 use interrupt::Watch;
@@ -80,6 +81,8 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    needed_files::check_stdout(&args.files, global)?;
+    args.html.as_ref().map_or(Ok(()), |html| needed_files::check_inputs(html, &args.files))?;
     let gpu = match (global.backend, Gpu::find()) {
         (Backend::Interpreter, _) => {
             return Err(Failure::usage("the interpreter checks kernels and times nothing; see selftest"));

@@ -101,7 +101,7 @@ fn compress(
     let FileArgs { force, rm, .. } = args.files;
     let target = args.files.target(path, |input| Ok(args.output_name(input)))?;
     if let Some(base) = base {
-        base.files().check_target(&target)?;
+        base.files().check_target(&target, global)?;
         if rm {
             base.files().check_removal(path)?;
         }

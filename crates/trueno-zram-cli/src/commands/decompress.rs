@@ -91,9 +91,9 @@ fn decompress(
     args.files.check_removable(path, &input)?;
     let delta = args.bases.open_delta(path, &input)?;
     if let Some(chain) = &delta {
-        NeededFiles::new(chain.bases()).check_target(&target)?;
+        NeededFiles::of_base(chain.bases()).check_target(&target, global)?;
     }
-    chains.check_target(&target)?;
+    chains.check_target(&target, global)?;
     if delta.is_some() && args.salvage {
         return Err(Failure::at(
             &input.name,

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
 use crate::json;
-use crate::needed_files::NeededFiles;
+use crate::needed_files::{self, NeededFiles};
 use crate::output::{Output, OutputOptions, Target};
 use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
 use crate::report;
@@ -131,6 +131,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         _ if global.json => return Err(report::json_needs_stdout()),
         _ => Target::Stdout,
     };
+    if global.json {
+        needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
+    }
     files::for_each(std::slice::from_ref(&args.file), |path| {
         json::tracked(global, COMMAND, path, extract(path, args, global, &target))
     })
@@ -143,7 +146,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let input = Input::open_at_once(path)?;
     let delta = args.bases.open_delta(path, &input)?;
     if let Some(chain) = &delta {
-        NeededFiles::new(chain.bases()).check_target(target)?;
+        NeededFiles::of_base(chain.bases()).check_target(target, global)?;
     }
     if let Some(failure) = not_compressed(&input).filter(|_| delta.is_none()) {
         return Err(failure);

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
 use crate::json;
-use crate::needed_files::NeededFiles;
+use crate::needed_files::{self, NeededFiles};
 use crate::output::{Output, OutputOptions, Target};
 use crate::process_state;
 use crate::progress::Progress;
@@ -103,6 +103,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json && target == Target::Stdout {
         return Err(report::json_needs_stdout());
     }
+    if global.json {
+        needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
+    }
     files::for_each(std::slice::from_ref(&args.file), |_| {
         json::tracked(global, COMMAND, &args.file, flatten(args, global, &target))
     })
@@ -115,7 +118,7 @@ fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure>
     let name = input.name.clone();
     let chain = args.bases.open_delta(&args.file, &input)?;
     let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
-    NeededFiles::new(chain.bases()).check_target(target)?;
+    NeededFiles::of_base(chain.bases()).check_target(target, global)?;
     let archive = chain.archive;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let output = Output::create(target, Some(&input.metadata), options)?;

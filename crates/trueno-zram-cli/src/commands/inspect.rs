@@ -19,6 +19,7 @@ use crate::files;
 use crate::input::{self, Input};
 use crate::json;
 use crate::messages;
+use crate::needed_files::{self, NeededFiles};
 use crate::output;
 use crate::restore::pages_by_index;
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
@@ -57,6 +58,7 @@ const PAGES_AT_ONCE: usize = 1024;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    needed_files::check_stdout(&args.files, global)?;
     let mut engine = Engine::choose(global)?;
     let mut is_first = true;
     files::for_each(&args.files, |path| {
@@ -88,6 +90,7 @@ fn inspect_delta(path: &Path, args: &Args, global: &Global, is_first: bool) -> O
     let input = Input::open(path).ok().filter(|_| !args.raw && path.as_os_str() != "-")?;
     let chain = args.bases.open_delta(path, &input).transpose()?;
     Some(chain.and_then(|chain| {
+        NeededFiles::of_base(chain.bases()).check_stdout(global)?;
         let archive = &chain.archive;
         let delta = archive.as_delta().expect("opened as a delta");
         let findings = DeltaFindings::new(&input.name, archive, delta, input.len_bytes.unwrap_or(0));

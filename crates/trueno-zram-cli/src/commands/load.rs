@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::control;
 use crate::failure::Failure;
-use crate::{json, quantity, report};
+use crate::{json, needed_files, quantity, report};
 
 /// Load a page archive, or any other .lz4 or .zst file, into a running `serve`, from the start of the device on.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,9 @@ struct Report {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    if global.json {
+        needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
+    }
     let file = args.file.display().to_string();
     let mut archive = File::open(&args.file).map_err(|error| Failure::io(&file, &error))?;
     let client = control::connect(&args.socket)?;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{PageArchive, open_regular_file};
+use trueno_zram_archive::{ArchiveChain, PageArchive};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::Operation;
 
@@ -18,6 +18,7 @@ use crate::elf_core::{CoreFile, Part};
 use crate::failure::Failure;
 use crate::files;
 use crate::json;
+use crate::needed_files::NeededFiles;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process_state::{self, ProcessState};
 use crate::quantity;
@@ -46,11 +47,15 @@ pub(crate) fn run(
     global: &Global,
 ) -> Result<ExitCode, Failure> {
     let start = Instant::now();
+    let target = if files::is_stdout(output) { Target::Stdout } else { Target::Path(output.to_owned()) };
+    if global.json && target == Target::Stdout {
+        return Err(report::json_needs_stdout());
+    }
     let name = archive.display().to_string();
-    let file = open_regular_file(archive).map_err(|error| open_failure(&name, error))?;
-    let metadata = file.metadata().map_err(|error| Failure::io(&name, &error))?;
     let no_snapshot = || Failure::at(&name, "is not a snapshot of a process; `trueno-zram snapshot` makes one");
-    let pages = bases.opener().open(archive).map_err(|error| input_failure(&name, error))?.ok_or_else(no_snapshot)?;
+    let chain = bases.opener().open_chain(archive).map_err(|error| open_failure(&name, error))?;
+    let ArchiveChain { archive: pages, files } = chain.ok_or_else(no_snapshot)?;
+    NeededFiles::of_archive(&files).check_target(&target, global)?;
     let map = StoredMap::read(&pages);
     let map = map.map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
     let state = pages.section(process_state::SECTION, process_state::MAX_BYTES);
@@ -60,13 +65,9 @@ pub(crate) fn run(
     map.check_pages(pages.page_count()).map_err(|error| Failure::at(&name, error))?;
     let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
 
-    let target = if files::is_stdout(output) { Target::Stdout } else { Target::Path(output.to_owned()) };
-    if global.json && target == Target::Stdout {
-        return Err(report::json_needs_stdout());
-    }
     // A process's memory can hold secrets.
     let options = OutputOptions { force, binary: true, sparse: true, private: true, ..OutputOptions::default() };
-    let mut out = Output::create(&target, Some(&metadata), options)?;
+    let mut out = Output::create(&target, None, options)?;
     let output_name = out.name.clone();
     let written = |result: io::Result<()>| {
         result.map_err(|error| Failure::from(trueno_zram_io::Error::io(&output_name, Operation::Write, error)))

@@ -22,7 +22,7 @@ use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::json;
 use crate::messages;
-use crate::needed_files::NeededFiles;
+use crate::needed_files::{self, NeededFiles};
 use crate::quantity;
 use crate::ranges::parse_number;
 use crate::report;
@@ -124,6 +124,9 @@ type Restore = LazyRestore<PageArchive>;
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    if global.json {
+        needed_files::check_stdout(std::slice::from_ref(&args.archive), global)?;
+    }
     match (&args.uffd, &args.memfd, &args.output) {
         (Some(socket), _, _) => serve_vms(args, socket, global),
         (_, Some(socket), _) => restore_memfd::run((&args.archive, &args.bases), socket, args.vms, global),
@@ -176,7 +179,10 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure>
         )
     })?;
     if let Some(record) = &args.record {
-        NeededFiles::new(&chain.files).check_output(record)?;
+        NeededFiles::of_archive(&chain.files).check_output(record)?;
+    }
+    if global.json {
+        NeededFiles::of_archive(&chain.files).check_stdout(global)?;
     }
     let archive = chain.archive;
     if args.in_memory && global.verbose > 0 {

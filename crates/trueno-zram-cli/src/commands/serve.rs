@@ -23,7 +23,7 @@ use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
 use crate::restore::open_failure;
-use crate::{json, quantity, report, signals};
+use crate::{json, needed_files, quantity, report, signals};
 use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.
@@ -109,6 +109,10 @@ struct Ready {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
+    }
+    if global.json {
+        let files: Vec<PathBuf> = args.archive.iter().chain(&args.load).cloned().collect();
+        needed_files::check_stdout(&files, global)?;
     }
     if args.swap {
         block_device::prepare_for_swap(global)?;

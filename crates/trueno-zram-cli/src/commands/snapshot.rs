@@ -183,7 +183,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     report::say_engine(global, &engine);
     let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
     if let Some(base) = &base {
-        base.files().check_target(&target)?;
+        base.files().check_target(&target, global)?;
     }
     let base = base.as_ref().map(|base| base.for_target(&target)).transpose()?;
     let process = Process::open(args.pid).map_err(failed)?;

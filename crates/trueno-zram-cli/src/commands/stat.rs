@@ -1,6 +1,5 @@
 //! `trueno-zram stat`.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +10,7 @@ use trueno_zram_serve::control::ExportStat;
 use crate::args::Global;
 use crate::control;
 use crate::failure::Failure;
-use crate::{json, quantity};
+use crate::{json, output, quantity};
 
 /// Show what a running `serve` holds.
 #[derive(Debug, clap::Args)]
@@ -40,7 +39,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
             json::print(global, "stat", &Report { exports })?;
         } else {
             let text = table(&exports);
-            std::io::stdout().write_all(text.as_bytes()).map_err(|error| Failure::io("standard output", &error))?;
+            output::print(|out| out.write_all(text.as_bytes()))?;
         }
         match args.watch {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds.into())),

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::files;
 use crate::input::Input;
 use crate::json;
+use crate::needed_files::{self, NeededFiles};
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::restore;
@@ -30,6 +31,9 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    if global.json {
+        needed_files::check_stdout(&files::inputs(&args.files)?, global)?;
+    }
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     files::for_each(&args.files, |path| json::tracked(global, "test", path, test(path, args, global, &mut engine)))
@@ -38,6 +42,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Result<(), Failure> {
     let input = Input::open(path)?;
     if let Some(chain) = args.bases.open_delta(path, &input)? {
+        if global.json {
+            NeededFiles::of_base(chain.bases()).check_stdout(global)?;
+        }
         return test_delta(&input, &chain.archive, global, engine);
     }
     let progress = Progress::start(global, &input.name, None);

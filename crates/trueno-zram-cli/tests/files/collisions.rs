@@ -32,3 +32,15 @@ fn an_output_that_is_another_input_is_refused() {
     assert!(fs::read(root.join("x")).unwrap() == image(3));
     assert_eq!(fs::read(root.join("x.lz4")).unwrap(), b"something else");
 }
+
+#[test]
+fn a_report_does_not_replace_what_is_measured() {
+    let folder = folder();
+    let root = folder.path();
+    fs::write(root.join("pages"), image(3)).unwrap();
+    fs::hard_link(root.join("pages"), root.join("twin")).unwrap();
+    for report in ["pages", "twin"] {
+        run(root, &["bench", "-q", "pages", "--html", report]).fails(&[report, "is the input"]);
+    }
+    assert!(fs::read(root.join("pages")).unwrap() == image(3));
+}

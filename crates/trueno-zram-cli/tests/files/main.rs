@@ -18,6 +18,7 @@ mod round_trips;
 mod shim;
 mod signals;
 mod sparse;
+mod standard_output;
 mod streams;
 mod support;
 mod terminal;

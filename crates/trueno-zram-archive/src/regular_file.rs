@@ -36,8 +36,10 @@ pub fn open_regular_file(path: &Path) -> Result<File> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
-    device: u64,
-    inode: u64,
+    /// The device that it lies on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
 }
 
 impl FileId {

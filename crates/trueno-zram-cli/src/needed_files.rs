@@ -32,6 +32,11 @@ impl<'a> NeededFiles<'a> {
         Self { files, first: "the archive" }
     }
 
+    /// An archive that a server serves, and its bases.
+    pub(crate) fn of_server(files: &'a [ChainFile]) -> Self {
+        Self { files, first: "the archive that is served" }
+    }
+
     /// Refuses an output that would hit one of the files, and with `--json` a report on standard output.
     pub(crate) fn check_target(self, target: &Target, global: &Global) -> Result<(), Failure> {
         if *target == Target::Stdout || global.json {

@@ -7,13 +7,14 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trueno_zram_archive::{ChainFile, FileId};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_store::{Store, StoreStats};
 
@@ -59,9 +60,53 @@ pub struct ExportStat {
     pub name: String,
     /// The algorithm, as `lz4` or `zstd:3`.
     pub algorithm: String,
+    /// The files that pages are read from which were never written: an archive, its base, the base of that, and so on.
+    #[serde(default)]
+    pub files: Vec<ServedFile>,
     /// What the store holds and has done.
     #[serde(flatten)]
     pub stats: StoreStats,
+}
+
+/// A file that an export is read from. It must not be replaced while it is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServedFile {
+    /// The path by which the server opened it.
+    pub path: PathBuf,
+    /// The device that it lies on.
+    pub device: u64,
+    /// Its number there.
+    pub inode: u64,
+}
+
+impl From<&ChainFile> for ServedFile {
+    fn from(file: &ChainFile) -> Self {
+        let FileId { device, inode } = file.id;
+        // A path that is not text is for people to read: the file is told from others by the numbers.
+        Self { path: file.path.to_string_lossy().into_owned().into(), device, inode }
+    }
+}
+
+/// A store that a control socket serves.
+#[derive(Clone, Debug)]
+pub struct ServedStore {
+    name: String,
+    store: Arc<Store>,
+    files: Vec<ServedFile>,
+}
+
+impl ServedStore {
+    /// A store by its name.
+    #[must_use]
+    pub fn new(name: impl Into<String>, store: Arc<Store>) -> Self {
+        Self { name: name.into(), store, files: Vec::new() }
+    }
+
+    /// Names the files that the store has its base from.
+    #[must_use]
+    pub fn with_files(self, files: &[ChainFile]) -> Self {
+        Self { files: files.iter().map(ServedFile::from).collect(), ..self }
+    }
 }
 
 /// Why a client's request failed.
@@ -92,7 +137,7 @@ pub struct ControlServer {
 #[derive(Debug)]
 struct Shared {
     listener: Listener,
-    stores: Vec<(String, Arc<Store>)>,
+    stores: Vec<ServedStore>,
     stopping: AtomicBool,
     clients: AtomicUsize,
 }
@@ -102,7 +147,7 @@ impl ControlServer {
     ///
     /// # Errors
     /// If the socket cannot be created, or no thread can be started.
-    pub fn start(path: &Path, stores: Vec<(String, Arc<Store>)>) -> io::Result<Self> {
+    pub fn start(path: &Path, stores: Vec<ServedStore>) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         let shared =
@@ -168,9 +213,10 @@ impl Shared {
     }
 
     fn stat(&self) -> Vec<ExportStat> {
-        let stat = |(name, store): &(String, Arc<Store>)| ExportStat {
+        let stat = |ServedStore { name, store, files }: &ServedStore| ExportStat {
             name: name.clone(),
             algorithm: store.algorithm().to_string(),
+            files: files.clone(),
             stats: store.stats(),
         };
         self.stores.iter().map(stat).collect()
@@ -178,8 +224,8 @@ impl Shared {
 
     /// Finds a store by name. The empty name is the first one.
     fn with_store(&self, name: &str, work: impl FnOnce(&Arc<Store>) -> Result<u64, String>) -> Reply {
-        let found = self.stores.iter().find(|(known, _)| name.is_empty() || known == name);
-        match found.map(|(_, store)| work(store)) {
+        let found = self.stores.iter().find(|known| name.is_empty() || known.name == name);
+        match found.map(|found| work(&found.store)) {
             None => Reply::Error(format!("there is no export `{name}`")),
             Some(Ok(content_bytes)) => Reply::Done { content_bytes },
             Some(Err(message)) => Reply::Error(message),
@@ -233,12 +279,12 @@ fn read_line<T: for<'a> Deserialize<'a>>(input: &mut impl BufRead) -> io::Result
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_serve::control::{ControlClient, ControlServer};
+/// use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
 /// use trueno_zram_store::{Store, StoreOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("control");
 /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
-/// let _server = ControlServer::start(&path, vec![("ram".to_owned(), store)])?;
+/// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)])?;
 /// let exports = ControlClient::connect(&path)?.stat()?;
 /// assert_eq!(exports[0].stats.size_bytes, 1 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use trueno_test_pages::corpus;
 use trueno_zram_core::Algorithm;
-use trueno_zram_serve::control::{ControlClient, ControlError, ControlServer};
+use trueno_zram_serve::control::{ControlClient, ControlError, ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 
@@ -31,7 +31,7 @@ fn stores_are_shown_saved_and_loaded_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     let (first, second) = (filled(), Arc::new(Store::create(&StoreOptions::new(SIZE)).unwrap()));
-    let stores = vec![("first".to_owned(), Arc::clone(&first)), ("second".to_owned(), Arc::clone(&second))];
+    let stores = vec![ServedStore::new("first", Arc::clone(&first)), ServedStore::new("second", Arc::clone(&second))];
     let server = ControlServer::start(&path, stores).unwrap();
     let connect = || ControlClient::connect(&path).unwrap();
 

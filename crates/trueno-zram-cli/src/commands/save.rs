@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use trueno_zram_archive::{ChainFile, FileId};
 use trueno_zram_core::Algorithm;
 use trueno_zram_io::Operation;
-use trueno_zram_serve::control::ControlError;
+use trueno_zram_serve::control::{ControlError, ServedFile};
 
 use crate::args::Global;
 use crate::control;
 use crate::failure::Failure;
+use crate::needed_files::NeededFiles;
 use crate::output::{Output, OutputOptions, Target};
 use crate::{files, json, quantity, report};
 
@@ -29,7 +31,7 @@ pub(crate) struct Args {
     /// The format to write: lz4, zstd or zstd:LEVEL. Without it, zstd for a name that ends in .zst, else lz4.
     #[arg(long, value_name = "NAME")]
     algorithm: Option<Algorithm>,
-    /// Overwrite the archive if it exists.
+    /// Overwrite the archive if it exists. What the server itself reads is never overwritten.
     #[arg(short, long)]
     force: bool,
 }
@@ -49,6 +51,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         return Err(report::json_needs_stdout());
     }
     let algorithm = args.algorithm.unwrap_or_else(|| algorithm_of(&args.file));
+    check_served_files(args, &target, global)?;
     let client = control::connect(&args.socket)?;
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let mut output = Output::create(&target, None, options)?;
@@ -63,6 +66,18 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     report::say(global, &format!("{name}: {} in {}", quantity::bytes(bytes_in), quantity::bytes(bytes_out)));
     json::print(global, "save", &Report { file: &name, bytes_in, bytes_out })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses an output that would hit a file that the server reads: for its own sake, as the server may be started again with
+/// that file, and for the sake of its bases and of what else is read with them.
+fn check_served_files(args: &Args, target: &Target, global: &Global) -> Result<(), Failure> {
+    let exports = control::connect(&args.socket)?.stat();
+    for export in exports.map_err(|error| Failure::at(args.socket.display(), error))? {
+        let id = |file: &ServedFile| FileId { device: file.device, inode: file.inode };
+        let files: Vec<_> = export.files.into_iter().map(|file| ChainFile { id: id(&file), path: file.path }).collect();
+        NeededFiles::of_server(&files).check_target(target, global)?;
+    }
+    Ok(())
 }
 
 /// The algorithm that the name of a file asks for.

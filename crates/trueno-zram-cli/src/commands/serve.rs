@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trueno_zram_archive::PageArchive;
+use trueno_zram_archive::ArchiveChain;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
-use trueno_zram_serve::control::ControlServer;
+use trueno_zram_serve::control::{ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
 use trueno_zram_serve::vhost_user::VhostUserServer;
@@ -22,8 +22,9 @@ use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::input::Input;
+use crate::needed_files::{self, NeededFiles};
 use crate::restore::open_failure;
-use crate::{json, needed_files, quantity, report, signals};
+use crate::{json, quantity, report, signals};
 use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.
@@ -121,21 +122,25 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         refuse_options_of_memory(args)?;
         let export = ArchiveExport::open(path, &args.bases.opener())
             .map_err(|error| Failure::at(path.display(), describe(&error)))?;
-        return serve(args, global, &(Arc::new(export) as _), false, None);
+        return serve(args, global, Served { export: Arc::new(export), attached: false, store: None });
     }
     let base = args.archive.as_deref().map(|path| open_archive(path, &args.bases)).transpose()?;
-    let (store, attached) = open_store(args, base.as_ref().map_or(0, PageArchive::content_len))?;
-    let store = match base {
-        None => store,
-        Some(base) => store.with_base(base).map_err(store_failed)?,
+    let (store, attached) = open_store(args, base.as_ref().map_or(0, |base| base.archive.content_len()))?;
+    let (store, files) = match base {
+        None => (store, Vec::new()),
+        Some(ArchiveChain { archive, files }) => (store.with_base(archive).map_err(store_failed)?, files),
     };
+    if global.json {
+        NeededFiles::of_archive(&files).check_stdout(global)?;
+    }
     let store = Arc::new(store);
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;
     }
     let _maintenance = start_maintenance(&store, args, global)?;
     let export = Arc::new(StoreExport::new(Arc::clone(&store)));
-    serve(args, global, &(export as _), attached, Some(&store))
+    let store = ServedStore::new(&args.name, store).with_files(&files);
+    serve(args, global, Served { export, attached, store: Some(store) })
 }
 
 /// An archive that is served as it is has no memory to configure.
@@ -154,10 +159,16 @@ fn refuse_options_of_memory(args: &Args) -> Result<(), Failure> {
     }
 }
 
-fn open_archive(path: &Path, bases: &BasesArgs) -> Result<PageArchive, Failure> {
-    let opened = bases.opener().open(path);
+/// Opens an archive with its bases. Their paths are whole: clients of the control socket run in other folders.
+fn open_archive(path: &Path, bases: &BasesArgs) -> Result<ArchiveChain, Failure> {
+    let opened = bases.opener().open_chain(path);
     match opened.map_err(|error| open_failure(&path.display().to_string(), error))? {
-        Some(archive) => Ok(archive),
+        Some(mut chain) => {
+            for file in &mut chain.files {
+                file.path = std::fs::canonicalize(&file.path).unwrap_or_else(|_| file.path.clone());
+            }
+            Ok(chain)
+        }
         None => Err(Failure::at(path.display(), "the file has no index of pages; trueno-zram compress makes one")),
     }
 }
@@ -166,17 +177,21 @@ fn store_failed(error: trueno_zram_store::Error) -> Failure {
     Failure::at("the store", describe(&error))
 }
 
-/// Serves an export on all sockets that the arguments name. Never returns but for an error.
-fn serve(
-    args: &Args,
-    global: &Global,
-    export: &Arc<dyn Export>,
+/// What is served.
+struct Served {
+    export: Arc<dyn Export>,
+    /// Whether the memory was there before.
     attached: bool,
-    store: Option<&Arc<Store>>,
-) -> Result<ExitCode, Failure> {
+    /// What `stat`, `save` and `load` work on.
+    store: Option<ServedStore>,
+}
+
+/// Serves an export on all sockets that the arguments name. Never returns but for an error.
+fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failure> {
+    let Served { export, attached, store } = served;
     let mut servers = Vec::new();
     for endpoint in &args.nbd {
-        let exports = Exports::new().with(&args.name, Arc::clone(export));
+        let exports = Exports::new().with(&args.name, Arc::clone(&export));
         let server = NbdServer::start(endpoint, exports, ServerLimits::default());
         servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
         remove_on_signal(endpoint);
@@ -184,7 +199,7 @@ fn serve(
     let _device = match &args.vhost_user {
         None => None,
         Some(path) => {
-            let device = VhostUserServer::start(path, export, args.queues);
+            let device = VhostUserServer::start(path, &export, args.queues);
             let device = device.map_err(|error| Failure::io(path.display(), &error))?;
             remove_on_signal(&Endpoint::Unix(path.clone()));
             report::say(global, &format!("virtio device with {} queues on {}", args.queues, path.display()));
@@ -193,14 +208,14 @@ fn serve(
     };
     let _control = match (&args.control, store) {
         (Some(path), Some(store)) => {
-            let stores = vec![(args.name.clone(), Arc::clone(store))];
-            let server = ControlServer::start(path, stores).map_err(|error| Failure::io(path.display(), &error))?;
+            let server =
+                ControlServer::start(path, vec![store]).map_err(|error| Failure::io(path.display(), &error))?;
             remove_on_signal(&Endpoint::Unix(path.clone()));
             Some(server)
         }
         _ => None,
     };
-    let block_device = if args.ublk { Some(BlockDevice::start(args, global, export)?) } else { None };
+    let block_device = if args.ublk { Some(BlockDevice::start(args, global, &export)?) } else { None };
     let addresses: Result<Vec<_>, _> = servers.iter().map(NbdServer::endpoint).collect();
     let addresses = addresses.map_err(|error| Failure::io("--nbd", &error))?;
     keeper::systemd_ready();

@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::client::{BLOCK_STATUS, TRIM, WRITE_ZEROES};
-use crate::support::{folder, image, run};
+use crate::support::{command, finish, folder, image, run};
 use crate::{Server, decompressed, stat};
 
 const PAGES: usize = 1100;
@@ -94,4 +94,42 @@ fn a_delta_is_changed_in_memory_and_saved_as_a_whole() {
     assert!(client.read(0, len).unwrap() == expected);
     run(folder, &["save", "-q", "control", "merged.lz4"]).ok();
     assert!(decompressed(folder, "merged.lz4") == expected);
+}
+
+#[test]
+fn a_save_never_replaces_a_file_that_is_served() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut content = image(50);
+    for (archive, base) in [("0.lz4", None), ("1.tzd", Some("0.lz4")), ("2.tzd", Some("1.tzd"))] {
+        content[..4096].fill(archive.as_bytes()[0]);
+        fs::write(folder.join("image"), &content).unwrap();
+        let base: Vec<&str> = base.into_iter().flat_map(|base| ["--base", base]).collect();
+        run(folder, &[&["compress", "-q", "image", "-o", archive], &base[..]].concat()).ok();
+    }
+    std::os::unix::fs::symlink("0.lz4", folder.join("link")).unwrap();
+    fs::hard_link(folder.join("0.lz4"), folder.join("twin")).unwrap();
+    let server = Server::start(folder, &["2.tzd", "--overlay", "--control", "control"]);
+    server.client().write(5000, b"changed").unwrap();
+    let archives = ["0.lz4", "1.tzd", "2.tzd"];
+    let before = archives.map(|name| fs::read(folder.join(name)).unwrap());
+    run(folder, &["save", "-f", "control", "2.tzd"]).fails(&["2.tzd: is the archive that is served"]);
+    for name in ["1.tzd", "0.lz4", "link", "twin"] {
+        let words = format!("{name}: is a base of the archive that is served, ");
+        run(folder, &["save", "-f", "control", name]).fails(&[&words, "2.tzd"]);
+        let onto = fs::File::options().read(true).write(true).open(folder.join(name)).unwrap();
+        let refused = finish(command(folder, &["save", "control", "-"]).stdout(onto), &[]);
+        refused.fails(&["standard output: is a base of the archive that is served, "]);
+    }
+    assert!(archives.map(|name| fs::read(folder.join(name)).unwrap()) == before);
+
+    // Elsewhere it is saved, and replaces what is there.
+    fs::write(folder.join("saved.lz4"), b"old").unwrap();
+    run(folder, &["save", "-q", "-f", "control", "saved.lz4"]).ok();
+    content[5000..5007].copy_from_slice(b"changed");
+    assert!(decompressed(folder, "saved.lz4") == content);
+    let files = stat(folder)["files"].clone();
+    let paths: Vec<_> = files.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
+    let expected: Vec<_> = ["2.tzd", "1.tzd", "0.lz4"].map(|name| fs::canonicalize(folder.join(name)).unwrap()).into();
+    assert_eq!(paths, expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>());
 }

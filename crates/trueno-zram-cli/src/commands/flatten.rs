@@ -1,6 +1,6 @@
 //! `trueno-zram flatten`: a delta into a standard archive.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -106,17 +106,17 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
     }
-    files::for_each(std::slice::from_ref(&args.file), |_| {
-        json::tracked(global, COMMAND, &args.file, flatten(args, global, &target))
+    files::for_each(std::slice::from_ref(&args.file), |path| {
+        json::tracked(global, COMMAND, path, flatten(path, args, global, &target))
     })
 }
 
-fn flatten(args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+fn flatten(path: &Path, args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    let input = Input::open_at_once(&args.file)?;
+    let input = Input::open_at_once(path)?;
     let name = input.name.clone();
-    let chain = args.bases.open_delta(&args.file, &input)?;
+    let chain = args.bases.open_delta(path, &input)?;
     let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
     NeededFiles::of_base(chain.bases()).check_target(target, global)?;
     let archive = chain.archive;

@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rayon::prelude::*;
-use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentBatch, ContentSpan, FrameReader, IndexVerdict};
+use trueno_zram_archive::{
+    ArchiveChain, ArchiveReader, BlockPlace, ContentBatch, ContentSpan, DeltaReader, Error, FrameReader, IndexVerdict,
+    PageArchive,
+};
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
 
 use crate::address_map::StoredMap;
@@ -21,7 +24,7 @@ use crate::json;
 use crate::messages;
 use crate::needed_files::{self, NeededFiles};
 use crate::output;
-use crate::restore::pages_by_index;
+use crate::restore::{input_failure, pages_by_index};
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 use crate::terminal::{DrawChoice, Style};
 
@@ -68,10 +71,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 }
 
 fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_first: bool) -> Result<(), Failure> {
-    if let Some(shown) = inspect_delta(path, args, global, is_first) {
-        return shown;
+    let input = Input::open(path)?;
+    if !args.raw
+        && let Some(chain) = args.bases.open_delta(path, &input)?
+    {
+        return inspect_delta(&input, &chain, args, global, engine, is_first);
     }
-    let findings = engine.pool().install(|| look(path, args, engine))?;
+    let findings = engine.pool().install(|| look(input, args, engine))?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
         messages::problem(format_args!("{}: {note}", findings.name));
     }
@@ -85,31 +91,43 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
     })
 }
 
-/// Shows a delta; `None` if the file is not one.
-fn inspect_delta(path: &Path, args: &Args, global: &Global, is_first: bool) -> Option<Result<(), Failure>> {
-    let input = Input::open(path).ok().filter(|_| !args.raw && path.as_os_str() != "-")?;
-    let chain = args.bases.open_delta(path, &input).transpose()?;
-    Some(chain.and_then(|chain| {
-        NeededFiles::of_base(chain.bases()).check_stdout(global)?;
-        let archive = &chain.archive;
-        let delta = archive.as_delta().expect("opened as a delta");
-        let findings = DeltaFindings::new(&input.name, archive, delta, input.len_bytes.unwrap_or(0));
-        if global.json {
-            return json::print(global, COMMAND, &findings);
-        }
-        output::print(|out| {
-            let separated = if is_first { Ok(()) } else { writeln!(out) };
-            separated.and_then(|()| findings.describe(&mut *out))
-        })
-    }))
+/// Shows a delta.
+fn inspect_delta(
+    input: &Input,
+    chain: &ArchiveChain,
+    args: &Args,
+    global: &Global,
+    engine: &Engine,
+    is_first: bool,
+) -> Result<(), Failure> {
+    NeededFiles::of_base(chain.bases()).check_stdout(global)?;
+    let archive = &chain.archive;
+    let delta = archive.as_delta().expect("opened as a delta");
+    let mut content = None;
+    if args.decode {
+        let mut surveyor = Surveyor::of_surveyed(Survey::default(), engine.batch_pages());
+        engine.pool().install(|| survey_content(archive, &input.name, &mut surveyor, engine.batch_pages()))?;
+        (_, content) = surveyor.into_findings();
+    }
+    let findings = DeltaFindings::new(input, archive, delta, content.as_ref());
+    if global.json {
+        return json::print(global, COMMAND, &findings);
+    }
+    output::print(|out| {
+        let separated = if is_first { Ok(()) } else { writeln!(out) };
+        separated.and_then(|()| findings.describe(&mut *out, Style::choose(args.draw)))
+    })
 }
 
-fn look(path: &Path, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
-    let input = Input::open(path)?;
+fn look(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {
     let name = input.name.clone();
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
-    let format =
-        head.first_chunk().filter(|_| !args.raw).and_then(|magic| trueno_zram_archive::Format::of_magic(*magic));
+    let magic = head.first_chunk().filter(|_| !args.raw);
+    let format = magic.and_then(|magic| trueno_zram_archive::Format::of_magic(*magic));
+    if let Some(magic) = magic.filter(|_| DeltaReader::is_delta(&head)) {
+        // It comes from a pipe, and its pages are of no use without its base.
+        return Err(input_failure(&name, Error::NotCompressed { magic: *magic }));
+    }
     let seekable = input.len_bytes.is_some();
     if seekable {
         input.rewind()?;
@@ -200,16 +218,21 @@ fn of_index(
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        survey_content(input, &mut surveyor, engine.batch_pages())?;
+        if let Some(archive) = pages_by_index(input)?.map_err(failed)? {
+            survey_content(&archive, name, &mut surveyor, engine.batch_pages())?;
+        }
         (findings.survey, findings.content) = surveyor.into_findings();
     }
     Ok(findings)
 }
 
 /// Looks at all pages of an archive, on all threads of the pool.
-fn survey_content(input: &Input, surveyor: &mut Surveyor<'_>, batch_pages: usize) -> Result<(), Failure> {
-    let name = &input.name;
-    let Some(archive) = pages_by_index(input)?.map_err(|error| archive_failed(name, error))? else { return Ok(()) };
+fn survey_content(
+    archive: &PageArchive,
+    name: &str,
+    surveyor: &mut Surveyor<'_>,
+    batch_pages: usize,
+) -> Result<(), Failure> {
     let mut room = vec![[0; PAGE_SIZE]; batch_pages];
     for first in (0..archive.page_count()).step_by(batch_pages) {
         let pages = usize::try_from(archive.page_count() - first).unwrap_or(usize::MAX).min(batch_pages);
@@ -226,7 +249,7 @@ fn survey_content(input: &Input, surveyor: &mut Surveyor<'_>, batch_pages: usize
 }
 
 /// Counts the blocks of an archive by its index.
-fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), trueno_zram_archive::Error> {
+fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), Error> {
     let (pages, content_len) = (archive.page_count(), archive.content_len());
     for block in archive.blocks(0..pages)? {
         add_block(survey, &block?, content_len);
@@ -315,6 +338,6 @@ fn image_findings(name: &str, mut surveyor: Surveyor<'_>) -> Result<Findings, Fa
     Ok(Findings { content, ..Findings::new(name, Format::Image, survey) })
 }
 
-fn archive_failed(name: &str, error: trueno_zram_archive::Error) -> Failure {
+fn archive_failed(name: &str, error: Error) -> Failure {
     Failure::at(name, error)
 }

@@ -6,9 +6,12 @@ use serde::Serialize;
 use trueno_zram_archive::{DeltaReader, PageArchive};
 
 use crate::delta::Origins;
+use crate::input::Input;
 use crate::json::PageKinds;
 use crate::quantity;
 use crate::report;
+use crate::survey::{Content, ContentJson};
+use crate::terminal::Style;
 
 /// The findings, for scripts and people.
 #[derive(Debug, Serialize)]
@@ -25,14 +28,25 @@ pub(crate) struct DeltaFindings<'a> {
     depth: usize,
     #[serde(flatten)]
     kinds: PageKinds,
+    #[serde(flatten)]
+    content_json: ContentJson<'a>,
+    /// What the pages themselves show, if they were read.
+    #[serde(skip)]
+    content: Option<&'a Content>,
 }
 
 impl<'a> DeltaFindings<'a> {
-    pub(crate) fn new(file: &'a str, archive: &PageArchive, delta: &DeltaReader, file_bytes: u64) -> Self {
+    pub(crate) fn new(
+        input: &'a Input,
+        archive: &PageArchive,
+        delta: &DeltaReader,
+        content: Option<&'a Content>,
+    ) -> Self {
+        let file_bytes = input.len_bytes.unwrap_or(0);
         let zero = delta.origin_counts().zero;
         let stored = PageKinds::from(delta.stored().pages());
         Self {
-            file,
+            file: &input.name,
             format: "delta",
             bytes: delta.content_len(),
             file_bytes,
@@ -41,16 +55,23 @@ impl<'a> DeltaFindings<'a> {
             base_identity: delta.base_record().identity.to_string(),
             depth: archive.depth(),
             kinds: PageKinds { pages: delta.page_count(), zero, ..stored },
+            content_json: ContentJson::new(content),
+            content,
         }
     }
 
-    pub(crate) fn describe(&self, out: &mut dyn Write) -> io::Result<()> {
+    /// Writes the findings for people to read.
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>) -> io::Result<()> {
         let Self { file, bytes, file_bytes, ratio, origins, depth, kinds, .. } = self;
         let (size, file_size) = (quantity::bytes(*bytes), quantity::bytes(*file_bytes));
         writeln!(out, "{file}: a delta of {}, in {file_size} (ratio {ratio:.3})", size)?;
         writeln!(out, "  pages    {} of which {} are zero", kinds.pages, kinds.zero)?;
         writeln!(out, "  content  {origins}")?;
         writeln!(out, "  stored   {}", PageKinds { zero: 0, ..*kinds })?;
-        writeln!(out, "  base     {} (identity {}), {depth} in the chain", origins.base(), self.base_identity)
+        writeln!(out, "  base     {} (identity {}), {depth} in the chain", origins.base(), self.base_identity)?;
+        match self.content {
+            Some(content) => content.describe(out, style),
+            None => writeln!(out, "  use --decode to see entropy and copies"),
+        }
     }
 }

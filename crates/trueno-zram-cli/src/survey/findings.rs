@@ -51,7 +51,6 @@ impl Findings {
     /// The findings as `--json` prints them.
     pub(crate) fn to_json(&self) -> impl Serialize {
         let survey = &self.survey;
-        let content = self.content.as_ref();
         FindingsJson {
             file: &self.name,
             format: self.format,
@@ -65,10 +64,7 @@ impl Findings {
             ratio: self.file_bytes.map(|file_bytes| ratio(survey.bytes, file_bytes)),
             lz4_sizes: SizesJson { step_bytes: super::SIZE_STEP, by_step: &survey.lz4_sizes },
             zstd_sizes: SizesJson { step_bytes: super::SIZE_STEP, by_step: &survey.zstd_sizes },
-            entropy: content
-                .map(|content| EntropyJson { mean_bits: content.entropies.mean_bits(), entropies: &content.entropies }),
-            copies: content
-                .map(|content| CopiesJson { pages: content.copies.copies(), exact: content.copies.is_exact() }),
+            content: ContentJson::new(self.content.as_ref()),
             overview: &survey.overview,
             address_map: self.map.as_ref().map(|map| MapJson {
                 pid: map.pid,
@@ -96,8 +92,8 @@ struct FindingsJson<'a> {
     ratio: Option<f64>,
     lz4_sizes: SizesJson<'a>,
     zstd_sizes: SizesJson<'a>,
-    entropy: Option<EntropyJson<'a>>,
-    copies: Option<CopiesJson>,
+    #[serde(flatten)]
+    content: ContentJson<'a>,
     overview: &'a Overview,
     address_map: Option<MapJson<'a>>,
 }
@@ -108,14 +104,33 @@ struct SizesJson<'a> {
     by_step: &'a [u64],
 }
 
-#[derive(Serialize)]
+/// The content as `--json` prints it; null unless it was read.
+#[derive(Debug, Serialize)]
+pub(crate) struct ContentJson<'a> {
+    entropy: Option<EntropyJson<'a>>,
+    copies: Option<CopiesJson>,
+}
+
+impl<'a> ContentJson<'a> {
+    pub(crate) fn new(content: Option<&'a Content>) -> Self {
+        let entropy = |content: &'a Content| EntropyJson {
+            mean_bits: content.entropies.mean_bits(),
+            entropies: &content.entropies,
+        };
+        let copies =
+            |content: &Content| CopiesJson { pages: content.copies.copies(), exact: content.copies.is_exact() };
+        Self { entropy: content.map(entropy), copies: content.map(copies) }
+    }
+}
+
+#[derive(Debug, Serialize)]
 struct EntropyJson<'a> {
     mean_bits: Option<f64>,
     #[serde(flatten)]
     entropies: &'a Entropies,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize)]
 struct CopiesJson {
     pages: u64,
     exact: bool,

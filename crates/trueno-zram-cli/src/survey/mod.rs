@@ -15,7 +15,7 @@ use crate::json::PageKinds;
 pub(crate) use container::{Container, HEAD_BYTES};
 pub(crate) use copies::Copies;
 pub(crate) use entropy::Entropies;
-pub(crate) use findings::{Content, Findings, Format};
+pub(crate) use findings::{Content, ContentJson, Findings, Format};
 pub(crate) use overview::{Cell, Overview};
 pub(crate) use picture::Ranges;
 pub(crate) use surveyor::Surveyor;

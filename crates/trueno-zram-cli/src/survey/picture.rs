@@ -106,6 +106,18 @@ impl Findings {
     }
 }
 
+impl Content {
+    /// Writes the content of an image for people to read; figures only, without a style.
+    pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>) -> io::Result<()> {
+        let mut lines = content_figures(self);
+        if let Some(style) = style.filter(|_| self.entropies.pages > 0) {
+            lines.push(String::new());
+            lines.extend(entropies(self, style));
+        }
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+}
+
 fn content_figures(content: &Content) -> Vec<String> {
     let copies = content.copies.copies();
     let about = if content.copies.is_exact() { "" } else { "about " };

@@ -259,3 +259,60 @@ fn several_files_are_inspected_and_one_that_fails_does_not_stop_the_others() {
     assert!(reports.iter().all(|report| report["schema"] == 1));
     assert!(reports[1]["error"].as_str().unwrap().contains("No such file"), "{}", reports[1]);
 }
+
+#[test]
+fn a_delta_is_decoded_and_is_never_taken_for_an_image() {
+    let folder = with_image();
+    let folder = folder.path();
+    run(folder, &["compress", "-q", "image", "-o", "base.lz4"]).ok();
+    run(folder, &["compress", "-q", "--base", "base.lz4", "image", "-o", "delta.tzd"]).ok();
+    let report = json(&run(folder, &["inspect", "--decode", "--json", "delta.tzd"]).ok());
+    assert_eq!(report["format"], "delta");
+    check_content(&report, "delta");
+    let report = json(&run(folder, &["inspect", "--json", "delta.tzd"]).ok());
+    assert!(report["entropy"].is_null() && report["copies"].is_null());
+    let shown = run(folder, &["inspect", "--decode", "delta.tzd"]).ok();
+    assert!(String::from_utf8(shown.stdout).unwrap().contains("2 pages are exact copies of others"));
+
+    let delta = fs::read(folder.join("delta.tzd")).unwrap();
+    run_with(folder, &["inspect", "-"], &delta).fails(&["standard input", "it is a delta"]);
+    for args in
+        [&["inspect", "-"][..], &["inspect", "--decode", "/dev/stdin"], &["test"], &["extract", "-", "--pages=0"]]
+    {
+        let mut command = command(folder, args);
+        let ran = command.stdin(fs::File::open(folder.join("delta.tzd")).unwrap()).output().unwrap();
+        let stderr = String::from_utf8(ran.stderr).unwrap();
+        assert_eq!((ran.status.code(), ran.stdout.len()), (Some(1), 0), "{args:?}: {stderr}");
+        assert!(stderr.contains("standard input: a delta must be named by its path"), "{args:?}: {stderr}");
+    }
+    // As plain bytes, if asked to.
+    assert_eq!(json(&run(folder, &["inspect", "--raw", "--json", "delta.tzd"]).ok())["format"], "image");
+
+    // A damaged page of the base, which the index does not show.
+    let mut base = fs::read(folder.join("base.lz4")).unwrap();
+    base[2 * PAGE_SIZE] ^= 1;
+    fs::write(folder.join("base.lz4"), base).unwrap();
+    run(folder, &["inspect", "delta.tzd"]).ok();
+    run(folder, &["inspect", "--decode", "delta.tzd"]).fails(&["delta.tzd: base base.lz4: "]);
+}
+
+#[test]
+fn a_named_pipe_is_opened_once() {
+    let folder = with_image();
+    let folder = folder.path();
+    run(folder, &["compress", "-q", "image"]).ok();
+    rustix::fs::mknodat(rustix::fs::CWD, folder.join("fifo"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    for (content, format) in [("image", "image"), ("image.lz4", "archive")] {
+        let child = command(folder, &["inspect", "--json", "fifo"]).spawn().unwrap();
+        // Whoever writes does so once. A second reader would wait for ever, or get the rest.
+        let written = fs::write(folder.join("fifo"), fs::read(folder.join(content)).unwrap());
+        let ran = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&ran.stderr);
+        written.unwrap();
+        assert!(ran.status.success(), "{stderr}");
+        let report: Value = serde_json::from_slice(&ran.stdout).unwrap();
+        assert_eq!(report["format"], format);
+        check_known(&report, format);
+        check_content(&report, format);
+    }
+}

@@ -147,12 +147,14 @@ pub enum Error {
     #[error("bad delta: {0}")]
     Delta(String),
     /// The base of a delta is missing, is another archive, or cannot be read.
-    #[error("base {base}: {reason}")]
+    #[error("base {base}: {reason}{}", ForPage(*page))]
     Base {
         /// Its path.
         base: String,
-        /// What is wrong with it.
+        /// What is wrong with it. Pages are those of the base.
         reason: String,
+        /// The page of the delta that is read from there, if it is known.
+        page: Option<u64>,
     },
     /// A page of a delta is not the one that was hashed when the delta was made.
     #[error("page {page}: {origin} is not the page that the delta was made from: its hash differs")]
@@ -196,6 +198,38 @@ impl Error {
         Self::Delta(reason.into())
     }
 
+    /// A base that cannot be opened.
+    pub(crate) fn base(base: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self::Base { base: base.to_string(), reason: reason.to_string(), page: None }
+    }
+
+    /// The page that the error is about, in the content of the archive that was read.
+    pub(crate) fn page(&self) -> Option<u64> {
+        match self {
+            Self::Truncated { page, .. }
+            | Self::BlockTooLarge { page, .. }
+            | Self::BlockChecksum { page, .. }
+            | Self::Block { page, .. }
+            | Self::Base { page, .. } => *page,
+            Self::PageHash { page, .. } => Some(*page),
+            _ => None,
+        }
+    }
+
+    /// Turns an error of an archive that lies within a file, from the byte `start` on, into one of the file, where the page has
+    /// another number.
+    pub(crate) fn within(mut self, start: u64, number: Option<u64>) -> Self {
+        match &mut self {
+            Self::Truncated { at, page, .. }
+            | Self::BlockTooLarge { at, page, .. }
+            | Self::BlockChecksum { at, page, .. }
+            | Self::Block { at, page, .. } => (*at, *page) = (at.saturating_add(start), number),
+            Self::Read { at, .. } | Self::Header { at, .. } => *at = at.saturating_add(start),
+            _ => {}
+        }
+        self
+    }
+
     /// Adds the page to an error that does not name one.
     pub(crate) fn in_page(mut self, number: Option<u64>) -> Self {
         match &mut self {
@@ -227,6 +261,15 @@ struct OfPage(Option<u64>);
 impl fmt::Display for OfPage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |page| write!(f, " of page {page}"))
+    }
+}
+
+/// The page of a delta that needs another archive.
+struct ForPage(Option<u64>);
+
+impl fmt::Display for ForPage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |page| write!(f, "; it is needed for page {page}"))
     }
 }
 

@@ -201,3 +201,53 @@ fn hashes_of_a_base_that_lie_are_found_when_the_delta_is_read() {
         }
     }
 }
+
+/// The position of some bytes in others.
+fn find(bytes: &[u8], wanted: &[u8]) -> usize {
+    bytes.windows(wanted.len()).position(|window| window == wanted).unwrap()
+}
+
+/// The error of a page, which is the same whether it is read alone or with its neighbours.
+fn error_of(archive: &PageArchive, page: u64) -> Error {
+    let alone = archive.read_page_at(page, &mut [0; PAGE_SIZE]).unwrap_err();
+    let pages = archive.read_pages(page - 3, &mut [[0; PAGE_SIZE]; 6]).unwrap_err();
+    assert_eq!(alone.to_string(), pages.to_string());
+    alone
+}
+
+#[test]
+fn errors_name_the_page_of_the_image_and_the_byte_of_the_file() {
+    let mut random = Generator::new(12);
+    let mut pages = |count: usize| -> Vec<u8> { (0..count * PAGE_SIZE).map(|_| random.byte()).collect() };
+    let (old, new) = (pages(40), pages(20));
+    let base = plain_archive_in(Format::Lz4, &old);
+    // Ten zero pages, 20 that are stored, and those of the base from its page 5 on.
+    let content = [&[0; 10 * PAGE_SIZE], &new[..], &old[5 * PAGE_SIZE..]].concat();
+    let (delta, _) = delta_of(&content, &standard(&base), Format::Lz4, 64);
+    // The last 55 of these.
+    let (second, _) = delta_of(&content[10 * PAGE_SIZE..], &open(&delta, standard(&base)).unwrap(), Format::Lz4, 64);
+
+    let at = find(&delta, &new[3 * PAGE_SIZE..][..64]);
+    let mut damaged = delta.clone();
+    damaged[at + 100] ^= 1;
+    let archive = open(&damaged, standard(&base)).unwrap();
+    let error = error_of(&archive, 13);
+    assert!(
+        matches!(error, Error::BlockChecksum { page: Some(13), at: block, .. } if block == at as u64 - 4),
+        "{error}"
+    );
+    let error = error_of(&open(&second, archive).unwrap(), 3);
+    assert!(matches!(error, Error::Base { page: Some(3), .. }), "{error}");
+    assert!(error.to_string().contains(&format!("page 13 (byte {}): ", at - 4)), "{error}");
+
+    let at = find(&base, &old[7 * PAGE_SIZE..][..64]);
+    let mut damaged = base.clone();
+    damaged[at + 100] ^= 1;
+    let archive = open(&delta, standard(&damaged)).unwrap();
+    let error = error_of(&archive, 32);
+    assert!(matches!(error, Error::Base { page: Some(32), .. }), "{error}");
+    assert!(error.to_string().starts_with(&format!("base base.lz4: page 7 (byte {}): ", at - 4)), "{error}");
+    assert!(error.to_string().ends_with("; it is needed for page 32"), "{error}");
+    let error = error_of(&open(&second, archive).unwrap(), 22);
+    assert!(error.to_string().ends_with("; it is needed for page 22"), "{error}");
+}

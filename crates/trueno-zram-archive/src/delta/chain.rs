@@ -118,7 +118,7 @@ impl ArchiveOpener {
     }
 
     fn open_base(&self, base: &BaseRecord, delta: &Path, files: &mut Vec<ChainFile>) -> Result<PageArchive> {
-        let failed = |reason: String| Error::Base { base: base.to_string(), reason };
+        let failed = |reason: String| Error::base(base, reason);
         if files.len() > ArchiveOpener::MAX_DEPTH {
             return Err(failed(format!("a chain of more than {} deltas", ArchiveOpener::MAX_DEPTH)));
         }
@@ -128,7 +128,7 @@ impl ArchiveOpener {
                 Ok(file) => {
                     let archive = self.open_file(file, &path, files).map_err(|error| match error {
                         error @ Error::Base { .. } => error,
-                        error => Error::Base { base: path.display().to_string(), reason: error.to_string() },
+                        error => Error::base(path.display(), error),
                     })?;
                     return archive.ok_or_else(|| failed("it is not an archive any more".to_owned()));
                 }

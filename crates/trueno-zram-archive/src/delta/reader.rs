@@ -66,10 +66,7 @@ impl DeltaReader {
         }
         let base = Box::new(find_base(&base_record)?);
         if base.identity() != base_record.identity || base.page_count() != base_record.page_count {
-            return Err(Error::Base {
-                base: base_record.to_string(),
-                reason: "it is another archive than the one that the delta was made from".to_owned(),
-            });
+            return Err(Error::base(base_record, "it is another archive than the one that the delta was made from"));
         }
         let groups = records.iter().map(|_| OnceLock::new()).collect();
         Ok(Some(Self { file, footer, base_record, records, groups, stored, base }))
@@ -251,7 +248,7 @@ impl DeltaReader {
     /// archives.
     pub fn read_page_at(&self, page: u64, out: &mut Page) -> Result<usize> {
         let (origin, hash) = self.origin(page)?;
-        self.read_from(origin, std::array::from_mut(out))?;
+        self.read_from(page, origin, std::array::from_mut(out))?;
         if hash.is_some_and(|hash| PageHash::of(out) != hash) {
             return Err(self.other_page(page, origin));
         }
@@ -273,7 +270,7 @@ impl DeltaReader {
     /// Like [`read_page_at`](Self::read_page_at).
     pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
         let expected = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
-        self.read_runs(&expected, out)?;
+        self.read_runs(first, &expected, out)?;
         let (mut start, mut hashes) = (0, Vec::with_capacity(out.len()));
         while start < out.len() {
             let is_zero = expected[start].1.is_none();
@@ -298,7 +295,7 @@ impl DeltaReader {
     /// Reads pages without comparing them with their hashes: the delta that asks for them has its own.
     pub(crate) fn read_unverified(&self, first: u64, out: &mut [Page]) -> Result<()> {
         let origins = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
-        self.read_runs(&origins, out)?;
+        self.read_runs(first, &origins, out)?;
         if let Some((last, before)) = out.split_last_mut() {
             self.cut_tail(first + before.len() as u64, last);
         }
@@ -329,28 +326,41 @@ impl DeltaReader {
         Ok(list)
     }
 
-    /// Reads pages from where they come from. Those that follow each other there are read together.
-    fn read_runs(&self, origins: &[(PageOrigin, Option<PageHash>)], out: &mut [Page]) -> Result<()> {
-        let mut rest = out;
+    /// Reads the pages from `first` on from where they come from. Those that follow each other there are read together.
+    fn read_runs(&self, first: u64, origins: &[(PageOrigin, Option<PageHash>)], out: &mut [Page]) -> Result<()> {
+        let (mut rest, mut page) = (out, first);
         for run in origins.chunk_by(|(one, _), (next, _)| next.follows(*one)) {
             let (pages, after) = rest.split_at_mut(run.len());
-            self.read_from(run[0].0, pages)?;
-            rest = after;
+            self.read_from(page, run[0].0, pages)?;
+            (rest, page) = (after, page + run.len() as u64);
         }
         Ok(())
     }
 
-    /// Reads pages that follow each other where they come from.
-    fn read_from(&self, origin: PageOrigin, out: &mut [Page]) -> Result<()> {
+    /// Reads the pages from `first` on, which follow each other where they come from. Errors name the pages of the delta.
+    fn read_from(&self, first: u64, origin: PageOrigin, out: &mut [Page]) -> Result<()> {
+        let count = out.len() as u64;
+        // The number in the delta of what is page `found` where it comes from, if the error says that.
+        let number = |found: Option<u64>, start: u64| match found {
+            None => (count == 1).then_some(first),
+            Some(found) => found.checked_sub(start).filter(|within| *within < count).map(|within| first + within),
+        };
         match origin {
             PageOrigin::Zero => {
                 out.as_flattened_mut().fill(0);
                 Ok(())
             }
-            PageOrigin::Stored(page) => read_standard(&self.stored, page, out),
-            PageOrigin::Base(page) => self.base.read_unverified(page, out).map_err(|error| match error {
-                error @ Error::Base { .. } => error,
-                error => Error::Base { base: self.base_record.to_string(), reason: error.to_string() },
+            PageOrigin::Stored(start) => read_standard(&self.stored, start, out).map_err(|error| {
+                let page = number(error.page(), start);
+                error.within(HEAD_LEN as u64, page)
+            }),
+            PageOrigin::Base(start) => self.base.read_unverified(start, out).map_err(|error| {
+                let page = number(error.page(), start);
+                match error {
+                    // Of a base further down.
+                    Error::Base { base, reason, .. } => Error::Base { base, reason, page },
+                    error => Error::Base { base: self.base_record.to_string(), reason: error.to_string(), page },
+                }
             }),
         }
     }

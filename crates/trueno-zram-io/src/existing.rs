@@ -11,7 +11,11 @@ use trueno_zram_archive::ContentSpan;
 
 use crate::anywhere::{Anywhere, LastByte};
 use crate::error::{Error, Operation, Refusal, Result};
+use crate::output::is_zero;
 use crate::restore::{Sink, Way};
+
+/// Bytes that are looked at, or overwritten, at a time.
+const STEP_BYTES: usize = 1 << 16;
 
 /// Fills a regular file with content, from its start.
 ///
@@ -65,7 +69,8 @@ impl ExistingFile {
         Ok(this)
     }
 
-    /// Makes all of the file a hole.
+    /// Makes all of the file a hole, or zeros where the file system has no holes. It never becomes shorter: whoever has mapped
+    /// it would get SIGBUS.
     fn clear(&self) -> Result<()> {
         let failed = |operation| move |error| Error::io(&self.name, operation, error);
         let len = self.file.metadata().map_err(failed(Operation::Open))?.len();
@@ -74,10 +79,7 @@ impl ExistingFile {
         }
         match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len) {
             Ok(()) => Ok(()),
-            // A file system without holes.
-            Err(Errno::OPNOTSUPP) => {
-                self.file.set_len(0).and_then(|()| self.file.set_len(len)).map_err(failed(Operation::SetLength))
-            }
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => zero(&self.file, len).map_err(failed(Operation::Write)),
             Err(error) => Err(failed(Operation::Write)(error.into())),
         }
     }
@@ -123,6 +125,23 @@ impl ExistingFile {
         // The failure is reported by the caller; that it cannot be cleared is not reported again.
         let _ = self.clear();
     }
+}
+
+/// Writes zeros over the first `len` bytes of a file, except where it has zeros: they may be holes that cannot be made again.
+fn zero(file: &File, len: u64) -> io::Result<()> {
+    let mut bytes = vec![0; STEP_BYTES];
+    let zeros = vec![0; STEP_BYTES];
+    let mut at = 0;
+    while at < len {
+        let step = usize::try_from(len - at).map_or(STEP_BYTES, |left| left.min(STEP_BYTES));
+        // A file that is open for writing alone is written as a whole.
+        let known = file.read_exact_at(&mut bytes[..step], at).is_ok();
+        if !known || !is_zero(&bytes[..step]) {
+            file.write_all_at(&zeros[..step], at)?;
+        }
+        at += step as u64;
+    }
+    Ok(())
 }
 
 impl Sink for ExistingFile {
@@ -246,6 +265,24 @@ mod tests {
         expected[504_096..508_192].fill(2);
         assert!(content == expected);
         assert!(file.metadata().unwrap().blocks() * 512 < 100_000, "holes take no room");
+    }
+
+    #[test]
+    fn where_there_are_no_holes_old_content_becomes_zeros_and_zeros_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        for (at, bytes) in [(0, &[1; 10][..]), (300_000, &[2; 5000]), ((1 << 20) - 1, &[3])] {
+            file.write_all_at(bytes, at).unwrap();
+        }
+        let blocks = file.metadata().unwrap().blocks();
+        zero(&file, 1 << 20).unwrap();
+        assert!(std::fs::read(&path).unwrap() == vec![0; 1 << 20]);
+        assert!(file.metadata().unwrap().blocks() <= blocks + 4 * STEP_BYTES as u64 / 512, "holes stay");
+        file.write_all_at(&[4; 100], 70_000).unwrap();
+        zero(&File::options().write(true).open(&path).unwrap(), 1 << 20).unwrap();
+        assert!(std::fs::read(&path).unwrap() == vec![0; 1 << 20], "also if it cannot be read");
     }
 
     #[test]

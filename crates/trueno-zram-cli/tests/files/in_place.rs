@@ -11,6 +11,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::shim::run_refusing;
 use crate::support::{command, folder, image, run};
 
 /// More than a group, so that it is filled by many threads.
@@ -181,4 +182,28 @@ fn a_memfd_that_is_handed_over_is_filled() {
     stderr.read_to_string(&mut rest).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "two of three failed: {rest}");
     assert!(!folder.path().join("socket").exists());
+}
+
+#[test]
+fn where_holes_cannot_be_punched_the_file_never_becomes_shorter() {
+    let folder = folder();
+    let folder = folder.path();
+    let content = image(100);
+    fs::write(folder.join("image"), &content).unwrap();
+    run(folder, &["compress", "-q", "image"]).ok();
+    fs::write(folder.join("memory"), vec![0xee; 150 * 4096]).unwrap();
+    let args = ["decompress", "-q", "--in-place", "image.lz4", "-o", "memory"];
+    // Somebody may have mapped the file, and would get SIGBUS: there is no call to make it shorter.
+    run_refusing(folder, &args, "fallocate,ftruncate:EOPNOTSUPP").ok();
+    let filled = fs::read(folder.join("memory")).unwrap();
+    assert!(filled[..content.len()] == content && filled.len() == 150 * 4096);
+    assert!(filled[content.len()..].iter().all(|byte| *byte == 0));
+
+    // After a failure as well.
+    let mut archive = fs::read(folder.join("image.lz4")).unwrap();
+    let middle = archive.len() / 2;
+    archive[middle] ^= 1;
+    fs::write(folder.join("image.lz4"), archive).unwrap();
+    run_refusing(folder, &args, "fallocate,ftruncate:EOPNOTSUPP").fails(&["image.lz4: page"]);
+    assert!(fs::read(folder.join("memory")).unwrap() == vec![0; 150 * 4096]);
 }

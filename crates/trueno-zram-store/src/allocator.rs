@@ -171,8 +171,7 @@ impl Allocator {
     }
 
     pub(crate) fn class(&self, class: Class) -> MutexGuard<'_, ClassSlabs> {
-        // A panic elsewhere leaves the lists whole: nothing in this file panics between changes that belong together.
-        self.classes[class.index()].lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.classes[class.index()])
     }
 
     pub(crate) fn budget(&self) -> &Budget {
@@ -219,11 +218,14 @@ impl Allocator {
     /// Takes a slot after all memory that is held for later was given back, so that no write is refused because of it.
     fn allocate_last(&self, class: Class) -> Option<SlotAt> {
         let alone = self.in_transit();
-        Class::all().for_each(|class| self.return_spares(&mut self.class(class), class));
+        // All at once, in the order of their numbers: between two of them, other threads could take slots out of the slabs again,
+        // as spare ones that nobody needs.
+        let mut lists = self.classes.each_ref().map(lock);
+        Class::all().for_each(|class| self.return_spares(&mut lists[class.index()], class));
         // Free slabs have become more, and may take memory that this class lacks. What the system does not take back
         // stays counted, and then the write is refused.
         let _ = self.return_slabs(&alone);
-        self.allocate_in(&mut self.class(class), class)
+        self.allocate_in(&mut lists[class.index()], class)
     }
 
     /// Gives the spare slots of a class back to their slabs.
@@ -234,7 +236,7 @@ impl Allocator {
     }
 
     fn in_transit(&self) -> MutexGuard<'_, ()> {
-        self.in_transit.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.in_transit)
     }
 
     fn allocate_in(&self, lists: &mut ClassSlabs, class: Class) -> Option<SlotAt> {
@@ -432,6 +434,11 @@ impl Allocator {
     fn owner_word(&self, at: SlotAt) -> &AtomicU32 {
         self.mapping.half_word(at.slab as usize * (SLAB_BYTES / HALF_WORD_BYTES) + usize::from(at.slot))
     }
+}
+
+/// A panic elsewhere leaves the lists whole: nothing in this file panics between changes that belong together.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bytes(granules: u16) -> u64 {

@@ -173,6 +173,54 @@ mod tests {
         });
     }
 
+    /// A class of three slots, and a cell for each of three threads.
+    struct ModelClass {
+        free: loom::sync::Mutex<Vec<u64>>,
+        cells: [LoomU64; 3],
+    }
+
+    impl ModelClass {
+        /// Takes a slot as the allocator does: a spare one, one of the class with another one to spare, or after all spare slots
+        /// were given back. No other thread gets at the slots of the class in between.
+        fn allocate(&self, thread: usize) -> Option<u64> {
+            let own = &self.cells[thread..=thread];
+            take(own).or_else(|| self.refill(own)).or_else(|| {
+                let mut free = self.free.lock().unwrap();
+                free.extend(std::iter::from_fn(|| take(&self.cells)));
+                free.pop()
+            })
+        }
+
+        fn refill(&self, own: &[LoomU64]) -> Option<u64> {
+            let mut free = self.free.lock().unwrap();
+            let taken = free.pop();
+            if let Some(spare) = free.pop() {
+                assert!(put(own, spare), "the cell was empty");
+            }
+            taken
+        }
+    }
+
+    #[test]
+    fn no_thread_is_refused_a_slot_that_another_one_has_to_spare() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let class = Arc::new(ModelClass {
+                free: loom::sync::Mutex::new(vec![1, 2, 3]),
+                cells: [(); 3].map(|()| LoomU64::new(EMPTY)),
+            });
+            let others = [1, 2].map(|number| {
+                let class = Arc::clone(&class);
+                thread::spawn(move || class.allocate(number))
+            });
+            let mut taken = vec![class.allocate(0)];
+            taken.extend(others.map(|other| other.join().unwrap()));
+            taken.sort_unstable();
+            assert_eq!(taken, [Some(1), Some(2), Some(3)]);
+        });
+    }
+
     #[test]
     fn the_last_slot_is_taken_first_and_a_full_stripe_takes_no_more() {
         let spares = SpareSlots::new().unwrap();

@@ -66,3 +66,46 @@ fn threads_that_share_classes_never_hold_the_same_slot() {
     allocator.return_free_slabs().unwrap();
     assert_eq!(allocator.budget().held(), 0);
 }
+
+#[test]
+fn no_write_is_refused_while_another_thread_has_spare_slots() {
+    let mapping = Mapping::create("trueno-test", SLAB_BYTES).unwrap();
+    let allocator = Allocator::new(mapping, SLAB_BYTES as u64, Residency::OnDemand).unwrap();
+    let stripes = [(); 4].map(|()| allocator.next_stripe());
+    let stored = |place| Stored { kind: PageKind::Lz4, len_bytes: 1000, place };
+    let class = stored(0).class();
+    let next = Class::all().nth(class.index() + 1).unwrap();
+    let places: Vec<u64> = std::iter::from_fn(|| allocator.allocate(stripes[0], class, 1)).collect();
+    places[..LOT].iter().for_each(|place| allocator.free(stripes[0], stored(*place)));
+    allocator.return_spares(&mut allocator.class(class), class);
+    // One thread takes a slot, and the others that are free as spare ones.
+    assert!(allocator.allocate(stripes[1], class, 2).is_some());
+    let used = allocator.slab(0).used();
+    assert_eq!(usize::from(used), places.len());
+
+    std::thread::scope(|scope| {
+        let allocator = &allocator;
+        let allocate = |stripe: Stripe| scope.spawn(move || allocator.allocate(stripe, class, 3));
+        // Two more threads need one each. The first of them is held up while it takes spare slots back, after those of this
+        // class if it takes them class by class. The other one must not get them all.
+        let held = allocator.class(next);
+        let first = allocate(stripes[2]);
+        wait_a_while_until(|| allocator.slab(0).used() < used);
+        let second = allocate(stripes[3]);
+        wait_a_while_until(|| second.is_finished());
+        drop(held);
+        assert!(first.join().unwrap().is_some() && second.join().unwrap().is_some());
+    });
+    assert!(allocator.allocate(stripes[0], class, 4).is_some(), "the last one");
+    assert!(stripes.iter().all(|stripe| allocator.allocate(*stripe, class, 5).is_none()), "all slots are used");
+}
+
+/// Waits for something that need not happen.
+fn wait_a_while_until(happened: impl Fn() -> bool) {
+    for _ in 0..100 {
+        if happened() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

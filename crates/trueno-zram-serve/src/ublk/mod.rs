@@ -21,7 +21,7 @@ use trueno_zram_core::PAGE_SIZE;
 use crate::export::Export;
 use layout::{DeviceInfo, FEATURES, control};
 use queue::{MAX_IO_BYTES, Queue, SECTOR_BYTES};
-use queue_threads::{QueueEvents, QueueThreads};
+use queue_threads::{QueueEvents, QueueThreads, RunQueue};
 use ring::ControlRing;
 
 pub use queue_threads::UblkError;
@@ -56,7 +56,8 @@ pub struct UblkDevice {
     id: u32,
     path: PathBuf,
     threads: Mutex<QueueThreads>,
-    events: Mutex<QueueEvents>,
+    /// None before the threads are started.
+    events: Mutex<Option<QueueEvents>>,
     /// Whether this process wants the device to end.
     stopping: AtomicBool,
     removal: Mutex<Removal>,
@@ -95,13 +96,12 @@ impl UblkDevice {
         control.call(control::ADD, u32::MAX, 0, &mut info)?;
         let info = DeviceInfo::decode(&info);
         let path = PathBuf::from(format!("/dev/ublkb{}", info.id));
-        let (threads, events) = QueueThreads::new();
         let device = Self {
             control: Mutex::new(control),
             id: info.id,
             path,
-            threads: Mutex::new(threads),
-            events: Mutex::new(events),
+            threads: Mutex::default(),
+            events: Mutex::default(),
             stopping: AtomicBool::new(false),
             removal: Mutex::new(Removal::Pending),
         };
@@ -124,12 +124,16 @@ impl UblkDevice {
         let mut parameters = layout::parameters(sectors, max_io_bytes, MAX_ZERO_SECTORS, export.is_read_only());
         self.call(control::SET_PARAMETERS, 0, &mut parameters)?;
         let file = Arc::new(open_when_there(&PathBuf::from(format!("/dev/ublkc{}", self.id)))?);
-        for number in 0..info.queues {
+        // Whatever can fail without the driver does so before a queue runs.
+        let queue = |number| -> io::Result<RunQueue> {
             let io = export.open().map_err(io::Error::other)?;
             let queue = Queue::new(Arc::clone(&file), number, info.depth, io)?;
-            lock(&self.threads).start(number, move |fetching| queue.run(fetching))?;
-        }
-        if !lock(&self.events).wait_until_fetching(info.queues, PATIENCE)? {
+            Ok(Box::new(move |fetching| queue.run(fetching)))
+        };
+        let queues = (0..info.queues).map(queue).collect::<io::Result<_>>()?;
+        let (threads, events) = QueueThreads::start(queues)?;
+        *lock(&self.threads) = threads;
+        if !lock(&self.events).insert(events).wait_until_fetching(info.queues, PATIENCE)? {
             return Err(self.stop().map_or_else(io::Error::other, |()| io::ErrorKind::Interrupted.into()));
         }
         self.call(control::START, std::process::id().into(), &mut [])
@@ -141,7 +145,9 @@ impl UblkDevice {
     /// # Errors
     /// [`UblkError`], unless [`stop`](Self::stop) was called.
     pub fn wait(&self) -> Result<(), UblkError> {
-        lock(&self.events).wait_for_end();
+        if let Some(events) = &*lock(&self.events) {
+            events.wait_for_end();
+        }
         let wanted = self.stopping.load(Ordering::Acquire);
         self.stop()?;
         if wanted { Ok(()) } else { Err(UblkError::Stopped { path: self.path.clone() }) }
@@ -157,9 +163,8 @@ impl UblkDevice {
         if *removal == Removal::Done {
             return Ok(());
         }
-        // A device that never started cannot be stopped, and is only deleted.
-        let _ = self.call(control::STOP, 0, &mut []);
-        let ended = lock(&self.threads).join();
+        // Of a device that never started, the driver only ends the fetches.
+        let ended = lock(&self.threads).stop(|| _ = self.call(control::STOP, 0, &mut []));
         let _ = self.call(control::DELETE, 0, &mut []);
         *removal = Removal::Done;
         ended

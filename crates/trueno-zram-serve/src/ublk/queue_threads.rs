@@ -1,10 +1,12 @@
 //! The threads of a device's queues: starts them, and tells which of them failed.
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Why a device ended that nobody asked to stop.
 #[derive(Debug, thiserror::Error)]
@@ -34,55 +36,111 @@ pub enum UblkError {
 }
 
 /// What the thread of a queue reports.
+#[derive(Debug)]
 enum Event {
     /// The driver can hand out requests.
     Fetching,
     /// The thread is about to end.
-    Ended,
+    Ended {
+        /// Whether it was fetching before.
+        fetched: bool,
+    },
 }
+
+/// What the thread of a queue does. It calls its argument once the driver can hand out requests.
+pub(super) type RunQueue = Box<dyn FnOnce(&dyn Fn()) -> io::Result<()> + Send>;
+
+/// Whether threads that were started run their queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Decision {
+    Run,
+    /// A thread could not be started.
+    GiveUp,
+}
+
+/// How long to wait for threads before the driver is asked again to stop their queues.
+const STOP_AGAIN: Duration = Duration::from_millis(100);
 
 /// A thread for each queue.
+#[derive(Debug, Default)]
 pub(super) struct QueueThreads {
     threads: Vec<(u16, JoinHandle<io::Result<()>>)>,
-    sender: Sender<Event>,
 }
 
-/// Receives what the threads report. It is apart from them, so that one thread can wait while another stops the device.
+/// Receives what the threads report, until all have ended. It is apart from them, so that one thread can wait while another
+/// stops the device.
+#[derive(Debug)]
 pub(super) struct QueueEvents(Receiver<Event>);
 
 /// Reports that a thread ends, also if it panics.
-struct TellEnd(Sender<Event>);
+struct TellEnd {
+    events: Sender<Event>,
+    fetched: Cell<bool>,
+}
+
+impl TellEnd {
+    fn tell_fetching(&self) {
+        self.fetched.set(true);
+        // If nobody listens any more, the device is being removed.
+        let _ = self.events.send(Event::Fetching);
+    }
+}
 
 impl Drop for TellEnd {
     fn drop(&mut self) {
-        // If nobody listens any more, the device is being removed.
-        let _ = self.0.send(Event::Ended);
+        let _ = self.events.send(Event::Ended { fetched: self.fetched.get() });
     }
 }
 
 impl QueueThreads {
-    pub(super) fn new() -> (Self, QueueEvents) {
+    /// Starts a thread for each queue, in order of their numbers. No queue runs before all threads are there, and none does
+    /// after an error: a queue that fetches while the driver is told to stop might never end.
+    pub(super) fn start(queues: Vec<RunQueue>) -> io::Result<(Self, QueueEvents)> {
+        Self::start_with(queues, |queue| thread::Builder::new().name(format!("ublk-{queue}")))
+    }
+
+    fn start_with(queues: Vec<RunQueue>, builder: impl Fn(u16) -> thread::Builder) -> io::Result<(Self, QueueEvents)> {
         let (sender, events) = channel();
-        (Self { threads: Vec::new(), sender }, QueueEvents(events))
+        let decided = Arc::new(OnceLock::new());
+        let mut threads = Vec::with_capacity(queues.len());
+        let mut failed = None;
+        for (queue, run) in (0..).zip(queues) {
+            let (events, decided) = (sender.clone(), Arc::clone(&decided));
+            let started = builder(queue).spawn(move || {
+                if *decided.wait() == Decision::GiveUp {
+                    return Ok(());
+                }
+                let tell = TellEnd { events, fetched: Cell::new(false) };
+                run(&|| tell.tell_fetching())
+            });
+            match started {
+                Ok(thread) => threads.push((queue, thread)),
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        let decision = if failed.is_none() { Decision::Run } else { Decision::GiveUp };
+        decided.set(decision).expect("it is decided once");
+        match failed {
+            None => Ok((Self { threads }, QueueEvents(events))),
+            Some(error) => {
+                // They have nothing to do.
+                threads.into_iter().for_each(|(_, thread)| _ = thread.join());
+                Err(error)
+            }
+        }
     }
 
-    /// Starts the thread of a queue. `run` calls its argument once the driver can hand out requests.
-    pub(super) fn start<F>(&mut self, queue: u16, run: F) -> io::Result<()>
-    where
-        F: FnOnce(&dyn Fn()) -> io::Result<()> + Send + 'static,
-    {
-        let end = TellEnd(self.sender.clone());
-        let thread = std::thread::Builder::new().name(format!("ublk-{queue}")).spawn(move || {
-            run(&|| {
-                let _ = end.0.send(Event::Fetching);
-            })
-        })?;
-        self.threads.push((queue, thread));
-        Ok(())
-    }
-
-    /// Waits for the ends of all threads. Returns why the first one failed that did.
-    pub(super) fn join(&mut self) -> Result<(), UblkError> {
+    /// Has the driver stop all queues, and waits for the ends of their threads. Returns why the first one failed that did.
+    ///
+    /// `stop` reaches queues that are fetching. A queue that begins to fetch just afterwards is stopped by the next call.
+    pub(super) fn stop(&mut self, mut stop: impl FnMut()) -> Result<(), UblkError> {
+        stop();
+        while !self.end_within(STOP_AGAIN) {
+            stop();
+        }
         let ends: Vec<_> = self.threads.drain(..).map(|(queue, thread)| (queue, thread.join())).collect();
         ends.into_iter().try_for_each(|(queue, end)| match end {
             Ok(Ok(())) => Ok(()),
@@ -90,19 +148,43 @@ impl QueueThreads {
             Err(_) => Err(UblkError::Panicked { queue }),
         })
     }
+
+    /// Waits until all threads have ended, for this long at most.
+    fn end_within(&self, patience: Duration) -> bool {
+        const LOOK_AGAIN: Duration = Duration::from_millis(1);
+        let start = Instant::now();
+        while !self.threads.iter().all(|(_, thread)| thread.is_finished()) {
+            if start.elapsed() >= patience {
+                return false;
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+        true
+    }
 }
 
 impl QueueEvents {
-    /// Waits until all queues can get requests. Returns `false` if one ended instead.
+    /// Waits until each of the queues can get requests, or has ended. Returns `false` if one has ended. The others are then
+    /// known to the driver, which can stop them.
+    ///
+    /// # Errors
+    /// If that takes all queues together longer than `patience`.
     pub(super) fn wait_until_fetching(&self, queues: u16, patience: Duration) -> io::Result<bool> {
-        for _ in 0..queues {
-            match self.0.recv_timeout(patience) {
-                Ok(Event::Fetching) => {}
-                Ok(Event::Ended) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
+        let deadline = Instant::now() + patience;
+        let (mut begun, mut ended) = (0, false);
+        while begun < queues {
+            match self.0.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Event::Fetching) => begun += 1,
+                Ok(Event::Ended { fetched }) => {
+                    begun += u16::from(!fetched);
+                    ended = true;
+                }
+                // All have ended.
+                Err(RecvTimeoutError::Disconnected) => return Ok(false),
                 Err(RecvTimeoutError::Timeout) => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        Ok(true)
+        Ok(!ended)
     }
 
     /// Waits until a queue ends.
@@ -113,80 +195,162 @@ impl QueueEvents {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    /// A queue that fetches and then runs until it is stopped, as the driver would do it.
-    fn until_stopped(stopped: &Arc<AtomicBool>) -> impl FnOnce(&dyn Fn()) -> io::Result<()> + Send + 'static {
-        let stopped = Arc::clone(stopped);
-        move |fetching| {
-            fetching();
-            while !stopped.load(Ordering::Relaxed) {
-                std::thread::yield_now();
-            }
-            Ok(())
+    /// A stand-in for the driver: it stops the queues that are fetching at that moment, and no others.
+    #[derive(Debug, Default)]
+    struct Driver {
+        queues: Mutex<Vec<Arc<AtomicBool>>>,
+        /// How often it was told to stop.
+        stops: AtomicUsize,
+    }
+
+    impl Driver {
+        fn stop(&self) {
+            self.stops.fetch_add(1, Ordering::SeqCst);
+            self.queues.lock().unwrap().iter().for_each(|stopped| stopped.store(true, Ordering::SeqCst));
         }
+
+        /// A queue that fetches once `ready` allows it, and then runs until it is stopped.
+        fn queue(self: &Arc<Self>, ready: impl FnOnce(&Self) + Send + 'static) -> RunQueue {
+            let driver = Arc::clone(self);
+            Box::new(move |fetching| {
+                ready(&driver);
+                let stopped = Arc::new(AtomicBool::new(false));
+                driver.queues.lock().unwrap().push(Arc::clone(&stopped));
+                fetching();
+                while !stopped.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                Ok(())
+            })
+        }
+    }
+
+    fn failing(queue: impl FnOnce(&dyn Fn()) + Send + 'static) -> RunQueue {
+        Box::new(move |fetching| {
+            queue(fetching);
+            Err(io::Error::from_raw_os_error(5))
+        })
     }
 
     #[test]
     fn queues_that_are_stopped_have_not_failed() {
-        let stopped = Arc::default();
-        let (mut threads, events) = QueueThreads::new();
-        (0..3).for_each(|queue| threads.start(queue, until_stopped(&stopped)).unwrap());
+        let driver = Arc::new(Driver::default());
+        let queues = (0..3).map(|_| driver.queue(|_| ())).collect();
+        let (mut threads, events) = QueueThreads::start(queues).unwrap();
         assert!(events.wait_until_fetching(3, PATIENCE).unwrap());
-        stopped.store(true, Ordering::Relaxed);
+        driver.stop();
         events.wait_for_end();
-        threads.join().unwrap();
+        threads.stop(|| driver.stop()).unwrap();
     }
 
     #[test]
     fn a_queue_that_fails_is_named_while_others_are_stopped() {
-        let stopped = Arc::default();
-        let (mut threads, events) = QueueThreads::new();
-        threads.start(0, until_stopped(&stopped)).unwrap();
-        threads
-            .start(1, |fetching| {
-                fetching();
-                Err(io::Error::from_raw_os_error(5))
-            })
-            .unwrap();
+        let driver = Arc::new(Driver::default());
+        let queues = vec![driver.queue(|_| ()), failing(|fetching| fetching())];
+        let (mut threads, events) = QueueThreads::start(queues).unwrap();
         events.wait_for_end();
-        stopped.store(true, Ordering::Relaxed);
-        let error = threads.join().unwrap_err();
+        let error = threads.stop(|| driver.stop()).unwrap_err();
         assert!(matches!(&error, UblkError::Queue { queue: 1, source } if source.raw_os_error() == Some(5)), "{error}");
-        assert!(threads.join().is_ok(), "nothing is left to wait for");
+        assert!(threads.stop(|| ()).is_ok(), "nothing is left to wait for");
     }
 
     #[test]
     fn a_queue_that_panics_is_named() {
-        let stopped = Arc::default();
-        let (mut threads, events) = QueueThreads::new();
-        threads.start(0, until_stopped(&stopped)).unwrap();
+        let driver = Arc::new(Driver::default());
         // Without the message of the panic hook.
-        threads.start(7, |_| std::panic::resume_unwind(Box::new("a panic"))).unwrap();
+        let panics: RunQueue = Box::new(|_| std::panic::resume_unwind(Box::new("a panic")));
+        let (mut threads, events) = QueueThreads::start(vec![driver.queue(|_| ()), panics]).unwrap();
         events.wait_for_end();
-        stopped.store(true, Ordering::Relaxed);
-        assert!(matches!(threads.join(), Err(UblkError::Panicked { queue: 7 })));
+        assert!(matches!(threads.stop(|| driver.stop()), Err(UblkError::Panicked { queue: 1 })));
     }
 
     #[test]
     fn a_queue_that_never_fetches_keeps_the_device_from_starting() {
-        let (mut threads, events) = QueueThreads::new();
-        threads.start(0, |_| Err(io::ErrorKind::PermissionDenied.into())).unwrap();
+        let queue: RunQueue = Box::new(|_| Err(io::ErrorKind::PermissionDenied.into()));
+        let (mut threads, events) = QueueThreads::start(vec![queue]).unwrap();
         assert!(!events.wait_until_fetching(1, PATIENCE).unwrap());
-        assert!(matches!(threads.join(), Err(UblkError::Queue { queue: 0, .. })));
+        assert!(matches!(threads.stop(|| ()), Err(UblkError::Queue { queue: 0, .. })));
 
         let stopped: Arc<AtomicBool> = Arc::default();
-        let (mut threads, events) = QueueThreads::new();
         let waits = Arc::clone(&stopped);
-        threads.start(0, move |_| until_stopped(&waits)(&|| ())).unwrap();
+        let silent: RunQueue = Box::new(move |_| {
+            while !waits.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            Ok(())
+        });
+        let (mut threads, events) = QueueThreads::start(vec![silent]).unwrap();
         let error = events.wait_until_fetching(1, Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        stopped.store(true, Ordering::Relaxed);
-        threads.join().unwrap();
+        threads.stop(|| stopped.store(true, Ordering::SeqCst)).unwrap();
+    }
+
+    #[test]
+    fn a_queue_that_fails_at_the_start_does_not_keep_a_slower_one_from_being_stopped() {
+        let driver = Arc::new(Driver::default());
+        let (failed, is_failed) = channel();
+        let slow = driver.queue(move |_| {
+            // It fetches well after the other one has failed.
+            is_failed.recv().unwrap();
+            thread::sleep(Duration::from_millis(20));
+        });
+        let queues = vec![slow, failing(move |_| failed.send(()).unwrap()), failing(|fetching| fetching())];
+        let (mut threads, events) = QueueThreads::start(queues).unwrap();
+        assert!(!events.wait_until_fetching(3, PATIENCE).unwrap());
+        let error = threads.stop(|| driver.stop()).unwrap_err();
+        assert!(matches!(error, UblkError::Queue { queue: 1, .. }), "{error}");
+        assert_eq!(driver.queues.lock().unwrap().len(), 1, "the driver knew the queue when it was told to stop");
+    }
+
+    #[test]
+    fn a_queue_that_fetches_after_the_stop_is_stopped_again() {
+        let driver = Arc::new(Driver::default());
+        let late = driver.queue(|driver| {
+            while driver.stops.load(Ordering::SeqCst) == 0 {
+                thread::yield_now();
+            }
+            // The stop is over: it did not reach this queue.
+            drop(driver.queues.lock().unwrap());
+        });
+        let (mut threads, events) = QueueThreads::start(vec![late]).unwrap();
+        assert!(events.wait_until_fetching(1, Duration::from_millis(1)).is_err());
+        threads.stop(|| driver.stop()).unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_cannot_be_started_keeps_all_queues_from_running() {
+        let ran = Arc::new(AtomicBool::new(false));
+        let queue = || -> RunQueue {
+            let ran = Arc::clone(&ran);
+            Box::new(move |_| {
+                ran.store(true, Ordering::SeqCst);
+                Ok(())
+            })
+        };
+        // There is no room for such a stack.
+        let builder = |queue| match queue {
+            2 => thread::Builder::new().stack_size(1 << 60),
+            _ => thread::Builder::new(),
+        };
+        assert!(QueueThreads::start_with(vec![queue(), queue(), queue(), queue()], builder).is_err());
+        assert!(!ran.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn patience_is_for_all_queues_together() {
+        let driver = Arc::new(Driver::default());
+        // Each of them begins soon after the one before, but the last one too late.
+        let late = |number: u64| driver.queue(move |_| thread::sleep(Duration::from_millis(60 * (number + 1))));
+        let (mut threads, events) = QueueThreads::start((0..5).map(late).collect()).unwrap();
+        let waited = events.wait_until_fetching(5, Duration::from_millis(100));
+        threads.stop(|| driver.stop()).unwrap();
+        assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -1,13 +1,14 @@
 //! Connections of a listening socket: accepted for as long as it lasts, and served by a bounded number of threads.
 
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
-/// Connections that are served at the same time. More of them wait in the queue of the socket.
+/// Connections that are served at the same time, unless something else is asked for. More of them wait.
 pub const MAX_CONNECTIONS: usize = 128;
 
 /// How long to wait for descriptors or memory to become free.
@@ -46,20 +47,28 @@ pub fn serve_each<C: Send + Sync>(
     limit: Option<usize>,
     serve: impl Fn(&C) + Sync,
 ) -> io::Result<()> {
-    serve_at_most(MAX_CONNECTIONS, accept, limit, serve)
+    let at_a_time = NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0");
+    serve_at_most(at_a_time, accept, limit, serve, || {})
 }
 
-fn serve_at_most<C: Send + Sync>(
-    at_a_time: usize,
+/// Like [`serve_each`], with the number of connections `at_a_time`. Calls `crowded` when a connection has to wait for the first time.
+pub(crate) fn serve_at_most<C: Send + Sync>(
+    at_a_time: NonZeroUsize,
     mut accept: impl FnMut() -> io::Result<C>,
     limit: Option<usize>,
     serve: impl Fn(&C) + Sync,
+    crowded: impl FnOnce(),
 ) -> io::Result<()> {
-    let (places, serve) = (Places::new(at_a_time), &serve);
+    let (places, serve, mut crowded) = (Places::new(at_a_time.get()), &serve, Some(crowded));
     thread::scope(|threads| {
         for _ in 0..limit.unwrap_or(usize::MAX) {
-            let place = places.take();
             let connection = Arc::new(accept_next(&mut accept)?);
+            if !places.has_free()
+                && let Some(crowded) = crowded.take()
+            {
+                crowded();
+            }
+            let place = places.take();
             let theirs = Arc::clone(&connection);
             let work = move || {
                 let _place = place;
@@ -90,6 +99,11 @@ impl Places {
         Self { free: Mutex::new(count), changed: Condvar::new() }
     }
 
+    /// Returns whether there is a free place now.
+    fn has_free(&self) -> bool {
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) > 0
+    }
+
     /// Waits for a free place.
     fn take(&self) -> Place<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,15 +119,18 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage.
+/// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage. accept(2)
+/// also lists EOPNOTSUPP among the errors of a network, but a socket that cannot accept at all gives it as well.
 fn is_transient(error: &io::Error) -> bool {
-    const TRANSIENT: [Errno; 10] = [
+    const TRANSIENT: [Errno; 12] = [
         Errno::CONNABORTED,
         Errno::MFILE,
         Errno::NFILE,
         Errno::NOBUFS,
         Errno::NOMEM,
         Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::NONET,
         Errno::NETDOWN,
         Errno::HOSTDOWN,
         Errno::HOSTUNREACH,
@@ -129,7 +146,15 @@ mod tests {
 
     #[test]
     fn errors_that_pass_do_not_end_the_listening_and_others_do() {
-        let errors = [Errno::MFILE, Errno::CONNABORTED, Errno::INTR, Errno::NFILE, Errno::INVAL];
+        let errors = [
+            Errno::MFILE,
+            Errno::CONNABORTED,
+            Errno::INTR,
+            Errno::NFILE,
+            Errno::NOPROTOOPT,
+            Errno::NONET,
+            Errno::INVAL,
+        ];
         let mut answers = errors.iter().map(|errno| Err((*errno).into()));
         let failed = accept_next(|| answers.next().unwrap_or(Ok(()))).unwrap_err();
         assert_eq!(failed.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
@@ -145,8 +170,33 @@ mod tests {
             now.fetch_sub(1, Ordering::SeqCst);
             served.fetch_add(1, Ordering::SeqCst);
         };
-        serve_at_most(3, || Ok(()), Some(20), serve).unwrap();
+        let told = AtomicUsize::new(0);
+        let crowded = || _ = told.fetch_add(1, Ordering::SeqCst);
+        serve_at_most(NonZeroUsize::new(3).unwrap(), || Ok(()), Some(20), serve, crowded).unwrap();
+        assert!(told.load(Ordering::SeqCst) <= 1);
         assert_eq!(served.load(Ordering::SeqCst), 20);
         assert!(most.load(Ordering::SeqCst) <= 3, "{most:?}");
+    }
+
+    #[test]
+    fn it_is_told_once_that_connections_wait() {
+        let (told, waits) = std::sync::mpsc::channel();
+        let waits = Mutex::new(waits);
+        // The first connection is served until another one is known to wait.
+        let serve = |number: &usize| {
+            if *number == 0 {
+                waits.lock().unwrap().recv_timeout(Duration::from_secs(600)).expect("it is told that one waits");
+            }
+        };
+        let mut accepted = 0..;
+        let accept = || Ok(accepted.next().expect("there is always another one"));
+        serve_at_most(NonZeroUsize::MIN, accept, Some(5), serve, || told.send(()).unwrap()).unwrap();
+        assert!(waits.lock().unwrap().try_recv().is_err(), "it is told once");
+    }
+
+    #[test]
+    fn nothing_is_told_while_there_is_room() {
+        let serve = |_: &()| {};
+        serve_at_most(NonZeroUsize::new(3).unwrap(), || Ok(()), Some(3), serve, || panic!("there is room")).unwrap();
     }
 }

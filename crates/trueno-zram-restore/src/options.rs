@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use crate::listen::MAX_CONNECTIONS;
+
 /// What happens to a VM that touches a page that cannot be restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
@@ -35,6 +37,8 @@ pub struct Options {
     pub on_damage: OnDamage,
     /// How long a VMM may take for its first message.
     pub handshake_timeout: Duration,
+    /// VMs that are restored at the same time. More of them wait.
+    pub vms_at_a_time: NonZeroUsize,
 }
 
 impl Default for Options {
@@ -46,6 +50,7 @@ impl Default for Options {
             workers: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             on_damage: OnDamage::default(),
             handshake_timeout: Duration::from_secs(10),
+            vms_at_a_time: NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0"),
         }
     }
 }
@@ -92,4 +97,9 @@ pub enum Notice<'a> {
     FillStopped,
     /// All memory is restored: the VM no longer needs the handler.
     Complete,
+    /// A VMM has connected while as many are served as may be at a time. It waits until one has ended. Told once.
+    Crowded {
+        /// VMs that are restored at the same time.
+        vms_at_a_time: NonZeroUsize,
+    },
 }

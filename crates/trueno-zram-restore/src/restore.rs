@@ -14,7 +14,7 @@ use crate::fill::{Fill, Plan};
 use crate::gate::Gate;
 use crate::handler::Handler;
 use crate::handshake::Handshake;
-use crate::listen::serve_each;
+use crate::listen::serve_at_most;
 use crate::options::{Notice, Options, Report};
 use crate::session::{Counters, Session};
 use crate::source::PagesByNumber;
@@ -96,8 +96,8 @@ impl<S: PagesByNumber> LazyRestore<S> {
         self.dependents.end_all();
     }
 
-    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and
-    /// [`MAX_CONNECTIONS`](crate::MAX_CONNECTIONS) at a time. Returns when all have ended.
+    /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`Options::vms_at_a_time`] at a time.
+    /// Returns when all have ended.
     ///
     /// # Errors
     /// If no connection can be accepted any more. Errors of single VMMs are passed to `ended`.
@@ -108,7 +108,9 @@ impl<S: PagesByNumber> LazyRestore<S> {
         ended: impl Fn(Result<Report, Error>) + Sync,
     ) -> io::Result<()> {
         let accept = || listener.accept().map(|(connection, _)| connection);
-        serve_each(accept, limit, |connection| ended(self.serve(connection)))
+        let vms_at_a_time = self.options.vms_at_a_time;
+        let crowded = || (self.notify)(Notice::Crowded { vms_at_a_time });
+        serve_at_most(vms_at_a_time, accept, limit, |connection| ended(self.serve(connection)), crowded)
     }
 
     /// Serves a VMM until it has ended.

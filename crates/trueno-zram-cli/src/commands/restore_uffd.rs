@@ -250,6 +250,10 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
         Notice::FillStopped => {
             report::warn(&global, &name, "memory is short: the rest is restored when it is touched");
         }
+        Notice::Crowded { vms_at_a_time } => {
+            let problem = format!("{vms_at_a_time} VMs are restored at a time: another one waits until one has ended");
+            report::warn(&global, &name, &problem);
+        }
         _ => {}
     }
 }

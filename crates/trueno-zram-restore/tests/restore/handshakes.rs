@@ -2,12 +2,14 @@
 
 use std::fs::File;
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_restore::{Error, Image, LazyRestore, Options, RegionProblem};
+use trueno_zram_restore::{Error, Image, LazyRestore, Notice, Options, RegionProblem};
 
 use crate::support::{Setup, on_demand, pages};
 use crate::vmm::{FEATURES, MESSAGE, Memory, StandIn, is_allowed, send};
@@ -69,7 +71,7 @@ fn messages_may_come_in_pieces() {
 fn messages_that_never_end_are_refused() {
     assert!(matches!(refusal(drop), Error::HandshakeEnded { received: 0 }));
     assert!(matches!(refusal(|socket| send(&socket, &REGION[..20], &[])), Error::HandshakeEnded { received: 20 }));
-    let (sender, kept) = std::sync::mpsc::channel();
+    let (sender, kept) = channel();
     let silent = refusal(move |socket| sender.send(socket).unwrap());
     assert!(matches!(silent, Error::HandshakeTimeout { seconds: 1 }), "{silent}");
     drop(kept);
@@ -110,4 +112,34 @@ fn a_vmm_that_cannot_be_served_is_ended() {
     assert_eq!(vmm.ask("touch 0"), None);
     assert_eq!(vmm.signal(), Some(9));
     assert!(matches!(setup.report(), Err(Error::Event { event: 0x12, .. })));
+}
+
+#[test]
+fn it_is_told_that_a_vm_has_to_wait() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let (told, crowded) = channel();
+    let options = Options {
+        vms_at_a_time: NonZeroUsize::MIN,
+        handshake_timeout: Duration::from_secs(3600),
+        ..Options::default()
+    };
+    let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options).on_notice(move |notice| {
+        if let Notice::Crowded { vms_at_a_time } = notice {
+            told.send(vms_at_a_time.get()).unwrap();
+        }
+    });
+    std::thread::scope(|threads| {
+        let (sender, ended) = channel();
+        let (restore, listener) = (&restore, &listener);
+        threads.spawn(move || restore.serve_all(listener, Some(2), |end| sender.send(end.is_err()).unwrap()).unwrap());
+        // The first one sends nothing, and is waited for.
+        let first = UnixStream::connect(&path).unwrap();
+        let second = UnixStream::connect(&path).unwrap();
+        assert_eq!(crowded.recv_timeout(Duration::from_secs(600)), Ok(1));
+        assert!(ended.try_recv().is_err());
+        drop((first, second));
+        assert!(ended.iter().take(2).all(|failed| failed));
+    });
 }

@@ -76,7 +76,7 @@ impl<F: Read + Seek> Iterator for Blocks<'_, F> {
                 return Some(Ok(block));
             }
             let ArchiveReader { file, footer, layout, table, .. } = &mut *self.archive;
-            match group_places(file, self.pages.start / GROUP_PAGES as u64, footer, layout, table) {
+            match (GroupIndex { footer, layout, table }).places(file, self.pages.start / GROUP_PAGES as u64) {
                 Ok(places) => self.group = places.into_iter(),
                 Err(error) => {
                     self.pages = 0..0;
@@ -88,23 +88,33 @@ impl<F: Read + Seek> Iterator for Blocks<'_, F> {
     }
 }
 
-/// Reads the entries of a group and returns the blocks that they describe. The blocks fill the space up to the next
-/// group exactly.
-pub(crate) fn group_places<F: Read + Seek>(
-    file: &mut F,
-    number: u64,
-    footer: &Footer,
-    layout: &Layout,
-    table: &Table,
-) -> Result<Vec<BlockPlace>> {
-    let first_page = number * GROUP_PAGES as u64;
-    let group = table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
-    let entries = group_entries(file, number, footer, table)?;
-    let end = group_end(number, footer, layout, table);
-    places(&entries, first_page, group.offset, layout)
-        .filter(|(_, after)| *after == end)
-        .map(|(places, _)| places)
-        .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
+/// The groups of an archive, as its index describes them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupIndex<'a> {
+    pub(crate) footer: &'a Footer,
+    pub(crate) layout: &'a Layout,
+    pub(crate) table: &'a Table,
+}
+
+impl GroupIndex<'_> {
+    /// Reads the entries of a group and returns the blocks that they describe. The blocks fill the space up to the next
+    /// group exactly.
+    pub(crate) fn places<F: Read + Seek>(self, file: &mut F, number: u64) -> Result<Vec<BlockPlace>> {
+        let first_page = number * GROUP_PAGES as u64;
+        let group = self.table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
+        let entries = group_entries(file, number, self.footer, self.table)?;
+        let end = self.end(number);
+        places(&entries, first_page, group.offset, self.layout)
+            .filter(|(_, after)| *after == end)
+            .map(|(places, _)| places)
+            .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
+    }
+
+    /// Returns the position after the last block of a group.
+    pub(crate) fn end(self, number: u64) -> u64 {
+        let Self { footer, layout, table } = self;
+        table.get(number + 1).map_or(footer.frame_len - layout.end_len(), |next| next.offset)
+    }
 }
 
 fn bad_entries(number: u64, what: &str) -> Error {
@@ -130,11 +140,6 @@ fn group_entries<F: Read + Seek>(file: &mut F, number: u64, footer: &Footer, tab
         let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
         known.ok_or_else(|| bad("have an unknown form"))?
     })
-}
-
-/// Position after the last block of a group.
-pub(crate) fn group_end(number: u64, footer: &Footer, layout: &Layout, table: &Table) -> u64 {
-    table.get(number + 1).map_or(footer.frame_len - layout.end_len(), |next| next.offset)
 }
 
 /// Returns the blocks that entries describe, and the position after the last one. `None` if the entries contradict each

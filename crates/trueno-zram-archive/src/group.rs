@@ -6,16 +6,14 @@ use std::ops::Range;
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
 use crate::block::{Block, decoded_len};
-use crate::blocks::{BlockPlace, group_places};
+use crate::blocks::{BlockPlace, GroupIndex};
 use crate::constant::{word_of, zero_pages_of};
 use crate::decoder::CpuPages;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
-use crate::index::Footer;
 use crate::lots::verify;
 use crate::seek::read_at;
-use crate::table::Table;
 use crate::zstd::group::{check_frame, stream_refuses_frame};
 
 /// What is compared with the index when a group is read.
@@ -25,6 +23,15 @@ pub(crate) enum Depth {
     Contents,
     /// Headers. The caller restores all pages, which shows the rest.
     Headers,
+}
+
+/// Whether a stream of the whole archive reads a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamReach {
+    /// It does, unless one of the group's own blocks is damaged.
+    Reaches,
+    /// It ends with an error before the group.
+    EndsBefore,
 }
 
 /// The blocks of a group: up to 1,024 pages in 4 MiB.
@@ -46,38 +53,34 @@ impl GroupBlocks {
     /// Reads a group, unless it is in memory already, and compares every block with the index.
     ///
     /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
-    /// then it affects only reads of its pages. `after_refusal` says that a stream ends before this group.
+    /// then it affects only reads of its pages.
     pub(crate) fn read<F: Read + Seek>(
         &mut self,
         file: &mut F,
         number: u64,
-        footer: &Footer,
-        layout: &Layout,
-        table: &Table,
-        after_refusal: bool,
+        index: GroupIndex<'_>,
+        stream: StreamReach,
     ) -> Result<()> {
         if self.number == Some(number) {
             return Ok(());
         }
-        self.read_to(Depth::Contents, file, number, footer, layout, table, after_refusal)?;
+        self.read_to(Depth::Contents, file, number, index, stream)?;
         self.number = Some(number);
         Ok(())
     }
 
     /// Reads a group, and compares its blocks with the index as deep as is asked for.
-    #[allow(clippy::too_many_arguments, reason = "what a group is, and one choice")]
     pub(crate) fn read_to<F: Read + Seek>(
         &mut self,
         depth: Depth,
         file: &mut F,
         number: u64,
-        footer: &Footer,
-        layout: &Layout,
-        table: &Table,
-        after_refusal: bool,
+        index: GroupIndex<'_>,
+        stream: StreamReach,
     ) -> Result<()> {
         self.number = None;
-        self.places = group_places(file, number, footer, layout, table)?;
+        self.places = index.places(file, number)?;
+        let GroupIndex { footer, layout, .. } = index;
         let overhead = layout.overhead() as u64;
         let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
             return Err(Error::index("a group has no blocks"));
@@ -106,7 +109,7 @@ impl GroupBlocks {
         let other = self.fits.iter().position(|fits| !fits);
         self.refused = other.is_some_and(|other| self.stream_refuses(other, layout));
         if let Some(other) = other
-            && !after_refusal
+            && stream == StreamReach::Reaches
             && !self.refused
         {
             return Err(not_described(&self.blocks[other]));

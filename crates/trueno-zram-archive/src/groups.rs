@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageStats};
 
 use crate::block::Block;
-use crate::blocks::{group_end, group_places};
+use crate::blocks::GroupIndex;
 use crate::constant::zero_pages_of;
 use crate::content::{ContentSpan, Stretch};
 use crate::error::{Error, Result};
@@ -205,7 +205,7 @@ impl Groups {
         let pages = (pages_of(footer.content_len) - first_page).min(GROUP_PAGES as u64);
         let other = || Error::index(format!("the blocks from page {first_page} on are not those that it describes"));
         group.start(first_page);
-        let len = group_end(number, footer, layout, table) - record.offset;
+        let len = GroupIndex { footer, layout, table }.end(number) - record.offset;
         let len = usize::try_from(len).ok().filter(|len| *len <= GROUP_PAGES * MAX_BLOCK_LEN).ok_or_else(other)?;
         if group.window.len() < len {
             group.window.resize(len, 0);
@@ -302,7 +302,7 @@ impl Groups {
         let short = |len: u64| u32::try_from(len).map_err(|_| Error::index("a frame is too long"));
         let mut expected = ExpectedTable::new();
         for number in 0..footer.groups() {
-            for place in group_places(file, number, footer, layout, table)? {
+            for place in (GroupIndex { footer, layout, table }).places(file, number)? {
                 let left = footer.content_len - place.first_page * PAGE_SIZE as u64;
                 let content_len = short(left.min(place.pages * PAGE_SIZE as u64))?;
                 expected.push(SeekEntry { compressed_len: place.len_bytes, content_len });

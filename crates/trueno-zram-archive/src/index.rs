@@ -30,6 +30,12 @@ pub(crate) fn pages_of(content_len: u64) -> u64 {
     content_len.div_ceil(PAGE_SIZE as u64)
 }
 
+/// Returns the length of a page of this much content: less than 4096 for a shorter last one.
+pub(crate) fn page_len(content_len: u64, page: u64) -> usize {
+    let left = content_len.saturating_sub(page.saturating_mul(PAGE_SIZE as u64));
+    usize::try_from(left).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
+}
+
 /// A group of pages in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group {

@@ -3,7 +3,7 @@
 use std::io::{Read, Seek, SeekFrom};
 
 use crate::block::Block;
-use crate::blocks::group_places;
+use crate::blocks::GroupIndex;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
@@ -53,7 +53,7 @@ fn last_fitting_group<F: Read + Seek>(
     table: &Table,
 ) -> Result<Option<u64>> {
     for number in (0..footer.groups()).rev() {
-        match group_places(file, number, footer, layout, table) {
+        match (GroupIndex { footer, layout, table }).places(file, number) {
             Ok(_) => return Ok(Some(number)),
             Err(error @ Error::Read { .. }) => return Err(error),
             Err(_) => {}

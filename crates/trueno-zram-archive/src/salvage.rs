@@ -5,7 +5,7 @@ use std::io::{Chain, Cursor, Read, Seek, SeekFrom};
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::block::Block;
-use crate::blocks::{BlockPlace, group_end, group_places};
+use crate::blocks::{BlockPlace, GroupIndex};
 use crate::constant::{damaged_zero_pages, zero_pages_of};
 use crate::content::{ContentBatch, ContentSpan, Stretch};
 use crate::damage::{Damage, DamageKind, record};
@@ -235,7 +235,8 @@ impl<F: Read + Seek> ByIndex<F> {
         let Some(group) = table.get(number) else { return Ok(false) };
         self.next_group += 1;
         let start = group.offset;
-        let end = group_end(number, footer, layout, table);
+        let index = GroupIndex { footer, layout, table };
+        let end = index.end(number);
         let len = (end.saturating_sub(start)).min(MAX_GROUP_BYTES);
         self.window.clear();
         file.seek(SeekFrom::Start(start))
@@ -244,7 +245,7 @@ impl<F: Read + Seek> ByIndex<F> {
         let first_page = number * GROUP_PAGES as u64;
         let content_len = footer.content_len;
         let group_pages = (content_len.div_ceil(PAGE_SIZE as u64) - first_page).min(GROUP_PAGES as u64);
-        let places = match group_places(file, number, footer, layout, table) {
+        let places = match index.places(file, number) {
             Ok(places) => places,
             Err(error @ Error::Read { .. }) => return Err(error),
             Err(_) => walk(&self.window, start, layout, first_page, group_pages),

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use trueno_zram_core::{BatchCodec, PageStats};
 
-use crate::blocks::Blocks;
+use crate::blocks::{Blocks, GroupIndex};
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::group::GroupBlocks;
+use crate::group::{GroupBlocks, StreamReach};
 use crate::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
 use crate::index::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC, pages_of};
 use crate::range::PageRangeReader;
@@ -334,9 +334,9 @@ impl<F: Read + Seek> ArchiveReader<F> {
     }
 
     fn read_group(&mut self, number: u64) -> Result<()> {
-        let after_refusal = self.proven_groups == u64::MAX;
+        let stream = if self.proven_groups == u64::MAX { StreamReach::EndsBefore } else { StreamReach::Reaches };
         let Self { file, footer, layout, table, group, .. } = self;
-        group.read(file, number, footer, layout, table, after_refusal)
+        group.read(file, number, GroupIndex { footer, layout, table }, stream)
     }
 }
 

@@ -11,13 +11,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind, PageStats};
 
 use crate::block::Block;
-use crate::blocks::BlockPlace;
+use crate::blocks::{BlockPlace, GroupIndex};
 use crate::decoder::CpuPages;
 use crate::delta::ArchiveIdentity;
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::group::GroupBlocks;
+use crate::group::{GroupBlocks, StreamReach};
 use crate::header::RAW_BLOCK;
 use crate::index::{Footer, GROUP_PAGES, pages_of};
 use crate::read_at::{Positioned, ReadAt, position};
@@ -349,6 +349,10 @@ impl<F: ReadAt> SharedReader<F> {
         self.groups.get(usize::try_from(number).ok()?)
     }
 
+    fn index(&self) -> GroupIndex<'_> {
+        GroupIndex { footer: &self.footer, layout: &self.layout, table: &self.table }
+    }
+
     fn resident(&self, places: &[BlockPlace]) -> Box<ResidentGroup> {
         Box::new(ResidentGroup::new(places, &self.layout, self.content_len()))
     }
@@ -358,20 +362,19 @@ impl<F: ReadAt> SharedReader<F> {
         let mut blocks = self.take_idle();
         let target = self.table.get(number).ok_or_else(|| Error::index("it has no such group"))?.offset;
         let mut file = Positioned::new(&self.file, self.file_len);
-        let mut read = |blocks: &mut GroupBlocks, number, after_refusal| {
-            blocks.read(&mut file, number, &self.footer, &self.layout, &self.table, after_refusal)
-        };
+        let mut read = |blocks: &mut GroupBlocks, number, stream| blocks.read(&mut file, number, self.index(), stream);
         let done = loop {
             let proven = self.proven_groups.load(Ordering::Acquire);
             let next = self.table.get(proven).map_or(0, |group| group.offset);
             if proven >= number || target.saturating_sub(next) > self.walk_limit {
-                let done = read(&mut blocks, number, proven == u64::MAX);
+                let stream = if proven == u64::MAX { StreamReach::EndsBefore } else { StreamReach::Reaches };
+                let done = read(&mut blocks, number, stream);
                 if done.is_ok() && proven == number {
                     self.note_proven(number, &blocks);
                 }
                 break done;
             }
-            if let Err(error) = read(&mut blocks, proven, false) {
+            if let Err(error) = read(&mut blocks, proven, StreamReach::Reaches) {
                 break Err(error);
             }
             self.note_proven(proven, &blocks);

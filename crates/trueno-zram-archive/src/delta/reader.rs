@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::hash::xxh32;
 use crate::hash_list::HashList;
-use crate::index::{GROUP_PAGES, pages_of};
+use crate::index::{GROUP_PAGES, page_len, pages_of};
 use crate::page_hash::{PageHash, hash_pages};
 use crate::read_at::{ReadAt, Span};
 use crate::shared::SharedReader;
@@ -367,8 +367,7 @@ impl DeltaReader {
 
     /// Sets what lies behind the content to zero. Returns the length of the content.
     fn cut_tail(&self, page: u64, out: &mut Page) -> usize {
-        let left = self.content_len() - page * PAGE_SIZE as u64;
-        let len = usize::try_from(left).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
+        let len = page_len(self.content_len(), page);
         out[len..].fill(0);
         len
     }

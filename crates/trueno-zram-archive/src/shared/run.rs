@@ -8,8 +8,8 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 use super::{SharedReader, number_of};
 use crate::blocks::BlockPlace;
 use crate::error::{Error, Result};
-use crate::group::{Depth, GroupBlocks};
-use crate::index::GROUP_PAGES;
+use crate::group::{Depth, GroupBlocks, StreamReach};
+use crate::index::{GROUP_PAGES, page_len};
 use crate::read_at::{Positioned, ReadAt};
 use crate::resident::{Located, ResidentGroup};
 
@@ -148,7 +148,7 @@ impl<F: ReadAt> SharedReader<F> {
     /// returns.
     fn with_headers(&self, number: u64, work: impl FnOnce(&GroupBlocks, &[BlockPlace]) -> bool) -> bool {
         let (mut blocks, mut file) = (self.take_idle(), Positioned::new(&self.file, self.file_len));
-        let read = blocks.read_to(Depth::Headers, &mut file, number, &self.footer, &self.layout, &self.table, false);
+        let read = blocks.read_to(Depth::Headers, &mut file, number, self.index(), StreamReach::Reaches);
         let places = blocks.intact_places().filter(|_| read.is_ok());
         let done = places.is_some_and(|places| work(&blocks, places));
         self.give_idle(blocks);
@@ -262,7 +262,7 @@ impl<F: ReadAt> SharedReader<F> {
 
     /// Returns the length of a page's content: less than 4096 for the last one.
     pub(super) fn page_len(&self, page: u64) -> usize {
-        usize::try_from(self.content_len() - page * PAGE_SIZE as u64).unwrap_or(PAGE_SIZE).min(PAGE_SIZE)
+        page_len(self.content_len(), page)
     }
 }
 

@@ -15,9 +15,11 @@
 
 mod kind;
 mod same_fill;
+mod zero;
 
 pub use kind::{PageKind, UnknownPageKind};
 pub use same_fill::{fill_page, same_filled};
+pub use zero::is_zero;
 
 /// Number of bytes in a memory page, the unit of compression.
 ///

@@ -1,6 +1,6 @@
 //! The blocks of pages as they lie in the file, for both formats.
 
-use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind};
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind, is_zero};
 
 use crate::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
 use crate::entry::PageEntry;
@@ -191,9 +191,9 @@ fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut P
 }
 
 /// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
-pub(crate) fn is_zero(page: PageData<'_>) -> bool {
+pub(crate) fn is_zero_page(page: PageData<'_>) -> bool {
     match page.kind() {
-        PageKind::SameFilled => page.bytes().iter().all(|byte| *byte == 0),
+        PageKind::SameFilled => is_zero(page.bytes()),
         PageKind::Lz4 => zero_pages_of(page.bytes()) == Some(1),
         PageKind::Raw | PageKind::Zstd => false,
     }

@@ -1,9 +1,9 @@
 //! The hashes of consecutive pages, without those of zero pages, and the section of an archive that holds them.
 
 use crate::delta::varint;
-use crate::page_hash::{PAGE_HASH_LEN, PageHash, hash_pages, is_zero};
+use crate::page_hash::{PAGE_HASH_LEN, PageHash, hash_pages};
 
-use trueno_zram_core::Page;
+use trueno_zram_core::{Page, is_zero};
 
 /// The name of the section.
 pub(crate) const SECTION: &str = "page-hashes";

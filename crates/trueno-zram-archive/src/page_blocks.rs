@@ -2,7 +2,7 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page, PageData};
 
-use crate::assemble::is_zero;
+use crate::assemble::is_zero_page;
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::Layout;
@@ -157,7 +157,7 @@ impl PageBlocks {
 
     fn push_page(&mut self, page: PageData<'_>, plain: Option<&Page>) -> Result<()> {
         self.check_open()?;
-        if is_zero(page) {
+        if is_zero_page(page) {
             self.push_zero();
             return Ok(());
         }

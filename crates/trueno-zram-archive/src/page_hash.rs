@@ -135,11 +135,6 @@ fn parents(
     platform.hash_many(&nodes.each_ref(), &IV, 0, IncrementCounter::No, flags, 0, 0, out);
 }
 
-/// Returns whether a page is all zeros. Most other pages differ in their first bytes.
-pub(crate) fn is_zero(page: &Page) -> bool {
-    page.as_chunks::<64>().0.iter().all(|line| *line == [0; 64])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

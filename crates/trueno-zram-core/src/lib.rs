@@ -78,7 +78,7 @@ pub use batch::{BatchCompressor, Placement};
 pub use codec::{BatchCodec, CodecStats};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
-pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, same_filled};
+pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, is_zero, same_filled};
 pub use progress::Progress;
 pub use stats::PageStats;
 pub use threads::{MAX_THREADS, build_pool, default_pool};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::storage::Storage;
 
-pub use trueno_page::{FILL_WORD_BYTES, PAGE_SIZE, Page, PageKind, fill_page, same_filled};
+pub use trueno_page::{FILL_WORD_BYTES, PAGE_SIZE, Page, PageKind, fill_page, is_zero, same_filled};
 
 /// A compressed page that borrows its bytes: what codecs produce and accept.
 ///

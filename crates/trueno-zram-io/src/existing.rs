@@ -8,10 +8,10 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl};
 use rustix::io::Errno;
 use trueno_zram_archive::ContentSpan;
+use trueno_zram_core::is_zero;
 
 use crate::anywhere::{Anywhere, LastByte};
 use crate::error::{Error, Operation, Refusal, Result};
-use crate::output::is_zero;
 use crate::restore::{Sink, Way};
 
 /// Bytes that are looked at, or overwritten, at a time.

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use trueno_zram_archive::FileId;
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, is_zero};
 
 use crate::anywhere::Anywhere;
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
@@ -337,10 +337,4 @@ fn is_memory_device(there: &Metadata) -> bool {
 /// Bytes of the pages from the front of which `holds` is true; the last page may be a short one.
 pub(crate) fn run_bytes(bytes: &[u8], holds: impl Fn(&[u8]) -> bool) -> usize {
     bytes.chunks(PAGE_SIZE).take_while(|page| holds(page)).map(<[u8]>::len).sum()
-}
-
-pub(crate) fn is_zero(page: &[u8]) -> bool {
-    // Most pages that are not zero show it in their first bytes.
-    let (first, rest) = page.split_at(page.len().min(64));
-    first.iter().all(|byte| *byte == 0) && rest.chunks(256).all(|part| part.iter().fold(0, |all, byte| all | byte) == 0)
 }

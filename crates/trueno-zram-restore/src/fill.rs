@@ -4,12 +4,12 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
 
 use crate::options::Notice;
 use crate::regions::Region;
 use crate::session::{Content, Put, Session, Stop, UnitBuffer, load_page};
-use crate::source::{PagesByNumber, is_zero};
+use crate::source::PagesByNumber;
 use crate::touches::WINDOW_PAGES;
 
 /// 4 KiB pages that are filled by one call. The handler may have to wait for such a call: see `gate`.

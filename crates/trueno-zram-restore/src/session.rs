@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
 
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::options::{Notice, Options, Report};
 use crate::regions::{Region, Regions};
-use crate::source::{PagesByNumber, is_zero};
+use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
 use crate::uffd::Userfaultfd;
 use crate::vmm::Vmm;

@@ -141,23 +141,3 @@ impl PagesByNumber for Image {
         page.map(Some).ok_or(Error::PageRange { start: number, end: number.saturating_add(1), pages })
     }
 }
-
-/// Returns whether a page is all zeros. Most other pages differ in their first bytes.
-pub(crate) fn is_zero(page: &Page) -> bool {
-    page.as_chunks::<64>().0.iter().all(|line| *line == [0; 64])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_bit_makes_a_page_other_than_zero() {
-        assert!(is_zero(&[0; PAGE_SIZE]));
-        for at in [0, 63, 64, 2048, PAGE_SIZE - 1] {
-            let mut page = [0; PAGE_SIZE];
-            page[at] = 1;
-            assert!(!is_zero(&page));
-        }
-    }
-}

@@ -11,14 +11,14 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageHash, PageHashes, WriteOptions,
 };
-use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
+use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, is_zero};
 
 use super::lanes::LANE_PAGES;
 use super::{Claimed, NumberedSource, Ticket};
 use crate::Observer;
 use crate::error::{Error, Operation};
 use crate::ordered::{InOrder, lock};
-use crate::output::{ArchiveOutput, is_zero};
+use crate::output::ArchiveOutput;
 use crate::source::PageSource;
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use trueno_zram_archive::{ContentHash, ContentSpan, GroupTotals, Groups, PageGroup, ReadSummary};
-use trueno_zram_core::Page;
+use trueno_zram_core::{Page, is_zero};
 
 use super::{Sink, Way};
 use crate::Observer;
 use crate::anywhere::{Anywhere, Prepared};
 use crate::error::{Error, Operation, Result};
 use crate::ordered::{InOrder, lock};
-use crate::output::{is_zero, run_bytes};
+use crate::output::run_bytes;
 use crate::positioned::Positioned;
 use crate::timeline::{Stage, timed};
 

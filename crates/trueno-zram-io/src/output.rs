@@ -13,7 +13,7 @@ use crate::anywhere::Anywhere;
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::rights::{Rights, Warning};
 use crate::standard;
-use crate::temp_output::{CommitError, TempOutput, sync};
+use crate::temp_output::{CommitError, Durability, Existing, TempOutput, sync};
 
 /// Zeros, for outputs that cannot have holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -149,7 +149,8 @@ impl Output {
         let rights = source.and_then(Rights::of).or_else(|| there.as_ref().and_then(Rights::of));
         let rights = rights.filter(|_| !options.private);
         let mode = if rights.is_some() || options.private { 0o600 } else { 0o666 };
-        let (file, temp) = TempOutput::create(place, mode, there.is_some()).map_err(failed)?;
+        let existing = if there.is_some() { Existing::IsReplaced } else { Existing::Stays };
+        let (file, temp) = TempOutput::create(place, mode, existing).map_err(failed)?;
         Ok(Self::new(file, name, Some(NewFile { temp, rights }), options))
     }
 
@@ -231,7 +232,8 @@ impl Output {
                 if let Some(rights) = rights {
                     rights.give(&self.file, source, warn);
                 }
-                temp.commit(&self.file, self.durable).map_err(|error| match error {
+                let durability = if self.durable { Durability::OnDisk } else { Durability::Later };
+                temp.commit(&self.file, durability).map_err(|error| match error {
                     CommitError::Sync(error) => failed(Operation::Sync)(error),
                     CommitError::Rename(error) => failed(Operation::Rename)(error),
                     CommitError::Exists => Error::refused(&self.name, Refusal::Exists),

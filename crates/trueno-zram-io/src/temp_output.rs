@@ -22,13 +22,31 @@ use crate::interrupt::{self, ActionId};
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;
 
+/// What happens to a file that has the name already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// It stays, and giving the name fails.
+    Stays,
+    /// It is replaced.
+    IsReplaced,
+}
+
+/// Whether a complete file outlives a power failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Durability {
+    /// If the system has written it by then.
+    Later,
+    /// Its bytes and its name are on the disk.
+    OnDisk,
+}
+
 /// A file on its way to its name. Dropped before [`TempOutput::commit`], it leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct TempOutput {
     /// None: the file has no name.
     part: Option<Part>,
     place: PathBuf,
-    replace: bool,
+    existing: Existing,
 }
 
 /// A file beside its place. Removed when dropped, or when a signal ends the process.
@@ -51,19 +69,19 @@ pub(crate) enum CommitError {
 
 impl TempOutput {
     /// Creates a file for `place`, with permissions `mode` less the umask.
-    pub(crate) fn create(place: PathBuf, mode: u32, replace: bool) -> io::Result<(File, Self)> {
+    pub(crate) fn create(place: PathBuf, mode: u32, existing: Existing) -> io::Result<(File, Self)> {
         let folder = folder(&place);
         if let Some(file) = unnamed_file(folder, mode) {
-            return Ok((file, Self { part: None, place, replace }));
+            return Ok((file, Self { part: None, place, existing }));
         }
         let (file, part) = Part::create(folder, mode)?;
-        Ok((file, Self { part: Some(part), place, replace }))
+        Ok((file, Self { part: Some(part), place, existing }))
     }
 
-    /// Gives the complete file its name. With `durable`, its bytes and its name are on the disk afterwards.
-    pub(crate) fn commit(mut self, file: &File, durable: bool) -> Result<(), CommitError> {
+    /// Gives the complete file its name.
+    pub(crate) fn commit(mut self, file: &File, durability: Durability) -> Result<(), CommitError> {
         // What is replaced must not be lost to a power failure.
-        let synced = durable || self.replace;
+        let synced = durability == Durability::OnDisk || self.existing == Existing::IsReplaced;
         if synced {
             sync(file).map_err(CommitError::Sync)?;
         }
@@ -78,18 +96,21 @@ impl TempOutput {
                     copy_metadata(file, &mut copy);
                     self.rename_part()?;
                 }
-                Err(Errno::EXIST) if !self.replace => return Err(CommitError::Exists),
+                Err(Errno::EXIST) if self.existing == Existing::Stays => return Err(CommitError::Exists),
                 Err(errno) => return Err(CommitError::Rename(errno.into())),
             }
         } else {
             self.rename_part()?;
         }
-        if durable { sync_folder(folder(&self.place)).map_err(CommitError::Sync) } else { Ok(()) }
+        match durability {
+            Durability::Later => Ok(()),
+            Durability::OnDisk => sync_folder(folder(&self.place)).map_err(CommitError::Sync),
+        }
     }
 
     /// Names a file that has no name. To replace another, it gets a temporary name first, for a moment.
     fn name_unnamed(&self, file: &File) -> Result<(), Errno> {
-        if !self.replace {
+        if self.existing == Existing::Stays {
             return link_descriptor(file, &self.place);
         }
         // Held from the link to the rename: a signal waits.
@@ -117,10 +138,9 @@ impl TempOutput {
         pending.remove(&part.on_signal);
         // It has nothing left to do, and would lock what is locked here.
         std::mem::forget(part);
-        let renamed = if self.replace {
-            fs::rename(&path, &self.place).map_err(CommitError::Rename)
-        } else {
-            rename_to_new(&path, &self.place)
+        let renamed = match self.existing {
+            Existing::IsReplaced => fs::rename(&path, &self.place).map_err(CommitError::Rename),
+            Existing::Stays => rename_to_new(&path, &self.place),
         };
         if renamed.is_err() {
             remove(&path);

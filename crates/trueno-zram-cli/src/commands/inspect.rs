@@ -1,7 +1,7 @@
 //! `trueno-zram inspect`: what the pages of images and archives are made of.
 
 use std::fs::File;
-use std::io::{self, Cursor, Read};
+use std::io::{self, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -59,23 +59,41 @@ const COMMAND: &str = "inspect";
 /// Pages of an archive that a thread restores at a time: a group, which is compared with the index as a whole.
 const PAGES_AT_ONCE: usize = 1024;
 
+/// Which of several files is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    First,
+    /// With an empty line before it.
+    Later,
+}
+
+impl Order {
+    /// Prints the text of a file.
+    fn print(self, describe: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+        output::print(|out| {
+            let separated = if self == Self::First { Ok(()) } else { writeln!(out) };
+            separated.and_then(|()| describe(out))
+        })
+    }
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     needed_files::check_stdout(&args.files, global)?;
     let mut engine = Engine::choose(global)?;
-    let mut is_first = true;
+    let mut order = Order::First;
     files::for_each(&args.files, |path| {
-        let shown = inspect(path, args, global, &mut engine, std::mem::take(&mut is_first));
+        let shown = inspect(path, args, global, &mut engine, std::mem::replace(&mut order, Order::Later));
         json::tracked(global, COMMAND, path, shown)
     })
 }
 
-fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_first: bool) -> Result<(), Failure> {
+fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order: Order) -> Result<(), Failure> {
     let input = Input::open(path)?;
     if !args.raw
         && let Some(chain) = args.bases.open_delta(path, &input)?
     {
-        return inspect_delta(&input, &chain, args, global, engine, is_first);
+        return inspect_delta(&input, &chain, args, global, engine, order);
     }
     let findings = engine.pool().install(|| look(input, args, engine))?;
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
@@ -85,10 +103,7 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, is_fi
         return json::print(global, COMMAND, &findings.to_json());
     }
     let ranges = if args.ranges { Ranges::All } else { Ranges::Largest };
-    output::print(|out| {
-        let separated = if is_first { Ok(()) } else { writeln!(out) };
-        separated.and_then(|()| findings.describe(&mut *out, Style::choose(args.draw), ranges))
-    })
+    order.print(|out| findings.describe(out, Style::choose(args.draw), ranges))
 }
 
 /// Shows a delta.
@@ -98,7 +113,7 @@ fn inspect_delta(
     args: &Args,
     global: &Global,
     engine: &Engine,
-    is_first: bool,
+    order: Order,
 ) -> Result<(), Failure> {
     NeededFiles::of_base(chain.bases()).check_stdout(global)?;
     let archive = &chain.archive;
@@ -113,10 +128,7 @@ fn inspect_delta(
     if global.json {
         return json::print(global, COMMAND, &findings);
     }
-    output::print(|out| {
-        let separated = if is_first { Ok(()) } else { writeln!(out) };
-        separated.and_then(|()| findings.describe(&mut *out, Style::choose(args.draw)))
-    })
+    order.print(|out| findings.describe(out, Style::choose(args.draw)))
 }
 
 fn look(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Failure> {

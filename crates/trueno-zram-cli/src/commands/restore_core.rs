@@ -38,14 +38,19 @@ struct Report<'a> {
     seconds: f64,
 }
 
+/// What is made of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CoreOptions<'a> {
+    pub(crate) archive: &'a Path,
+    pub(crate) bases: &'a BasesArgs,
+    pub(crate) output: &'a Path,
+    /// Overwrite the core file.
+    pub(crate) force: bool,
+}
+
 /// Writes the core file of a snapshot.
-pub(crate) fn run(
-    archive: &Path,
-    bases: &BasesArgs,
-    output: &Path,
-    force: bool,
-    global: &Global,
-) -> Result<ExitCode, Failure> {
+pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode, Failure> {
+    let CoreOptions { archive, bases, output, force } = options;
     let start = Instant::now();
     let target = if files::is_stdout(output) { Target::Stdout } else { Target::Path(output.to_owned()) };
     if global.json && target == Target::Stdout {

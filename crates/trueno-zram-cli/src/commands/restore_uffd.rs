@@ -16,7 +16,8 @@ use serde::Serialize;
 use trueno_zram_archive::PageArchive;
 use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
 
-use super::{restore_core, restore_memfd};
+use super::restore_core::{self, CoreOptions};
+use super::restore_memfd;
 use crate::args::{Global, parse_whole};
 use crate::delta::BasesArgs;
 use crate::failure::Failure;
@@ -130,7 +131,10 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match (&args.uffd, &args.memfd, &args.output) {
         (Some(socket), _, _) => serve_vms(args, socket, global),
         (_, Some(socket), _) => restore_memfd::run((&args.archive, &args.bases), socket, args.vms, global),
-        (_, _, Some(output)) => restore_core::run(&args.archive, &args.bases, output, args.force, global),
+        (_, _, Some(output)) => {
+            let Args { archive, bases, force, .. } = args;
+            restore_core::run(CoreOptions { archive, bases, output, force: *force }, global)
+        }
         (None, None, None) => Err(Failure::usage("give --uffd, --elf-core or --memfd")),
     }
 }

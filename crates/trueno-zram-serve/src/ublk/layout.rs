@@ -88,8 +88,19 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes.get(at + index).copied().unwrap_or(0))
 }
 
-/// The parameters of a device of whole pages: its length, and discard and write zeroes of up to `max_zero_sectors`.
-pub(super) fn parameters(sectors: u64, max_io_bytes: u32, max_zero_sectors: u32, read_only: bool) -> Vec<u8> {
+/// What a device of whole pages is like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceParameters {
+    pub(super) sectors: u64,
+    pub(super) max_io_bytes: u32,
+    /// The most sectors of one discard or write zeroes request.
+    pub(super) max_zero_sectors: u32,
+    pub(super) read_only: bool,
+}
+
+/// The parameters of a device, as the driver takes them.
+pub(super) fn parameters(device: DeviceParameters) -> Vec<u8> {
+    let DeviceParameters { sectors, max_io_bytes, max_zero_sectors, read_only } = device;
     const BASIC: u32 = 1;
     const DISCARD: u32 = 2;
     const READ_ONLY: u32 = 1;
@@ -178,8 +189,14 @@ mod tests {
     fn messages_have_the_layout_of_the_header() {
         let info = DeviceInfo { queues: 2, depth: 64, max_io_bytes: 1 << 19, id: 7, features: FEATURES };
         assert_eq!(DeviceInfo::decode(&info.encode()), info);
-        assert_eq!(parameters(8, 4096, 8, true).len(), 60);
-        let parameters = parameters(1 << 21, 1 << 19, 1 << 15, false);
+        let small = DeviceParameters { sectors: 8, max_io_bytes: 4096, max_zero_sectors: 8, read_only: true };
+        assert_eq!(parameters(small).len(), 60);
+        let parameters = parameters(DeviceParameters {
+            sectors: 1 << 21,
+            max_io_bytes: 1 << 19,
+            max_zero_sectors: 1 << 15,
+            read_only: false,
+        });
         assert_eq!(parameters[..8], [60, 0, 0, 0, 3, 0, 0, 0]);
         assert_eq!(parameters[24..32], (1u64 << 21).to_ne_bytes());
         let descriptor = Descriptor::decode([8 << 32 | 1 << 15 | 5, 1 << 40]);

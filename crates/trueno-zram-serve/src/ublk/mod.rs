@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::export::Export;
-use layout::{DeviceInfo, FEATURES, control};
+use layout::{DeviceInfo, DeviceParameters, FEATURES, control};
 use queue::{MAX_IO_BYTES, Queue, SECTOR_BYTES};
 use queue_threads::{QueueEvents, QueueThreads, RunQueue};
 use ring::ControlRing;
@@ -121,8 +121,13 @@ impl UblkDevice {
     /// Everything after the device has a number. After an error, dropping `self` removes the device.
     fn set_up(&self, export: &Arc<dyn Export>, sectors: u64, info: DeviceInfo) -> io::Result<()> {
         let max_io_bytes = info.max_io_bytes.min(MAX_IO_BYTES);
-        let mut parameters = layout::parameters(sectors, max_io_bytes, MAX_ZERO_SECTORS, export.is_read_only());
-        self.call(control::SET_PARAMETERS, 0, &mut parameters)?;
+        let parameters = DeviceParameters {
+            sectors,
+            max_io_bytes,
+            max_zero_sectors: MAX_ZERO_SECTORS,
+            read_only: export.is_read_only(),
+        };
+        self.call(control::SET_PARAMETERS, 0, &mut layout::parameters(parameters))?;
         let file = Arc::new(open_when_there(&PathBuf::from(format!("/dev/ublkc{}", self.id)))?);
         // Whatever can fail without the driver does so before a queue runs.
         let queue = |number| -> io::Result<RunQueue> {

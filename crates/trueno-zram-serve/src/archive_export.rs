@@ -23,6 +23,12 @@ pub struct ArchiveExport {
 }
 
 impl ArchiveExport {
+    /// Serves an archive or a delta that is open.
+    #[must_use]
+    pub fn new(archive: PageArchive) -> Self {
+        Self { reader: Arc::new(archive) }
+    }
+
     /// Opens an archive, or a delta whose bases are where it says.
     ///
     /// # Errors
@@ -37,7 +43,7 @@ impl ArchiveExport {
     /// Like [`from_file`](Self::from_file).
     pub fn open(path: &Path, opener: &ArchiveOpener) -> Result<Self, ExportError> {
         match opener.open(path).map_err(|error| ExportError::Failed(Box::new(error)))? {
-            Some(reader) => Ok(Self { reader: Arc::new(reader) }),
+            Some(archive) => Ok(Self::new(archive)),
             None => Err(ExportError::Failed("the file has no index of pages".into())),
         }
     }

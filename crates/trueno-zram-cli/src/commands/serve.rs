@@ -118,21 +118,26 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if args.swap {
         block_device::prepare_for_swap(global)?;
     }
-    if let Some(path) = args.archive.as_ref().filter(|_| !args.overlay) {
+    let is_read_only = args.archive.is_some() && !args.overlay;
+    if is_read_only {
         refuse_options_of_memory(args)?;
-        let export = ArchiveExport::open(path, &args.bases.opener())
-            .map_err(|error| Failure::at(path.display(), describe(&error)))?;
-        return serve(args, global, Served { export: Arc::new(export), attached: false, store: None });
     }
     let base = args.archive.as_deref().map(|path| open_archive(path, &args.bases)).transpose()?;
+    if let Some(base) = base.as_ref().filter(|_| global.json) {
+        NeededFiles::of_archive(&base.files).check_stdout(global)?;
+    }
+    let base = match base {
+        Some(base) if is_read_only => {
+            let export = Arc::new(ArchiveExport::new(base.archive));
+            return serve(args, global, Served { export, attached: false, store: None });
+        }
+        base => base,
+    };
     let (store, attached) = open_store(args, base.as_ref().map_or(0, |base| base.archive.content_len()))?;
     let (store, files) = match base {
         None => (store, Vec::new()),
         Some(ArchiveChain { archive, files }) => (store.with_base(archive).map_err(store_failed)?, files),
     };
-    if global.json {
-        NeededFiles::of_archive(&files).check_stdout(global)?;
-    }
     let store = Arc::new(store);
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;

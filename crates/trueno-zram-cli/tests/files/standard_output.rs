@@ -128,6 +128,9 @@ fn results_are_not_printed_into_a_file_that_is_read() {
         // Bases.
         ("0.lz4", &["test", "2.tzd"]),
         ("0.lz4", &["inspect", "2.tzd"]),
+        ("0.lz4", &["serve", "2.tzd", "--nbd", "unix:nbd"]),
+        ("0.lz4", &["serve", "2.tzd", "--overlay", "--nbd", "unix:nbd"]),
+        ("0.lz4", &["restore", "2.tzd", "--uffd", "socket"]),
         ("1.tzd", &["flatten", "2.tzd", "-o", "x"]),
         ("1.tzd", &["compress", "--base", "1.tzd", "new", "-o", "x"]),
     ] {

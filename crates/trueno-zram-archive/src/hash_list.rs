@@ -1,7 +1,7 @@
 //! The hashes of consecutive pages, without those of zero pages, and the section of an archive that holds them.
 
 use crate::delta::varint;
-use crate::page_hash::{PAGE_HASH_LEN, PageHash, hash_pages};
+use crate::page_hash::{PAGE_HASH_LEN, PageHash};
 
 use trueno_zram_core::{Page, is_zero};
 
@@ -60,9 +60,14 @@ impl HashList {
     /// Adds the hash of every page that is not zero.
     pub(crate) fn push_pages(&mut self, pages: &[Page]) {
         let mut hashes = Vec::with_capacity(pages.len());
-        hash_pages(pages, &mut hashes);
-        for (page, hash) in pages.iter().zip(hashes) {
-            if is_zero(page) { self.push_zeros(1) } else { self.push(hash) }
+        PageHash::of_pages(pages.iter().filter(|page| !is_zero(*page)), &mut hashes);
+        let mut hashes = hashes.into_iter();
+        for page in pages {
+            if is_zero(page) {
+                self.push_zeros(1);
+            } else {
+                self.push(hashes.next().expect("every page that is not zero was hashed"));
+            }
         }
     }
 

@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::hash::xxh32;
 use crate::hash_list::HashList;
 use crate::index::{GROUP_PAGES, page_len, pages_of};
-use crate::page_hash::{PageHash, hash_pages};
+use crate::page_hash::PageHash;
 use crate::read_at::{ReadAt, Span};
 use crate::shared::SharedReader;
 
@@ -271,20 +271,14 @@ impl DeltaReader {
     pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
         let expected = (first..).take(out.len()).map(|page| self.origin(page)).collect::<Result<Vec<_>>>()?;
         self.read_runs(first, &expected, out)?;
-        let (mut start, mut hashes) = (0, Vec::with_capacity(out.len()));
-        while start < out.len() {
-            let is_zero = expected[start].1.is_none();
-            let same = expected[start..].iter().take_while(|(_, hash)| hash.is_none() == is_zero).count();
-            let end = start + same;
-            if !is_zero {
-                hashes.clear();
-                hash_pages(&out[start..end], &mut hashes);
-                let found = hashes.iter().zip(&expected[start..end]);
-                if let Some(wrong) = found.into_iter().position(|(hash, (_, expected))| Some(*hash) != *expected) {
-                    return Err(self.other_page(first + (start + wrong) as u64, expected[start + wrong].0));
-                }
-            }
-            start = end;
+        // Zero pages have no hashes.
+        let mut hashes = Vec::with_capacity(out.len());
+        let found = out.iter().zip(&expected).filter(|(_, (_, hash))| hash.is_some()).map(|(page, _)| page);
+        PageHash::of_pages(found, &mut hashes);
+        let hashed = (first..).zip(&expected).filter_map(|(page, (origin, hash))| Some((page, *origin, (*hash)?)));
+        let mut pages = hashed.zip(&hashes);
+        if let Some(((page, origin, _), _)) = pages.find(|((_, _, expected), hash)| expected != *hash) {
+            return Err(self.other_page(page, origin));
         }
         if let Some((last, before)) = out.split_last_mut() {
             self.cut_tail(first + before.len() as u64, last);

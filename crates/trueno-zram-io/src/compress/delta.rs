@@ -11,7 +11,7 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageHash, PageHashes, WriteOptions,
 };
-use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, is_zero};
+use trueno_zram_core::{PAGE_SIZE, PageCodec, is_zero};
 
 use super::lanes::LANE_PAGES;
 use super::{Claimed, NumberedSource, Ticket};
@@ -19,6 +19,7 @@ use crate::Observer;
 use crate::error::{Error, Operation};
 use crate::ordered::{InOrder, lock};
 use crate::output::ArchiveOutput;
+use crate::page_room::PageRoom;
 use crate::source::PageSource;
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
@@ -114,7 +115,7 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
 impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W> {
     /// Takes parts all the way, until the source ends or something fails.
     fn run_lane(&self, codec: &mut PageCodec) -> Result<(), S::Error> {
-        let mut lane = Lane { room: vec![[0; PAGE_SIZE]; LANE_PAGES], hashes: Vec::new(), codec };
+        let mut lane = Lane { room: PageRoom::new(LANE_PAGES), hashes: Vec::new(), codec };
         while let Some(mut part) = self.parts.take() {
             let ticket = timed(self.observer, Stage::Read, || lock(&self.source).claim(&mut lane.room))?;
             let Some(ticket) = ticket else {
@@ -188,7 +189,7 @@ enum AddError {
 
 /// The memory of a lane.
 struct Lane<'a> {
-    room: Vec<Page>,
+    room: PageRoom,
     hashes: Vec<PageHash>,
     codec: &'a mut PageCodec,
 }
@@ -197,11 +198,7 @@ impl Lane<'_> {
     /// Hashes the pages that are not zero.
     fn hash(&mut self, pages: usize) {
         self.hashes.clear();
-        for run in self.room[..pages].chunk_by(|one, other| is_zero(one) == is_zero(other)) {
-            if !is_zero(&run[0]) {
-                PageHash::of_pages(run, &mut self.hashes);
-            }
-        }
+        PageHash::of_pages(self.room[..pages].iter().filter(|page| !is_zero(*page)), &mut self.hashes);
     }
 
     /// Adds pages that were hashed.

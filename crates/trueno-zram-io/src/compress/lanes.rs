@@ -2,13 +2,14 @@
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentHash, PageBlocks, WriteOptions};
-use trueno_zram_core::{PAGE_SIZE, Page, PageCodec};
+use trueno_zram_core::{PAGE_SIZE, PageCodec};
 
 use super::{Claimed, Compressed, Content, Job, Parcel, Shared};
 use crate::Observer;
 use crate::error::Error;
 use crate::ordered::lock;
 use crate::output::ArchiveOutput;
+use crate::page_room::PageRoom;
 use crate::source::PageSource;
 use crate::timeline::{Stage, timed};
 
@@ -19,7 +20,7 @@ const WAITING_PER_LANE: usize = 2;
 
 /// Pages in memory, and what they hold.
 pub(super) struct Pages {
-    pages: Vec<Page>,
+    pages: PageRoom,
     held: Held,
 }
 
@@ -42,7 +43,7 @@ impl Content for Pages {
 
 impl Pages {
     pub(super) fn new(pages: usize) -> Self {
-        Self { pages: vec![[0; PAGE_SIZE]; pages], held: Held::Data(0) }
+        Self { pages: PageRoom::new(pages), held: Held::Data(0) }
     }
 
     /// Compresses the pages into blocks.

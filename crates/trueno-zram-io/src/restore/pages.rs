@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, PageArchive};
-use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
+use trueno_zram_core::{PAGE_SIZE, is_zero};
 
 use super::groups::write_sparse;
 use super::{Sink, Way};
 use crate::Observer;
 use crate::error::{Error, Operation, Result};
 use crate::ordered::{InOrder, lock};
+use crate::page_room::PageRoom;
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
 
@@ -34,14 +35,14 @@ struct Shared<'a, K> {
     next: AtomicU64,
     done: AtomicU64,
     in_order: InOrder<Restored, &'a mut K>,
-    spare: Spare<Vec<Page>>,
+    spare: Spare<PageRoom>,
     error: Mutex<Option<Error>>,
     observer: &'a dyn Observer,
 }
 
 /// A part of the content in memory, among the rest of its pages.
 struct Restored {
-    room: Vec<Page>,
+    room: PageRoom,
     within: Range<usize>,
 }
 
@@ -144,7 +145,7 @@ pub fn restore_ranges<K: Sink>(
         next: AtomicU64::new(0),
         done: AtomicU64::new(0),
         in_order: InOrder::new(sink),
-        spare: Spare::new((0..rooms).map(|_| vec![[0; PAGE_SIZE]; LANE_PAGES]).collect()),
+        spare: Spare::new((0..rooms).map(|_| PageRoom::new(LANE_PAGES)).collect()),
         error: Mutex::new(None),
         observer,
     };

@@ -1,0 +1,65 @@
+//! Memory for pages that starts at a cache line.
+
+use std::ops::{Deref, DerefMut};
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// The length of a cache line on the systems that this crate is tuned for.
+const LINE_BYTES: usize = 64;
+
+/// Pages that start at a cache line.
+///
+/// An allocator returns large memory 16 bytes behind the start of a page. Then every copy and every vector that is loaded
+/// crosses cache lines: on a Zen 4, reading from the page cache takes 0.46 instead of 0.29 µs per page, and hashing 0.70 instead of
+/// 0.60.
+pub(crate) struct PageRoom {
+    /// The pages, and room to start them at a cache line.
+    bytes: Box<[u8]>,
+    /// Where the first page starts.
+    start: usize,
+}
+
+impl PageRoom {
+    pub(crate) fn new(pages: usize) -> Self {
+        let bytes = vec![0; pages * PAGE_SIZE + LINE_BYTES].into_boxed_slice();
+        // Where the offset cannot be computed, the pages are just not aligned.
+        let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
+        Self { bytes, start }
+    }
+
+    fn end(&self) -> usize {
+        self.start + self.bytes.len() - LINE_BYTES
+    }
+}
+
+impl Deref for PageRoom {
+    type Target = [Page];
+
+    fn deref(&self) -> &[Page] {
+        self.bytes[self.start..self.end()].as_chunks().0
+    }
+}
+
+impl DerefMut for PageRoom {
+    fn deref_mut(&mut self) -> &mut [Page] {
+        let end = self.end();
+        self.bytes[self.start..end].as_chunks_mut().0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_start_at_a_cache_line_and_keep_what_is_written() {
+        for pages in [0, 1, 3, 64, 300] {
+            let mut room = PageRoom::new(pages);
+            assert_eq!(room.len(), pages);
+            assert_eq!(room.as_ptr().addr() % LINE_BYTES, 0);
+            let contents = || (1..=u8::MAX).cycle().map(|byte| [byte; PAGE_SIZE]);
+            room.iter_mut().zip(contents()).for_each(|(page, content)| *page = content);
+            assert!(room.iter().zip(contents()).all(|(page, content)| *page == content));
+        }
+    }
+}

@@ -3,16 +3,13 @@
 use std::hash::{BuildHasher, RandomState};
 
 use rayon::prelude::*;
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_core::{Page, PageRoom};
 
 use crate::delta::PageArchive;
 use crate::error::{Error, Result};
 use crate::hash_list::{HashList, MAX_SECTION_LEN, SECTION};
 use crate::index::GROUP_PAGES;
 use crate::page_hash::PageHash;
-
-/// Pages that a thread reads at a time: they stay in the core's cache until they are hashed.
-const PAGES_AT_ONCE: usize = 64;
 
 /// A place in the table that holds no page.
 const EMPTY: u32 = u32::MAX;
@@ -84,9 +81,9 @@ impl PageHashes {
     /// Those of [`PageArchive::read_page_at`].
     pub fn compute(archive: &PageArchive) -> Result<Self> {
         let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
-        let hash = |room: &mut Vec<Page>, group| hash_group(archive, group, room);
+        let hash = |room: &mut PageRoom, group| hash_group(archive, group, room);
         let groups: Result<Vec<HashList>> =
-            (0..groups).into_par_iter().map_init(|| Vec::with_capacity(PAGES_AT_ONCE), hash).collect();
+            (0..groups).into_par_iter().map_init(|| PageRoom::new(GROUP_PAGES), hash).collect();
         let mut list = HashList::default();
         groups?.iter().for_each(|group| list.append(group));
         Ok(Self::new(list))
@@ -139,33 +136,33 @@ impl std::fmt::Debug for PageHashes {
     }
 }
 
-/// Hashes the pages of a group. Pages that are zero by the index are not read.
-fn hash_group(archive: &PageArchive, group: u64, room: &mut Vec<Page>) -> Result<HashList> {
+/// Hashes the pages of a group, which are read and checked together.
+fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<HashList> {
     let first = group * GROUP_PAGES as u64;
+    let end = archive.page_count().min(first + GROUP_PAGES as u64);
     let mut list = HashList::default();
-    room.clear();
-    for page in first..archive.page_count().min(first + GROUP_PAGES as u64) {
-        if archive.is_zero_page(page)? {
-            list.push_pages(room);
-            room.clear();
-            list.push_zeros(1);
-            continue;
+    if let PageArchive::Standard(archive) = archive
+        && archive.is_zero_group(group)
+    {
+        // Every page is asked for: one of them may be damaged.
+        for page in first..end {
+            match archive.is_zero_page(page)? {
+                true => list.push_zeros(1),
+                false => return Err(Error::index(format!("page {page} is not zero, as its table says"))),
+            }
         }
-        let mut content = [0; PAGE_SIZE];
-        archive.read_page_at(page, &mut content)?;
-        room.push(content);
-        if room.len() == PAGES_AT_ONCE {
-            list.push_pages(room);
-            room.clear();
-        }
+        return Ok(list);
     }
-    list.push_pages(room);
-    room.clear();
+    let pages = &mut room[..usize::try_from(end - first).expect("at most a group")];
+    archive.read_pages(first, pages)?;
+    list.push_pages(pages);
     Ok(list)
 }
 
 #[cfg(test)]
 mod tests {
+    use trueno_zram_core::PAGE_SIZE;
+
     use super::*;
 
     fn hash(number: u32) -> PageHash {

@@ -242,3 +242,28 @@ fn missing_and_wrong_bases_are_named() {
     let archive = PageArchive::standard(std::sync::Arc::new(fs::read(path("1")).unwrap())).unwrap();
     assert!(archive.is_none(), "a delta is not a standard archive");
 }
+
+#[test]
+fn hashes_are_those_of_the_pages_whether_stored_or_computed() {
+    // Groups of zeros, groups with some, and a shorter last page.
+    let mut content = vec![0; 3000 * PAGE_SIZE + 100];
+    let mut random = Generator::new(9);
+    for page in [5, 6, 7, 900, 2100, 2999, 3000] {
+        let at = page * PAGE_SIZE;
+        let end = content.len().min(at + PAGE_SIZE);
+        content[at..end].copy_from_slice(&random.page()[..end - at]);
+    }
+    for format in FORMATS {
+        for page_hashes in [false, true] {
+            let base = standard(&base_of(&content, format, page_hashes));
+            let hashes = PageHashes::stored(&base).unwrap();
+            assert_eq!(hashes.is_some(), page_hashes);
+            let hashes = hashes.map_or_else(|| PageHashes::compute(&base), Ok).unwrap();
+            assert_eq!(hashes.page_count(), 3001);
+            for (number, page) in (0..).zip(padded(&content)) {
+                let expected = (page != [0; PAGE_SIZE]).then_some(number);
+                assert_eq!(hashes.find(number, &PageHash::of(&page)), expected, "page {number}, {format:?}");
+            }
+        }
+    }
+}

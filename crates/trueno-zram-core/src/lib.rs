@@ -64,6 +64,7 @@ mod codec;
 mod copies;
 mod error;
 mod page;
+mod page_room;
 #[cfg(feature = "gpu")]
 mod parallel_copy;
 mod progress;
@@ -79,6 +80,7 @@ pub use codec::{BatchCodec, CodecStats};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
 pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, is_zero, same_filled};
+pub use page_room::PageRoom;
 pub use progress::Progress;
 pub use stats::PageStats;
 pub use threads::{MAX_THREADS, build_pool, default_pool};

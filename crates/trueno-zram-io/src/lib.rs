@@ -44,7 +44,6 @@ pub mod interrupt;
 mod mapping;
 mod ordered;
 mod output;
-mod page_room;
 mod positioned;
 mod process_memory;
 mod restore;

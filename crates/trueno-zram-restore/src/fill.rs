@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
+use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
 
 use crate::options::Notice;
 use crate::regions::Region;
@@ -120,7 +120,7 @@ impl Fill {
     pub(crate) fn work<S: PagesByNumber + ?Sized>(&self, session: &Session<'_, S>) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
         let _ = rustix::process::setpriority_process(None, 10);
-        let (mut pages, mut unit) = (vec![[0; PAGE_SIZE]; RUN_UNITS], UnitBuffer::new());
+        let (mut pages, mut unit) = (PageRoom::new(RUN_UNITS), UnitBuffer::new());
         while !self.stop.load(Ordering::Relaxed) {
             let Some(units) = self.plan.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let Some(region) = session.regions.of_unit(units.start) else { continue };

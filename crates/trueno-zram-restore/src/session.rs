@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
-use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
+use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
 
 use crate::error::Error;
 use crate::gate::Gate;
@@ -96,17 +96,20 @@ pub(crate) struct DamagedPage {
 /// A thread's memory for the pages of one unit.
 #[derive(Debug)]
 pub(crate) struct UnitBuffer {
-    page: Box<Page>,
-    huge: Vec<Page>,
+    page: PageRoom,
+    huge: PageRoom,
 }
 
 impl UnitBuffer {
     pub(crate) fn new() -> Self {
-        Self { page: Box::new([0; PAGE_SIZE]), huge: Vec::new() }
+        Self { page: PageRoom::new(1), huge: PageRoom::new(0) }
     }
 
     fn huge(&mut self, len: u64) -> &mut [Page] {
-        self.huge.resize(usize::try_from(len).expect("at most 2 MiB") / PAGE_SIZE, [0; PAGE_SIZE]);
+        let pages = usize::try_from(len).expect("at most 2 MiB") / PAGE_SIZE;
+        if self.huge.len() != pages {
+            self.huge = PageRoom::new(pages);
+        }
         &mut self.huge
     }
 }
@@ -121,8 +124,9 @@ impl<S: PagesByNumber + ?Sized> Session<'_, S> {
     ) -> Result<Content<'b>, DamagedPage> {
         let first = region.page_of(unit);
         if !region.is_huge() {
-            let kept = self.source.page(first, &mut buffer.page).map_err(|error| DamagedPage { page: first, error })?;
-            let page = kept.unwrap_or(&buffer.page);
+            let own = &mut buffer.page[0];
+            let kept = self.source.page(first, own).map_err(|error| DamagedPage { page: first, error })?;
+            let page = kept.unwrap_or(own);
             return Ok(if is_zero(page) { Content::Zeros(PAGE_SIZE as u64) } else { Content::Bytes(page) });
         }
         let pages = buffer.huge(region.unit_len);

@@ -11,7 +11,7 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageHash, PageHashes, WriteOptions,
 };
-use trueno_zram_core::{PAGE_SIZE, PageCodec, is_zero};
+use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom, is_zero};
 
 use super::lanes::LANE_PAGES;
 use super::{Claimed, NumberedSource, Ticket};
@@ -19,7 +19,6 @@ use crate::Observer;
 use crate::error::{Error, Operation};
 use crate::ordered::{InOrder, lock};
 use crate::output::ArchiveOutput;
-use crate::page_room::PageRoom;
 use crate::source::PageSource;
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
@@ -218,3 +217,6 @@ impl Lane<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,14 +2,13 @@
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentHash, PageBlocks, WriteOptions};
-use trueno_zram_core::{PAGE_SIZE, PageCodec};
+use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
 
 use super::{Claimed, Compressed, Content, Job, Parcel, Shared};
 use crate::Observer;
 use crate::error::Error;
 use crate::ordered::lock;
 use crate::output::ArchiveOutput;
-use crate::page_room::PageRoom;
 use crate::source::PageSource;
 use crate::timeline::{Stage, timed};
 

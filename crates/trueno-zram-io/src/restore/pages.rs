@@ -6,14 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, PageArchive};
-use trueno_zram_core::{PAGE_SIZE, is_zero};
+use trueno_zram_core::{PAGE_SIZE, PageRoom, is_zero};
 
 use super::groups::write_sparse;
 use super::{Sink, Way};
 use crate::Observer;
 use crate::error::{Error, Operation, Result};
 use crate::ordered::{InOrder, lock};
-use crate::page_room::PageRoom;
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
 

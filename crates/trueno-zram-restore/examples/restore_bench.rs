@@ -4,7 +4,8 @@
 //!
 //! Takes the pages of FILE, or of the corpus, repeated until there are PAGES. "Plain" is the same handler with an uncompressed
 //! image. Both are measured alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority
-//! spins on every core. Idle: none does, and the cores sleep between faults, unless others keep them busy.
+//! spins on every core. Idle: none does, and the cores sleep between faults, unless others keep them busy. "Later": plain, with a
+//! delay for each page.
 
 #[cfg(target_os = "linux")]
 #[allow(dead_code, reason = "tests use more of it")]
@@ -46,6 +47,26 @@ mod bench {
     type Percentiles = [u64; 3];
     type Source = Arc<dyn PagesByNumber>;
 
+    /// A source that takes longer: shows how the time of a fault depends on that of its page.
+    struct Later {
+        source: Source,
+        delay: Duration,
+    }
+
+    impl PagesByNumber for Later {
+        fn len_bytes(&self) -> u64 {
+            self.source.len_bytes()
+        }
+
+        fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
+            let start = Instant::now();
+            while start.elapsed() < self.delay {
+                std::hint::spin_loop();
+            }
+            self.source.page(number, buffer)
+        }
+    }
+
     pub(crate) fn run() -> Result<(), Box<dyn Error>> {
         let mut args = std::env::args().skip(1);
         let count = args.next().map_or(Ok(65_536), |count| count.parse())?;
@@ -65,8 +86,9 @@ mod bench {
         let in_memory = SharedReader::open(fs::read(&path)?)?.ok_or("no index")?;
         open_large()?;
         println!("page, alone: archive in a file {:.2} us, in memory {:.2} us", alone(&in_file), alone(&in_memory));
+        let plain: Source = Arc::new(Image::new(pages));
         let sources: [(&str, Source); 3] = [
-            ("plain", Arc::new(Image::new(pages))),
+            ("plain", Arc::clone(&plain)),
             ("archive in memory", Arc::new(in_memory)),
             ("archive in a file", Arc::new(in_file)),
         ];
@@ -94,6 +116,13 @@ mod bench {
                     p50 / plain
                 );
             }
+        }
+        for delay_us in [0.6, 1.2, 1.8, 2.4] {
+            let later: Source =
+                Arc::new(Later { source: Arc::clone(&plain), delay: Duration::from_secs_f64(delay_us / 1e6) });
+            let all = (0..rounds).map(|seed| faults(&later, on_demand, &image, seed)).collect::<Result<Vec<_>, _>>()?;
+            let [p50, p90, p99] = medians(&all).map(|ns| ns as f64 / 1e3);
+            println!("fault, cores idle, plain {delay_us} us later: p50 {p50:.1} p90 {p90:.1} p99 {p99:.1} us");
         }
         let cores = thread::available_parallelism()?.get();
         for workers in [1, cores.max(2)] {

@@ -52,6 +52,12 @@ pub enum Error {
         "the userfaultfd lacks the feature EVENT_REMOVE: pages that a balloon removes would come back with old content"
     )]
     NoRemoveEvents,
+    /// The userfaultfd of a process would not report all changes of its memory.
+    #[error("the userfaultfd lacks the feature {name}: pages could get the content of other ones")]
+    NoEvents {
+        /// Its name without `UFFD_FEATURE_`.
+        name: &'static str,
+    },
     /// A region cannot be served.
     #[error("region {index}: {problem}")]
     Region {
@@ -73,6 +79,12 @@ pub enum Error {
         page: u64,
         /// What is wrong with it.
         source: trueno_zram_archive::Error,
+    },
+    /// A page is no longer restored, because restoring another one has failed.
+    #[error("page {page} is not restored after an earlier failure")]
+    Lost {
+        /// The page in the source.
+        page: u64,
     },
     /// A fault at an address outside all regions, or of a kind that was not asked for.
     #[error("unexpected event {event:#x} of the userfaultfd, address {address:#x}")]

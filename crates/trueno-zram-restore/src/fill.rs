@@ -268,12 +268,7 @@ impl Fill {
                     return Ok(1);
                 }
                 let end = (next..units.end).find(|unit| session.states.is_removed(*unit)).unwrap_or(units.end);
-                let content = match content {
-                    Content::Bytes(bytes) => {
-                        Content::Bytes(&bytes[(next - units.start) * unit_len..(end - units.start) * unit_len])
-                    }
-                    Content::Zeros(_) => Content::Zeros(((end - next) * unit_len) as u64),
-                };
+                let content = content.part((next - units.start) * unit_len..(end - units.start) * unit_len);
                 Ok(match session.put(region, next, content)? {
                     Put::Done => end - next,
                     Put::Changing(bytes) => usize::try_from(bytes).expect("in memory") / unit_len,

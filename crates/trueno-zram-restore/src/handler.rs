@@ -101,12 +101,15 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
         for event in self.events.iter() {
             match event.map_err(Stop::Failed)? {
                 Event::Fault(address) => self.faults.push(address),
-                Event::Removed(addresses) => {
+                Event::Removed(addresses) | Event::Unmapped(addresses) => {
                     for (region, units) in regions.units_in(addresses) {
                         let bytes = states.set_removed(units) * region.unit_len;
                         counters.removed_bytes.fetch_add(bytes, Ordering::Relaxed);
                     }
                 }
+                // Not without the features of these names, which are refused.
+                Event::Remapped { from, .. } => return Err(Stop::Failed(Error::Event { event: 0x14, address: from })),
+                Event::Forked => return Err(Stop::Failed(Error::Event { event: 0x13, address: 0 })),
             }
         }
         Ok(active)

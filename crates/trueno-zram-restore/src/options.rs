@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::listen::MAX_CONNECTIONS;
 
 /// What happens to a VM that touches a page that cannot be restored.
@@ -86,7 +87,7 @@ pub enum Notice<'a> {
         /// Their length.
         memory_bytes: u64,
     },
-    /// A page that the VM touched cannot be restored, and was poisoned.
+    /// A page cannot be restored, and was poisoned: one that a VM touched, or any of a process.
     Poisoned {
         /// The page in the archive.
         page: u64,
@@ -95,11 +96,18 @@ pub enum Notice<'a> {
     },
     /// Memory ran short; the rest is restored when it is touched.
     FillStopped,
-    /// All memory is restored: the VM no longer needs the handler.
+    /// All memory is restored: the VM or the process no longer needs the handler.
     Complete,
     /// A VMM has connected while as many are served as may be at a time. It waits until one has ended. Told once.
     Crowded {
         /// VMs that are restored at the same time.
         vms_at_a_time: NonZeroUsize,
+    },
+    /// A process cannot be restored any further. It was ended; a child that it forked fails where it touches missing memory.
+    Failed {
+        /// The process, by its number in the dump.
+        pid: u32,
+        /// Why.
+        error: &'a Error,
     },
 }

@@ -16,12 +16,12 @@ use crate::handler::Handler;
 use crate::handshake::Handshake;
 use crate::listen::serve_at_most;
 use crate::options::{Notice, Options, Report};
+use crate::process::Process;
 use crate::session::{Counters, Session};
 use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
 use crate::touches::{Touches, WINDOW_PAGES};
 use crate::uffd::Userfaultfd;
-use crate::vmm::Vmm;
 
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///
@@ -119,7 +119,7 @@ impl<S: PagesByNumber> LazyRestore<S> {
     /// If the VMM's message is malformed, or it could not be served until its end. If it depends on the handler, it was
     /// ended.
     pub fn serve(&self, connection: &UnixStream) -> Result<Report, Error> {
-        let vmm = Arc::new(Vmm::of(connection)?);
+        let vmm = Arc::new(Process::of_peer(connection)?);
         let handshake = Handshake::receive(connection, self.source.len_bytes(), self.options.handshake_timeout);
         let (regions, fd) = match (handshake.regions, handshake.fd) {
             (regions, Ok(fd)) => (regions, fd),
@@ -205,7 +205,7 @@ impl Drop for LeaveFill<'_> {
 
 /// The VMMs that would hang without the handler; `None` once the process is about to end.
 #[derive(Debug)]
-struct Dependents(Mutex<Option<Vec<Arc<Vmm>>>>);
+struct Dependents(Mutex<Option<Vec<Arc<Process>>>>);
 
 impl Default for Dependents {
     fn default() -> Self {
@@ -214,7 +214,7 @@ impl Default for Dependents {
 }
 
 impl Dependents {
-    fn add(&self, vmm: &Arc<Vmm>) -> Result<Dependent<'_>, Error> {
+    fn add(&self, vmm: &Arc<Process>) -> Result<Dependent<'_>, Error> {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(vmms) => vmms.push(Arc::clone(vmm)),
             None => {
@@ -231,7 +231,7 @@ impl Dependents {
     }
 
     /// Removes a VMM. Returns whether it was there.
-    fn remove(&self, vmm: &Arc<Vmm>) -> bool {
+    fn remove(&self, vmm: &Arc<Process>) -> bool {
         let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(vmms) = &mut *vmms else { return false };
         let at = vmms.iter().position(|other| Arc::ptr_eq(other, vmm));
@@ -243,7 +243,7 @@ impl Dependents {
 #[derive(Debug)]
 struct Dependent<'a> {
     dependents: &'a Dependents,
-    vmm: Arc<Vmm>,
+    vmm: Arc<Process>,
 }
 
 impl Dependent<'_> {

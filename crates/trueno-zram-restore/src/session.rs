@@ -1,6 +1,6 @@
 //! One VM: what the handler and the workers of the background fill share.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
@@ -9,16 +9,16 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::options::{Notice, Options, Report};
+use crate::process::Process;
 use crate::regions::{Region, Regions};
 use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
 use crate::uffd::Userfaultfd;
-use crate::vmm::Vmm;
 
 /// A VM that is being restored.
 pub(crate) struct Session<'a, S: ?Sized> {
     pub(crate) uffd: Userfaultfd,
-    pub(crate) vmm: &'a Vmm,
+    pub(crate) vmm: &'a Process,
     pub(crate) regions: Regions,
     pub(crate) states: States,
     pub(crate) gate: Gate,
@@ -40,6 +40,17 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
+    /// Adds what was done to a report.
+    pub(crate) fn add_to(&self, report: &mut Report) {
+        let Report { memory_bytes, complete, .. } = *report;
+        let own = self.report(memory_bytes, complete);
+        report.faults += own.faults;
+        report.copied_bytes += own.copied_bytes;
+        report.zero_bytes += own.zero_bytes;
+        report.removed_bytes += own.removed_bytes;
+        report.poisoned += own.poisoned;
+    }
+
     pub(crate) fn report(&self, memory_bytes: u64, complete: bool) -> Report {
         let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Report {
@@ -62,10 +73,18 @@ pub(crate) enum Content<'a> {
 }
 
 impl Content<'_> {
-    fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::Zeros(len) => *len,
+        }
+    }
+
+    /// Returns a part of it, by bytes.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[range]),
+            Self::Zeros(_) => Self::Zeros(range.len() as u64),
         }
     }
 }

@@ -24,6 +24,11 @@ pub trait PagesByNumber: Send + Sync {
     /// If the page is damaged or cannot be read. A source must never return other bytes than those that were saved.
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error>;
 
+    /// Returns whether a page can be read at once. If not, reading it takes about as long as reading all pages near it.
+    fn is_located(&self, _number: u64) -> bool {
+        true
+    }
+
     /// Reads pages that follow each other into `buffer`, as many as it holds, and calls `visit` with the number of the first
     /// of them, again and again, until it breaks. An error is about the pages from this number on that the buffer has room
     /// for, or about all that are left of a group.
@@ -84,6 +89,10 @@ impl PagesByNumber for PageArchive {
         self.content_len()
     }
 
+    fn is_located(&self, number: u64) -> bool {
+        Self::is_located(self, number)
+    }
+
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
         self.read_page_at(number, buffer)?;
         Ok(None)
@@ -97,6 +106,24 @@ impl PagesByNumber for PageArchive {
     }
 }
 
+impl<S: PagesByNumber + ?Sized> PagesByNumber for &S {
+    fn len_bytes(&self) -> u64 {
+        (**self).len_bytes()
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
+        (**self).page(number, buffer)
+    }
+
+    fn is_located(&self, number: u64) -> bool {
+        (**self).is_located(number)
+    }
+
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        (**self).visit(pages, buffer, visit);
+    }
+}
+
 impl<S: PagesByNumber + ?Sized> PagesByNumber for std::sync::Arc<S> {
     fn len_bytes(&self) -> u64 {
         (**self).len_bytes()
@@ -104,6 +131,10 @@ impl<S: PagesByNumber + ?Sized> PagesByNumber for std::sync::Arc<S> {
 
     fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, Error> {
         (**self).page(number, buffer)
+    }
+
+    fn is_located(&self, number: u64) -> bool {
+        (**self).is_located(number)
     }
 
     fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {

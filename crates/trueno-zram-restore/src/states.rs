@@ -3,28 +3,39 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A set of units.
+/// A set of numbers.
 #[derive(Debug)]
-struct Bits(Vec<AtomicU64>);
+pub(crate) struct Bits(Vec<AtomicU64>);
 
 impl Bits {
-    fn new(count: usize) -> Self {
+    /// Takes numbers below `count`.
+    pub(crate) fn new(count: usize) -> Self {
         Self((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    fn contains(&self, unit: usize) -> bool {
+    pub(crate) fn contains(&self, unit: usize) -> bool {
         self.0[unit / 64].load(Ordering::Acquire) >> (unit % 64) & 1 == 1
     }
 
-    /// Returns whether the unit is new.
-    fn insert(&self, unit: usize) -> bool {
+    /// Returns whether the number is new.
+    pub(crate) fn insert(&self, unit: usize) -> bool {
         let bit = 1 << (unit % 64);
         self.0[unit / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    fn remove(&self, unit: usize) {
+        self.0[unit / 64].fetch_and(!(1 << (unit % 64)), Ordering::AcqRel);
+    }
+}
+
+impl Clone for Bits {
+    fn clone(&self) -> Self {
+        Self(self.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Acquire))).collect())
     }
 }
 
 /// The units that were filled, and those that the VMM removed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct States {
     filled: Bits,
     removed: Bits,
@@ -59,6 +70,11 @@ impl States {
     /// Notes that units were removed. Returns how many were not before.
     pub(crate) fn set_removed(&self, units: Range<usize>) -> u64 {
         units.map(|unit| u64::from(self.removed.insert(unit))).sum()
+    }
+
+    /// Notes that units were not removed after all.
+    pub(crate) fn unset_removed(&self, units: Range<usize>) {
+        units.for_each(|unit| self.removed.remove(unit));
     }
 
     /// Whether no unit is left that has to be filled from the archive.

@@ -1,6 +1,7 @@
 //! The userfaultfd of another process: the system calls that Rust cannot check. All unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -11,6 +12,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 
 use crate::error::Error;
+use crate::event::{FORK, MESSAGE_LEN};
 
 // The numbers of <linux/userfaultfd.h>. UFFDIO_POISON is Linux 6.6; its number is never reused.
 const GROUP: u8 = 0xaa;
@@ -24,6 +26,7 @@ const POISON: Opcode = opcode::read_write::<Fill>(GROUP, 0x08);
 const EVENT_FORK: u64 = 1 << 1;
 const EVENT_REMAP: u64 = 1 << 2;
 const EVENT_REMOVE: u64 = 1 << 3;
+const EVENT_UNMAP: u64 = 1 << 6;
 /// Faults raise a signal in the process and never reach the handler.
 const SIGBUS: u64 = 1 << 7;
 
@@ -87,8 +90,7 @@ impl Userfaultfd {
 
     /// Checks that the handler understands the events that the creator asked for, and makes reading return at once.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).map_err(Error::proc)?;
-        let features = features(&info).unwrap_or(0);
+        let features = self.features()?;
         for (bit, name) in [(EVENT_FORK, "EVENT_FORK"), (EVENT_REMAP, "EVENT_REMAP"), (SIGBUS, "SIGBUS")] {
             if features & bit != 0 {
                 return Err(Error::Feature { name });
@@ -97,7 +99,53 @@ impl Userfaultfd {
         if features & EVENT_REMOVE == 0 {
             return Err(Error::NoRemoveEvents);
         }
+        self.set_nonblocking()
+    }
+
+    /// Checks that all changes of a process's memory are reported, and makes reading return at once.
+    pub(crate) fn prepare_for_process(&self) -> Result<(), Error> {
+        let features = self.features()?;
+        let needed = [
+            (EVENT_FORK, "EVENT_FORK"),
+            (EVENT_REMAP, "EVENT_REMAP"),
+            (EVENT_REMOVE, "EVENT_REMOVE"),
+            (EVENT_UNMAP, "EVENT_UNMAP"),
+        ];
+        if let Some((_, name)) = needed.into_iter().find(|(bit, _)| features & bit == 0) {
+            return Err(Error::NoEvents { name });
+        }
+        if features & SIGBUS != 0 {
+            return Err(Error::Feature { name: "SIGBUS" });
+        }
+        self.set_nonblocking()
+    }
+
+    fn features(&self) -> Result<u64, Error> {
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.fd.as_raw_fd())).map_err(Error::proc)?;
+        Ok(features(&info).unwrap_or(0))
+    }
+
+    fn set_nonblocking(&self) -> Result<(), Error> {
         rustix::fs::fcntl_setfl(&self.fd, OFlags::RDWR | OFlags::NONBLOCK).map_err(Error::system("fcntl"))
+    }
+
+    /// Reads messages. The userfaultfds of children that came with them are added to `forked`, in their order.
+    pub(crate) fn read(&self, messages: &mut [u8], forked: &mut VecDeque<Self>) -> Result<usize, Errno> {
+        let len = rustix::io::read(&self.fd, &mut *messages)?;
+        for message in messages[..len].as_chunks::<MESSAGE_LEN>().0 {
+            if message[0] == FORK {
+                let fd = i32::from_ne_bytes([message[8], message[9], message[10], message[11]]);
+                // SAFETY: the kernel has made the descriptor for the reader of this message, which is read only once.
+                forked.push_back(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } });
+            }
+        }
+        Ok(len)
+    }
+
+    /// Whether the process is changing its memory, and waits until the event of it is read. Nothing can be filled then.
+    pub(crate) fn is_changing(&self) -> bool {
+        // An empty range is refused, but only after that question.
+        self.zero(0, 0).stopped == Some(Errno::AGAIN)
     }
 
     /// Copies `from` to the missing pages at `to`, and wakes the threads that wait for them.

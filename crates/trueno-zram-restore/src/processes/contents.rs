@@ -1,0 +1,146 @@
+//! Which page of the source each unit is, in runs that are restored as a whole.
+
+use std::ops::Range;
+
+use trueno_zram_core::PAGE_SIZE;
+
+use super::layout::Piece;
+use crate::error::{Error, RegionProblem};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Pages of a run at most: a group of an archive, which is read and checked once.
+pub(super) const RUN_PAGES: usize = 1024;
+
+/// Memory of a process whose content comes from a source, page by page.
+///
+/// ```
+/// use trueno_zram_restore::Extent;
+/// // Three pages, whose content starts with the source's page 7.
+/// let extent = Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 7 };
+/// # drop(extent);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Its address, a multiple of 4096.
+    pub address: u64,
+    /// Its length.
+    pub pages: u64,
+    /// The source's page with its first content.
+    pub first_page: u64,
+}
+
+/// Units that follow each other in the source.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) units: Range<usize>,
+    pub(super) first_page: u64,
+}
+
+/// The runs of a process, in the order of the source.
+#[derive(Debug)]
+pub(super) struct Contents {
+    pub(super) runs: Vec<Run>,
+    pub(super) units: usize,
+}
+
+impl Contents {
+    /// Checks extents, and numbers their pages.
+    pub(super) fn new(extents: &[Extent], content_len: u64) -> Result<(Self, Vec<Piece>), Error> {
+        let mut pieces = Vec::with_capacity(extents.len());
+        let mut contents = Self { runs: Vec::new(), units: 0 };
+        let mut last_end = 0;
+        for (index, extent) in extents.iter().enumerate() {
+            let refuse = |problem| Error::Region { index, problem };
+            let Extent { address, pages, first_page } = *extent;
+            if !address.is_multiple_of(PAGE) {
+                return Err(refuse(RegionProblem::Alignment { what: "address", value: address, of: PAGE }));
+            }
+            if pages == 0 {
+                return Err(refuse(RegionProblem::Empty));
+            }
+            let end = pages.checked_mul(PAGE).and_then(|len| address.checked_add(len));
+            let end = end.filter(|end| usize::try_from(*end).is_ok()).ok_or(refuse(RegionProblem::AddressRange))?;
+            let content_end = first_page.saturating_add(pages).saturating_mul(PAGE);
+            if content_end > content_len {
+                return Err(refuse(RegionProblem::BeyondArchive { end: content_end, content_len }));
+            }
+            if address < last_end {
+                let other = index - 1;
+                return Err(refuse(RegionProblem::Overlap { what: "addresses", other }));
+            }
+            last_end = end;
+            let units = usize::try_from(pages).expect("addresses of a process");
+            pieces.push(Piece { start: address, first_unit: contents.units, units });
+            contents.push(first_page, units);
+        }
+        Ok((contents, pieces))
+    }
+
+    /// Adds units, which may continue the last run.
+    fn push(&mut self, mut first_page: u64, mut units: usize) {
+        while units > 0 {
+            let room = RUN_PAGES - usize::try_from(first_page % RUN_PAGES as u64).expect("small");
+            let part = units.min(room);
+            match self.runs.last_mut() {
+                Some(run) if room < RUN_PAGES && run.first_page + run.units.len() as u64 == first_page => {
+                    run.units.end += part;
+                }
+                _ => self.runs.push(Run { units: self.units..self.units + part, first_page }),
+            }
+            self.units += part;
+            units -= part;
+            first_page += part as u64;
+        }
+    }
+
+    /// Returns the number of a unit's run.
+    pub(super) fn run_of(&self, unit: usize) -> usize {
+        self.runs.partition_point(|run| run.units.end <= unit)
+    }
+
+    /// Returns the page of a unit in the source.
+    pub(super) fn page_of(&self, unit: usize) -> u64 {
+        let run = &self.runs[self.run_of(unit)];
+        run.first_page + (unit - run.units.start) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_follow_each_other_make_runs_of_one_group() {
+        let extents = [
+            Extent { address: 0x1000, pages: 1000, first_page: 5 },
+            Extent { address: 0x1000_0000, pages: 30, first_page: 1005 },
+            Extent { address: 0x2000_0000, pages: 2, first_page: 1040 },
+            Extent { address: 0x3000_0000, pages: 1500, first_page: 2048 },
+        ];
+        let (contents, pieces) = Contents::new(&extents, 5000 * PAGE).unwrap();
+        let runs: Vec<_> = contents.runs.iter().map(|run| (run.units.clone(), run.first_page)).collect();
+        let expected = [(0..1019, 5), (1019..1030, 1024), (1030..1032, 1040), (1032..2056, 2048), (2056..2532, 3072)];
+        assert_eq!((runs, contents.units), (expected.to_vec(), 2532));
+        assert_eq!((pieces[1].first_unit, pieces[3].first_unit), (1000, 1032));
+        assert_eq!([1018, 1019, 1031, 2531].map(|unit| contents.page_of(unit)), [1023, 1024, 1041, 3547]);
+    }
+
+    #[test]
+    fn extents_that_make_no_sense_are_refused() {
+        let problem = |extents: &[Extent]| match Contents::new(extents, 10 * PAGE) {
+            Err(Error::Region { index, problem }) => (index, problem),
+            other => panic!("{other:?}"),
+        };
+        let extent = |address, pages, first_page| Extent { address, pages, first_page };
+        let alignment = RegionProblem::Alignment { what: "address", value: 5, of: PAGE };
+        assert_eq!(problem(&[extent(5, 1, 0)]), (0, alignment));
+        assert_eq!(problem(&[extent(0, 0, 0)]), (0, RegionProblem::Empty));
+        assert_eq!(problem(&[extent(PAGE, u64::MAX, 0)]), (0, RegionProblem::AddressRange));
+        assert_eq!(problem(&[extent(!(PAGE - 1), 1, 0)]), (0, RegionProblem::AddressRange));
+        let beyond = RegionProblem::BeyondArchive { end: 11 * PAGE, content_len: 10 * PAGE };
+        assert_eq!(problem(&[extent(0, 1, 0), extent(PAGE, 2, 9)]), (1, beyond));
+        let overlap = RegionProblem::Overlap { what: "addresses", other: 0 };
+        assert_eq!(problem(&[extent(0, 2, 0), extent(PAGE, 1, 2)]), (1, overlap));
+    }
+}

@@ -1,0 +1,366 @@
+//! The handler of all processes: reads events, follows changes, and answers faults.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use trueno_zram_core::{PAGE_SIZE, is_zero};
+
+use super::fill::RunBuffer;
+use super::memory::ProcessMemory;
+use super::restore::ProcessRestore;
+use super::streams::Streams;
+use crate::error::Error;
+use crate::event::{Event, Events};
+use crate::options::{Notice, Report};
+use crate::session::{Content, Stop};
+use crate::source::PagesByNumber;
+
+/// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
+const CALL_UNITS: usize = 16;
+/// Blocks behind faults that wait for a quiet moment. Older ones are given up.
+const MAX_BLOCKS: usize = 16;
+
+/// A process, as the handler sees it.
+struct Served<S> {
+    memory: Arc<ProcessMemory<S>>,
+    faults: Vec<u64>,
+    /// Faults that were left to a worker. They matter again if the page is removed meanwhile.
+    left: Vec<u64>,
+    streams: Streams,
+    /// Units behind faults, the latest block last.
+    blocks: Vec<Range<usize>>,
+    /// Children that were forked since a change was under way. The order of both is not known.
+    unsettled: Option<Vec<Arc<ProcessMemory<S>>>>,
+}
+
+/// What became of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Done,
+    /// A worker is about to fill the page.
+    Left,
+    /// The process must go on, or the system have memory, before the fault can be answered.
+    Again,
+}
+
+pub(super) struct Handler<'a, S> {
+    restore: &'a ProcessRestore<S>,
+    served: Vec<Served<S>>,
+    /// Memory that can be neither restored nor poisoned. It stays as it is: whoever touches it waits.
+    stuck: Vec<Arc<ProcessMemory<S>>>,
+    events: Events,
+    buffer: RunBuffer,
+    report: Report,
+    /// Whether a fault must be tried again.
+    again: bool,
+}
+
+impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
+    pub(super) fn new(restore: &'a ProcessRestore<S>) -> Self {
+        let report = Report { complete: true, ..Report::default() };
+        let (served, stuck) = (Vec::new(), Vec::new());
+        Self { restore, served, stuck, events: Events::new(), buffer: RunBuffer::new(), report, again: false }
+    }
+
+    /// Serves until there is nothing left to restore.
+    pub(super) fn run(&mut self) -> Result<Report, Error> {
+        loop {
+            self.take_added();
+            self.finish();
+            if self.restore.is_ending() {
+                return Err(Error::ShuttingDown);
+            }
+            if self.is_done() {
+                return Ok(self.report);
+            }
+            let had_events = self.poll()?;
+            if !had_events && !self.fill_block() && self.is_busy() {
+                thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether there is nothing left to restore, and will not be.
+    fn is_done(&self) -> bool {
+        let is_idle = self.served.is_empty() && self.stuck.is_empty();
+        is_idle && self.restore.queue.has_started() && self.restore.lock_added().is_empty()
+    }
+
+    /// Whether there is something to do without an event.
+    fn is_busy(&self) -> bool {
+        self.again || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled.is_some())
+    }
+
+    fn take_added(&mut self) {
+        let added = std::mem::take(&mut *self.restore.lock_added());
+        added.into_iter().for_each(|memory| self.serve(memory));
+    }
+
+    fn serve(&mut self, memory: Arc<ProcessMemory<S>>) {
+        self.report.memory_bytes += (memory.contents.units * PAGE_SIZE) as u64;
+        self.restore.queue.add(&memory);
+        let (faults, left, blocks) = (Vec::new(), Vec::new(), Vec::new());
+        self.served.push(Served { memory, faults, left, streams: Streams::default(), blocks, unsettled: None });
+    }
+
+    /// Waits for events if there is nothing else to do, reads them, and answers faults. Returns whether there were any.
+    ///
+    /// It sleeps rather than look for the next fault, as the handler of VMs does: while workers fill memory, the cores are
+    /// awake, and the workers need them.
+    fn poll(&mut self) -> Result<bool, Error> {
+        let processes = self.served.iter().filter_map(|served| served.memory.process.as_ref());
+        let mut fds = vec![PollFd::new(&self.restore.wake, PollFlags::IN)];
+        fds.extend(self.served.iter().map(|served| PollFd::new(&served.memory.uffd, PollFlags::IN)));
+        fds.extend(processes.map(|process| PollFd::new(process, PollFlags::IN)));
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut fds, self.is_busy().then_some(&now)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::system("poll")(error)),
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        if ready[0] {
+            // Read once, so that it does not wake the handler again.
+            let _ = rustix::io::read(&self.restore.wake, &mut [0; 8]);
+        }
+        let count = self.served.len();
+        let known = self.served.iter().filter(|served| served.memory.process.is_some());
+        known.zip(&ready[1 + count..]).filter(|(_, ended)| **ended).for_each(|(served, _)| served.memory.set_ended());
+        let mut had_events = false;
+        for (at, _) in ready[1..1 + count].iter().enumerate().filter(|(_, ready)| **ready) {
+            had_events |= self.read_events(at);
+        }
+        self.again = false;
+        for at in 0..self.served.len() {
+            self.settle(at);
+            self.answer_faults(at);
+        }
+        Ok(had_events)
+    }
+
+    /// Reads the events of a process, and follows the changes. Returns `false` if there were none.
+    fn read_events(&mut self, at: usize) -> bool {
+        let memory = Arc::clone(&self.served[at].memory);
+        let result = memory.gate.shut(|| {
+            if !self.events.read(&memory.uffd)? {
+                return Ok(false);
+            }
+            let events = self.events.iter().collect::<Result<Vec<_>, Error>>()?;
+            events.into_iter().for_each(|event| self.follow(at, &memory, event));
+            Ok(true)
+        });
+        result.unwrap_or_else(|error| {
+            self.restore.fail(&memory, error);
+            true
+        })
+    }
+
+    /// Notes an event. The gate is shut.
+    fn follow(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, event: Event) {
+        let served = &mut self.served[at];
+        if !matches!(event, Event::Fault(_)) {
+            served.unsettled.get_or_insert_default();
+        }
+        match event {
+            Event::Fault(address) => served.faults.push(address),
+            Event::Removed(range) => {
+                let parts = memory.layout().parts_in(&range);
+                note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
+            }
+            Event::Unmapped(range) => {
+                let parts = memory.layout_mut().unmap(&range);
+                note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
+            }
+            Event::Remapped { from, to, len } => {
+                let moved = memory.layout_mut().remap(from, to, len);
+                for child in served.unsettled.iter().flatten() {
+                    child.gate.shut(|| child.layout_mut().add_alternatives(&moved));
+                }
+            }
+            Event::Forked => {
+                let Some(uffd) = self.events.next_forked() else { return };
+                let child = Arc::new(memory.fork(uffd));
+                served.unsettled.get_or_insert_default().push(Arc::clone(&child));
+                if self.restore.depend(&child) {
+                    self.serve(child);
+                } else {
+                    child.end();
+                }
+            }
+        }
+    }
+
+    /// Notes that a process is not changing its memory any more, if that is so.
+    fn settle(&mut self, at: usize) {
+        let Served { memory, unsettled, .. } = &mut self.served[at];
+        if unsettled.is_some() && !memory.uffd.is_changing() {
+            *unsettled = None;
+            memory.gate.shut(|| memory.layout_mut().settle());
+        }
+    }
+
+    /// Answers the faults of a process, and looks at those that were left to workers.
+    fn answer_faults(&mut self, at: usize) {
+        let Served { memory, faults, left, .. } = &mut self.served[at];
+        let memory = Arc::clone(memory);
+        let is_filled = |address: &u64| {
+            let unit = memory.layout().find(*address);
+            unit.is_some_and(|unit| memory.states.is_filled(unit) && !memory.states.is_removed(unit))
+        };
+        left.retain(|address| !is_filled(address));
+        faults.append(left);
+        for address in std::mem::take(faults) {
+            if memory.has_ended() {
+                break;
+            }
+            match self.answer(at, &memory, address & !(PAGE_SIZE as u64 - 1)) {
+                Ok(Answer::Done) => {
+                    memory.counters.faults.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(Answer::Left) => self.served[at].left.push(address),
+                Ok(Answer::Again) | Err(Stop::NoMemory) => {
+                    self.served[at].faults.push(address);
+                    self.again = true;
+                }
+                Err(Stop::VmmEnded) => memory.set_ended(),
+                Err(Stop::Failed(error)) => {
+                    self.served[at].faults.push(address);
+                    self.restore.fail(&memory, error);
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, address: u64) -> Result<Answer, Stop> {
+        let unit = memory.layout().find(address);
+        let done = |is_done: bool| if is_done { Answer::Done } else { Answer::Again };
+        let Some(unit) = unit.filter(|unit| memory.states.is_wanted(*unit)) else {
+            // In no unit, or removed: zeros. Filled: the thread waits no longer.
+            return memory.put_zeros(address).map(done);
+        };
+        let run = memory.contents.run_of(unit);
+        if memory.is_being_filled(run) {
+            memory.set_urgent(unit);
+            return Ok(Answer::Left);
+        }
+        memory.ask_for_run(run + 1);
+        // A first page takes as long as its whole group.
+        if !memory.source.is_located(memory.contents.page_of(unit)) && memory.take_this_run(run) {
+            memory.set_urgent(unit);
+            self.fill_run(at, memory, run);
+            return Ok(done(!memory.states.is_wanted(unit)));
+        }
+        let units = self.served[at].streams.note(unit);
+        let end = memory.contents.runs[run].units.end.min(unit + units);
+        let call_end = end.min(unit + CALL_UNITS);
+        let put = self.fill_units(at, memory, unit..call_end)?;
+        if put > 0 && call_end < end {
+            self.plan_block(at, call_end..end);
+        }
+        Ok(done(put > 0))
+    }
+
+    /// Fills a run that was taken, and reads events where that is necessary to go on.
+    fn fill_run(&mut self, at: usize, memory: &ProcessMemory<S>, run: usize) {
+        let (restore, mut buffer) = (self.restore, std::mem::take(&mut self.buffer));
+        restore.fill_run(memory, run, &mut buffer, &mut || {
+            self.read_events(at);
+        });
+        self.buffer = buffer;
+    }
+
+    /// Fills units that follow each other in the source, from the first on. Returns how many, at least the first, unless the
+    /// process is changing its memory.
+    fn fill_units(&mut self, at: usize, memory: &ProcessMemory<S>, units: Range<usize>) -> Result<usize, Stop> {
+        self.buffer.resize(super::contents::RUN_PAGES, [0; PAGE_SIZE]);
+        let mut count = 0;
+        while count < units.len() {
+            match memory.load(units.start + count, &mut self.buffer[count]) {
+                Ok(()) => count += 1,
+                Err(_) if count > 0 => break,
+                Err(error) => {
+                    let restore = self.restore;
+                    restore.give_up(memory, units.start, error, &mut || {
+                        self.read_events(at);
+                    })?;
+                    return Ok(1);
+                }
+            }
+        }
+        let mut done = 0;
+        for part in self.buffer[..count].chunk_by(|one, other| is_zero(one) == is_zero(other)) {
+            let content = match part.first() {
+                Some(page) if is_zero(page) => Content::Zeros((part.len() * PAGE_SIZE) as u64),
+                _ => Content::Bytes(part.as_flattened()),
+            };
+            let put = memory.put(units.start + done, content)?;
+            done += put;
+            if put < part.len() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    fn plan_block(&mut self, at: usize, units: Range<usize>) {
+        let blocks = &mut self.served[at].blocks;
+        blocks.push(units);
+        let surplus = blocks.len().saturating_sub(MAX_BLOCKS);
+        blocks.drain(..surplus);
+    }
+
+    /// Fills the start of a block, and keeps the rest for later: a fault may come first. Returns `false` if there is none.
+    fn fill_block(&mut self) -> bool {
+        let Some(at) = self.served.iter().position(|served| !served.blocks.is_empty()) else { return false };
+        let Some(block) = self.served[at].blocks.pop() else { return false };
+        let memory = Arc::clone(&self.served[at].memory);
+        let call_end = block.end.min(block.start + CALL_UNITS);
+        // What cannot be filled now is filled by workers, or when it is touched.
+        if self.fill_units(at, &memory, block.start..call_end).is_ok() && call_end < block.end {
+            self.plan_block(at, call_end..block.end);
+        }
+        true
+    }
+
+    /// Lets go of processes that have ended, or are complete.
+    fn finish(&mut self) {
+        for served in std::mem::take(&mut self.served) {
+            let memory = &served.memory;
+            if memory.has_ended() || (!memory.has_runs_left() && memory.is_complete()) {
+                self.restore.release(memory);
+                self.restore.queue.remove(memory);
+                memory.counters.add_to(&mut self.report);
+                self.report.complete &= memory.is_complete();
+                if !memory.has_ended() && !memory.is_lost() {
+                    (self.restore.notify)(Notice::Complete);
+                }
+                continue;
+            }
+            let is_lost = memory.is_lost() && !memory.has_runs_left();
+            if is_lost && self.poison_rest(memory).is_err() && memory.process.is_none() {
+                self.stuck.push(Arc::clone(memory));
+                continue;
+            }
+            self.served.push(served);
+        }
+    }
+
+    /// Poisons what is left of memory that could not be restored.
+    fn poison_rest(&self, memory: &ProcessMemory<S>) -> Result<(), Stop> {
+        for unit in (0..memory.contents.units).filter(|unit| memory.states.is_wanted(*unit)) {
+            if !memory.poison(unit)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Notes that the content of units was given back.
+fn note_removed<S: PagesByNumber>(memory: &ProcessMemory<S>, parts: impl Iterator<Item = Range<usize>>) {
+    let removed: u64 = parts.map(|units| memory.states.set_removed(units)).sum();
+    memory.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
+}

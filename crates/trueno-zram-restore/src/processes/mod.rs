@@ -1,0 +1,12 @@
+//! Processes that run while their memory is restored.
+
+mod contents;
+mod fill;
+mod handler;
+mod layout;
+mod memory;
+mod restore;
+mod streams;
+
+pub use contents::Extent;
+pub use restore::ProcessRestore;

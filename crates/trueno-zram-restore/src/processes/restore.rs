@@ -1,0 +1,250 @@
+//! Processes that are restored at the same time.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::contents::{Contents, Extent};
+use super::fill::Queue;
+use super::handler::Handler;
+use super::layout::Layout;
+use super::memory::{END_PATIENCE, ProcessMemory};
+use crate::error::Error;
+use crate::options::{Notice, Options, Report};
+use crate::process::Process;
+use crate::source::PagesByNumber;
+use crate::uffd::Userfaultfd;
+
+/// Restores the memory of processes while they run: each page when it is first touched, everything else in the background.
+///
+/// Each process is handed over with its userfaultfd and the memory that is missing. What it moves, unmaps or gives back
+/// meanwhile is followed, and so are the children that it forks. Memory that is registered but in no extent becomes zeros.
+/// Once nothing is missing, the userfaultfd is closed, and the process depends on nobody.
+///
+/// A process never sees zeros in place of what is missing. If it cannot be restored, or restoring ends early, it is ended (SIGKILL).
+/// Children that it has forked are not known by number: what they miss is poisoned, so that touching it fails.
+///
+/// ```no_run
+/// use trueno_zram_restore::{Extent, Image, Options, Process, ProcessRestore};
+/// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
+/// let image = Image::new(vec![[7; 4096]; 3]);
+/// let restore = ProcessRestore::new(Options::default())?;
+/// let extents = [Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 0 }];
+/// restore.add((42, Process::open(42)?), handed_over(), &image, &extents)?;
+/// restore.start_fill();
+/// println!("{:?}", restore.run()?);
+/// # Ok::<(), trueno_zram_restore::Error>(())
+/// ```
+pub struct ProcessRestore<S> {
+    pub(super) options: Options,
+    pub(super) notify: Box<dyn Fn(Notice<'_>) + Send + Sync>,
+    pub(super) queue: Queue<S>,
+    /// Memory that the handler does not know yet.
+    pub(super) added: Mutex<Vec<Arc<ProcessMemory<S>>>>,
+    /// All memory that is not complete.
+    dependents: Mutex<Dependents<S>>,
+    /// Readable when something was added, or has ended.
+    pub(super) wake: OwnedFd,
+    ending: AtomicBool,
+    failed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Dependents<S> {
+    memories: Vec<Arc<ProcessMemory<S>>>,
+    ending: bool,
+}
+
+impl<S: PagesByNumber> ProcessRestore<S> {
+    /// Restores with these options. Only `workers` and `on_damage` have a meaning here.
+    ///
+    /// # Errors
+    /// [`Error::System`] if the system has no more descriptors.
+    pub fn new(options: Options) -> Result<Self, Error> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+        Ok(Self {
+            options,
+            notify: Box::new(|_| {}),
+            queue: Queue::default(),
+            added: Mutex::default(),
+            dependents: Mutex::new(Dependents { memories: Vec::new(), ending: false }),
+            wake,
+            ending: AtomicBool::new(false),
+            failed: AtomicU64::new(0),
+        })
+    }
+
+    /// Calls `notify` with what happens while processes run.
+    #[must_use]
+    pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
+        self.notify = Box::new(notify);
+        self
+    }
+
+    /// Adds a process: its number in the dump, and the process itself. Its faults are answered from now on.
+    ///
+    /// # Errors
+    /// If `fd` is not a userfaultfd with events for fork, remap, remove and unmap, or an extent makes no sense. The process
+    /// has then been ended if it depends on the userfaultfd.
+    pub fn add(&self, (pid, process): (u32, Process), fd: OwnedFd, source: S, extents: &[Extent]) -> Result<(), Error> {
+        let uffd = Userfaultfd::new(fd)?;
+        let checked = Contents::new(extents, source.len_bytes());
+        let checked = checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked));
+        let (contents, pieces) = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                end_before(&process, uffd);
+                return Err(error);
+            }
+        };
+        let layout = (Arc::new(contents), Layout::new(pieces));
+        let memory = Arc::new(ProcessMemory::new((pid, Some(process)), uffd, source, layout));
+        if !self.depend(&memory) {
+            memory.end();
+            return Err(Error::ShuttingDown);
+        }
+        self.lock_added().push(memory);
+        self.wake();
+        Ok(())
+    }
+
+    /// Ends a process that was handed over with its userfaultfd, but cannot be restored.
+    pub fn refuse(&self, process: &Process, fd: OwnedFd) {
+        if let Ok(uffd) = Userfaultfd::new(fd) {
+            end_before(process, uffd);
+        }
+    }
+
+    /// Begins to restore everything in the background, and lets [`run`](Self::run) end when that is done: all processes were
+    /// added, and are about to run.
+    pub fn start_fill(&self) {
+        self.queue.start();
+        self.wake();
+    }
+
+    /// Answers faults until all memory is restored, or all processes have ended.
+    ///
+    /// # Errors
+    /// If restoring ended early. All processes that were not complete have been ended then. The failure of a single process
+    /// is passed to [`on_notice`](Self::on_notice), and to [`failures`](Self::failures).
+    pub fn run(&self) -> Result<Report, Error>
+    where
+        S: Clone,
+    {
+        let mut handler = Handler::new(self);
+        // Dropped before the memory that the handler holds, also on a panic.
+        let end = EndOnDrop(self);
+        let report = thread::scope(|threads| {
+            let _stop = StopWorkers(&self.queue);
+            for _ in 0..self.options.workers.get() {
+                // Where no thread can be started, the handler restores everything.
+                let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, || self.work());
+            }
+            handler.run()
+        })?;
+        std::mem::forget(end);
+        Ok(report)
+    }
+
+    /// Returns how many processes could not be restored.
+    pub fn failures(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    /// Ends all processes that are not complete, and takes no more: for a process that is about to end.
+    pub fn end_all(&self) {
+        let memories = {
+            let mut dependents = self.lock_dependents();
+            dependents.ending = true;
+            std::mem::take(&mut dependents.memories)
+        };
+        // All at once, then one by one until they are gone.
+        memories.iter().filter_map(|memory| memory.process.as_ref()).for_each(Process::end);
+        for memory in &memories {
+            memory.end();
+        }
+        self.ending.store(true, Ordering::Release);
+        self.queue.end();
+        self.wake();
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
+    }
+
+    /// Notes that a process would see zeros without the handler. Returns `false` if it is too late for that.
+    pub(super) fn depend(&self, memory: &Arc<ProcessMemory<S>>) -> bool {
+        let mut dependents = self.lock_dependents();
+        if !dependents.ending {
+            dependents.memories.push(Arc::clone(memory));
+        }
+        !dependents.ending
+    }
+
+    /// Notes that a process no longer needs the handler.
+    pub(super) fn release(&self, memory: &Arc<ProcessMemory<S>>) {
+        self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
+    }
+
+    /// Notes that a process cannot be restored any further, and ends it.
+    pub(super) fn fail(&self, memory: &ProcessMemory<S>, error: Error) {
+        if memory.set_lost() || self.is_ending() {
+            return;
+        }
+        self.failed.fetch_add(1, Ordering::Relaxed);
+        (self.notify)(Notice::Failed { pid: memory.pid, error: &error });
+        if let Some(process) = &memory.process {
+            process.end();
+        }
+        self.wake();
+    }
+
+    /// Makes the handler look around.
+    pub(super) fn wake(&self) {
+        // Fails only if the handler was told 2^64 times.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    pub(super) fn lock_added(&self) -> MutexGuard<'_, Vec<Arc<ProcessMemory<S>>>> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_dependents(&self) -> MutexGuard<'_, Dependents<S>> {
+        self.dependents.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<S> fmt::Debug for ProcessRestore<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProcessRestore({:?})", self.options)
+    }
+}
+
+/// Ends a process before its userfaultfd is closed: it must not see zeros in between.
+fn end_before(process: &Process, uffd: Userfaultfd) {
+    process.end();
+    process.ends_within(END_PATIENCE);
+    drop(uffd);
+}
+
+/// Ends the processes that are not complete.
+struct EndOnDrop<'a, S: PagesByNumber>(&'a ProcessRestore<S>);
+
+impl<S: PagesByNumber> Drop for EndOnDrop<'_, S> {
+    fn drop(&mut self) {
+        self.0.end_all();
+    }
+}
+
+/// Ends the workers, also on a panic of the handler.
+struct StopWorkers<'a, S: PagesByNumber>(&'a Queue<S>);
+
+impl<S: PagesByNumber> Drop for StopWorkers<'_, S> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}

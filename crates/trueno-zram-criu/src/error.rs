@@ -126,6 +126,35 @@ pub enum Error {
         /// What is wrong with it.
         source: trueno_zram_archive::Error,
     },
+    /// Pages that can wait are not in the images: they were left with the process that was dumped.
+    #[error("process {pid}: the page at {address:#x} is not in the images; restore from a dump without --lazy-pages")]
+    Absent {
+        /// The process.
+        pid: u64,
+        /// The address.
+        address: u64,
+    },
+    /// `criu restore` has restored a process that the images do not have.
+    #[error("`criu restore` sent process {pid}, which is not in the images")]
+    UnknownProcess {
+        /// The process.
+        pid: i32,
+    },
+    /// The userfaultfd of a process did not come with one file descriptor, or without its sender.
+    #[error("`criu restore` sent process {pid} {problem}")]
+    Handover {
+        /// The process.
+        pid: i32,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// `criu restore` ended before it had restored everything.
+    #[error("`criu restore` ended before all processes were restored: its log says why")]
+    RestoreEnded,
+    /// Memory cannot be restored.
+    #[cfg(target_os = "linux")]
+    #[error(transparent)]
+    Restore(#[from] trueno_zram_restore::Error),
     /// The connection ended within a request.
     #[error("the connection ended after {received} bytes of request {request}")]
     Ended {

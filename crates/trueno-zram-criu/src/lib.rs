@@ -1,10 +1,11 @@
-//! [CRIU]'s image directories with compressed pages, and a page server for lazy restore.
+//! [CRIU]'s image directories with compressed pages, and lazy restore of processes from them.
 //!
 //! `criu dump` writes the memory of processes to `pages-N.img`, and which addresses it belongs to to `pagemap-PID.img`.
 //! Compressed into page archives, the memory takes a third of the space, and any page can still be read alone.
 //!
 //! - [`Pagemap`] reads and writes `pagemap-PID.img`.
 //! - [`ImageDir`] knows the files of a directory: plain pages, or archives of them.
+//! - [`LazyPages`] takes the place of `criu lazy-pages`: it fills the memory of restored processes itself, from many threads.
 //! - [`PageServer`] answers `criu lazy-pages`, which asks for pages when a restored process touches them. Pages that it will
 //!   ask for next are restored ahead by all cores.
 //! - [`write_lazy_dir`] makes the directory that `criu restore --lazy-pages` starts from.
@@ -19,6 +20,8 @@
 mod error;
 mod image_dir;
 mod lazy_dir;
+#[cfg(target_os = "linux")]
+mod lazy_pages;
 mod memory;
 mod pagemap;
 mod pages_file;
@@ -30,6 +33,8 @@ mod wire;
 pub use error::{Error, PagemapProblem};
 pub use image_dir::{ImageDir, PagesName};
 pub use lazy_dir::{LazyDir, write_lazy_dir};
+#[cfg(target_os = "linux")]
+pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
 pub use memory::Memory;
 pub use pagemap::{Pagemap, PagemapEntry};
 pub use pages_file::PagesFile;

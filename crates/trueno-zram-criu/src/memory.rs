@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use trueno_zram_archive::ArchiveOpener;
 use trueno_zram_core::PAGE_SIZE;
@@ -25,7 +26,7 @@ use crate::pages_file::PagesFile;
 /// ```
 #[derive(Debug, Default)]
 pub struct Memory {
-    files: Vec<PagesFile>,
+    files: Vec<Arc<PagesFile>>,
     processes: BTreeMap<u64, Process>,
 }
 
@@ -34,6 +35,8 @@ struct Process {
     /// Which of the files has its pages.
     file: usize,
     extents: Vec<Extent>,
+    /// The first address whose page can wait, but is in no file of the directory.
+    absent: Option<u64>,
 }
 
 /// Pages that lie in a row, in memory and in the file.
@@ -42,6 +45,8 @@ struct Extent {
     address: u64,
     end: u64,
     first_page: u64,
+    /// Whether the process can run without them.
+    lazy: bool,
 }
 
 /// Where a page is, and how many follow it.
@@ -78,12 +83,14 @@ impl Memory {
         }
         let mut first_page = 0;
         let extents = pagemap.entries.iter().filter(|entry| entry.present).map(|entry| {
-            let extent = Extent { address: entry.address, end: entry.end(), first_page };
+            let extent = Extent { address: entry.address, end: entry.end(), first_page, lazy: entry.lazy };
             first_page += entry.pages;
             extent
         });
-        self.processes.insert(pid, Process { file: self.files.len(), extents: extents.collect() });
-        self.files.push(pages);
+        let extents = extents.collect();
+        let absent = pagemap.entries.iter().find(|entry| entry.lazy && !entry.present).map(|entry| entry.address);
+        self.processes.insert(pid, Process { file: self.files.len(), extents, absent });
+        self.files.push(Arc::new(pages));
         Ok(())
     }
 
@@ -98,9 +105,28 @@ impl Memory {
         self.processes.values().flat_map(|process| &process.extents).map(|extent| extent.end - extent.address).sum()
     }
 
+    /// Checks that all pages that can wait are in the directory.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn check_lazy_pages(&self) -> Result<(), Error> {
+        let mut absent = self.processes.iter().filter_map(|(pid, process)| Some((*pid, process.absent?)));
+        absent.next().map_or(Ok(()), |(pid, address)| Err(Error::Absent { pid, address }))
+    }
+
+    /// Returns the pages of a process that can wait: ranges of memory, and the file that they are in.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::Extent>, Arc<PagesFile>)> {
+        let Process { file, extents, .. } = self.processes.get(&pid)?;
+        let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::Extent {
+            address: extent.address,
+            pages: (extent.end - extent.address) / PAGE_SIZE as u64,
+            first_page: extent.first_page,
+        });
+        Some((lazy.collect(), Arc::clone(&self.files[*file])))
+    }
+
     /// Finds the page at an address.
     pub(crate) fn find(&self, pid: u64, address: u64) -> Option<Place> {
-        let Process { file, extents } = self.processes.get(&pid)?;
+        let Process { file, extents, .. } = self.processes.get(&pid)?;
         let after = extents.partition_point(|extent| extent.address <= address);
         let extent = extents[..after].last().filter(|extent| address < extent.end)?;
         let page_len = PAGE_SIZE as u64;
@@ -118,7 +144,6 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::pagemap::PagemapEntry;
-    use std::sync::Arc;
 
     #[test]
     fn addresses_lead_to_pages_of_present_entries_only() {

@@ -112,6 +112,41 @@ impl PagesFile {
     }
 }
 
+/// For page faults, and the background fill.
+#[cfg(target_os = "linux")]
+impl trueno_zram_restore::PagesByNumber for PagesFile {
+    fn len_bytes(&self) -> u64 {
+        Self::len_bytes(self)
+    }
+
+    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, ArchiveError> {
+        self.read(number, std::slice::from_mut(buffer))?;
+        Ok(None)
+    }
+
+    fn is_located(&self, number: u64) -> bool {
+        Self::is_located(self, number)
+    }
+
+    fn visit(&self, pages: std::ops::Range<u64>, buffer: &mut [Page], visit: &mut trueno_zram_restore::Visit<'_>) {
+        match &self.0 {
+            Source::Archive(archive) => archive.visit(pages, buffer, visit),
+            Source::Plain { .. } => {
+                let mut next = pages.start;
+                while next < pages.end && !buffer.is_empty() {
+                    let count = buffer.len().min(usize::try_from(pages.end - next).unwrap_or(usize::MAX));
+                    let out = &mut buffer[..count];
+                    let portion = self.read(next, out).map(|()| &*out);
+                    if visit(next, portion).is_break() {
+                        return;
+                    }
+                    next += count as u64;
+                }
+            }
+        }
+    }
+}
+
 fn is_archive_name(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| COMPRESSED_SUFFIXES.iter().any(|suffix| name.ends_with(suffix)))

@@ -1,5 +1,6 @@
 //! `trueno-zram criu`: CRIU's image directories with compressed pages.
 
+mod lazy_pages;
 mod page_server;
 
 use std::path::{Path, PathBuf};
@@ -20,8 +21,8 @@ use crate::restore::open_failure;
 /// Compress the memory in CRIU's image directories, and restore processes from it page by page.
 ///
 /// `criu dump` writes the memory of processes to files pages-N.img. `compress` turns them into page archives pages-N.img.lz4, and
-/// `decompress` turns them back, byte for byte. `page-server` serves them to `criu lazy-pages` without unpacking: a restored
-/// process runs at once, and its pages come when it touches them.
+/// `decompress` turns them back, byte for byte. `lazy-pages` restores processes without unpacking: a process
+/// runs at once, and its pages come when it touches them. `page-server` does so for `criu lazy-pages` on another machine.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -30,6 +31,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    LazyPages(lazy_pages::Args),
     PageServer(page_server::Args),
     Compress(CompressArgs),
     Decompress(DecompressArgs),
@@ -66,6 +68,7 @@ struct DecompressArgs {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match &args.action {
+        Action::LazyPages(args) => lazy_pages::run(args, global),
         Action::PageServer(args) => page_server::run(args, global),
         Action::Compress(CompressArgs { dir, compression, keep }) => {
             let files = pages_files(dir, Form::Plain)?;
@@ -105,6 +108,22 @@ fn pages_files(dir: &Path, form: Form) -> Result<Vec<PathBuf>, Failure> {
         open_regular_file(path).map_err(|error| open_failure(&path.display().to_string(), error))?;
     }
     Ok(wanted)
+}
+
+/// Opens an image directory, or the one of an archive.
+fn open_dir(path: &Path) -> Result<ImageDir, Failure> {
+    if path.is_dir() {
+        return ImageDir::open(path).map_err(failure);
+    }
+    let name = path.file_name().and_then(|name| PagesName::parse(name.to_str()?));
+    let Some(PagesName { pages_id, .. }) = name.filter(|_| path.exists()) else {
+        return Err(Failure::at(
+            path.display(),
+            "is neither a directory nor a file pages-N.img, .img.lz4, .img.zst or .img.tzd",
+        ));
+    };
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ImageDir::open(dir).and_then(|images| images.only(pages_id)).map_err(failure)
 }
 
 /// The failure for an error of the image directory.

@@ -98,12 +98,22 @@ pub(crate) struct Args {
     force: bool,
 }
 
+/// What damage leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Damage {
-    /// The access fails as on broken memory; the VM is ended where the kernel cannot do that (before Linux 6.6).
+pub(super) enum Damage {
+    /// The access fails as on broken memory; the VM or process is ended where the kernel cannot do that (before Linux 6.6).
     Poison,
-    /// The VM is ended.
+    /// The VM or process is ended.
     Kill,
+}
+
+impl From<Damage> for OnDamage {
+    fn from(damage: Damage) -> Self {
+        match damage {
+            Damage::Poison => Self::Poison,
+            Damage::Kill => Self::Kill,
+        }
+    }
 }
 
 /// What was done for a VM, for scripts.
@@ -203,10 +213,7 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure>
         spin: Duration::from_micros(args.spin),
         background_fill: !args.no_fill && args.record.is_none(),
         workers: global.threads(),
-        on_damage: match args.on_damage {
-            Damage::Poison => OnDamage::Poison,
-            Damage::Kill => OnDamage::Kill,
-        },
+        on_damage: args.on_damage.into(),
         ..Options::default()
     };
     let mut restore = LazyRestore::new(archive, options).on_notice(notices(global, name));
@@ -297,6 +304,14 @@ pub(super) struct Socket {
 impl Socket {
     /// Creates the socket for its owner alone. One that nobody listens on any more is replaced.
     pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
+        Self::bind_with(path, |path| UnixListener::bind(path))
+    }
+
+    /// Like [`bind`](Self::bind), by a function that creates the socket.
+    pub(super) fn bind_with(
+        path: &Path,
+        bind: impl FnOnce(&Path) -> io::Result<UnixListener>,
+    ) -> Result<Self, Failure> {
         let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
         let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
         if is_socket && UnixStream::connect(path).is_err_and(refused) {
@@ -305,7 +320,7 @@ impl Socket {
         }
         // No other thread creates files yet.
         let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
+        let bound = bind(path);
         rustix::process::umask(before);
         let listener = bound.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => {

@@ -1,8 +1,10 @@
-//! `criu compress`, `criu decompress` and `criu page-server`.
+//! `criu compress`, `criu decompress`, `criu lazy-pages` and `criu page-server`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use crate::support::{command, folder, image, names, run};
@@ -131,6 +133,45 @@ fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
     run(folder.path(), &other).fails(&["inventory.img", "neither a directory"]);
     let exists = ["criu", "page-server", "images", "--lazy-dir", "images"];
     run(folder.path(), &exists).fails(&["images", "exists"]);
+}
+
+#[test]
+fn lazy_pages_makes_its_directory_and_socket_and_removes_both() {
+    let folder = folder();
+    write_images(&folder.path().join("images"));
+    run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
+    let args = ["criu", "lazy-pages", "images", "--lazy-dir", "lazy", "--json"];
+    let socket = folder.path().join("lazy-pages.socket");
+    let start = || {
+        let mut child = command(folder.path(), &args).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        assert!(line.contains("listening on ./lazy-pages.socket"), "{line}");
+        assert!(folder.path().join("lazy/pagemap-7.img").exists());
+        (child, stderr)
+    };
+    // A restore of no processes, as the word "RSTF" says.
+    let (mut child, _stderr) = start();
+    UnixStream::connect(&socket).unwrap().write_all(&0x5253_5446u32.to_ne_bytes()).unwrap();
+    let mut json = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut json).unwrap();
+    assert!(child.wait().unwrap().success());
+    let report: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((report["memory_bytes"].as_u64(), &report["complete"]), (Some(0), &true.into()));
+    assert!(!socket.exists() && !folder.path().join("lazy").exists());
+    // A restore that fails, and a signal.
+    let (mut child, mut stderr) = start();
+    drop(UnixStream::connect(&socket).unwrap());
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    assert!(text.contains("`criu restore` ended before all processes were restored"), "{text}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let (mut child, _stderr) = start();
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    assert!(!socket.exists() && !folder.path().join("lazy").exists());
+    run(folder.path(), &["criu", "lazy-pages", "images", "--lazy-dir", "images"]).fails(&["images", "exists"]);
 }
 
 #[test]

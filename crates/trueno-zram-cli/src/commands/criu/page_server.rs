@@ -4,15 +4,15 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, PagesName, write_lazy_dir};
+use trueno_zram_criu::{Error, Memory, PageServer, write_lazy_dir};
 use trueno_zram_restore::serve_each;
 
-use super::failure;
+use super::{failure, open_dir};
 use crate::args::{Global, parse_whole};
 use crate::delta::BasesArgs;
 use crate::failure::Failure;
@@ -73,7 +73,7 @@ struct Report<'a> {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
-    let images = open(&args.images)?;
+    let images = open_dir(&args.images)?;
     let opener = args.bases.opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
     let lazy =
@@ -96,22 +96,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     drop(lazy);
     served.map_err(|error| Failure::io(at, &error))
-}
-
-/// Opens the directory, or the one of an archive.
-fn open(path: &Path) -> Result<ImageDir, Failure> {
-    if path.is_dir() {
-        return ImageDir::open(path).map_err(failure);
-    }
-    let name = path.file_name().and_then(|name| PagesName::parse(name.to_str()?));
-    let Some(PagesName { pages_id, .. }) = name.filter(|_| path.exists()) else {
-        return Err(Failure::at(
-            path.display(),
-            "is neither a directory nor a file pages-N.img, .img.lz4, .img.zst or .img.tzd",
-        ));
-    };
-    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ImageDir::open(dir).and_then(|images| images.only(pages_id)).map_err(failure)
 }
 
 /// Serves clients, each on a thread of its own.

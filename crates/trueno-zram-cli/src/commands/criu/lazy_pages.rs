@@ -1,0 +1,133 @@
+//! `trueno-zram criu lazy-pages`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use serde::Serialize;
+use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages, Memory, write_lazy_dir};
+use trueno_zram_restore::{Notice, Options, Report as Done};
+
+use super::failure;
+use crate::args::Global;
+use crate::commands::restore_uffd::{Damage, Socket};
+use crate::delta::BasesArgs;
+use crate::failure::Failure;
+use crate::json;
+use crate::messages;
+use crate::quantity;
+use crate::report;
+use crate::signals;
+
+/// Restore processes at once, and their pages when they touch them: in place of `criu lazy-pages`.
+///
+/// A process is restored by two commands, run in the same directory:
+///
+///   trueno-zram criu lazy-pages DIR --lazy-dir LAZY
+///
+///   criu restore -D LAZY --lazy-pages
+///
+/// The second one is started once the first one listens. LAZY is made like the directory of `criu dump --lazy-pages`: the pages
+/// that a process needs before it runs, and links to all other images. It is removed at the end. Do not restore from it without
+/// --lazy-pages.
+///
+/// All memory is restored in the background, by all cores, and then the command ends: processes no longer need it. What they
+/// move, unmap or fork meanwhile is followed.
+///
+/// A process never sees zeros in place of a page that is missing. One whose memory is not complete is ended (SIGKILL) if it cannot
+/// be restored, and when trueno-zram is ended by a signal; what children that it has forked still miss is poisoned, so that
+/// touching it fails (SIGBUS). If trueno-zram itself is killed by SIGKILL, the kernel fills with zeros what is missing: end both together.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The image directory.
+    #[arg(value_name = "DIR")]
+    images: PathBuf,
+    /// Make this directory for `criu restore`; it must not exist.
+    #[arg(long, value_name = "LAZY")]
+    lazy_dir: PathBuf,
+    /// The work directory of `criu restore` (its option -W), where the socket is made.
+    #[arg(short = 'W', long, value_name = "DIR", default_value = ".")]
+    work_dir: PathBuf,
+    /// What happens to a page that is damaged.
+    #[arg(long, value_enum, default_value_t = Damage::Poison)]
+    on_damage: Damage,
+    #[command(flatten)]
+    bases: BasesArgs,
+}
+
+/// What was done, for scripts.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    file: &'a str,
+    memory_bytes: u64,
+    faults: u64,
+    copied_bytes: u64,
+    zero_bytes: u64,
+    removed_bytes: u64,
+    poisoned: u64,
+    complete: bool,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    let name = args.images.display().to_string();
+    let images = super::open_dir(&args.images)?;
+    let opener = args.bases.opener();
+    let memory = Memory::open(&images, &opener).map_err(failure)?;
+    let options = Options { workers: global.threads(), on_damage: args.on_damage.into(), ..Options::default() };
+    let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
+    let lazy = write_lazy_dir(&images, &opener, &args.lazy_dir).map_err(failure)?;
+    let path = args.work_dir.join(LAZY_PAGES_SOCKET);
+    let socket = Socket::bind_with(&path, LazyPages::listen)?;
+    let action = {
+        let (daemon, path, lazy) = (Arc::clone(&daemon), path.clone(), args.lazy_dir.clone());
+        signals::hold_off().add(move || {
+            daemon.end_all();
+            let _ = fs::remove_file(path);
+            let _ = fs::remove_dir_all(lazy);
+        })
+    };
+    let (bytes, processes) = (quantity::bytes(daemon.memory().len_bytes()), daemon.memory().processes().count());
+    report::say(global, &format!("{name}: {bytes} of {processes} processes, listening on {}", path.display()));
+    let served = daemon.serve(&socket.listener);
+    signals::hold_off().remove(&action);
+    drop(lazy);
+    say_end(global, &name, &served.map_err(failure)?)?;
+    Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Prints what happens while processes run.
+fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + use<> {
+    let (global, name) = (global.clone(), name.to_owned());
+    move |notice| match notice {
+        Notice::Complete if global.verbose > 0 => {
+            report::say(&global, &format!("{name}: all memory of a process is restored"));
+        }
+        Notice::Poisoned { page, error } => {
+            messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
+        }
+        Notice::Failed { pid, error } => {
+            messages::problem(format_args!("{name}: process {pid} cannot be restored and was ended: {error}"));
+        }
+        _ => {}
+    }
+}
+
+fn say_end(global: &Global, name: &str, done: &Done) -> Result<(), Failure> {
+    let Done { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete, .. } = *done;
+    report::say(
+        global,
+        &format!(
+            "{name}: {}: {} faults, {} copied, {} zeros of {}",
+            if complete { "all memory is restored" } else { "the processes have ended" },
+            quantity::count(faults),
+            quantity::bytes(copied_bytes),
+            quantity::bytes(zero_bytes),
+            quantity::bytes(memory_bytes)
+        ),
+    );
+    let report =
+        Report { file: name, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
+    json::print(global, "criu", &report)
+}

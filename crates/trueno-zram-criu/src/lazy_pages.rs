@@ -1,0 +1,179 @@
+//! In place of `criu lazy-pages`: takes processes over from `criu restore`, and fills their memory.
+//!
+//! `criu restore --lazy-pages` connects to a Unix socket. Every process sends its number as 32 bits, and then, beside one byte of
+//! no meaning, its userfaultfd. A zombie sends its number negated, and nothing else. When all processes are about to run, a
+//! word of 32 bits says so, which is larger than the number of any process.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind,
+    listen, recvmsg, socket_with,
+};
+use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Report};
+
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::pages_file::PagesFile;
+
+/// The name of the socket in the work directory of `criu restore --lazy-pages`.
+pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
+
+/// "RSTF": all processes are restored, and about to run.
+const FINISHED: i32 = 0x5253_5446;
+
+/// Fills the memory of processes that `criu restore --lazy-pages` restores.
+///
+/// A process never sees zeros in place of what is missing: if its memory cannot be restored, it is ended. See
+/// [`ProcessRestore`].
+#[derive(Debug)]
+pub struct LazyPages {
+    memory: Memory,
+    restore: ProcessRestore<std::sync::Arc<PagesFile>>,
+}
+
+/// What a process sent with its number.
+#[derive(Debug, Default)]
+struct Received {
+    fds: Vec<OwnedFd>,
+    /// The process that sent it, as this one sees it.
+    sender: Option<u32>,
+}
+
+impl LazyPages {
+    /// Restores from `memory`. Calls `notify` with what happens meanwhile.
+    ///
+    /// ```
+    /// use trueno_zram_criu::{LazyPages, Memory};
+    /// let daemon = LazyPages::new(Memory::default(), Default::default(), |_| {})?;
+    /// assert_eq!(daemon.memory().len_bytes(), 0);
+    /// # Ok::<(), trueno_zram_criu::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Absent`] if the images do not have all pages; [`Error::Restore`].
+    pub fn new(
+        memory: Memory,
+        options: Options,
+        notify: impl Fn(Notice<'_>) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        memory.check_lazy_pages()?;
+        Ok(Self { memory, restore: ProcessRestore::new(options)?.on_notice(notify) })
+    }
+
+    /// Creates the socket for [`serve`](Self::serve).
+    ///
+    /// The kernel says who sent a message: numbers in the images may be those of another PID namespace. It must know that
+    /// before anybody can connect.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn listen(path: &Path) -> io::Result<UnixListener> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        set_socket_passcred(&socket, true)?;
+        bind(&socket, &SocketAddrUnix::new(path)?)?;
+        listen(&socket, 1)?;
+        Ok(socket.into())
+    }
+
+    /// Returns the memory that processes are restored from.
+    #[must_use]
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// Accepts `criu restore` at a socket that [`listen`](Self::listen) has made, and serves its processes until their memory is complete, or they have ended.
+    ///
+    /// # Errors
+    /// What `criu restore` did wrong, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
+    /// that were complete. That a single process failed is passed to `notify`; see [`failures`](Self::failures).
+    pub fn serve(&self, listener: &UnixListener) -> Result<Report, Error> {
+        let connection = trueno_zram_restore::accept_next(|| listener.accept()).map_err(Error::Connection)?.0;
+        thread::scope(|threads| {
+            let handler = threads.spawn(|| self.restore.run());
+            let taken = self.take_over(&connection);
+            match &taken {
+                Ok(()) => self.restore.start_fill(),
+                // Nobody would serve what was taken over.
+                Err(_) => self.restore.end_all(),
+            }
+            let report = handler.join().unwrap_or(Err(trueno_zram_restore::Error::Worker));
+            taken?;
+            Ok(report?)
+        })
+    }
+
+    /// Returns how many processes could not be restored. They were ended.
+    #[must_use]
+    pub fn failures(&self) -> u64 {
+        self.restore.failures()
+    }
+
+    /// Ends all processes that are not complete: for a process that is about to end.
+    pub fn end_all(&self) {
+        self.restore.end_all();
+    }
+
+    /// Takes all processes over.
+    fn take_over(&self, connection: &UnixStream) -> Result<(), Error> {
+        loop {
+            let mut word = [0; 4];
+            receive(connection, &mut word)?;
+            match i32::from_ne_bytes(word) {
+                FINISHED => return Ok(()),
+                // A zombie has no memory.
+                ..0 => {}
+                pid => self.take(pid, receive(connection, &mut [0])?)?,
+            }
+        }
+    }
+
+    fn take(&self, pid: i32, Received { mut fds, sender }: Received) -> Result<(), Error> {
+        let wrong = |problem| Error::Handover { pid, problem };
+        let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
+            return Err(wrong("without one file descriptor"));
+        };
+        let process = Process::open(sender.ok_or(wrong("without its sender"))?)?;
+        let number = pid.unsigned_abs();
+        let Some((extents, pages)) = self.memory.lazy_pages(number.into()) else {
+            // It has a userfaultfd, and would wait for its first page for ever.
+            self.restore.refuse(&process, fd);
+            return Err(Error::UnknownProcess { pid });
+        };
+        Ok(self.restore.add((number, process), fd, pages, &extents)?)
+    }
+}
+
+/// Receives bytes, and what comes with them.
+fn receive(connection: &UnixStream, bytes: &mut [u8]) -> Result<Received, Error> {
+    let mut received = Received::default();
+    let mut at = 0;
+    while at < bytes.len() {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let piece = &mut [IoSliceMut::new(&mut bytes[at..])];
+        match recvmsg(connection, piece, &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) if message.bytes == 0 => return Err(Error::RestoreEnded),
+            Ok(message) => at += message.bytes,
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(Error::Connection(error.into())),
+        }
+        for message in control.drain() {
+            match message {
+                RecvAncillaryMessage::ScmRights(fds) => received.fds.extend(fds),
+                RecvAncillaryMessage::ScmCredentials(sender) => {
+                    received.sender = u32::try_from(sender.pid.as_raw_nonzero().get()).ok();
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(received)
+}

@@ -1,0 +1,90 @@
+//! Messages that are not what `criu restore` sends.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
+use trueno_zram_restore::Options;
+
+use crate::process::{FEATURES, FINISHED, NUMBER, StandIn, is_allowed, send};
+use crate::support::{PID, Setup, memory, pages};
+
+/// Serves one connection of this process. None of them may lead to its end.
+fn refusal(connect: impl FnOnce(&UnixStream)) -> Error {
+    let setup = Setup::new(&pages(16));
+    let socket = UnixStream::connect(setup.socket()).unwrap();
+    connect(&socket);
+    drop(socket);
+    setup.served().expect_err("no process")
+}
+
+fn null() -> OwnedFd {
+    File::open("/dev/null").unwrap().into()
+}
+
+#[test]
+fn connections_that_end_early_are_refused() {
+    assert!(matches!(refusal(|_| {}), Error::RestoreEnded));
+    assert!(matches!(refusal(|socket| send(socket, &[1, 2], &[])), Error::RestoreEnded));
+    assert!(matches!(refusal(|socket| send(socket, &PID.to_ne_bytes(), &[])), Error::RestoreEnded));
+    assert!(matches!(refusal(|socket| send(socket, &(-5i32).to_ne_bytes(), &[])), Error::RestoreEnded));
+}
+
+#[test]
+fn processes_without_a_userfaultfd_are_refused_and_go_on() {
+    for fds in [0, 2] {
+        let error = refusal(|socket| {
+            send(socket, &PID.to_ne_bytes(), &[]);
+            let null = null();
+            send(socket, &[0], &vec![&null; fds]);
+        });
+        assert!(matches!(error, Error::Handover { pid: 7, .. }), "{error}");
+    }
+    let other = refusal(|socket| {
+        send(socket, &PID.to_ne_bytes(), &[]);
+        send(socket, &[0], &[&null()]);
+    });
+    assert!(matches!(other, Error::Restore(trueno_zram_restore::Error::NotUserfaultfd { .. })), "{other}");
+    let unknown = refusal(|socket| {
+        send(socket, &99i32.to_ne_bytes(), &[]);
+        send(socket, &[0], &[&null()]);
+    });
+    assert!(matches!(unknown, Error::UnknownProcess { pid: 99 }), "{unknown}");
+}
+
+#[test]
+fn a_process_that_cannot_be_served_is_ended() {
+    if !is_allowed() {
+        return;
+    }
+    let setup = Setup::new(&pages(16));
+    let start = |environment: &[(&str, &str)]| StandIn::start(&setup.socket(), &setup.image(), environment).signal();
+    assert_eq!(start(&[(NUMBER, "99")]), Some(9));
+    assert!(matches!(setup.served(), Err(Error::UnknownProcess { pid: 99 })));
+    let setup = Setup::new(&pages(16));
+    // Only the events of VMs.
+    assert_eq!(StandIn::start(&setup.socket(), &setup.image(), &[(FEATURES, "8")]).signal(), Some(9));
+    let error = setup.served().unwrap_err();
+    assert!(matches!(error, Error::Restore(trueno_zram_restore::Error::NoEvents { name: "EVENT_FORK" })), "{error}");
+}
+
+#[test]
+fn a_restore_without_processes_is_complete() {
+    let setup = Setup::new(&pages(16));
+    let socket = UnixStream::connect(setup.socket()).unwrap();
+    send(&socket, &FINISHED.to_ne_bytes(), &[]);
+    let report = setup.served().unwrap();
+    assert_eq!((report.memory_bytes, report.complete), (0, true));
+}
+
+#[test]
+fn pages_that_are_not_in_the_images_are_refused() {
+    let entry = |address, present| PagemapEntry { address, pages: 1, parent: false, lazy: true, present };
+    let mut memory: Memory = memory(4, []);
+    let pagemap = Pagemap { pages_id: 1, entries: vec![entry(0x1000, true), entry(0x5000, false)] };
+    memory.add(3, &pagemap, PagesFile::plain(Arc::new(vec![0; 4096])).unwrap(), "pagemap".as_ref()).unwrap();
+    let refused = LazyPages::new(memory, Options::default(), |_| {});
+    assert!(matches!(refused, Err(Error::Absent { pid: 3, address: 0x5000 })));
+}

@@ -1,0 +1,172 @@
+//! Pages files, and a daemon that serves them.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
+use std::{io, num::NonZeroUsize};
+
+use tempfile::TempDir;
+use trueno_zram_archive::{ArchiveWriter, ReadAt, WriteOptions};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
+use trueno_zram_restore::{Options, Report};
+
+use crate::process::{ADDRESS, GAP_PAGES, StandIn, split};
+
+/// The number of the process in the images, and of a second one.
+pub(crate) const PID: u32 = 7;
+pub(crate) const OTHER_PID: u32 = 8;
+
+/// Pages of all kinds, each different from all others but for zeros.
+pub(crate) fn pages(count: usize) -> Vec<Page> {
+    let corpus: Vec<&Page> = trueno_test_pages::corpus::all_pages().take(64).collect();
+    (0..count)
+        .map(|number| match number % 8 {
+            0 | 1 => [0; PAGE_SIZE],
+            _ => {
+                let mut page = *corpus[number % corpus.len()];
+                page[..8].copy_from_slice(&(number as u64).to_le_bytes());
+                page
+            }
+        })
+        .collect()
+}
+
+pub(crate) fn archive(pages: &[Page]) -> Vec<u8> {
+    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
+    archive.finish(None).unwrap().0
+}
+
+/// The pagemap of a stand-in: its two ranges that can wait, and a page that cannot, which is the third in the file.
+pub(crate) fn pagemap(pages: usize) -> Pagemap {
+    let entry =
+        |address, pages: usize, lazy| PagemapEntry { address, pages: pages as u64, parent: false, lazy, present: true };
+    let split = split(pages);
+    let second = ADDRESS + ((split + GAP_PAGES) * PAGE_SIZE) as u64;
+    let entries = vec![
+        entry(ADDRESS - PAGE_SIZE as u64, 1, false),
+        entry(ADDRESS, split, true),
+        entry(second, pages - split, true),
+    ];
+    Pagemap { pages_id: 1, entries }
+}
+
+/// Returns the content of the pages file: the page that cannot wait comes first.
+pub(crate) fn file_content(pages: &[Page]) -> Vec<Page> {
+    [&[[1; PAGE_SIZE]], pages].concat()
+}
+
+pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = PagesFile>) -> Memory {
+    let mut memory = Memory::default();
+    for (pid, file) in [PID, OTHER_PID].into_iter().zip(files) {
+        memory.add(pid.into(), &pagemap(pages), file, "pagemap".as_ref()).unwrap();
+    }
+    memory
+}
+
+/// A daemon on a thread, and the image that its processes must see.
+pub(crate) struct Setup {
+    pub(crate) dir: TempDir,
+    pub(crate) daemon: Arc<LazyPages>,
+    served: Receiver<Result<Report, Error>>,
+}
+
+impl Setup {
+    /// Serves one process from an archive.
+    pub(crate) fn new(pages: &[Page]) -> Self {
+        let file = PagesFile::archive(Arc::new(archive(&file_content(pages)))).unwrap().unwrap();
+        Self::with(pages, [file], Options::default())
+    }
+
+    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("image"), pages.as_flattened()).unwrap();
+        let listener = LazyPages::listen(&dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
+        let daemon = Arc::new(LazyPages::new(memory(pages.len(), files), options, |_| {}).unwrap());
+        let (sender, served) = channel();
+        let shared = Arc::clone(&daemon);
+        // It ends with its processes, or with this one.
+        thread::spawn(move || sender.send(shared.serve(&listener)));
+        Self { dir, daemon, served }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.dir.path().join(LAZY_PAGES_SOCKET)
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.dir.path().join("image")
+    }
+
+    pub(crate) fn process(&self) -> StandIn {
+        StandIn::start(&self.socket(), &self.image(), &[])
+    }
+
+    /// Waits for the end of the daemon.
+    pub(crate) fn served(&self) -> Result<Report, Error> {
+        self.served.recv_timeout(Duration::from_secs(1200)).expect("the daemon ends with its processes")
+    }
+}
+
+pub(crate) fn one_worker() -> Options {
+    Options { workers: NonZeroUsize::MIN, ..Options::default() }
+}
+
+/// Who has to wait for pages that are held back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// The background fill, which reads many pages at a time.
+    Fill,
+    Everybody,
+}
+
+/// Pages of which those behind `held_from` can only be read once they are released, and one cannot be read at all.
+#[derive(Debug)]
+pub(crate) struct HeldBack {
+    content: Vec<u8>,
+    held: Held,
+    held_from: u64,
+    damaged: Option<usize>,
+    released: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl HeldBack {
+    /// Holds back all pages of a process from a number on.
+    pub(crate) fn new(pages: &[Page], (held, held_from): (Held, usize), damaged: Option<usize>) -> Arc<Self> {
+        let content = file_content(pages).as_flattened().to_vec();
+        // The page that cannot wait comes first in the file.
+        let (held_from, damaged) = (((held_from + 1) * PAGE_SIZE) as u64, damaged.map(|page| page + 1));
+        Arc::new(Self { content, held, held_from, damaged, released: Mutex::default(), changed: Condvar::new() })
+    }
+
+    pub(crate) fn release(&self) {
+        *self.released.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+impl ReadAt for HeldBack {
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        let end = at + bytes.len() as u64;
+        let has_to_wait = self.held == Held::Everybody || bytes.len() > PAGE_SIZE;
+        if has_to_wait && end > self.held_from {
+            let released = self.released.lock().unwrap();
+            drop(self.changed.wait_while(released, |released| !*released).unwrap());
+        }
+        let damaged = self.damaged.map(|page| (page * PAGE_SIZE) as u64);
+        if damaged.is_some_and(|page| at <= page && page < end) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        self.content.read_exact_at(bytes, at)
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        self.content.len_bytes()
+    }
+}

@@ -3,7 +3,7 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
 
@@ -20,6 +20,8 @@ use crate::source::PagesByNumber;
 const CALL_UNITS: usize = 64;
 /// Units that are read though they are there already, rather than begin anew behind them.
 const GAP_UNITS: usize = 16;
+/// How long workers leave the cores to processes that begin to run. They touch a few pages all over their memory first.
+const START_PAUSE: Duration = Duration::from_millis(10);
 /// How long to wait for the system to have memory again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -35,13 +37,20 @@ struct State<S> {
     memories: Vec<Arc<ProcessMemory<S>>>,
     /// The memory to take from next: all processes make progress.
     next: usize,
-    started: bool,
+    started: Option<Instant>,
     ended: bool,
+}
+
+impl<S> State<S> {
+    /// Returns how long workers still have to wait; `None` if that is not known.
+    fn pause(&self) -> Option<Duration> {
+        self.started.map(|started| START_PAUSE.saturating_sub(started.elapsed()))
+    }
 }
 
 impl<S> Default for Queue<S> {
     fn default() -> Self {
-        let state = State { memories: Vec::new(), next: 0, started: false, ended: false };
+        let state = State { memories: Vec::new(), next: 0, started: None, ended: false };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 }
@@ -53,7 +62,7 @@ impl<S: PagesByNumber> Queue<S> {
 
     /// Lets the workers begin.
     pub(super) fn start(&self) {
-        self.lock().started = true;
+        self.lock().started = Some(Instant::now());
         self.changed.notify_all();
     }
 
@@ -64,7 +73,12 @@ impl<S: PagesByNumber> Queue<S> {
     }
 
     pub(super) fn has_started(&self) -> bool {
-        self.lock().started
+        self.lock().started.is_some()
+    }
+
+    /// Whether workers fill everything.
+    pub(super) fn is_filling(&self) -> bool {
+        self.lock().pause() == Some(Duration::ZERO)
     }
 
     pub(super) fn add(&self, memory: &Arc<ProcessMemory<S>>) {
@@ -84,7 +98,8 @@ impl<S: PagesByNumber> Queue<S> {
             if state.ended {
                 return None;
             }
-            if state.started {
+            let pause = state.pause();
+            if pause == Some(Duration::ZERO) {
                 state.next = state.next.wrapping_add(1);
                 while !state.memories.is_empty() {
                     let at = state.next % state.memories.len();
@@ -94,7 +109,10 @@ impl<S: PagesByNumber> Queue<S> {
                     state.memories.swap_remove(at);
                 }
             }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = match pause.filter(|pause| !pause.is_zero()) {
+                Some(pause) => self.changed.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner).0,
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
     }
 }

@@ -247,8 +247,9 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             return Ok(Answer::Left);
         }
         memory.ask_for_run(run + 1);
-        // A first page takes as long as its whole group.
-        if !memory.source.is_located(memory.contents.page_of(unit)) && memory.take_this_run(run) {
+        // A first page takes as long as its whole group. A process that begins to run touches only a few pages of each.
+        let is_located = memory.source.is_located(memory.contents.page_of(unit));
+        if !is_located && self.restore.queue.is_filling() && memory.take_this_run(run) {
             memory.set_urgent(unit);
             self.fill_run(at, memory, run);
             return Ok(done(!memory.states.is_wanted(unit)));

@@ -19,7 +19,7 @@ use crate::uffd::{Progress, Userfaultfd};
 
 /// Faults that a worker is told of. It fills what they wait for first.
 const URGENT: usize = 4;
-/// An address that is in no process that CRIU restores, or has zeros there. Filling it tells whether the memory still exists.
+/// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
 const PROBE_ADDRESS: u64 = 0x1_0000;
 /// How long a process may take to end after SIGKILL.
 pub(super) const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -319,7 +319,8 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// only its memory is known, poisons that. Returns `false` if neither is possible.
     pub(super) fn end(&self) -> bool {
         // A process that has begun another program no longer has this memory.
-        if self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH) {
+        let is_free = self.layout().find(PROBE_ADDRESS).is_none();
+        if is_free && self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH) {
             return true;
         }
         match &self.process {

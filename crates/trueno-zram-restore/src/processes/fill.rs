@@ -21,7 +21,9 @@ const CALL_UNITS: usize = 64;
 /// Units that are read though they are there already, rather than begin anew behind them.
 const GAP_UNITS: usize = 16;
 /// How long workers leave the cores to processes that begin to run. They touch a few pages all over their memory first.
-const START_PAUSE: Duration = Duration::from_millis(10);
+pub(super) const START_PAUSE: Duration = Duration::from_millis(10);
+/// The same for the last worker, which there may be no core for.
+pub(super) const LAST_START_PAUSE: Duration = Duration::from_millis(40);
 /// How long to wait for the system to have memory again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -42,9 +44,9 @@ struct State<S> {
 }
 
 impl<S> State<S> {
-    /// Returns how long workers still have to wait; `None` if that is not known.
-    fn pause(&self) -> Option<Duration> {
-        self.started.map(|started| START_PAUSE.saturating_sub(started.elapsed()))
+    /// Returns what is left of a pause after the start; `None` if that is not known.
+    fn rest_of(&self, pause: Duration) -> Option<Duration> {
+        self.started.map(|started| pause.saturating_sub(started.elapsed()))
     }
 }
 
@@ -78,7 +80,7 @@ impl<S: PagesByNumber> Queue<S> {
 
     /// Whether workers fill everything.
     pub(super) fn is_filling(&self) -> bool {
-        self.lock().pause() == Some(Duration::ZERO)
+        self.lock().rest_of(START_PAUSE) == Some(Duration::ZERO)
     }
 
     pub(super) fn add(&self, memory: &Arc<ProcessMemory<S>>) {
@@ -91,14 +93,14 @@ impl<S: PagesByNumber> Queue<S> {
         self.lock().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }
 
-    /// Waits for a run. `None` at the end.
-    fn take(&self) -> Option<(Arc<ProcessMemory<S>>, usize)> {
+    /// Waits for a run, and for a pause after the start. `None` at the end.
+    fn take(&self, start_pause: Duration) -> Option<(Arc<ProcessMemory<S>>, usize)> {
         let mut state = self.lock();
         loop {
             if state.ended {
                 return None;
             }
-            let pause = state.pause();
+            let pause = state.rest_of(start_pause);
             if pause == Some(Duration::ZERO) {
                 state.next = state.next.wrapping_add(1);
                 while !state.memories.is_empty() {
@@ -125,9 +127,9 @@ pub(super) type Wait<'a> = dyn FnMut() + 'a;
 
 impl<S: PagesByNumber> ProcessRestore<S> {
     /// Fills what no other worker has taken, until there is nothing left.
-    pub(super) fn work(&self) {
+    pub(super) fn work(&self, start_pause: Duration) {
         let mut buffer = RunBuffer::new();
-        while let Some((memory, run)) = self.queue.take() {
+        while let Some((memory, run)) = self.queue.take(start_pause) {
             self.fill_run(&memory, run, &mut buffer, &mut thread::yield_now);
         }
     }

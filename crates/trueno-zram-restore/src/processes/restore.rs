@@ -9,7 +9,7 @@ use std::thread;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::contents::{Contents, Extent};
-use super::fill::Queue;
+use super::fill::{LAST_START_PAUSE, Queue, START_PAUSE};
 use super::handler::Handler;
 use super::layout::Layout;
 use super::memory::{END_PATIENCE, ProcessMemory};
@@ -140,9 +140,12 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         let end = EndOnDrop(self);
         let report = thread::scope(|threads| {
             let _stop = StopWorkers(&self.queue);
-            for _ in 0..self.options.workers.get() {
+            let workers = self.options.workers.get();
+            for number in 1..=workers {
+                let start_pause = if number > 1 && number == workers { LAST_START_PAUSE } else { START_PAUSE };
                 // Where no thread can be started, the handler restores everything.
-                let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, || self.work());
+                let _ =
+                    thread::Builder::new().name("fill".into()).spawn_scoped(threads, move || self.work(start_pause));
             }
             handler.run()
         })?;

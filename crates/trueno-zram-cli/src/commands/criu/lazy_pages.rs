@@ -1,6 +1,7 @@
 //! `trueno-zram criu lazy-pages`.
 
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::signals;
 /// that a process needs before it runs, and links to all other images. It is removed at the end. Do not restore from it without
 /// --lazy-pages.
 ///
-/// All memory is restored in the background, by all cores, and then the command ends: processes no longer need it. What they
+/// All memory is restored in the background, by one thread more than there are cores (-T), and then the command ends: processes no longer need it. What they
 /// move, unmap or fork meanwhile is followed.
 ///
 /// A process never sees zeros in place of a page that is missing. One whose memory is not complete is ended (SIGKILL) if it cannot
@@ -75,7 +76,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let images = super::open_dir(&args.images)?;
     let opener = args.bases.opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
-    let options = Options { workers: global.threads(), on_damage: args.on_damage.into(), ..Options::default() };
+    let options = Options { workers: workers(global), on_damage: args.on_damage.into(), ..Options::default() };
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
     let lazy = write_lazy_dir(&images, &opener, &args.lazy_dir).map_err(failure)?;
     let path = args.work_dir.join(LAZY_PAGES_SOCKET);
@@ -95,6 +96,12 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     drop(lazy);
     say_end(global, &name, &served.map_err(failure)?)?;
     Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Threads that fill memory: as many as asked for, or one more than there are cores. They share the cores with the processes
+/// and with the thread that answers faults, which both come first.
+fn workers(global: &Global) -> NonZeroUsize {
+    global.asked_threads().unwrap_or_else(|| global.threads().saturating_add(1))
 }
 
 /// Prints what happens while processes run.

@@ -148,7 +148,11 @@ fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<Ha
         for page in first..end {
             match archive.is_zero_page(page)? {
                 true => list.push_zeros(1),
-                false => return Err(Error::index(format!("page {page} is not zero, as its table says"))),
+                false => {
+                    return Err(Error::index(format!(
+                        "page {page} is not zero, although the table says that its group is"
+                    )));
+                }
             }
         }
         return Ok(list);

@@ -140,7 +140,7 @@ pub enum Error {
         /// The process.
         pid: i32,
     },
-    /// The userfaultfd of a process did not come with one file descriptor, or without its sender.
+    /// A process was sent without exactly one file descriptor, or without its sender.
     #[error("`criu restore` sent process {pid} {problem}")]
     Handover {
         /// The process.

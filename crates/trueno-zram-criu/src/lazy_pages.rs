@@ -6,6 +6,7 @@
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -130,19 +131,32 @@ impl LazyPages {
                 FINISHED => return Ok(()),
                 // A zombie has no memory.
                 ..0 => {}
-                pid => self.take(pid, receive(connection, &mut [0])?)?,
+                pid => self.take(connection, pid, receive(connection, &mut [0])?)?,
             }
         }
     }
 
-    fn take(&self, pid: i32, Received { mut fds, sender }: Received) -> Result<(), Error> {
+    fn take(&self, connection: &UnixStream, pid: i32, received: Received) -> Result<(), Error> {
+        let Received { mut fds, sender } = received;
         let wrong = |problem| Error::Handover { pid, problem };
         let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
             return Err(wrong("without one file descriptor"));
         };
-        let process = Process::open(sender.ok_or(wrong("without its sender"))?)?;
         let number = pid.unsigned_abs();
-        let Some((extents, pages)) = self.memory.lazy_pages(number.into()) else {
+        let known = self.memory.lazy_pages(number.into());
+        let opened = sender.ok_or(wrong("without its sender")).and_then(|sender| Ok(Process::open(sender)?));
+        let process = match opened {
+            Ok(process) => process,
+            Err(error) => {
+                // CRIU ends its processes once it finds the connection closed. What is missing must not become zeros before.
+                let _ = connection.shutdown(Shutdown::Both);
+                if let Some((extents, pages)) = known {
+                    self.restore.poison(number, fd, pages, &extents);
+                }
+                return Err(error);
+            }
+        };
+        let Some((extents, pages)) = known else {
             // It has a userfaultfd, and would wait for its first page for ever.
             self.restore.refuse(&process, fd);
             return Err(Error::UnknownProcess { pid });

@@ -13,7 +13,7 @@ use crate::ordered::lock;
 const MAPPING_THREADS: usize = 4;
 
 /// Threads that populate mappings at a time. More of them wait for each other in the kernel.
-const MOST_POPULATING: usize = 6;
+const MAX_POPULATING: usize = 6;
 
 /// File systems in memory: the number of linux/magic.h.
 const TMPFS: u64 = 0x0102_1994;
@@ -118,7 +118,7 @@ impl Anywhere {
     /// How many threads should write at the same time. With `pwrite` one is as fast as many, which would wait for the
     /// lock of the file.
     pub(crate) fn writers(&self) -> usize {
-        if self.mapping.is_some() { MOST_POPULATING } else { 1 }
+        if self.mapping.is_some() { MAX_POPULATING } else { 1 }
     }
 
     /// Writes all of `bytes` at `at`.

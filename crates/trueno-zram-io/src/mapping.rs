@@ -52,8 +52,8 @@ impl Mapping {
         Self { file, state: Mutex::default() }
     }
 
-    /// Has memory for the pages of a range, all of which will be written. The file grows in steps, beyond the range. The first
-    /// byte of the range and of each of its pages may change.
+    /// Makes the kernel allocate the pages of a range, all of which will be written: the first byte of the range and of each of its
+    /// pages becomes zero. The file grows in steps, beyond the range.
     ///
     /// # Errors
     /// [`io::ErrorKind::StorageFull`] if the file system is full; [`io::ErrorKind::Unsupported`] if this part cannot be
@@ -88,8 +88,7 @@ impl Mapping {
     /// The system's own.
     pub(crate) fn pwrite_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         // The file has its length before, so that nothing can cut off what was written.
-        windows_of(at, bytes.len())
-            .try_for_each(|(number, _)| lock(&self.state).window(number, &self.file).map(drop))?;
+        lock(&self.state).grow_to(at.saturating_add(bytes.len() as u64), &self.file)?;
         self.file.write_all_at(bytes, at)?;
         windows_of(at, bytes.len()).for_each(|(number, within)| self.count_written(number, within.len()));
         Ok(())
@@ -99,7 +98,9 @@ impl Mapping {
     fn memory(&self, number: u64) -> io::Result<Arc<Memory>> {
         let mut state = lock(&self.state);
         let unsupported = |error: io::Error| io::Error::new(io::ErrorKind::Unsupported, error);
-        let window = state.window(number, &self.file).map_err(unsupported)?;
+        let end = number.checked_add(1).and_then(|next| next.checked_mul(WINDOW_BYTES as u64));
+        state.grow_to(end.ok_or(io::ErrorKind::FileTooLarge)?, &self.file).map_err(unsupported)?;
+        let window = state.window(number);
         if let Some(memory) = &window.memory {
             return Ok(Arc::clone(memory));
         }
@@ -111,7 +112,7 @@ impl Mapping {
     /// Forgets a window once all of it was written.
     fn count_written(&self, number: u64, len_bytes: usize) {
         let mut state = lock(&self.state);
-        let Some(window) = state.windows.get_mut(&number) else { return };
+        let window = state.window(number);
         window.left = window.left.saturating_sub(len_bytes);
         if window.left == 0 {
             let done = state.windows.remove(&number);
@@ -123,17 +124,19 @@ impl Mapping {
 }
 
 impl State {
-    /// A window of the file, which is made long enough for it.
-    fn window(&mut self, number: u64, file: &File) -> io::Result<&mut Window> {
-        let end = number.checked_add(1).and_then(|next| next.checked_mul(WINDOW_BYTES as u64));
-        let end = end.ok_or(io::ErrorKind::FileTooLarge)?;
-        if self.known_len < end {
-            if file.metadata()?.len() < end {
-                file.set_len(end)?;
+    fn window(&mut self, number: u64) -> &mut Window {
+        self.windows.entry(number).or_insert(Window { left: WINDOW_BYTES, memory: None })
+    }
+
+    /// Makes the file long enough.
+    fn grow_to(&mut self, len: u64, file: &File) -> io::Result<()> {
+        if self.known_len < len {
+            if file.metadata()?.len() < len {
+                file.set_len(len)?;
             }
-            self.known_len = end;
+            self.known_len = len;
         }
-        Ok(self.windows.entry(number).or_insert(Window { left: WINDOW_BYTES, memory: None }))
+        Ok(())
     }
 }
 
@@ -153,15 +156,22 @@ fn windows_of(at: u64, len_bytes: usize) -> impl Iterator<Item = (u64, Range<usi
 /// A part of the file in memory.
 #[derive(Debug)]
 struct Memory {
-    start: NonNull<u8>,
+    /// Dropped first: once the mapping is gone, others may have its addresses.
     guard: Guard,
+    mapped: Mapped,
 }
 
-// SAFETY: the mapping belongs to this value alone and is unmapped with it. It is only written, through `copy_at`, whose
-// caller keeps writes apart.
-unsafe impl Send for Memory {}
-// SAFETY: as above; `copy_at` takes `&self`, and no reference to the mapped bytes is ever made.
-unsafe impl Sync for Memory {}
+/// A mapping of a window.
+#[derive(Debug)]
+struct Mapped {
+    start: NonNull<u8>,
+}
+
+// SAFETY: the mapping belongs to this value alone and is unmapped with it. It is only written, through `populate` and
+// `copy_at`, whose callers keep writes apart.
+unsafe impl Send for Mapped {}
+// SAFETY: as above; both take `&self`, and no reference to the mapped bytes is ever made.
+unsafe impl Sync for Mapped {}
 
 impl Memory {
     /// Maps a window of the file, which is long enough.
@@ -169,24 +179,20 @@ impl Memory {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
         let mapped = unsafe { mmap(ptr::null_mut(), WINDOW_BYTES, protection, flags, file, start) }?;
-        let (start, guard) = (NonNull::new(mapped.cast()), Guard::new(mapped as usize, WINDOW_BYTES));
-        let (Some(start), Some(guard)) = (start, guard) else {
-            // SAFETY: the mapping was made with this length, and nothing refers to it.
-            unsafe { munmap(mapped, WINDOW_BYTES) }?;
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        Ok(Self { start, guard })
+        let mapped = Mapped { start: NonNull::new(mapped.cast()).ok_or(io::ErrorKind::Unsupported)? };
+        let guard = Guard::new(mapped.start.as_ptr() as usize, WINDOW_BYTES).ok_or(io::ErrorKind::Unsupported)?;
+        Ok(Self { guard, mapped })
     }
 
-    /// Has memory for the pages of a range, all of which will be written: writes a byte of each page. The kernel has a call for
-    /// that (MADV_POPULATE_WRITE), which takes longer than as many page faults on several threads.
+    /// Makes the kernel allocate the pages of a range by writing a byte of each. It has a call for that (MADV_POPULATE_WRITE), which
+    /// takes longer than as many page faults on several threads.
     fn populate(&self, offset: usize, len_bytes: usize) -> io::Result<()> {
         assert!(offset + len_bytes <= WINDOW_BYTES, "a range ends within its window");
         let page_bytes = rustix::param::page_size();
         let next_page = (offset + 1).next_multiple_of(page_bytes);
         for at in iter::once(offset).chain((next_page..offset + len_bytes).step_by(page_bytes)) {
             // SAFETY: the byte is within the mapping, by the assertion.
-            let byte = unsafe { self.start.add(at) };
+            let byte = unsafe { self.mapped.start.add(at) };
             // SAFETY: it is mapped, guarded, and written by no other thread, since it is in the range.
             unsafe { byte.write_volatile(0) };
         }
@@ -197,7 +203,7 @@ impl Memory {
     fn copy_at(&self, offset: usize, bytes: &[u8]) -> io::Result<()> {
         assert!(offset + bytes.len() <= WINDOW_BYTES, "a write ends within its window");
         // SAFETY: the offset is within the mapping, by the assertion.
-        let place = unsafe { self.start.add(offset) };
+        let place = unsafe { self.mapped.start.add(offset) };
         // SAFETY: `place` is valid for `bytes.len()` bytes by the assertion, and mapped memory of its own. Pages that are not
         // there are guarded. No other thread writes these bytes, and none reads them.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
@@ -205,7 +211,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the mapping was made with this length, and nothing refers to it any more. A failure leaves it mapped.
         let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES) };

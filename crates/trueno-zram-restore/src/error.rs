@@ -105,6 +105,9 @@ pub enum Error {
     /// A thread of the background fill panicked.
     #[error("a thread of the background fill failed")]
     Worker,
+    /// A process has moved memory over other memory while it was forked. What its child has there is not known.
+    #[error("memory was moved over other memory during a fork")]
+    Order,
     /// The process is about to end and takes no further VMs.
     #[error("the handler is shutting down")]
     ShuttingDown,

@@ -11,7 +11,7 @@ use crate::uffd::Userfaultfd;
 pub(crate) const MESSAGE_LEN: usize = 32;
 const PAGEFAULT: u8 = 0x12;
 pub(crate) const FORK: u8 = 0x13;
-const REMAP: u8 = 0x14;
+pub(crate) const REMAP: u8 = 0x14;
 const REMOVE: u8 = 0x15;
 const UNMAP: u8 = 0x16;
 /// Flags of faults on memory that is write-protected or already in the page cache.

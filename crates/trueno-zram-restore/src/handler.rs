@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
-use crate::event::{Event, Events};
+use crate::event::{self, Event, Events};
 use crate::fill::Fill;
 use crate::options::{Notice, OnDamage};
 use crate::session::{DamagedPage, Put, Session, Stop, UnitBuffer};
@@ -108,8 +108,10 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
                     }
                 }
                 // Not without the features of these names, which are refused.
-                Event::Remapped { from, .. } => return Err(Stop::Failed(Error::Event { event: 0x14, address: from })),
-                Event::Forked => return Err(Stop::Failed(Error::Event { event: 0x13, address: 0 })),
+                Event::Remapped { from, .. } => {
+                    return Err(Stop::Failed(Error::Event { event: event::REMAP, address: from }));
+                }
+                Event::Forked => return Err(Stop::Failed(Error::Event { event: event::FORK, address: 0 })),
             }
         }
         Ok(active)

@@ -1,4 +1,4 @@
-//! Lazy restore: a VM runs at once, and its memory comes from a page archive when it is touched.
+//! Lazy restore: VMs and processes run at once, and their memory comes from a page archive when it is touched.
 //!
 //! A VMM that restores a snapshot registers its guest memory with a userfaultfd, connects to a Unix socket, and sends the
 //! list of its memory regions with the file descriptor: [Firecracker's protocol]. [`LazyRestore`] answers the page faults
@@ -7,6 +7,8 @@
 //! page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other bytes.
 //!
 //! Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
+//!
+//! [`ProcessRestore`] does the same for running processes, which move, unmap and fork their memory meanwhile.
 //!
 //! [Firecracker's protocol]: https://github.com/firecracker-microvm/firecracker/blob/main/docs/snapshotting/handling-page-faults-on-snapshot-resume.md
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! How a VM is restored, and what is reported of it.
+//! How VMs and processes are restored, and what is reported of them.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::listen::MAX_CONNECTIONS;
 
-/// What happens to a VM that touches a page that cannot be restored.
+/// What happens to a VM or a process that touches a page that cannot be restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDamage {
     /// The access fails as on broken memory (SIGBUS, or a machine check in the guest), and the VM goes on if it can. Where

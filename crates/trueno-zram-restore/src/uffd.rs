@@ -136,7 +136,10 @@ impl Userfaultfd {
             if message[0] == FORK {
                 let fd = i32::from_ne_bytes([message[8], message[9], message[10], message[11]]);
                 // SAFETY: the kernel has made the descriptor for the reader of this message, which is read only once.
-                forked.push_back(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } });
+                let child = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
+                // It has the flags that the first one was made with. This cannot fail for a descriptor that is open.
+                let _ = child.set_nonblocking();
+                forked.push_back(child);
             }
         }
         Ok(len)

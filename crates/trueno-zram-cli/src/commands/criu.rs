@@ -115,8 +115,9 @@ fn open_dir(path: &Path) -> Result<ImageDir, Failure> {
     if path.is_dir() {
         return ImageDir::open(path).map_err(failure);
     }
+    path.metadata().map_err(|error| Failure::io(path.display(), &error))?;
     let name = path.file_name().and_then(|name| PagesName::parse(name.to_str()?));
-    let Some(PagesName { pages_id, .. }) = name.filter(|_| path.exists()) else {
+    let Some(PagesName { pages_id, .. }) = name else {
         return Err(Failure::at(
             path.display(),
             "is neither a directory nor a file pages-N.img, .img.lz4, .img.zst or .img.tzd",

@@ -35,7 +35,7 @@ use crate::terminal::{DrawChoice, Style};
 /// content is inspected.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Images, page archives or other .lz4 and .zst files; `-` is standard input.
+    /// Images, page archives, deltas or other .lz4 and .zst files; `-` is standard input.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Also decode the pages of archives, to show their entropy and which pages are copies of others.

@@ -42,7 +42,7 @@ pub(crate) fn archive(pages: &[Page]) -> Vec<u8> {
     archive.finish(None).unwrap().0
 }
 
-/// The pagemap of a stand-in: its two ranges that can wait, and a page that cannot, which is the third in the file.
+/// The pagemap of a stand-in: its two ranges that can wait, and a page that cannot, which comes first in the file.
 pub(crate) fn pagemap(pages: usize) -> Pagemap {
     let entry =
         |address, pages: usize, lazy| PagemapEntry { address, pages: pages as u64, parent: false, lazy, present: true };

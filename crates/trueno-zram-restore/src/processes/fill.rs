@@ -78,7 +78,7 @@ impl<S: PagesByNumber> Queue<S> {
         self.lock().started.is_some()
     }
 
-    /// Whether workers fill everything.
+    /// Returns whether the background fill has begun.
     pub(super) fn is_filling(&self) -> bool {
         self.lock().rest_of(START_PAUSE) == Some(Duration::ZERO)
     }

@@ -37,7 +37,7 @@ struct Served<S> {
     unsettled: Option<Vec<Arc<ProcessMemory<S>>>>,
 }
 
-/// What became of a fault.
+/// The result of answering a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Done,
@@ -112,7 +112,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     /// It sleeps rather than look for the next fault, as the handler of VMs does: while workers fill memory, the cores are
     /// awake, and the workers need them.
     fn poll(&mut self) -> Result<bool, Error> {
-        let processes = self.served.iter().filter_map(|served| served.memory.process.as_ref());
+        let processes = self.served.iter().filter_map(|served| served.memory.running_process());
         let mut fds = vec![PollFd::new(&self.restore.wake, PollFlags::IN)];
         fds.extend(self.served.iter().map(|served| PollFd::new(&served.memory.uffd, PollFlags::IN)));
         fds.extend(processes.map(|process| PollFd::new(process, PollFlags::IN)));
@@ -127,8 +127,10 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             let _ = rustix::io::read(&self.restore.wake, &mut [0; 8]);
         }
         let count = self.served.len();
-        let known = self.served.iter().filter(|served| served.memory.process.is_some());
-        known.zip(&ready[1 + count..]).filter(|(_, ended)| **ended).for_each(|(served, _)| served.memory.set_ended());
+        let known = self.served.iter().filter(|served| served.memory.running_process().is_some());
+        let ended: Vec<_> =
+            known.zip(&ready[1 + count..]).filter(|(_, ended)| **ended).map(|(served, _)| served).collect();
+        ended.into_iter().for_each(|served| served.memory.set_process_ended());
         let mut had_events = false;
         for (at, _) in ready[1..1 + count].iter().enumerate().filter(|(_, ready)| **ready) {
             had_events |= self.read_events(at);
@@ -171,19 +173,28 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
             }
             Event::Unmapped(range) => {
-                let parts = memory.layout_mut().unmap(&range);
+                let mut layout = memory.layout_mut();
+                let parts = layout.unmap(&range);
+                for unit in parts.iter().flat_map(|piece| piece.unit_range()) {
+                    if !memory.states.is_removed(unit) {
+                        layout.note_unmapped(unit..unit + 1);
+                    }
+                }
+                drop(layout);
                 note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
             }
             Event::Remapped { from, to, len } => {
                 let moved = memory.layout_mut().remap(from, to, len);
                 for child in served.unsettled.iter().flatten() {
                     child.gate.shut(|| child.layout_mut().add_alternatives(&moved));
+                    self.restore.check_order(child);
                 }
             }
             Event::Forked => {
                 let Some(uffd) = self.events.next_forked() else { return };
                 let child = Arc::new(memory.fork(uffd));
                 served.unsettled.get_or_insert_default().push(Arc::clone(&child));
+                self.restore.check_order(&child);
                 if self.restore.depend(&child) {
                     self.serve(child);
                 } else {
@@ -334,7 +345,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 self.restore.release(memory);
                 self.restore.queue.remove(memory);
                 memory.counters.add_to(&mut self.report);
-                self.report.complete &= memory.is_complete();
+                self.report.complete &= memory.is_complete() && !memory.is_lost();
                 if !memory.has_ended() && !memory.is_lost() {
                     (self.restore.notify)(Notice::Complete);
                 }

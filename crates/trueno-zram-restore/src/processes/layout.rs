@@ -7,8 +7,12 @@
 //!
 //! - Memory is moved to addresses that, by the events so far, are still in use. The event that frees them is on its way. Until
 //!   then, what was there is **displaced**, and the next event about these addresses concerns it first.
+//! - Memory is moved to addresses that another thread has just left. The event that these were unmapped comes after that of the
+//!   move (`mremap` sends it second). So addresses that were moved to since no change was under way are not taken as unmapped. If they
+//!   were, after all, the kernel refuses to fill them.
 //! - A process forks while another thread moves or unmaps memory. Which of both came first cannot be told, so a child has the
-//!   memory at its new address or at its old one: the other is an **alternative**, where the same content is right.
+//!   memory at its new address or at its old one: the other is an **alternative**, where the same content is right. If an address
+//!   may have one of two units in the child, the layout is **ambiguous**, and the child cannot be restored.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -73,6 +77,10 @@ pub(super) struct Layout {
     displaced: Vec<Piece>,
     /// Pieces that were moved or unmapped since no change was under way.
     former: Vec<Piece>,
+    /// Units among them that were lost by being unmapped.
+    unmapped: Vec<Range<usize>>,
+    /// Addresses that were moved to since no change was under way.
+    moved_to: Vec<Range<u64>>,
     alternatives: Vec<Piece>,
 }
 
@@ -121,17 +129,26 @@ impl Layout {
 
     /// Notes that addresses were unmapped. Returns what was there.
     pub(super) fn unmap(&mut self, range: &Range<u64>) -> Vec<Piece> {
-        let taken = self.take(range);
+        let moved_to = std::mem::take(&mut self.moved_to);
+        let taken = self.take(range, &moved_to);
+        self.moved_to = moved_to;
         self.former.extend_from_slice(&taken);
         taken
     }
 
+    /// Notes that units are lost since they were unmapped, and were not given back before.
+    pub(super) fn note_unmapped(&mut self, units: Range<usize>) {
+        self.unmapped.push(units);
+    }
+
     /// Notes that memory was moved. Returns what was moved, at its new addresses.
     pub(super) fn remap(&mut self, from: u64, to: u64, len: u64) -> Vec<Piece> {
-        let taken = self.take(&(from..from.saturating_add(len)));
+        let taken = self.take(&(from..from.saturating_add(len)), &[]);
         self.former.extend_from_slice(&taken);
-        let displaced = self.cut(&(to..to.saturating_add(len)));
+        let target = to..to.saturating_add(len);
+        let displaced = self.cut(&target);
         self.displaced.extend(displaced);
+        self.moved_to.push(target);
         let moved = taken.into_iter().map(|piece| Piece { start: piece.start - from + to, ..piece });
         let moved: Vec<Piece> = moved.collect();
         moved.iter().for_each(|piece| self.insert(*piece));
@@ -141,14 +158,29 @@ impl Layout {
     /// Notes that no change is under way: all events were read.
     pub(super) fn settle(&mut self) {
         self.former.clear();
+        self.unmapped.clear();
+        self.moved_to.clear();
     }
 
     /// Returns the layout of a child that was forked now, and the units that it may have, but this process no longer has.
-    pub(super) fn fork(&self) -> (Self, Vec<Piece>) {
-        let uncertain = [&self.former[..], &self.displaced].concat();
-        let alternatives = [&self.alternatives[..], &uncertain].concat();
-        let child = Self { displaced: Vec::new(), former: Vec::new(), alternatives, ..self.clone() };
-        (child, uncertain)
+    pub(super) fn fork(&self) -> (Self, Vec<Range<usize>>) {
+        let alternatives = [&self.alternatives[..], &self.former, &self.displaced].concat();
+        let by_address = self.by_address.clone();
+        let child = Self { by_address, by_unit: self.by_unit.clone(), alternatives, ..Self::default() };
+        (child, self.unmapped.clone())
+    }
+
+    /// Returns whether an address may have one of two units.
+    pub(super) fn is_ambiguous(&self) -> bool {
+        let differ = |one: &Piece, other: &Piece| {
+            let (start, end) = (one.start.max(other.start), one.end().min(other.end()));
+            start < end && one.unit_at(start) != other.unit_at(start)
+        };
+        self.alternatives.iter().enumerate().any(|(at, one)| {
+            let first = self.by_address.range(..=one.start).next_back().map_or(one.start, |(start, _)| *start);
+            let placed = self.by_address.range(first..one.end()).map(|(_, piece)| piece);
+            placed.chain(&self.alternatives[..at]).any(|other| differ(one, other))
+        })
     }
 
     /// Notes that units may also be at other addresses.
@@ -156,8 +188,9 @@ impl Layout {
         self.alternatives.extend_from_slice(pieces);
     }
 
-    /// Removes what an event about a range of addresses concerns.
-    fn take(&mut self, range: &Range<u64>) -> Vec<Piece> {
+    /// Removes what an event about a range of addresses concerns: first what is displaced there, then everything that is not
+    /// in one of the ranges to keep.
+    fn take(&mut self, range: &Range<u64>, keep: &[Range<u64>]) -> Vec<Piece> {
         let (mut taken, mut left) = (Vec::new(), vec![range.clone()]);
         for piece in std::mem::take(&mut self.displaced) {
             let Some(part) = piece.part_in(range) else {
@@ -168,6 +201,9 @@ impl Layout {
             let covered = part.start..part.end();
             left = left.into_iter().flat_map(|range| without(range, &covered)).collect();
             taken.push(part);
+        }
+        for kept in keep {
+            left = left.into_iter().flat_map(|range| without(range, kept)).collect();
         }
         for range in left {
             taken.extend(self.cut(&range));
@@ -238,7 +274,36 @@ mod tests {
         layout.remap(30 * PAGE, 11 * PAGE, 3 * PAGE);
         assert_eq!(layout.unmap(&pages(10..15)), [piece(11, 1, 3), piece(10, 0, 1), piece(14, 4, 1)]);
         assert_eq!((layout.find(12 * PAGE), layout.find(10 * PAGE)), (Some(6), None));
+        layout.settle();
         assert_eq!(layout.unmap(&pages(10..15)), [piece(11, 5, 3)]);
+    }
+
+    #[test]
+    fn addresses_that_were_left_and_moved_to_are_not_taken_as_unmapped() {
+        // One thread moves 10..15 to 50. Another moves 30..35 to 10 before the first one's second event, that 10..15 was unmapped.
+        let mut layout = Layout::new([piece(10, 0, 5), piece(30, 5, 5)]);
+        layout.remap(10 * PAGE, 50 * PAGE, 5 * PAGE);
+        layout.remap(30 * PAGE, 10 * PAGE, 5 * PAGE);
+        assert_eq!(layout.unmap(&pages(10..15)), []);
+        assert_eq!(layout.unmap(&pages(30..35)), []);
+        assert_eq!((layout.find(12 * PAGE), layout.find(52 * PAGE)), (Some(7), Some(2)));
+        layout.settle();
+        assert_eq!(layout.unmap(&pages(10..15)), [piece(10, 5, 5)]);
+    }
+
+    #[test]
+    fn two_units_for_one_address_of_a_child_are_ambiguous() {
+        // 30..35 is moved onto 10..15, which is unmapped before, while another thread forks.
+        let mut layout = Layout::new([piece(10, 0, 5), piece(30, 5, 5)]);
+        layout.unmap(&pages(10..15));
+        assert!(!layout.fork().0.is_ambiguous(), "no unit, or the one that was there");
+        layout.remap(30 * PAGE, 10 * PAGE, 5 * PAGE);
+        assert!(layout.fork().0.is_ambiguous());
+        layout.settle();
+        let mut child = layout.fork().0;
+        assert!(!child.is_ambiguous());
+        child.add_alternatives(&[piece(13, 0, 5)]);
+        assert!(child.is_ambiguous());
     }
 
     #[test]
@@ -246,13 +311,14 @@ mod tests {
         let mut layout = Layout::new([piece(10, 0, 5)]);
         layout.remap(10 * PAGE, 50 * PAGE, 2 * PAGE);
         let gone = layout.unmap(&pages(14..15));
-        let (child, uncertain) = layout.fork();
-        assert_eq!(uncertain, [piece(10, 0, 2), gone[0]]);
+        layout.note_unmapped(gone[0].unit_range());
+        let (child, unmapped) = layout.fork();
+        assert_eq!(unmapped, [gone[0].unit_range()]);
         assert_eq!((child.find(51 * PAGE), child.find(11 * PAGE), child.find(14 * PAGE)), (Some(1), Some(1), Some(4)));
         assert_eq!((layout.find(11 * PAGE), child.alternative(1)), (None, Some(11 * PAGE)));
         layout.settle();
-        let (child, uncertain) = layout.fork();
-        assert_eq!((child.find(11 * PAGE), uncertain.len()), (None, 0));
+        let (child, unmapped) = layout.fork();
+        assert_eq!((child.find(11 * PAGE), unmapped.len()), (None, 0));
     }
 
     #[test]
@@ -273,6 +339,7 @@ mod tests {
                     // The kernel unmaps the target first.
                     layout.unmap(&pages(to as u64..(to + len) as u64));
                     layout.remap(from as u64 * PAGE, to as u64 * PAGE, len as u64 * PAGE);
+                    layout.settle();
                     let moved = model[from..from + len].to_vec();
                     model[from..from + len].fill(None);
                     model[to..to + len].copy_from_slice(&moved);

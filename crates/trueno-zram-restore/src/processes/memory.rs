@@ -46,6 +46,8 @@ pub(super) struct ProcessMemory<S> {
     lost: AtomicBool,
     /// Whether the kernel says that the memory is gone.
     ended: AtomicBool,
+    /// Whether the process has ended. Others may share its memory.
+    is_orphaned: AtomicBool,
     taken: Bits,
     finished: Bits,
     /// The run to take next.
@@ -75,6 +77,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
             absent: Bits::new(units),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            is_orphaned: AtomicBool::new(false),
             taken: Bits::new(runs),
             finished: Bits::new(runs),
             cursor: AtomicUsize::new(0),
@@ -90,9 +93,9 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     where
         S: Clone,
     {
-        let (layout, uncertain) = self.layout().fork();
+        let (layout, unmapped) = self.layout().fork();
         let states = self.states.clone();
-        uncertain.iter().for_each(|piece| states.unset_removed(piece.unit_range()));
+        unmapped.into_iter().for_each(|units| states.unset_removed(units));
         let contents = Arc::clone(&self.contents);
         let child = Self::new((self.pid, None), uffd, self.source.clone(), (contents, layout));
         child.lost.store(self.is_lost(), Ordering::Release);
@@ -123,6 +126,19 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     pub(super) fn set_ended(&self) {
         self.ended.store(true, Ordering::Release);
+    }
+
+    /// Returns the process, unless it is known to have ended.
+    pub(super) fn running_process(&self) -> Option<&Process> {
+        self.process.as_ref().filter(|_| !self.is_orphaned.load(Ordering::Acquire))
+    }
+
+    /// Notes that the process has ended.
+    pub(super) fn set_process_ended(&self) {
+        self.is_orphaned.store(true, Ordering::Release);
+        if self.is_gone() {
+            self.set_ended();
+        }
     }
 
     /// Whether nothing is missing any more.
@@ -309,7 +325,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     fn stop(&self, error: Errno) -> Stop {
         match error {
             Errno::SRCH => Stop::VmmEnded,
-            _ if self.process.as_ref().is_some_and(Process::has_ended) => Stop::VmmEnded,
+            _ if self.is_gone() => Stop::VmmEnded,
             Errno::NOMEM => Stop::NoMemory,
             error => Stop::Failed(Error::system("filling a page of the process")(error)),
         }
@@ -318,18 +334,24 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Makes sure that the process never sees zeros in place of what is missing, once this memory is dropped: ends it, or, if
     /// only its memory is known, poisons that. Returns `false` if neither is possible.
     pub(super) fn end(&self) -> bool {
-        // A process that has begun another program no longer has this memory.
-        let is_free = self.layout().find(PROBE_ADDRESS).is_none();
-        if is_free && self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH) {
+        if self.is_gone() {
             return true;
         }
-        match &self.process {
-            Some(process) => {
-                process.end();
-                process.ends_within(END_PATIENCE)
+        if let Some(process) = &self.process {
+            process.end();
+            if !process.ends_within(END_PATIENCE) {
+                return false;
             }
-            None => self.poison_missing(),
         }
+        // Its memory may have been shared with a process that is not known.
+        self.is_gone() || self.poison_missing()
+    }
+
+    /// Returns whether nobody has this memory any more. A process may have begun another program, and its memory may live on after
+    /// it, in a process that shares it.
+    pub(super) fn is_gone(&self) -> bool {
+        let is_free = self.layout().find(PROBE_ADDRESS).is_none();
+        is_free && self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH)
     }
 
     fn poison_missing(&self) -> bool {

@@ -119,6 +119,18 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         }
     }
 
+    /// Makes every access to memory fail that was handed over with its userfaultfd, but without a process that can be ended.
+    pub fn poison(&self, pid: u32, fd: OwnedFd, source: S, extents: &[Extent]) {
+        let prepared = Userfaultfd::new(fd).and_then(|uffd| {
+            uffd.prepare_for_process()?;
+            Ok((uffd, Contents::new(extents, source.len_bytes())?))
+        });
+        if let Ok((uffd, (contents, pieces))) = prepared {
+            let layout = (Arc::new(contents), Layout::new(pieces));
+            ProcessMemory::new((pid, None), uffd, source, layout).end();
+        }
+    }
+
     /// Begins to restore everything in the background, and lets [`run`](Self::run) end when that is done: all processes were
     /// added, and are about to run.
     pub fn start_fill(&self) {
@@ -165,8 +177,9 @@ impl<S: PagesByNumber> ProcessRestore<S> {
             dependents.ending = true;
             std::mem::take(&mut dependents.memories)
         };
-        // All at once, then one by one until they are gone.
-        memories.iter().filter_map(|memory| memory.process.as_ref()).for_each(Process::end);
+        // All at once, then one by one until they are gone. A process that has begun another program does not need this memory.
+        let dependent = memories.iter().filter(|memory| !memory.is_gone());
+        dependent.filter_map(|memory| memory.process.as_ref()).for_each(Process::end);
         for memory in &memories {
             memory.end();
         }
@@ -193,6 +206,13 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }
 
+    /// Gives a child up if it is not known what is at one of its addresses.
+    pub(super) fn check_order(&self, child: &ProcessMemory<S>) {
+        if child.layout().is_ambiguous() {
+            self.fail(child, Error::Order);
+        }
+    }
+
     /// Notes that a process cannot be restored any further, and ends it.
     pub(super) fn fail(&self, memory: &ProcessMemory<S>, error: Error) {
         if memory.set_lost() || self.is_ending() {
@@ -206,7 +226,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         self.wake();
     }
 
-    /// Makes the handler look around.
+    /// Wakes the handler.
     pub(super) fn wake(&self) {
         // Fails only if the handler was told 2^64 times.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());

@@ -33,7 +33,8 @@ use crate::signals;
 /// that a process needs before it runs, and links to all other images. It is removed at the end. Do not restore from it without
 /// --lazy-pages.
 ///
-/// All memory is restored in the background, by one thread more than there are cores (-T), and then the command ends: processes no longer need it. What they
+/// All memory is restored in the background, by as many threads as -T says; without it, one
+/// more than there are cores. Then the command ends: processes no longer need it. What they
 /// move, unmap or fork meanwhile is followed.
 ///
 /// A process never sees zeros in place of a page that is missing. One whose memory is not complete is ended (SIGKILL) if it cannot
@@ -41,8 +42,8 @@ use crate::signals;
 /// touching it fails (SIGBUS). If trueno-zram itself is killed by SIGKILL, the kernel fills with zeros what is missing: end both together.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image directory.
-    #[arg(value_name = "DIR")]
+    /// The image directory, or one archive in it, to restore that process alone.
+    #[arg(value_name = "DIR|ARCHIVE")]
     images: PathBuf,
     /// Make this directory for `criu restore`; it must not exist.
     #[arg(long, value_name = "LAZY")]
@@ -90,7 +91,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         })
     };
     let (bytes, processes) = (quantity::bytes(daemon.memory().len_bytes()), daemon.memory().processes().count());
-    report::say(global, &format!("{name}: {bytes} of {processes} processes, listening on {}", path.display()));
+    report::say(global, &format!("{name}: {bytes} of memory, processes: {processes}, listening on {}", path.display()));
     let served = daemon.serve(&socket.listener);
     signals::hold_off().remove(&action);
     drop(lazy);
@@ -115,7 +116,9 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
             messages::problem(format_args!("{name}: page {page} cannot be restored and was poisoned: {error}"));
         }
         Notice::Failed { pid, error } => {
-            messages::problem(format_args!("{name}: process {pid} cannot be restored and was ended: {error}"));
+            messages::problem(format_args!(
+                "{name}: process {pid} or a child of it cannot be restored; it was ended, or fails where memory is missing: {error}"
+            ));
         }
         _ => {}
     }

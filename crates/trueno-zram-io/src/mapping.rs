@@ -256,6 +256,15 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_not_mapped_becomes_no_longer_than_it_must() {
+        let file = tempfile::tempfile().unwrap();
+        let mapping = Mapping::new(file.try_clone().unwrap());
+        mapping.pwrite_at(1000, &[7; 500]).unwrap();
+        mapping.pwrite_at(0, &[7; 500]).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 1500);
+    }
+
+    #[test]
     fn windows_of_a_range_are_side_by_side() {
         let window = WINDOW_BYTES as u64;
         assert_eq!(windows_of(5, 0).next(), None);

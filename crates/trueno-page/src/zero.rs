@@ -37,11 +37,13 @@ mod tests {
 
     #[test]
     fn every_length_and_every_bit_is_seen() {
+        // Miri takes its time.
+        let step = if cfg!(miri) { 503 } else { 1 };
         let mut bytes = [0; 4096 + 3];
-        for len in (0..1100).chain([4095, 4096, 4099]) {
+        for len in (0..1100).step_by(step).chain([4095, 4096, 4099]) {
             assert!(is_zero(&bytes[..len]), "{len} bytes");
         }
-        for at in 0..bytes.len() {
+        for at in (0..bytes.len()).step_by(step) {
             bytes[at] = 1 << (at % 8);
             for range in [0..at, 0..at + 1, at..bytes.len(), at + 1..bytes.len(), 0..bytes.len()] {
                 let part = &bytes[range.clone()];

@@ -70,7 +70,7 @@ pub enum Error {
     #[error("the message lists no memory region")]
     NoRegions,
     /// The VMM's process cannot be found, so it could not be ended after a failure.
-    #[error("the process of the VMM cannot be found: {0}")]
+    #[error("the process at the other end cannot be found: {0}")]
     Process(#[source] io::Error),
     /// A page that the VMM touched cannot be restored; it was ended.
     #[error("page {page} cannot be restored: {source}")]

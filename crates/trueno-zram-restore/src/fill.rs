@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
+use trueno_zram_core::{PAGE_SIZE, Page, PageRoom};
 
 use crate::options::Notice;
 use crate::regions::Region;
@@ -136,7 +136,7 @@ impl Fill {
                     (session.notify)(Notice::FillStopped);
                 }
                 // The handler finds out by itself, and reports it.
-                Err(Stop::VmmEnded | Stop::Failed(_)) => self.stop(),
+                Err(Stop::Ended | Stop::Failed(_)) => self.stop(),
             }
         }
     }
@@ -200,13 +200,9 @@ impl Fill {
         pages: &[Page],
     ) -> Result<(), Stop> {
         let mut start = unit;
-        for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
-            let run_units = start..start + run.len();
+        for (content, count) in Content::runs_of(pages) {
+            let run_units = start..start + count;
             start = run_units.end;
-            let content = match run.first() {
-                Some(page) if is_zero(page) => Content::Zeros((run.len() * PAGE_SIZE) as u64),
-                _ => Content::Bytes(run.as_flattened()),
-            };
             self.put(session, region, run_units, content)?;
         }
         Ok(())

@@ -53,7 +53,7 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
     /// Serves the VM until it has ended. Calls `complete` once it no longer needs the handler.
     pub(crate) fn run(&mut self, complete: impl FnOnce()) -> Result<bool, Error> {
         match self.serve(complete) {
-            Err(Stop::VmmEnded) => Ok(self.complete),
+            Err(Stop::Ended) => Ok(self.complete),
             Err(Stop::NoMemory) => Err(Error::system("filling a page of the VM")(Errno::NOMEM)),
             Err(Stop::Failed(error)) => Err(error),
         }
@@ -175,7 +175,7 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
                 let _ = session.uffd.wake(address, len);
                 Ok(Put::Done)
             }
-            Some(Errno::SRCH) => Err(Stop::VmmEnded),
+            Some(Errno::SRCH) => Err(Stop::Ended),
             // The kernel cannot poison.
             Some(_) => failed(error),
         }
@@ -256,7 +256,7 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
         }
         let [_, vmm, fill] = fds.map(|fd| !fd.revents().is_empty());
         if vmm {
-            return Err(Stop::VmmEnded);
+            return Err(Stop::Ended);
         }
         if fill {
             // Read once, so that it does not wake the handler again.

@@ -182,13 +182,13 @@ mod tests {
         // The first connection is served until another one is known to wait.
         let serve = |number: &usize| {
             if *number == 0 {
-                waits.lock().unwrap().recv_timeout(Duration::from_secs(600)).expect("it is told that one waits");
+                waits.lock().unwrap().recv_timeout(Duration::from_secs(600)).expect("a notice that one waits");
             }
         };
         let mut accepted = 0..;
         let accept = || Ok(accepted.next().expect("there is always another one"));
         serve_at_most(NonZeroUsize::MIN, accept, Some(5), serve, || told.send(()).unwrap()).unwrap();
-        assert!(waits.lock().unwrap().try_recv().is_err(), "it is told once");
+        assert!(waits.lock().unwrap().try_recv().is_err(), "one notice");
     }
 
     #[test]

@@ -72,7 +72,20 @@ pub(crate) enum Content<'a> {
     Zeros(u64),
 }
 
-impl Content<'_> {
+impl<'a> Content<'a> {
+    /// Returns runs of pages that are zero or not, and how many pages each has.
+    pub(crate) fn runs_of(pages: &'a [Page]) -> impl Iterator<Item = (Self, usize)> {
+        pages.chunk_by(|one, other| is_zero(one) == is_zero(other)).map(|run| {
+            let bytes = run.as_flattened();
+            let content = if run.first().is_some_and(|page| is_zero(page)) {
+                Self::Zeros(bytes.len() as u64)
+            } else {
+                Self::Bytes(bytes)
+            };
+            (content, run.len())
+        })
+    }
+
     pub(crate) fn len(&self) -> u64 {
         match self {
             Self::Bytes(bytes) => bytes.len() as u64,
@@ -100,7 +113,7 @@ pub(crate) enum Put {
 /// Why no more can be filled.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    VmmEnded,
+    Ended,
     NoMemory,
     Failed(Error),
 }
@@ -210,8 +223,8 @@ impl<S: PagesByNumber + ?Sized> Session<'_, S> {
     /// Interprets an error of a fill. ENOSPC meant the same as ESRCH from Linux 4.11 to 4.13.
     pub(crate) fn stop(&self, error: Errno) -> Stop {
         match error {
-            Errno::SRCH => Stop::VmmEnded,
-            _ if self.vmm.has_ended() => Stop::VmmEnded,
+            Errno::SRCH => Stop::Ended,
+            _ if self.vmm.has_ended() => Stop::Ended,
             Errno::NOMEM => Stop::NoMemory,
             error => Stop::Failed(Error::system("filling a page of the VM")(error)),
         }

@@ -82,7 +82,7 @@ pub struct ServedFile {
 impl From<&ChainFile> for ServedFile {
     fn from(file: &ChainFile) -> Self {
         let FileId { device, inode } = file.id;
-        // A path that is not text is for people to read: the file is told from others by the numbers.
+        // A path that is not text is for people to read: the numbers tell the file from others.
         Self { path: file.path.to_string_lossy().into_owned().into(), device, inode }
     }
 }

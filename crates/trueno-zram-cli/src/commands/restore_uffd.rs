@@ -116,7 +116,7 @@ impl From<Damage> for OnDamage {
     }
 }
 
-/// What was done for a VM, for scripts.
+/// What was done for a VM or for processes, for scripts.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     file: &'a str,
@@ -169,7 +169,7 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
             if let Some(record) = &args.record {
                 write_record(&restore, record)?;
             }
-            say_end(global, &name, &done)
+            say_end(global, COMMAND, &format!("{name}: the VM has ended"), &name, &done)
         });
         if let Err(failure) = json::tracked(global, COMMAND, &args.archive, ended) {
             failure.report();
@@ -269,7 +269,13 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
     }
 }
 
-fn say_end(global: &Global, name: &str, done: &trueno_zram_restore::Report) -> Result<(), Failure> {
+pub(super) fn say_end(
+    global: &Global,
+    command: &'static str,
+    ended: &str,
+    file: &str,
+    done: &trueno_zram_restore::Report,
+) -> Result<(), Failure> {
     let trueno_zram_restore::Report {
         memory_bytes,
         faults,
@@ -283,16 +289,15 @@ fn say_end(global: &Global, name: &str, done: &trueno_zram_restore::Report) -> R
     report::say(
         global,
         &format!(
-            "{name}: the VM has ended: {} faults, {} copied, {} zeros of {}",
+            "{ended}: {} faults, {} copied, {} zeros of {}",
             quantity::count(faults),
             quantity::bytes(copied_bytes),
             quantity::bytes(zero_bytes),
             quantity::bytes(memory_bytes)
         ),
     );
-    let report =
-        Report { file: name, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
-    json::print(global, COMMAND, &report)
+    let report = Report { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
+    json::print(global, command, &report)
 }
 
 /// A socket that is removed when it is dropped.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
+use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::contents::Run;
 use super::memory::ProcessMemory;
@@ -17,7 +17,7 @@ use crate::source::PagesByNumber;
 
 /// Units that are filled by one call. More take fewer faults of a thread that reads behind the fill; the handler may have to wait
 /// for such a call: see `gate`.
-const CALL_UNITS: usize = 64;
+const FILL_CALL_UNITS: usize = 64;
 /// Units that are read though they are there already, rather than begin anew behind them.
 const GAP_UNITS: usize = 16;
 /// How long workers leave the cores to processes that begin to run. They touch a few pages all over their memory first.
@@ -149,7 +149,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         }
         match self.try_fill_run(memory, &memory.contents.runs[number], buffer, wait) {
             Ok(()) => {}
-            Err(Stop::VmmEnded) => memory.set_ended(),
+            Err(Stop::Ended) => memory.set_ended(),
             // `NoMemory` was waited for.
             Err(Stop::NoMemory) => {}
             Err(Stop::Failed(error)) => self.fail(memory, error),
@@ -192,15 +192,15 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         pages: &[Page],
         wait: &mut Wait<'_>,
     ) -> Result<(), Stop> {
-        let mut left: Vec<bool> = vec![true; pages.len().div_ceil(CALL_UNITS)];
-        let call_of = |unit: usize| unit.checked_sub(first).map(|unit| unit / CALL_UNITS);
+        let mut left: Vec<bool> = vec![true; pages.len().div_ceil(FILL_CALL_UNITS)];
+        let call_of = |unit: usize| unit.checked_sub(first).map(|unit| unit / FILL_CALL_UNITS);
         let mut next = 0;
         while next < left.len() {
             let mut urgent = memory.urgent().filter_map(call_of);
             let call = urgent.find(|call| left.get(*call) == Some(&true)).unwrap_or(next);
             if std::mem::replace(&mut left[call], false) {
-                let start = call * CALL_UNITS;
-                let end = pages.len().min(start + CALL_UNITS);
+                let start = call * FILL_CALL_UNITS;
+                let end = pages.len().min(start + FILL_CALL_UNITS);
                 self.fill_call(memory, first + start, &pages[start..end], wait)?;
             }
             while left.get(next) == Some(&false) {
@@ -217,18 +217,14 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         pages: &[Page],
         wait: &mut Wait<'_>,
     ) -> Result<(), Stop> {
-        for run in pages.chunk_by(|one, other| is_zero(one) == is_zero(other)) {
-            let content = match run.first() {
-                Some(page) if is_zero(page) => Content::Zeros((run.len() * PAGE_SIZE) as u64),
-                _ => Content::Bytes(run.as_flattened()),
-            };
+        for (content, count) in Content::runs_of(pages) {
             let mut done = 0;
             self.persist(memory, wait, || {
-                let rest = content.part(done * PAGE_SIZE..run.len() * PAGE_SIZE);
+                let rest = content.part(done * PAGE_SIZE..count * PAGE_SIZE);
                 done += memory.gate.pass(|| memory.put(first + done, rest))?;
-                Ok(done == run.len())
+                Ok(done == count)
             })?;
-            first += run.len();
+            first += count;
         }
         Ok(())
     }
@@ -284,7 +280,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
                 Err(stop) => return Err(stop),
             }
             if memory.has_ended() {
-                return Err(Stop::VmmEnded);
+                return Err(Stop::Ended);
             }
         }
         Err(Stop::Failed(Error::ShuttingDown))

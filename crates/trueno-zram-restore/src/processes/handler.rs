@@ -7,7 +7,7 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use trueno_zram_core::{PAGE_SIZE, is_zero};
+use trueno_zram_core::PAGE_SIZE;
 
 use super::fill::RunBuffer;
 use super::memory::ProcessMemory;
@@ -20,7 +20,7 @@ use crate::session::{Content, Stop};
 use crate::source::PagesByNumber;
 
 /// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
-const CALL_UNITS: usize = 16;
+const FAULT_CALL_UNITS: usize = 16;
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
 
@@ -175,11 +175,8 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             Event::Unmapped(range) => {
                 let mut layout = memory.layout_mut();
                 let parts = layout.unmap(&range);
-                for unit in parts.iter().flat_map(|piece| piece.unit_range()) {
-                    if !memory.states.is_removed(unit) {
-                        layout.note_unmapped(unit..unit + 1);
-                    }
-                }
+                let lost = parts.iter().flat_map(|piece| piece.unit_range());
+                lost.filter(|unit| !memory.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
                 drop(layout);
                 note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
             }
@@ -236,7 +233,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                     self.served[at].faults.push(address);
                     self.again = true;
                 }
-                Err(Stop::VmmEnded) => memory.set_ended(),
+                Err(Stop::Ended) => memory.set_ended(),
                 Err(Stop::Failed(error)) => {
                     self.served[at].faults.push(address);
                     self.restore.fail(&memory, error);
@@ -267,7 +264,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         }
         let units = self.served[at].streams.note(unit);
         let end = memory.contents.runs[run].units.end.min(unit + units);
-        let call_end = end.min(unit + CALL_UNITS);
+        let call_end = end.min(unit + FAULT_CALL_UNITS);
         let put = self.fill_units(at, memory, unit..call_end)?;
         if put > 0 && call_end < end {
             self.plan_block(at, call_end..end);
@@ -303,14 +300,10 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             }
         }
         let mut done = 0;
-        for part in self.buffer[..count].chunk_by(|one, other| is_zero(one) == is_zero(other)) {
-            let content = match part.first() {
-                Some(page) if is_zero(page) => Content::Zeros((part.len() * PAGE_SIZE) as u64),
-                _ => Content::Bytes(part.as_flattened()),
-            };
+        for (content, in_run) in Content::runs_of(&self.buffer[..count]) {
             let put = memory.put(units.start + done, content)?;
             done += put;
-            if put < part.len() {
+            if put < in_run {
                 break;
             }
         }
@@ -329,7 +322,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         let Some(at) = self.served.iter().position(|served| !served.blocks.is_empty()) else { return false };
         let Some(block) = self.served[at].blocks.pop() else { return false };
         let memory = Arc::clone(&self.served[at].memory);
-        let call_end = block.end.min(block.start + CALL_UNITS);
+        let call_end = block.end.min(block.start + FAULT_CALL_UNITS);
         // What cannot be filled now is filled by workers, or when it is touched.
         if self.fill_units(at, &memory, block.start..call_end).is_ok() && call_end < block.end {
             self.plan_block(at, call_end..block.end);

@@ -136,9 +136,12 @@ impl Layout {
         taken
     }
 
-    /// Notes that units are lost since they were unmapped, and were not given back before.
-    pub(super) fn note_unmapped(&mut self, units: Range<usize>) {
-        self.unmapped.push(units);
+    /// Notes that a unit is lost since it was unmapped, and was not given back before.
+    pub(super) fn note_unmapped(&mut self, unit: usize) {
+        match self.unmapped.last_mut() {
+            Some(units) if units.end == unit => units.end += 1,
+            _ => self.unmapped.push(unit..unit + 1),
+        }
     }
 
     /// Notes that memory was moved. Returns what was moved, at its new addresses.
@@ -311,7 +314,7 @@ mod tests {
         let mut layout = Layout::new([piece(10, 0, 5)]);
         layout.remap(10 * PAGE, 50 * PAGE, 2 * PAGE);
         let gone = layout.unmap(&pages(14..15));
-        layout.note_unmapped(gone[0].unit_range());
+        gone[0].unit_range().for_each(|unit| layout.note_unmapped(unit));
         let (child, unmapped) = layout.fork();
         assert_eq!(unmapped, [gone[0].unit_range()]);
         assert_eq!((child.find(51 * PAGE), child.find(11 * PAGE), child.find(14 * PAGE)), (Some(1), Some(1), Some(4)));

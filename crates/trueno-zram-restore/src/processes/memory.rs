@@ -17,7 +17,7 @@ use crate::source::PagesByNumber;
 use crate::states::{Bits, States};
 use crate::uffd::{Progress, Userfaultfd};
 
-/// Faults that a worker is told of. It fills what they wait for first.
+/// Faults that workers know of. They fill what these wait for first.
 const URGENT: usize = 4;
 /// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
 const PROBE_ADDRESS: u64 = 0x1_0000;
@@ -324,8 +324,8 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Interprets an error of the kernel.
     fn stop(&self, error: Errno) -> Stop {
         match error {
-            Errno::SRCH => Stop::VmmEnded,
-            _ if self.is_gone() => Stop::VmmEnded,
+            Errno::SRCH => Stop::Ended,
+            _ if self.is_gone() => Stop::Ended,
             Errno::NOMEM => Stop::NoMemory,
             error => Stop::Failed(Error::system("filling a page of the process")(error)),
         }
@@ -364,7 +364,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                     Ok(true) => break,
                     // The handler reads the events meanwhile.
                     Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(100)),
-                    Err(Stop::VmmEnded) => return true,
+                    Err(Stop::Ended) => return true,
                     Ok(false) | Err(_) => return false,
                 }
             }

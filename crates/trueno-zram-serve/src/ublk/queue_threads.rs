@@ -94,7 +94,7 @@ impl Drop for TellEnd {
 
 impl QueueThreads {
     /// Starts a thread for each queue, in order of their numbers. No queue runs before all threads are there, and none does
-    /// after an error: a queue that fetches while the driver is told to stop might never end.
+    /// after an error: a queue that fetches while the driver stops might never end.
     pub(super) fn start(queues: Vec<RunQueue>) -> io::Result<(Self, QueueEvents)> {
         Self::start_with(queues, |queue| thread::Builder::new().name(format!("ublk-{queue}")))
     }

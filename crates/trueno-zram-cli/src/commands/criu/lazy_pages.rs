@@ -6,16 +6,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use serde::Serialize;
 use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages, Memory, write_lazy_dir};
-use trueno_zram_restore::{Notice, Options, Report as Done};
+use trueno_zram_restore::{Notice, Options};
 
 use super::failure;
 use crate::args::Global;
-use crate::commands::restore_uffd::{Damage, Socket};
+use crate::commands::restore_uffd::{Damage, Socket, say_end};
 use crate::delta::BasesArgs;
 use crate::failure::Failure;
-use crate::json;
 use crate::messages;
 use crate::quantity;
 use crate::report;
@@ -58,19 +56,6 @@ pub(crate) struct Args {
     bases: BasesArgs,
 }
 
-/// What was done, for scripts.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    file: &'a str,
-    memory_bytes: u64,
-    faults: u64,
-    copied_bytes: u64,
-    zero_bytes: u64,
-    removed_bytes: u64,
-    poisoned: u64,
-    complete: bool,
-}
-
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
@@ -95,7 +80,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let served = daemon.serve(&socket.listener);
     signals::hold_off().remove(&action);
     drop(lazy);
-    say_end(global, &name, &served.map_err(failure)?)?;
+    let done = served.map_err(failure)?;
+    let ended = if done.complete { "all memory is restored" } else { "the processes have ended" };
+    say_end(global, "criu", &format!("{name}: {ended}"), &name, &done)?;
     Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -122,22 +109,4 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
         }
         _ => {}
     }
-}
-
-fn say_end(global: &Global, name: &str, done: &Done) -> Result<(), Failure> {
-    let Done { memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete, .. } = *done;
-    report::say(
-        global,
-        &format!(
-            "{name}: {}: {} faults, {} copied, {} zeros of {}",
-            if complete { "all memory is restored" } else { "the processes have ended" },
-            quantity::count(faults),
-            quantity::bytes(copied_bytes),
-            quantity::bytes(zero_bytes),
-            quantity::bytes(memory_bytes)
-        ),
-    );
-    let report =
-        Report { file: name, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
-    json::print(global, "criu", &report)
 }

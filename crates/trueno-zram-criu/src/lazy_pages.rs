@@ -20,6 +20,7 @@ use rustix::net::{
 };
 use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Report};
 
+use crate::early_checks::EarlyChecks;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::pages_file::PagesFile;
@@ -96,10 +97,23 @@ impl LazyPages {
     /// What `criu restore` did wrong, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
     /// that were complete. That a single process failed is passed to `notify`; see [`failures`](Self::failures).
     pub fn serve(&self, listener: &UnixListener) -> Result<Report, Error> {
+        let early = EarlyChecks::default();
+        thread::scope(|threads| {
+            // Without this thread, everything is checked when it is touched.
+            let checks = || early.run(&self.memory);
+            let _ = thread::Builder::new().name("early checks".into()).spawn_scoped(threads, checks);
+            let served = self.serve_next(listener, &early);
+            early.end();
+            served
+        })
+    }
+
+    fn serve_next(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<Report, Error> {
         let connection = trueno_zram_restore::accept_next(|| listener.accept()).map_err(Error::Connection)?.0;
         thread::scope(|threads| {
             let handler = threads.spawn(|| self.restore.run());
             let taken = self.take_over(&connection);
+            early.end();
             match &taken {
                 Ok(()) => self.restore.start_fill(),
                 // Nobody would serve what was taken over.

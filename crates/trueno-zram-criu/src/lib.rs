@@ -17,6 +17,8 @@
 #![forbid(unsafe_code)]
 #![cfg(unix)]
 
+#[cfg(target_os = "linux")]
+mod early_checks;
 mod error;
 mod image_dir;
 mod lazy_dir;

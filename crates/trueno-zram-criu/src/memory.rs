@@ -1,6 +1,7 @@
 //! The memory of all processes of an image directory, by process and address.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -47,6 +48,13 @@ struct Extent {
     first_page: u64,
     /// Whether the process can run without them.
     lazy: bool,
+}
+
+impl Extent {
+    #[cfg(target_os = "linux")]
+    fn pages(&self) -> u64 {
+        (self.end - self.address) / PAGE_SIZE as u64
+    }
 }
 
 /// Where a page is, and how many follow it.
@@ -118,10 +126,19 @@ impl Memory {
         let Process { file, extents, .. } = self.processes.get(&pid)?;
         let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::Extent {
             address: extent.address,
-            pages: (extent.end - extent.address) / PAGE_SIZE as u64,
+            pages: extent.pages(),
             first_page: extent.first_page,
         });
         Some((lazy.collect(), Arc::clone(&self.files[*file])))
+    }
+
+    /// Returns the pages of all processes that can wait, range by range: the number of the file, and pages of it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn lazy_ranges(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
+        self.processes.values().flat_map(|process| {
+            let lazy = process.extents.iter().filter(|extent| extent.lazy);
+            lazy.map(|extent| (process.file, extent.first_page..extent.first_page + extent.pages()))
+        })
     }
 
     /// Finds the page at an address.

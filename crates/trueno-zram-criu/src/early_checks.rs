@@ -1,7 +1,8 @@
 //! Checks the parts of archives that processes touch first, before they run.
 //!
 //! The first page of a group of an archive takes a millisecond or more, since the whole group is checked; the next ones take
-//! microseconds. A process that begins to run touches its small mappings first: stacks, and the data of its libraries.
+//! microseconds. A process that begins to run touches both ends of its memory first: the program's data and its heap have the
+//! lowest addresses, stacks and the data of libraries the highest.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +10,11 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::memory::Memory;
 
-/// The most groups to check: a second of one core at most, and 2 KiB of memory each.
+/// Pages of a group of an archive.
+const GROUP_PAGES: u64 = 1024;
+/// Groups to check at either end of a process's memory.
+const GROUPS_PER_END: u64 = 8;
+/// The most groups to check: half a second of one core, and 2 KiB of memory each.
 const MAX_GROUPS: usize = 256;
 
 /// Checks until it is told that processes run.
@@ -19,13 +24,19 @@ pub(crate) struct EarlyChecks {
 }
 
 impl EarlyChecks {
-    /// Reads the first and the last page of each range that can wait, the smallest ranges first, unless their group is
-    /// checked already. Pages that are damaged are found again when they are touched.
+    /// Reads a page of each group that is probably touched first, those at the very ends before others, unless it is checked already. A
+    /// page that is damaged is found again when it is touched.
     pub(crate) fn run(&self, memory: &Memory) {
-        let mut ranges: Vec<_> = memory.lazy_ranges().collect();
-        ranges.sort_by_key(|(_, pages)| pages.end - pages.start);
-        let ends = ranges.into_iter().flat_map(|(file, pages)| [(file, pages.start), (file, pages.end - 1)]);
-        let new = ends.filter(|(file, page)| !memory.file(*file).is_located(*page)).take(MAX_GROUPS);
+        let parts: Vec<_> = memory.lazy_parts().collect();
+        let pages = (0..GROUPS_PER_END).flat_map(|group| {
+            parts.iter().flat_map(move |(file, pages)| {
+                let low = pages.start + group * GROUP_PAGES;
+                let high = (pages.end - 1).checked_sub(group * GROUP_PAGES);
+                let inside = [Some(low), high].into_iter().flatten().filter(|page| pages.contains(page));
+                inside.map(|page| (*file, page))
+            })
+        });
+        let new = pages.filter(|(file, page)| !memory.file(*file).is_located(*page)).take(MAX_GROUPS);
         let mut content = [[0; PAGE_SIZE]];
         for (file, page) in new.take_while(|_| !self.ended.load(Ordering::Relaxed)) {
             let _ = memory.file(file).read(page, &mut content);
@@ -50,42 +61,51 @@ mod tests {
     use crate::pagemap::{Pagemap, PagemapEntry};
     use crate::pages_file::PagesFile;
 
-    const GROUP: u64 = 1024;
-
+    /// An archive of 40 groups.
     fn archive() -> Vec<u8> {
         let pages: Vec<[u8; PAGE_SIZE]> =
-            (0..6 * GROUP).map(|n| std::array::from_fn(|i| (i as u64 / 64 * n).to_le_bytes()[0])).collect();
+            (0..1024u64).map(|n| std::array::from_fn(|i| (i as u64 / 64 * n).to_le_bytes()[0])).collect();
         let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
-        archive.write_batch(&CpuBatchCompressor::default().compress(&pages).unwrap()).unwrap();
+        let group = CpuBatchCompressor::default().compress(&pages).unwrap();
+        (0..40).for_each(|_| archive.write_batch(&group).unwrap());
         archive.finish(None).unwrap().0
     }
 
-    /// Memory of six groups: a small range in the first, one over the next four, and a small one in the last.
+    /// Memory of a process in the groups from the fifth on. The page before it cannot wait.
     fn memory(archive: Vec<u8>) -> Memory {
-        let lens = [GROUP / 2, 4 * GROUP, GROUP];
-        let entries = lens.iter().zip([0x1_0000, 0x1000_0000, 0x7000_0000]).map(|(pages, address)| PagemapEntry {
-            address,
-            pages: *pages,
-            parent: false,
-            lazy: true,
-            present: true,
-        });
-        let pagemap = Pagemap { pages_id: 1, entries: entries.collect() };
+        let entry = |address, pages, lazy| PagemapEntry { address, pages, parent: false, lazy, present: true };
+        let (first, end) = (4 * GROUP_PAGES + 500, 40 * GROUP_PAGES);
+        let entries = vec![
+            entry(0x1_0000, first, false),
+            entry(0x1000_0000, 100, true),
+            entry(0x7000_0000, end - first - 100, true),
+        ];
         let mut memory = Memory::default();
-        memory.add(7, &pagemap, PagesFile::archive(Arc::new(archive)).unwrap().unwrap(), Path::new("p")).unwrap();
+        let pages = PagesFile::archive(Arc::new(archive)).unwrap().unwrap();
+        memory.add(7, &Pagemap { pages_id: 1, entries }, pages, Path::new("p")).unwrap();
         memory
     }
 
-    fn located(memory: &Memory) -> Vec<bool> {
-        (0..6).map(|group| memory.file(0).is_located(group * GROUP)).collect()
+    fn located(memory: &Memory) -> Vec<u64> {
+        (0..40).filter(|group| memory.file(0).is_located(group * GROUP_PAGES)).collect()
     }
 
     #[test]
-    fn groups_at_the_ends_of_ranges_are_checked() {
+    fn groups_at_both_ends_are_checked() {
         let memory = memory(archive());
         EarlyChecks::default().run(&memory);
-        assert_eq!(located(&memory), [true, false, false, false, true, true]);
+        assert_eq!(located(&memory), (4..12).chain(32..40).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn small_memory_is_checked_as_a_whole() {
+        let mut memory = Memory::default();
+        let entries = vec![PagemapEntry { address: 0x1000, pages: 1, parent: false, lazy: true, present: true }];
+        let pages = PagesFile::archive(Arc::new(archive())).unwrap().unwrap();
+        memory.add(7, &Pagemap { pages_id: 1, entries }, pages, Path::new("p")).unwrap();
+        EarlyChecks::default().run(&memory);
+        assert_eq!(located(&memory), [0]);
     }
 
     #[test]
@@ -93,17 +113,18 @@ mod tests {
         let (memory, checks) = (memory(archive()), EarlyChecks::default());
         checks.end();
         checks.run(&memory);
-        assert_eq!(located(&memory), [false; 6]);
+        assert!(located(&memory).is_empty());
     }
 
     #[test]
     fn damage_is_left_for_those_who_touch_it() {
         let mut damaged = archive();
-        damaged[2000] ^= 1;
+        let at = damaged.len() / 40 * 5;
+        damaged[at] ^= 1;
         let memory = memory(damaged);
         EarlyChecks::default().run(&memory);
-        assert_eq!(located(&memory), [false, false, false, false, true, true]);
-        let pages = (0..GROUP).map(|page| memory.file(0).read(page, &mut [[0; PAGE_SIZE]]));
+        assert!(located(&memory).contains(&39));
+        let pages = (4 * GROUP_PAGES..7 * GROUP_PAGES).map(|page| memory.file(0).read(page, &mut [[0; PAGE_SIZE]]));
         assert_eq!(pages.filter(Result::is_err).count(), 1);
     }
 }

@@ -132,12 +132,14 @@ impl Memory {
         Some((lazy.collect(), Arc::clone(&self.files[*file])))
     }
 
-    /// Returns the pages of all processes that can wait, range by range: the number of the file, and pages of it.
+    /// Returns the part of each process's file that can wait: the number of the file, and pages of it.
     #[cfg(target_os = "linux")]
-    pub(crate) fn lazy_ranges(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
-        self.processes.values().flat_map(|process| {
-            let lazy = process.extents.iter().filter(|extent| extent.lazy);
-            lazy.map(|extent| (process.file, extent.first_page..extent.first_page + extent.pages()))
+    pub(crate) fn lazy_parts(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
+        self.processes.values().filter_map(|process| {
+            let mut lazy = process.extents.iter().filter(|extent| extent.lazy);
+            let first = lazy.next()?;
+            let last = lazy.next_back().unwrap_or(first);
+            Some((process.file, first.first_page..last.first_page + last.pages()))
         })
     }
 

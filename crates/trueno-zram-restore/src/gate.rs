@@ -4,25 +4,32 @@
 //! upon before the event, and reaches the kernel after the pages were dropped, would bring old content back. Hence no copy is
 //! under way while events are read and noted. The handler waits for the copies that have begun: at most one per worker.
 
-use std::hint;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::{hint, thread};
 
 /// Turns to spin before the processor is left to others.
 const SPINS: u32 = 200;
+/// Times that a worker leaves the processor to others before it sleeps. Reading events takes less time than waking a thread;
+/// but a handler that has to wait for a core, or for a copy of a worker without one, takes much longer.
+const YIELDS: u32 = 8;
 
-/// Lets workers copy, or the handler read events. It never sleeps: waking a thread takes longer than any of these.
+/// Lets workers copy, or the handler read events.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
     closed: AtomicBool,
     inside: AtomicUsize,
+    /// Workers that sleep until the gate is open, or are about to.
+    sleepers: AtomicUsize,
+    falling_asleep: Mutex<()>,
+    opened: Condvar,
 }
 
 impl Gate {
     /// Waits until the gate is open, and runs `copy`.
     pub(crate) fn pass<T>(&self, copy: impl FnOnce() -> T) -> T {
         loop {
-            wait_while(|| self.closed.load(Ordering::Relaxed));
+            self.wait_until_open();
             self.inside.fetch_add(1, Ordering::SeqCst);
             let inside = Inside(&self.inside);
             // Either the handler sees this thread inside, or this thread sees the gate closed.
@@ -36,11 +43,32 @@ impl Gate {
     /// Closes the gate, waits until nobody is inside, and runs `read`. Only one thread may call this.
     pub(crate) fn shut<T>(&self, read: impl FnOnce() -> T) -> T {
         self.closed.store(true, Ordering::SeqCst);
-        let open = Open(&self.closed);
-        wait_while(|| self.inside.load(Ordering::SeqCst) > 0);
+        let open = Open(self);
+        wait_while(u32::MAX, || self.inside.load(Ordering::SeqCst) > 0);
         let result = read();
         drop(open);
         result
+    }
+
+    fn wait_until_open(&self) {
+        if wait_while(YIELDS, || self.closed.load(Ordering::Relaxed)) {
+            return;
+        }
+        let held = self.falling_asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        // Either the handler sees this thread sleep, or this thread sees the gate open.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let woken = self.opened.wait_while(held, |()| self.closed.load(Ordering::SeqCst));
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        drop(woken);
+    }
+
+    fn open(&self) {
+        self.closed.store(false, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            // A thread that still saw the gate closed sleeps by the time that the lock is free.
+            drop(self.falling_asleep.lock());
+            self.opened.notify_all();
+        }
     }
 }
 
@@ -54,24 +82,29 @@ impl Drop for Inside<'_> {
 }
 
 /// Opens the gate, also on a panic.
-struct Open<'a>(&'a AtomicBool);
+struct Open<'a>(&'a Gate);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+        self.0.open();
     }
 }
 
-fn wait_while(condition: impl Fn() -> bool) {
-    let mut turns = 0;
-    while condition() {
-        if turns < SPINS {
-            turns += 1;
-            hint::spin_loop();
-        } else {
-            thread::yield_now();
+/// Spins, and then leaves the processor to others for so many times. Returns whether the condition has ended.
+fn wait_while(yields: u32, condition: impl Fn() -> bool) -> bool {
+    for _ in 0..SPINS {
+        if !condition() {
+            return true;
         }
+        hint::spin_loop();
     }
+    for _ in 0..yields {
+        if !condition() {
+            return true;
+        }
+        thread::yield_now();
+    }
+    !condition()
 }
 
 #[cfg(test)]
@@ -107,6 +140,23 @@ mod tests {
             }
             stop.store(true, Ordering::SeqCst);
         });
+    }
+
+    #[test]
+    fn workers_that_sleep_are_woken() {
+        let (gate, passed) = (Gate::default(), AtomicUsize::new(0));
+        thread::scope(|threads| {
+            gate.shut(|| {
+                for _ in 0..3 {
+                    threads.spawn(|| gate.pass(|| passed.fetch_add(1, Ordering::SeqCst)));
+                }
+                while gate.sleepers.load(Ordering::SeqCst) < 3 {
+                    thread::yield_now();
+                }
+                assert_eq!(passed.load(Ordering::SeqCst), 0);
+            });
+        });
+        assert_eq!((passed.into_inner(), gate.sleepers.into_inner()), (3, 0));
     }
 
     #[test]

@@ -4,21 +4,15 @@
 //! no meaning, its userfaultfd. A zombie sends its number negated, and nothing else. When all processes are about to run, a
 //! word of 32 bits says so, which is larger than the number of any process.
 
-use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::net::Shutdown;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 
-use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, bind,
-    listen, recvmsg, socket_with,
-};
-use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Report};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Received, Report};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
@@ -39,14 +33,6 @@ const FINISHED: i32 = 0x5253_5446;
 pub struct LazyPages {
     memory: Memory,
     restore: ProcessRestore<std::sync::Arc<PagesFile>>,
-}
-
-/// What a process sent with its number.
-#[derive(Debug, Default)]
-struct Received {
-    fds: Vec<OwnedFd>,
-    /// The process that sent it, as this one sees it.
-    sender: Option<u32>,
 }
 
 impl LazyPages {
@@ -151,7 +137,7 @@ impl LazyPages {
     }
 
     fn take(&self, connection: &UnixStream, pid: i32, received: Received) -> Result<(), Error> {
-        let Received { mut fds, sender } = received;
+        let Received { mut fds, sender, .. } = received;
         let wrong = |problem| Error::Handover { pid, problem };
         let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
             return Err(wrong("without one file descriptor"));
@@ -181,27 +167,15 @@ impl LazyPages {
 
 /// Receives bytes, and what comes with them.
 fn receive(connection: &UnixStream, bytes: &mut [u8]) -> Result<Received, Error> {
-    let mut received = Received::default();
-    let mut at = 0;
-    while at < bytes.len() {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2), ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let piece = &mut [IoSliceMut::new(&mut bytes[at..])];
-        match recvmsg(connection, piece, &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Ok(message) if message.bytes == 0 => return Err(Error::RestoreEnded),
-            Ok(message) => at += message.bytes,
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(Error::Connection(error.into())),
+    let mut all = Received::default();
+    while all.len_bytes < bytes.len() {
+        let piece = trueno_zram_restore::receive(connection, &mut bytes[all.len_bytes..]).map_err(Error::Connection)?;
+        if piece.len_bytes == 0 {
+            return Err(Error::RestoreEnded);
         }
-        for message in control.drain() {
-            match message {
-                RecvAncillaryMessage::ScmRights(fds) => received.fds.extend(fds),
-                RecvAncillaryMessage::ScmCredentials(sender) => {
-                    received.sender = u32::try_from(sender.pid.as_raw_nonzero().get()).ok();
-                }
-                _ => {}
-            }
-        }
+        all.len_bytes += piece.len_bytes;
+        all.fds.extend(piece.fds);
+        all.sender = piece.sender;
     }
-    Ok(received)
+    Ok(all)
 }

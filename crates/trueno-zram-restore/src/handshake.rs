@@ -1,21 +1,15 @@
 //! The message of a VMM that connects: Firecracker's list of regions, and its userfaultfd.
 
-use std::io::IoSliceMut;
-use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
-
 use crate::error::Error;
 use crate::regions::Regions;
+use crate::socket::receive;
 
 /// Firecracker sends some 130 bytes per region and has a handful of them.
 const MESSAGE_LIMIT: usize = 32 << 10;
-/// Room for two file descriptors: more than one is an error anyway.
-const FDS: usize = 2;
 
 /// What a VMM sent: its regions, or what is wrong with them, and the file descriptors that came with them.
 #[derive(Debug)]
@@ -74,21 +68,10 @@ fn receive_message(connection: &UnixStream, fds: &mut Vec<OwnedFd>, patience: Du
 }
 
 pub(crate) fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        match recvmsg(connection, &mut [IoSliceMut::new(piece)], &mut control, RecvFlags::CMSG_CLOEXEC) {
-            Err(Errno::INTR) => {}
-            received => break received.map_err(Error::system("recvmsg"))?,
-        }
-    };
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            fds.extend(received);
-        }
-    }
-    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > 1 {
+    let received = receive(connection, piece).map_err(|source| Error::System { call: "recvmsg", source })?;
+    fds.extend(received.fds);
+    if received.is_truncated || fds.len() > 1 {
         return Err(Error::ExtraFds);
     }
-    Ok(received.bytes)
+    Ok(received.len_bytes)
 }

@@ -8,7 +8,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::Error;
-use crate::uffd::peer_process;
+use crate::socket::peer_process;
+
+/// How long a process may take to end after SIGKILL.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process, by a descriptor that never names another one.
 #[derive(Debug)]
@@ -55,6 +58,13 @@ impl Process {
     pub(crate) fn end(&self) {
         // Fails only if the process has ended already, or belongs to a user whom the handler may not signal.
         let _ = pidfd_send_signal(&self.process, Signal::KILL);
+    }
+
+    /// Ends the process, and waits until it has ended, so that it cannot see what happens to its memory next. Returns `false` if it
+    /// still runs after some seconds.
+    pub(crate) fn end_and_wait(&self) -> bool {
+        self.end();
+        self.ends_within(END_PATIENCE)
     }
 }
 

@@ -125,13 +125,14 @@ impl<S: PagesByNumber> LazyRestore<S> {
             (regions, Ok(fd)) => (regions, fd),
             (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(error),
         };
+        // Closed after the VMM has ended: without it, the kernel fills with zeros what is missing.
         let uffd = Userfaultfd::new(fd)?;
         // From here on the VMM is ended unless all goes well.
         let dependent = self.dependents.add(&vmm)?;
         let regions = regions?;
         uffd.prepare()?;
         let session = Session {
-            uffd,
+            uffd: &uffd,
             vmm: &vmm,
             states: States::new(regions.unit_count()),
             regions,
@@ -218,7 +219,7 @@ impl Dependents {
         match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
             Some(vmms) => vmms.push(Arc::clone(vmm)),
             None => {
-                vmm.end();
+                vmm.end_and_wait();
                 return Err(Error::ShuttingDown);
             }
         }
@@ -227,7 +228,12 @@ impl Dependents {
 
     fn end_all(&self) {
         let vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        vmms.into_iter().flatten().for_each(|vmm| vmm.end());
+        let vmms = vmms.unwrap_or_default();
+        // All at once, then one by one until they are gone.
+        vmms.iter().for_each(|vmm| vmm.end());
+        for vmm in &vmms {
+            vmm.end_and_wait();
+        }
     }
 
     /// Removes a VMM. Returns whether it was there.
@@ -255,7 +261,7 @@ impl Dependent<'_> {
 impl Drop for Dependent<'_> {
     fn drop(&mut self) {
         if self.dependents.remove(&self.vmm) {
-            self.vmm.end();
+            self.vmm.end_and_wait();
         }
     }
 }

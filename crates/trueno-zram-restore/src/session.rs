@@ -17,7 +17,7 @@ use crate::uffd::Userfaultfd;
 
 /// A VM that is being restored.
 pub(crate) struct Session<'a, S: ?Sized> {
-    pub(crate) uffd: Userfaultfd,
+    pub(crate) uffd: &'a Userfaultfd,
     pub(crate) vmm: &'a Process,
     pub(crate) regions: Regions,
     pub(crate) states: States,

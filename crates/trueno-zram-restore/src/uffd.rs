@@ -1,11 +1,9 @@
-//! The userfaultfd of another process: the system calls that Rust cannot check. All unsafe code of the crate is here.
+//! The userfaultfd of another process: the system calls that Rust cannot check.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -212,34 +210,6 @@ fn features(info: &str) -> Option<u64> {
     u64::from_str_radix(line.trim().split(':').nth(1)?, 16).ok()
 }
 
-/// Returns a file descriptor of the process at the other end of a socket.
-pub(crate) fn peer_process(stream: &UnixStream) -> io::Result<OwnedFd> {
-    // Linux 6.5 hands the process out itself, so that its number cannot have been reused.
-    match socket_option(stream, libc::SO_PEERPIDFD) {
-        // SAFETY: the kernel has just created the descriptor for this call; nothing else owns it.
-        Ok(fd @ 0..) => return Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        Ok(_) => {}
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {}
-        Err(error) => return Err(error),
-    }
-    // `struct ucred` starts with the number of the process; 0 means one that this PID namespace cannot see.
-    let pid =
-        rustix::process::Pid::from_raw(socket_option(stream, libc::SO_PEERCRED)?).ok_or(io::ErrorKind::NotFound)?;
-    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
-}
-
-/// Returns the first 32 bits of a socket option.
-fn socket_option(stream: &UnixStream, name: i32) -> io::Result<i32> {
-    // As long as `struct ucred`, the longest that is asked for.
-    let mut value = [0i32; 3];
-    let mut len: libc::socklen_t = if name == libc::SO_PEERCRED { 12 } else { 4 };
-    // SAFETY: `value` has at least `len` bytes, and any bytes are valid for it.
-    let result = unsafe {
-        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, value.as_mut_ptr().cast(), &raw mut len)
-    };
-    if result == 0 { Ok(value[0]) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -256,13 +226,5 @@ mod tests {
     fn other_files_are_refused_by_name() {
         let file = fs::File::open("/dev/null").unwrap();
         assert!(matches!(Userfaultfd::new(file.into()), Err(Error::NotUserfaultfd { what }) if what == "/dev/null"));
-    }
-
-    #[test]
-    fn the_peer_of_a_socket_pair_is_this_process() {
-        let (one, _other) = UnixStream::pair().unwrap();
-        let process = peer_process(&one).unwrap();
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).unwrap();
-        assert!(info.contains(&format!("Pid:\t{}\n", std::process::id())), "{info}");
     }
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use trueno_zram_core::PAGE_SIZE;
 
 use super::fill::RunBuffer;
+use super::layout::Piece;
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
 use super::streams::Streams;
@@ -170,7 +171,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             Event::Fault(address) => served.faults.push(address),
             Event::Removed(range) => {
                 let parts = memory.layout().parts_in(&range);
-                note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
+                self.note_removed(memory, &parts);
             }
             Event::Unmapped(range) => {
                 let mut layout = memory.layout_mut();
@@ -178,12 +179,12 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 let lost = parts.iter().flat_map(|piece| piece.unit_range());
                 lost.filter(|unit| !memory.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
                 drop(layout);
-                note_removed(memory, parts.iter().map(|piece| piece.unit_range()));
+                self.note_removed(memory, &parts);
             }
             Event::Remapped { from, to, len } => {
                 let moved = memory.layout_mut().remap(from, to, len);
                 for child in served.unsettled.iter().flatten() {
-                    child.gate.shut(|| child.layout_mut().add_alternatives(&moved));
+                    child.gate.shut(|| child.layout_mut().note_later(&moved, to..to.saturating_add(len)));
                     self.restore.check_order(child);
                 }
             }
@@ -191,6 +192,14 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 let Some(uffd) = self.events.next_forked() else { return };
                 let child = Arc::new(memory.fork(uffd));
                 served.unsettled.get_or_insert_default().push(Arc::clone(&child));
+                child.unsettle_fork();
+                // A change that may concern the process that was forked may concern its child.
+                for children in self.served.iter_mut().filter_map(|served| served.unsettled.as_mut()) {
+                    if children.iter().any(|other| Arc::ptr_eq(other, memory)) {
+                        children.push(Arc::clone(&child));
+                        child.unsettle_fork();
+                    }
+                }
                 self.restore.check_order(&child);
                 if self.restore.depend(&child) {
                     self.serve(child);
@@ -205,8 +214,16 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     fn settle(&mut self, at: usize) {
         let Served { memory, unsettled, .. } = &mut self.served[at];
         if unsettled.is_some() && !memory.uffd.is_changing() {
-            *unsettled = None;
+            unsettled.take().into_iter().flatten().for_each(|child| child.settle_fork());
             memory.gate.shut(|| memory.layout_mut().settle());
+        }
+    }
+
+    /// Reads the events of all processes: one that was forked waits for those of the other one.
+    fn catch_up(&mut self) {
+        for at in 0..self.served.len() {
+            self.read_events(at);
+            self.settle(at);
         }
     }
 
@@ -244,28 +261,34 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, address: u64) -> Result<Answer, Stop> {
         let unit = memory.layout().find(address);
-        let done = |is_done: bool| if is_done { Answer::Done } else { Answer::Again };
         let Some(unit) = unit.filter(|unit| memory.states.is_wanted(*unit)) else {
             // In no unit, or removed: zeros. Filled: the thread waits no longer.
-            return memory.put_zeros(address).map(done);
+            return memory.put_zeros(address).map(|is_done| if is_done { Answer::Done } else { Answer::Again });
+        };
+        // It may be filled at another address. What is at this one is known then.
+        let is_uncertain = memory.layout().is_uncertain(unit);
+        let done = |is_done: bool| match is_done {
+            true if is_uncertain && !memory.states.is_wanted(unit) => Answer::Again,
+            true => Answer::Done,
+            false => Answer::Again,
         };
         let run = memory.contents.run_of(unit);
         if memory.is_being_filled(run) {
             memory.set_urgent(unit);
-            return Ok(Answer::Left);
+            return Ok(if is_uncertain { Answer::Again } else { Answer::Left });
         }
         memory.ask_for_run(run + 1);
         // A first page takes as long as its whole group. A process that begins to run touches only a few pages of each.
         let is_located = memory.source.is_located(memory.contents.page_of(unit));
         if !is_located && self.restore.queue.is_filling() && memory.take_this_run(run) {
             memory.set_urgent(unit);
-            self.fill_run(at, memory, run);
+            self.fill_run(memory, run);
             return Ok(done(!memory.states.is_wanted(unit)));
         }
         let units = self.served[at].streams.note(unit);
         let end = memory.contents.runs[run].units.end.min(unit + units);
         let call_end = end.min(unit + FAULT_CALL_UNITS);
-        let put = self.fill_units(at, memory, unit..call_end)?;
+        let put = self.fill_units(memory, unit..call_end)?;
         if put > 0 && call_end < end {
             self.plan_block(at, call_end..end);
         }
@@ -273,17 +296,15 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     }
 
     /// Fills a run that was taken, and reads events where that is necessary to go on.
-    fn fill_run(&mut self, at: usize, memory: &ProcessMemory<S>, run: usize) {
+    fn fill_run(&mut self, memory: &ProcessMemory<S>, run: usize) {
         let (restore, mut buffer) = (self.restore, std::mem::take(&mut self.buffer));
-        restore.fill_run(memory, run, &mut buffer, &mut || {
-            self.read_events(at);
-        });
+        restore.fill_run(memory, run, &mut buffer, &mut || self.catch_up());
         self.buffer = buffer;
     }
 
     /// Fills units that follow each other in the source, from the first on. Returns how many, at least the first, unless the
     /// process is changing its memory.
-    fn fill_units(&mut self, at: usize, memory: &ProcessMemory<S>, units: Range<usize>) -> Result<usize, Stop> {
+    fn fill_units(&mut self, memory: &ProcessMemory<S>, units: Range<usize>) -> Result<usize, Stop> {
         self.buffer.resize(super::contents::RUN_PAGES, [0; PAGE_SIZE]);
         let mut count = 0;
         while count < units.len() {
@@ -292,9 +313,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 Err(_) if count > 0 => break,
                 Err(error) => {
                     let restore = self.restore;
-                    restore.give_up(memory, units.start, error, &mut || {
-                        self.read_events(at);
-                    })?;
+                    restore.give_up(memory, units.start, error, &mut || self.catch_up())?;
                     return Ok(1);
                 }
             }
@@ -324,7 +343,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         let memory = Arc::clone(&self.served[at].memory);
         let call_end = block.end.min(block.start + FAULT_CALL_UNITS);
         // What cannot be filled now is filled by workers, or when it is touched.
-        if self.fill_units(at, &memory, block.start..call_end).is_ok() && call_end < block.end {
+        if self.fill_units(&memory, block.start..call_end).is_ok() && call_end < block.end {
             self.plan_block(at, call_end..block.end);
         }
         true
@@ -332,9 +351,15 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     /// Lets go of processes that have ended, or are complete.
     fn finish(&mut self) {
-        for served in std::mem::take(&mut self.served) {
+        for mut served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
-            if memory.has_ended() || (!memory.has_runs_left() && memory.is_complete()) {
+            // It is still needed while its changes may concern a child.
+            let is_done = !memory.has_runs_left() && memory.is_complete() && served.unsettled.is_none();
+            if memory.has_ended() || is_done {
+                for child in served.unsettled.take().into_iter().flatten() {
+                    self.restore.fail(&child, Error::Order);
+                    child.settle_fork();
+                }
                 self.restore.release(memory);
                 self.restore.queue.remove(memory);
                 memory.counters.add_to(&mut self.report);
@@ -353,6 +378,24 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         }
     }
 
+    /// Notes that the content of units was given back. If it is not known whether they were there, the process is given up.
+    fn note_removed(&self, memory: &ProcessMemory<S>, parts: &[Piece]) {
+        let layout = memory.layout();
+        let (mut removed, mut is_known) = (0, true);
+        for unit in parts.iter().flat_map(Piece::unit_range) {
+            if layout.is_uncertain(unit) {
+                is_known &= !memory.states.is_wanted(unit);
+            } else {
+                removed += memory.states.set_removed(unit..unit + 1);
+            }
+        }
+        drop(layout);
+        memory.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
+        if !is_known {
+            self.restore.fail(memory, Error::Order);
+        }
+    }
+
     /// Poisons what is left of memory that could not be restored.
     fn poison_rest(&self, memory: &ProcessMemory<S>) -> Result<(), Stop> {
         for unit in (0..memory.contents.units).filter(|unit| memory.states.is_wanted(*unit)) {
@@ -362,10 +405,4 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         }
         Ok(())
     }
-}
-
-/// Notes that the content of units was given back.
-fn note_removed<S: PagesByNumber>(memory: &ProcessMemory<S>, parts: impl Iterator<Item = Range<usize>>) {
-    let removed: u64 = parts.map(|units| memory.states.set_removed(units)).sum();
-    memory.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
 }

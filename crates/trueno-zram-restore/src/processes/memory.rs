@@ -21,8 +21,8 @@ use crate::uffd::{Progress, Userfaultfd};
 const URGENT: usize = 4;
 /// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
 const PROBE_ADDRESS: u64 = 0x1_0000;
-/// How long a process may take to end after SIGKILL.
-pub(super) const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How long processes may keep changing memory that has to be poisoned.
+const POISON_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The memory of a process, or of a child that it forked since.
 #[derive(Debug)]
@@ -42,6 +42,9 @@ pub(super) struct ProcessMemory<S> {
     layout: RwLock<Layout>,
     /// Units whose address is not there: nobody can touch them.
     absent: Bits,
+    /// Processes whose changes, of which not all events were read, may have come before this one was forked from them. Until they
+    /// were, it is not known what is at any address.
+    unsettled: AtomicUsize,
     /// Whether nothing more can be restored. What is missing is treated as damaged.
     lost: AtomicBool,
     /// Whether the kernel says that the memory is gone.
@@ -75,6 +78,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
             counters: Counters::default(),
             layout: RwLock::new(layout),
             absent: Bits::new(units),
+            unsettled: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_orphaned: AtomicBool::new(false),
@@ -93,9 +97,10 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     where
         S: Clone,
     {
-        let (layout, unmapped) = self.layout().fork();
+        let (mut layout, unmapped) = self.layout().fork();
         let states = self.states.clone();
         unmapped.into_iter().for_each(|units| states.unset_removed(units));
+        layout.drop_alternatives(|unit| states.is_wanted(unit));
         let contents = Arc::clone(&self.contents);
         let child = Self::new((self.pid, None), uffd, self.source.clone(), (contents, layout));
         child.lost.store(self.is_lost(), Ordering::Release);
@@ -109,6 +114,21 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Only for the handler, while the gate is shut.
     pub(super) fn layout_mut(&self) -> RwLockWriteGuard<'_, Layout> {
         self.layout.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire) > 0
+    }
+
+    /// Notes that changes of another process may concern this one.
+    pub(super) fn unsettle_fork(&self) {
+        self.unsettled.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes that all changes of another process that may concern this one are known.
+    pub(super) fn settle_fork(&self) {
+        self.gate.shut(|| self.layout_mut().settle_fork(|unit| self.states.is_wanted(unit)));
+        self.unsettled.fetch_sub(1, Ordering::AcqRel);
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -204,6 +224,9 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Fills the units from `first` on that are wanted, and wakes the threads that wait for them. Returns how many units are
     /// dealt with: fewer than all if the process is changing its memory, and events must be read before it goes on.
     pub(super) fn put(&self, first: usize, content: Content<'_>) -> Result<usize, Stop> {
+        if self.is_unsettled() {
+            return Ok(0);
+        }
         let layout = self.layout();
         let bytes = |units: usize| units * PAGE_SIZE;
         let end = first + units_in(content.len());
@@ -213,13 +236,21 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                 unit += 1;
                 continue;
             }
-            let alternative = || layout.alternative(unit).map(|address| (address, 1));
+            if layout.is_uncertain(unit) {
+                let page = content.part(bytes(unit - first)..bytes(unit + 1 - first));
+                if !self.put_somewhere(&layout, unit, page)? {
+                    break;
+                }
+                unit += 1;
+                continue;
+            }
             // Without an address, it is moved right now: the event of that has not been read.
-            let Some((address, count)) = layout.locate(unit).or_else(alternative) else { break };
+            let Some((address, count)) = layout.locate(unit) else { break };
             let part_end = end.min(unit + count);
-            let part_end = (unit + 1..part_end).find(|unit| !self.states.is_wanted(*unit)).unwrap_or(part_end);
+            let is_next = |unit: &usize| self.states.is_wanted(*unit) && !layout.is_uncertain(*unit);
+            let part_end = (unit + 1..part_end).find(|unit| !is_next(unit)).unwrap_or(part_end);
             let part = content.part(bytes(unit - first)..bytes(part_end - first));
-            match self.put_at(&layout, address, unit, part)? {
+            match self.put_at(address, unit, part)? {
                 0 => break,
                 done => unit += done,
             }
@@ -228,7 +259,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     }
 
     /// Fills units at an address. Returns how many are dealt with: 0 if the process is changing its memory.
-    fn put_at(&self, layout: &Layout, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
+    fn put_at(&self, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
         let mut part = content;
         loop {
             let progress = self.fill(address, part);
@@ -248,31 +279,39 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                 Some(Errno::NOENT) if units_in(part.len()) > 1 => {
                     part = part.part(0..units_in(part.len()).div_ceil(2) * PAGE_SIZE);
                 }
-                Some(Errno::NOENT) => return self.put_elsewhere(layout, address, unit, part),
+                Some(Errno::NOENT) => {
+                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
+                    if self.uffd.is_changing() {
+                        return Ok(0);
+                    }
+                    self.absent.insert(unit);
+                    return Ok(1);
+                }
                 Some(error) => return Err(self.stop(error)),
             }
         }
     }
 
-    /// Deals with a unit whose address is not there.
-    fn put_elsewhere(&self, layout: &Layout, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
-        let _ = self.uffd.wake(address, PAGE_SIZE as u64);
-        if self.uffd.is_changing() {
-            return Ok(0);
-        }
-        if let Some(other) = layout.alternative(unit).filter(|other| *other != address) {
-            match self.fill(other, content).stopped {
-                None | Some(Errno::EXIST) => {
-                    self.states.set_filled(unit);
-                    return Ok(1);
+    /// Fills a unit at the first of its places that is there. Returns `false` if the process is changing its memory.
+    fn put_somewhere(&self, layout: &Layout, unit: usize, content: Content<'_>) -> Result<bool, Stop> {
+        for address in layout.places(unit) {
+            match self.fill(address, content).stopped {
+                None => {}
+                Some(Errno::EXIST) => {
+                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
                 }
-                Some(Errno::AGAIN) => return Ok(0),
-                Some(Errno::NOENT) => {}
+                Some(Errno::NOENT) if !self.uffd.is_changing() => {
+                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
+                    continue;
+                }
+                Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
                 Some(error) => return Err(self.stop(error)),
             }
+            self.states.set_filled(unit);
+            return Ok(true);
         }
         self.absent.insert(unit);
-        Ok(1)
+        Ok(true)
     }
 
     fn fill(&self, address: u64, content: Content<'_>) -> Progress {
@@ -286,6 +325,9 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     /// Fills a page that is in no unit, or whose content was given back. Returns `false` if the process is changing its memory.
     pub(super) fn put_zeros(&self, address: u64) -> Result<bool, Stop> {
+        if self.is_unsettled() {
+            return Ok(false);
+        }
         match self.fill(address, Content::Zeros(PAGE_SIZE as u64)).stopped {
             None => Ok(true),
             Some(Errno::AGAIN) => Ok(false),
@@ -303,20 +345,28 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         if !self.states.is_wanted(unit) {
             return Ok(true);
         }
-        let located = layout.locate(unit).map(|(address, _)| address).or_else(|| layout.alternative(unit));
-        let Some(address) = located else { return Ok(false) };
-        match self.uffd.poison(address, PAGE_SIZE as u64).stopped {
-            None => {
-                self.counters.poisoned.fetch_add(1, Ordering::Relaxed);
-                self.states.set_filled(unit);
+        let places = layout.places(unit);
+        if places.is_empty() {
+            return Ok(false);
+        }
+        // Wherever it may be: it must not be filled with zeros there, either.
+        let mut is_there = false;
+        for address in places {
+            match self.uffd.poison(address, PAGE_SIZE as u64).stopped {
+                None => {
+                    self.counters.poisoned.fetch_add(1, Ordering::Relaxed);
+                    is_there = true;
+                }
+                Some(Errno::EXIST) => is_there = true,
+                Some(Errno::NOENT) if !self.is_unsettled() && !self.uffd.is_changing() => {}
+                Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
+                Some(error) => return Err(self.stop(error)),
             }
-            Some(Errno::EXIST) => self.states.set_filled(unit),
-            Some(Errno::AGAIN) => return Ok(false),
-            Some(Errno::NOENT) if self.uffd.is_changing() => return Ok(false),
-            Some(Errno::NOENT) => {
-                self.absent.insert(unit);
-            }
-            Some(error) => return Err(self.stop(error)),
+        }
+        if is_there {
+            self.states.set_filled(unit);
+        } else {
+            self.absent.insert(unit);
         }
         Ok(true)
     }
@@ -337,11 +387,8 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         if self.is_gone() {
             return true;
         }
-        if let Some(process) = &self.process {
-            process.end();
-            if !process.ends_within(END_PATIENCE) {
-                return false;
-            }
+        if self.process.as_ref().is_some_and(|process| !process.end_and_wait()) {
+            return false;
         }
         // Its memory may have been shared with a process that is not known.
         self.is_gone() || self.poison_missing()
@@ -356,12 +403,14 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     fn poison_missing(&self) -> bool {
         self.set_lost();
-        let deadline = Instant::now() + END_PATIENCE;
+        let deadline = Instant::now() + POISON_PATIENCE;
         let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
         for unit in pieces.iter().flat_map(Piece::unit_range) {
             loop {
                 match self.poison(unit) {
                     Ok(true) => break,
+                    // Nobody reads the events of the other process any more.
+                    Ok(false) if self.is_unsettled() => break,
                     // The handler reads the events meanwhile.
                     Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(100)),
                     Err(Stop::Ended) => return true,

@@ -12,7 +12,7 @@ use super::contents::{Contents, Extent};
 use super::fill::{LAST_START_PAUSE, Queue, START_PAUSE};
 use super::handler::Handler;
 use super::layout::Layout;
-use super::memory::{END_PATIENCE, ProcessMemory};
+use super::memory::ProcessMemory;
 use crate::error::Error;
 use crate::options::{Notice, Options, Report};
 use crate::process::Process;
@@ -249,8 +249,7 @@ impl<S> fmt::Debug for ProcessRestore<S> {
 
 /// Ends a process before its userfaultfd is closed: it must not see zeros in between.
 fn end_before(process: &Process, uffd: Userfaultfd) {
-    process.end();
-    process.ends_within(END_PATIENCE);
+    process.end_and_wait();
     drop(uffd);
 }
 

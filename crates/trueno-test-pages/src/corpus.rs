@@ -33,3 +33,21 @@ const fn whole_pages(bytes: &'static [u8]) -> &'static [Page] {
 pub fn all_pages() -> impl Iterator<Item = &'static Page> + Clone {
     ALL.iter().flat_map(|corpus| corpus.pages)
 }
+
+/// Pages of all kinds: a quarter are zeros. All others differ from each other, so that a page in the wrong place is noticed.
+pub fn numbered_pages(count: usize) -> Vec<Page> {
+    let corpus: Vec<&Page> = all_pages().take(64).collect();
+    let numbered = |number: usize| {
+        let word = (number as u64).to_le_bytes();
+        match number % 8 {
+            0 | 1 => [0; PAGE_SIZE],
+            2 => std::array::from_fn(|at| word[at % word.len()]),
+            _ => {
+                let mut page = *corpus[number % corpus.len()];
+                page[..word.len()].copy_from_slice(&word);
+                page
+            }
+        }
+    };
+    (0..count).map(numbered).collect()
+}

@@ -38,6 +38,14 @@ impl Generator {
         usize::try_from(self.next_u64() % bound).expect("smaller than a usize")
     }
 
+    /// Random numbers below `bound`, without an end.
+    ///
+    /// # Panics
+    /// If `bound` is 0.
+    pub fn numbers_below(mut self, bound: usize) -> impl Iterator<Item = usize> {
+        std::iter::repeat_with(move || self.below(bound))
+    }
+
     /// A page like those in memory: heap words, text, records, runs, copies at random distances.
     pub fn page(&mut self) -> Page {
         let mut page = [0; PAGE_SIZE];

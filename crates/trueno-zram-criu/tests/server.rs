@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use trueno_test_restore::archive_of;
 use trueno_zram_archive::{ArchiveOpener, ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, Pagemap, PagemapEntry, PagesFile, Served, write_lazy_dir};
@@ -20,13 +21,6 @@ fn pages(count: usize) -> Vec<Page> {
     let corpus = trueno_test_pages::corpus::all_pages().copied();
     let zeros = [[0; PAGE_SIZE]; 3];
     corpus.chain(zeros).cycle().take(count).collect()
-}
-
-fn archive_of(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
-    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
-    archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
-    archive.finish(None).unwrap().0
 }
 
 fn entry(address: u64, pages: u64, lazy: bool) -> PagemapEntry {

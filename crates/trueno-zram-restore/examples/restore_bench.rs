@@ -7,16 +7,12 @@
 //! spins on every core. Idle: none does, and the cores sleep between faults, unless others keep them busy. "Later": plain, with a
 //! delay for each page.
 
-#[cfg(target_os = "linux")]
-#[allow(dead_code, reason = "tests use more of it")]
-#[path = "../tests/restore/vmm.rs"]
-mod vmm;
-
 #[cfg(not(target_os = "linux"))]
 fn main() {}
 
 #[cfg(target_os = "linux")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    use trueno_test_restore::vmm;
     if vmm::obey() || !vmm::is_allowed() {
         return Ok(());
     }
@@ -35,11 +31,11 @@ mod bench {
     use std::thread;
     use std::time::{Duration, Instant};
 
+    use trueno_test_restore::stand_in::StandIn;
+    use trueno_test_restore::vmm::{self, Memory};
     use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
     use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page, PageRoom};
     use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber};
-
-    use crate::vmm::{Memory, StandIn};
 
     const FAULTS: usize = 20_000;
 
@@ -240,7 +236,7 @@ mod bench {
                     ended.expect("a VM that ends by itself");
                 })
             });
-            let mut vmm = StandIn::start(&socket, image, Memory::Small);
+            let mut vmm = vmm::start(&socket, image, Memory::Small, &[]);
             let measured = measure(&mut vmm);
             vmm.end();
             measured

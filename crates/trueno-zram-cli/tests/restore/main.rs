@@ -2,10 +2,6 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "the tests of the library use more of it")]
-#[path = "../../../trueno-zram-restore/tests/restore/vmm.rs"]
-mod vmm;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
@@ -17,8 +13,8 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use trueno_test_pages::corpus;
-
-use vmm::{Memory, StandIn, is_allowed};
+use trueno_test_restore::stand_in::StandIn;
+use trueno_test_restore::vmm::{self, Memory, is_allowed};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_trueno-zram");
 const PAGES: usize = 1200;
@@ -27,7 +23,7 @@ const PAGES: usize = 1200;
 #[test]
 #[ignore = "run by other tests as a second process"]
 fn stand_in_vmm() {
-    vmm::obey();
+    let _ = vmm::obey();
 }
 
 /// A folder with an image and its archive.
@@ -66,7 +62,7 @@ impl Handler {
     }
 
     fn vmm(&self, folder: &Path) -> StandIn {
-        StandIn::start(&folder.join("socket"), &folder.join("image"), Memory::Small)
+        vmm::start(&folder.join("socket"), &folder.join("image"), Memory::Small, &[])
     }
 
     /// Waits for its end. Returns its exit code, standard output and standard error.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_zram_criu::PagesFile;
 use trueno_zram_restore::Options;
 
-use crate::process::{SECOND, StandIn, is_allowed};
-use crate::support::{Held, HeldBack, Setup, archive, file_content, one_worker, pages};
+use crate::process::{self, SECOND, is_allowed};
+use crate::support::{Held, Setup, archived, file_content};
 
 #[test]
 fn every_page_is_right_in_whatever_order_it_is_touched() {
@@ -16,8 +17,7 @@ fn every_page_is_right_in_whatever_order_it_is_touched() {
     let pages = pages(5000);
     for order in ["all", "backwards", "random 8000 1"] {
         let plain = PagesFile::plain(Arc::new(file_content(&pages).as_flattened().to_vec())).unwrap();
-        let archive = PagesFile::archive(Arc::new(archive(&file_content(&pages)))).unwrap().unwrap();
-        for file in [plain, archive] {
+        for file in [plain, archived(&pages)] {
             let setup = Setup::with(&pages, [file], Options::default());
             let mut process = setup.process();
             process.must(order);
@@ -40,9 +40,7 @@ fn memory_that_is_removed_unmapped_or_moved_is_followed() {
     }
     let pages = pages(4000);
     for held_from in [0, 500, 2000] {
-        let held = HeldBack::new(&pages, (Held::Fill, held_from), None);
-        let file = PagesFile::plain(Arc::clone(&held) as _).unwrap();
-        let setup = Setup::with(&pages, [file], one_worker());
+        let (setup, held) = Setup::holding_back(&pages, (Held::Fill, held_from));
         let mut process = setup.process();
         process.must("remove 0 20");
         process.must("move 100 300");
@@ -67,9 +65,7 @@ fn children_have_the_memory_of_the_moment_they_were_forked() {
     if !is_allowed() {
         return;
     }
-    let pages = pages(3000);
-    let held = HeldBack::new(&pages, (Held::Fill, 100), None);
-    let setup = Setup::with(&pages, [PagesFile::plain(Arc::clone(&held) as _).unwrap()], one_worker());
+    let (setup, held) = Setup::holding_back(&pages(3000), (Held::Fill, 100));
     let mut process = setup.process();
     process.must("remove 10 10");
     process.must("move 200 50");
@@ -114,9 +110,8 @@ fn several_processes_are_restored_at_once() {
         return;
     }
     let pages = pages(3000);
-    let file = || PagesFile::archive(Arc::new(archive(&file_content(&pages)))).unwrap().unwrap();
-    let setup = Setup::with(&pages, [file(), file()], Options::default());
-    let mut process = StandIn::start(&setup.socket(), &setup.image(), &[(SECOND, "1")]);
+    let setup = Setup::with(&pages, [archived(&pages), archived(&pages)], Options::default());
+    let mut process = process::start(&setup.socket(), &setup.image(), &[(SECOND, "1")]);
     process.must("all");
     process.must("second");
     process.end();

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
+use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
+use trueno_test_restore::archive_of;
 use trueno_zram_criu::{Error, PagesFile};
 use trueno_zram_restore::{OnDamage, Options};
 
 use crate::process::is_allowed;
-use crate::support::{Held, HeldBack, Setup, archive, file_content, one_worker, pages};
-
-const SIGBUS: Option<i32> = Some(7);
-const SIGKILL: Option<i32> = Some(9);
+use crate::support::{Held, HeldBack, SIGBUS, SIGKILL, Setup, file_content};
 
 #[test]
 fn a_damaged_page_is_poisoned_and_all_others_are_right() {
@@ -52,7 +51,7 @@ fn no_damage_to_an_archive_shows_a_process_wrong_bytes() {
         return;
     }
     let pages = pages(300);
-    let intact = archive(&file_content(&pages));
+    let intact = archive_of(&file_content(&pages));
     let mut random = Generator::new(16);
     let mut ended = 0;
     for _ in 0..24 {
@@ -85,9 +84,7 @@ fn a_daemon_that_ends_early_leaves_nobody_with_zeros() {
     if !is_allowed() {
         return;
     }
-    let pages = pages(2000);
-    let held = HeldBack::new(&pages, (Held::Everybody, 1023), None);
-    let setup = Setup::with(&pages, [PagesFile::plain(Arc::clone(&held) as _).unwrap()], one_worker());
+    let (setup, held) = Setup::holding_back(&pages(2000), (Held::Everybody, 1023));
     let mut process = setup.process();
     process.must("verify 0 1000");
     // Up to the end of a group. The child waits for a page that is held back. It is known by its memory only.
@@ -109,9 +106,7 @@ fn a_process_that_is_killed_ends_the_daemon() {
     if !is_allowed() {
         return;
     }
-    let pages = pages(2000);
-    let held = HeldBack::new(&pages, (Held::Fill, 1023), None);
-    let setup = Setup::with(&pages, [PagesFile::plain(Arc::clone(&held) as _).unwrap()], one_worker());
+    let (setup, held) = Setup::holding_back(&pages(2000), (Held::Fill, 1023));
     let mut process = setup.process();
     process.must("verify 0 1000");
     process.kill();

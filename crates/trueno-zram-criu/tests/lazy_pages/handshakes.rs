@@ -5,11 +5,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use trueno_test_pages::corpus::numbered_pages as pages;
+use trueno_test_restore::stand_in::send;
 use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
 use trueno_zram_restore::Options;
 
-use crate::process::{FEATURES, FINISHED, NUMBER, StandIn, is_allowed, send};
-use crate::support::{PID, Setup, memory, pages};
+use crate::process::{self, FEATURES, FINISHED, NUMBER, is_allowed};
+use crate::support::{PID, Setup, memory};
 
 /// Serves one connection of this process. None of them may lead to its end.
 fn refusal(connect: impl FnOnce(&UnixStream)) -> Error {
@@ -60,12 +62,12 @@ fn a_process_that_cannot_be_served_is_ended() {
         return;
     }
     let setup = Setup::new(&pages(16));
-    let start = |environment: &[(&str, &str)]| StandIn::start(&setup.socket(), &setup.image(), environment).signal();
+    let start = |environment: &[(&str, &str)]| process::start(&setup.socket(), &setup.image(), environment).signal();
     assert_eq!(start(&[(NUMBER, "99")]), Some(9));
     assert!(matches!(setup.served(), Err(Error::UnknownProcess { pid: 99 })));
     let setup = Setup::new(&pages(16));
     // Only the events of VMs.
-    assert_eq!(StandIn::start(&setup.socket(), &setup.image(), &[(FEATURES, "8")]).signal(), Some(9));
+    assert_eq!(process::start(&setup.socket(), &setup.image(), &[(FEATURES, "8")]).signal(), Some(9));
     let error = setup.served().unwrap_err();
     assert!(matches!(error, Error::Restore(trueno_zram_restore::Error::NoEvents { name: "EVENT_FORK" })), "{error}");
 }

@@ -5,12 +5,25 @@
 mod changes;
 mod failures;
 mod handshakes;
+mod lifetimes;
+mod memory;
+mod moves;
 mod process;
+mod races;
+mod senders;
 mod support;
+mod tasks;
 
 /// The second process.
 #[test]
 #[ignore = "run by other tests as a second process"]
 fn stand_in_process() {
     process::obey();
+}
+
+/// A daemon in a PID namespace of its own.
+#[test]
+#[ignore = "run by other tests as a second process"]
+fn daemon_in_a_namespace() {
+    senders::obey();
 }

@@ -1,6 +1,7 @@
 //! Pages files, and a daemon that serves them.
 
 use std::fs;
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Condvar, Mutex};
@@ -9,38 +10,25 @@ use std::time::Duration;
 use std::{io, num::NonZeroUsize};
 
 use tempfile::TempDir;
-use trueno_zram_archive::{ArchiveWriter, ReadAt, WriteOptions};
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_test_restore::archive_of;
+use trueno_test_restore::stand_in::StandIn;
+use trueno_zram_archive::ReadAt;
+use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
 use trueno_zram_restore::{Options, Report};
 
-use crate::process::{ADDRESS, GAP_PAGES, StandIn, split};
+use crate::memory::{ADDRESS, GAP_PAGES, split};
+use crate::process;
 
+/// The signals that end processes.
+pub(crate) const SIGBUS: Option<i32> = Some(7);
+pub(crate) const SIGKILL: Option<i32> = Some(9);
+
+/// The file in a setup's folder with the content that a process must see.
+pub(crate) const IMAGE: &str = "image";
 /// The number of the process in the images, and of a second one.
 pub(crate) const PID: u32 = 7;
 pub(crate) const OTHER_PID: u32 = 8;
-
-/// Pages of all kinds, each different from all others but for zeros.
-pub(crate) fn pages(count: usize) -> Vec<Page> {
-    let corpus: Vec<&Page> = trueno_test_pages::corpus::all_pages().take(64).collect();
-    (0..count)
-        .map(|number| match number % 8 {
-            0 | 1 => [0; PAGE_SIZE],
-            _ => {
-                let mut page = *corpus[number % corpus.len()];
-                page[..8].copy_from_slice(&(number as u64).to_le_bytes());
-                page
-            }
-        })
-        .collect()
-}
-
-pub(crate) fn archive(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
-    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
-    archive.write_batch(&CpuBatchCompressor::default().compress(pages).unwrap()).unwrap();
-    archive.finish(None).unwrap().0
-}
 
 /// The pagemap of a stand-in: its two ranges that can wait, and a page that cannot, which comes first in the file.
 pub(crate) fn pagemap(pages: usize) -> Pagemap {
@@ -79,20 +67,18 @@ pub(crate) struct Setup {
 impl Setup {
     /// Serves one process from an archive.
     pub(crate) fn new(pages: &[Page]) -> Self {
-        let file = PagesFile::archive(Arc::new(archive(&file_content(pages)))).unwrap().unwrap();
-        Self::with(pages, [file], Options::default())
+        Self::with(pages, [archived(pages)], Options::default())
     }
 
     pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("image"), pages.as_flattened()).unwrap();
-        let listener = LazyPages::listen(&dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
-        let daemon = Arc::new(LazyPages::new(memory(pages.len(), files), options, |_| {}).unwrap());
-        let (sender, served) = channel();
-        let shared = Arc::clone(&daemon);
-        // It ends with its processes, or with this one.
-        thread::spawn(move || sender.send(shared.serve(&listener)));
-        Self { dir, daemon, served }
+        Idle::with(pages, files, options).serve()
+    }
+
+    /// Serves one process by one thread in the background, for which pages from a number on are held back.
+    pub(crate) fn holding_back(pages: &[Page], held: (Held, usize)) -> (Self, Arc<HeldBack>) {
+        let held = HeldBack::new(pages, held, None);
+        let file = PagesFile::plain(Arc::clone(&held) as _).unwrap();
+        (Self::with(pages, [file], one_worker()), held)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -100,17 +86,54 @@ impl Setup {
     }
 
     pub(crate) fn image(&self) -> PathBuf {
-        self.dir.path().join("image")
+        self.dir.path().join(IMAGE)
     }
 
     pub(crate) fn process(&self) -> StandIn {
-        StandIn::start(&self.socket(), &self.image(), &[])
+        process::start(&self.socket(), &self.image(), &[])
     }
 
     /// Waits for the end of the daemon.
     pub(crate) fn served(&self) -> Result<Report, Error> {
         self.served.recv_timeout(Duration::from_secs(1200)).expect("the daemon ends with its processes")
     }
+}
+
+/// A daemon that listens, but does not serve yet.
+pub(crate) struct Idle {
+    pub(crate) dir: TempDir,
+    daemon: LazyPages,
+    listener: UnixListener,
+}
+
+impl Idle {
+    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(IMAGE), pages.as_flattened()).unwrap();
+        let listener = LazyPages::listen(&dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
+        let daemon = LazyPages::new(memory(pages.len(), files), options, |_| {}).unwrap();
+        Self { dir, daemon, listener }
+    }
+
+    /// Starts a process with more variables in its environment.
+    pub(crate) fn process(&self, environment: &[(&str, &str)]) -> StandIn {
+        let dir = self.dir.path();
+        process::start(&dir.join(LAZY_PAGES_SOCKET), &dir.join(IMAGE), environment)
+    }
+
+    pub(crate) fn serve(self) -> Setup {
+        let Self { dir, daemon, listener } = self;
+        let daemon = Arc::new(daemon);
+        let (sender, served) = channel();
+        let shared = Arc::clone(&daemon);
+        // It ends with its processes, or with this one.
+        thread::spawn(move || sender.send(shared.serve(&listener)));
+        Setup { dir, daemon, served }
+    }
+}
+
+pub(crate) fn archived(pages: &[Page]) -> PagesFile {
+    PagesFile::archive(Arc::new(archive_of(&file_content(pages)))).unwrap().unwrap()
 }
 
 pub(crate) fn one_worker() -> Options {

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
+use trueno_test_restore::archive_of;
+use trueno_test_restore::scheduling::stay_on_one_core;
+use trueno_test_restore::vmm::is_allowed;
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::Page;
 use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByNumber};
 
-use crate::support::{Setup, archive, on_demand, pages};
-use crate::vmm::is_allowed;
+use crate::support::{Setup, on_demand};
 
 const SIGBUS: Option<i32> = Some(7);
 const SIGKILL: Option<i32> = Some(9);
@@ -68,6 +71,27 @@ fn a_damaged_page_ends_the_vm_if_asked_for() {
 }
 
 #[test]
+fn a_vm_that_is_ended_never_sees_zeros() {
+    if !is_allowed() {
+        return;
+    }
+    // The VM goes on before the handler does, the moment that its page is there or nobody is to fill it any more.
+    stay_on_one_core();
+    let pages = pages(200);
+    for _ in 0..4 {
+        let source = Damaged { image: Image::new(pages.clone()), page: 77 };
+        let options = Options { on_damage: OnDamage::Kill, ..on_demand() };
+        let setup = Setup::with(&pages, LazyRestore::new(source, options));
+        let mut vmm = setup.vmm();
+        vmm.must("come_first");
+        vmm.must("verify 0 77");
+        assert_eq!(vmm.ask("touch 77"), None);
+        assert_eq!(vmm.signal(), SIGKILL);
+        assert!(matches!(setup.report(), Err(Error::Damaged { page: 77, .. })));
+    }
+}
+
+#[test]
 fn removing_a_damaged_page_makes_it_zeros() {
     if !is_allowed() {
         return;
@@ -88,7 +112,7 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
         return;
     }
     let pages = pages(96);
-    let intact = archive(&pages);
+    let intact = archive_of(&pages);
     let mut random = Generator::new(16);
     let mut ended = 0;
     for round in 0..24 {

@@ -4,12 +4,14 @@ use std::fs;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
+use trueno_test_pages::corpus::numbered_pages as pages;
+use trueno_test_restore::archive_of;
+use trueno_test_restore::vmm::{Memory, is_allowed};
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber, Touches};
 
-use crate::support::{Setup, archive, on_demand, pages};
-use crate::vmm::{Memory, is_allowed};
+use crate::support::{Setup, on_demand};
 
 #[test]
 fn every_page_is_right_in_whatever_order_it_is_touched() {
@@ -217,7 +219,7 @@ fn two_hundred_thousand_random_faults_are_right() {
         return;
     }
     let pages = pages(65_536);
-    let reader = SharedReader::open(archive(&pages)).unwrap().unwrap();
+    let reader = SharedReader::open(archive_of(&pages)).unwrap().unwrap();
     assert_eq!(reader.content_len(), (65_536 * PAGE_SIZE) as u64);
     let setup = Setup::with(&pages, LazyRestore::new(reader, on_demand()));
     let mut faults = 0;

@@ -8,11 +8,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use trueno_test_pages::corpus::numbered_pages as pages;
+use trueno_test_restore::stand_in::send;
+use trueno_test_restore::vmm::{self, FEATURES, MESSAGE, Memory, is_allowed};
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_restore::{Error, Image, LazyRestore, Notice, Options, RegionProblem};
 
-use crate::support::{Setup, on_demand, pages};
-use crate::vmm::{FEATURES, MESSAGE, Memory, StandIn, is_allowed, send};
+use crate::support::{Setup, on_demand};
 
 const REGION: &[u8] = br#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"#;
 
@@ -90,9 +92,8 @@ fn a_vmm_that_cannot_be_served_is_ended() {
         return;
     }
     let setup = Setup::new(&pages(16), on_demand());
-    let start = |environment: &[(&str, &str)]| {
-        StandIn::start_with(&setup.socket(), &setup.image(), Memory::Small, environment).signal()
-    };
+    let start =
+        |environment: &[(&str, &str)]| vmm::start(&setup.socket(), &setup.image(), Memory::Small, environment).signal();
     // It has a userfaultfd, and would wait for its first page for ever.
     assert_eq!(start(&[(MESSAGE, "[]")]), Some(9));
     assert!(matches!(setup.report(), Err(Error::NoRegions)));
@@ -103,7 +104,7 @@ fn a_vmm_that_cannot_be_served_is_ended() {
     assert_eq!(start(&[(FEATURES, "12")]), Some(9));
     assert!(matches!(setup.report(), Err(Error::Feature { name: "EVENT_REMAP" })));
     // Regions that the VMM has not registered: nothing can be filled, and nothing goes wrong here.
-    let mut vmm = StandIn::start_with(
+    let mut vmm = vmm::start(
         &setup.socket(),
         &setup.image(),
         Memory::Small,

@@ -6,11 +6,10 @@ mod failures;
 mod faults;
 mod handshakes;
 mod support;
-mod vmm;
 
 /// The second process.
 #[test]
 #[ignore = "run by other tests as a second process"]
 fn stand_in_vmm() {
-    vmm::obey();
+    let _ = trueno_test_restore::vmm::obey();
 }

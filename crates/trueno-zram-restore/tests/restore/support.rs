@@ -2,43 +2,19 @@
 
 use std::fs;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use trueno_zram_archive::{ArchiveWriter, SharedReader, WriteOptions};
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
+use trueno_test_restore::archive_of;
+use trueno_test_restore::stand_in::StandIn;
+use trueno_test_restore::vmm::{self, Memory};
+use trueno_zram_archive::SharedReader;
+use trueno_zram_core::Page;
 use trueno_zram_restore::{Error, LazyRestore, Options, PagesByNumber, Report};
-
-use crate::vmm::{Memory, StandIn};
-
-/// Pages of all kinds: corpus pages, zeros, same-filled ones and noise.
-pub(crate) fn pages(count: usize) -> Vec<Page> {
-    let corpus: Vec<&Page> = trueno_test_pages::corpus::all_pages().take(64).collect();
-    (0..count)
-        .map(|number| match number % 8 {
-            0 | 1 => [0; PAGE_SIZE],
-            2 => [u8::try_from(number % 251).expect("small"); PAGE_SIZE],
-            // Different from all others, so that a page in the wrong place is noticed.
-            _ => {
-                let mut page = *corpus[number % corpus.len()];
-                page[..8].copy_from_slice(&(number as u64).to_le_bytes());
-                page
-            }
-        })
-        .collect()
-}
-
-/// Makes an archive of pages.
-pub(crate) fn archive(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
-    let mut archive = ArchiveWriter::new(Vec::new(), options).expect("memory");
-    archive.write_batch(&CpuBatchCompressor::default().compress(pages).expect("pages")).expect("memory");
-    archive.finish(None).expect("memory").0
-}
 
 /// Tests that nothing disturbs: faults only.
 pub(crate) fn on_demand() -> Options {
@@ -54,7 +30,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Serves `pages` from an archive.
     pub(crate) fn new(pages: &[Page], options: Options) -> Self {
-        let reader = SharedReader::open(archive(pages)).expect("an archive").expect("with an index");
+        let reader = SharedReader::open(archive_of(pages)).expect("an archive").expect("with an index");
         Self::with(pages, LazyRestore::new(reader, options))
     }
 
@@ -90,8 +66,7 @@ impl Setup {
     }
 
     pub(crate) fn vmm_with(&self, memory: Memory) -> StandIn {
-        let (socket, image): (&Path, &Path) = (&self.socket(), &self.image());
-        StandIn::start(socket, image, memory)
+        vmm::start(&self.socket(), &self.image(), memory, &[])
     }
 
     /// Returns the report on the next VM that ended.

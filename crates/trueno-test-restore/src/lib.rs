@@ -1,0 +1,33 @@
+//! What the tests of restoring share: archives of pages, and second processes whose memory is restored.
+//!
+//! A test binary starts itself again as a second process: an ignored test is its body, and obeys commands.
+//!
+//! - [`archive_of`]: an archive in memory;
+//! - [`scheduling`]: which of two threads goes on first;
+//! - [`stand_in`]: a second process that obeys, seen from both sides;
+//! - [`userfaultfd`]: memory whose pages are missing until a handler fills them;
+//! - [`vmm`]: a second process that behaves as a VMM does.
+
+#[cfg(target_os = "linux")]
+pub mod scheduling;
+#[cfg(target_os = "linux")]
+pub mod stand_in;
+#[cfg(target_os = "linux")]
+pub mod userfaultfd;
+#[cfg(target_os = "linux")]
+pub mod vmm;
+
+use trueno_zram_archive::{ArchiveWriter, WriteOptions};
+use trueno_zram_core::{CpuBatchCompressor, Page};
+
+/// Returns an archive of pages with the default format. Nothing is checked twice: it has no checksum of the whole content.
+///
+/// # Panics
+/// If memory runs out.
+#[must_use]
+pub fn archive_of(pages: &[Page]) -> Vec<u8> {
+    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).expect("memory");
+    archive.write_batch(&CpuBatchCompressor::default().compress(pages).expect("pages")).expect("memory");
+    archive.finish(None).expect("memory").0
+}

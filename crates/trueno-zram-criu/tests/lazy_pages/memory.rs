@@ -118,9 +118,7 @@ impl Memory {
 
     pub(crate) fn remove(&mut self, first: usize, count: usize) {
         for (start, len) in self.ranges(first, count) {
-            // SAFETY: the pages are mapped, and nothing refers to them.
-            let result = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
-            assert_eq!(result, 0, "{}", io::Error::last_os_error());
+            give_back(start, len);
         }
         for page in &mut self.pages[first..first + count] {
             if let Page::Saved(address) = *page {
@@ -221,6 +219,13 @@ pub(crate) fn move_memory(from: u64, len: usize, new_len: usize, to: u64) {
     // SAFETY: the pages are mapped, and nothing refers to them, nor to what is at the new addresses.
     let moved = unsafe { libc::mremap(from as *mut _, len, new_len, flags, to as *mut libc::c_void) };
     assert_eq!(moved as u64, to, "{}", io::Error::last_os_error());
+}
+
+/// Gives the content of memory back: it is zeros from now on.
+pub(crate) fn give_back(start: u64, len: usize) {
+    // SAFETY: the pages are mapped, and nothing refers to them.
+    let result = unsafe { libc::madvise(start as *mut _, len, libc::MADV_DONTNEED) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
 }
 
 /// Unmaps memory.

@@ -2,12 +2,12 @@
 //! depend on it.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
 use trueno_test_pages::generate::Generator;
 
-use crate::memory::{Memory, PAGE, Page, fork, has_zeros, is_free, move_memory, unmap_memory, wait};
+use crate::memory::{Memory, PAGE, Page, fork, give_back, has_zeros, is_free, move_memory, unmap_memory, wait};
 
 /// The first page that is moved. Some before it are a mapping of their own.
 const FIRST: usize = 64;
@@ -89,17 +89,25 @@ impl Memory {
         answers.into_iter().find(|answer| answer != "ok").unwrap_or_else(|| self.verify(0..self.pages.len()))
     }
 
-    /// Gives two pages of four back, moves all four, and forks, again and again. Another thread moves memory to and fro, and
-    /// reads other pages in between.
+    /// Gives two pages of four back, moves all four, and forks, again and again. Another thread moves memory to and fro, gives
+    /// pages of the second half back one by one and unmaps them, and reads others.
     pub(crate) fn give_back_and_fork(&mut self, rounds: usize) -> String {
         let (here, there, stop) = (self.address(FIRST), self.take_addresses(1), AtomicBool::new(false));
-        let (others, before) = (FIRST + (rounds + 2) * SLOT..self.pages.len(), self.clone());
-        thread::scope(|threads| {
+        let (before, half) = (self.clone(), self.pages.len() / 2);
+        let others = FIRST + (rounds + 2) * SLOT..half;
+        // Pages of the second half that were given back.
+        let given = AtomicUsize::new(0);
+        let is_gone = |page: usize| is_free(before.address(page)) || has_zeros(before.address(page));
+        let first_wrong = thread::scope(|threads| {
             let busy = threads.spawn(|| {
-                for page in others.cycle().take_while(|_| !stop.load(Ordering::Relaxed)) {
+                let pages = (half..before.pages.len()).zip(others.cycle());
+                for (page, other) in pages.take_while(|_| !stop.load(Ordering::Relaxed)) {
                     move_memory(here, PAGE, PAGE, there);
                     move_memory(there, PAGE, PAGE, here);
-                    assert!(before.is_right(page), "page {page}");
+                    give_back(before.address(page), PAGE);
+                    given.fetch_add(1, Ordering::SeqCst);
+                    unmap_memory(before.address(page), PAGE);
+                    assert!(before.is_right(other), "page {other}");
                 }
             });
             let first_wrong = (1..=rounds).find_map(|round| {
@@ -108,15 +116,20 @@ impl Memory {
                 let moved = self.relocate(first, SLOT);
                 // What is beside it, too, which no thread changes.
                 let checked = first..first + 2 * SLOT;
-                let child = wait(fork(|| checked.clone().all(|page| self.is_right(page))));
+                let child = wait(fork(|| {
+                    let given = given.load(Ordering::SeqCst);
+                    (half..half + given).rev().all(is_gone) && checked.clone().all(|page| self.is_right(page))
+                }));
                 let parent = self.verify(checked);
                 (moved != "ok" || child != 0 || parent != "ok")
                     .then(|| format!("round {round}: moved: {moved}, child: {child:#x}, parent: {parent}"))
             });
             stop.store(true, Ordering::Relaxed);
             busy.join().expect("no panic");
-            first_wrong.unwrap_or("ok".into())
-        })
+            first_wrong
+        });
+        self.pages[half..half + given.into_inner()].fill(Page::Unmapped);
+        first_wrong.unwrap_or_else(|| self.verify(0..self.pages.len()))
     }
 
     /// Moves pages onto other memory while another thread forks. A child has the memory before or after each of the moves, or it

@@ -83,6 +83,7 @@ fn a_vm_that_is_ended_never_sees_zeros() {
         let options = Options { on_damage: OnDamage::Kill, ..on_demand() };
         let setup = Setup::with(&pages, LazyRestore::new(source, options));
         let mut vmm = setup.vmm();
+        vmm.must("close");
         vmm.must("come_first");
         vmm.must("verify 0 77");
         assert_eq!(vmm.ask("touch 77"), None);

@@ -36,6 +36,8 @@ struct Served<S> {
     blocks: Vec<Range<usize>>,
     /// Children that were forked since a change was under way. The order of both is not known.
     unsettled: Option<Vec<Arc<ProcessMemory<S>>>>,
+    /// Whether it was seen to change its memory since then.
+    was_changing: bool,
 }
 
 /// The result of answering a fault.
@@ -105,7 +107,8 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         self.report.memory_bytes += (memory.contents.units * PAGE_SIZE) as u64;
         self.restore.queue.add(&memory);
         let (faults, left, blocks) = (Vec::new(), Vec::new(), Vec::new());
-        self.served.push(Served { memory, faults, left, streams: Streams::default(), blocks, unsettled: None });
+        let (streams, unsettled, was_changing) = (Streams::default(), None, false);
+        self.served.push(Served { memory, faults, left, streams, blocks, unsettled, was_changing });
     }
 
     /// Waits for events if there is nothing else to do, reads them, and answers faults. Returns whether there were any.
@@ -147,6 +150,10 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     /// Reads the events of a process, and follows the changes. Returns `false` if there were none.
     fn read_events(&mut self, at: usize) -> bool {
         let memory = Arc::clone(&self.served[at].memory);
+        if memory.is_unsettled() {
+            // What it changes is not known yet.
+            return false;
+        }
         let result = memory.gate.shut(|| {
             if !self.events.read(&memory.uffd)? {
                 return Ok(false);
@@ -192,14 +199,6 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 let Some(uffd) = self.events.next_forked() else { return };
                 let child = Arc::new(memory.fork(uffd));
                 served.unsettled.get_or_insert_default().push(Arc::clone(&child));
-                child.unsettle_fork();
-                // A change that may concern the process that was forked may concern its child.
-                for children in self.served.iter_mut().filter_map(|served| served.unsettled.as_mut()) {
-                    if children.iter().any(|other| Arc::ptr_eq(other, memory)) {
-                        children.push(Arc::clone(&child));
-                        child.unsettle_fork();
-                    }
-                }
                 self.restore.check_order(&child);
                 if self.restore.depend(&child) {
                     self.serve(child);
@@ -212,10 +211,24 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     /// Notes that a process is not changing its memory any more, if that is so.
     fn settle(&mut self, at: usize) {
-        let Served { memory, unsettled, .. } = &mut self.served[at];
+        let Served { memory, unsettled, was_changing, .. } = &mut self.served[at];
+        *was_changing |= unsettled.is_some() && memory.uffd.is_changing();
         if unsettled.is_some() && !memory.uffd.is_changing() {
-            unsettled.take().into_iter().flatten().for_each(|child| child.settle_fork());
             memory.gate.shut(|| memory.layout_mut().settle());
+            self.settle_children(at);
+        }
+    }
+
+    /// Lets children be restored that were forked while a process changed its memory.
+    fn settle_children(&mut self, at: usize) {
+        let Served { memory, unsettled, was_changing, .. } = &mut self.served[at];
+        // What has ended says no more of the changes that were under way.
+        let are_known = !std::mem::take(was_changing) || !memory.is_gone();
+        for child in unsettled.take().into_iter().flatten() {
+            if !are_known {
+                self.restore.fail(&child, Error::Order);
+            }
+            child.settle_fork();
         }
     }
 
@@ -351,15 +364,16 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     /// Lets go of processes that have ended, or are complete.
     fn finish(&mut self) {
-        for mut served in std::mem::take(&mut self.served) {
+        for at in 0..self.served.len() {
+            if self.served[at].memory.has_ended() {
+                self.settle_children(at);
+            }
+        }
+        for served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
             // It is still needed while its changes may concern a child.
             let is_done = !memory.has_runs_left() && memory.is_complete() && served.unsettled.is_none();
             if memory.has_ended() || is_done {
-                for child in served.unsettled.take().into_iter().flatten() {
-                    self.restore.fail(&child, Error::Order);
-                    child.settle_fork();
-                }
                 self.restore.release(memory);
                 self.restore.queue.remove(memory);
                 memory.counters.add_to(&mut self.report);
@@ -369,7 +383,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 }
                 continue;
             }
-            let is_lost = memory.is_lost() && !memory.has_runs_left();
+            let is_lost = memory.is_lost() && !memory.has_runs_left() && served.unsettled.is_none();
             if is_lost && self.poison_rest(memory).is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;

@@ -42,9 +42,9 @@ pub(super) struct ProcessMemory<S> {
     layout: RwLock<Layout>,
     /// Units whose address is not there: nobody can touch them.
     absent: Bits,
-    /// Processes whose changes, of which not all events were read, may have come before this one was forked from them. Until they
-    /// were, it is not known what is at any address.
-    unsettled: AtomicUsize,
+    /// Whether changes of the process that this one was forked from, of which not all events were read, may have come before that.
+    /// Until they were, it is not known what is at any address.
+    unsettled: AtomicBool,
     /// Whether nothing more can be restored. What is missing is treated as damaged.
     lost: AtomicBool,
     /// Whether the kernel says that the memory is gone.
@@ -78,7 +78,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
             counters: Counters::default(),
             layout: RwLock::new(layout),
             absent: Bits::new(units),
-            unsettled: AtomicUsize::new(0),
+            unsettled: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_orphaned: AtomicBool::new(false),
@@ -104,6 +104,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         let contents = Arc::clone(&self.contents);
         let child = Self::new((self.pid, None), uffd, self.source.clone(), (contents, layout));
         child.lost.store(self.is_lost(), Ordering::Release);
+        child.unsettled.store(true, Ordering::Release);
         Self { states, ..child }
     }
 
@@ -116,19 +117,14 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         self.layout.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_unsettled(&self) -> bool {
-        self.unsettled.load(Ordering::Acquire) > 0
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.unsettled.load(Ordering::Acquire)
     }
 
-    /// Notes that changes of another process may concern this one.
-    pub(super) fn unsettle_fork(&self) {
-        self.unsettled.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Notes that all changes of another process that may concern this one are known.
+    /// Notes that all changes that may have come before this process was forked are known.
     pub(super) fn settle_fork(&self) {
         self.gate.shut(|| self.layout_mut().settle_fork(|unit| self.states.is_wanted(unit)));
-        self.unsettled.fetch_sub(1, Ordering::AcqRel);
+        self.unsettled.store(false, Ordering::Release);
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -409,7 +405,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
             loop {
                 match self.poison(unit) {
                     Ok(true) => break,
-                    // Nobody reads the events of the other process any more.
+                    // Nobody may be there to read the events of the other process.
                     Ok(false) if self.is_unsettled() => break,
                     // The handler reads the events meanwhile.
                     Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(100)),

@@ -30,6 +30,11 @@ pub trait ReadAt: Send + Sync {
         let _ = (at, len);
         None
     }
+
+    /// Says that many small reads of a range that was just read will follow, so that they can be prepared for.
+    fn expect_reads(&self, at: u64, len: usize) {
+        let _ = (at, len);
+    }
 }
 
 #[cfg(unix)]
@@ -85,6 +90,10 @@ impl<T: ReadAt + ?Sized> ReadAt for &T {
     fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
         (**self).bytes_at(at, len)
     }
+
+    fn expect_reads(&self, at: u64, len: usize) {
+        (**self).expect_reads(at, len);
+    }
 }
 
 impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
@@ -98,6 +107,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
 
     fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
         (**self).bytes_at(at, len)
+    }
+
+    fn expect_reads(&self, at: u64, len: usize) {
+        (**self).expect_reads(at, len);
     }
 }
 
@@ -113,17 +126,32 @@ impl Span {
     pub(crate) fn new(file: Arc<dyn ReadAt>, start: u64, len: u64) -> Self {
         Self { file, start, len }
     }
+
+    /// Returns where bytes of the part are in the file; `None` if they are not all within the part.
+    fn place_of(&self, at: u64, len: usize) -> Option<u64> {
+        at.checked_add(len as u64).filter(|end| *end <= self.len)?;
+        self.start.checked_add(at)
+    }
 }
 
 impl ReadAt for Span {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        let end = at.checked_add(bytes.len() as u64).filter(|end| *end <= self.len);
-        let start = self.start.checked_add(at).filter(|_| end.is_some()).ok_or(io::ErrorKind::UnexpectedEof)?;
-        self.file.read_exact_at(bytes, start)
+        let place = self.place_of(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.file.read_exact_at(bytes, place)
     }
 
     fn len_bytes(&self) -> io::Result<u64> {
         Ok(self.len)
+    }
+
+    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+        self.file.bytes_at(self.place_of(at, len)?, len)
+    }
+
+    fn expect_reads(&self, at: u64, len: usize) {
+        if let Some(place) = self.place_of(at, len) {
+            self.file.expect_reads(place, len);
+        }
     }
 }
 
@@ -173,4 +201,50 @@ pub(crate) fn position(to: SeekFrom, at: u64, len: u64) -> io::Result<u64> {
         SeekFrom::Current(by) => at.checked_add_signed(by),
     };
     target.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    /// Notes the ranges of which small reads are expected.
+    struct Expecting(Vec<u8>, Mutex<Vec<(u64, usize)>>);
+
+    impl ReadAt for Expecting {
+        fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+            self.0.read_exact_at(bytes, at)
+        }
+
+        fn len_bytes(&self) -> io::Result<u64> {
+            self.0.len_bytes()
+        }
+
+        fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
+            self.0.bytes_at(at, len)
+        }
+
+        fn expect_reads(&self, at: u64, len: usize) {
+            self.1.lock().unwrap().push((at, len));
+        }
+    }
+
+    #[test]
+    fn a_span_is_a_file_of_its_own() {
+        let file = Arc::new(Expecting((0..100).collect(), Mutex::default()));
+        let span = Span::new(Arc::clone(&file) as _, 10, 50);
+        let mut bytes = [0; 3];
+        span.read_exact_at(&mut bytes, 47).unwrap();
+        assert_eq!((bytes, span.bytes_at(47, 3), span.len_bytes().unwrap()), ([57, 58, 59], Some(&bytes[..]), 50));
+        for at in [48, 50, 99, u64::MAX] {
+            assert_eq!(span.read_exact_at(&mut bytes, at).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+            assert_eq!(span.bytes_at(at, 3), None);
+            span.expect_reads(at, 3);
+        }
+        assert!(file.1.lock().unwrap().is_empty(), "nothing beyond the end");
+        span.expect_reads(47, 3);
+        (&&span).expect_reads(0, 50);
+        assert_eq!(*file.1.lock().unwrap(), [(57, 3), (10, 50)]);
+    }
 }

@@ -348,8 +348,10 @@ impl<F: ReadAt> SharedReader<F> {
             return Ok(Some(group));
         }
         self.with_group(number, |blocks| {
-            let places = blocks.intact_places();
-            Ok(places.map(|places| &**slot.get_or_init(|| self.resident(places))))
+            let Some(places) = blocks.intact_places() else { return Ok(None) };
+            let first = self.table.get(number).map_or(0, |group| group.offset);
+            self.file.expect_reads(first, blocks.window().len());
+            Ok(Some(&**slot.get_or_init(|| self.resident(places))))
         })
     }
 

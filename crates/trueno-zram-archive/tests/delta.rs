@@ -5,6 +5,8 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use support::deltas::{assert_reads, delta_of, open, padded, standard};
@@ -212,6 +214,22 @@ fn chains_of_files_are_followed_up_to_a_depth() {
 }
 
 #[test]
+fn files_are_read_through_what_the_caller_makes_of_them() {
+    static MADE: AtomicUsize = AtomicUsize::new(0);
+    let folder = tempfile::tempdir().unwrap();
+    let content = chain(folder.path(), 2);
+    let opener = ArchiveOpener::new().read_with(|file| {
+        MADE.fetch_add(1, Ordering::Relaxed);
+        Arc::new(file)
+    });
+    for (in_memory, made) in [(false, 3), (true, 3)] {
+        let archive = opener.clone().in_memory(in_memory).open(&folder.path().join("2")).unwrap().unwrap();
+        assert_reads(&archive, &content);
+        assert_eq!(MADE.load(Ordering::Relaxed), made);
+    }
+}
+
+#[test]
 fn missing_and_wrong_bases_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let content = chain(folder.path(), 2);
@@ -239,7 +257,7 @@ fn missing_and_wrong_bases_are_named() {
         fs::copy(path(name), path("0")).unwrap();
         assert!(problem(ArchiveOpener::new()).contains("another archive"), "{name}");
     }
-    let archive = PageArchive::standard(std::sync::Arc::new(fs::read(path("1")).unwrap())).unwrap();
+    let archive = PageArchive::standard(Arc::new(fs::read(path("1")).unwrap())).unwrap();
     assert!(archive.is_none(), "a delta is not a standard archive");
 }
 

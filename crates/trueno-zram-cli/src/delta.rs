@@ -4,12 +4,13 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{
     ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, OriginCounts, PageHashes,
 };
-use trueno_zram_io::Base;
+use trueno_zram_io::{Base, MappedFile};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -36,6 +37,11 @@ impl BasesArgs {
     /// What opens archives and deltas.
     pub(crate) fn opener(&self) -> ArchiveOpener {
         ArchiveOpener::new().bases(&self.bases)
+    }
+
+    /// What opens archives and deltas whose pages are read one by one, when they are needed.
+    pub(crate) fn lazy_opener(&self) -> ArchiveOpener {
+        self.opener().read_with(|file| Arc::new(MappedFile::new(file)))
     }
 
     /// Opens a delta and its bases; `None` if the input is not one, or cannot be read at any position.

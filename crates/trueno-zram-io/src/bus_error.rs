@@ -1,12 +1,12 @@
 //! SIGBUS in a mapped file as an error.
 //!
-//! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, or memory is broken. The handler
-//! here puts an empty page in its place if it lies in a guarded range, and notes the failure. The thread goes on, and finds
-//! the note. Everywhere else SIGBUS does what it did before.
+//! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, the file has become shorter, or a
+//! disk or memory is broken. The handler here notes the failure if the page lies in a guarded range, and puts an empty page in
+//! its place. The thread goes on, and finds the note. Everywhere else SIGBUS does what it did before.
 #![allow(unsafe_code, reason = "a signal handler")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 use std::{io, mem, ptr};
 
@@ -84,6 +84,14 @@ impl Guard {
             _ => Err(io::Error::from_raw_os_error(libc::EIO)),
         }
     }
+
+    /// Returns whether a page that was accessed so far, by any thread, was not there. What was read from the range before this
+    /// call is the file's content only if it was.
+    pub(crate) fn has_failed(&self) -> bool {
+        // Reads from the range stay before the look at the note, which is made before the empty page.
+        fence(Ordering::Acquire);
+        RANGES[self.number].failure.load(Ordering::Acquire) != 0
+    }
 }
 
 impl Drop for Guard {
@@ -148,16 +156,14 @@ fn put_empty_page(page_bytes: usize, code: i32, address: usize) -> bool {
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let errno_before = unsafe { *errno };
-    // SAFETY: replaces one page of a mapping that is guarded, and so is neither unmapped nor used as anything but bytes to write
-    // while this thread accesses it. The page had no content.
+    // Before the page is there: a thread that reads it must find the note.
+    range.failure.store(code, Ordering::SeqCst);
+    // SAFETY: replaces one page of a mapping that is guarded, and so is neither unmapped nor used as anything but bytes while this
+    // thread accesses it. The page had no content. Bytes that are read from the new one are dropped, because of the note.
     let mapped = unsafe { libc::mmap(page, page_bytes, protection, flags, -1, 0) };
     // SAFETY: as above. The code that was interrupted may be about to read it.
     unsafe { *errno = errno_before };
-    if mapped == libc::MAP_FAILED {
-        return false;
-    }
-    range.failure.store(code, Ordering::Release);
-    true
+    mapped != libc::MAP_FAILED
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
+//! - [`MappedFile`] reads archives page by page, without a system call for each.
 //! - [`Timeline`] tells where the time of a pipeline went.
 //!
 //! Threads belong to the caller: on the CPU, lanes run on the rayon pool they are given. With a GPU, as many lanes run on
@@ -41,6 +42,7 @@ mod error;
 mod existing;
 mod input;
 pub mod interrupt;
+mod mapped_file;
 mod mapping;
 mod ordered;
 mod output;
@@ -61,6 +63,7 @@ pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use existing::ExistingFile;
 pub use input::Input;
+pub use mapped_file::MappedFile;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
 pub use positioned::Positioned;
 pub use process_memory::read_process_memory;

@@ -3,9 +3,9 @@
 //! `cargo run --release -p trueno-zram-restore --example restore_bench -- [PAGES] [ROUNDS] [FILE]`
 //!
 //! Takes the pages of FILE, or of the corpus, repeated until there are PAGES. "Plain" is the same handler with an uncompressed
-//! image. Both are measured alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority
-//! spins on every core. Idle: none does, and the cores sleep between faults, unless others keep them busy. "Later": plain, with a
-//! delay for each page.
+//! image. An archive in a file is read through a mapping, as by the tool, and for comparison with `pread`. All are measured
+//! alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority spins on every core. Idle:
+//! none does, and the cores sleep between faults, unless others keep them busy. "Later": plain, with a delay for each page.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {}
@@ -35,9 +35,11 @@ mod bench {
     use trueno_test_restore::vmm::{self, Memory};
     use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
     use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page, PageRoom};
+    use trueno_zram_io::MappedFile;
     use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber};
 
     const FAULTS: usize = 20_000;
+    const SOURCES: usize = 4;
 
     /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
     type Percentiles = [u64; 3];
@@ -78,15 +80,18 @@ mod bench {
         archive.finish(None)?;
         let len = fs::metadata(&path)?.len();
         println!("{count} pages, ratio {:.2}, {rounds} rounds", (count * PAGE_SIZE) as f64 / len as f64);
-        let in_file = SharedReader::open(fs::File::open(&path)?)?.ok_or("no index")?;
+        let in_file = SharedReader::open(MappedFile::new(fs::File::open(&path)?))?.ok_or("no index")?;
+        let by_calls = SharedReader::open(fs::File::open(&path)?)?.ok_or("no index")?;
         let in_memory = SharedReader::open(fs::read(&path)?)?.ok_or("no index")?;
         open_large()?;
-        println!("page, alone: archive in a file {:.2} us, in memory {:.2} us", alone(&in_file), alone(&in_memory));
+        let [mapped, called, copied] = [alone(&in_file), alone(&by_calls), alone(&in_memory)];
+        println!("page, alone: archive in a file {mapped:.2} us (pread {called:.2} us), in memory {copied:.2} us");
         let plain: Source = Arc::new(Image::new(pages));
-        let sources: [(&str, Source); 3] = [
+        let sources: [(&str, Source); SOURCES] = [
             ("plain", Arc::clone(&plain)),
             ("archive in memory", Arc::new(in_memory)),
             ("archive in a file", Arc::new(in_file)),
+            ("archive in a file, pread", Arc::new(by_calls)),
         ];
         let on_demand = Options { background_fill: false, around_bytes: 0, ..Options::default() };
         let blocking = Options { spin: Duration::ZERO, ..on_demand };
@@ -96,7 +101,7 @@ mod bench {
             ("cores idle, blocking handler", blocking, false),
         ] {
             let awake = awake.then(Awake::start);
-            let mut of_source: [Vec<Percentiles>; 3] = Default::default();
+            let mut of_source: [Vec<Percentiles>; SOURCES] = Default::default();
             for seed in 0..rounds {
                 for ((_, source), all) in sources.iter().zip(&mut of_source) {
                     all.push(faults(source, options, &image, seed)?);
@@ -123,7 +128,7 @@ mod bench {
         let cores = thread::available_parallelism()?.get();
         for workers in [1, cores.max(2)] {
             let options = Options { workers: workers.try_into()?, ..Options::default() };
-            let mut of_source: [(Vec<Duration>, f64); 3] = Default::default();
+            let mut of_source: [(Vec<Duration>, f64); SOURCES] = Default::default();
             for _ in 0..rounds {
                 for ((_, source), (all, cpu_seconds)) in sources.iter().zip(&mut of_source) {
                     let before = cpu_time()?;

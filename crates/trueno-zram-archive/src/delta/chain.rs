@@ -32,6 +32,7 @@ use super::reader::DeltaReader;
 pub struct ArchiveOpener {
     bases: Vec<PathBuf>,
     in_memory: bool,
+    read_with: Option<fn(File) -> Arc<dyn ReadAt>>,
 }
 
 impl ArchiveOpener {
@@ -74,6 +75,19 @@ impl ArchiveOpener {
     #[must_use]
     pub fn in_memory(mut self, in_memory: bool) -> Self {
         self.in_memory = in_memory;
+        self
+    }
+
+    /// Reads files that are not read into memory through what `read_with` makes of them; without it, by positional reads.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// let opener = trueno_zram_archive::ArchiveOpener::new().read_with(|file| Arc::new(file));
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn read_with(mut self, read_with: fn(File) -> Arc<dyn ReadAt>) -> Self {
+        self.read_with = Some(read_with);
         self
     }
 
@@ -158,7 +172,10 @@ impl ArchiveOpener {
 
     fn load(&self, mut file: File) -> io::Result<Arc<dyn ReadAt>> {
         if !self.in_memory {
-            return Ok(Arc::new(file));
+            return Ok(match self.read_with {
+                Some(read_with) => read_with(file),
+                None => Arc::new(file),
+            });
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;

@@ -60,7 +60,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
     let images = super::open_dir(&args.images)?;
-    let opener = args.bases.opener();
+    let opener = args.bases.lazy_opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
     let options = Options { workers: workers(global), on_damage: args.on_damage.into(), ..Options::default() };
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);

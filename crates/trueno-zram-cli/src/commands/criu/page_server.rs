@@ -74,7 +74,7 @@ struct Report<'a> {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.images.display().to_string();
     let images = open_dir(&args.images)?;
-    let opener = args.bases.opener();
+    let opener = args.bases.lazy_opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
     let lazy =
         args.lazy_dir.as_ref().map(|path| write_lazy_dir(&images, &opener, path).map_err(failure)).transpose()?;

@@ -162,6 +162,37 @@ fn a_damaged_page_ends_the_vm_and_the_exit_code_says_so() {
 }
 
 #[test]
+fn an_archive_that_is_cut_is_served_as_far_as_it_goes() {
+    if !is_allowed() {
+        return;
+    }
+    for (options, is_mapped) in [(&["--vms", "2", "--no-fill"][..], true), (&["--vms", "2", "--in-memory"], false)] {
+        let folder = folder();
+        let folder = folder.path();
+        let handler = Handler::start(folder, options);
+        let maps = fs::read_to_string(format!("/proc/{}/maps", handler.child.id())).unwrap();
+        assert_eq!(maps.contains("image.lz4"), is_mapped, "{maps}");
+        let mut vmm = handler.vmm(folder);
+        vmm.must("verify 0 10");
+        fs::File::options().write(true).open(folder.join("image.lz4")).unwrap().set_len(50_000).unwrap();
+        if is_mapped {
+            assert_eq!(vmm.ask("all"), None);
+            assert_eq!(vmm.signal(), Some(7));
+        } else {
+            vmm.must("all");
+            vmm.end();
+        }
+        // Read by another VM, not kept from the first one.
+        let mut vmm = handler.vmm(folder);
+        vmm.must("verify 10 20");
+        vmm.end();
+        let (code, _, stderr) = handler.end();
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(stderr.contains("cannot be restored and was poisoned"), is_mapped, "{stderr}");
+    }
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_before_it_listens() {
     let folder = folder();
     let folder = folder.path();

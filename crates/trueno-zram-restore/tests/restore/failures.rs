@@ -1,5 +1,7 @@
 //! What becomes of a VM whose pages are damaged, whose handler fails, or that ends itself.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
@@ -9,6 +11,7 @@ use trueno_test_restore::scheduling::stay_on_one_core;
 use trueno_test_restore::vmm::is_allowed;
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::Page;
+use trueno_zram_io::MappedFile;
 use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByNumber};
 
 use crate::support::{Setup, on_demand};
@@ -137,6 +140,66 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
         setup.report().unwrap();
     }
     assert!(ended > 0, "no bit mattered");
+}
+
+/// An archive in a file that is mapped, and the file to change.
+fn mapped_archive(pages: &[Page]) -> (SharedReader<MappedFile>, File) {
+    let file = tempfile::tempfile().unwrap();
+    file.write_all_at(&archive_of(pages), 0).unwrap();
+    let reader = SharedReader::open(MappedFile::new(file.try_clone().unwrap())).unwrap().unwrap();
+    assert!(reader.file().is_mapped());
+    (reader, file)
+}
+
+#[test]
+fn a_mapped_archive_that_changes_shows_a_vm_no_wrong_bytes() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(3000);
+    let damage = |file: &File, len: u64| file.write_all_at(&[0xa5; 9000], len / 6).unwrap();
+    let cut = |file: &File, len: u64| file.set_len(len / 6).unwrap();
+    for (change, others) in [(&damage as &dyn Fn(&File, u64), "verify 1024 3000"), (&cut, "verify 0 100")] {
+        let (reader, file) = mapped_archive(&pages);
+        let setup = Setup::with(&pages, LazyRestore::new(reader, on_demand()));
+        let mut vmm = setup.vmm();
+        // The groups of these pages are known from here on.
+        vmm.must("verify 0 10");
+        vmm.must("verify 1030 1040");
+        change(&file, file.metadata().unwrap().len());
+        vmm.must(others);
+        assert_eq!(vmm.ask("all"), None);
+        assert_eq!(vmm.signal(), SIGBUS);
+        assert_eq!(setup.report().unwrap().poisoned, 1);
+        // The handler serves the next one what is left.
+        let mut vmm = setup.vmm();
+        vmm.must(others);
+        vmm.end();
+        setup.report().unwrap();
+    }
+}
+
+#[test]
+fn a_mapped_archive_that_is_cut_during_the_background_fill_shows_a_vm_no_wrong_bytes() {
+    if !is_allowed() {
+        return;
+    }
+    let pages = pages(9000);
+    for round in 0..8 {
+        let (reader, file) = mapped_archive(&pages);
+        let setup = Setup::with(&pages, LazyRestore::new(reader, Options::default()));
+        let mut vmm = setup.vmm();
+        vmm.must("verify 0 10");
+        file.set_len(file.metadata().unwrap().len() * round / 8).unwrap();
+        match vmm.ask("all") {
+            Some(answer) => {
+                assert_eq!(answer, "ok", "cut to {round} of 8");
+                vmm.end();
+            }
+            None => assert_eq!(vmm.signal(), SIGBUS, "cut to {round} of 8"),
+        }
+        setup.report().unwrap();
+    }
 }
 
 /// A source with a bug.

@@ -76,35 +76,57 @@ fn words_are_copied_like_bytes() {
 
 #[test]
 fn a_file_that_is_cut_ends_there_and_is_read_before() {
-    let (content, page) = (bytes(40 * 4096), 4096);
+    let page = rustix::param::page_size();
+    let content = bytes(40 * page);
     let file = file_of(&content);
     let mapped = mapped(&file);
+    let read_page = |number: usize, from: usize, len: usize| read(&mapped, (number * page + from) as u64, len);
     mapped.expect_reads(0, 40 * page);
-    assert_eq!(read(&mapped, 20 * 4096, 100).unwrap(), content[20 * page..20 * page + 100]);
+    assert_eq!(read_page(20, 0, 100).unwrap(), content[20 * page..20 * page + 100]);
 
-    file.set_len(10 * 4096 + 50).unwrap();
+    file.set_len((10 * page + 50) as u64).unwrap();
     // The rest of its last page is zeros in the mapping.
-    assert_eq!(read(&mapped, 10 * 4096 + 100, 100), EOF);
-    assert_eq!(read(&mapped, 10 * 4096 + 20, 100), EOF);
-    assert_eq!(read(&mapped, 10 * 4096, 50).unwrap(), content[10 * page..10 * page + 50]);
+    assert_eq!(read_page(10, 100, 100), EOF);
+    assert_eq!(read_page(10, 20, 100), EOF);
+    assert_eq!(read_page(10, 0, 50).unwrap(), content[10 * page..10 * page + 50]);
     assert!(mapped.is_mapped());
 
     // Pages behind that raise SIGBUS, also where the read begins before.
     mapped.expect_reads(0, 40 * page);
     assert!(mapped.is_mapped(), "what cannot be prepared is no failure");
-    assert_eq!(read(&mapped, 10 * 4096, 2 * 4096), EOF);
+    assert_eq!(read_page(10, 0, page + 100), EOF);
     assert!(!mapped.is_mapped());
-    for at in [11 * 4096, 20 * 4096, 20 * 4096, 39 * 4096] {
-        assert_eq!(read(&mapped, at, 100), EOF, "at {at}");
+    for number in [11, 20, 20, 39] {
+        assert_eq!(read_page(number, 0, 100), EOF, "page {number}");
     }
-    for len in [1, 100, 8192, 10 * page + 50] {
-        assert_eq!(read(&mapped, 0, len).unwrap(), content[..len]);
+    for len in [1, 100, 2 * page, 10 * page + 50] {
+        assert_eq!(read_page(0, 0, len).unwrap(), content[..len]);
     }
 
     // What the file has now, and not the empty page.
     file.set_len(content.len() as u64).unwrap();
-    std::os::unix::fs::FileExt::write_all_at(&file, &content[11 * page..], 11 * 4096).unwrap();
-    assert_eq!(read(&mapped, 11 * 4096, 4096).unwrap(), content[11 * page..12 * page]);
+    std::os::unix::fs::FileExt::write_all_at(&file, &content[11 * page..], (11 * page) as u64).unwrap();
+    assert_eq!(read_page(11, 0, page).unwrap(), content[11 * page..12 * page]);
+}
+
+#[test]
+fn a_page_that_cannot_be_read_is_not_taken_for_zeros() {
+    let page = rustix::param::page_size();
+    let content = bytes(3 * page);
+    let file = file_of(&content);
+    let mapped = mapped(&file);
+    assert_eq!(read(&mapped, 0, 3 * page).unwrap(), content);
+    // Stands in for a disk that fails: SIGBUS in the middle of a read whose end is there.
+    let nothing = tempfile::tempfile().unwrap();
+    let middle = mapped.memory.as_ref().unwrap().mapped.place_of(page as u64, page).unwrap().as_ptr().cast();
+    let flags = MapFlags::SHARED | MapFlags::FIXED;
+    // SAFETY: replaces a page of the mapping, which is only read by `copy_shared`, and guarded.
+    let replaced = unsafe { mmap(middle, page, ProtFlags::READ, flags, &nothing, 0) };
+    assert_eq!(replaced.unwrap(), middle);
+    for len in [2 * page, page, 100] {
+        assert_eq!(read(&mapped, page as u64, len).unwrap(), content[page..page + len]);
+        assert!(!mapped.is_mapped());
+    }
 }
 
 #[test]

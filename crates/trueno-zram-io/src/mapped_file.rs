@@ -19,6 +19,9 @@ use crate::bus_error::Guard;
 /// The longest read that is a copy. Longer ones are mostly of pages that nobody has read before, which `pread` reads ahead.
 const MAX_COPY_BYTES: usize = 64 << 10;
 
+/// The kind of file system whose files are huge pages (`HUGETLBFS_MAGIC` of `linux/magic.h`).
+const HUGETLBFS: u64 = 0x9584_58f6;
+
 /// A file whose small reads are copies from a mapping of it.
 ///
 /// Every read has the same result as one of the [`File`] itself, whatever becomes of the file. Where it cannot be mapped,
@@ -172,7 +175,7 @@ impl Drop for Mapped {
 
 /// Returns whether a file is made of huge pages, as far as is known.
 fn has_huge_pages(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|file_system| file_system.f_type == libc::HUGETLBFS_MAGIC)
+    rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(HUGETLBFS))
 }
 
 /// Copies bytes that another process may change meanwhile: they are then garbled, and nothing else happens.

@@ -214,6 +214,13 @@ fn what_cannot_be_mapped_is_read_by_system_calls() {
     assert!(!device.is_mapped());
     assert_eq!(read(&device, 1 << 40, 3).unwrap(), [0; 3]);
 
+    // Files of huge pages, where the kernel has them.
+    assert!(!has_huge_pages(&empty));
+    if let Ok(huge) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB) {
+        let huge = File::from(huge);
+        assert!(has_huge_pages(&huge) && !mapped(&huge).is_mapped());
+    }
+
     // More than there are addresses.
     let long = File::from(memfd_create("long", MemfdFlags::CLOEXEC).unwrap());
     long.set_len(1 << 60).unwrap();

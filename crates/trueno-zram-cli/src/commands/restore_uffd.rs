@@ -90,7 +90,7 @@ pub(crate) struct Args {
     /// Restore what FILE lists first. It may be the one of --record, which then keeps its lines.
     #[arg(long, value_name = "FILE")]
     prefetch: Option<PathBuf>,
-    /// Read the archive into memory first: a fault is answered faster.
+    /// Read the archive into memory first: no fault waits for a disk, and the file may change meanwhile.
     #[arg(long)]
     in_memory: bool,
     /// Restore from an archive without block checksums, whose damage would not be noticed; overwrite the core file.

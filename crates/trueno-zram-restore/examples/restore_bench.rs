@@ -4,8 +4,9 @@
 //!
 //! Takes the pages of FILE, or of the corpus, repeated until there are PAGES. "Plain" is the same handler with an uncompressed
 //! image. An archive in a file is read through a mapping, as by the tool, and for comparison with `pread`. All are measured
-//! alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority spins on every core. Idle:
-//! none does, and the cores sleep between faults, unless others keep them busy. "Later": plain, with a delay for each page.
+//! alternately, and the medians of all rounds are printed. Awake: a thread of the lowest priority spins on every core, and the
+//! handler and the VM have a core each, since a fault takes half as long if they happen to share one. Idle: no thread spins, and
+//! the cores sleep between faults, unless others keep them busy. "Later": plain, with a delay for each page.
 
 #[cfg(not(target_os = "linux"))]
 fn main() {}
@@ -31,6 +32,7 @@ mod bench {
     use std::thread;
     use std::time::{Duration, Instant};
 
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use trueno_test_restore::stand_in::StandIn;
     use trueno_test_restore::vmm::{self, Memory};
     use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
@@ -44,6 +46,14 @@ mod bench {
     /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
     type Percentiles = [u64; 3];
     type Source = Arc<dyn PagesByNumber>;
+
+    /// Where the handler and the VM run.
+    #[derive(Clone, Copy, PartialEq)]
+    enum Cores {
+        Any,
+        /// On one core each.
+        Apart,
+    }
 
     /// A source that takes longer: shows how the time of a fault depends on that of its page.
     struct Later {
@@ -95,16 +105,16 @@ mod bench {
         ];
         let on_demand = Options { background_fill: false, around_bytes: 0, ..Options::default() };
         let blocking = Options { spin: Duration::ZERO, ..on_demand };
-        for (name, options, awake) in [
-            ("cores awake", on_demand, true),
-            ("cores idle", on_demand, false),
-            ("cores idle, blocking handler", blocking, false),
+        for (name, options, cores) in [
+            ("cores awake", on_demand, Cores::Apart),
+            ("cores idle", on_demand, Cores::Any),
+            ("cores idle, blocking handler", blocking, Cores::Any),
         ] {
-            let awake = awake.then(Awake::start);
+            let awake = (cores == Cores::Apart).then(Awake::start);
             let mut of_source: [Vec<Percentiles>; SOURCES] = Default::default();
             for seed in 0..rounds {
                 for ((_, source), all) in sources.iter().zip(&mut of_source) {
-                    all.push(faults(source, options, &image, seed)?);
+                    all.push(faults(source, options, &image, seed, cores)?);
                 }
             }
             drop(awake);
@@ -121,7 +131,8 @@ mod bench {
         for delay_us in [0.6, 1.2, 1.8, 2.4] {
             let later: Source =
                 Arc::new(Later { source: Arc::clone(&plain), delay: Duration::from_secs_f64(delay_us / 1e6) });
-            let all = (0..rounds).map(|seed| faults(&later, on_demand, &image, seed)).collect::<Result<Vec<_>, _>>()?;
+            let measure = |seed| faults(&later, on_demand, &image, seed, Cores::Any);
+            let all = (0..rounds).map(measure).collect::<Result<Vec<_>, _>>()?;
             let [p50, p90, p99] = medians(&all).map(|ns| ns as f64 / 1e3);
             println!("fault, cores idle, plain {delay_us} us later: p50 {p50:.1} p90 {p90:.1} p99 {p99:.1} us");
         }
@@ -204,9 +215,15 @@ mod bench {
     }
 
     /// Measures first touches of random pages.
-    fn faults(source: &Source, options: Options, image: &Path, seed: usize) -> Result<Percentiles, Box<dyn Error>> {
+    fn faults(
+        source: &Source,
+        options: Options,
+        image: &Path,
+        seed: usize,
+        cores: Cores,
+    ) -> Result<Percentiles, Box<dyn Error>> {
         let restore = LazyRestore::new(Arc::clone(source), options);
-        serve(&restore, image, |vmm| {
+        serve(&restore, image, cores, |vmm| {
             let answer = vmm.ask(&format!("latencies {FAULTS} {seed}")).ok_or("the VMM has ended")?;
             let numbers = answer.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
             Ok(numbers.try_into().map_err(|_| "three numbers")?)
@@ -221,7 +238,7 @@ mod bench {
                 let _ = sender.send(Instant::now());
             }
         });
-        serve(&restore, image, |_| {
+        serve(&restore, image, Cores::Any, |_| {
             let (start, end) = (notices.recv()?, notices.recv()?);
             Ok(end - start)
         })
@@ -230,6 +247,7 @@ mod bench {
     fn serve<S: PagesByNumber, T>(
         restore: &LazyRestore<S>,
         image: &Path,
+        cores: Cores,
         measure: impl FnOnce(&mut StandIn) -> Result<T, Box<dyn Error>>,
     ) -> Result<T, Box<dyn Error>> {
         let dir = tempfile::tempdir()?;
@@ -237,15 +255,29 @@ mod bench {
         let listener = UnixListener::bind(&socket)?;
         thread::scope(|threads| {
             threads.spawn(|| {
+                stay_on(0, cores);
                 restore.serve_all(&listener, Some(1), |ended| {
                     ended.expect("a VM that ends by itself");
                 })
             });
+            let before = sched_getaffinity(None)?;
+            stay_on(1, cores);
             let mut vmm = vmm::start(&socket, image, Memory::Small, &[]);
+            sched_setaffinity(None, &before)?;
             let measured = measure(&mut vmm);
             vmm.end();
             measured
         })
+    }
+
+    /// Keeps this thread, and all threads and processes that it starts, on one core. Where there is none of this number, they
+    /// share.
+    fn stay_on(core: usize, cores: Cores) {
+        if cores == Cores::Apart {
+            let mut one = CpuSet::new();
+            one.set(core);
+            let _ = sched_setaffinity(None, &one);
+        }
     }
 
     /// Threads that keep all cores awake.

@@ -162,12 +162,17 @@ fn recorded_touches_are_restored_first_the_next_time() {
     let source = Logged { image: Image::new(pages.clone()), order: Arc::clone(&order) };
     let options = Options { workers: std::num::NonZeroUsize::MIN, ..Options::default() };
     let touches = Touches::read(&text[..]).unwrap();
-    let restore = Arc::new(LazyRestore::new(source, options).record().prefetch(touches.clone()));
+    let (sender, complete) = channel();
+    let restore = LazyRestore::new(source, options).record().prefetch(touches.clone()).on_notice(move |notice| {
+        if matches!(notice, Notice::Complete) {
+            let _ = sender.send(());
+        }
+    });
+    let restore = Arc::new(restore);
     let setup = Setup::with_shared(&pages, Arc::clone(&restore));
     let mut vmm = setup.vmm();
-    while order.lock().unwrap().len() < 512 {
-        std::thread::yield_now();
-    }
+    // A page that was read, but is not there yet, would be touched.
+    complete.recv().unwrap();
     vmm.must("all");
     vmm.end();
     setup.report().unwrap();

@@ -78,7 +78,7 @@ pub use groups::{GroupTotals, Groups, PageGroup, PageRun};
 pub use hash::ContentHash;
 pub use page_blocks::{BlockShape, PageBlocks};
 pub use page_hash::PageHash;
-pub use page_hashes::PageHashes;
+pub use page_hashes::{PageFinder, PageHashes};
 pub use range::PageRangeReader;
 pub use read_at::{ReadAt, Span};
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};

@@ -3,7 +3,7 @@
 use std::fs::{File, Metadata};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -108,9 +108,17 @@ impl Input {
     /// Reads it as pages, from its current position to its end.
     #[must_use]
     pub fn into_pages(self) -> FileSource {
-        let is_sparse = self.len_bytes.is_some() && self.metadata.is_file();
-        FileSource::new(self.file, self.name, self.start, self.len_bytes, is_sparse)
+        let may_have_holes = self.metadata.is_file() && allocated_bytes(&self.metadata) < self.metadata.len();
+        FileSource::new(self.file, self.name, self.start, self.len_bytes, may_have_holes)
     }
+}
+
+/// The bytes that a file takes on its file system. More than its length say nothing about holes, as room may be reserved behind its end:
+/// such holes are read as zeros. Looking for holes in a file without any takes 50 ns per page on a tmpfs.
+fn allocated_bytes(metadata: &Metadata) -> u64 {
+    /// The unit of `st_blocks`, whatever the file system's own blocks are.
+    const BLOCK_BYTES: u64 = 512;
+    metadata.blocks().saturating_mul(BLOCK_BYTES)
 }
 
 /// Whether the length that the system reports is the number of bytes that a reader gets.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use trueno_zram_archive::PageArchive;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::error::{Error, Operation};
+use crate::mapped_input::MappedInput;
 
 /// Holes shorter than this are read like data: the zeros cost less than a batch that is cut short.
 const MIN_HOLE_BYTES: u64 = 1 << 20;
@@ -90,6 +91,20 @@ struct NamedFile {
     /// Where its content starts, and how long it is.
     start: u64,
     len_bytes: u64,
+    /// The file as a mapping, if somebody asked for it; none if it cannot be mapped.
+    mapped: OnceLock<Option<MappedInput>>,
+}
+
+impl NamedFile {
+    fn new(file: File, name: String, start: u64, len_bytes: u64) -> Self {
+        Self { file, name, start, len_bytes, mapped: OnceLock::new() }
+    }
+
+    fn mapped(&self) -> Option<&MappedInput> {
+        let is_whole = || self.start == 0 && self.file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let map = || is_whole().then(|| MappedInput::new(&self.file, self.len_bytes)).flatten();
+        self.mapped.get_or_init(map).as_ref()
+    }
 }
 
 /// What comes next in an input that is read span by span.
@@ -148,6 +163,18 @@ impl ClaimedRange {
         self.read_part(0, &mut room.as_flattened_mut()[..self.len_bytes])
     }
 
+    /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change meanwhile. None:
+    /// the range has to be read. Whatever `work` did is void then.
+    pub(crate) fn borrow<R>(&self, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
+        let Place::File(file, at) = &self.from else { return None };
+        let (page_bytes, len_bytes) = (PAGE_SIZE as u64, self.len_bytes as u64);
+        if at % page_bytes != 0 || len_bytes % page_bytes != 0 {
+            return None;
+        }
+        let first = at / page_bytes;
+        file.mapped()?.borrow(first..first + len_bytes / page_bytes, work)
+    }
+
     /// Like [`read`](Self::read), by the threads of the pool that it is called in.
     ///
     /// # Errors
@@ -162,7 +189,7 @@ impl ClaimedRange {
     }
 
     /// Fills `room` with what lies from `skipped` on in the range: whole pages from its start.
-    fn read_part(&self, skipped: usize, room: &mut [u8]) -> Result<usize, Error> {
+    pub(crate) fn read_part(&self, skipped: usize, room: &mut [u8]) -> Result<usize, Error> {
         let (from, range_start) = match &self.from {
             Place::File(file, at) => (&**file, *at + skipped as u64),
             Place::Memory(pages, first) => {
@@ -182,7 +209,7 @@ impl ClaimedRange {
                 return Ok(len_bytes);
             }
         };
-        let NamedFile { file, name, start, len_bytes } = from;
+        let NamedFile { file, name, start, len_bytes, .. } = from;
         let mut filled = 0;
         while filled < room.len() {
             let at = start + range_start + filled as u64;
@@ -223,11 +250,11 @@ enum Reading {
 }
 
 impl FileSource {
-    pub(crate) fn new(file: File, name: String, start: u64, len_bytes: Option<u64>, is_sparse: bool) -> Self {
+    pub(crate) fn new(file: File, name: String, start: u64, len_bytes: Option<u64>, may_have_holes: bool) -> Self {
         let reading = match len_bytes {
             Some(len_bytes) => {
-                let data = if is_sparse { 0..0 } else { 0..u64::MAX };
-                Reading::Anywhere { file: Arc::new(NamedFile { file, name, start, len_bytes }), data }
+                let data = if may_have_holes { 0..0 } else { 0..u64::MAX };
+                Reading::Anywhere { file: Arc::new(NamedFile::new(file, name, start, len_bytes)), data }
             }
             None => Reading::Stream { file, name, has_ended: false },
         };
@@ -401,6 +428,31 @@ mod tests {
             let error = first.and_then(|_| reader.next(&mut pages)).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
+    }
+
+    #[test]
+    fn room_behind_the_end_of_a_file_does_not_change_its_holes() {
+        use std::os::unix::fs::FileExt;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let (file, len, data_at) = (File::create(&path).unwrap(), 4 << 20, 3 << 20);
+        file.set_len(len).unwrap();
+        file.write_all_at(&[1; PAGE_SIZE], data_at).unwrap();
+        // More blocks than the file is long, none of them in its hole.
+        let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, len, 8 << 20);
+        if reserved.is_err() {
+            return;
+        }
+        let mut reader = Input::open(&path).unwrap().into_pages();
+        let (mut pages, mut content) = (vec![[9; PAGE_SIZE]; 64], Vec::new());
+        loop {
+            match reader.next(&mut pages).unwrap() {
+                InputSpan::Data(len_bytes) => content.extend(&pages.as_flattened()[..len_bytes]),
+                InputSpan::Zeros(len_bytes) => content.resize(content.len() + usize::try_from(len_bytes).unwrap(), 0),
+                InputSpan::End => break,
+            }
+        }
+        assert!(content == fs::read(&path).unwrap());
     }
 
     #[test]

@@ -30,6 +30,15 @@ pub enum PageOrigin {
 }
 
 impl PageOrigin {
+    /// Returns where the page comes from that is this many pages behind.
+    fn after(self, pages: u16) -> Self {
+        match self {
+            Self::Zero => Self::Zero,
+            Self::Base(page) => Self::Base(page + u64::from(pages)),
+            Self::Stored(page) => Self::Stored(page + u64::from(pages)),
+        }
+    }
+
     /// Whether the page comes right behind another one where both come from. Zero pages follow each other.
     pub(crate) fn follows(self, other: Self) -> bool {
         match (other, self) {
@@ -201,10 +210,17 @@ impl MapBuilder {
         }
     }
 
-    /// Adds a page that is not zero.
-    pub(crate) fn push(&mut self, origin: PageOrigin, hash: PageHash) {
-        self.hashes.extend(hash.as_bytes());
-        self.push_run(origin, 1);
+    /// Adds pages that are not zero, by their hashes. The first one comes from `origin`, and the others follow it there.
+    pub(crate) fn push_pages(&mut self, origin: PageOrigin, hashes: &[[u8; PAGE_HASH_LEN]]) {
+        let (mut origin, mut rest) = (origin, hashes);
+        while !rest.is_empty() {
+            let room = usize::from(group_pages() - self.in_group);
+            let (now, after) = rest.split_at(rest.len().min(room));
+            self.hashes.extend_from_slice(now.as_flattened());
+            let pages = u16::try_from(now.len()).expect("at most a group");
+            self.push_run(origin, pages);
+            (origin, rest) = (origin.after(pages), after);
+        }
     }
 
     fn push_run(&mut self, origin: PageOrigin, pages: u16) {
@@ -299,14 +315,23 @@ mod tests {
         let mut random = Generator::new(11);
         for count in [1, 5, 1023, 1024, 1025, 3000] {
             let pages = some_pages(&mut random, count);
-            let mut map = MapBuilder::default();
+            let (mut map, mut by_runs) = (MapBuilder::default(), MapBuilder::default());
             for (origin, hash) in &pages {
                 match hash {
-                    Some(hash) => map.push(*origin, *hash),
+                    Some(hash) => map.push_pages(*origin, &[*hash.as_bytes()]),
                     None => map.push_zeros(1),
                 }
             }
+            for run in pages.chunk_by(|(one, _), (next, _)| next.follows(*one)) {
+                let hashes: Vec<_> = run.iter().filter_map(|(_, hash)| hash.map(|hash| *hash.as_bytes())).collect();
+                match run[0].0 {
+                    PageOrigin::Zero => by_runs.push_zeros(run.len() as u64),
+                    origin => by_runs.push_pages(origin, &hashes),
+                }
+            }
+            assert_eq!((by_runs.pages(), by_runs.counts()), (map.pages(), map.counts()));
             let (bytes, records) = map.finish();
+            assert_eq!(by_runs.finish(), (bytes.clone(), records.clone()));
             let (mut at, mut found) = (0, Vec::new());
             for (number, record) in records.iter().enumerate() {
                 let first_page = number * GROUP_PAGES;

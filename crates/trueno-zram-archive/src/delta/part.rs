@@ -4,19 +4,20 @@ use trueno_zram_core::{Page, PageData};
 
 use crate::error::Result;
 use crate::page_blocks::{BlockShape, PageBlocks};
-use crate::page_hash::PageHash;
+use crate::page_hash::{PAGE_HASH_LEN, PageHash};
 
-/// A page, or several zero pages, of a part.
+/// Consecutive pages of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PartPage {
+pub(crate) enum PartRun {
     Zeros(u64),
+    /// Pages that follow each other in the base. They have the next hashes of the part.
     Base {
-        page: u64,
-        hash: PageHash,
+        first: u64,
+        pages: u64,
     },
-    /// The next page of the part's blocks.
+    /// The next pages of the part's blocks, with the next hashes.
     New {
-        hash: PageHash,
+        pages: u64,
     },
 }
 
@@ -32,7 +33,9 @@ pub(crate) enum PartPage {
 /// ```
 #[derive(Debug, Default)]
 pub struct DeltaPart {
-    pages: Vec<PartPage>,
+    runs: Vec<PartRun>,
+    /// The hashes of all pages that are not zero.
+    hashes: Vec<[u8; PAGE_HASH_LEN]>,
     page_count: u64,
     blocks: PageBlocks,
 }
@@ -50,7 +53,8 @@ impl DeltaPart {
 
     /// Starts anew, with blocks of the shape that the writer has.
     pub fn start(&mut self, shape: BlockShape) {
-        self.pages.clear();
+        self.runs.clear();
+        self.hashes.clear();
         self.page_count = 0;
         self.blocks.start(0, shape);
     }
@@ -72,9 +76,9 @@ impl DeltaPart {
     /// ```
     pub fn push_zeros(&mut self, pages: u64) {
         self.page_count += pages;
-        match self.pages.last_mut() {
-            Some(PartPage::Zeros(before)) => *before += pages,
-            _ => self.pages.push(PartPage::Zeros(pages)),
+        match self.runs.last_mut() {
+            Some(PartRun::Zeros(before)) => *before += pages,
+            _ => self.runs.push(PartRun::Zeros(pages)),
         }
     }
 
@@ -85,7 +89,11 @@ impl DeltaPart {
     /// DeltaPart::new().push_base(7, PageHash::of(&[1; 4096]));
     /// ```
     pub fn push_base(&mut self, page: u64, hash: PageHash) {
-        self.push_one(PartPage::Base { page, hash });
+        self.push_hash(hash);
+        match self.runs.last_mut() {
+            Some(PartRun::Base { first, pages }) if first.checked_add(*pages) == Some(page) => *pages += 1,
+            _ => self.runs.push(PartRun::Base { first: page, pages: 1 }),
+        }
     }
 
     /// Adds a page that the base does not have. It is not zero.
@@ -94,17 +102,30 @@ impl DeltaPart {
     /// Those of [`PageBlocks::push_of`].
     pub fn push_page(&mut self, compressed: PageData<'_>, plain: &Page, hash: PageHash) -> Result<()> {
         self.blocks.push_of(compressed, plain)?;
-        self.push_one(PartPage::New { hash });
+        self.push_hash(hash);
+        match self.runs.last_mut() {
+            Some(PartRun::New { pages }) => *pages += 1,
+            _ => self.runs.push(PartRun::New { pages: 1 }),
+        }
         Ok(())
     }
 
-    fn push_one(&mut self, page: PartPage) {
+    fn push_hash(&mut self, hash: PageHash) {
         self.page_count += 1;
-        self.pages.push(page);
+        self.hashes.push(*hash.as_bytes());
     }
 
-    pub(crate) fn pages(&self) -> &[PartPage] {
-        &self.pages
+    /// Returns the runs of pages, each with the hashes of its pages.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (PartRun, &[[u8; PAGE_HASH_LEN]])> {
+        let mut rest = &self.hashes[..];
+        self.runs.iter().map(move |run| {
+            let hashed = match *run {
+                PartRun::Zeros(_) => 0,
+                PartRun::Base { pages, .. } | PartRun::New { pages } => pages,
+            };
+            let hashed = usize::try_from(hashed).expect("as many as there are hashes");
+            (*run, rest.split_off(..hashed).expect("every page that is not zero has a hash"))
+        })
     }
 
     pub(crate) fn blocks_mut(&mut self) -> &mut PageBlocks {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Write;
+use std::slice;
 
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
@@ -16,7 +17,7 @@ use crate::writer::ArchiveWriter;
 use super::identity::digest;
 use super::layout::{BaseRecord, Footer, MAX_CONTENT_LEN, head};
 use super::map::{MapBuilder, OriginCounts, PageOrigin};
-use super::part::{DeltaPart, PartPage};
+use super::part::{DeltaPart, PartRun};
 
 /// Writes a delta: an archive of the pages that another archive, its base, does not have.
 ///
@@ -124,20 +125,23 @@ impl<W: Write> DeltaWriter<W> {
         }
         let first_new = self.stored.len() as u64;
         let mut is_new = Vec::new();
-        for page in part.pages() {
-            match *page {
-                PartPage::Zeros(pages) => self.map.push_zeros(pages),
-                PartPage::Base { page, hash } if page < self.base.page_count => {
-                    self.map.push(PageOrigin::Base(page), hash);
+        for (run, hashes) in part.runs() {
+            match run {
+                PartRun::Zeros(pages) => self.map.push_zeros(pages),
+                PartRun::Base { first, pages } => {
+                    let base_pages = self.base.page_count;
+                    if first.checked_add(pages).is_none_or(|end| end > base_pages) {
+                        return Err(Error::Misuse(format!("the base has no page {}", first.max(base_pages))));
+                    }
+                    self.map.push_pages(PageOrigin::Base(first), hashes);
                 }
-                PartPage::Base { page, .. } => {
-                    return Err(Error::Misuse(format!("the base has no page {page}")));
-                }
-                PartPage::New { hash } => {
-                    let next = self.stored.len() as u64;
-                    let entry = self.stored.entry(hash);
-                    is_new.push(matches!(entry, Entry::Vacant(_)));
-                    self.map.push(PageOrigin::Stored(*entry.or_insert(next)), hash);
+                PartRun::New { .. } => {
+                    for hash in hashes {
+                        let next = self.stored.len() as u64;
+                        let entry = self.stored.entry(PageHash::from_bytes(*hash));
+                        is_new.push(matches!(entry, Entry::Vacant(_)));
+                        self.map.push_pages(PageOrigin::Stored(*entry.or_insert(next)), slice::from_ref(hash));
+                    }
                 }
             }
         }

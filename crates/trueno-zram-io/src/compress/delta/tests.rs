@@ -95,3 +95,130 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
         assert!(restored == new, "{lanes} lanes");
     }
 }
+
+/// A base for deltas of files, and where they are written.
+struct Fixture {
+    folder: tempfile::TempDir,
+    base: Vec<u8>,
+    pool: rayon::ThreadPool,
+}
+
+impl Fixture {
+    fn new(old: &[Page]) -> Self {
+        let (folder, pool) = (tempfile::tempdir().unwrap(), rayon::ThreadPoolBuilder::new().num_threads(2).build());
+        let (source, pool, mut codecs) = (source(&folder, old), pool.unwrap(), codecs());
+        let options = WriteOptions { page_hashes: true, ..WriteOptions::default() };
+        let lanes = Compressors::Lanes(&mut codecs);
+        let base = compress(source, (Vec::new(), "base"), options, lanes, &pool, &()).unwrap().out;
+        Self { folder, base, pool }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn base(&self) -> PageArchive {
+        PageArchive::standard(Arc::new(self.base.clone())).unwrap().unwrap()
+    }
+
+    fn delta_of(&self, source: FileSource) -> Result<Vec<u8>, Error> {
+        let base = self.base();
+        let hashes = PageHashes::stored(&base).unwrap().unwrap();
+        let made_from = Base { record: base.record(b"base.lz4"), hashes: &hashes };
+        let (out, options) = ((Vec::new(), "delta"), WriteOptions::default());
+        compress_delta(source, out, made_from, options, &mut codecs(), &self.pool, &()).map(|done| done.out)
+    }
+
+    fn content_of(&self, delta: Vec<u8>) -> Vec<u8> {
+        let delta = DeltaReader::open(Arc::new(delta), |_| Ok(self.base())).unwrap().unwrap();
+        let mut pages = vec![[1; PAGE_SIZE]; usize::try_from(delta.page_count()).unwrap()];
+        delta.read_pages(0, &mut pages).unwrap();
+        pages.as_flattened()[..usize::try_from(delta.content_len()).unwrap()].to_vec()
+    }
+}
+
+fn codecs() -> [PageCodec; 2] {
+    [(); 2].map(|()| PageCodec::new(Algorithm::Lz4).unwrap())
+}
+
+fn pages_of(path: &std::path::Path) -> FileSource {
+    Input::open(path).unwrap().into_pages()
+}
+
+/// Pages of a file that is open for writing are read; those of others are borrowed, where that is possible.
+#[test]
+fn borrowed_pages_and_pages_that_are_read_make_the_same_delta() {
+    let mut random = Generator::new(23);
+    let old = image(&mut random);
+    let fixture = Fixture::new(&old);
+    let mut new = old.clone();
+    change(&mut new, &mut random);
+    let whole = new.as_flattened().len();
+    for len in [0, 1, PAGE_SIZE - 1, PAGE_SIZE, 256 * PAGE_SIZE, 256 * PAGE_SIZE + 1, whole - 100, whole] {
+        let content = &new.as_flattened()[..len];
+        std::fs::write(fixture.path(), content).unwrap();
+        let borrowed = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+        let writer = std::fs::File::options().write(true).open(fixture.path()).unwrap();
+        let read = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+        drop(writer);
+        assert!(borrowed == read, "{len} bytes");
+        assert!(fixture.content_of(borrowed) == content, "{len} bytes");
+    }
+}
+
+#[test]
+fn holes_of_any_length_are_zeros() {
+    use std::os::unix::fs::FileExt;
+    let fixture = Fixture::new(&image(&mut Generator::new(29)));
+    let len = (4 << 20) + 1000;
+    let mut content = vec![0; len];
+    let file = std::fs::File::create(fixture.path()).unwrap();
+    file.set_len(len as u64).unwrap();
+    // Between them a short hole and a long one; the file ends with one.
+    for at in [5 * PAGE_SIZE, 20 * PAGE_SIZE, 3 << 20] {
+        content[at..at + 100].fill(7);
+        file.write_all_at(&content[at..at + 100], at as u64).unwrap();
+    }
+    drop(file);
+    let delta = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+    assert!(fixture.content_of(delta) == content);
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let old = image(&mut Generator::new(31));
+    let fixture = Fixture::new(&old);
+    for len in [0, 100, 300 * PAGE_SIZE + 5] {
+        let source = source(&fixture.folder, &old);
+        std::fs::File::options().write(true).open(fixture.path()).unwrap().set_len(len as u64).unwrap();
+        let error = fixture.delta_of(source).unwrap_err();
+        let reason = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
+        assert!(format!("{error} {reason}").contains("became shorter while it was read"), "{error}: {reason}");
+    }
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_makes_a_delta_of_what_was_there() {
+    use std::os::unix::fs::FileExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    const PAGES: usize = 5000;
+    let old = vec![[1; PAGE_SIZE]; PAGES];
+    let fixture = Fixture::new(&old[..100]);
+    let source = source(&fixture.folder, &old);
+    let has_ended = AtomicBool::new(false);
+    let delta = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Opened again and again: pages are borrowed and read by turns.
+            for page in (0..PAGES).cycle().step_by(7).take_while(|_| !has_ended.load(Ordering::Relaxed)) {
+                let file = std::fs::File::options().write(true).open(fixture.path()).unwrap();
+                file.write_all_at(&[2; PAGE_SIZE], (page * PAGE_SIZE) as u64).unwrap();
+            }
+        });
+        let delta = fixture.delta_of(source);
+        has_ended.store(true, Ordering::Relaxed);
+        delta
+    });
+    let content = fixture.content_of(delta.unwrap());
+    assert_eq!(content.len(), PAGES * PAGE_SIZE);
+    assert!(content.iter().all(|byte| [1, 2].contains(byte)));
+}

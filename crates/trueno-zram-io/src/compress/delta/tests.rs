@@ -100,7 +100,7 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
 struct Fixture {
     folder: tempfile::TempDir,
     base: Vec<u8>,
-    pool: rayon::ThreadPool,
+    pool: ThreadPool,
 }
 
 impl Fixture {

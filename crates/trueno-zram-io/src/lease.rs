@@ -11,6 +11,16 @@ use crate::ordered::lock;
 /// `F_SETSIG` of `asm-generic/fcntl.h`.
 const F_SETSIG: c_int = 10;
 
+/// File systems whose files change only through this kernel, which keeps leases. A server may change the files of others.
+const LOCAL_SYSTEMS: [u64; 5] = [TMPFS, EXT4, XFS, BTRFS, F2FS];
+
+/// Kinds of file systems, from `linux/magic.h`.
+const TMPFS: u64 = 0x0102_1994;
+const EXT4: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683e;
+const F2FS: u64 = 0xf2f5_2010;
+
 /// A file on which a read lease (`F_SETLEASE` of `fcntl`) is taken and given back many times, by many threads.
 ///
 /// The kernel grants the lease only if nobody has the file open for writing. From then on, whoever opens it for writing or truncates
@@ -28,8 +38,12 @@ pub(crate) struct LeasedFile {
 pub(crate) struct Lease<'a>(&'a LeasedFile);
 
 impl LeasedFile {
-    /// Opens a file again, for reading. None: it cannot be opened again.
+    /// Opens a file again, for reading. None: it cannot be opened again, or its file system is not known to keep leases.
     pub(crate) fn new(file: &File) -> Option<Self> {
+        let system = u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()?;
+        if !LOCAL_SYSTEMS.contains(&system) {
+            return None;
+        }
         // A lease belongs to an open file, which for standard input is that of other processes, too.
         let file = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
         Some(Self { file, holders: Mutex::new(0) })
@@ -81,5 +95,17 @@ impl Drop for Lease<'_> {
         if *holders == 0 {
             self.0.control(libc::F_SETLEASE, libc::F_UNLCK);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_a_server_may_change_are_not_leased() {
+        // Made by the kernel itself, and of no kind that is listed.
+        let file = File::open("/proc/self/status").unwrap();
+        assert!(LeasedFile::new(&file).is_none());
     }
 }

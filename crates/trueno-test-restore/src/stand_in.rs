@@ -10,6 +10,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
+/// What [`StandIn::signal`] returns for a process that touched a page that is poisoned.
+pub const SIGBUS: Option<i32> = Some(libc::SIGBUS);
+/// What [`StandIn::signal`] returns for a process that was ended.
+pub const SIGKILL: Option<i32> = Some(libc::SIGKILL);
+
 /// The start of lines that are answers. The test harness prints lines of its own.
 pub const ANSWER: &str = "STAND-IN: ";
 
@@ -28,7 +33,8 @@ pub fn command(test: &str) -> Command {
 #[derive(Debug)]
 pub struct StandIn {
     child: Child,
-    input: ChildStdin,
+    /// None: closed.
+    input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
@@ -40,14 +46,14 @@ impl StandIn {
     #[must_use]
     pub fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the test binary runs");
-        let input = child.stdin.take().expect("piped");
+        let input = child.stdin.take();
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, input, output }
     }
 
     /// Sends a command, and returns its answer; `None` if the process ended instead.
     pub fn ask(&mut self, command: &str) -> Option<String> {
-        writeln!(self.input, "{command}").ok()?;
+        writeln!(self.input.as_mut()?, "{command}").ok()?;
         self.answer()
     }
 
@@ -85,7 +91,7 @@ impl StandIn {
     /// # Panics
     /// If it fails.
     pub fn end(mut self) {
-        drop(self.input);
+        drop(self.input.take());
         io::copy(&mut self.output, &mut io::sink()).expect("a pipe");
         assert!(self.child.wait().expect("a child").success());
     }
@@ -97,6 +103,14 @@ impl StandIn {
     #[must_use]
     pub fn signal(mut self) -> Option<i32> {
         self.child.wait().expect("a child").signal()
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        // It may wait for a page that nobody fills any more.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -201,7 +201,7 @@ impl Guest {
             }
             ("come_first", []) => {
                 if !come_first() {
-                    println!("this user may not change the order of threads");
+                    eprintln!("not ordered: this user may not use SCHED_FIFO");
                 }
                 "ok".into()
             }

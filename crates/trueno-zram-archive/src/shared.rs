@@ -349,8 +349,9 @@ impl<F: ReadAt> SharedReader<F> {
         }
         self.with_group(number, |blocks| {
             let Some(places) = blocks.intact_places() else { return Ok(None) };
-            let first = self.table.get(number).map_or(0, |group| group.offset);
-            self.file.expect_reads(first, blocks.window().len());
+            if let Some(group) = self.table.get(number) {
+                self.file.expect_reads(group.offset, blocks.window().len());
+            }
             Ok(Some(&**slot.get_or_init(|| self.resident(places))))
         })
     }

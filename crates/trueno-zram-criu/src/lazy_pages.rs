@@ -137,9 +137,9 @@ impl LazyPages {
     }
 
     fn take(&self, connection: &UnixStream, pid: i32, received: Received) -> Result<(), Error> {
-        let Received { mut fds, sender, .. } = received;
+        let Received { mut fds, sender, is_truncated, .. } = received;
         let wrong = |problem| Error::Handover { pid, problem };
-        let (Some(fd), true) = (fds.pop(), fds.is_empty()) else {
+        let (Some(fd), true) = (fds.pop(), fds.is_empty() && !is_truncated) else {
             return Err(wrong("without one file descriptor"));
         };
         let number = pid.unsigned_abs();
@@ -176,6 +176,7 @@ fn receive(connection: &UnixStream, bytes: &mut [u8]) -> Result<Received, Error>
         all.len_bytes += piece.len_bytes;
         all.fds.extend(piece.fds);
         all.sender = piece.sender;
+        all.is_truncated |= piece.is_truncated;
     }
     Ok(all)
 }

@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::{hint, thread};
 
-/// Turns to spin before the processor is left to others.
+/// Spins before yielding.
 const SPINS: u32 = 200;
-/// Times that a worker leaves the processor to others before it sleeps. Reading events takes less time than waking a thread;
-/// but a handler that has to wait for a core, or for a copy of a worker without one, takes much longer.
+/// Yields of a worker before it sleeps. Reading events takes less time than waking a thread. But a handler that waits for a
+/// core, or for the copy of a worker without one, takes much longer.
 const YIELDS: u32 = 8;
 
 /// Lets workers copy, or the handler read events.
@@ -44,7 +44,7 @@ impl Gate {
     pub(crate) fn shut<T>(&self, read: impl FnOnce() -> T) -> T {
         self.closed.store(true, Ordering::SeqCst);
         let open = Open(self);
-        wait_while(u32::MAX, || self.inside.load(Ordering::SeqCst) > 0);
+        while !wait_while(YIELDS, || self.inside.load(Ordering::SeqCst) > 0) {}
         let result = read();
         drop(open);
         result
@@ -90,7 +90,8 @@ impl Drop for Open<'_> {
     }
 }
 
-/// Spins, and then leaves the processor to others for so many times. Returns whether the condition has ended.
+/// Spins, then yields up to this many times. Returns whether the condition no longer holds.
+#[must_use]
 fn wait_while(yields: u32, condition: impl Fn() -> bool) -> bool {
     for _ in 0..SPINS {
         if !condition() {

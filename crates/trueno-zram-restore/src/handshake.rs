@@ -4,6 +4,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 use crate::error::Error;
 use crate::regions::Regions;
 use crate::socket::receive;
@@ -69,6 +71,10 @@ fn receive_message(connection: &UnixStream, fds: &mut Vec<OwnedFd>, patience: Du
 
 pub(crate) fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
     let received = receive(connection, piece).map_err(|source| Error::System { call: "recvmsg", source })?;
+    if received.is_truncated && received.fds.is_empty() {
+        // The kernel drops what this process has no number left for.
+        return Err(Error::System { call: "receiving a file descriptor", source: Errno::MFILE.into() });
+    }
     fds.extend(received.fds);
     if received.is_truncated || fds.len() > 1 {
         return Err(Error::ExtraFds);

@@ -1,17 +1,20 @@
 //! A process that depends on a handler: whether it runs, and its end.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::error::Error;
 use crate::socket::peer_process;
 
 /// How long a process may take to end after SIGKILL.
-const END_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process, by a descriptor that never names another one.
 #[derive(Debug)]
@@ -49,27 +52,71 @@ impl Process {
 
     /// Waits for the end of the process. Returns `false` if it still runs.
     pub(crate) fn ends_within(&self, patience: Duration) -> bool {
-        let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
-        let patience = Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
-        poll(&mut fds, Some(&patience)).is_ok_and(|ready| ready > 0)
+        let deadline = Instant::now() + patience;
+        loop {
+            let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            match poll(&mut fds, Some(&left)) {
+                Err(Errno::INTR) => {}
+                polled => return polled.is_ok_and(|ready| ready > 0),
+            }
+        }
     }
 
-    /// Ends the process. It would wait for ever for the next missing page.
-    pub(crate) fn end(&self) {
-        // Fails only if the process has ended already, or belongs to a user whom the handler may not signal.
-        let _ = pidfd_send_signal(&self.process, Signal::KILL);
+    /// Ends the process. It would wait for ever for the next missing page. Returns `false` if it belongs to a user whom the handler may
+    /// not signal.
+    pub(crate) fn end(&self) -> bool {
+        pidfd_send_signal(&self.process, Signal::KILL) != Err(Errno::PERM)
     }
 
     /// Ends the process, and waits until it has ended, so that it cannot see what happens to its memory next. Returns `false` if it
-    /// still runs after some seconds.
+    /// still runs after some seconds, or cannot be ended.
     pub(crate) fn end_and_wait(&self) -> bool {
-        self.end();
-        self.ends_within(END_PATIENCE)
+        self.ends_within(if self.end() { END_PATIENCE } else { Duration::ZERO })
     }
+
+    /// Returns whether the process has more than one thread, or may have.
+    pub(crate) fn has_more_threads(&self) -> bool {
+        self.thread_count().is_none_or(|threads| threads > 1)
+    }
+
+    fn thread_count(&self) -> Option<u64> {
+        let about = fs::read_to_string(format!("/proc/self/fdinfo/{}", self.process.as_raw_fd())).ok()?;
+        let pid: u32 = field(&about, "Pid:")?;
+        field(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "Threads:")
+    }
+}
+
+/// Returns the value of a field in a file of `/proc`.
+fn field<T: FromStr>(text: &str, name: &str) -> Option<T> {
+    text.lines().find_map(|line| line.strip_prefix(name))?.trim().parse().ok()
 }
 
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_of_a_process_are_counted() {
+        let this = Process::open(std::process::id()).unwrap();
+        std::thread::scope(|threads| {
+            let (end, ended) = std::sync::mpsc::channel::<()>();
+            threads.spawn(move || ended.recv());
+            assert!(this.has_more_threads());
+            drop(end);
+        });
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert_eq!(process.thread_count(), Some(1));
+        assert!(process.end_and_wait());
+        child.wait().unwrap();
+        assert!(process.has_more_threads(), "nothing is known of it any more");
     }
 }

@@ -1,10 +1,12 @@
 //! VMs that are restored from one archive.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 use trueno_zram_core::PAGE_SIZE;
@@ -16,7 +18,7 @@ use crate::handler::Handler;
 use crate::handshake::Handshake;
 use crate::listen::serve_at_most;
 use crate::options::{Notice, Options, Report};
-use crate::process::Process;
+use crate::process::{END_PATIENCE, Process};
 use crate::session::{Counters, Session};
 use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
@@ -216,32 +218,35 @@ impl Default for Dependents {
 
 impl Dependents {
     fn add(&self, vmm: &Arc<Process>) -> Result<Dependent<'_>, Error> {
-        match &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
-            Some(vmms) => vmms.push(Arc::clone(vmm)),
-            None => {
-                vmm.end_and_wait();
-                return Err(Error::ShuttingDown);
-            }
+        if !self.try_add(vmm) {
+            vmm.end_and_wait();
+            return Err(Error::ShuttingDown);
         }
-        Ok(Dependent { dependents: self, vmm: Arc::clone(vmm) })
+        Ok(Dependent { dependents: self, vmm: Arc::clone(vmm), is_released: Cell::new(false) })
+    }
+
+    /// Adds a VMM. Returns `false` if the process is about to end.
+    fn try_add(&self, vmm: &Arc<Process>) -> bool {
+        let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        vmms.as_mut().map(|vmms| vmms.push(Arc::clone(vmm))).is_some()
     }
 
     fn end_all(&self) {
         let vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let vmms = vmms.unwrap_or_default();
-        // All at once, then one by one until they are gone.
-        vmms.iter().for_each(|vmm| vmm.end());
-        for vmm in &vmms {
-            vmm.end_and_wait();
+        // All get the signal before the first is waited for.
+        let deadline = Instant::now() + END_PATIENCE;
+        let ended: Vec<bool> = vmms.iter().map(|vmm| vmm.end()).collect();
+        for (vmm, _) in vmms.iter().zip(ended).filter(|(_, is_ended)| *is_ended) {
+            vmm.ends_within(deadline.saturating_duration_since(Instant::now()));
         }
     }
 
-    /// Removes a VMM. Returns whether it was there.
-    fn remove(&self, vmm: &Arc<Process>) -> bool {
+    fn remove(&self, vmm: &Arc<Process>) {
         let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(vmms) = &mut *vmms else { return false };
-        let at = vmms.iter().position(|other| Arc::ptr_eq(other, vmm));
-        at.map(|at| vmms.swap_remove(at)).is_some()
+        if let Some(vmms) = &mut *vmms {
+            vmms.retain(|other| !Arc::ptr_eq(other, vmm));
+        }
     }
 }
 
@@ -250,17 +255,21 @@ impl Dependents {
 struct Dependent<'a> {
     dependents: &'a Dependents,
     vmm: Arc<Process>,
+    is_released: Cell<bool>,
 }
 
 impl Dependent<'_> {
     fn release(&self) {
+        self.is_released.set(true);
         self.dependents.remove(&self.vmm);
     }
 }
 
 impl Drop for Dependent<'_> {
     fn drop(&mut self) {
-        if self.dependents.remove(&self.vmm) {
+        if !self.is_released.get() {
+            // It may have been taken by `end_all`, and not have ended yet.
+            self.dependents.remove(&self.vmm);
             self.vmm.end_and_wait();
         }
     }

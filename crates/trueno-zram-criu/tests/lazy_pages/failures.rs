@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
@@ -9,7 +10,7 @@ use trueno_zram_criu::{Error, PagesFile};
 use trueno_zram_restore::{OnDamage, Options};
 
 use crate::process::is_allowed;
-use crate::support::{Held, HeldBack, SIGBUS, SIGKILL, Setup, file_content};
+use crate::support::{Held, HeldBack, Setup, file_content};
 
 #[test]
 fn a_damaged_page_is_poisoned_and_all_others_are_right() {

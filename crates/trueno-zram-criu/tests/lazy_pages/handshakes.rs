@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
-use trueno_test_restore::stand_in::send;
+use trueno_test_restore::stand_in::{SIGKILL, send};
 use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
 use trueno_zram_restore::Options;
 
@@ -63,11 +63,11 @@ fn a_process_that_cannot_be_served_is_ended() {
     }
     let setup = Setup::new(&pages(16));
     let start = |environment: &[(&str, &str)]| process::start(&setup.socket(), &setup.image(), environment).signal();
-    assert_eq!(start(&[(NUMBER, "99")]), Some(9));
+    assert_eq!(start(&[(NUMBER, "99")]), SIGKILL);
     assert!(matches!(setup.served(), Err(Error::UnknownProcess { pid: 99 })));
     let setup = Setup::new(&pages(16));
     // Only the events of VMs.
-    assert_eq!(process::start(&setup.socket(), &setup.image(), &[(FEATURES, "8")]).signal(), Some(9));
+    assert_eq!(process::start(&setup.socket(), &setup.image(), &[(FEATURES, "8")]).signal(), SIGKILL);
     let error = setup.served().unwrap_err();
     assert!(matches!(error, Error::Restore(trueno_zram_restore::Error::NoEvents { name: "EVENT_FORK" })), "{error}");
 }

@@ -40,7 +40,7 @@ fn memory_whose_sender_has_ended_fails() {
     assert_all_fail(process);
 }
 
-/// Makes the process and its children the first ones of a PID namespace, in which its parent does not exist.
+/// Forks, and goes on as the first process of a new PID namespace, in which the parent does not exist. The parent waits for it.
 fn enter_namespace() -> io::Result<()> {
     // SAFETY: changes the namespace of later children only.
     if unsafe { libc::unshare(libc::CLONE_NEWPID) } != 0 {
@@ -51,7 +51,7 @@ fn enter_namespace() -> io::Result<()> {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(()),
         child => {
-            // What it has open would keep others waiting for the end of it.
+            // Its copies of the pipes would keep readers from seeing their end.
             // SAFETY: nothing uses the descriptors any more.
             unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
             let mut status = 0;

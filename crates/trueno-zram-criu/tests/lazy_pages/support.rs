@@ -20,9 +20,6 @@ use trueno_zram_restore::{Options, Report};
 use crate::memory::{ADDRESS, GAP_PAGES, split};
 use crate::process;
 
-/// The signals that end processes.
-pub(crate) const SIGBUS: Option<i32> = Some(7);
-pub(crate) const SIGKILL: Option<i32> = Some(9);
 
 /// The file in a setup's folder with the content that a process must see.
 pub(crate) const IMAGE: &str = "image";

@@ -75,7 +75,8 @@ fn say_alone(starter: u32) {
 
 /// Ends, and leaves its memory to a task that says `ALONE`, checks all of it, and says what it found.
 pub(crate) fn outlive(memory: &Memory) -> String {
-    start_sharing(0, verify_alone, &Shared { memory, pages: memory.pages.len(), starter: id() });
+    let shared = Shared { memory, pages: memory.pages.len(), starter: id() };
+    start_sharing(0, verify_alone, &shared);
     exit_now(0)
 }
 

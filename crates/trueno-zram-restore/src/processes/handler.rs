@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -17,11 +18,15 @@ use super::streams::Streams;
 use crate::error::Error;
 use crate::event::{Event, Events};
 use crate::options::{Notice, Report};
+use crate::process::Process;
 use crate::session::{Content, Stop};
 use crate::source::PagesByNumber;
 
 /// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
 const FAULT_CALL_UNITS: usize = 16;
+/// How long the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread is about to
+/// report a change when it has made it.
+const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
 
@@ -34,10 +39,25 @@ struct Served<S> {
     streams: Streams,
     /// Units behind faults, the latest block last.
     blocks: Vec<Range<usize>>,
-    /// Children that were forked since a change was under way. The order of both is not known.
-    unsettled: Option<Vec<Arc<ProcessMemory<S>>>>,
-    /// Whether it was seen to change its memory since then.
+    /// Children that were forked while a change was under way, if one was. The order of both is not known.
+    unsettled_children: Option<Vec<UnsettledChild<S>>>,
+    /// Whether it was seen to change its memory since then, and had threads that may do so while another one forks.
     was_changing: bool,
+    has_more_threads: bool,
+    /// When changes that are long past were forgotten.
+    forgotten: Instant,
+}
+
+/// A child that gets nothing until the changes beside its fork are known.
+struct UnsettledChild<S> {
+    memory: Arc<ProcessMemory<S>>,
+    since: Instant,
+}
+
+impl<S> Served<S> {
+    fn has_unsettled_children(&self) -> bool {
+        self.unsettled_children.as_ref().is_some_and(|children| !children.is_empty())
+    }
 }
 
 /// The result of answering a fault.
@@ -95,7 +115,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     /// Whether there is something to do without an event.
     fn is_busy(&self) -> bool {
-        self.again || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled.is_some())
+        self.again || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled_children.is_some())
     }
 
     fn take_added(&mut self) {
@@ -105,10 +125,23 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     fn serve(&mut self, memory: Arc<ProcessMemory<S>>) {
         self.report.memory_bytes += (memory.contents.units * PAGE_SIZE) as u64;
-        self.restore.queue.add(&memory);
+        if !memory.is_unsettled() {
+            self.restore.queue.add(&memory);
+        }
         let (faults, left, blocks) = (Vec::new(), Vec::new(), Vec::new());
-        let (streams, unsettled, was_changing) = (Streams::default(), None, false);
-        self.served.push(Served { memory, faults, left, streams, blocks, unsettled, was_changing });
+        let (streams, unsettled_children, forgotten) = (Streams::default(), None, Instant::now());
+        let (was_changing, has_more_threads) = (false, false);
+        self.served.push(Served {
+            memory,
+            faults,
+            left,
+            streams,
+            blocks,
+            unsettled_children,
+            was_changing,
+            has_more_threads,
+            forgotten,
+        });
     }
 
     /// Waits for events if there is nothing else to do, reads them, and answers faults. Returns whether there were any.
@@ -151,7 +184,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     fn read_events(&mut self, at: usize) -> bool {
         let memory = Arc::clone(&self.served[at].memory);
         if memory.is_unsettled() {
-            // What it changes is not known yet.
+            // Its events name addresses that are known only after the changes of its parent.
             return false;
         }
         let result = memory.gate.shut(|| {
@@ -172,7 +205,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     fn follow(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, event: Event) {
         let served = &mut self.served[at];
         if !matches!(event, Event::Fault(_)) {
-            served.unsettled.get_or_insert_default();
+            served.unsettled_children.get_or_insert_default();
         }
         match event {
             Event::Fault(address) => served.faults.push(address),
@@ -190,15 +223,19 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             }
             Event::Remapped { from, to, len } => {
                 let moved = memory.layout_mut().remap(from, to, len);
-                for child in served.unsettled.iter().flatten() {
-                    child.gate.shut(|| child.layout_mut().note_later(&moved, to..to.saturating_add(len)));
-                    self.restore.check_order(child);
+                for UnsettledChild { memory: child, .. } in served.unsettled_children.iter().flatten() {
+                    let target = to..to.saturating_add(len);
+                    if child.gate.shut(|| child.layout_mut().note_later(&moved, target)) {
+                        self.restore.fail(child, Error::Order);
+                    }
                 }
             }
             Event::Forked => {
                 let Some(uffd) = self.events.next_forked() else { return };
                 let child = Arc::new(memory.fork(uffd));
-                served.unsettled.get_or_insert_default().push(Arc::clone(&child));
+                served.has_more_threads |= memory.process.as_ref().is_some_and(Process::has_more_threads);
+                let unsettled = UnsettledChild { memory: Arc::clone(&child), since: Instant::now() };
+                served.unsettled_children.get_or_insert_default().push(unsettled);
                 self.restore.check_order(&child);
                 if self.restore.depend(&child) {
                     self.serve(child);
@@ -211,25 +248,44 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
 
     /// Notes that a process is not changing its memory any more, if that is so.
     fn settle(&mut self, at: usize) {
-        let Served { memory, unsettled, was_changing, .. } = &mut self.served[at];
-        *was_changing |= unsettled.is_some() && memory.uffd.is_changing();
-        if unsettled.is_some() && !memory.uffd.is_changing() {
+        let Served { memory, unsettled_children, was_changing, forgotten, .. } = &mut self.served[at];
+        if unsettled_children.is_none() {
+            return;
+        }
+        if !memory.uffd.is_changing() {
             memory.gate.shut(|| memory.layout_mut().settle());
             self.settle_children(at);
+            return;
         }
+        *was_changing = true;
+        // Threads that never pause must not keep children waiting for ever, nor make the list of changes grow.
+        if forgotten.elapsed() > SETTLE_PATIENCE {
+            *forgotten = Instant::now();
+            memory.gate.shut(|| memory.layout_mut().forget_old());
+        }
+        let is_due = |child: &mut UnsettledChild<S>| child.since.elapsed() > SETTLE_PATIENCE;
+        let due: Vec<_> = unsettled_children.iter_mut().flat_map(|children| children.extract_if(.., is_due)).collect();
+        due.into_iter().for_each(|child| self.let_go(&child.memory));
     }
 
     /// Lets children be restored that were forked while a process changed its memory.
     fn settle_children(&mut self, at: usize) {
-        let Served { memory, unsettled, was_changing, .. } = &mut self.served[at];
-        // What has ended says no more of the changes that were under way.
-        let are_known = !std::mem::take(was_changing) || !memory.is_gone();
-        for child in unsettled.take().into_iter().flatten() {
+        let Served { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
+        // What has ended says no more of the changes that were under way. A process of one thread had none beside the fork.
+        let [was_changing, has_more_threads] = [was_changing, has_more_threads].map(std::mem::take);
+        let are_known = !(was_changing && has_more_threads) || !memory.is_gone();
+        for UnsettledChild { memory: child, .. } in unsettled_children.take().into_iter().flatten() {
             if !are_known {
-                self.restore.fail(&child, Error::Order);
+                self.restore.fail(&child, Error::Unreported);
             }
-            child.settle_fork();
+            self.let_go(&child);
         }
+    }
+
+    /// Lets a child be restored.
+    fn let_go(&self, child: &Arc<ProcessMemory<S>>) {
+        child.settle_fork();
+        self.restore.queue.add(child);
     }
 
     /// Reads the events of all processes: one that was forked waits for those of the other one.
@@ -273,6 +329,9 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     }
 
     fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, address: u64) -> Result<Answer, Stop> {
+        if memory.is_unsettled() {
+            return Ok(Answer::Again);
+        }
         let unit = memory.layout().find(address);
         let Some(unit) = unit.filter(|unit| memory.states.is_wanted(*unit)) else {
             // In no unit, or removed: zeros. Filled: the thread waits no longer.
@@ -372,7 +431,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         for served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
             // It is still needed while its changes may concern a child.
-            let is_done = !memory.has_runs_left() && memory.is_complete() && served.unsettled.is_none();
+            let is_done = !memory.has_runs_left() && memory.is_complete() && !served.has_unsettled_children();
             if memory.has_ended() || is_done {
                 self.restore.release(memory);
                 self.restore.queue.remove(memory);
@@ -383,7 +442,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 }
                 continue;
             }
-            let is_lost = memory.is_lost() && !memory.has_runs_left() && served.unsettled.is_none();
+            let is_lost = memory.is_lost() && !memory.has_runs_left() && !served.has_unsettled_children();
             if is_lost && self.poison_rest(memory).is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;

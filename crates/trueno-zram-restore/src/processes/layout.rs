@@ -48,6 +48,12 @@ impl Piece {
         self.unit_range().contains(&unit).then(|| self.start + (unit - self.first_unit) as u64 * PAGE)
     }
 
+    /// Returns whether an address has one unit by this piece, and another by the other one.
+    fn differs_from(&self, other: &Self) -> bool {
+        let (start, end) = (self.start.max(other.start), self.end().min(other.end()));
+        start < end && self.unit_at(start) != other.unit_at(start)
+    }
+
     /// Returns the part in a range of addresses.
     fn part_in(&self, range: &Range<u64>) -> Option<Self> {
         let (start, end) = (self.start.max(range.start), self.end().min(range.end));
@@ -85,6 +91,8 @@ pub(super) struct Layout {
     moved_to: Vec<Range<u64>>,
     /// Those among them that got memory without units.
     intruded: Vec<Range<u64>>,
+    /// How many of `former`, `unmapped`, `moved_to` and `intruded` were there the last time that [`forget_old`](Self::forget_old) was called.
+    old: [usize; 4],
     /// Where units may still be, by changes that were under way when this process was forked, the oldest first.
     earlier: Vec<Piece>,
     /// Where they may already be.
@@ -142,7 +150,7 @@ impl Layout {
         pieces.chain(self.alternatives()).filter_map(|piece| piece.part_in(range)).collect()
     }
 
-    /// Returns all pieces, by address.
+    /// Returns all pieces by address, and then the alternatives. A unit may be in more than one.
     pub(super) fn pieces(&self) -> impl Iterator<Item = &Piece> {
         self.by_address.values().chain(self.alternatives())
     }
@@ -191,6 +199,18 @@ impl Layout {
         self.unmapped.clear();
         self.moved_to.clear();
         self.intruded.clear();
+        self.old = [0; 4];
+    }
+
+    /// Forgets changes that were known when this was called the last time: those that were under way beside them have been
+    /// reported since.
+    pub(super) fn forget_old(&mut self) {
+        let [former, unmapped, moved_to, intruded] = self.old;
+        self.former.drain(..former);
+        self.unmapped.drain(..unmapped);
+        self.moved_to.drain(..moved_to);
+        self.intruded.drain(..intruded);
+        self.old = [self.former.len(), self.unmapped.len(), self.moved_to.len(), self.intruded.len()];
     }
 
     /// Returns the layout of a child that was forked now, and the units that it may have, but this process no longer has.
@@ -207,10 +227,25 @@ impl Layout {
     }
 
     /// Notes a change of the process that this one was forked from: its units may already be at other addresses, and other memory
-    /// may be at theirs.
-    pub(super) fn note_later(&mut self, moved: &[Piece], target: Range<u64>) {
+    /// may be at theirs. Returns whether that makes the layout ambiguous.
+    pub(super) fn note_later(&mut self, moved: &[Piece], target: Range<u64>) -> bool {
+        let intruded = without_pieces(target, moved);
+        let is_ambiguous = moved.iter().any(|piece| self.has_other_unit(piece))
+            || intruded.iter().any(|range| !self.parts_in(range).is_empty())
+            || moved.iter().any(|piece| self.inherited_intruded.iter().any(|range| piece.part_in(range).is_some()));
         self.later.extend_from_slice(moved);
-        self.inherited_intruded.extend(without_pieces(target, moved));
+        self.inherited_intruded.extend(intruded);
+        is_ambiguous
+    }
+
+    /// Returns whether other units may be where a piece is.
+    fn has_other_unit(&self, piece: &Piece) -> bool {
+        self.has_other_unit_placed(piece) || self.alternatives().any(|other| other.differs_from(piece))
+    }
+
+    fn has_other_unit_placed(&self, piece: &Piece) -> bool {
+        let first = self.by_address.range(..=piece.start).next_back().map_or(piece.start, |(start, _)| *start);
+        self.by_address.range(first..piece.end()).any(|(_, other)| other.differs_from(piece))
     }
 
     /// Forgets alternatives of units that are not wanted any more: wherever they are, their content is there. What is missing at
@@ -229,15 +264,16 @@ impl Layout {
 
     /// Returns whether an address may have one of two units, or a unit or other memory that was moved there.
     pub(super) fn is_ambiguous(&self) -> bool {
-        let differ = |one: &Piece, other: &Piece| {
-            let (start, end) = (one.start.max(other.start), one.end().min(other.end()));
-            start < end && one.unit_at(start) != other.unit_at(start)
-        };
-        let alternatives: Vec<&Piece> = self.alternatives().collect();
-        let has_two_units = alternatives.iter().enumerate().any(|(at, one)| {
-            let first = self.by_address.range(..=one.start).next_back().map_or(one.start, |(start, _)| *start);
-            let placed = self.by_address.range(first..one.end()).map(|(_, piece)| piece);
-            placed.chain(alternatives[..at].iter().copied()).any(|other| differ(one, other))
+        let mut alternatives: Vec<&Piece> = self.alternatives().collect();
+        alternatives.sort_unstable_by_key(|piece| piece.start);
+        // All that reach beyond the next one's start agree with the last of them, or there would be two units already.
+        let mut last: Option<&Piece> = None;
+        let has_two_units = alternatives.into_iter().any(|piece| {
+            let is_other = last.is_some_and(|last| last.differs_from(piece)) || self.has_other_unit_placed(piece);
+            if last.is_none_or(|last| last.end() < piece.end()) {
+                last = Some(piece);
+            }
+            is_other
         });
         has_two_units || self.inherited_intruded.iter().any(|range| !self.parts_in(range).is_empty())
     }

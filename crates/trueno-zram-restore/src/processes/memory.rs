@@ -23,6 +23,8 @@ const URGENT: usize = 4;
 const PROBE_ADDRESS: u64 = 0x1_0000;
 /// How long processes may keep changing memory that has to be poisoned.
 const POISON_PATIENCE: Duration = Duration::from_secs(10);
+/// How long to wait before it is tried again.
+const POISON_PAUSE: Duration = Duration::from_millis(1);
 
 /// The memory of a process, or of a child that it forked since.
 #[derive(Debug)]
@@ -246,7 +248,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
             let is_next = |unit: &usize| self.states.is_wanted(*unit) && !layout.is_uncertain(*unit);
             let part_end = (unit + 1..part_end).find(|unit| !is_next(unit)).unwrap_or(part_end);
             let part = content.part(bytes(unit - first)..bytes(part_end - first));
-            match self.put_at(address, unit, part)? {
+            match self.put_at(&layout, address, unit, part)? {
                 0 => break,
                 done => unit += done,
             }
@@ -255,7 +257,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     }
 
     /// Fills units at an address. Returns how many are dealt with: 0 if the process is changing its memory.
-    fn put_at(&self, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
+    fn put_at(&self, layout: &Layout, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
         let mut part = content;
         loop {
             let progress = self.fill(address, part);
@@ -283,7 +285,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                     self.absent.insert(unit);
                     return Ok(1);
                 }
-                Some(error) => return Err(self.stop(error)),
+                Some(error) => return Err(self.stop(layout, error)),
             }
         }
     }
@@ -301,7 +303,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                     continue;
                 }
                 Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
-                Some(error) => return Err(self.stop(error)),
+                Some(error) => return Err(self.stop(layout, error)),
             }
             self.states.set_filled(unit);
             return Ok(true);
@@ -331,7 +333,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                 let _ = self.uffd.wake(address, PAGE_SIZE as u64);
                 Ok(true)
             }
-            Some(error) => Err(self.stop(error)),
+            Some(error) => Err(self.stop(&self.layout(), error)),
         }
     }
 
@@ -356,7 +358,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
                 Some(Errno::EXIST) => is_there = true,
                 Some(Errno::NOENT) if !self.is_unsettled() && !self.uffd.is_changing() => {}
                 Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
-                Some(error) => return Err(self.stop(error)),
+                Some(error) => return Err(self.stop(&layout, error)),
             }
         }
         if is_there {
@@ -368,10 +370,10 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     }
 
     /// Interprets an error of the kernel.
-    fn stop(&self, error: Errno) -> Stop {
+    fn stop(&self, layout: &Layout, error: Errno) -> Stop {
         match error {
             Errno::SRCH => Stop::Ended,
-            _ if self.is_gone() => Stop::Ended,
+            _ if self.is_gone_by(layout) => Stop::Ended,
             Errno::NOMEM => Stop::NoMemory,
             error => Stop::Failed(Error::system("filling a page of the process")(error)),
         }
@@ -393,28 +395,35 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Returns whether nobody has this memory any more. A process may have begun another program, and its memory may live on after
     /// it, in a process that shares it.
     pub(super) fn is_gone(&self) -> bool {
-        let is_free = self.layout().find(PROBE_ADDRESS).is_none();
+        self.is_gone_by(&self.layout())
+    }
+
+    fn is_gone_by(&self, layout: &Layout) -> bool {
+        let is_free = layout.find(PROBE_ADDRESS).is_none();
         is_free && self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH)
     }
 
+    /// Poisons all that is missing. What the process changes right now is tried again: the handler reads the events meanwhile.
     fn poison_missing(&self) -> bool {
         self.set_lost();
         let deadline = Instant::now() + POISON_PATIENCE;
-        let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
-        for unit in pieces.iter().flat_map(Piece::unit_range) {
-            loop {
-                match self.poison(unit) {
-                    Ok(true) => break,
-                    // Nobody may be there to read the events of the other process.
-                    Ok(false) if self.is_unsettled() => break,
-                    // The handler reads the events meanwhile.
-                    Ok(false) if Instant::now() < deadline => std::thread::sleep(Duration::from_micros(100)),
-                    Err(Stop::Ended) => return true,
-                    Ok(false) | Err(_) => return false,
-                }
+        loop {
+            match self.try_poison_missing() {
+                Ok(true) | Err(Stop::Ended) => return true,
+                Ok(false) if Instant::now() < deadline => std::thread::sleep(POISON_PAUSE),
+                Ok(false) | Err(_) => return false,
             }
         }
-        true
+    }
+
+    /// Returns whether nothing is missing any more.
+    fn try_poison_missing(&self) -> Result<bool, Stop> {
+        let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
+        let mut is_complete = true;
+        for unit in pieces.iter().flat_map(Piece::unit_range) {
+            is_complete &= self.poison(unit)?;
+        }
+        Ok(is_complete)
     }
 }
 

@@ -258,6 +258,8 @@ struct EndOnDrop<'a, S: PagesByNumber>(&'a ProcessRestore<S>);
 
 impl<S: PagesByNumber> Drop for EndOnDrop<'_, S> {
     fn drop(&mut self) {
+        // No handler will do so any more.
+        self.0.lock_dependents().memories.iter().for_each(|memory| memory.settle_fork());
         self.0.end_all();
     }
 }

@@ -8,6 +8,7 @@ use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::scheduling::stay_on_one_core;
+use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_test_restore::vmm::is_allowed;
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::Page;
@@ -16,8 +17,6 @@ use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByN
 
 use crate::support::{Setup, on_demand};
 
-const SIGBUS: Option<i32> = Some(7);
-const SIGKILL: Option<i32> = Some(9);
 
 /// Pages that can be restored, but for one.
 struct Damaged {

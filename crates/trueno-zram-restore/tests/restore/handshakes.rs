@@ -9,6 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
+use trueno_test_restore::stand_in::SIGKILL;
 use trueno_test_restore::stand_in::send;
 use trueno_test_restore::vmm::{self, FEATURES, MESSAGE, Memory, is_allowed};
 use trueno_zram_core::PAGE_SIZE;
@@ -95,13 +96,13 @@ fn a_vmm_that_cannot_be_served_is_ended() {
     let start =
         |environment: &[(&str, &str)]| vmm::start(&setup.socket(), &setup.image(), Memory::Small, environment).signal();
     // It has a userfaultfd, and would wait for its first page for ever.
-    assert_eq!(start(&[(MESSAGE, "[]")]), Some(9));
+    assert_eq!(start(&[(MESSAGE, "[]")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::NoRegions)));
-    assert_eq!(start(&[(MESSAGE, "no JSON")]), Some(9));
+    assert_eq!(start(&[(MESSAGE, "no JSON")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::Message(_))));
-    assert_eq!(start(&[(FEATURES, "0")]), Some(9));
+    assert_eq!(start(&[(FEATURES, "0")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::NoRemoveEvents)));
-    assert_eq!(start(&[(FEATURES, "12")]), Some(9));
+    assert_eq!(start(&[(FEATURES, "12")]), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::Feature { name: "EVENT_REMAP" })));
     // Regions that the VMM has not registered: nothing can be filled, and nothing goes wrong here.
     let mut vmm = vmm::start(
@@ -111,7 +112,7 @@ fn a_vmm_that_cannot_be_served_is_ended() {
         &[(MESSAGE, r#"[{"base_host_virt_addr":4096,"size":4096,"offset":0}]"#)],
     );
     assert_eq!(vmm.ask("touch 0"), None);
-    assert_eq!(vmm.signal(), Some(9));
+    assert_eq!(vmm.signal(), SIGKILL);
     assert!(matches!(setup.report(), Err(Error::Event { event: 0x12, .. })));
 }
 

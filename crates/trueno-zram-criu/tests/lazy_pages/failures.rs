@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
+use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_zram_criu::{Error, PagesFile};
 use trueno_zram_restore::{OnDamage, Options};
 

@@ -20,7 +20,6 @@ use trueno_zram_restore::{Options, Report};
 use crate::memory::{ADDRESS, GAP_PAGES, split};
 use crate::process;
 
-
 /// The file in a setup's folder with the content that a process must see.
 pub(crate) const IMAGE: &str = "image";
 /// The number of the process in the images, and of a second one.

@@ -273,9 +273,9 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         let Served { memory, unsettled_children, was_changing, has_more_threads, .. } = &mut self.served[at];
         // What has ended says no more of the changes that were under way. A process of one thread had none beside the fork.
         let [was_changing, has_more_threads] = [was_changing, has_more_threads].map(std::mem::take);
-        let are_known = !(was_changing && has_more_threads) || !memory.is_gone();
+        let are_lost = was_changing && has_more_threads && memory.is_gone();
         for UnsettledChild { memory: child, .. } in unsettled_children.take().into_iter().flatten() {
-            if !are_known {
+            if are_lost {
                 self.restore.fail(&child, Error::Unreported);
             }
             self.let_go(&child);

@@ -179,7 +179,9 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         };
         // All at once, then one by one until they are gone. A process that has begun another program does not need this memory.
         let dependent = memories.iter().filter(|memory| !memory.is_gone());
-        dependent.filter_map(|memory| memory.process.as_ref()).for_each(Process::end);
+        for process in dependent.filter_map(|memory| memory.process.as_ref()) {
+            process.end();
+        }
         for memory in &memories {
             memory.end();
         }

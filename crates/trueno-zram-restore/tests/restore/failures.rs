@@ -17,7 +17,6 @@ use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByN
 
 use crate::support::{Setup, on_demand};
 
-
 /// Pages that can be restored, but for one.
 struct Damaged {
     image: Image,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages, Memory, write_lazy_dir};
 use trueno_zram_restore::{Notice, Options};
 
@@ -58,6 +59,7 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    raise_descriptor_limit();
     let name = args.images.display().to_string();
     let images = super::open_dir(&args.images)?;
     let opener = args.bases.lazy_opener();
@@ -84,6 +86,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let ended = if done.complete { "all memory is restored" } else { "the processes have ended" };
     say_end(global, "criu", &format!("{name}: {ended}"), &name, &done)?;
     Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Allows as many file descriptors as the system lets this user have: each process takes two, and each child that it forks one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // It stays as it is if the system refuses.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Threads that fill memory: as many as asked for, or one more than there are cores. They share the cores with the processes

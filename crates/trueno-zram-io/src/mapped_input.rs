@@ -62,7 +62,7 @@ impl MappedInput {
     /// done. Then what it did is void, and the pages have to be read.
     pub(crate) fn borrow<R>(&self, pages: Range<u64>, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let within = usize::try_from(pages.start).ok()?..usize::try_from(pages.end).ok()?;
-        if within.start >= within.end || within.end > self.mapped.pages || self.guard.check().is_err() {
+        if within.start >= within.end || within.end > self.mapped.pages || self.guard.has_failed() {
             return None;
         }
         let lease = self.file.hold()?;
@@ -70,15 +70,16 @@ impl MappedInput {
         if cached_pages(self.file.file(), &pages) != Some(pages.end - pages.start) {
             return None;
         }
-        // SAFETY: the pages are mapped, and `&self` keeps them so. Nobody can change them: the lease says that no one has the file
-        // open for writing or truncates it. There are two exceptions, and in both all results are void. If this process
-        // is stopped for the 45 seconds that the kernel waits, the lease is lost. If a page was evicted and cannot be read again, the
-        // guard puts an empty one in its place. Both are found below.
+        // SAFETY: the pages are mapped, and `&self` keeps them so. Nobody can change them: the lease says that no one has
+        // the file open for writing or truncates it. Two exceptions remain. The lease is lost if this process is stopped
+        // for as long as the kernel waits. The guard puts an empty page in place of one that was evicted and cannot be read
+        // again. Both are found below, and the result is dropped. Until then `work` only hashes these bytes, or copies
+        // them: it works with any values.
         let borrowed = unsafe { self.mapped.pages(within.clone()) };
         fault_in(borrowed);
         let done = work(borrowed);
         self.mapped.release(within);
-        (lease.is_undisputed() && self.guard.check().is_ok()).then_some(done)
+        (lease.is_undisputed() && !self.guard.has_failed()).then_some(done)
     }
 }
 

@@ -287,7 +287,11 @@ impl Lane<'_> {
             let hash = hashes.next().expect("every page that is not zero was hashed");
             match self.finder.find(number, hash) {
                 Some(same) => part.push_base(same, *hash),
-                None => part.push_page(self.codec.compress(page, &mut out)?, page, *hash)?,
+                None => {
+                    // A copy of its own: the encoder reads bytes more than once, and a borrowed page may change after all.
+                    let page = std::hint::black_box(*page);
+                    part.push_page(self.codec.compress(&page, &mut out)?, &page, *hash)?;
+                }
             }
         }
         Ok(())

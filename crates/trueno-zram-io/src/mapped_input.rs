@@ -9,13 +9,12 @@ use std::ffi::c_long;
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::ptr::{self, NonNull};
 use std::slice;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::mm::{Advice, ProtFlags, madvise};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use crate::bus_error::Guard;
+use crate::guarded_mapping::GuardedMapping;
 use crate::lease::LeasedFile;
 
 /// The number of `cachestat`, on all architectures.
@@ -27,23 +26,10 @@ const FAULT_PAGES: usize = 16;
 /// A file of which whole pages can be borrowed.
 #[derive(Debug)]
 pub(crate) struct MappedInput {
-    /// Dropped first: once the mapping is gone, others may have its addresses.
-    guard: Guard,
-    mapped: Mapped,
+    /// Whole pages, which are only read.
+    mapping: GuardedMapping,
     file: LeasedFile,
 }
-
-/// A mapping for reading.
-#[derive(Debug)]
-struct Mapped {
-    start: NonNull<Page>,
-    pages: usize,
-}
-
-// SAFETY: the mapping belongs to this value alone and is unmapped with it. It is only read.
-unsafe impl Send for Mapped {}
-// SAFETY: as above.
-unsafe impl Sync for Mapped {}
 
 impl MappedInput {
     /// Maps the whole pages of a regular file. None: it cannot be mapped, or is not worth it.
@@ -53,16 +39,18 @@ impl MappedInput {
             return None;
         }
         let file = LeasedFile::new(file)?;
-        let mapped = Mapped::new(file.file(), pages)?;
-        let guard = Guard::new(mapped.start.addr().get(), pages * PAGE_SIZE)?;
-        Some(Self { guard, mapped, file })
+        let mapping = GuardedMapping::new(file.file(), 0, pages * PAGE_SIZE, ProtFlags::READ).ok()?;
+        Some(Self { mapping, file })
     }
 
     /// Calls `work` with pages of the file, which do not change meanwhile. None: they cannot be borrowed, or could not be until `work` was
     /// done. Then what it did is void, and the pages have to be read.
     pub(crate) fn borrow<R>(&self, pages: Range<u64>, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
-        let within = usize::try_from(pages.start).ok()?..usize::try_from(pages.end).ok()?;
-        if within.start >= within.end || within.end > self.mapped.pages || self.guard.has_failed() {
+        let count = usize::try_from(pages.end.checked_sub(pages.start)?).ok()?;
+        let at = usize::try_from(pages.start).ok()?.checked_mul(PAGE_SIZE)?;
+        let len_bytes = count.checked_mul(PAGE_SIZE)?;
+        let place = self.mapping.place_of(at, len_bytes)?;
+        if count == 0 || self.mapping.guard.has_failed() {
             return None;
         }
         let lease = self.file.hold()?;
@@ -70,51 +58,19 @@ impl MappedInput {
         if cached_pages(self.file.file(), &pages) != Some(pages.end - pages.start) {
             return None;
         }
-        // SAFETY: the pages are mapped, and `&self` keeps them so. Nobody can change them: the lease says that no one has
-        // the file open for writing or truncates it. Two exceptions remain. The lease is lost if this process is stopped
-        // for as long as the kernel waits. The guard puts an empty page in place of one that was evicted and cannot be read
-        // again. Both are found below, and the result is dropped. Until then `work` only hashes these bytes, or copies
-        // them: it works with any values.
-        let borrowed = unsafe { self.mapped.pages(within.clone()) };
+        // SAFETY: the pages are mapped, and `&self` keeps them so. Any bytes are a page, at any address. Nobody can change
+        // them: the lease says that no one has the file open for writing or truncates it. Two exceptions remain. The lease
+        // is lost if this process is stopped for as long as the kernel waits. The guard puts an empty page in place of one
+        // that was evicted and cannot be read again. Both are found below, and the result is dropped. Until then `work`
+        // only hashes these bytes, or copies them: it works with any values.
+        let borrowed = unsafe { slice::from_raw_parts(place.cast::<Page>().as_ptr(), count) };
         fault_in(borrowed);
         let done = work(borrowed);
-        self.mapped.release(within);
-        (lease.is_undisputed() && !self.guard.has_failed()).then_some(done)
-    }
-}
-
-impl Mapped {
-    fn new(file: &File, pages: usize) -> Option<Self> {
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let mapped = unsafe { mmap(ptr::null_mut(), pages * PAGE_SIZE, ProtFlags::READ, MapFlags::SHARED, file, 0) };
-        Some(Self { start: NonNull::new(mapped.ok()?.cast())?, pages })
-    }
-
-    /// # Safety
-    /// The range is within the mapping, and its pages neither change nor vanish as long as they are borrowed.
-    unsafe fn pages(&self, within: Range<usize>) -> &[Page] {
-        // SAFETY: the range is within the mapping, by the caller's promise.
-        let start = unsafe { self.start.add(within.start) };
-        // SAFETY: as above, and the pages do not change. Any bytes are a page, at any address.
-        unsafe { slice::from_raw_parts(start.as_ptr(), within.len()) }
-    }
-
-    /// Gives the page table's entries of a range back, which nobody borrows any more. Unmapping all of them at the end would be one
-    /// thread's work.
-    fn release(&self, within: Range<usize>) {
-        assert!(within.end <= self.pages, "a range ends within its mapping");
-        // SAFETY: the range is within the mapping, by the assertion.
-        let start = unsafe { self.start.add(within.start) };
-        // SAFETY: pages of a file that are mapped for reading come back, with the same content, when they are accessed again. If that
-        // fails, they stay.
-        let _released = unsafe { madvise(start.as_ptr().cast(), within.len() * PAGE_SIZE, Advice::LinuxDontNeed) };
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length, and nothing refers to it any more. A failure leaves it mapped.
-        let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.pages * PAGE_SIZE) };
+        // Gives the page table's entries back. Unmapping all of them at the end would be one thread's work.
+        // SAFETY: the range is mapped. Pages of a file that are mapped for reading come back, with the same content, when
+        // they are accessed again. If that fails, they stay.
+        let _released = unsafe { madvise(place.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) };
+        (lease.is_undisputed() && !self.mapping.guard.has_failed()).then_some(done)
     }
 }
 

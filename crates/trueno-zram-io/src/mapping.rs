@@ -4,20 +4,21 @@
 //! hold no lock. On a tmpfs with 16 cores they are 1.5 times as fast; with two cores, and on disks, `pwrite` is faster. Both
 //! can be used on the same file at the same time.
 //!
-//! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`Guard`] makes it an error.
+//! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`GuardedMapping`] makes it
+//! an error.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::{io, iter};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::ProtFlags;
 
-use crate::bus_error::Guard;
+use crate::guarded_mapping::GuardedMapping;
 use crate::ordered::lock;
 
 /// Bytes of the file that are mapped at a time: a multiple of every page size.
@@ -153,68 +154,38 @@ fn windows_of(at: u64, len_bytes: usize) -> impl Iterator<Item = (u64, Range<usi
     })
 }
 
-/// A part of the file in memory.
+/// A window of the file in memory. Its bytes are only written, and no reference to them is ever made.
 #[derive(Debug)]
-struct Memory {
-    /// Dropped first: once the mapping is gone, others may have its addresses.
-    guard: Guard,
-    mapped: Mapped,
-}
-
-/// A mapping of a window.
-#[derive(Debug)]
-struct Mapped {
-    start: NonNull<u8>,
-}
-
-// SAFETY: the mapping belongs to this value alone and is unmapped with it. It is only written, through `populate` and
-// `copy_at`, whose callers keep writes apart.
-unsafe impl Send for Mapped {}
-// SAFETY: as above; both take `&self`, and no reference to the mapped bytes is ever made.
-unsafe impl Sync for Mapped {}
+struct Memory(GuardedMapping);
 
 impl Memory {
     /// Maps a window of the file, which is long enough.
     fn map(file: &File, start: u64) -> io::Result<Self> {
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
-        let mapped = unsafe { mmap(ptr::null_mut(), WINDOW_BYTES, protection, flags, file, start) }?;
-        let mapped = Mapped { start: NonNull::new(mapped.cast()).ok_or(io::ErrorKind::Unsupported)? };
-        let guard = Guard::new(mapped.start.as_ptr() as usize, WINDOW_BYTES).ok_or(io::ErrorKind::Unsupported)?;
-        Ok(Self { guard, mapped })
+        GuardedMapping::new(file, start, WINDOW_BYTES, ProtFlags::READ | ProtFlags::WRITE).map(Self)
     }
 
     /// Makes the kernel allocate the pages of a range by writing a byte of each. It has a call for that (MADV_POPULATE_WRITE), which
     /// takes longer than as many page faults on several threads.
     fn populate(&self, offset: usize, len_bytes: usize) -> io::Result<()> {
-        assert!(offset + len_bytes <= WINDOW_BYTES, "a range ends within its window");
+        let start = self.0.place_of(offset, len_bytes).expect("a range ends within its window");
         let page_bytes = rustix::param::page_size();
-        let next_page = (offset + 1).next_multiple_of(page_bytes);
-        for at in iter::once(offset).chain((next_page..offset + len_bytes).step_by(page_bytes)) {
-            // SAFETY: the byte is within the mapping, by the assertion.
-            let byte = unsafe { self.mapped.start.add(at) };
+        let next_page = page_bytes - offset % page_bytes;
+        for at in (0..len_bytes.min(1)).chain((next_page..len_bytes).step_by(page_bytes)) {
+            // SAFETY: the byte is in the range, all of which is mapped.
+            let byte = unsafe { start.add(at) };
             // SAFETY: it is mapped, guarded, and written by no other thread, since it is in the range.
             unsafe { byte.write_volatile(0) };
         }
-        self.guard.check()
+        self.0.guard.check()
     }
 
     /// Copies `bytes` to `offset`, which no other thread does at the same time.
     fn copy_at(&self, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        assert!(offset + bytes.len() <= WINDOW_BYTES, "a write ends within its window");
-        // SAFETY: the offset is within the mapping, by the assertion.
-        let place = unsafe { self.mapped.start.add(offset) };
-        // SAFETY: `place` is valid for `bytes.len()` bytes by the assertion, and mapped memory of its own. Pages that are not
-        // there are guarded. No other thread writes these bytes, and none reads them.
+        let place = self.0.place_of(offset, bytes.len()).expect("a write ends within its window");
+        // SAFETY: `place` is valid for `bytes.len()` bytes, and mapped memory of its own. Pages that are not there are
+        // guarded. No other thread writes these bytes, and none reads them.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
-        self.guard.check()
-    }
-}
-
-impl Drop for Mapped {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made with this length, and nothing refers to it any more. A failure leaves it mapped.
-        let _unmapped = unsafe { munmap(self.start.as_ptr().cast(), WINDOW_BYTES) };
+        self.0.guard.check()
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mm::{MapFlags, mmap};
 use trueno_test_pages::generate::Generator;
 
 use super::*;
@@ -118,7 +119,7 @@ fn a_page_that_cannot_be_read_is_not_taken_for_zeros() {
     assert_eq!(read(&mapped, 0, 3 * page).unwrap(), content);
     // Stands in for a disk that fails: SIGBUS in the middle of a read whose end is there.
     let nothing = tempfile::tempfile().unwrap();
-    let middle = mapped.memory.as_ref().unwrap().mapped.place_of(page as u64, page).unwrap().as_ptr().cast();
+    let middle = mapped.memory.as_ref().unwrap().place_of(page as u64, page).unwrap().as_ptr().cast();
     let flags = MapFlags::SHARED | MapFlags::FIXED;
     // SAFETY: replaces a page of the mapping, which is only read by `copy_shared`, and guarded.
     let replaced = unsafe { mmap(middle, page, ProtFlags::READ, flags, &nothing, 0) };

@@ -1,8 +1,9 @@
 //! SIGBUS in a mapped file as an error.
 //!
-//! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, the file has become shorter, or a
-//! disk or memory is broken. The handler here notes the failure if the page lies in a guarded range, and puts an empty page in
-//! its place. The thread goes on, and finds the note. Everywhere else SIGBUS does what it did before.
+//! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, the file has become
+//! shorter, or a disk or memory is broken. The handler here notes the failure if the page lies in a guarded range, and
+//! puts an empty page in its place. The thread goes on, and finds the note. Everywhere else SIGBUS does what it did
+//! before.
 #![allow(unsafe_code, reason = "a signal handler")]
 
 use std::ffi::{c_int, c_void};
@@ -85,10 +86,11 @@ impl Guard {
         }
     }
 
-    /// Returns whether a page that was accessed so far, by any thread, was not there. What was read from the range before this
-    /// call is the file's content only if it was.
+    /// Returns whether any page accessed so far, by any thread, could not be provided. Bytes that were read from the
+    /// range before this call are the file's content only if this returns `false`.
     pub(crate) fn has_failed(&self) -> bool {
-        // Reads from the range stay before the look at the note, which is made before the empty page.
+        // Keeps earlier reads of the range before this load. The handler stores the failure before it maps the empty
+        // page.
         fence(Ordering::Acquire);
         RANGES[self.number].failure.load(Ordering::Acquire) != 0
     }
@@ -158,8 +160,9 @@ fn put_empty_page(page_bytes: usize, code: i32, address: usize) -> bool {
     let errno_before = unsafe { *errno };
     // Before the page is there: a thread that reads it must find the note.
     range.failure.store(code, Ordering::SeqCst);
-    // SAFETY: replaces one page of a mapping that is guarded, and so is neither unmapped nor used as anything but bytes while this
-    // thread accesses it. The page had no content. Bytes that are read from the new one are dropped, because of the note.
+    // SAFETY: replaces one page of a mapping that is guarded, and so is neither unmapped nor used as anything but bytes
+    // while this thread accesses it. The page had no content. Bytes that are read from the new one are dropped, because
+    // of the note.
     let mapped = unsafe { libc::mmap(page, page_bytes, protection, flags, -1, 0) };
     // SAFETY: as above. The code that was interrupted may be about to read it.
     unsafe { *errno = errno_before };

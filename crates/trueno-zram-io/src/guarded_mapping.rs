@@ -11,7 +11,7 @@ use crate::bus_error::Guard;
 
 /// A shared mapping of a file, and its guard.
 ///
-/// It only says where bytes are. Whoever accesses them keeps the rules of memory that threads, and other processes, share.
+/// It only says where bytes are. Whoever accesses them allows for other threads and processes that do so, too.
 #[derive(Debug)]
 pub(crate) struct GuardedMapping {
     /// Dropped first: once the mapping is gone, others may have its addresses.

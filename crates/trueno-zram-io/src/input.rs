@@ -9,6 +9,7 @@ use std::path::Path;
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
+use crate::file_system;
 use crate::output::is_inherited;
 use crate::source::FileSource;
 use crate::standard;
@@ -113,8 +114,9 @@ impl Input {
     }
 }
 
-/// The bytes that a file takes on its file system. More than its length say nothing about holes, as room may be reserved behind its end:
-/// such holes are read as zeros. Looking for holes in a file without any takes 50 ns per page on a tmpfs.
+/// Returns the bytes that are allocated to a file. Fewer than its length mean that it may have holes. Otherwise it is
+/// read as data: it may still have holes if room is reserved behind its end, and they are then read as zeros. Looking
+/// for holes in a file without any takes 50 ns per page on a tmpfs.
 fn allocated_bytes(metadata: &Metadata) -> u64 {
     /// The unit of `st_blocks`, whatever the file system's own blocks are.
     const BLOCK_BYTES: u64 = 512;
@@ -133,21 +135,10 @@ fn has_length(file: &File, metadata: &Metadata) -> bool {
 /// Whether the file is on a file system that makes up content when it is read, and reports a length that is not true:
 /// every file of `/sys` claims 4096 bytes.
 fn is_generated(file: &File) -> bool {
-    // Numbers of linux/magic.h: sysfs, proc, debugfs, tracefs, configfs, securityfs, cgroup, cgroup2, efivarfs, pstore.
-    const GENERATED: [u64; 10] = [
-        0x6265_6572,
-        0x9fa0,
-        0x6462_6720,
-        0x7472_6163,
-        0x6265_6570,
-        0x7363_6673,
-        0x0027_e0eb,
-        0x6367_7270,
-        0xde5e_81e4,
-        0x6165_676c,
-    ];
-    rustix::fs::fstatfs(file)
-        .is_ok_and(|system| u64::try_from(system.f_type).is_ok_and(|kind| GENERATED.contains(&kind)))
+    use file_system::{CGROUP, CGROUP2, CONFIGFS, DEBUGFS, EFIVARFS, PROC, PSTORE, SECURITYFS, SYSFS, TRACEFS};
+    const GENERATED: [u64; 10] =
+        [SYSFS, PROC, DEBUGFS, TRACEFS, CONFIGFS, SECURITYFS, CGROUP, CGROUP2, EFIVARFS, PSTORE];
+    file_system::kind_of(file).is_some_and(|kind| GENERATED.contains(&kind))
 }
 
 fn measure(mut file: &File) -> io::Result<(u64, u64)> {

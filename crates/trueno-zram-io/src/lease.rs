@@ -6,26 +6,24 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
+use crate::file_system::{self, BTRFS, EXT, F2FS, TMPFS, XFS};
 use crate::ordered::lock;
 
 /// `F_SETSIG` of `asm-generic/fcntl.h`.
 const F_SETSIG: c_int = 10;
 
-/// File systems whose files change only through this kernel, which keeps leases. A server may change the files of others.
-const LOCAL_SYSTEMS: [u64; 5] = [TMPFS, EXT4, XFS, BTRFS, F2FS];
-
-/// Kinds of file systems, from `linux/magic.h`.
-const TMPFS: u64 = 0x0102_1994;
-const EXT4: u64 = 0xef53;
-const XFS: u64 = 0x5846_5342;
-const BTRFS: u64 = 0x9123_683e;
-const F2FS: u64 = 0xf2f5_2010;
+/// File systems whose files change only through this kernel, which keeps leases. A server may change the files of
+/// others.
+const LOCAL_SYSTEMS: [u64; 5] = [TMPFS, EXT, XFS, BTRFS, F2FS];
 
 /// A file on which a read lease (`F_SETLEASE` of `fcntl`) is taken and given back many times, by many threads.
 ///
-/// The kernel grants the lease only if nobody has the file open for writing. From then on, whoever opens it for writing or truncates
-/// it by its path waits until the lease is given back, or for `/proc/sys/fs/lease-break-time`, 45 seconds. With `O_NONBLOCK`, opening it fails with `EWOULDBLOCK`
-/// instead. So a lease is held for a few hundred microseconds, and its holder asks before and after whether somebody waits.
+/// The kernel grants the lease only if nobody has the file open for writing. From then on, whoever opens it for
+/// writing, or truncates it by its path, waits until the lease is given back, but no longer than
+/// `/proc/sys/fs/lease-break-time` (45 seconds unless changed). With `O_NONBLOCK`, opening fails with `EWOULDBLOCK`.
+///
+/// Threads may hold the lease by turns without a gap. As soon as somebody waits, no thread takes it again, so a writer
+/// waits for one part of each lane: a few milliseconds. A holder asks before and after its work whether somebody waits.
 #[derive(Debug)]
 pub(crate) struct LeasedFile {
     file: File,
@@ -38,10 +36,10 @@ pub(crate) struct LeasedFile {
 pub(crate) struct Lease<'a>(&'a LeasedFile);
 
 impl LeasedFile {
-    /// Opens a file again, for reading. None: it cannot be opened again, or its file system is not known to keep leases.
+    /// Opens a file again, for reading. None: it cannot be opened again, or its file system is not known to keep
+    /// leases.
     pub(crate) fn new(file: &File) -> Option<Self> {
-        let system = u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()?;
-        if !LOCAL_SYSTEMS.contains(&system) {
+        if !LOCAL_SYSTEMS.contains(&file_system::kind_of(file)?) {
             return None;
         }
         // A lease belongs to an open file, which for standard input is that of other processes, too.
@@ -53,10 +51,11 @@ impl LeasedFile {
         &self.file
     }
 
-    /// Takes the lease. None: somebody has the file open for writing or waits for it, it belongs to another user, or its file
-    /// system has no leases.
+    /// Takes the lease. None: somebody has the file open for writing or waits for it, it belongs to another user, or
+    /// its file system has no leases.
     pub(crate) fn hold(&self) -> Option<Lease<'_>> {
         let mut holders = lock(&self.holders);
+        // The kernel counts those who wait as writers, so `take` fails as well while somebody waits.
         let has_lease = if *holders == 0 { self.take() } else { self.is_undisputed() };
         if has_lease {
             *holders += 1;
@@ -66,13 +65,14 @@ impl LeasedFile {
     }
 
     fn take(&self) -> bool {
-        // The holder is told of those who wait by a signal. SIGIO would end the process; SIGURG is ignored unless it has a handler.
-        // The kernel forgets the signal with each lease.
+        // The holder is told of those who wait by a signal. SIGIO would end the process; SIGURG is ignored unless it
+        // has a handler. The kernel forgets the signal with each lease.
         self.control(F_SETSIG, libc::SIGURG) == 0 && self.control(libc::F_SETLEASE, libc::F_RDLCK) == 0
     }
 
     fn control(&self, command: c_int, value: c_int) -> c_int {
-        // SAFETY: asks for or changes a property of an open file that is this value's own. The commands here take a number.
+        // SAFETY: asks for or changes a property of an open file that is this value's own. The commands here take a
+        // number.
         unsafe { libc::fcntl(self.file.as_raw_fd(), command, value) }
     }
 
@@ -103,8 +103,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_that_a_server_may_change_are_not_leased() {
-        // Made by the kernel itself, and of no kind that is listed.
+    fn files_of_unlisted_file_systems_are_not_leased() {
+        // procfs is not listed.
         let file = File::open("/proc/self/status").unwrap();
         assert!(LeasedFile::new(&file).is_none());
     }

@@ -40,6 +40,7 @@ mod compress;
 mod driver;
 mod error;
 mod existing;
+mod file_system;
 mod guarded_mapping;
 mod input;
 pub mod interrupt;

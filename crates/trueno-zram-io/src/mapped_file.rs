@@ -1,10 +1,10 @@
 //! A file that many threads read through a memory mapping: a small read is a copy, not a system call.
 //!
-//! A page fault waits for such a read. Of a block of 1.5 KB, `pread` takes 0.85 µs, a copy 0.14 µs.
+//! A page fault waits for such a read. For a block of 1.5 KB, a copy saves about 0.6 µs (docs/RESTORE.md).
 //!
-//! Others may change the file meanwhile, or make it shorter. So its bytes are copied and never lent. A page that is not there any
-//! more, or cannot be read, raises SIGBUS, which a [`Guard`](crate::bus_error::Guard) notes. From then on all reads are system calls, whose errors say
-//! what is wrong.
+//! Others may change the file meanwhile, or make it shorter. So its bytes are copied and never lent. A page that is not
+//! there any more, or cannot be read, raises SIGBUS, which a [`Guard`](crate::bus_error::Guard) notes. From then on all
+//! reads are system calls, whose errors say what is wrong.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::fs::File;
@@ -14,18 +14,18 @@ use std::ptr::NonNull;
 use rustix::mm::{Advice, ProtFlags, madvise};
 use trueno_zram_archive::ReadAt;
 
+use crate::file_system;
 use crate::guarded_mapping::GuardedMapping;
 
-/// The longest read that is a copy. Longer ones are mostly of pages that nobody has read before, which `pread` reads ahead.
+/// The longest read that is a copy. Longer ones are mostly of pages that nobody has read before, which `pread` reads
+/// ahead.
 const MAX_COPY_BYTES: usize = 64 << 10;
-
-/// The kind of file system whose files are huge pages (`HUGETLBFS_MAGIC` of `linux/magic.h`).
-const HUGETLBFS: u64 = 0x9584_58f6;
 
 /// A file whose small reads are copies from a mapping of it.
 ///
-/// Every read has the same result as one of the [`File`] itself, whatever becomes of the file. Where it cannot be mapped,
-/// reads are system calls.
+/// A read has the same result as one of the [`File`] itself, also after the file was cut, grown or rewritten. One
+/// exception: behind the end of a cut file, the rest of its last page may hold what another process stored there
+/// through a mapping. If the file cannot be mapped, reads are system calls.
 ///
 /// ```
 /// use std::fs::File;
@@ -48,7 +48,8 @@ pub struct MappedFile {
 }
 
 impl MappedFile {
-    /// Maps a file, as long as it is now. This only takes addresses: pages become part of the mapping when they are read.
+    /// Maps a file, as long as it is now. This only takes addresses: pages become part of the mapping when they are
+    /// read.
     #[must_use]
     pub fn new(file: File) -> Self {
         let memory = Memory::map(&file);
@@ -73,8 +74,8 @@ impl ReadAt for MappedFile {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         let small = self.memory.as_ref().filter(|_| bytes.len() <= MAX_COPY_BYTES);
         let is_copied = small.is_some_and(|memory| memory.copy(at, bytes));
-        // A file that was cut within a page reads as zeros from there to the end of the page, without SIGBUS. Few blocks
-        // end with a zero, since a checksum is last.
+        // A file that was cut within a page reads as zeros from there to the end of the page, without SIGBUS. Few
+        // blocks end with a zero, since a checksum is last.
         if is_copied && bytes.last() != Some(&0) {
             return Ok(());
         }
@@ -98,12 +99,13 @@ impl ReadAt for MappedFile {
 struct Memory(GuardedMapping);
 
 impl Memory {
-    /// Maps a file. None: it is empty, not regular or too long, its file system cannot map it, or the process may not have as
-    /// many addresses.
+    /// Maps a file. None: it is empty, not regular or too long, its file system cannot map it, or the process may not
+    /// have as many addresses.
     fn map(file: &File) -> Option<Self> {
         let metadata = file.metadata().ok()?;
         let len_bytes = usize::try_from(metadata.len()).ok()?;
-        // With 32 bits, addresses are too few for files of this kind. The guard replaces pages, and cannot replace huge ones.
+        // With 32 bits, addresses are too few for files of this kind. The guard replaces pages, and cannot replace huge
+        // ones.
         if !cfg!(target_pointer_width = "64") || !metadata.is_file() || len_bytes == 0 || has_huge_pages(file) {
             return None;
         }
@@ -124,8 +126,8 @@ impl Memory {
     /// Copies bytes of the file. Returns `false` if they are not all mapped, or if a page was not there.
     fn copy(&self, at: u64, bytes: &mut [u8]) -> bool {
         let Some(place) = self.place_of(at, bytes.len()) else { return false };
-        // SAFETY: the mapping has this many bytes from there on, and lives as long as `self`. Pages that are not there are
-        // guarded. The mapping is memory of its own, and so does not overlap `bytes`.
+        // SAFETY: the mapping has this many bytes from there on, and lives as long as `self`. Pages that are not there
+        // are guarded. The mapping is memory of its own, and so does not overlap `bytes`.
         unsafe { copy_shared(place.as_ptr(), bytes) };
         !self.0.guard.has_failed()
     }
@@ -136,14 +138,15 @@ impl Memory {
         let within = place.as_ptr() as usize % rustix::param::page_size();
         // SAFETY: the mapping starts at a page, so the start of the page is within it.
         let page = unsafe { place.sub(within) };
-        // SAFETY: the range is within the mapping; populating it changes no contents. It never raises SIGBUS, but fails.
+        // SAFETY: the range is within the mapping; populating it changes no contents. It never raises SIGBUS, but
+        // fails.
         let _hint = unsafe { madvise(page.as_ptr().cast(), within + len, Advice::LinuxPopulateRead) };
     }
 }
 
 /// Returns whether a file is made of huge pages, as far as is known.
 fn has_huge_pages(file: &File) -> bool {
-    rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(HUGETLBFS))
+    file_system::kind_of(file) == Some(file_system::HUGETLBFS)
 }
 
 /// Copies bytes that another process may change meanwhile: they are then garbled, and nothing else happens.
@@ -153,8 +156,8 @@ fn has_huge_pages(file: &File) -> bool {
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_shared(from: *const u8, to: &mut [u8]) {
     // One instruction that the compiler cannot see into, and as fast as `memcpy`. `copy_words` takes 1.6 times as long.
-    // SAFETY: as the caller promises. The processor takes up the copy after a page fault or signal where it was. The direction
-    // flag is clear, as the ABI demands.
+    // SAFETY: as the caller promises. The processor takes up the copy after a page fault or signal where it was. The
+    // direction flag is clear, as the ABI demands.
     unsafe {
         std::arch::asm!(
             "rep movsb",

@@ -1,8 +1,9 @@
-//! An input whose pages are borrowed from the page cache instead of copied, while a lease keeps everybody from changing them.
+//! An input whose pages are borrowed from the page cache, while a lease keeps everybody from changing them.
 //!
-//! For a delta, most pages are only hashed. Hashing a mapped file takes 1.2 µs per page and core on a tmpfs, and copying its pages to hash
-//! them 1.4. But a mapped file can change at any moment, and if it becomes shorter, its pages are gone. So pages are borrowed under
-//! a [`Lease`](crate::lease::Lease), a few hundred at a time. Where there is none to be had, the caller reads them.
+//! For a delta, most pages are only hashed. Hashing a mapped file takes 1.2 µs per page and core on a tmpfs, and
+//! copying its pages to hash them 1.4. But a mapped file can change at any moment, and if it becomes shorter, its pages
+//! are gone. So pages are borrowed under a [`Lease`](crate::lease::Lease), up to 1,024 at a time. If the lease is
+//! refused, the caller reads them.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::ffi::c_long;
@@ -32,7 +33,8 @@ pub(crate) struct MappedInput {
 }
 
 impl MappedInput {
-    /// Maps the whole pages of a regular file. None: it cannot be mapped, or is not worth it.
+    /// Maps the whole pages of a regular file. None: it has no whole page, this machine has other page sizes, or the
+    /// file cannot be leased or mapped.
     pub(crate) fn new(file: &File, len_bytes: u64) -> Option<Self> {
         let pages = usize::try_from(len_bytes).ok()? / PAGE_SIZE;
         if pages == 0 || rustix::param::page_size() != PAGE_SIZE {
@@ -43,8 +45,8 @@ impl MappedInput {
         Some(Self { mapping, file })
     }
 
-    /// Calls `work` with pages of the file, which do not change meanwhile. None: they cannot be borrowed, or could not be until `work` was
-    /// done. Then what it did is void, and the pages have to be read.
+    /// Calls `work` with pages of the file, which do not change meanwhile. None: they cannot be borrowed, or could not
+    /// be until `work` was done. Then what it did is void, and the pages have to be read.
     pub(crate) fn borrow<R>(&self, pages: Range<u64>, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let count = usize::try_from(pages.end.checked_sub(pages.start)?).ok()?;
         let at = usize::try_from(pages.start).ok()?.checked_mul(PAGE_SIZE)?;
@@ -54,28 +56,29 @@ impl MappedInput {
             return None;
         }
         let lease = self.file.hold()?;
-        // Pages that are not in memory are read in larger pieces than a mapping would. Of a hole, a tmpfs would make pages.
+        // Pages that are not in memory are read in larger pieces than a mapping would. Of a hole, a tmpfs would make
+        // pages.
         if cached_pages(self.file.file(), &pages) != Some(pages.end - pages.start) {
             return None;
         }
-        // SAFETY: the pages are mapped, and `&self` keeps them so. Any bytes are a page, at any address. Nobody can change
-        // them: the lease says that no one has the file open for writing or truncates it. Two exceptions remain. The lease
-        // is lost if this process is stopped for as long as the kernel waits. The guard puts an empty page in place of one
-        // that was evicted and cannot be read again. Both are found below, and the result is dropped. Until then `work`
-        // only hashes these bytes, or copies them: it works with any values.
+        // SAFETY: the pages are mapped, and `&self` keeps them so. Any bytes are a page, at any address. Nobody can
+        // change them: the lease says that no one has the file open for writing or truncates it. Two exceptions remain.
+        // The lease is lost if this process is stopped for as long as the kernel waits. The guard puts an empty page in
+        // place of one that was evicted and cannot be read again. Both are found below, and the result is dropped.
+        // Until then `work` only hashes these bytes, or copies them: it works with any values.
         let borrowed = unsafe { slice::from_raw_parts(place.cast::<Page>().as_ptr(), count) };
         fault_in(borrowed);
         let done = work(borrowed);
         // Gives the page table's entries back. Unmapping all of them at the end would be one thread's work.
-        // SAFETY: the range is mapped. Pages of a file that are mapped for reading come back, with the same content, when
-        // they are accessed again. If that fails, they stay.
+        // SAFETY: the range is mapped. Pages of a file that are mapped for reading come back, with the same content,
+        // when they are accessed again. If that fails, they stay.
         let _released = unsafe { madvise(place.as_ptr().cast(), len_bytes, Advice::LinuxDontNeed) };
         (lease.is_undisputed() && !self.mapping.guard.has_failed()).then_some(done)
     }
 }
 
-/// Makes the kernel map pages, before anything else is done with them. It maps 16 at a time. One by one, as they are
-/// hashed, they take 0.15 µs more per page (tmpfs, two cores), and with MADV_POPULATE_READ 0.08.
+/// Makes the kernel map pages, 16 at a time, before they are hashed. Alternatives are slower on a tmpfs
+/// (docs/BENCHMARKS.md).
 fn fault_in(pages: &[Page]) {
     for page in pages.iter().step_by(FAULT_PAGES) {
         std::hint::black_box(page[0]);

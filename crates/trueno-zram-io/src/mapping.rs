@@ -4,8 +4,8 @@
 //! hold no lock. On a tmpfs with 16 cores they are 1.5 times as fast; with two cores, and on disks, `pwrite` is faster. Both
 //! can be used on the same file at the same time.
 //!
-//! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`GuardedMapping`] makes it
-//! an error.
+//! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`GuardedMapping`]
+//! makes it an error.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::collections::BTreeMap;

@@ -1,8 +1,9 @@
 //! A source of pages into a delta: lanes that read, hash, and compress what the base does not have.
 //!
-//! A lane takes a few pages, hashes them, and looks the hashes up. Pages of a file that cannot change meanwhile are hashed
-//! where they are; others are read, and hashed while they are in the core's cache. Only pages that are new are compressed. Then the writer takes the pages of all lanes in order, and leaves out copies. Little is written, so
-//! it is written in order as well.
+//! A lane takes some pages, hashes them, and looks the hashes up. Pages that cannot change meanwhile are hashed in the
+//! page cache; others are read first, a few at a time, so that they are hashed from the core's cache. Only new pages
+//! are compressed. The writer then takes the parts of all lanes in order and leaves out copies. Little is written, so
+//! one thread at a time writes it.
 
 use std::io::BufWriter;
 use std::sync::Mutex;
@@ -22,21 +23,23 @@ use crate::source::{ClaimedRange, PageSource};
 use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
 
-/// Pages that are read at a time. Most are only hashed, so more of them stay in the core's cache than if all were compressed.
-/// Reading 256 at a time takes 0.36 µs per page and core from the page cache of ext4, and 64 at a time 0.42.
+/// Pages that are read at a time. Most are only hashed, so more of them stay in the core's cache than if all were
+/// compressed. Reading 256 at a time takes 0.36 µs per page and core from the page cache of ext4, and 64 at a time
+/// 0.42.
 const READ_PAGES: usize = 256;
 
 /// The most pages that a lane takes at a time. Giving mapped pages back interrupts the other cores, each time.
 const MAX_LANE_PAGES: usize = 1024;
 
-/// Parts of a source that each lane takes at least, if that leaves [`READ_PAGES`] for each: lanes end at about the same time.
+/// Parts of a source that each lane takes at least, if that leaves [`READ_PAGES`] for each: lanes end at about the same
+/// time.
 const PARTS_PER_LANE: u64 = 16;
 
 /// Parts beyond one per lane, which wait for their turn.
 const WAITING_PER_LANE: usize = 4;
 
-/// Bytes of blocks that are written at a time. Most parts have a few pages that are new, or none; the blocks of others are
-/// written without a copy.
+/// Bytes of blocks that are written at a time. Most parts have a few pages that are new, or none; the blocks of others
+/// are written without a copy.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// The archive that a delta is made from.
@@ -229,7 +232,8 @@ impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W> {
     }
 }
 
-/// Pages that a lane takes at a time from a source of this length. Pages of a stream are all in memory at once, so it takes few.
+/// Pages that a lane takes at a time from a source of this length. Pages of a stream are all in memory at once, so it
+/// takes few.
 fn lane_pages(source_bytes: Option<u64>, lanes: usize) -> usize {
     let pages = source_bytes.map_or(0, |len_bytes| len_bytes / PAGE_SIZE as u64);
     let share = pages / (lanes as u64 * PARTS_PER_LANE);
@@ -252,7 +256,7 @@ enum AddError {
     Archive(#[from] trueno_zram_archive::Error),
 }
 
-/// What a lane needs for pages that it has.
+/// The buffers and the codec of a lane.
 struct Lane<'a> {
     /// Which of the pages are zero.
     zeros: Vec<bool>,
@@ -288,7 +292,7 @@ impl Lane<'_> {
             match self.finder.find(number, hash) {
                 Some(same) => part.push_base(same, *hash),
                 None => {
-                    // A copy of its own: the encoder reads bytes more than once, and a borrowed page may change after all.
+                    // The encoder reads bytes more than once, and a borrowed page may change after all.
                     let page = std::hint::black_box(*page);
                     part.push_page(self.codec.compress(&page, &mut out)?, &page, *hash)?;
                 }

@@ -163,8 +163,8 @@ impl ClaimedRange {
         self.read_part(0, &mut room.as_flattened_mut()[..self.len_bytes])
     }
 
-    /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change meanwhile. None:
-    /// the range has to be read. Whatever `work` did is void then.
+    /// Calls `work` with the pages of the range without a copy of them, if they are whole, in memory and cannot change
+    /// meanwhile. None: the range has to be read. Whatever `work` did is void then.
     pub(crate) fn borrow<R>(&self, work: impl FnOnce(&[Page]) -> R) -> Option<R> {
         let Place::File(file, at) = &self.from else { return None };
         let (page_bytes, len_bytes) = (PAGE_SIZE as u64, self.len_bytes as u64);
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn room_behind_the_end_of_a_file_does_not_change_its_holes() {
+    fn a_file_with_room_reserved_behind_its_end_is_read_right() {
         use std::os::unix::fs::FileExt;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
@@ -441,6 +441,7 @@ mod tests {
         // More blocks than the file is long, none of them in its hole.
         let reserved = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, len, 8 << 20);
         if reserved.is_err() {
+            println!("skipped: no room can be reserved in {}", folder.path().display());
             return;
         }
         let mut reader = Input::open(&path).unwrap().into_pages();

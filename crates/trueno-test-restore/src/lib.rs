@@ -20,7 +20,7 @@ pub mod vmm;
 use trueno_zram_archive::{ArchiveWriter, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, Page};
 
-/// Returns an archive of pages with the default format. Nothing is checked twice: it has no checksum of the whole content.
+/// Returns an archive of pages in the default format, without a checksum of the whole content: block checksums alone find damage.
 ///
 /// # Panics
 /// If memory runs out.

@@ -17,7 +17,11 @@ use crate::scheduling::come_first;
 use crate::stand_in::{self, StandIn, send};
 use crate::userfaultfd::{self, EVENT_REMOVE, map_missing};
 
-const PAGE: usize = 4096;
+const PAGE: usize = trueno_zram_core::PAGE_SIZE;
+/// States of a page.
+const PRESENT: u8 = 0;
+const BEING_REMOVED: u8 = 1;
+const REMOVED: u8 = 2;
 const SOCKET: &str = "TRUENO_VMM_SOCKET";
 const IMAGE: &str = "TRUENO_VMM_IMAGE";
 const HUGE: &str = "TRUENO_VMM_HUGE";
@@ -65,7 +69,7 @@ struct Guest {
     regions: Vec<Mapped>,
     image: Vec<u8>,
     unit: usize,
-    /// Per page: 0 never removed, 1 being removed, 2 removed.
+    /// The state of each page.
     removed: Vec<AtomicU8>,
 }
 
@@ -83,7 +87,7 @@ impl Guest {
             let base = map_missing(uffd, 0, pages * PAGE, huge)? as *mut u8;
             regions.push(Mapped { base, first, pages });
         }
-        let removed = (0..pages).map(|_| AtomicU8::new(0)).collect();
+        let removed = (0..pages).map(|_| AtomicU8::new(PRESENT)).collect();
         Ok(Self { regions, image, unit, removed })
     }
 
@@ -128,8 +132,8 @@ impl Guest {
         let after = self.removed[page].load(Ordering::SeqCst);
         let saved = found[..] == self.image[page * PAGE..][..PAGE];
         match (before, after) {
-            (_, 0) => saved,
-            (2, _) => found == [0; PAGE],
+            (_, PRESENT) => saved,
+            (REMOVED, _) => found == [0; PAGE],
             // Removed while it was read: its bytes may come from either.
             _ => true,
         }
@@ -141,11 +145,11 @@ impl Guest {
     }
 
     fn remove(&self, first: usize, count: usize) {
-        self.removed[first..first + count].iter().for_each(|page| page.store(1, Ordering::SeqCst));
+        self.removed[first..first + count].iter().for_each(|page| page.store(BEING_REMOVED, Ordering::SeqCst));
         // SAFETY: the pages are mapped, and nothing refers to them.
         let result = unsafe { libc::madvise(self.address(first).cast(), count * PAGE, libc::MADV_DONTNEED) };
         assert_eq!(result, 0, "{}", io::Error::last_os_error());
-        self.removed[first..first + count].iter().for_each(|page| page.store(2, Ordering::SeqCst));
+        self.removed[first..first + count].iter().for_each(|page| page.store(REMOVED, Ordering::SeqCst));
     }
 
     /// Touches pages from two threads while a third removes some.

@@ -23,8 +23,8 @@ struct Run {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HashList {
     runs: Vec<Run>,
-    /// The hashes, from `start` on. What is before them is left of the section that they were decoded from: at the start of a
-    /// delta, a copy of 8 MB takes as long as 10 MB of its pages.
+    /// The section that they were decoded from, with the hashes from `start` on. Copying them, 8 MB for 2 GiB of pages, would
+    /// take as long as hashing 10 MB.
     bytes: Vec<u8>,
     start: usize,
     page_count: u64,

@@ -16,7 +16,8 @@ const FOOTER_MAGIC: [u8; 8] = *b"TZ-PAGES";
 /// A flag beside the version.
 const FRAME_CHECKSUMS: u32 = 1 << 16;
 
-pub(crate) const GROUP_PAGES: usize = 1024;
+/// Pages of a group: the part of an archive whose blocks are compared with the index together.
+pub const GROUP_PAGES: usize = 1024;
 pub(crate) const ENTRY_LEN: usize = 2;
 pub(crate) const GROUP_RECORD_LEN: usize = 12;
 pub(crate) const FOOTER_LEN: usize = 80;

@@ -76,6 +76,7 @@ pub use error::{Error, Result};
 pub use format::Format;
 pub use groups::{GroupTotals, Groups, PageGroup, PageRun};
 pub use hash::ContentHash;
+pub use index::GROUP_PAGES;
 pub use page_blocks::{BlockShape, PageBlocks};
 pub use page_hash::PageHash;
 pub use page_hashes::{PageFinder, PageHashes};

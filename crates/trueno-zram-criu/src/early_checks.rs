@@ -10,8 +10,7 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::memory::Memory;
 
-/// Pages of a group of an archive.
-const GROUP_PAGES: u64 = 1024;
+const GROUP_PAGES: u64 = trueno_zram_archive::GROUP_PAGES as u64;
 /// Groups to check at either end of a process's memory.
 const GROUPS_PER_END: u64 = 8;
 /// The most groups to check: half a second of one core, and 2 KiB of memory each.

@@ -8,7 +8,7 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 use crate::memory::Memory;
 
 /// Pages restored at a time: a group of an archive, which is checked once, and what `criu lazy-pages` asks for at most.
-pub(crate) const CHUNK_PAGES: u64 = 1024;
+pub(crate) const CHUNK_PAGES: u64 = trueno_zram_archive::GROUP_PAGES as u64;
 
 /// Chunks restored ahead.
 pub(crate) const AHEAD_CHUNKS: u64 = 4;

@@ -12,14 +12,15 @@ use std::io;
 use std::ptr::NonNull;
 
 use rustix::mm::{Advice, ProtFlags, madvise};
+use rustix::process::{Resource, getrlimit};
 use trueno_zram_archive::ReadAt;
 
 use crate::file_system;
 use crate::guarded_mapping::GuardedMapping;
 
-/// The longest read that is a copy. Longer ones are mostly of pages that nobody has read before, which `pread` reads
-/// ahead.
-const MAX_COPY_BYTES: usize = 64 << 10;
+/// The longest read that is a copy: a block. Longer ones are of whole groups, which nobody has read before: `pread` reads them from
+/// the disk in one piece, and a mapping page by page.
+const MAX_COPY_BYTES: usize = 8 << 10;
 
 /// A file whose small reads are copies from a mapping of it.
 ///
@@ -99,14 +100,15 @@ impl ReadAt for MappedFile {
 struct Memory(GuardedMapping);
 
 impl Memory {
-    /// Maps a file. None: it is empty, not regular or too long, its file system cannot map it, or the process may not
-    /// have as many addresses.
+    /// Maps a file. None: it is empty, not regular or too long, its file system cannot map it, or the process has a
+    /// limit of addresses.
     fn map(file: &File) -> Option<Self> {
         let metadata = file.metadata().ok()?;
         let len_bytes = usize::try_from(metadata.len()).ok()?;
-        // With 32 bits, addresses are too few for files of this kind. The guard replaces pages, and cannot replace huge
+        // With 32 bits, or a limit, addresses are needed for other things. The guard replaces pages, and cannot replace huge
         // ones.
-        if !cfg!(target_pointer_width = "64") || !metadata.is_file() || len_bytes == 0 || has_huge_pages(file) {
+        let has_addresses = cfg!(target_pointer_width = "64") && getrlimit(Resource::As).current.is_none();
+        if !has_addresses || !metadata.is_file() || len_bytes == 0 || has_huge_pages(file) {
             return None;
         }
         let mapping = GuardedMapping::new(file, 0, len_bytes, ProtFlags::READ).ok()?;

@@ -78,7 +78,7 @@ impl ArchiveOpener {
         self
     }
 
-    /// Reads files that are not read into memory through what `read_with` makes of them; without it, by positional reads.
+    /// Sets how files are read that are not loaded into memory. The default is positional reads of the file.
     ///
     /// ```
     /// use std::sync::Arc;

@@ -10,7 +10,7 @@ use crate::error::{Error, RegionProblem};
 const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Pages of a run at most: a group of an archive, which is read and checked once.
-pub(super) const RUN_PAGES: usize = 1024;
+pub(super) const RUN_PAGES: usize = trueno_zram_archive::GROUP_PAGES;
 
 /// Memory of a process whose content comes from a source, page by page.
 ///

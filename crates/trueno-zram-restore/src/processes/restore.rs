@@ -25,7 +25,7 @@ use crate::uffd::Userfaultfd;
 /// meanwhile is followed, and so are the children that it forks. Memory that is registered but in no extent becomes zeros.
 /// Once nothing is missing, the userfaultfd is closed, and the process depends on nobody.
 ///
-/// A process never sees zeros in place of what is missing. If it cannot be restored, or restoring ends early, it is ended (SIGKILL).
+/// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`. If it cannot be restored, or restoring ends early, it is ended (SIGKILL).
 /// Children that it has forked are not known by number: what they miss is poisoned, so that touching it fails.
 ///
 /// ```no_run

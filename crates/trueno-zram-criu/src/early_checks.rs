@@ -16,15 +16,15 @@ const GROUPS_PER_END: u64 = 8;
 /// The most groups to check: half a second of one core, and 2 KiB of memory each.
 const MAX_GROUPS: usize = 256;
 
-/// Checks until it is told that processes run.
+/// Checks until processes run.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyChecks {
     ended: AtomicBool,
 }
 
 impl EarlyChecks {
-    /// Reads a page of each group that is probably touched first, those at the very ends before others, unless it is checked already. A
-    /// page that is damaged is found again when it is touched.
+    /// Reads a page of each group that is probably touched first, from the ends inwards, unless the group is checked
+    /// already. A page that is damaged is found again when it is touched.
     pub(crate) fn run(&self, memory: &Memory) {
         let parts: Vec<_> = memory.lazy_parts().collect();
         let pages = (0..GROUPS_PER_END).flat_map(|group| {
@@ -71,7 +71,7 @@ mod tests {
         archive.finish(None).unwrap().0
     }
 
-    /// Memory of a process in the groups from the fifth on. The page before it cannot wait.
+    /// Memory of a process in the groups from the fifth on. The pages before it cannot wait.
     fn memory(archive: Vec<u8>) -> Memory {
         let entry = |address, pages, lazy| PagemapEntry { address, pages, parent: false, lazy, present: true };
         let (first, end) = (4 * GROUP_PAGES + 500, 40 * GROUP_PAGES);

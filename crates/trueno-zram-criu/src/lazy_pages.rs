@@ -28,8 +28,7 @@ const FINISHED: i32 = 0x5253_5446;
 /// Fills the memory of processes that `criu restore --lazy-pages` restores.
 ///
 /// A process never sees zeros in place of what is missing, with the exceptions in `docs/RESTORE.md`: if its memory cannot be
-/// restored, it is ended. See
-/// [`ProcessRestore`].
+/// restored, it is ended. See [`ProcessRestore`].
 #[derive(Debug)]
 pub struct LazyPages {
     memory: Memory,

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
+use crate::file_system;
 use crate::mapping::Mapping;
 use crate::ordered::lock;
 
@@ -14,9 +15,6 @@ const MAPPING_THREADS: usize = 4;
 
 /// Threads that populate mappings at a time. More of them wait for each other in the kernel.
 const MAX_POPULATING: usize = 6;
-
-/// File systems in memory: the number of linux/magic.h.
-const TMPFS: u64 = 0x0102_1994;
 
 /// The last byte of a file that others can make shorter. It is written after all others: no earlier write of ours gives the file
 /// its length back, so a file that is long enough then was never cut short, unless somebody made it longer again.
@@ -97,7 +95,7 @@ impl Prepared<'_> {
 impl Anywhere {
     /// Prepares a new file, which nobody else writes, for this many threads.
     pub(crate) fn new(file: &File, threads: usize) -> io::Result<Self> {
-        let is_tmpfs = rustix::fs::fstatfs(file).is_ok_and(|system| u64::try_from(system.f_type) == Ok(TMPFS));
+        let is_tmpfs = file_system::kind_of(file) == Some(file_system::TMPFS);
         let mapping =
             (is_tmpfs && threads >= MAPPING_THREADS).then(|| file.try_clone().map(Mapping::new)).transpose()?;
         Ok(Self { mapping, ..Self::by_pwrite(file, None)? })

@@ -65,8 +65,8 @@ impl LeasedFile {
     }
 
     fn take(&self) -> bool {
-        // The holder is told of those who wait by a signal. SIGIO would end the process; SIGURG is ignored unless it
-        // has a handler. The kernel forgets the signal with each lease.
+        // The kernel sends the holder a signal when somebody waits. SIGIO would end the process; SIGURG is ignored unless
+        // it has a handler. The kernel forgets the choice with each lease.
         self.control(F_SETSIG, libc::SIGURG) == 0 && self.control(libc::F_SETLEASE, libc::F_RDLCK) == 0
     }
 

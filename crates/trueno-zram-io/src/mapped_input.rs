@@ -101,9 +101,10 @@ fn cached_pages(file: &File, pages: &Range<u64>) -> Option<u64> {
     let mut counts = Counts::default();
     let no_flags: libc::c_uint = 0;
     // SAFETY: both structures are those that the call takes, and live as long as it takes.
-    let told = unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const asked, &raw mut counts, no_flags) };
+    let returned =
+        unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const asked, &raw mut counts, no_flags) };
     let Counts { cached, others: _ } = counts;
-    (told == 0).then_some(cached)
+    (returned == 0).then_some(cached)
 }
 
 #[cfg(test)]

@@ -108,7 +108,8 @@ pub enum Error {
     /// A process has moved memory over other memory while it was forked. What its child has there is not known.
     #[error("memory was moved over other memory during a fork")]
     Order,
-    /// A process of several threads has ended while one of them may have moved memory beside a fork. What its child has is not known.
+    /// A process of several threads has ended while one of them may have moved memory beside a fork. What its child has is
+    /// not known.
     #[error("the process that it was forked from ended before all changes of its memory were reported")]
     Unreported,
     /// The process is about to end and takes no further VMs.

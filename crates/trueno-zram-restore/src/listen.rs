@@ -176,8 +176,8 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_once_that_connections_wait() {
-        let (told, waits) = std::sync::mpsc::channel();
+    fn that_connections_wait_is_reported_once() {
+        let (report, waits) = std::sync::mpsc::channel();
         let waits = Mutex::new(waits);
         // The first connection is served until another one is known to wait.
         let serve = |number: &usize| {
@@ -187,12 +187,12 @@ mod tests {
         };
         let mut accepted = 0..;
         let accept = || Ok(accepted.next().expect("there is always another one"));
-        serve_at_most(NonZeroUsize::MIN, accept, Some(5), serve, || told.send(()).unwrap()).unwrap();
+        serve_at_most(NonZeroUsize::MIN, accept, Some(5), serve, || report.send(()).unwrap()).unwrap();
         assert!(waits.lock().unwrap().try_recv().is_err(), "one notice");
     }
 
     #[test]
-    fn nothing_is_told_while_there_is_room() {
+    fn nothing_is_reported_while_there_is_room() {
         let serve = |_: &()| {};
         serve_at_most(NonZeroUsize::new(3).unwrap(), || Ok(()), Some(3), serve, || panic!("there is room")).unwrap();
     }

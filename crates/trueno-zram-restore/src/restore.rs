@@ -236,8 +236,8 @@ impl Dependents {
         let vmms = vmms.unwrap_or_default();
         // All get the signal before the first is waited for.
         let deadline = Instant::now() + END_PATIENCE;
-        let ended: Vec<bool> = vmms.iter().map(|vmm| vmm.end()).collect();
-        for (vmm, _) in vmms.iter().zip(ended).filter(|(_, is_ended)| *is_ended) {
+        let ending: Vec<_> = vmms.iter().filter(|vmm| vmm.end()).collect();
+        for vmm in ending {
             vmm.ends_within(deadline.saturating_duration_since(Instant::now()));
         }
     }

@@ -1,4 +1,4 @@
-//! Unix sockets: the process at the other end, and what comes with a message. The system calls that Rust cannot check.
+//! Unix sockets: the process at the other end, and what comes with a message. These system calls need unsafe code.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -24,8 +24,8 @@ use crate::source::PagesByNumber;
 
 /// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
 const FAULT_CALL_UNITS: usize = 16;
-/// How long the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread is about to
-/// report a change when it has made it.
+/// How long the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread
+/// reports a change right after it has made it.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
@@ -41,10 +41,11 @@ struct Served<S> {
     blocks: Vec<Range<usize>>,
     /// Children that were forked while a change was under way, if one was. The order of both is not known.
     unsettled_children: Option<Vec<UnsettledChild<S>>>,
-    /// Whether it was seen to change its memory since then, and had threads that may do so while another one forks.
+    /// Whether it was seen to change its memory since then.
     was_changing: bool,
+    /// Whether it had threads that may change memory while another one forks.
     has_more_threads: bool,
-    /// When changes that are long past were forgotten.
+    /// When old changes were last forgotten.
     forgotten: Instant,
 }
 
@@ -98,7 +99,8 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 return Err(Error::ShuttingDown);
             }
             if self.is_done() {
-                return Ok(self.report);
+                // What was ended early is gone before `end_all` is done with all of it.
+                return if self.restore.has_begun_to_end() { Err(Error::ShuttingDown) } else { Ok(self.report) };
             }
             let had_events = self.poll()?;
             if !had_events && !self.fill_block() && self.is_busy() {
@@ -443,7 +445,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 continue;
             }
             let is_lost = memory.is_lost() && !memory.has_runs_left() && !served.has_unsettled_children();
-            if is_lost && self.poison_rest(memory).is_err() && memory.process.is_none() {
+            if is_lost && memory.try_poison_missing().is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;
             }
@@ -467,15 +469,5 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         if !is_known {
             self.restore.fail(memory, Error::Order);
         }
-    }
-
-    /// Poisons what is left of memory that could not be restored.
-    fn poison_rest(&self, memory: &ProcessMemory<S>) -> Result<(), Stop> {
-        for unit in (0..memory.contents.units).filter(|unit| memory.states.is_wanted(*unit)) {
-            if !memory.poison(unit)? {
-                break;
-            }
-        }
-        Ok(())
     }
 }

@@ -91,7 +91,8 @@ pub(super) struct Layout {
     moved_to: Vec<Range<u64>>,
     /// Those among them that got memory without units.
     intruded: Vec<Range<u64>>,
-    /// How many of `former`, `unmapped`, `moved_to` and `intruded` were there the last time that [`forget_old`](Self::forget_old) was called.
+    /// How many of `former`, `unmapped`, `moved_to` and `intruded` there were at the last
+    /// [`forget_old`](Self::forget_old).
     old: [usize; 4],
     /// Where units may still be, by changes that were under way when this process was forked, the oldest first.
     earlier: Vec<Piece>,

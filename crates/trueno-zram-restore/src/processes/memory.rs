@@ -416,11 +416,12 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         }
     }
 
-    /// Returns whether nothing is missing any more.
-    fn try_poison_missing(&self) -> Result<bool, Stop> {
+    /// Poisons what is missing, but for what the process is changing. Returns whether that was all.
+    pub(super) fn try_poison_missing(&self) -> Result<bool, Stop> {
         let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
+        let missing = pieces.iter().flat_map(Piece::unit_range).filter(|unit| self.states.is_wanted(*unit));
         let mut is_complete = true;
-        for unit in pieces.iter().flat_map(Piece::unit_range) {
+        for unit in missing {
             is_complete &= self.poison(unit)?;
         }
         Ok(is_complete)

@@ -190,8 +190,14 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         self.wake();
     }
 
+    /// Returns whether [`end_all`](Self::end_all) is done: no handler is needed any more.
     pub(super) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
+    }
+
+    /// Returns whether [`end_all`](Self::end_all) was called.
+    pub(super) fn has_begun_to_end(&self) -> bool {
+        self.lock_dependents().ending
     }
 
     /// Notes that a process would see zeros without the handler. Returns `false` if it is too late for that.

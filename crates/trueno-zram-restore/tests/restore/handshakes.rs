@@ -117,11 +117,11 @@ fn a_vmm_that_cannot_be_served_is_ended() {
 }
 
 #[test]
-fn it_is_told_that_a_vm_has_to_wait() {
+fn that_a_vm_has_to_wait_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    let (told, crowded) = channel();
+    let (report, crowded) = channel();
     let options = Options {
         vms_at_a_time: NonZeroUsize::MIN,
         handshake_timeout: Duration::from_secs(3600),
@@ -129,7 +129,7 @@ fn it_is_told_that_a_vm_has_to_wait() {
     };
     let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options).on_notice(move |notice| {
         if let Notice::Crowded { vms_at_a_time } = notice {
-            told.send(vms_at_a_time.get()).unwrap();
+            report.send(vms_at_a_time.get()).unwrap();
         }
     });
     std::thread::scope(|threads| {

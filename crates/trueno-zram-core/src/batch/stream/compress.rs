@@ -301,7 +301,7 @@ impl<D: RingDevice> CompressedSlot<D> {
     pub fn into_slot(self) -> PageSlot<D> {
         PageSlot::new(match self.held {
             Held::ByDevice(finished) => finished.into_lease(),
-            Held::ByCpu { lease, .. } => lease,
+            Held::ByCpu { lease, .. } => lease.into_fillable(),
         })
     }
 }

@@ -251,7 +251,7 @@ impl<D: RingDevice> RestoredSlot<D> {
     pub fn into_slot(self) -> PackedSlot<D> {
         PackedSlot::new(match self.held {
             Held::ByDevice(finished) => finished.into_lease(),
-            Held::ByCpu { lease, .. } => lease,
+            Held::ByCpu { lease, .. } => lease.into_fillable(),
         })
     }
 }

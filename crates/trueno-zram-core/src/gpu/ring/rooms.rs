@@ -75,7 +75,11 @@ impl<D: RingDevice> Rooms<D> {
 
     /// Makes a room of ordinary memory, which is counted already.
     pub(super) fn heap(self: &Arc<Self>) -> Lease<D> {
-        self.lease(Room::Heap(vec![0; self.slot_pages * PAGE_SIZE]))
+        self.lease(self.heap_room())
+    }
+
+    fn heap_room(&self) -> Room<D> {
+        Room::Heap(vec![0; self.slot_pages * PAGE_SIZE])
     }
 
     /// Makes no more rooms than there are. Returns `false` if there is none, which would be too few.
@@ -103,7 +107,8 @@ impl<D: RingDevice> Rooms<D> {
         let mut state = self.lock();
         let is_reusable = match &room {
             Room::Slot(slot) => state.has_device && slot.is_reusable(),
-            Room::Heap(_) => true,
+            // Beside a device, it stood in for a slot that was retired.
+            Room::Heap(_) => !state.has_device,
         };
         if is_reusable {
             state.free.push(room);
@@ -155,6 +160,15 @@ impl<D: RingDevice> Lease<D> {
                 Err(self)
             }
         }
+    }
+
+    /// Returns a lease that can be filled again. A slot that a copy may still use gives way to ordinary memory.
+    pub(crate) fn into_fillable(mut self) -> Self {
+        if self.slot().is_some_and(|slot| !slot.is_reusable()) {
+            let retired = self.room.replace(self.rooms.heap_room());
+            drop(BoundedDrop::new(retired, self.rooms.time_limit));
+        }
+        self
     }
 
     /// The most pages that fit.

@@ -10,8 +10,11 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
 };
 
@@ -23,26 +26,55 @@ const MAX_NAME: usize = 255;
 /// Stores that a keeper holds at most.
 const MAX_STORES: usize = 1024;
 
-/// How long a keeper waits for a client.
+/// Clients of a keeper at the same time. One more displaces the one that has been silent for the longest time.
+const MAX_CLIENTS: usize = 256;
+
+/// How long a server waits for a keeper.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a keeper waits for a free descriptor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+const CLAIM: u8 = b'C';
 const GET: u8 = b'G';
 const PUT: u8 = b'P';
 const REMOVE: u8 = b'R';
 const FOUND: u8 = b'F';
 const NOT_FOUND: u8 = b'N';
+const VACANT: u8 = b'V';
+/// Followed by the process that has the claim.
+const CLAIMED: u8 = b'T';
+const REFUSED: u8 = b'X';
 const DONE: u8 = b'D';
+
+/// The longest answer: [`CLAIMED`] and the number of a process.
+const MAX_ANSWER: usize = 1 + size_of::<u32>();
 
 /// The names of the descriptors in systemd's store.
 const SYSTEMD_NAMES: [&str; 2] = ["trueno-zram-table", "trueno-zram-slabs"];
 
 /// Holds descriptors of stores for servers that come and go.
 ///
-/// It has nothing to do with the memory but to hold it, so there is no reason for it to die.
+/// It has nothing to do with the memory but to hold it, so there is no reason for it to die. It answers whoever has sent a
+/// request and waits for no client, so a silent one does not delay others.
+///
+/// Of several servers that want a name that is not kept, the first to [`claim`] it creates the store. A name that is kept
+/// goes to all who claim it: the lock of the store's table lets only one of them
+/// [`attach`](trueno_zram_store::Store::attach), and ends with that process, whether or not the keeper lives.
 #[derive(Debug)]
 pub struct Keeper {
     listener: Listener,
     stores: HashMap<Vec<u8>, [OwnedFd; 2]>,
+    /// The longest silent first.
+    clients: Vec<Client>,
+}
+
+/// A connection. It ends with the answer, unless that granted a claim.
+#[derive(Debug)]
+struct Client {
+    stream: UnixStream,
+    /// The name that this client is creating a store for.
+    claim: Option<Vec<u8>>,
 }
 
 impl Keeper {
@@ -53,99 +85,253 @@ impl Keeper {
     pub fn bind(path: &Path) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self { listener, stores: HashMap::new() })
+        Ok(Self { listener, stores: HashMap::new(), clients: Vec::new() })
     }
 
-    /// Serves requests for ever, one after the other.
+    /// Serves requests for ever.
     ///
     /// # Errors
-    /// If the socket fails.
+    /// If the socket fails. Neither a client that fails nor a lack of descriptors is an error.
     pub fn run(mut self) -> io::Result<()> {
         loop {
-            self.serve_one()?;
+            let ready = self.wait()?;
+            let (has_new, ready) = ready.split_first().map_or((false, &[][..]), |(new, ready)| (*new, ready));
+            // From the back, so that clients that go or move to the end leave the others where they are.
+            for index in (0..ready.len()).rev().filter(|index| ready[*index]) {
+                let client = self.clients.remove(index);
+                if let Ok(Some(client)) = self.answer(client) {
+                    self.clients.push(client);
+                }
+            }
+            if has_new {
+                self.accept();
+            }
         }
     }
 
-    /// Serves one request.
-    ///
-    /// # Errors
-    /// If the socket fails. A client that fails is not an error.
-    pub fn serve_one(&mut self) -> io::Result<()> {
-        if let Stream::Unix(client) = self.listener.accept()? {
-            let _ = self.serve(&client);
+    /// Waits for something to do. Returns whether somebody connects, and then for each client whether it sent something
+    /// or left.
+    fn wait(&self) -> io::Result<Vec<bool>> {
+        let streams = self.clients.iter().map(|client| client.stream.as_fd());
+        let fds = std::iter::once(self.listener.as_fd()).chain(streams);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, None) {
+            Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
 
-    fn serve(&mut self, client: &UnixStream) -> io::Result<()> {
-        client.set_read_timeout(Some(PATIENCE))?;
-        client.set_write_timeout(Some(PATIENCE))?;
+    fn accept(&mut self) {
+        let accepted = self.listener.accept();
+        if (self.clients.len() >= MAX_CLIENTS || accepted.is_err())
+            && let Some(silent) = self.clients.iter().position(|client| client.claim.is_none())
+        {
+            self.clients.remove(silent);
+        }
+        match accepted {
+            Ok(Stream::Unix(stream)) if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() => {
+                self.clients.push(Client { stream, claim: None });
+            }
+            Ok(_) => {}
+            // Out of descriptors, or the client left already.
+            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+        }
+    }
+
+    /// Answers a request. Returns the client if it has a claim now.
+    fn answer(&mut self, client: Client) -> io::Result<Option<Client>> {
+        let stream = &client.stream;
         let mut message = [0; 1 + MAX_NAME];
-        let (len, fds) = receive(client, &mut message)?;
-        let Some((command, name)) = message[..len].split_first() else { return Ok(()) };
+        let (len, fds) = receive(stream, &mut message)?;
+        let Some((command, name)) = message[..len].split_first() else { return Ok(None) };
         match (*command, <[OwnedFd; 2]>::try_from(fds)) {
-            (PUT, Ok(fds)) if self.stores.len() < MAX_STORES => {
+            (CLAIM | GET, _) if self.stores.contains_key(name) => {
+                send(stream, &[FOUND], &self.stores[name].each_ref().map(AsFd::as_fd))?;
+            }
+            (CLAIM, _) => match self.claimed_by(name) {
+                None if self.stores.len() < MAX_STORES => {
+                    send(stream, &[VACANT], &[])?;
+                    return Ok(Some(Client { claim: Some(name.to_vec()), ..client }));
+                }
+                None => send(stream, &[REFUSED], &[])?,
+                Some(process) => send(stream, &[&[CLAIMED], &process.to_ne_bytes()[..]].concat(), &[])?,
+            },
+            (PUT, Ok(fds)) if self.may_put(name) => {
                 self.stores.insert(name.to_vec(), fds);
-                send(client, &[DONE], &[])
+                // A client that does not learn of it has given up, and its store is empty.
+                send(stream, &[DONE], &[]).inspect_err(|_| drop(self.stores.remove(name)))?;
             }
             (REMOVE, _) => {
                 self.stores.remove(name);
-                send(client, &[DONE], &[])
+                send(stream, &[DONE], &[])?;
             }
-            (GET, _) => match self.stores.get(name) {
-                Some(fds) => send(client, &[FOUND], &fds.each_ref().map(AsFd::as_fd)),
-                None => send(client, &[NOT_FOUND], &[]),
-            },
-            _ => send(client, &[NOT_FOUND], &[]),
+            _ => send(stream, &[NOT_FOUND], &[])?,
         }
+        Ok(None)
+    }
+
+    /// Whether a store may get this name. What is kept is never replaced: a server may be using it.
+    fn may_put(&self, name: &[u8]) -> bool {
+        self.stores.len() < MAX_STORES && !self.stores.contains_key(name) && self.claimed_by(name).is_none()
+    }
+
+    /// The process that has claimed a name, and lives.
+    fn claimed_by(&self, name: &[u8]) -> Option<u32> {
+        let mut claims = self.clients.iter().filter(|client| client.claim.as_deref() == Some(name));
+        let holder = claims.find(|client| !has_left(&client.stream))?;
+        // Process 0 stands for one that the system does not name.
+        Some(
+            socket_peercred(&holder.stream)
+                .map_or(0, |credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs()),
+        )
     }
 }
 
-/// Asks a keeper for the descriptors of a store.
-///
-/// # Errors
-/// If there is no keeper, or it does not answer as one.
-pub fn get(path: &Path, name: &str) -> io::Result<Option<[OwnedFd; 2]>> {
-    let (answer, fds) = call(path, GET, name, &[])?;
-    match (answer, <[OwnedFd; 2]>::try_from(fds)) {
-        (FOUND, Ok(fds)) => Ok(Some(fds)),
-        (NOT_FOUND, _) => Ok(None),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the keeper's answer is not understood")),
+/// Returns whether the other end is closed, and everything that it sent was read.
+fn has_left(stream: &UnixStream) -> bool {
+    match recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, len)) => len == 0,
+        Err(error) => !matches!(error, Errno::AGAIN | Errno::INTR),
     }
 }
 
-/// Gives a keeper the descriptors of a store, from [`Store::fds`](trueno_zram_store::Store::fds).
+/// Why a keeper does not serve.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeeperError {
+    /// There is no keeper, or the connection to it failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Another process is creating a store with this name.
+    #[error("process {process} is starting with the name `{name}`; give this server another name")]
+    Claimed {
+        /// The name of the store.
+        name: String,
+        /// The other process; 0 if the system does not name it.
+        process: u32,
+    },
+    /// The keeper holds as many stores as it can, or somebody else gave it one with this name without a claim.
+    #[error("the keeper does not accept `{name}`: it holds {MAX_STORES} stores, or one with that name")]
+    Refused {
+        /// The name of the store.
+        name: String,
+    },
+    /// The keeper is older than this program, and holds no store with this name.
+    #[error("the keeper is older than this program and cannot hold a new store `{name}`; start another keeper")]
+    Outdated {
+        /// The name of the store.
+        name: String,
+    },
+    /// The answer is not a keeper's.
+    #[error("the keeper's answer is not understood")]
+    Answer,
+}
+
+/// The right to a name.
+#[derive(Debug)]
+pub enum Claim {
+    /// The descriptors of the store that is kept. Another server may be using it, which
+    /// [`attach`](trueno_zram_store::Store::attach) finds out.
+    Kept([OwnedFd; 2]),
+    /// There is none, and nobody else can create it until this is dropped.
+    Vacant(Vacancy),
+}
+
+/// A name that no other process can give to a store. It is free again when this value is dropped or its process ends.
+#[derive(Debug)]
+pub struct Vacancy {
+    keeper: UnixStream,
+    name: String,
+}
+
+/// Asks a keeper for the store of a name, or for the right to create it.
+///
+/// ```no_run
+/// use trueno_zram_serve::keeper::{self, Claim};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = match keeper::claim("keeper.sock".as_ref(), "ram")? {
+///     Claim::Kept(fds) => Store::attach(fds)?,
+///     Claim::Vacant(vacancy) => {
+///         let store = Store::create(&StoreOptions::new(1 << 30))?;
+///         vacancy.put(store.fds())?;
+///         store
+///     }
+/// };
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
-/// If there is no keeper, or it does not accept them.
-pub fn put(path: &Path, name: &str, fds: [BorrowedFd<'_>; 2]) -> io::Result<()> {
-    match call(path, PUT, name, &fds)?.0 {
-        DONE => Ok(()),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the keeper does not accept the store")),
+/// [`KeeperError`].
+pub fn claim(path: &Path, name: &str) -> Result<Claim, KeeperError> {
+    let keeper = connect(path)?;
+    let (answer, fds) = call(&keeper, CLAIM, name, &[])?;
+    match (&answer[..], <[OwnedFd; 2]>::try_from(fds)) {
+        ([FOUND], Ok(fds)) => Ok(Claim::Kept(fds)),
+        ([VACANT], _) => Ok(Claim::Vacant(Vacancy { keeper, name: name.to_owned() })),
+        ([CLAIMED, process @ ..], _) => {
+            let process = u32::from_ne_bytes(process.try_into().map_err(|_| KeeperError::Answer)?);
+            Err(KeeperError::Claimed { name: name.to_owned(), process })
+        }
+        ([REFUSED], _) => Err(KeeperError::Refused { name: name.to_owned() }),
+        // Older keepers know no claims. What they hold can be used: the lock of its table says whether somebody does.
+        ([NOT_FOUND], _) => match call(&connect(path)?, GET, name, &[])? {
+            (answer, fds) if answer == [FOUND] => fds.try_into().map(Claim::Kept).map_err(|_| KeeperError::Answer),
+            _ => Err(KeeperError::Outdated { name: name.to_owned() }),
+        },
+        _ => Err(KeeperError::Answer),
+    }
+}
+
+impl Vacancy {
+    /// Gives the keeper the descriptors of the store, from [`Store::fds`](trueno_zram_store::Store::fds).
+    ///
+    /// # Errors
+    /// [`KeeperError`].
+    pub fn put(self, fds: [BorrowedFd<'_>; 2]) -> Result<(), KeeperError> {
+        match &call(&self.keeper, PUT, &self.name, &fds)?.0[..] {
+            [DONE] => Ok(()),
+            [NOT_FOUND] => Err(KeeperError::Refused { name: self.name }),
+            _ => Err(KeeperError::Answer),
+        }
     }
 }
 
 /// Makes a keeper forget a store. Its memory is freed when its server ends.
 ///
 /// # Errors
-/// If there is no keeper.
-pub fn remove(path: &Path, name: &str) -> io::Result<()> {
-    call(path, REMOVE, name, &[]).map(drop)
+/// [`KeeperError::Io`].
+pub fn remove(path: &Path, name: &str) -> Result<(), KeeperError> {
+    call(&connect(path)?, REMOVE, name, &[])?;
+    Ok(())
 }
 
-fn call(path: &Path, command: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<(u8, Vec<OwnedFd>)> {
-    if name.len() > MAX_NAME {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of the store is too long"));
-    }
+fn connect(path: &Path) -> io::Result<UnixStream> {
     let keeper = UnixStream::connect(path)?;
     keeper.set_read_timeout(Some(PATIENCE))?;
-    send(&keeper, &[&[command], name.as_bytes()].concat(), fds)?;
-    let mut answer = [0; 1];
-    let (len, fds) = receive(&keeper, &mut answer)?;
-    if len == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    keeper.set_write_timeout(Some(PATIENCE))?;
+    Ok(keeper)
+}
+
+/// Sends a request and waits for the answer, with the descriptors that come with it.
+fn call(keeper: &UnixStream, command: u8, name: &str, fds: &[BorrowedFd<'_>]) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    if name.len() > MAX_NAME {
+        let message = format!("a name of {} bytes is too long for a keeper; {MAX_NAME} is the most", name.len());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    Ok((answer[0], fds))
+    send(keeper, &[&[command], name.as_bytes()].concat(), fds)?;
+    let mut answer = vec![0; MAX_ANSWER];
+    let (len, fds) = receive(keeper, &mut answer).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            io::Error::new(io::ErrorKind::TimedOut, format!("the keeper has not answered for {} s", PATIENCE.as_secs()))
+        }
+        _ => error,
+    })?;
+    if len == 0 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the keeper closed the connection"));
+    }
+    answer.truncate(len);
+    Ok((answer, fds))
 }
 
 fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {

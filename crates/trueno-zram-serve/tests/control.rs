@@ -1,4 +1,4 @@
-//! The control socket and the keeper.
+//! The control socket.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::sync::Arc;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use trueno_test_pages::corpus;
 use trueno_zram_core::Algorithm;
 use trueno_zram_serve::control::{ControlClient, ControlError, ControlServer, ServedStore};
-use trueno_zram_serve::keeper::{self, Keeper};
 use trueno_zram_store::{Store, StoreHandle, StoreOptions};
 
 const SIZE: u64 = 4 << 20;
@@ -57,23 +56,4 @@ fn stores_are_shown_saved_and_loaded_by_name() {
     assert_eq!(connect().stat().unwrap().len(), 2);
     drop(server);
     assert!(ControlClient::connect(&path).is_err());
-}
-
-#[test]
-fn a_keeper_gives_back_what_it_was_given() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("keeper");
-    let mut keeper = Keeper::bind(&path).unwrap();
-    let requests = std::thread::spawn(move || (0..5).for_each(|_| keeper.serve_one().unwrap()));
-
-    assert!(keeper::get(&path, "ram").unwrap().is_none());
-    let store = filled();
-    let expected = content(&store);
-    keeper::put(&path, "ram", store.fds()).unwrap();
-    drop(store);
-    let store = Arc::new(Store::attach(keeper::get(&path, "ram").unwrap().unwrap()).unwrap());
-    assert!(content(&store) == expected);
-    keeper::remove(&path, "ram").unwrap();
-    assert!(keeper::get(&path, "ram").unwrap().is_none());
-    requests.join().unwrap();
 }

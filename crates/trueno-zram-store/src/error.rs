@@ -59,6 +59,12 @@ pub enum Error {
     /// A file descriptor does not hold a store that this version can attach to.
     #[error("cannot attach to the store: {0}")]
     Attach(String),
+    /// Another store, in this process or in another one, uses the same memory.
+    #[error("the store is in use{}", by_process(*.process))]
+    InUse {
+        /// The process that uses it, if the system tells.
+        process: Option<u32>,
+    },
     /// A page could not be compressed.
     #[error("page {page} could not be compressed")]
     Compress {
@@ -81,6 +87,10 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+}
+
+fn by_process(process: Option<u32>) -> String {
+    process.map_or(String::new(), |process| format!(" by process {process}"))
 }
 
 impl Error {

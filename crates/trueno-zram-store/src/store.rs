@@ -165,8 +165,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Attach`] if the descriptors are not those of a store, or another process uses it;
-    /// [`Error::CorruptEntry`]; [`Error::System`].
+    /// [`Error::Attach`] if the descriptors are not those of a store; [`Error::InUse`] if another store uses them, in any
+    /// process; [`Error::CorruptEntry`]; [`Error::System`].
     pub fn attach(fds: [OwnedFd; 2]) -> Result<Self> {
         let [table, slabs] = fds;
         let table = Table::open(table)?;

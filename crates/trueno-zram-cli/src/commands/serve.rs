@@ -11,7 +11,7 @@ use trueno_zram_archive::ArchiveChain;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_serve::control::{ControlServer, ServedStore};
-use trueno_zram_serve::keeper::{self, Keeper};
+use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
 use trueno_zram_serve::vhost_user::VhostUserServer;
 use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
@@ -255,9 +255,12 @@ fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
 /// Attaches to the store that a keeper or systemd holds, or creates one and gives it to them. The store has room for
 /// `base_bytes`. Returns whether it was there before.
 fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
-    let kept = match &args.keep_in {
-        Some(path) => keeper::get(path, &args.name).map_err(|error| Failure::io(path.display(), &error))?,
-        None => keeper::systemd_get().map_err(|error| Failure::io("systemd", &error))?,
+    let (kept, vacancy) = match &args.keep_in {
+        Some(path) => match keeper::claim(path, &args.name).map_err(|error| keeper_failed(path, error))? {
+            Claim::Kept(fds) => (Some(fds), None),
+            Claim::Vacant(vacancy) => (None, Some((path, vacancy))),
+        },
+        None => (keeper::systemd_get().map_err(|error| Failure::io("systemd", &error))?, None),
     };
     let asked = args.size.unwrap_or(base_bytes);
     if asked < base_bytes {
@@ -265,7 +268,12 @@ fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
     }
     let size_bytes = asked.checked_next_multiple_of(PAGE_SIZE as u64).unwrap_or(asked);
     if let Some(fds) = kept {
-        let store = Store::attach(fds).map_err(store_failed)?;
+        let store = Store::attach(fds).map_err(|error| match error {
+            trueno_zram_store::Error::InUse { .. } => {
+                Failure::at(format!("`{}`", args.name), format!("{error}; end that server, or give another --name"))
+            }
+            other => store_failed(other),
+        })?;
         if store.size_bytes() != size_bytes {
             let held = store.size_bytes();
             return Err(Failure::usage(format!("the store that is kept has {held} bytes, not {size_bytes}")));
@@ -278,15 +286,20 @@ fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
         return Ok((store, true));
     }
     let store = Store::create(&store_options(args, size_bytes)).map_err(store_failed)?;
-    match &args.keep_in {
-        Some(path) => {
-            keeper::put(path, &args.name, store.fds()).map_err(|error| Failure::io(path.display(), &error))?;
-        }
+    match vacancy {
+        Some((path, vacancy)) => vacancy.put(store.fds()).map_err(|error| keeper_failed(path, error))?,
         None => {
             keeper::systemd_put(store.fds()).map_err(|error| Failure::io("systemd", &error))?;
         }
     }
     Ok((store, false))
+}
+
+fn keeper_failed(path: &Path, error: KeeperError) -> Failure {
+    match error {
+        KeeperError::Io(error) => Failure::io(path.display(), &error),
+        other => Failure::at(path.display(), other),
+    }
 }
 
 fn store_options(args: &Args, size_bytes: u64) -> StoreOptions {

@@ -2,15 +2,38 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
 
+use crate::client::{Client, Style};
 use crate::support::{command, folder, image, run};
 use crate::{Server, decompressed, stat};
 
 const SIZE: usize = 8 << 20;
+
+/// A running keeper at the socket `keeper` of a folder.
+struct Keeper(Child);
+
+impl Keeper {
+    fn start(folder: &Path) -> Self {
+        let mut keeper = command(folder, &["serve", "--keeper", "keeper"]);
+        let mut keeper = keeper.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(keeper.stderr.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.contains("keeping stores at keeper"), "{line}");
+        Self(keeper)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 #[test]
 fn what_a_client_writes_is_shown_saved_and_loaded() {
@@ -99,11 +122,7 @@ fn idle_pages_are_recompressed() {
 fn a_kept_device_outlives_its_server() {
     let folder = folder();
     let folder = folder.path();
-    let mut keeper = command(folder, &["serve", "--keeper", "keeper"]);
-    let mut keeper = keeper.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(keeper.stderr.take().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("keeping stores at keeper"), "{line}");
+    let _keeper = Keeper::start(folder);
     let expected = image(300);
     for round in 0..4 {
         let mut server = Server::start(folder, &["--size", "8M", "--keep-in", "keeper"]);
@@ -118,8 +137,50 @@ fn a_kept_device_outlives_its_server() {
     }
     let refused = run(folder, &["serve", "--size", "9M", "--keep-in", "keeper", "--nbd", "unix:nbd"]);
     refused.refuses(&["the store that is kept has 8388608 bytes"]);
-    keeper.kill().unwrap();
-    keeper.wait().unwrap();
+}
+
+#[test]
+fn of_two_servers_with_one_name_one_is_refused_and_nothing_is_lost() {
+    const RACES: usize = 8;
+    let folder = folder();
+    let folder = folder.path();
+    let _keeper = Keeper::start(folder);
+    let expected = image(20);
+    for race in 0..RACES {
+        let name = format!("race-{race}");
+        let options = ["serve", "-q", "--json", "--size", "1M", "--keep-in", "keeper", "--name", &name];
+        let start = |socket| {
+            let nbd = format!("unix:{socket}");
+            let mut child = command(folder, &[&options[..], &["--nbd", &nbd]].concat());
+            child.stdin(Stdio::null()).spawn().unwrap()
+        };
+        let mut servers = ["first", "second"].map(|socket| (start(socket), socket));
+        let runs = servers.each_mut().map(|(server, _)| {
+            let mut line = String::new();
+            BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            serde_json::from_str::<Value>(&line).is_ok_and(|line| line["status"] == "ok")
+        });
+        assert_ne!(runs[0], runs[1], "race {race}");
+        if runs[1] {
+            servers.reverse();
+        }
+        let [(mut winner, socket), (loser, _)] = servers;
+        let loser = loser.wait_with_output().unwrap();
+        assert_eq!(loser.status.code(), Some(1));
+        let message = String::from_utf8(loser.stderr).unwrap();
+        assert!(message.contains(&name) && message.contains(&format!("process {}", winner.id())), "{message}");
+
+        let mut client = Client::connect(&folder.join(socket), "", Style::Structured);
+        client.write(4096, &expected).unwrap();
+        // One that starts later is refused as well.
+        let late = run(folder, &[&options[..], &["--nbd", "unix:late"]].concat());
+        late.fails(&[&name, &format!("process {}", winner.id())]);
+        winner.kill().unwrap();
+        winner.wait().unwrap();
+        let next = Server::start(folder, &["--size", "1M", "--keep-in", "keeper", "--name", &name]);
+        assert_eq!(next.ready["attached"], true);
+        assert!(next.client().read(4096, u32::try_from(expected.len()).unwrap()).unwrap() == expected);
+    }
 }
 
 #[test]

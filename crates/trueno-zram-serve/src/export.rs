@@ -28,7 +28,9 @@ pub trait ExportIo: Send {
     /// [`ExportError`]; the contents of `bytes` are then unspecified.
     fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError>;
 
-    /// Writes bytes. After an error, pages may have been written up to the one that failed.
+    /// Writes bytes. For want of room, all of them or none, up to
+    /// [`MAX_ATOMIC_WRITE_BYTES`](trueno_zram_store::MAX_ATOMIC_WRITE_BYTES); longer writes and other errors may have changed
+    /// some pages.
     ///
     /// # Errors
     /// [`ExportError`].

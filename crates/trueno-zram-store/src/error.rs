@@ -22,10 +22,11 @@ pub enum Error {
         /// Length of the store.
         size_bytes: u64,
     },
-    /// A write would need more memory than the limit allows. Nothing was changed.
+    /// A write would need more memory than the limit allows. It changed nothing, if it is not longer than
+    /// [`MAX_ATOMIC_WRITE_BYTES`](crate::MAX_ATOMIC_WRITE_BYTES).
     #[error("page {page} does not fit: {held_bytes} of {limit_bytes} bytes are in use")]
     NoSpace {
-        /// The page that did not fit. Earlier pages of the same request were written.
+        /// The page that did not fit.
         page: u64,
         /// Memory in use.
         held_bytes: u64,

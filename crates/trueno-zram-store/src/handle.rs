@@ -1,4 +1,4 @@
-//! Requests of one thread: its codec, its buffers, and the reading and writing of pages.
+//! Requests of one thread: its codec, its buffers, and the reading and discarding of pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -7,11 +7,10 @@ use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind
 
 use crate::entry::{Entry, Form, Stored, fill_word};
 use crate::error::{Error, Result};
-use crate::geometry::Class;
-use crate::mapping::copy_in;
 use crate::spare_slots::Stripe;
 use crate::stats::Counters;
 use crate::store::Store;
+use crate::write::{MAX_STAGED_PAGES, StagedPage};
 
 /// Reads and writes a store. Each thread has its own.
 ///
@@ -38,17 +37,19 @@ use crate::store::Store;
 /// ```
 #[derive(Debug)]
 pub struct StoreHandle {
-    store: Arc<Store>,
-    counters: Arc<Counters>,
+    pub(crate) store: Arc<Store>,
+    pub(crate) counters: Arc<Counters>,
     /// Where this thread keeps free slots for its next writes.
-    stripe: Stripe,
-    codec: PageCodec,
+    pub(crate) stripe: Stripe,
+    pub(crate) codec: PageCodec,
     /// Where pages are compressed to.
-    out: Box<Page>,
+    pub(crate) out: Box<Page>,
     /// The bytes that hold a page. Another process could change them in the store, so the decoder gets a copy.
-    held: Box<Page>,
-    /// A page of which only a part is read or written.
-    page: Box<Page>,
+    pub(crate) held: Box<Page>,
+    /// A page of which only a part is written.
+    pub(crate) page: Box<Page>,
+    /// Pages of the present write, with room for the longest one.
+    pub(crate) staged: Vec<StagedPage>,
 }
 
 /// What becomes of pages that are set to zero.
@@ -82,6 +83,7 @@ impl StoreHandle {
             out: Box::new([0; PAGE_SIZE]),
             held: Box::new([0; PAGE_SIZE]),
             page: Box::new([0; PAGE_SIZE]),
+            staged: Vec::with_capacity(MAX_STAGED_PAGES),
         };
         handle.warm_up()?;
         Ok(handle)
@@ -135,31 +137,6 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Writes bytes from `offset` on. Pages are written one by one, each completely or not at all.
-    ///
-    /// # Errors
-    /// [`Error::OutOfRange`], with nothing written; [`Error::NoSpace`] for the first page that does not fit, with the
-    /// pages before it written; [`Error::Compress`]; [`Error::CorruptPage`], [`Error::CorruptEntry`] or [`Error::Base`] as
-    /// for reading.
-    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.check_range(offset, bytes.len() as u64)?;
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let (page, within) = split(at);
-            let take = rest.len().min(PAGE_SIZE - within);
-            let (part, after) = rest.split_at(take);
-            let done = match <&Page>::try_from(part) {
-                Ok(whole) => self.write_page(page, whole),
-                Err(_) => self.change_page(page, |page| page[within..within + take].copy_from_slice(part)),
-            };
-            done.inspect_err(|_| self.counters.failed_writes.add(1))?;
-            at += take as u64;
-            rest = after;
-        }
-        Ok(())
-    }
-
     /// Makes pages holes, which read as zeros. Parts of pages at the ends of the range are not changed.
     ///
     /// # Errors
@@ -170,27 +147,6 @@ impl StoreHandle {
         for page in offset.div_ceil(page_size)..(offset + len_bytes) / page_size {
             self.set_form(page, self.store.discarded(page))?;
             self.counters.notify_free.add(1);
-        }
-        Ok(())
-    }
-
-    /// Sets bytes to zero.
-    ///
-    /// # Errors
-    /// As for [`write_at`](Self::write_at). Only parts of pages, at the ends of the range, can lack room.
-    pub fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<()> {
-        self.check_range(offset, len_bytes)?;
-        let (mut at, end) = (offset, offset + len_bytes);
-        while at < end {
-            let (page, within) = split(at);
-            let take = usize::try_from(end - at).map_or(PAGE_SIZE, |rest| rest.min(PAGE_SIZE)).min(PAGE_SIZE - within);
-            let done = match pages {
-                _ if take < PAGE_SIZE => self.change_page(page, |page| page[within..within + take].fill(0)),
-                ZeroPages::Discard => self.set_form(page, self.store.discarded(page)),
-                ZeroPages::Keep => self.set_form(page, Form::Fill([0; 4])),
-            };
-            done.inspect_err(|_| self.counters.failed_writes.add(1))?;
-            at += take as u64;
         }
         Ok(())
     }
@@ -240,44 +196,8 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Writes a page.
-    ///
-    /// # Errors
-    /// As for [`write_at`](Self::write_at).
-    pub fn write_page(&mut self, number: u64, page: &Page) -> Result<()> {
-        self.check_page(number)?;
-        let data = self.codec.compress(page, &mut self.out);
-        let data = data.map_err(|source| Error::Compress { page: number, source })?;
-        let entry = place(&self.store, &self.counters, self.stripe, number, data)?;
-        let guard = self.store.table.lock(number);
-        self.store.replace(number, guard, entry, &self.counters, self.stripe)?;
-        self.counters.pages_written.add(1);
-        Ok(())
-    }
-
-    /// Changes a part of a page. The page is locked meanwhile, so no other change is lost.
-    fn change_page(&mut self, number: u64, change: impl FnOnce(&mut Page)) -> Result<()> {
-        let guard = self.store.table.lock(number);
-        let form = guard.entry().form().map_err(|defect| Error::CorruptEntry { page: number, defect })?;
-        match form {
-            Form::Empty => self.store.read_hole(number, &mut self.page)?,
-            Form::Fill(fill) => fill_page(&mut self.page, fill_word(fill)),
-            Form::Stored(stored) => {
-                let held = self.store.copy_held(stored, &mut self.held);
-                decode(&mut self.codec, stored, held, number, &mut self.page)?;
-            }
-        }
-        change(&mut self.page);
-        let data = self.codec.compress(&self.page, &mut self.out);
-        let data = data.map_err(|source| Error::Compress { page: number, source })?;
-        let entry = place(&self.store, &self.counters, self.stripe, number, data)?;
-        self.store.replace(number, guard, entry, &self.counters, self.stripe)?;
-        self.counters.pages_written.add(1);
-        Ok(())
-    }
-
     /// Replaces a page by one without a slot.
-    fn set_form(&mut self, number: u64, form: Form) -> Result<()> {
+    pub(crate) fn set_form(&mut self, number: u64, form: Form) -> Result<()> {
         let entry = Entry::new(form);
         // A table that was never written takes no memory, and discarding must not change that.
         if self.store.table.load(number) == entry {
@@ -287,7 +207,7 @@ impl StoreHandle {
         self.store.replace(number, guard, entry, &self.counters, self.stripe)
     }
 
-    fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
+    pub(crate) fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
         let size_bytes = self.store.size_bytes();
         if offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes) {
             return Ok(());
@@ -296,33 +216,12 @@ impl StoreHandle {
         Err(Error::OutOfRange { offset, len_bytes, size_bytes })
     }
 
-    fn check_page(&self, page: u64) -> Result<()> {
+    pub(crate) fn check_page(&self, page: u64) -> Result<()> {
         if page < self.store.page_count() {
             return Ok(());
         }
         self.check_range(page.saturating_mul(PAGE_SIZE as u64), PAGE_SIZE as u64)
     }
-}
-
-/// Puts a compressed page into a slot, or into its entry. Nothing names the slot until the entry is published.
-pub(crate) fn place(
-    store: &Store,
-    counters: &Counters,
-    stripe: Stripe,
-    page: u64,
-    data: PageData<'_>,
-) -> Result<Entry> {
-    if data.kind() == PageKind::SameFilled
-        && let Some(inline) = data.bytes().try_into().ok().and_then(Form::inline)
-    {
-        return Ok(Entry::new(inline));
-    }
-    let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
-    let class = Class::of_len(data.bytes().len());
-    let place = store.slots.allocate(stripe, class, page).ok_or_else(|| store.no_space(page))?;
-    copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
-    counters.huge_pages_since.add(u64::from(data.kind() == PageKind::Raw));
-    Ok(Entry::new(Form::Stored(Stored { kind: data.kind(), len_bytes, place })))
 }
 
 /// Restores a page from a private copy of the bytes that hold it.
@@ -332,7 +231,7 @@ pub(crate) fn decode(codec: &mut PageCodec, stored: Stored, held: &[u8], number:
 }
 
 /// The page of a byte, and the byte's place in it.
-fn split(offset: u64) -> (u64, usize) {
+pub(crate) fn split(offset: u64) -> (u64, usize) {
     let page_size = PAGE_SIZE as u64;
     (offset / page_size, usize::try_from(offset % page_size).expect("less than a page"))
 }

@@ -7,10 +7,11 @@ use trueno_zram_core::{BatchCodec, CompressedBatch, PAGE_SIZE, Page, PageCodec, 
 use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::Class;
-use crate::handle::{decode, place};
+use crate::handle::decode;
 use crate::spare_slots::Stripe;
 use crate::stats::Counters;
 use crate::store::Store;
+use crate::write::place;
 
 /// Which pages to recompress, and how fast.
 ///
@@ -196,7 +197,7 @@ impl Pass<'_> {
             guard.publish(entry.tried());
             return Ok(());
         }
-        let new = place(self.store, self.counters, Stripe::BACKGROUND, number, data)?.with_age(entry.age()).tried();
+        let new = place(self.store, Stripe::BACKGROUND, number, data)?.with_age(entry.age()).tried();
         let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
         self.store.replace(number, guard, new, self.counters, Stripe::BACKGROUND)?;
         self.counters.pages_recompressed.add(1);

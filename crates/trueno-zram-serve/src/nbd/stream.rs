@@ -8,6 +8,8 @@ use super::linger::{LINGER, Linger};
 /// Bytes read at a time at most.
 const INPUT_BYTES: usize = 1 << 20;
 
+const _: () = assert!(INPUT_BYTES >= trueno_zram_store::MAX_ATOMIC_WRITE_BYTES);
+
 /// Replies are sent when they have reached this length, and before the server waits for the client for long.
 const OUTPUT_BYTES: usize = 256 << 10;
 

@@ -3,7 +3,7 @@
 use std::io;
 
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_store::{PageState, ZeroPages};
+use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, PageState, ZeroPages};
 
 use super::handshake::Agreement;
 use super::protocol::{
@@ -14,9 +14,6 @@ use crate::export::{ExportError, ExportIo};
 
 /// Extents of one block status reply. A client asks again for the rest.
 const MAX_EXTENTS: usize = 4096;
-
-/// Data that is given to the export at a time.
-const WRITE_BYTES: usize = 256 << 10;
 
 /// Whether to read another request.
 enum Next {
@@ -129,8 +126,8 @@ impl<S: Duplex> Transfer<'_, S> {
         })
     }
 
-    /// Writes data as it arrives, in whole pages where it can. Returns `None` if the client leaves before its end, or
-    /// announces more than it may.
+    /// Writes data in parts that the store writes as a whole or not at all: a request of up to that length at once. Returns
+    /// `None` if the client leaves before its end, or announces more than it may.
     fn write(&mut self, request: Request) -> io::Result<Option<Result<(), Errno>>> {
         if request.len > MAX_PAYLOAD {
             return Ok(None);
@@ -138,18 +135,16 @@ impl<S: Duplex> Transfer<'_, S> {
         let mut result = self.check_change(request, flag::FUA);
         let (mut at, mut left) = (request.offset, request.len as usize);
         while left > 0 {
-            // In bytes of 0 to 4095, whatever the offset.
-            let to_boundary = PAGE_SIZE - usize::try_from(at % PAGE_SIZE as u64).unwrap_or(0);
-            let needed = left.min(to_boundary);
-            let Some(bytes) = self.stream.peek(needed)? else { return Ok(None) };
-            let available = bytes.len().min(left).min(WRITE_BYTES);
-            let whole = if available == left { left } else { needed + (available - needed) / PAGE_SIZE * PAGE_SIZE };
+            // Parts of a longer request end at page boundaries. In bytes of 0 to 4095, whatever the offset.
+            let within = usize::try_from(at % PAGE_SIZE as u64).unwrap_or(0);
+            let part = if left <= MAX_ATOMIC_WRITE_BYTES { left } else { MAX_ATOMIC_WRITE_BYTES - within };
+            let Some(bytes) = self.stream.peek(part)? else { return Ok(None) };
             if result.is_ok() {
-                result = self.io.write_at(at, &bytes[..whole]).map_err(errno_of);
+                result = self.io.write_at(at, &bytes[..part]).map_err(errno_of);
             }
-            self.stream.consume(whole);
-            at = at.wrapping_add(whole as u64);
-            left -= whole;
+            self.stream.consume(part);
+            at = at.wrapping_add(part as u64);
+            left -= part;
         }
         Ok(Some(result))
     }

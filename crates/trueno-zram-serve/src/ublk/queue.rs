@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use trueno_zram_store::ZeroPages;
+use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, ZeroPages};
 
 use super::layout::{ABORTED, Descriptor, data_offset, io as command, operation};
 use super::ring::{Completed, Descriptors, QueueRing};
@@ -14,8 +14,10 @@ use crate::export::{ExportError, ExportIo};
 /// Length of a sector, whatever the block size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
-/// The most data of one request.
+/// The most data of one request. A store writes it as a whole or not at all.
 pub(super) const MAX_IO_BYTES: u32 = 256 << 10;
+
+const _: () = assert!(MAX_IO_BYTES as usize <= MAX_ATOMIC_WRITE_BYTES);
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;

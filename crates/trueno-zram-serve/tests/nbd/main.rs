@@ -12,7 +12,7 @@ use trueno_test_pages::generate::Generator;
 use trueno_zram_core::CpuBatchCompressor;
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
 use trueno_zram_serve::{ArchiveExport, Endpoint, StoreExport};
-use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, Store, StoreHandle, StoreOptions};
 
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
@@ -252,4 +252,33 @@ fn an_archive_is_a_device_that_cannot_be_written() {
     }
     std::fs::write(&path, b"not an archive any more").unwrap();
     assert!(ArchiveExport::from_file(&path).is_err());
+}
+
+#[test]
+fn a_long_write_that_does_not_fit_changes_nothing() {
+    let options = StoreOptions { limit_bytes: Some(1 << 20), ..StoreOptions::new(SIZE) };
+    let served = Served::start(&options, ServerLimits::default());
+    let (mut model, mut random) = (vec![0; usize::try_from(SIZE).unwrap()], Generator::new(9));
+    let mut refused = 0;
+    for style in [Style::Simple, Style::Structured] {
+        let mut client = served.client(style);
+        for _ in 0..60 {
+            let at = random.below(model.len() - 1);
+            let len = (1 + random.below(MAX_ATOMIC_WRITE_BYTES)).min(model.len() - at);
+            let data: Vec<u8> = (0..len).map(|_| random.byte()).collect();
+            match client.write(at as u64, &data) {
+                Ok(()) => model[at..at + len].copy_from_slice(&data),
+                Err(error) => {
+                    assert_eq!(error, ENOSPC);
+                    refused += 1;
+                }
+            }
+            assert!(client.read(0, u32::try_from(SIZE).unwrap()).unwrap() == model);
+            if random.below(8) == 0 {
+                client.call(0, TRIM, 0, u32::try_from(SIZE).unwrap(), b"").unwrap();
+                model.fill(0);
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
 }

@@ -1,0 +1,209 @@
+//! Writing: all pages of a write get their slots first, and are published when every one has its own.
+
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind, fill_page};
+
+use crate::entry::{Entry, Form, Stored, fill_word};
+use crate::error::{Error, Result};
+use crate::geometry::Class;
+use crate::handle::{StoreHandle, ZeroPages, decode, split};
+use crate::lock::EntryGuard;
+use crate::mapping::copy_in;
+use crate::spare_slots::Stripe;
+use crate::stats::Counters;
+use crate::store::Store;
+
+/// The longest write that changes nothing if there is no room for all of it, in bytes. Longer ones are divided.
+///
+/// Until it is done, the new versions of its pages take memory beside the old ones.
+pub const MAX_ATOMIC_WRITE_BYTES: usize = 256 << 10;
+
+/// The most pages of such a write: one more than whole ones if it starts within a page.
+pub(crate) const MAX_STAGED_PAGES: usize = MAX_ATOMIC_WRITE_BYTES / PAGE_SIZE + 1;
+
+/// A new version of a page. Nothing names its slot yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StagedPage {
+    number: u64,
+    entry: Entry,
+}
+
+/// Bytes that replace a part of a page.
+struct Patch<'a> {
+    number: u64,
+    /// The first byte of the page that is replaced.
+    start: usize,
+    bytes: &'a [u8],
+}
+
+/// The pages of a range: a part of one, whole ones, and a part of another one. All of them may be missing.
+struct PageRange {
+    /// The page of the first part, and the byte in it.
+    first: u64,
+    start: usize,
+    head_bytes: usize,
+    whole: std::ops::Range<u64>,
+    tail_bytes: usize,
+}
+
+impl PageRange {
+    fn new(offset: u64, len_bytes: u64) -> Self {
+        let (first, start) = split(offset);
+        let to_boundary = (PAGE_SIZE - start) % PAGE_SIZE;
+        let head_bytes = usize::try_from(len_bytes).map_or(to_boundary, |len| len.min(to_boundary));
+        let (whole_pages, tail_bytes) = split(len_bytes - head_bytes as u64);
+        let first_whole = first + u64::from(start > 0);
+        Self { first, start, head_bytes, whole: first_whole..first_whole + whole_pages, tail_bytes }
+    }
+
+    /// The changes of the parts of pages, if there are any.
+    fn patches<'a>(&self, head: &'a [u8], tail: &'a [u8]) -> [Option<Patch<'a>>; 2] {
+        [(self.first, self.start, head), (self.whole.end, 0, tail)]
+            .map(|(number, start, bytes)| (!bytes.is_empty()).then_some(Patch { number, start, bytes }))
+    }
+}
+
+impl StoreHandle {
+    /// Writes bytes from `offset` on. Others may see some of its pages changed and some not, but each page as a whole.
+    ///
+    /// If there is no room, nothing is changed. A write of more than [`MAX_ATOMIC_WRITE_BYTES`] is divided into parts of
+    /// that length, which end at page boundaries: then the parts before the one that did not fit are written.
+    ///
+    /// # Errors
+    /// [`Error::OutOfRange`], with nothing written; [`Error::NoSpace`]; [`Error::Compress`]; [`Error::CorruptPage`],
+    /// [`Error::CorruptEntry`] or [`Error::Base`] as for reading. A corrupt entry can be found after other pages were
+    /// written.
+    pub fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.check_range(offset, bytes.len() as u64)?;
+        let (mut at, mut rest) = (offset, bytes);
+        while !rest.is_empty() {
+            let is_short = rest.len() <= MAX_ATOMIC_WRITE_BYTES;
+            let len = if is_short { rest.len() } else { MAX_ATOMIC_WRITE_BYTES - split(at).1 };
+            let (part, after) = rest.split_at(len);
+            let range = PageRange::new(at, len as u64);
+            let (head, middle) = part.split_at(range.head_bytes);
+            let (pages, tail) = middle.as_chunks();
+            let written = self.write_pages(range.whole.clone().zip(pages), range.patches(head, tail));
+            written.inspect_err(|_| self.counters.failed_writes.add(1))?;
+            at += len as u64;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Sets bytes to zero. If there is no room, nothing is changed, whatever the length: only parts of pages, at the ends of
+    /// the range, need any.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at).
+    pub fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<()> {
+        const ZEROS: Page = [0; PAGE_SIZE];
+        self.check_range(offset, len_bytes)?;
+        let range = PageRange::new(offset, len_bytes);
+        let patches = range.patches(&ZEROS[..range.head_bytes], &ZEROS[..range.tail_bytes]);
+        let ends_written = self.write_pages(std::iter::empty(), patches);
+        let written = ends_written.and_then(|()| {
+            range.whole.clone().try_for_each(|page| match pages {
+                ZeroPages::Discard => self.set_form(page, self.store.discarded(page)),
+                ZeroPages::Keep => self.set_form(page, Form::Fill([0; 4])),
+            })
+        });
+        written.inspect_err(|_| self.counters.failed_writes.add(1))
+    }
+
+    /// Writes a page.
+    ///
+    /// # Errors
+    /// As for [`write_at`](Self::write_at).
+    pub fn write_page(&mut self, number: u64, page: &Page) -> Result<()> {
+        self.check_page(number)?;
+        self.write_pages(std::iter::once((number, page)), [None, None])
+    }
+
+    /// Writes all of these pages, or none if there is no room. The first patch is of a page before all others, the second
+    /// one of a page behind them.
+    fn write_pages<'a>(
+        &mut self,
+        pages: impl Iterator<Item = (u64, &'a Page)>,
+        patches: [Option<Patch<'_>>; 2],
+    ) -> Result<()> {
+        let written = self.stage_pages(pages).and_then(|()| self.patch_and_publish(patches));
+        for StagedPage { entry, .. } in self.staged.drain(..) {
+            // It failed, and these were not published.
+            if let Some(stored) = entry.form().ok().and_then(Form::stored) {
+                self.store.slots.free(self.stripe, stored);
+            }
+        }
+        written
+    }
+
+    fn stage_pages<'a>(&mut self, mut pages: impl Iterator<Item = (u64, &'a Page)>) -> Result<()> {
+        pages.try_for_each(|(number, page)| {
+            let data = self.codec.compress(page, &mut self.out);
+            let data = data.map_err(|source| Error::Compress { page: number, source })?;
+            let entry = place(&self.store, self.stripe, number, data)?;
+            self.staged.push(StagedPage { number, entry });
+            Ok(())
+        })
+    }
+
+    /// Changes parts of up to two pages, and publishes them and all staged pages.
+    ///
+    /// A page of which a part changes is locked from its reading to its publishing, so no other change is lost. Two such
+    /// locks are taken in the order of the pages, and both are released before another one is waited for. So writers never
+    /// wait for each other in a circle.
+    fn patch_and_publish(&mut self, patches: [Option<Patch<'_>>; 2]) -> Result<()> {
+        let Self { store, counters, stripe, codec, out, held, page, staged } = self;
+        let mut guards = [None, None];
+        for (guard, patch) in guards.iter_mut().zip(patches) {
+            let Some(Patch { number, start, bytes }) = patch else { continue };
+            let form = guard.insert(store.table.lock(number)).entry().form();
+            match form.map_err(|defect| Error::CorruptEntry { page: number, defect })? {
+                Form::Empty => store.read_hole(number, page)?,
+                Form::Fill(fill) => fill_page(page, fill_word(fill)),
+                Form::Stored(stored) => decode(codec, stored, store.copy_held(stored, held), number, page)?,
+            }
+            page[start..start + bytes.len()].copy_from_slice(bytes);
+            let data = codec.compress(page, out).map_err(|source| Error::Compress { page: number, source })?;
+            staged.push(StagedPage { number, entry: place(store, *stripe, number, data)? });
+        }
+        // From here on nothing lacks room. The pages that are locked were staged last.
+        for guard in guards.into_iter().flatten().rev() {
+            publish_last(store, guard, staged, counters, *stripe)?;
+        }
+        while let Some(StagedPage { number, .. }) = staged.last() {
+            publish_last(store, store.table.lock(*number), staged, counters, *stripe)?;
+        }
+        Ok(())
+    }
+}
+
+/// Publishes the page that was staged last. The guard is that page's.
+fn publish_last(
+    store: &Store,
+    guard: EntryGuard<'_>,
+    staged: &mut Vec<StagedPage>,
+    counters: &Counters,
+    stripe: Stripe,
+) -> Result<()> {
+    let Some(StagedPage { number, entry }) = staged.last().copied() else { return Ok(()) };
+    store.replace(number, guard, entry, counters, stripe)?;
+    staged.pop();
+    counters.pages_written.add(1);
+    let stored = entry.form().ok().and_then(Form::stored);
+    counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
+    Ok(())
+}
+
+/// Puts a compressed page into a slot, or into its entry. Nothing names the slot until the entry is published.
+pub(crate) fn place(store: &Store, stripe: Stripe, page: u64, data: PageData<'_>) -> Result<Entry> {
+    if data.kind() == PageKind::SameFilled
+        && let Some(inline) = data.bytes().try_into().ok().and_then(Form::inline)
+    {
+        return Ok(Entry::new(inline));
+    }
+    let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
+    let class = Class::of_len(data.bytes().len());
+    let place = store.slots.allocate(stripe, class, page).ok_or_else(|| store.no_space(page))?;
+    copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
+    Ok(Entry::new(Form::Stored(Stored { kind: data.kind(), len_bytes, place })))
+}

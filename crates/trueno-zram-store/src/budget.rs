@@ -9,16 +9,18 @@ pub(crate) struct Budget {
     held: AtomicU64,
     peak: AtomicU64,
     limit: u64,
+    /// What may be held for now, whatever the limit.
+    ceiling: AtomicU64,
 }
 
 impl Budget {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { held: AtomicU64::new(0), peak: AtomicU64::new(0), limit: limit_bytes }
+        Self { held: AtomicU64::new(0), peak: AtomicU64::new(0), limit: limit_bytes, ceiling: AtomicU64::new(u64::MAX) }
     }
 
-    /// Takes `bytes` if the limit allows it.
+    /// Takes `bytes` if the limit allows it, and the room that there is for growth.
     pub(crate) fn charge(&self, bytes: u64) -> bool {
-        let limit = self.limit();
+        let limit = self.bound();
         let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= limit);
         match self.held.fetch_update(Relaxed, Relaxed, within) {
             Ok(before) => {
@@ -50,6 +52,16 @@ impl Budget {
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
+
+    /// Allows `room_bytes` beyond what is held now, until the next call.
+    pub(crate) fn limit_growth(&self, room_bytes: u64) {
+        self.ceiling.store(self.held().saturating_add(room_bytes), Relaxed);
+    }
+
+    /// What may be held at present: the limit, or less if growth is limited.
+    pub(crate) fn bound(&self) -> u64 {
+        self.limit.min(self.ceiling.load(Relaxed))
+    }
 }
 
 #[cfg(test)]
@@ -65,5 +77,18 @@ mod tests {
         assert_eq!((budget.held(), budget.peak(), budget.limit()), (5, 10, 10));
         budget.charge_existing(20);
         assert_eq!((budget.held(), budget.peak()), (25, 25));
+    }
+
+    #[test]
+    fn growth_can_be_limited_below_the_limit_and_not_above() {
+        let budget = Budget::new(10);
+        assert!(budget.charge(2));
+        budget.limit_growth(3);
+        assert!(budget.charge(3) && !budget.charge(1));
+        assert_eq!((budget.bound(), budget.limit()), (5, 10));
+        budget.release(2);
+        assert!(budget.charge(2) && !budget.charge(1), "what was held can be held again");
+        budget.limit_growth(u64::MAX);
+        assert!(budget.charge(5) && !budget.charge(1));
     }
 }

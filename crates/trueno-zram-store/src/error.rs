@@ -30,7 +30,7 @@ pub enum Error {
         page: u64,
         /// Memory in use.
         held_bytes: u64,
-        /// The limit.
+        /// The limit, or less if [`limit_growth`](crate::Store::limit_growth) allows less at present.
         limit_bytes: u64,
     },
     /// The memory that holds a page does not decode: something else wrote to it.

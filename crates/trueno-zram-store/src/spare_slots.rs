@@ -16,6 +16,9 @@ const CELLS: usize = UNIT_BYTES / WORD_BYTES;
 /// free that follows is likely to need the lock again.
 pub(crate) const LOT: usize = CELLS / 2;
 
+/// Bytes of all cells.
+pub(crate) const CELLS_BYTES: usize = STRIPES * CLASS_COUNT * CELLS * WORD_BYTES;
+
 /// An empty cell. No slot starts at place 0: a slab begins with the names of its pages.
 const EMPTY: u64 = 0;
 
@@ -41,7 +44,7 @@ impl Stripe {
 
 impl SpareSlots {
     pub(crate) fn new() -> io::Result<Self> {
-        let cells = Mapping::create("trueno-zram-spare-slots", STRIPES * CLASS_COUNT * CELLS * WORD_BYTES)?;
+        let cells = Mapping::create("trueno-zram-spare-slots", CELLS_BYTES)?;
         Ok(Self { cells, handed_out: AtomicUsize::new(0) })
     }
 

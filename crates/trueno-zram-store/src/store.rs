@@ -11,11 +11,12 @@ use crate::entry::{Entry, Form, MAX_UNITS, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
 use crate::lock::EntryGuard;
-use crate::mapping::{Mapping, copy_out};
+use crate::mapping::{Mapping, WORD_BYTES, copy_out};
 use crate::retained::Retained;
-use crate::spare_slots::Stripe;
+use crate::slab::BITMAP_WORDS;
+use crate::spare_slots::{CELLS_BYTES, Stripe};
 use crate::stats::{AllCounters, Counters, StoreStats};
-use crate::table::{Header, Table};
+use crate::table::{Header, Table, table_bytes};
 
 /// A limit that no store reaches.
 const NO_LIMIT: u64 = u64::MAX;
@@ -52,6 +53,26 @@ impl StoreOptions {
         Self { size_bytes, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
     }
 
+    /// Returns the memory that the store takes if no page shrinks, or at its limit, in bytes. It is an estimate for a store
+    /// that is not locked: slabs that are not full take more until they are compacted.
+    ///
+    /// ```
+    /// use trueno_zram_store::StoreOptions;
+    /// let options = StoreOptions { limit_bytes: Some(64 << 20), ..StoreOptions::new(1 << 30) };
+    /// assert!((64 << 20..70 << 20).contains(&options.max_memory_bytes()?));
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Options`] for impossible options.
+    pub fn max_memory_bytes(&self) -> Result<u64> {
+        let Header { pages, slabs, limit_bytes, .. } = self.header()?;
+        let table = table_bytes(pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
+        let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(for_raw_pages(pages) + FOR_CLASSES);
+        let bitmaps = slabs * (BITMAP_WORDS * WORD_BYTES) as u64;
+        Ok(table as u64 + of_slabs + bitmaps + CELLS_BYTES as u64)
+    }
+
     /// Checks the options and chooses the number of slabs.
     fn header(&self) -> Result<Header> {
         let (pages, page_size) = (self.size_bytes / PAGE_SIZE as u64, PAGE_SIZE as u64);
@@ -61,9 +82,7 @@ impl StoreOptions {
             return Err(Error::Options(message));
         }
         let slab = SLAB_BYTES as u64;
-        // A slab of raw pages loses one of its 64 pages to the names of the others.
-        let classes = CLASS_COUNT as u64 * slab;
-        let for_raw_pages = pages.div_ceil(slab / page_size - 1) * slab;
+        let (classes, for_raw_pages) = (FOR_CLASSES, for_raw_pages(pages));
         let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
         let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
         let slabs = match residency {
@@ -74,11 +93,24 @@ impl StoreOptions {
         if slabs == 0 {
             return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
         }
-        if slabs > MAX_UNITS * UNIT_BYTES as u64 / slab {
-            return Err(Error::Options(format!("a limit of {limit_bytes} bytes is more than a store can address")));
+        let most = MAX_UNITS * UNIT_BYTES as u64;
+        if slabs > most / slab {
+            let given = self.limit_bytes.map_or("no limit".to_owned(), |limit| format!("a limit of {limit} bytes"));
+            return Err(Error::Options(format!(
+                "{given} is more than the {most} bytes of slots that a store can address"
+            )));
         }
         Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
     }
+}
+
+/// A slab of each class, which may be nearly empty.
+const FOR_CLASSES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
+
+/// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the names of the others.
+fn for_raw_pages(pages: u64) -> u64 {
+    let slab = SLAB_BYTES as u64;
+    pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab
 }
 
 /// What a page holds, as far as its table entry tells.
@@ -282,6 +314,26 @@ impl Store {
         stats
     }
 
+    /// Limits how much memory compressed pages may take beyond what they take now, until the next call. Writes that need
+    /// more get [`Error::NoSpace`], as at the limit of the options.
+    ///
+    /// It is for whoever watches the memory of the machine. A store that is locked takes no more memory anyway.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Error, Store, StoreHandle, StoreOptions};
+    /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// store.limit_growth(0);
+    /// assert!(matches!(handle.write_at(0, b"a page that takes memory"), Err(Error::NoSpace { .. })));
+    /// store.limit_growth(u64::MAX);
+    /// handle.write_at(0, b"a page that takes memory")?;
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn limit_growth(&self, room_bytes: u64) {
+        self.slots.budget().limit_growth(room_bytes);
+    }
+
     /// Returns what a page holds, or `None` beyond the end.
     ///
     /// ```
@@ -350,7 +402,7 @@ impl Store {
 
     pub(crate) fn no_space(&self, page: u64) -> Error {
         let budget = self.slots.budget();
-        Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.limit() }
+        Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.bound() }
     }
 
     /// Registers counters for a thread.

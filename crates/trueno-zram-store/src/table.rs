@@ -170,7 +170,7 @@ fn lock_holder(file: &File) -> Option<u32> {
 }
 
 /// Length of the memfd of a table.
-fn table_bytes(pages: u64) -> Option<usize> {
+pub(crate) fn table_bytes(pages: u64) -> Option<usize> {
     usize::try_from(pages).ok()?.checked_add(HEADER_WORDS)?.checked_mul(WORD_BYTES)
 }
 

@@ -1,6 +1,7 @@
 //! `trueno-zram serve`.
 
 mod block_device;
+mod memory;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -133,12 +134,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         }
         base => base,
     };
-    let (store, attached) = open_store(args, base.as_ref().map_or(0, |base| base.archive.content_len()))?;
+    let (store, attached) = open_store(args, global, base.as_ref().map_or(0, |base| base.archive.content_len()))?;
     let (store, files) = match base {
         None => (store, Vec::new()),
         Some(ArchiveChain { archive, files }) => (store.with_base(archive).map_err(store_failed)?, files),
     };
     let store = Arc::new(store);
+    memory::watch(&store, global)?;
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;
     }
@@ -254,7 +256,7 @@ fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
 
 /// Attaches to the store that a keeper or systemd holds, or creates one and gives it to them. The store has room for
 /// `base_bytes`. Returns whether it was there before.
-fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
+fn open_store(args: &Args, global: &Global, base_bytes: u64) -> Result<(Store, bool), Failure> {
     let (kept, vacancy) = match &args.keep_in {
         Some(path) => match keeper::claim(path, &args.name).map_err(|error| keeper_failed(path, error))? {
             Claim::Kept(fds) => (Some(fds), None),
@@ -285,7 +287,9 @@ fn open_store(args: &Args, base_bytes: u64) -> Result<(Store, bool), Failure> {
         }
         return Ok((store, true));
     }
-    let store = Store::create(&store_options(args, size_bytes)).map_err(store_failed)?;
+    let options = store_options(args, size_bytes);
+    memory::check(&options, global)?;
+    let store = Store::create(&options).map_err(store_failed)?;
     match vacancy {
         Some((path, vacancy)) => vacancy.put(store.fds()).map_err(|error| keeper_failed(path, error))?,
         None => {

@@ -3,6 +3,7 @@
 mod bandwidth;
 mod cpu;
 mod gpu;
+mod memory_room;
 mod placement_rule;
 
 use std::fs;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 pub(crate) use cpu::Cpu;
 pub(crate) use gpu::{Gpu, Gpus};
+pub(crate) use memory_room::lockable_bytes;
 pub(crate) use placement_rule::PlacementRule;
 
 /// The parts of this machine that matter here.
@@ -32,7 +34,7 @@ pub(crate) enum Measure {
 }
 
 /// Memory of the system.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Memory {
     pub(crate) total_bytes: u64,
     pub(crate) available_bytes: u64,

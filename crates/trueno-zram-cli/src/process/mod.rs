@@ -2,7 +2,6 @@
 
 mod error;
 mod maps;
-mod memory_room;
 mod pagemap;
 mod reader;
 mod registers;

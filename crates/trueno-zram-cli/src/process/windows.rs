@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::memory_room;
 use super::reader::Left;
 use super::{MemoryReader, Process, ProcessError, Stopped};
 use crate::address_map::Mapping;
+use crate::machine::Memory;
 
 /// Pages per window: 16 MiB, in parts that several threads read.
 const WINDOW_PAGES: usize = 4096;
@@ -129,7 +129,7 @@ fn read_all(mut reader: MemoryReader<'_, Process>, stopped: Option<(Stopped, Ins
 /// Whether there is memory for this many bytes: half of what is available. A process that is killed for want of memory would
 /// leave the other one stopped.
 fn may_hold(bytes: u64) -> bool {
-    memory_room::available_bytes().is_some_and(|available| bytes <= available / 2)
+    Memory::room().is_some_and(|room| bytes <= room.available_bytes / 2)
 }
 
 #[cfg(test)]

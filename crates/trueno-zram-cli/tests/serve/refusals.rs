@@ -31,6 +31,19 @@ fn arguments_that_make_no_device_are_refused() {
 }
 
 #[test]
+fn more_memory_than_there_is_is_refused() {
+    let folder = folder();
+    let serve = |args: &[&str]| run(folder.path(), &[&["serve", "--nbd", "unix:nbd"], args].concat());
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")).unwrap();
+    let twice = format!("{}K", 2 * total.parse::<u64>().unwrap());
+    serve(&["--size", "8M", "--limit", "1000T"]).refuses(&["--limit"]);
+    serve(&["--size", "8M", "--limit", &twice]).refuses(&["--limit"]);
+    serve(&["--size", &twice, "--lock"]).refuses(&["--lock"]);
+    assert!(names(folder.path()).is_empty());
+}
+
+#[test]
 fn files_that_are_no_archives_are_refused() {
     let folder = folder();
     let folder = folder.path();

@@ -207,3 +207,35 @@ pub(crate) fn place(store: &Store, stripe: Stripe, page: u64, data: PageData<'_>
     copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
     Ok(Entry::new(Form::Stored(Stored { kind: data.kind(), len_bytes, place })))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::{PageState, StoreOptions};
+
+    /// A writer that held the lock of a part's page while it waits for another one could wait for a writer that does the
+    /// same the other way round.
+    #[test]
+    fn parts_of_pages_are_unlocked_before_whole_pages_are_waited_for() {
+        let store = Arc::new(Store::create(&StoreOptions::new(3 * PAGE_SIZE as u64)).unwrap());
+        let middle = store.table.lock(1);
+        std::thread::scope(|scope| {
+            let mut handle = StoreHandle::new(&store).unwrap();
+            let written = scope.spawn(move || handle.write_at(1, &[7; 3 * PAGE_SIZE - 2]));
+            let are_written =
+                |pages: [u64; 2]| pages.iter().all(|page| store.page_state(*page) == Some(PageState::Data));
+            let are_unlocked = (0..6000).any(|_| {
+                std::thread::sleep(Duration::from_millis(10));
+                are_written([0, 2])
+            });
+            let waits = !are_written([1, 1]) && !written.is_finished();
+            drop(middle);
+            assert!(are_unlocked && waits);
+            written.join().unwrap().unwrap();
+        });
+        assert_eq!(store.page_state(1), Some(PageState::Data));
+    }
+}

@@ -156,6 +156,12 @@ pub enum Error {
         /// The page of the delta that is read from there, if it is known.
         page: Option<u64>,
     },
+    /// A delta lies upon more deltas than are read, or would do so if it were made.
+    #[error("a chain of more than {max_deltas} deltas")]
+    ChainTooLong {
+        /// The most deltas of a chain.
+        max_deltas: usize,
+    },
     /// A page of a delta is not the one that was hashed when the delta was made.
     #[error("page {page}: {origin} is not the page that the delta was made from: its hash differs")]
     PageHash {

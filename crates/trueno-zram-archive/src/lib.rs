@@ -119,7 +119,7 @@ pub fn doc_page_archive(len_bytes: usize) -> PageArchive {
 #[must_use]
 pub fn doc_delta() -> DeltaReader {
     let write = |base: &PageArchive| {
-        let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4"), WriteOptions::default())?;
+        let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4")?, WriteOptions::default())?;
         let (mut part, page) = (DeltaPart::new(), [7; trueno_zram_core::PAGE_SIZE]);
         part.start(delta.block_shape());
         part.push_zeros(99);

@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +13,9 @@ use proptest::prelude::*;
 use support::deltas::{assert_reads, delta_of, open, padded, standard};
 use support::{FORMATS, archive_of, mixed_content, plain_archive_in};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveOpener, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions};
+use trueno_zram_archive::{
+    ArchiveOpener, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, ReadAt, WriteOptions,
+};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Changes content as programs change memory: some bytes, whole pages, pages that move, and another length.
@@ -187,30 +190,126 @@ fn chain(folder: &Path, deltas: usize) -> Vec<u8> {
         let base = ArchiveOpener::new().open(&folder.join(format!("{}", level - 1))).unwrap().unwrap();
         let (delta, _) = delta_of(&content, &base, Format::Lz4, 64);
         // The path is another one than in memory.
-        let forged = support::deltas::ForgedDelta::parse(&delta);
-        let mut base = forged.base[..24].to_vec();
-        base.extend(format!("{}", level - 1).bytes());
-        fs::write(folder.join(format!("{level}")), support::deltas::ForgedDelta { base, ..forged }.build()).unwrap();
+        fs::write(folder.join(format!("{level}")), with_base(&delta, &base, &format!("{}", level - 1))).unwrap();
     }
     content
 }
 
-#[test]
-fn chains_of_files_are_followed_up_to_a_depth() {
-    let folder = tempfile::tempdir().unwrap();
-    let content = chain(folder.path(), 32);
-    let open = |name: &str| ArchiveOpener::new().open(&folder.path().join(name));
-    for in_memory in [false, true] {
-        let archive = ArchiveOpener::new().in_memory(in_memory).open(&folder.path().join("32")).unwrap().unwrap();
-        assert_eq!(archive.depth(), 32);
-        assert_reads(&archive, &content);
+/// A delta that names another base.
+fn with_base(delta: &[u8], base: &PageArchive, path: &str) -> Vec<u8> {
+    let record = [&base.identity().as_bytes()[..], &base.page_count().to_le_bytes(), path.as_bytes()].concat();
+    support::deltas::ForgedDelta { base: record, ..support::deltas::ForgedDelta::parse(delta) }.build()
+}
+
+/// Runs `work` on a thread with a stack of 256 KiB, an eighth of what spawned threads have.
+fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work).unwrap();
+        thread.join().unwrap()
+    })
+}
+
+thread_local! {
+    /// The lowest address of this thread's stack at which a file was read.
+    static LOWEST_READ: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// A file that notes how deep in the stack it is read.
+struct StackProbe(fs::File);
+
+impl StackProbe {
+    #[inline(never)]
+    fn note(&self) {
+        let local = 0u8;
+        LOWEST_READ.set(LOWEST_READ.get().min(std::ptr::from_ref(std::hint::black_box(&local)).addr()));
     }
-    let base = open("32").unwrap().unwrap();
-    let (delta, _) = delta_of(&content, &base, Format::Lz4, 64);
-    fs::rename(folder.path().join("32"), folder.path().join("base.lz4")).unwrap();
-    fs::write(folder.path().join("33"), delta).unwrap();
-    let error = open("33").unwrap_err().to_string();
-    assert!(error.contains("more than 32 deltas"), "{error}");
+}
+
+impl ReadAt for StackProbe {
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
+        self.note();
+        self.0.read_exact_at(bytes, at)
+    }
+
+    fn len_bytes(&self) -> std::io::Result<u64> {
+        self.note();
+        self.0.len_bytes()
+    }
+}
+
+/// The bytes of the stack from here down to the deepest read of a file.
+#[inline(never)]
+fn stack_bytes(work: impl FnOnce()) -> usize {
+    let local = 0u8;
+    LOWEST_READ.set(usize::MAX);
+    work();
+    std::ptr::from_ref(std::hint::black_box(&local)).addr() - LOWEST_READ.get()
+}
+
+/// The bytes of the stack that it takes to open a chain, to read its pages one by one, and to read them together.
+fn stack_of_chain(path: &Path) -> [usize; 3] {
+    let opener = ArchiveOpener::new().read_with(|file| Arc::new(StackProbe(file)));
+    let open = || opener.open(path).unwrap().unwrap();
+    let opening = stack_bytes(|| drop(open()));
+    let (one_by_one, together) = (open(), open());
+    let pages = one_by_one.page_count();
+    let single = stack_bytes(|| {
+        for page in 0..pages {
+            one_by_one.read_page_at(page, &mut [0; PAGE_SIZE]).unwrap();
+        }
+    });
+    let mut room = vec![[0; PAGE_SIZE]; usize::try_from(pages).unwrap()];
+    [opening, single, stack_bytes(|| together.read_pages(0, &mut room).unwrap())]
+}
+
+/// Independent of how large frames are: a debug build and a release build differ in that.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no stack with addresses")]
+fn the_stack_does_not_grow_with_the_chain() {
+    let folder = tempfile::tempdir().unwrap();
+    chain(folder.path(), ArchiveOpener::MAX_DEPTH);
+    let [short, long] = ["2", "32"].map(|name| stack_of_chain(&folder.path().join(name)));
+    for (short, long) in short.iter().zip(&long) {
+        assert!(*long <= short + 256, "{short} bytes for 2 deltas, {long} for 32");
+    }
+}
+
+#[test]
+fn the_longest_chain_is_read_on_a_small_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = chain(folder.path(), ArchiveOpener::MAX_DEPTH);
+    on_small_stack(|| {
+        for in_memory in [false, true] {
+            let opener = ArchiveOpener::new().in_memory(in_memory);
+            let chain = opener.open_chain(&folder.path().join("32")).unwrap().unwrap();
+            assert_eq!((chain.archive.depth(), chain.files.len()), (32, 33));
+            assert!((0..chain.archive.page_count()).any(|page| !chain.archive.is_located(page)));
+            assert_reads(&chain.archive, &content);
+            assert!((0..chain.archive.page_count()).all(|page| chain.archive.is_located(page)));
+            let hashes =
+                [PageHashes::stored(&chain.archive).unwrap().unwrap(), PageHashes::compute(&chain.archive).unwrap()];
+            for (number, page) in (0..).zip(padded(&content)).filter(|(_, page)| *page != [0; PAGE_SIZE]) {
+                assert!(hashes.iter().all(|hashes| hashes.find(number, &PageHash::of(&page)) == Some(number)));
+            }
+        }
+    });
+}
+
+#[test]
+fn longer_chains_are_refused_by_readers_and_writers_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = chain(folder.path(), ArchiveOpener::MAX_DEPTH);
+    let open = |name: &str| ArchiveOpener::new().open(&folder.path().join(name)).map(Option::unwrap);
+    let too_long = |error: Error| assert!(matches!(error, Error::ChainTooLong { max_deltas: 32 }), "{error}");
+    assert!(open("31").unwrap().record(b"31").is_ok());
+    let longest = open("32").unwrap();
+    too_long(longest.record(b"32").unwrap_err());
+    // A delta of other makers.
+    let (delta, _) = delta_of(&content, &open("31").unwrap(), Format::Lz4, 64);
+    let delta = with_base(&delta, &longest, "32");
+    fs::write(folder.path().join("33"), &delta).unwrap();
+    too_long(open("33").unwrap_err());
+    too_long(support::deltas::open(&delta, longest).unwrap_err());
 }
 
 #[test]

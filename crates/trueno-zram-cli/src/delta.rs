@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{
-    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, OriginCounts, PageHashes,
+    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, Error, OriginCounts, PageHashes,
 };
 use trueno_zram_io::{Base, MappedFile};
 
@@ -66,7 +66,10 @@ pub(crate) fn is_delta(input: &Input) -> bool {
 /// The archive that deltas are made from, with the hashes of its pages.
 #[derive(Debug)]
 pub(crate) struct OpenBase {
+    /// Its path from the root.
     path: PathBuf,
+    /// What a delta says about it.
+    record: BaseRecord,
     chain: ArchiveChain,
     hashes: PageHashes,
 }
@@ -86,13 +89,14 @@ impl OpenBase {
             Failure::at(&name, "it is not an archive with an index, as `trueno-zram compress` makes them")
         })?;
         let archive = &chain.archive;
-        if archive.depth() >= ArchiveOpener::MAX_DEPTH {
-            let problem = format!(
-                "it ends a chain of {} deltas; `trueno-zram flatten` makes a standard archive of it",
-                archive.depth()
-            );
-            return Err(Failure::at(&name, problem));
-        }
+        let path = fs::canonicalize(path).map_err(|error| Failure::io(&name, &error))?;
+        let record = archive.record(path.as_os_str().as_bytes()).map_err(|error| match error {
+            Error::ChainTooLong { max_deltas } => {
+                let problem = format!("it ends a chain of {max_deltas} deltas, the longest that can be read");
+                Failure::at(&name, format!("{problem}; `trueno-zram flatten` makes a standard archive of it"))
+            }
+            error => failed(error),
+        })?;
         let hashes = match PageHashes::stored(archive).map_err(failed)? {
             Some(hashes) => hashes,
             None => {
@@ -104,7 +108,7 @@ impl OpenBase {
                 hashes
             }
         };
-        Ok(Self { path: path.to_owned(), chain, hashes })
+        Ok(Self { path, record, chain, hashes })
     }
 
     /// The base itself, and what it needs.
@@ -113,10 +117,9 @@ impl OpenBase {
     }
 
     /// What a delta at `target` is made from.
-    pub(crate) fn for_target(&self, target: &Target) -> Result<Base<'_>, Failure> {
-        let path = fs::canonicalize(&self.path).map_err(|error| Failure::io(self.path.display(), &error))?;
-        let record = self.chain.archive.record(recorded_path(&path, target).as_os_str().as_bytes());
-        Ok(Base { record, hashes: &self.hashes })
+    pub(crate) fn for_target(&self, target: &Target) -> Base<'_> {
+        let path = recorded_path(&self.path, target).as_os_str().as_bytes().to_vec();
+        Base { record: BaseRecord { path, ..self.record.clone() }, hashes: &self.hashes }
     }
 }
 

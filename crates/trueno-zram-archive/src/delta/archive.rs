@@ -9,9 +9,10 @@ use crate::format::Format;
 use crate::read_at::ReadAt;
 use crate::shared::{SharedReader, read_content_at};
 
+use super::chain::ArchiveOpener;
 use super::identity::ArchiveIdentity;
 use super::layout::BaseRecord;
-use super::reader::{DeltaReader, read_standard};
+use super::reader::DeltaReader;
 
 /// An archive of either format, or a delta with the archives that it needs. Its pages are read by number, by many threads at
 /// once.
@@ -108,7 +109,7 @@ impl PageArchive {
     /// ```
     #[must_use]
     pub fn depth(&self) -> usize {
-        std::iter::successors(self.as_delta(), |delta| delta.base().as_delta()).count()
+        self.as_delta().map_or(0, DeltaReader::depth)
     }
 
     /// Returns whether damage to any page would be noticed: every block has a checksum, or every page a hash.
@@ -135,9 +136,18 @@ impl PageArchive {
     }
 
     /// Returns what a delta that is made from it says about it.
-    #[must_use]
-    pub fn record(&self, path: &[u8]) -> BaseRecord {
-        BaseRecord { identity: self.identity(), page_count: self.page_count(), path: path.to_vec() }
+    ///
+    /// ```
+    /// # let archive = trueno_zram_archive::doc_page_archive(5000);
+    /// assert_eq!(archive.record(b"base.lz4")?.identity, archive.identity());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::ChainTooLong`](crate::Error::ChainTooLong) if readers would refuse that delta.
+    pub fn record(&self, path: &[u8]) -> Result<BaseRecord> {
+        ArchiveOpener::check_depth(self.depth() + 1)?;
+        Ok(BaseRecord { identity: self.identity(), page_count: self.page_count(), path: path.to_vec() })
     }
 
     /// Reads a named section, such as an address map; `None` if there is none.
@@ -218,14 +228,6 @@ impl PageArchive {
             Self::Delta(delta) => {
                 read_content_at(delta.content_len(), offset, out, |page, out| delta.read_page_at(page, out).map(|_| ()))
             }
-        }
-    }
-
-    /// Reads pages that the caller compares with their hashes.
-    pub(crate) fn read_unverified(&self, first: u64, out: &mut [Page]) -> Result<()> {
-        match self {
-            Self::Standard(archive) => read_standard(archive, first, out),
-            Self::Delta(delta) => delta.read_unverified(first, out),
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::seek::ArchiveReader;
 
 use super::archive::PageArchive;
 use super::identity::ArchiveIdentity;
+use super::layer::DeltaLayer;
 use super::layout::BaseRecord;
 use super::reader::DeltaReader;
 
@@ -36,7 +37,8 @@ pub struct ArchiveOpener {
 }
 
 impl ArchiveOpener {
-    /// The longest chain of deltas. A page of the lowest archive is looked up in all of them.
+    /// The longest chain of deltas. A page of the lowest archive is looked up in all of them. No reader takes more, and
+    /// [`PageArchive::record`] refuses to make more.
     ///
     /// ```
     /// assert_eq!(trueno_zram_archive::ArchiveOpener::MAX_DEPTH, 32);
@@ -95,7 +97,7 @@ impl ArchiveOpener {
     ///
     /// # Errors
     /// [`Error::Read`] and [`Error::NotRegular`] if it cannot be opened; [`Error::Base`] if a base is missing or is another
-    /// archive; those of [`SharedReader::open`](crate::SharedReader::open) and [`DeltaReader::open`].
+    /// archive; [`Error::ChainTooLong`]; those of [`SharedReader::open`](crate::SharedReader::open) and [`DeltaReader::open`].
     pub fn open(&self, path: &Path) -> Result<Option<PageArchive>> {
         Ok(self.open_chain(path)?.map(|chain| chain.archive))
     }
@@ -114,42 +116,73 @@ impl ArchiveOpener {
     /// # Errors
     /// Those of [`open`](Self::open).
     pub fn open_chain(&self, path: &Path) -> Result<Option<ArchiveChain>> {
-        let mut files = Vec::new();
-        let archive = self.open_file(open_regular_file(path)?, path, &mut files)?;
-        Ok(archive.map(|archive| ArchiveChain { archive, files }))
+        self.open_file(open_regular_file(path)?, path)
     }
 
-    fn open_file(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<PageArchive>> {
+    /// Opens a file that is open already, like [`open_chain`](Self::open_chain). Bases are looked for as if it had this path.
+    ///
+    /// ```no_run
+    /// use trueno_zram_archive::ArchiveOpener;
+    /// let unfinished = std::fs::File::open(".tuesday.part")?;
+    /// let chain = ArchiveOpener::new().open_file(unfinished, "tuesday.tzd".as_ref())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_file(&self, file: File, path: &Path) -> Result<Option<ArchiveChain>> {
+        let (mut file, mut path) = (file, path.to_owned());
+        let (mut files, mut layers) = (Vec::new(), Vec::<DeltaLayer>::new());
+        let mut archive = loop {
+            let opened = self.open_one(file, &path, &mut files).map_err(|error| match layers.is_empty() {
+                true => error,
+                false => Error::base(path.display(), error),
+            })?;
+            match (opened, layers.last()) {
+                (Some(OneFile::Standard(archive)), _) => break archive,
+                (Some(OneFile::Delta(layer)), _) => {
+                    Self::check_depth(layers.len() + 1)?;
+                    (file, path) = self.find_base(&layer.base, &path)?;
+                    layers.push(*layer);
+                }
+                (None, None) => return Ok(None),
+                (None, Some(above)) => return Err(Error::base(&above.base, "it is not an archive any more")),
+            }
+        };
+        for layer in layers.into_iter().rev() {
+            archive = PageArchive::Delta(Box::new(DeltaReader::upon(archive, layer)?));
+        }
+        Ok(Some(ArchiveChain { archive, files }))
+    }
+
+    /// Opens a file of a chain, without its bases; `None` if it is neither an archive with an index nor a delta.
+    fn open_one(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<OneFile>> {
         let failed = |source| Error::Read { at: 0, source };
         let id = FileId::of(&file.metadata().map_err(failed)?);
         files.push(ChainFile { path: path.to_owned(), id });
         let file = self.load(file).map_err(failed)?;
-        let delta = DeltaReader::open(Arc::clone(&file), |base| self.open_base(base, path, files))?;
-        match delta {
-            Some(delta) => Ok(Some(PageArchive::Delta(Box::new(delta)))),
-            None => PageArchive::standard(file),
+        match DeltaLayer::open(Arc::clone(&file))? {
+            Some(layer) => Ok(Some(OneFile::Delta(Box::new(layer)))),
+            None => Ok(PageArchive::standard(file)?.map(OneFile::Standard)),
         }
     }
 
-    fn open_base(&self, base: &BaseRecord, delta: &Path, files: &mut Vec<ChainFile>) -> Result<PageArchive> {
-        let failed = |reason: String| Error::base(base, reason);
-        if files.len() > ArchiveOpener::MAX_DEPTH {
-            return Err(failed(format!("a chain of more than {} deltas", ArchiveOpener::MAX_DEPTH)));
-        }
+    /// Refuses a chain of more deltas than are read.
+    pub(super) fn check_depth(deltas: usize) -> Result<()> {
+        let max_deltas = Self::MAX_DEPTH;
+        if deltas > max_deltas { Err(Error::ChainTooLong { max_deltas }) } else { Ok(()) }
+    }
+
+    /// Opens the file that is the base of a delta. Returns its path as well.
+    fn find_base(&self, base: &BaseRecord, delta: &Path) -> Result<(File, PathBuf)> {
         let mut found = Vec::new();
         for path in self.places(base, delta) {
             match candidate(&path, base) {
-                Ok(file) => {
-                    let archive = self.open_file(file, &path, files).map_err(|error| match error {
-                        error @ Error::Base { .. } => error,
-                        error => Error::base(path.display(), error),
-                    })?;
-                    return archive.ok_or_else(|| failed("it is not an archive any more".to_owned()));
-                }
+                Ok(file) => return Ok((file, path)),
                 Err(why) => found.push(format!("{}: {why}", path.display())),
             }
         }
-        Err(failed(format!("not found ({})", found.join("; "))))
+        Err(Error::base(base, format!("not found ({})", found.join("; "))))
     }
 
     /// The places where a base may be, without repetition.
@@ -198,6 +231,12 @@ impl ArchiveChain {
     pub fn bases(&self) -> &[ChainFile] {
         self.files.get(1..).unwrap_or_default()
     }
+}
+
+/// A file of a chain, without its bases.
+enum OneFile {
+    Standard(PageArchive),
+    Delta(Box<DeltaLayer>),
 }
 
 /// A file that an archive is read from.

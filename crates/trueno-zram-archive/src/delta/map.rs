@@ -38,17 +38,6 @@ impl PageOrigin {
             Self::Stored(page) => Self::Stored(page + u64::from(pages)),
         }
     }
-
-    /// Whether the page comes right behind another one where both come from. Zero pages follow each other.
-    pub(crate) fn follows(self, other: Self) -> bool {
-        match (other, self) {
-            (Self::Zero, Self::Zero) => true,
-            (Self::Base(other), Self::Base(page)) | (Self::Stored(other), Self::Stored(page)) => {
-                other.checked_add(1) == Some(page)
-            }
-            _ => false,
-        }
-    }
 }
 
 /// Consecutive pages of one kind, from consecutive pages.
@@ -322,7 +311,7 @@ mod tests {
                     None => map.push_zeros(1),
                 }
             }
-            for run in pages.chunk_by(|(one, _), (next, _)| next.follows(*one)) {
+            for run in pages.chunk_by(|(one, _), (next, _)| one.after(1) == *next) {
                 let hashes: Vec<_> = run.iter().filter_map(|(_, hash)| hash.map(|hash| *hash.as_bytes())).collect();
                 match run[0].0 {
                     PageOrigin::Zero => by_runs.push_zeros(run.len() as u64),

@@ -7,10 +7,12 @@
 pub(crate) mod archive;
 pub(crate) mod chain;
 pub(crate) mod identity;
+pub(crate) mod layer;
 pub(crate) mod layout;
 pub(crate) mod map;
 pub(crate) mod open;
 pub(crate) mod part;
+pub(crate) mod place;
 pub(crate) mod reader;
 pub(crate) mod varint;
 pub(crate) mod writer;

@@ -31,7 +31,7 @@ use super::part::{DeltaPart, PartRun};
 /// use trueno_zram_core::PageCodec;
 ///
 /// let base = doc_page_archive(100 * 4096);
-/// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4"), WriteOptions::default())?;
+/// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4")?, WriteOptions::default())?;
 /// let (mut part, page, mut room) = (DeltaPart::new(), [7; 4096], [0; 4096]);
 /// part.start(delta.block_shape());
 /// part.push_zeros(99);
@@ -59,7 +59,7 @@ pub struct DeltaWriter<W: Write> {
 ///
 /// ```
 /// # use trueno_zram_archive::{DeltaWriter, WriteOptions, doc_page_archive};
-/// let base = doc_page_archive(4096).record(b"base.lz4");
+/// let base = doc_page_archive(4096).record(b"base.lz4")?;
 /// let (bytes, summary) = DeltaWriter::new(Vec::new(), base, WriteOptions::default())?.finish(0)?;
 /// assert_eq!(summary.archive_len, bytes.len() as u64);
 /// # Ok::<(), trueno_zram_archive::Error>(())

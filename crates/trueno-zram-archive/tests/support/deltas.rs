@@ -24,7 +24,7 @@ pub(crate) fn delta_of(
     };
     let (mut codec, mut out) = (PageCodec::new(algorithm).unwrap(), [0; PAGE_SIZE]);
     let options = WriteOptions { format, ..WriteOptions::default() };
-    let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4"), options).unwrap();
+    let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4").unwrap(), options).unwrap();
     let pages: Vec<Page> = padded(content);
     let mut part = DeltaPart::new();
     for (number, pages) in pages.chunks(part_pages).enumerate() {

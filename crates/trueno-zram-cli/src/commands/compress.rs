@@ -134,7 +134,7 @@ fn compress(
     }
     let progress = Progress::start(global, &name, input.len_bytes);
     if let Some(base) = base {
-        let base = base.for_target(&target)?;
+        let base = base.for_target(&target);
         let record = base.record.clone();
         let done = engine.compress_delta(input.into_pages(), (output, &output_name), base, options, &progress)?;
         let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());

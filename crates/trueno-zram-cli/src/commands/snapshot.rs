@@ -185,7 +185,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(base) = &base {
         base.files().check_target(&target, global)?;
     }
-    let base = base.as_ref().map(|base| base.for_target(&target)).transpose()?;
+    let base = base.as_ref().map(|base| base.for_target(&target));
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use trueno_test_pages::PAGE_SIZE;
 
-use crate::support::{folder, image, run, run_with};
+use crate::support::{folder, image, names, run, run_with};
 
 /// An image that differs from `image(pages)` in a twentieth of its pages, and in its length.
 fn changed_image(pages: usize) -> Vec<u8> {
@@ -111,20 +111,36 @@ fn chains_are_followed_wherever_their_files_are_named() {
 }
 
 #[test]
-fn a_chain_does_not_become_longer_than_readers_follow() {
+fn the_longest_chain_is_read_by_every_command_and_does_not_become_longer() {
     let folder = folder();
     let folder = folder.path();
-    fs::write(folder.join("image"), image(3)).unwrap();
-    run(folder, &["compress", "-q", "image", "-o", "0"]).ok();
+    let mut content = image(1100);
+    fs::write(folder.join("image"), &content).unwrap();
+    run(folder, &["compress", "-q", "--page-hashes", "image", "-o", "0"]).ok();
     for number in 1..=32 {
+        content[number * 20 * PAGE_SIZE + 5] ^= 0x5a;
+        fs::write(folder.join("image"), &content).unwrap();
         let (base, delta) = ((number - 1).to_string(), number.to_string());
         run(folder, &["compress", "-q", "--base", &base, "image", "-o", &delta]).ok();
     }
     run(folder, &["test", "-q", "32"]).ok();
-    run(folder, &["compress", "-q", "--rm", "--base", "32", "image", "-o", "33"]).fails(&["chain of 32 deltas"]);
-    assert!(folder.join("image").exists() && !folder.join("33").exists());
+    assert!(run(folder, &["decompress", "-q", "-c", "32"]).ok().stdout == content);
+    run(folder, &["decompress", "-q", "32", "-o", "back"]).ok();
+    assert!(fs::read(folder.join("back")).unwrap() == content);
+    let pages = run(folder, &["extract", "-q", "32", "--pages", "0..3,639..1100"]).ok().stdout;
+    assert!(pages == [&content[..3 * PAGE_SIZE], &content[639 * PAGE_SIZE..]].concat());
+    assert!(run(folder, &["extract", "-q", "32", "--bytes", "5000..70000"]).ok().stdout == content[5000..70_000]);
+    assert_eq!(run(folder, &["inspect", "32", "--json"]).ok().json()[0]["depth"], 32);
+    run(folder, &["flatten", "-q", "32", "-o", "flat"]).ok();
+    assert!(run(folder, &["decompress", "-q", "-c", "flat"]).ok().stdout == content);
+
+    let before = names(folder);
+    run(folder, &["compress", "-q", "--rm", "--base", "32", "image", "-o", "33"])
+        .fails(&["32: ", "chain of 32 deltas"]);
+    let pid = std::process::id().to_string();
+    run(folder, &["snapshot", "-q", "--base", "32", &pid, "-o", "33"]).fails(&["32: ", "chain of 32 deltas"]);
     run(folder, &["compress", "-q", "--rm", "--base", "0", "0", "-o", "x"]).fails(&["is the base"]);
-    assert!(folder.join("0").exists() && !folder.join("x").exists());
+    assert_eq!(names(folder), before);
 }
 
 #[test]

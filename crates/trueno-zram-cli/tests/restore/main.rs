@@ -51,11 +51,15 @@ struct Handler {
 
 impl Handler {
     fn start(folder: &Path, options: &[&str]) -> Self {
-        let mut command = command(folder, &["restore", "--uffd", "socket", "image.lz4"]);
+        Self::of(folder, "image.lz4", options)
+    }
+
+    fn of(folder: &Path, archive: &str, options: &[&str]) -> Self {
+        let mut command = command(folder, &["restore", "--uffd", "socket", archive]);
         let mut child = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
-        while !line.ends_with("image.lz4: listening on socket\n") {
+        while !line.ends_with(&format!("{archive}: listening on socket\n")) {
             assert_ne!(stderr.read_line(&mut line).unwrap(), 0, "{line}");
         }
         Self { child, stderr }
@@ -98,6 +102,33 @@ fn a_vm_runs_from_an_archive() {
         assert!(report["zero_bytes"].as_u64().unwrap() >= 200 * 4096);
         assert!(stderr.contains("the VM has ended"), "{stderr}");
         assert!(!folder.join("socket").exists());
+    }
+}
+
+#[test]
+fn a_vm_runs_from_the_longest_chain_of_deltas() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    let folder = folder.path();
+    let mut image = fs::read(folder.join("image")).unwrap();
+    fs::rename(folder.join("image.lz4"), folder.join("0")).unwrap();
+    for number in 1..=32 {
+        image[number * 30 * 4096 + 5] ^= 0x5a;
+        fs::write(folder.join("image"), &image).unwrap();
+        let (base, delta) = ((number - 1).to_string(), number.to_string());
+        let made = command(folder, &["compress", "-q", "--base", &base, "image", "-o", &delta]).status().unwrap();
+        assert!(made.success());
+    }
+    for options in [&["--vms", "1"][..], &["--vms", "1", "--in-memory", "--no-fill"]] {
+        let handler = Handler::of(folder, "32", options);
+        let mut vmm = handler.vmm(folder);
+        vmm.must("random 300 1");
+        vmm.must("all");
+        vmm.end();
+        let (code, _, stderr) = handler.end();
+        assert_eq!(code, Some(0), "{stderr}");
     }
 }
 

@@ -58,6 +58,25 @@ fn an_archive_is_changed_in_memory_and_saved_as_a_whole() {
 }
 
 #[test]
+fn the_longest_chain_of_deltas_is_served() {
+    let folder = folder();
+    let folder = folder.path();
+    let mut expected = image(PAGES);
+    fs::write(folder.join("image"), &expected).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", "0"]).ok();
+    for number in 1..=32 {
+        expected[number * 20 * 4096 + 5] ^= 0x5a;
+        fs::write(folder.join("image"), &expected).unwrap();
+        let (base, delta) = ((number - 1).to_string(), number.to_string());
+        run(folder, &["compress", "-q", "--base", &base, "image", "-o", &delta]).ok();
+    }
+    for options in [&["32"][..], &["32", "--overlay"]] {
+        let server = Server::start(folder, options);
+        assert!(server.client().read(0, u32::try_from(expected.len()).unwrap()).unwrap() == expected);
+    }
+}
+
+#[test]
 fn a_device_may_be_longer_than_its_archive() {
     let folder = folder();
     let folder = folder.path();

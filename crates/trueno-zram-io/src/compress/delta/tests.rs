@@ -87,7 +87,7 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
 
         let mut new = old.clone();
         change(&mut new, &mut random);
-        let made_from = Base { record: base.record(b"base.lz4"), hashes: &hashes };
+        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
         let out = (Vec::new(), "delta");
         let options = WriteOptions::default();
         let done = compress_delta(source(&folder, &new), out, made_from, options, &mut codecs, &pool, &()).unwrap();
@@ -130,7 +130,7 @@ impl Fixture {
     fn delta_of(&self, source: FileSource) -> Result<Vec<u8>, Error> {
         let base = self.base();
         let hashes = PageHashes::stored(&base).unwrap().unwrap();
-        let made_from = Base { record: base.record(b"base.lz4"), hashes: &hashes };
+        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
         let (out, options) = ((Vec::new(), "delta"), WriteOptions::default());
         compress_delta(source, out, made_from, options, &mut codecs(), &self.pool, &()).map(|done| done.out)
     }

@@ -1,0 +1,154 @@
+//! The places of pages in the files of a chain: found by the maps of its deltas, and read.
+
+use trueno_zram_core::{PAGE_SIZE, Page};
+
+use crate::error::{Error, Result};
+use crate::index::page_len;
+use crate::page_hash::PageHash;
+use crate::read_at::ReadAt;
+use crate::shared::SharedReader;
+
+use super::layer::DeltaLayer;
+use super::layout::HEAD_LEN;
+use super::map::PageOrigin;
+use super::reader::DeltaReader;
+
+/// The place of a page in the files of a chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The file: 0 is the delta itself, 1 its base, and so on down to the standard archive.
+    level: usize,
+    /// The page's number in the content of that file.
+    page: u64,
+    /// Its number among the pages that the file stores; none if it is zero.
+    stored: Option<u64>,
+    /// Its bytes that lie within the content of every delta beneath the first. The rest is zero.
+    len_bytes: usize,
+}
+
+impl Place {
+    /// Returns whether the page can be read together with the one before it. Zero pages follow each other.
+    fn follows(self, before: Self) -> bool {
+        match (before.stored, self.stored) {
+            (None, None) => true,
+            (Some(stored), Some(next)) => {
+                self.level == before.level
+                    && stored.checked_add(1) == Some(next)
+                    && before.page.checked_add(1) == Some(self.page)
+                    && before.len_bytes == PAGE_SIZE
+            }
+            _ => false,
+        }
+    }
+}
+
+impl DeltaReader {
+    /// Returns the delta at this level; `None` for the standard archive beneath them.
+    fn layer(&self, level: usize) -> Option<&DeltaLayer> {
+        match level.checked_sub(1) {
+            None => Some(&self.own),
+            Some(below) => self.below.get(below),
+        }
+    }
+
+    /// Finds the place of a page by the maps of the deltas beneath, one after the other.
+    pub(super) fn place(&self, page: u64, origin: PageOrigin) -> Result<Place> {
+        let (mut level, mut number, mut origin, mut len_bytes) = (0, page, origin, PAGE_SIZE);
+        let stored = loop {
+            match origin {
+                PageOrigin::Zero => break None,
+                PageOrigin::Stored(stored) => break Some(stored),
+                PageOrigin::Base(next) => (level, number) = (level + 1, next),
+            }
+            let Some(layer) = self.layer(level) else { break Some(number) };
+            let found = layer.origin(number).map_err(|error| self.at_level(level, error, Some(page)))?;
+            origin = found.0;
+            len_bytes = len_bytes.min(page_len(layer.footer.content_len, number));
+        };
+        Ok(Place { level, page: number, stored, len_bytes })
+    }
+
+    /// Reads the pages from `first` on. Those that follow each other in their file are read together.
+    pub(super) fn read_runs(
+        &self,
+        first: u64,
+        origins: &[(PageOrigin, Option<PageHash>)],
+        out: &mut [Page],
+    ) -> Result<()> {
+        let (mut rest, mut page) = (out, first);
+        let mut places = (first..).zip(origins).map(|(page, (origin, _))| self.place(page, *origin)).peekable();
+        while let Some(start) = places.next() {
+            let start = start?;
+            let (mut last, mut count) = (start, 1);
+            while let Some(Ok(next)) = places.next_if(|next| next.as_ref().is_ok_and(|next| next.follows(last))) {
+                (last, count) = (next, count + 1);
+            }
+            let (pages, after) = rest.split_at_mut(count);
+            self.read_run(page, start, last, pages)?;
+            (rest, page) = (after, page + count as u64);
+        }
+        Ok(())
+    }
+
+    /// Reads the pages from `first` on, which lie one behind the other from `start` to `last`. Errors name the pages of the
+    /// delta.
+    pub(super) fn read_run(&self, first: u64, start: Place, last: Place, out: &mut [Page]) -> Result<()> {
+        let Some(stored) = start.stored else {
+            out.as_flattened_mut().fill(0);
+            return Ok(());
+        };
+        let count = out.len() as u64;
+        // How far the page that an error is about lies behind the first one.
+        let within = |error: &Error| match error.page() {
+            None => (count == 1).then_some(0),
+            Some(found) => found.checked_sub(stored).filter(|within| *within < count),
+        };
+        let read = match self.layer(start.level) {
+            Some(layer) => read_standard(&layer.stored, stored, out),
+            None => read_standard(&self.standard, stored, out),
+        };
+        read.map_err(|error| {
+            let within = within(&error);
+            let error = self.in_file(start, error, within);
+            self.at_level(start.level, error, within.map(|within| first + within))
+        })?;
+        if let Some(page) = out.last_mut() {
+            page[last.len_bytes..].fill(0);
+        }
+        Ok(())
+    }
+
+    /// Turns an error of the stored pages into one of their file. The page lies `within` pages behind the place.
+    fn in_file(&self, place: Place, error: Error, within: Option<u64>) -> Error {
+        match self.layer(place.level) {
+            Some(_) => error.within(HEAD_LEN as u64, within.map(|within| place.page + within)),
+            None => error,
+        }
+    }
+
+    /// Turns an error of a file of the chain into one of the delta, whose `page` is read from there.
+    fn at_level(&self, level: usize, error: Error, page: Option<u64>) -> Error {
+        match level.checked_sub(1).and_then(|above| self.layer(above)) {
+            None => error,
+            Some(above) => Error::Base { base: above.base.to_string(), reason: error.to_string(), page },
+        }
+    }
+
+    /// Returns whether reading a page takes no other pages.
+    pub(crate) fn is_located(&self, page: u64) -> bool {
+        let place = self.origin(page).and_then(|(origin, _)| self.place(page, origin));
+        place.is_ok_and(|Place { level, stored, .. }| match (stored, self.layer(level)) {
+            (None, _) => true,
+            (Some(stored), Some(layer)) => layer.stored.is_located(stored),
+            (Some(stored), None) => self.standard.is_located(stored),
+        })
+    }
+}
+
+/// Reads pages of an archive. A single page is read without looking at the pages behind it.
+fn read_standard<F: ReadAt>(archive: &SharedReader<F>, first: u64, out: &mut [Page]) -> Result<()> {
+    match out {
+        [page] => archive.read_page_at(first, page).map(|_| ()),
+        pages => archive.read_pages_at(first, pages),
+    }
+}

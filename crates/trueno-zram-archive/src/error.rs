@@ -170,6 +170,12 @@ pub enum Error {
         /// Where it comes from.
         origin: String,
     },
+    /// A page does not have the hash that its own archive states for it.
+    #[error("page {page}: its hash is not the one that the archive states")]
+    StatedHash {
+        /// The page.
+        page: u64,
+    },
     /// The archive does not have these pages.
     #[error("pages {start} to {end} requested, but the archive has {pages}")]
     PageRange {
@@ -217,7 +223,7 @@ impl Error {
             | Self::BlockChecksum { page, .. }
             | Self::Block { page, .. }
             | Self::Base { page, .. } => *page,
-            Self::PageHash { page, .. } => Some(*page),
+            Self::PageHash { page, .. } | Self::StatedHash { page } => Some(*page),
             _ => None,
         }
     }

@@ -25,7 +25,7 @@ const EMPTY: u32 = u32::MAX;
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 pub struct PageHashes {
-    list: HashList,
+    pub(crate) list: HashList,
     /// An open-addressing table of positions in the list.
     table: Vec<u32>,
     places: Places,
@@ -58,7 +58,7 @@ impl Places {
 
 impl PageHashes {
     /// Reads the hashes that a delta has, and an archive that was [written with them](crate::WriteOptions::page_hashes);
-    /// `None` if it has none.
+    /// `None` if it has none. They may be false: [`check`](Self::check) compares them with the pages.
     ///
     /// # Errors
     /// [`Error::Index`] and [`Error::Delta`] if they are damaged; [`Error::Read`].
@@ -172,7 +172,7 @@ impl PageFinder<'_> {
 }
 
 /// Hashes the pages of a group, which are read and checked together.
-fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<HashList> {
+pub(crate) fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -> Result<HashList> {
     let first = group * GROUP_PAGES as u64;
     let end = archive.page_count().min(first + GROUP_PAGES as u64);
     let mut list = HashList::default();

@@ -2,6 +2,7 @@
 
 mod in_work;
 mod run;
+mod unproven;
 mod windows;
 
 use std::io::{self, Read, Seek, SeekFrom};
@@ -289,14 +290,7 @@ impl<F: ReadAt> SharedReader<F> {
     pub fn read_page_at(&self, page: u64, out: &mut Page) -> Result<usize> {
         let (number, within) = self.place_of(page)?;
         let Some(group) = self.group(number)? else { return self.read_from_damaged(page, out).map(|(len, _)| len) };
-        match group.locate(within, &self.layout) {
-            Located::Zero => out.fill(0),
-            Located::Block { offset, entry } => {
-                let first = self.table.get(number).map_or(0, |group| group.offset);
-                self.read_block(page, first + offset, entry, out)?;
-            }
-        }
-        Ok(self.page_len(page))
+        self.read_located(page, group.locate(within, &self.layout), out)
     }
 
     /// Reads content from the position `offset`. Returns how many bytes were read: fewer than asked for only at the end.
@@ -430,6 +424,18 @@ impl<F: ReadAt> SharedReader<F> {
             }
             Ok((len, place.zero))
         })
+    }
+
+    /// Reads a page at its place. Returns the length of its content.
+    fn read_located(&self, page: u64, located: Located, out: &mut Page) -> Result<usize> {
+        match located {
+            Located::Zero => out.fill(0),
+            Located::Block { offset, entry } => {
+                let first = self.table.get(number_of(page)).map_or(0, |group| group.offset);
+                self.read_block(page, first + offset, entry, out)?;
+            }
+        }
+        Ok(self.page_len(page))
     }
 
     /// Reads and decodes the block of a page.

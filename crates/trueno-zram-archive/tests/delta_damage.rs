@@ -8,8 +8,10 @@ use std::sync::Arc;
 use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
 use support::{archive_of, mixed_content, plain_archive_in};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{DeltaReader, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions};
-use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_archive::{
+    ArchiveWriter, DeltaReader, Error, Format, HashCheck, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions,
+};
+use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
 /// A base, content that differs from it in some pages, and the delta.
 fn sample(format: Format) -> (Vec<u8>, Vec<u8>, Vec<u8>) {
@@ -199,6 +201,97 @@ fn hashes_of_a_base_that_lie_are_found_when_the_delta_is_read() {
             Ok(_) => assert_eq!(found, *page, "page {number}"),
             Err(error) => assert!(number == 7 && matches!(error, Error::PageHash { .. }), "page {number}: {error}"),
         }
+    }
+}
+
+/// Pages that are all different, none of them zero.
+fn distinct_pages(count: u32) -> Vec<Page> {
+    let page = |number: u32| {
+        let mut page = [number.to_le_bytes()[0]; PAGE_SIZE];
+        page[100..104].copy_from_slice(&(number + 1).to_le_bytes());
+        page
+    };
+    (0..count).map(page).collect()
+}
+
+/// An archive that states the hashes of other pages than it has. All its checksums are right.
+fn with_hashes_of(stated: &[Page], pages: &[Page]) -> PageArchive {
+    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    archive.write_batch_of(&CpuBatchCompressor::default().compress(pages).unwrap(), stated).unwrap();
+    standard(&archive.finish(None).unwrap().0)
+}
+
+/// Compares pages of an archive with the hashes that it states.
+fn check(archive: &PageArchive, check: HashCheck) -> Result<u64, Error> {
+    PageHashes::stored(archive).unwrap().unwrap().check(archive, check)
+}
+
+#[test]
+fn false_hashes_of_one_page_in_a_hundred_are_found_by_a_sample() {
+    let (pages, mut stated) = (distinct_pages(5000), distinct_pages(5000));
+    let is_false = |page: u64| page % 100 == 7;
+    (0..5000).filter(|page| is_false(*page as u64)).for_each(|page| stated[page][50] ^= 1);
+    let archive = with_hashes_of(&stated, &pages);
+    for checked in [HashCheck::Sampled, HashCheck::All] {
+        let error = check(&archive, checked).unwrap_err();
+        assert!(matches!(error, Error::StatedHash { page } if is_false(page)), "{error}");
+    }
+}
+
+#[test]
+fn a_single_false_hash_is_found_if_all_pages_are_compared() {
+    for (count, is_sampled_whole) in [(1400, true), (5000, false)] {
+        let (pages, mut stated) = (distinct_pages(count), distinct_pages(count));
+        stated[1234][0] ^= 1;
+        let archive = with_hashes_of(&stated, &pages);
+        let is_the_page = |error: Error| matches!(error, Error::StatedHash { page: 1234 });
+        assert!(check(&archive, HashCheck::All).is_err_and(is_the_page));
+        assert!(!is_sampled_whole || check(&archive, HashCheck::Sampled).is_err_and(is_the_page));
+        // A page that is stated to be zero.
+        stated[1234] = [0; PAGE_SIZE];
+        assert!(check(&with_hashes_of(&stated, &pages), HashCheck::All).is_err_and(is_the_page));
+    }
+}
+
+#[test]
+fn false_hashes_of_a_delta_are_found() {
+    let content = distinct_pages(1300).into_flattened();
+    let base = plain_archive_in(Format::Lz4, &content);
+    let (delta, _) = delta_of(&content, &standard(&base), Format::Lz4, 64);
+    let mut forged = ForgedDelta::parse(&delta);
+    // A run of 1,024 pages of the base, three bytes, then the hashes.
+    forged.groups[0][3 + 900 * 16] ^= 1;
+    let archive = open(&forged.build(), standard(&base)).unwrap();
+    let error = check(&archive, HashCheck::Sampled).unwrap_err();
+    assert!(matches!(error, Error::StatedHash { page: 900 }), "{error}");
+    let error = check(&archive, HashCheck::All).unwrap_err();
+    assert!(matches!(error, Error::PageHash { page: 900, .. }), "{error}");
+}
+
+#[test]
+fn true_hashes_pass_and_damaged_pages_do_not() {
+    for format in support::FORMATS {
+        let (base, changed, delta) = sample(format);
+        // Through two deltas, with zero pages and a shorter last one.
+        let delta = open(&delta, standard(&base)).unwrap();
+        let (second, _) = delta_of(&changed[..1200 * PAGE_SIZE + 9], &delta, format, 64);
+        let pages = padded(&changed).iter().filter(|page| **page != [0; PAGE_SIZE]).count() as u64;
+        for _ in 0..2 {
+            assert_eq!(check(&delta, HashCheck::Sampled).unwrap(), pages, "fewer than a sample");
+            assert_eq!(check(&delta, HashCheck::All).unwrap(), 1301);
+        }
+        assert_eq!(check(&open(&second, delta).unwrap(), HashCheck::All).unwrap(), 1201);
+    }
+    let pages = distinct_pages(1000);
+    let archive = with_hashes_of(&pages, &pages);
+    let computed = PageHashes::compute(&archive).unwrap();
+    assert_eq!(computed.check(&archive, HashCheck::Sampled).unwrap(), 1000);
+    let mut base = archive_of(&pages.concat(), WriteOptions::default(), 100).0;
+    let at = base.len() / 3;
+    base[at] ^= 4;
+    for checked in [HashCheck::Sampled, HashCheck::All] {
+        assert!(computed.check(&standard(&base), checked).is_err());
     }
 }
 

@@ -160,6 +160,15 @@ impl Output {
         !self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
+    /// The file to read what was written back from, if it is a new one, which nobody else can have changed.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn new_file(&self) -> Result<Option<File>> {
+        let file = self.new.as_ref().map(|_| self.file.try_clone()).transpose();
+        file.map_err(|error| Error::io(&self.name, Operation::Open, error))
+    }
+
     /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes.
     ///
     /// # Errors

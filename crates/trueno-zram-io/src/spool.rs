@@ -34,6 +34,14 @@ impl Spool {
         Ok(Self { file })
     }
 
+    /// The file to read what was written back from.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn file(&self) -> Result<File> {
+        self.file.try_clone().map_err(|error| Error::io(env::temp_dir().display(), Operation::Open, error))
+    }
+
     /// Writes everything to `output`.
     ///
     /// # Errors

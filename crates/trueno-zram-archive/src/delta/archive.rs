@@ -230,4 +230,12 @@ impl PageArchive {
             }
         }
     }
+
+    /// Reads a page where the index says it is, for a caller that compares it with its hash.
+    pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
+        match self {
+            Self::Standard(archive) => archive.read_unproven(page, out),
+            Self::Delta(delta) => delta.read_unproven(page, out),
+        }
+    }
 }

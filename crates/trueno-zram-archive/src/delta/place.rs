@@ -118,6 +118,22 @@ impl DeltaReader {
         Ok(())
     }
 
+    /// Reads a page where the indexes say it is, for a caller that compares it with its hash.
+    pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
+        let place = self.place(page, self.origin(page)?.0)?;
+        let Some(stored) = place.stored else {
+            out.fill(0);
+            return Ok(());
+        };
+        let read = match self.layer(place.level) {
+            Some(layer) => layer.stored.read_unproven(stored, out),
+            None => self.standard.read_unproven(stored, out),
+        };
+        read.map_err(|error| self.at_level(place.level, self.in_file(place, error, Some(0)), Some(page)))?;
+        out[place.len_bytes..].fill(0);
+        Ok(())
+    }
+
     /// Turns an error of the stored pages into one of their file. The page lies `within` pages behind the place.
     fn in_file(&self, place: Place, error: Error, within: Option<u64>) -> Error {
         match self.layer(place.level) {

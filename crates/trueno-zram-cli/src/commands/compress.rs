@@ -11,7 +11,7 @@ use trueno_zram_io::{Compressed, Nowhere, Warning};
 
 use crate::args::Global;
 use crate::compression::CompressionArgs;
-use crate::delta::{self, OpenBase, Origins};
+use crate::delta::{self, CheckBase, OpenBase, Origins};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files::{self, FileArgs};
@@ -45,6 +45,10 @@ pub(crate) struct Args {
     /// read only together with its base, and only by trueno-zram; `flatten` makes a standard archive of it.
     #[arg(long, value_name = "ARCHIVE", conflicts_with_all = ["content_checksum", "no_content_checksum", "page_hashes"])]
     base: Option<PathBuf>,
+    /// The pages of the base that are compared with the hashes that it states, before a delta relies on them. A delta that is made
+    /// from false hashes cannot be restored.
+    #[arg(long, value_name = "PAGES", value_enum, default_value_t, requires = "base")]
+    check_base: CheckBase,
     /// Keep a hash of each page in the archive: 16 bytes per page. With it, deltas of other images (--base) can be made without
     /// reading the archive. Deltas always have it.
     #[arg(long)]
@@ -61,6 +65,7 @@ impl Args {
             content_checksum: false,
             no_content_checksum: false,
             base: None,
+            check_base: CheckBase::default(),
             page_hashes: false,
         }
     }
@@ -75,7 +80,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     args.files.check_targets(|input| Ok(args.output_name(input)))?;
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
+    let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
+    let base = args.base.as_ref().map(open).transpose()?;
     files::for_each(&args.files.files, |path| {
         json::tracked(global, "compress", path, compress(path, args, base.as_ref(), global, &mut engine))
     })

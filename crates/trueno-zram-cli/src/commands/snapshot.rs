@@ -15,7 +15,7 @@ use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, PageSource, Spool
 use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
 use crate::compression::CompressionArgs;
-use crate::delta::{OpenBase, Origins};
+use crate::delta::{self, CheckBase, OpenBase, Origins};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
@@ -60,9 +60,14 @@ pub(crate) struct Args {
     /// Also save pages of private file mappings that the process wrote to: data of programs and libraries.
     #[arg(long)]
     all_private: bool,
-    /// Make a delta: store only pages that this archive, or delta, does not have, wherever they were, and equal pages once.
+    /// Make a delta: store only pages that this archive, or delta, does not have, wherever they were, and equal pages once. All
+    /// pages of the delta are read back before it gets its name.
     #[arg(long, value_name = "ARCHIVE")]
     base: Option<PathBuf>,
+    /// The pages of the base that are compared with the hashes that it states, before a delta relies on them. A delta that is made
+    /// from false hashes cannot be restored.
+    #[arg(long, value_name = "PAGES", value_enum, default_value_t, requires = "base")]
+    check_base: CheckBase,
     #[command(flatten)]
     compression: CompressionArgs,
 }
@@ -181,7 +186,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     }
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
-    let base = args.base.as_ref().map(|base| OpenBase::open(base, global, &engine)).transpose()?;
+    let open = |base: &PathBuf| OpenBase::open(base, args.check_base, global, &engine);
+    let base = args.base.as_ref().map(open).transpose()?;
     if let Some(base) = &base {
         base.files().check_target(&target, global)?;
     }
@@ -196,17 +202,25 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let format = args.compression.format();
     // The length is not known beforehand: in an LZ4 frame, the checksum of all content makes up for that.
     let write_options = WriteOptions { format, content_checksum: format == Format::Lz4, ..WriteOptions::default() };
+    // A delta is read back from where it was written, and standard output cannot be read.
+    let is_spooled = args.stop && output.can_block() || base.is_some() && output.new_file()?.is_none();
     let report = thread::scope(|scope| {
         let source = ProcessSource::start(args, &process, engine.threads(), scope)?;
         let mut compressing = Compressing { engine: &mut engine, base, options: write_options, timeline: &timeline };
         // The process that is stopped may be the one that reads the output, and would never do so.
-        let (source, summary, origins) = if args.stop && output.can_block() {
+        let (source, summary, origins) = if is_spooled {
             let (source, spool, summary, origins) = compressing.compress(source, (Spool::new()?, &name))?;
+            if origins.is_some() {
+                delta::read_back(spool.file()?, (&target, &name), &engine)?;
+            }
             spool.copy_to(&mut output)?;
             (source, summary, origins)
         } else {
             let (source, out, summary, origins) = compressing.compress(source, (output, &name))?;
             output = out;
+            if let Some(file) = output.new_file()?.filter(|_| origins.is_some()) {
+                delta::read_back(file, (&target, &name), &engine)?;
+            }
             (source, summary, origins)
         };
         output.finish_with(None, &mut |warning| report::warn(global, &name, &warning.to_string()))?;

@@ -10,7 +10,8 @@ use std::process::Child;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trueno_test_pages::PAGE_SIZE;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan};
+use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, WriteOptions};
+use trueno_zram_core::CpuBatchCompressor;
 
 use crate::support::{command, folder, names, run};
 use crate::victim::{RESERVED_BYTES, Victim};
@@ -367,4 +368,38 @@ fn a_delta_of_a_snapshot_holds_what_changed_and_all_addresses() {
     run(folder.path(), &["flatten", "later.tzd", "-o", "flat.lz4"]).ok();
     let found = run(folder.path(), &["extract", "flat.lz4", "--address", &range]).ok().stdout;
     assert!(found == crate::victim::content(3000), "the address map is kept");
+}
+
+/// Only one page of many: what a sample of the base misses, reading the delta back finds.
+#[test]
+fn a_delta_that_could_not_be_restored_is_not_kept() {
+    let folder = folder();
+    let victim = Victim::start(MANY_PAGES);
+    let stated = crate::victim::content(MANY_PAGES);
+    let mut content = stated.clone();
+    content[MANY_PAGES / 2 * PAGE_SIZE + 9] ^= 1;
+    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+    let batch = CpuBatchCompressor::default().compress(content.as_chunks().0).unwrap();
+    archive.write_batch_of(&batch, stated.as_chunks().0).unwrap();
+    fs::write(folder.path().join("base.lz4"), archive.finish(None).unwrap().0).unwrap();
+    let pid = victim.pid().to_string();
+    for output in ["later.tzd", "-"] {
+        for more in [&[][..], &["--stop"]] {
+            let args = [&["snapshot", "-q", &pid, "--base", "base.lz4", "-o", output], more].concat();
+            assert_eq!(run(folder.path(), &args).fails(&["base.lz4", "page "]).stdout, b"");
+            assert_eq!(names(folder.path()), ["base.lz4"]);
+        }
+    }
+}
+
+#[test]
+fn a_delta_is_read_back_before_it_goes_to_a_pipe() {
+    let folder = folder();
+    let victim = Victim::start(100);
+    snapshot(folder.path(), &victim, &[]);
+    let pid = victim.pid().to_string();
+    let args = ["snapshot", "-q", &pid, "--base", "snapshot.lz4", "-o", "-"];
+    fs::write(folder.path().join("later.tzd"), run(folder.path(), &args).ok().stdout).unwrap();
+    run(folder.path(), &["test", "-q", "later.tzd"]).ok();
 }

@@ -8,6 +8,7 @@
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
 //!   same with what is left of a damaged one.
 //! - [`Output`] is standard output, a device, or a new file that gets its name once it is complete.
+//! - [`UnixSocket`] is a listening socket that has its path to itself.
 //! - [`MappedFile`] reads archives page by page, without a system call for each.
 //! - [`Timeline`] tells where the time of a pipeline went.
 //!
@@ -61,6 +62,7 @@ mod spool;
 mod standard;
 mod temp_output;
 mod timeline;
+mod unix_socket;
 
 pub use anywhere::Anywhere;
 pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
@@ -77,6 +79,7 @@ pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageS
 pub use spool::Spool;
 pub use standard::{is_closed, stdout_file};
 pub use timeline::{Stage, Timeline};
+pub use unix_socket::{SOCKET_MODE, SocketRefusal, UnixSocket};
 
 use std::time::Duration;
 

@@ -2,12 +2,12 @@
 //!
 //! The kernel sends SIGBUS for a page of a mapping that it cannot provide: the file system is full, the file has become
 //! shorter, or a disk or memory is broken. The handler here notes the failure if the page lies in a guarded range, and
-//! puts an empty page in its place. The thread goes on, and finds the note. Everywhere else SIGBUS does what it did
-//! before.
+//! puts an empty page in its place, or empty memory in place of the range. The thread goes on, and finds the note.
+//! Everywhere else SIGBUS does what it did before.
 #![allow(unsafe_code, reason = "a signal handler")]
 
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Mutex, OnceLock};
 use std::{io, mem, ptr};
 
@@ -23,13 +23,31 @@ struct GuardedRange {
     /// Its first byte; 0 for none.
     start: AtomicUsize,
     end: AtomicUsize,
+    /// Whether the first failure replaces all of it.
+    is_whole: AtomicBool,
     /// The signal's code of the first failure; 0 for none.
     failure: AtomicI32,
 }
 
-static RANGES: [GuardedRange; MAX_RANGES] =
-    [const { GuardedRange { start: AtomicUsize::new(0), end: AtomicUsize::new(0), failure: AtomicI32::new(0) } };
-        MAX_RANGES];
+impl GuardedRange {
+    const UNUSED: Self = Self {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        is_whole: AtomicBool::new(false),
+        failure: AtomicI32::new(0),
+    };
+
+    /// Returns the bounds if an address lies between them.
+    fn bounds_of(&self, address: usize) -> Option<(usize, usize)> {
+        let start = self.start.load(Ordering::Acquire);
+        let end = self.end.load(Ordering::Acquire);
+        // The start is 0 while another thread changes the end: both belong together if it is still the same.
+        let is_one_range = start != 0 && self.start.load(Ordering::Acquire) == start;
+        (is_one_range && (start..end).contains(&address)).then_some((start, end))
+    }
+}
+
+static RANGES: [GuardedRange; MAX_RANGES] = [GuardedRange::UNUSED; MAX_RANGES];
 
 /// Ranges from the first that are or were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -45,15 +63,32 @@ struct Before {
     action: sigaction,
 }
 
-/// A range of memory that is guarded until this is dropped.
+/// A range of mapped memory that is guarded until this is dropped: a page that the kernel cannot provide is noted, and does
+/// not end the process.
 #[derive(Debug)]
-pub(crate) struct Guard {
+pub struct Guard {
     number: usize,
 }
 
 impl Guard {
-    /// Guards mapped memory. None: too many ranges are guarded, or the handler cannot be installed.
+    /// Guards mapped memory, page by page. None: too many ranges are guarded, or the handler cannot be installed.
     pub(crate) fn new(start: usize, len_bytes: usize) -> Option<Self> {
+        Self::register(start, len_bytes, false)
+    }
+
+    /// Guards a whole mapping: the first page that is missing replaces all of it by empty memory. So a process that takes
+    /// pages away one by one causes one failure, and the memory has one mapping. None: too many ranges are guarded, or the
+    /// handler cannot be installed.
+    ///
+    /// # Safety
+    /// The range is a mapping of the caller, whole pages of the size that it is mapped with. Until the guard is dropped, it
+    /// stays mapped, and is accessed only as bytes that others may change at any moment.
+    pub unsafe fn of_mapping(start: usize, len_bytes: usize) -> Option<Self> {
+        Self::register(start, len_bytes, true)
+    }
+
+    fn register(start: usize, len_bytes: usize, is_whole: bool) -> Option<Self> {
+        let end = start.checked_add(len_bytes)?;
         install()?;
         let mut free = lock(&FREE);
         let number = match free.pop() {
@@ -69,7 +104,8 @@ impl Guard {
         };
         let range = &RANGES[number];
         range.failure.store(0, Ordering::Relaxed);
-        range.end.store(start + len_bytes, Ordering::Relaxed);
+        range.is_whole.store(is_whole, Ordering::Relaxed);
+        range.end.store(end, Ordering::Release);
         range.start.store(start, Ordering::Release);
         Some(Self { number })
     }
@@ -88,7 +124,8 @@ impl Guard {
 
     /// Returns whether any page accessed so far, by any thread, could not be provided. Bytes that were read from the
     /// range before this call are the file's content only if this returns `false`.
-    pub(crate) fn has_failed(&self) -> bool {
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
         // Keeps earlier reads of the range before this load. The handler stores the failure before it maps the empty
         // page.
         fence(Ordering::Acquire);
@@ -143,29 +180,38 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, _context: *mut c
     }
 }
 
-/// Puts an empty page where the fault was, if it is in a guarded range.
+/// Puts empty memory where the fault was, if it is in a guarded range.
 fn put_empty_page(page_bytes: usize, code: i32, address: usize) -> bool {
     let used = USED.load(Ordering::Acquire);
-    let hit = RANGES[..used].iter().find(|range| {
-        let start = range.start.load(Ordering::Acquire);
-        start != 0 && (start..range.end.load(Ordering::Relaxed)).contains(&address)
-    });
-    let Some(range) = hit else { return false };
-    let page = (address - address % page_bytes) as *mut c_void;
-    let (protection, flags) =
-        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED);
+    let page = (address - address % page_bytes, page_bytes);
+    let mut replaced = None;
+    // A mapping may be guarded twice, while a list of them is replaced by another.
+    for range in &RANGES[..used] {
+        let Some((start, end)) = range.bounds_of(address) else { continue };
+        // Before the memory is there: a thread that reads it must find the note.
+        range.failure.store(code, Ordering::SeqCst);
+        let is_whole = range.is_whole.load(Ordering::Relaxed);
+        replaced = Some(if is_whole { (start, end - start) } else { page });
+    }
+    let Some((start, len_bytes)) = replaced else { return false };
     // SAFETY: this thread's own.
     let errno = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let errno_before = unsafe { *errno };
-    // Before the page is there: a thread that reads it must find the note.
-    range.failure.store(code, Ordering::SeqCst);
-    // SAFETY: replaces one page of a mapping that is guarded, and so is neither unmapped nor used as anything but bytes
-    // while this thread accesses it. The page had no content. Bytes that are read from the new one are dropped, because
-    // of the note.
-    let mapped = unsafe { libc::mmap(page, page_bytes, protection, flags, -1, 0) };
+    // The system may refuse to promise as much memory as a range has (`vm.overcommit_memory=2`), but not a page.
+    let is_mapped = map_empty(start, len_bytes) || map_empty(page.0, page.1);
     // SAFETY: as above. The code that was interrupted may be about to read it.
     unsafe { *errno = errno_before };
+    is_mapped
+}
+
+/// Replaces whole pages of a guarded range.
+fn map_empty(start: usize, len_bytes: usize) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the mapping is guarded, and so is neither unmapped nor used as anything but bytes while this thread accesses
+    // it. Bytes that are read from the new one are dropped, because of the note.
+    let mapped = unsafe { libc::mmap(start as *mut c_void, len_bytes, protection, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
@@ -208,6 +254,28 @@ mod tests {
         drop(guard);
         let again = Guard::new(start as usize, page_bytes).unwrap();
         assert!(again.check().is_ok(), "a range that is used again has no failure");
+        // SAFETY: nothing refers to the mapping any more.
+        unsafe { munmap(start.cast(), 3 * page_bytes) }.unwrap();
+    }
+
+    #[test]
+    fn a_mapping_that_is_guarded_as_a_whole_fails_once_for_all_its_guards() {
+        let (file, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
+        let start = mapped(&file, 3);
+        // SAFETY: the mapping is unmapped after the guards are dropped, and accessed with volatile reads and writes.
+        let guards = [(); 2].map(|()| unsafe { Guard::of_mapping(start as usize, 3 * page_bytes) }.unwrap());
+        // SAFETY: within the mapping.
+        unsafe { start.write_volatile(1) };
+        assert!(guards.iter().all(|guard| !guard.has_failed()));
+        file.set_len(page_bytes as u64).unwrap();
+        // SAFETY: within the mapping.
+        let gone = unsafe { start.add(2 * page_bytes) };
+        // SAFETY: as above; the file's page is gone.
+        assert_eq!(unsafe { gone.read_volatile() }, 0);
+        assert!(guards.iter().all(Guard::has_failed));
+        // SAFETY: as above.
+        assert_eq!(unsafe { start.read_volatile() }, 0, "the first page was replaced as well");
+        drop(guards);
         // SAFETY: nothing refers to the mapping any more.
         unsafe { munmap(start.cast(), 3 * page_bytes) }.unwrap();
     }

@@ -26,6 +26,14 @@ pub(crate) fn kind_of(file: &File) -> Option<u64> {
     u64::try_from(rustix::fs::fstatfs(file).ok()?.f_type).ok()
 }
 
+/// Returns the size of the pages that a file is mapped with: larger ones on hugetlbfs.
+#[must_use]
+pub fn mapping_page_bytes(file: &File) -> u64 {
+    let huge = rustix::fs::fstatfs(file).ok().filter(|there| u64::try_from(there.f_type) == Ok(HUGETLBFS));
+    let huge = huge.and_then(|there| u64::try_from(there.f_bsize).ok());
+    huge.unwrap_or(rustix::param::page_size() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::fs::{MemfdFlags, memfd_create};
@@ -37,5 +45,11 @@ mod tests {
         let in_memory = memfd_create("file", MemfdFlags::CLOEXEC).unwrap();
         assert_eq!(kind_of(&File::from(in_memory)), Some(TMPFS));
         assert_eq!(kind_of(&File::open("/proc/self/status").unwrap()), Some(PROC));
+        let small = File::from(memfd_create("small", MemfdFlags::CLOEXEC).unwrap());
+        assert_eq!(mapping_page_bytes(&small), rustix::param::page_size() as u64);
+        // A kernel may have no huge pages.
+        if let Ok(huge) = memfd_create("huge", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB) {
+            assert_eq!(mapping_page_bytes(&File::from(huge)), 2 << 20);
+        }
     }
 }

@@ -65,9 +65,11 @@ mod timeline;
 mod unix_socket;
 
 pub use anywhere::Anywhere;
+pub use bus_error::Guard;
 pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use existing::ExistingFile;
+pub use file_system::mapping_page_bytes;
 pub use input::Input;
 pub use mapped_file::MappedFile;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};

@@ -97,8 +97,7 @@ impl UnixSocket {
     /// # Errors
     /// Those of [`bind`](Self::bind) and of `prepare`.
     pub fn bind_prepared(path: &Path, prepare: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<Self> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
+        let socket = private_socket()?;
         prepare(socket.as_fd())?;
         let (name, on_signal) = match bind_name(&socket, path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
@@ -169,6 +168,13 @@ impl SocketName {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Creates a socket whose file will have no other permissions than [`SOCKET_MODE`].
+fn private_socket() -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    fchmod(&socket, Mode::from_raw_mode(SOCKET_MODE))?;
+    Ok(socket)
 }
 
 /// Binds a socket to a path that must not exist, and has the path removed if a signal ends the process.
@@ -273,7 +279,7 @@ mod tests {
     fn a_socket_that_does_not_listen_yet_is_in_use() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let early = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        let early = private_socket().unwrap();
         bind(&early, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert_eq!(refusal(UnixSocket::bind(&path)), SocketRefusal::InUse);
     }
@@ -316,6 +322,18 @@ mod tests {
             let _client = UnixStream::connect(&path).unwrap();
             server.listener().accept().unwrap();
         }
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn nobody_else_may_connect_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = private_socket().unwrap();
+        let (name, on_signal) = bind_name(&socket, &path).unwrap();
+        assert_eq!(path.symlink_metadata().unwrap().mode() & 0o177, 0);
+        name.remove();
+        interrupt::hold_off().remove(&on_signal);
         assert!(!path.exists());
     }
 

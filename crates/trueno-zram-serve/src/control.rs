@@ -5,7 +5,6 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,7 +148,6 @@ impl ControlServer {
     /// If the socket cannot be created, or no thread can be started.
     pub fn start(path: &Path, stores: Vec<ServedStore>) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         let shared =
             Arc::new(Shared { listener, stores, stopping: AtomicBool::new(false), clients: AtomicUsize::new(0) });
         let acceptor = std::thread::Builder::new().name("control".to_owned()).spawn({

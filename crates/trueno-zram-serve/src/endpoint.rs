@@ -4,11 +4,12 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+
+use trueno_zram_io::UnixSocket;
 
 /// The address of a server.
 ///
@@ -26,6 +27,24 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// A TCP address.
     Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    /// Returns whether clients on other machines may reach it.
+    ///
+    /// ```
+    /// # use trueno_zram_serve::Endpoint;
+    /// assert!("tcp:0.0.0.0:10809".parse::<Endpoint>()?.is_remote());
+    /// assert!(!"tcp:[::1]:10809".parse::<Endpoint>()?.is_remote());
+    /// # Ok::<(), String>(())
+    /// ```
+    #[must_use]
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Self::Unix(_) => false,
+            Self::Tcp(address) => !address.ip().to_canonical().is_loopback(),
+        }
+    }
 }
 
 impl FromStr for Endpoint {
@@ -52,32 +71,33 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A listening socket. The path of a unix socket is removed when it is dropped.
+/// A listening socket. The path of a unix socket is removed with it, if it is still its own.
 #[derive(Debug)]
 pub(crate) enum Listener {
-    Unix(UnixListener, PathBuf),
+    Unix(UnixSocket),
     Tcp(TcpListener),
 }
 
 impl Listener {
+    /// Listens. Only the owner may connect to a unix socket; [`UnixSocket::bind`] has the rest.
     pub(crate) fn bind(endpoint: &Endpoint) -> io::Result<Self> {
         match endpoint {
-            Endpoint::Unix(path) => Ok(Self::Unix(bind_unix(path)?, path.clone())),
-            Endpoint::Tcp(address) => Ok(Self::Tcp(TcpListener::bind(address)?)),
+            Endpoint::Unix(path) => UnixSocket::bind(path).map(Self::Unix),
+            Endpoint::Tcp(address) => TcpListener::bind(address).map(Self::Tcp),
         }
     }
 
     /// The address, with the port that was chosen if it was 0.
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
-            Self::Unix(_, path) => Ok(Endpoint::Unix(path.clone())),
+            Self::Unix(socket) => Ok(Endpoint::Unix(socket.path().to_owned())),
             Self::Tcp(listener) => listener.local_addr().map(Endpoint::Tcp),
         }
     }
 
     pub(crate) fn accept(&self) -> io::Result<Stream> {
         match self {
-            Self::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            Self::Unix(socket) => socket.listener().accept().map(|(stream, _)| Stream::Unix(stream)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 // Replies are batched already.
@@ -89,42 +109,22 @@ impl Listener {
 
     /// Makes the present and all later calls of `accept` return an error.
     pub(crate) fn stop(&self) {
-        // It fails only where the socket does not listen, and then there is nothing to stop.
-        let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Both);
+        stop_accepting(self);
     }
+}
+
+/// Makes the present and all later calls of `accept` on a socket return an error.
+pub(crate) fn stop_accepting(listener: impl AsFd) {
+    // It fails only where the socket does not listen, and then there is nothing to stop.
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Unix(socket) => socket.as_fd(),
             Self::Tcp(listener) => listener.as_fd(),
         }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // Someone else may have removed it.
-            let _ = std::fs::remove_file(path);
-        }
-    }
-}
-
-/// Binds a unix socket. A socket that a dead server left behind is replaced, one that is in use is not.
-fn bind_unix(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-            let is_socket = path.symlink_metadata().is_ok_and(|metadata| metadata.file_type().is_socket());
-            let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-            if is_socket && UnixStream::connect(path).err().is_some_and(refused) {
-                std::fs::remove_file(path)?;
-                return UnixListener::bind(path);
-            }
-            Err(error)
-        }
-        bound => bound,
     }
 }
 

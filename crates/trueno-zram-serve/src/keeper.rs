@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::time::Duration;
@@ -84,7 +83,6 @@ impl Keeper {
     /// If the socket cannot be created.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self { listener, stores: HashMap::new(), clients: Vec::new() })
     }
 

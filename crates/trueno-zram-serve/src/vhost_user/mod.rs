@@ -3,24 +3,26 @@
 //! QEMU, Cloud Hypervisor and Firecracker attach to the socket without root and without kernel modules. The guest's memory
 //! must be shared (`memory-backend-memfd,share=on`). Each queue has a thread.
 
+mod connection;
+mod exit_event;
+mod memory;
 mod request;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use trueno_zram_io::UnixSocket;
 use vhost::vhost_user::Listener;
-use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{ShutdownHandle, VhostUserBackend, VhostUserDaemon, VringRwLock, VringT};
-use virtio_queue::QueueT;
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
-use vmm_sys_util::epoll::EventSet;
-use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
+use vhost_user_backend::VhostUserDaemon;
+use vm_memory::GuestMemoryMmap;
 
+use crate::endpoint::stop_accepting;
 use crate::export::{Export, ExportError};
+use connection::{Connection, Memory};
 use request::{BUFFER_BYTES, MAX_SEGMENT_SECTORS, MAX_SEGMENTS, QueueIo, SECTOR_BYTES};
 
 /// Requests per queue that may be on their way.
@@ -47,9 +49,9 @@ mod feature {
     pub(super) const VERSION_1: u64 = 1 << 32;
 }
 
-type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
-
 /// A device on a socket, for one virtual machine at a time. Dropping it ends the connection.
+///
+/// A virtual machine that breaks the protocol, or whose memory is shorter than it says or is cut, is disconnected.
 #[derive(Debug)]
 pub struct VhostUserServer {
     shared: Arc<Shared>,
@@ -57,14 +59,14 @@ pub struct VhostUserServer {
 }
 
 struct Shared {
-    path: PathBuf,
+    socket: UnixSocket,
     stopping: AtomicBool,
-    connection: Mutex<Option<ShutdownHandle>>,
+    connection: Mutex<Option<Arc<Connection>>>,
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shared({})", self.path.display())
+        write!(f, "Shared({})", self.socket.path().display())
     }
 }
 
@@ -75,10 +77,10 @@ impl VhostUserServer {
     /// If the socket cannot be created, the export cannot be opened, or no thread can be started.
     pub fn start(path: &Path, export: &Arc<dyn Export>, queues: u16) -> io::Result<Self> {
         let queues = queues.clamp(1, MAX_QUEUES);
-        let listener = Listener::new(path, true).map_err(io::Error::other)?;
         let device = Arc::new(Device::new(export, queues).map_err(io::Error::other)?);
-        let shared =
-            Arc::new(Shared { path: path.to_owned(), stopping: AtomicBool::new(false), connection: Mutex::new(None) });
+        let socket = UnixSocket::bind(path)?;
+        let listener = Listener::from(socket.listener().try_clone()?);
+        let shared = Arc::new(Shared { socket, stopping: AtomicBool::new(false), connection: Mutex::new(None) });
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.serve_all(listener, &device)
@@ -90,41 +92,49 @@ impl VhostUserServer {
 impl Drop for VhostUserServer {
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        let connection = self.shared.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
-        match connection {
-            Some(connection) => connection.shutdown(),
-            // The thread waits for a virtual machine: a connection wakes it up.
-            None => drop(std::os::unix::net::UnixStream::connect(&self.shared.path)),
+        stop_accepting(&self.shared.socket);
+        let connection = self.shared.connection().take();
+        if let Some(connection) = connection {
+            connection.end();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        // The listener may have removed it.
-        let _ = std::fs::remove_file(&self.shared.path);
     }
 }
 
 impl Shared {
+    fn connection(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn serve_all(&self, mut listener: Listener, device: &Arc<Device>) {
         while !self.stopping.load(Ordering::Relaxed) {
-            // A virtual machine that fails is not the concern of the next one.
+            // Out of descriptors, threads or memory: back off.
             if self.serve_one(&mut listener, device).is_err() {
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
     }
 
+    /// Serves a virtual machine to its end. That it fails is not the concern of the next one, and not an error.
     fn serve_one(&self, listener: &mut Listener, device: &Arc<Device>) -> Result<(), vhost_user_backend::Error> {
+        let connection = Connection::new(device).map_err(vhost_user_backend::Error::StartDaemon)?;
+        let connection = Arc::new(connection);
         let memory = Memory::new(GuestMemoryMmap::new());
-        let mut daemon = VhostUserDaemon::new("vhost-user".to_owned(), Arc::clone(device), memory)?;
+        let daemon = VhostUserDaemon::new("vhost-user".to_owned(), Arc::clone(&connection), memory);
+        let mut daemon = daemon.inspect_err(|_| connection.end_threads())?;
         daemon.start(listener)?;
-        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = daemon.shutdown_handle();
+        connection.set_socket(daemon.shutdown_handle());
+        *self.connection() = Some(Arc::clone(&connection));
         if self.stopping.load(Ordering::Relaxed) {
-            daemon.request_shutdown();
+            connection.end();
         }
-        let ended = daemon.wait();
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).take();
-        ended
+        let _ = daemon.wait();
+        self.connection().take();
+        // Before the threads of the queues are waited for.
+        connection.end();
+        Ok(())
     }
 }
 
@@ -133,8 +143,6 @@ struct Device {
     queues: u16,
     config: Vec<u8>,
     read_only: bool,
-    event_index: AtomicBool,
-    memory: RwLock<Memory>,
     /// One per queue. Only the thread of the queue takes it.
     io: Vec<Mutex<QueueIo>>,
 }
@@ -147,45 +155,7 @@ impl Device {
             let buffer = vec![0; BUFFER_BYTES].into_boxed_slice();
             io.push(Mutex::new(QueueIo { io: export.open()?, buffer, read_only }));
         }
-        Ok(Self {
-            queues,
-            config: config_space(export.size_bytes(), queues),
-            read_only,
-            event_index: AtomicBool::new(false),
-            memory: RwLock::new(Memory::new(GuestMemoryMmap::new())),
-            io,
-        })
-    }
-
-    /// Serves all requests that are in a queue.
-    fn serve_queue(&self, vring: &VringRwLock, io: &mut QueueIo) -> io::Result<()> {
-        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut served = false;
-        loop {
-            let memory = memory.memory();
-            let chain = vring.get_mut().get_queue_mut().pop_descriptor_chain(memory.clone());
-            let Some(chain) = chain else { break };
-            let head = chain.head_index();
-            let mut written = 0;
-            let parts = chain.clone().reader(&memory).and_then(|input| Ok((input, chain.writer(&memory)?)));
-            // A chain that does not describe memory of the guest, or has no room for a status, gets no answer but its end.
-            if let Ok((mut input, mut output)) = parts
-                && let Some(data_bytes) = output.available_bytes().checked_sub(1)
-                && let Ok(mut status) = output.split_at(data_bytes)
-            {
-                let result = io.serve(&mut input, &mut output, data_bytes);
-                if status.write_obj(result as u8).is_ok() {
-                    written = output.bytes_written() + 1;
-                }
-            }
-            let len = u32::try_from(written).unwrap_or(u32::MAX);
-            vring.add_used(head, len).map_err(io::Error::other)?;
-            served = true;
-        }
-        if served && vring.needs_notification().map_err(io::Error::other)? {
-            vring.signal_used_queue()?;
-        }
-        Ok(())
+        Ok(Self { queues, config: config_space(export.size_bytes(), queues), read_only, io })
     }
 }
 
@@ -209,82 +179,6 @@ fn config_space(size_bytes: u64, queues: u16) -> Vec<u8> {
     config.extend(MAX_SEGMENTS.to_le_bytes());
     config.extend([1, 0, 0, 0]); // write_zeroes_may_unmap
     config
-}
-
-impl VhostUserBackend for Device {
-    type Bitmap = ();
-    type Vring = VringRwLock;
-
-    fn num_queues(&self) -> usize {
-        self.queues.into()
-    }
-
-    fn max_queue_size(&self) -> usize {
-        QUEUE_SIZE
-    }
-
-    fn features(&self) -> u64 {
-        let writable = feature::DISCARD | feature::WRITE_ZEROES;
-        feature::SEG_MAX
-            | feature::BLOCK_SIZE
-            | feature::FLUSH
-            | feature::TOPOLOGY
-            | feature::MULTI_QUEUE
-            | feature::INDIRECT_DESCRIPTORS
-            | feature::EVENT_INDEX
-            | feature::VERSION_1
-            | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
-            | if self.read_only { feature::READ_ONLY } else { writable }
-    }
-
-    fn protocol_features(&self) -> VhostUserProtocolFeatures {
-        VhostUserProtocolFeatures::CONFIG | VhostUserProtocolFeatures::MQ | VhostUserProtocolFeatures::REPLY_ACK
-    }
-
-    fn set_event_idx(&self, enabled: bool) {
-        self.event_index.store(enabled, Ordering::Relaxed);
-    }
-
-    /// Virtual machines of later versions ask for more than there is. The rest is zeros.
-    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
-        let known = self.config.iter().skip(offset as usize).copied();
-        known.chain(std::iter::repeat(0)).take((size as usize).min(4096)).collect()
-    }
-
-    fn update_memory(&self, memory: Memory) -> io::Result<()> {
-        *self.memory.write().unwrap_or_else(PoisonError::into_inner) = memory;
-        Ok(())
-    }
-
-    /// A bit mask of queues per thread: each thread has one.
-    fn queues_per_thread(&self) -> Vec<u64> {
-        (0..self.queues).map(|queue| 1 << queue).collect()
-    }
-
-    fn exit_event(&self, _thread_index: usize) -> Option<(EventConsumer, EventNotifier)> {
-        new_event_consumer_and_notifier(EventFlag::NONBLOCK).ok()
-    }
-
-    fn handle_event(&self, event: u16, events: EventSet, vrings: &[VringRwLock], thread: usize) -> io::Result<()> {
-        let (Some(vring), Some(io)) = (vrings.get(usize::from(event)), self.io.get(thread)) else {
-            return Err(io::Error::other(format!("there is no queue {event} in thread {thread}")));
-        };
-        if events != EventSet::IN {
-            return Err(io::Error::other(format!("unexpected event {events:?} of queue {event}")));
-        }
-        let mut io = io.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.event_index.load(Ordering::Relaxed) {
-            return self.serve_queue(vring, &mut io);
-        }
-        // Requests that arrive while notifications are off are found by looking again after they are on.
-        loop {
-            vring.disable_notification().map_err(io::Error::other)?;
-            self.serve_queue(vring, &mut io)?;
-            if !vring.enable_notification().map_err(io::Error::other)? {
-                return Ok(());
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,244 @@
+//! Virtual machines that use a device as they should, and such that take their memory away.
+#![cfg(feature = "vhost-user")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[allow(dead_code, reason = "the tests of NBD use more of it")]
+#[path = "../nbd/client.rs"]
+mod client;
+mod front_end;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use client::{Client, Style};
+use front_end::{DATA_AT, Guest, Notifications, memory_file};
+use rustix::fs::{MemfdFlags, memfd_create};
+use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::vhost_user::VhostUserServer;
+use trueno_zram_serve::{Endpoint, Export, StoreExport};
+use trueno_zram_store::{Store, StoreOptions};
+
+const MEMORY_BYTES: u64 = 1 << 20;
+
+/// A store that is served over vhost-user and NBD, with data in it that must stay.
+struct Setup {
+    folder: tempfile::TempDir,
+    _vhost_user: VhostUserServer,
+    _nbd: NbdServer,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::create(&StoreOptions::new(8 << 20)).unwrap());
+        let export: Arc<dyn Export> = Arc::new(StoreExport::new(store));
+        let vhost_user = VhostUserServer::start(&folder.path().join("vhost-user"), &export, 1).unwrap();
+        let exports = Exports::new().with("ram", export);
+        let nbd = Endpoint::Unix(folder.path().join("nbd"));
+        let nbd = NbdServer::start(&nbd, exports, ServerLimits::default()).unwrap();
+        let setup = Self { folder, _vhost_user: vhost_user, _nbd: nbd };
+        setup.client().write(1 << 20, &pattern()).unwrap();
+        setup
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("vhost-user")
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.folder.path().join("nbd"), "", Style::Structured)
+    }
+
+    /// Everybody else finds everything as it was: clients of NBD, and the next virtual machine.
+    fn assert_unharmed(&self, client: &mut Client) {
+        assert!(client.read(1 << 20, 64 << 10).unwrap() == pattern());
+        assert!(self.client().read(1 << 20, 64 << 10).unwrap() == pattern());
+        let mut next = Guest::start(&self.socket(), MEMORY_BYTES, Notifications::Always);
+        assert!(next.read((1 << 20) / 512, 64 << 10) == pattern());
+    }
+}
+
+fn pattern() -> Vec<u8> {
+    (0..=250u8).cycle().take(64 << 10).collect()
+}
+
+#[test]
+fn a_guest_reads_what_it_wrote() {
+    let setup = Setup::new();
+    for notifications in [Notifications::Always, Notifications::EventIndex] {
+        let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, notifications);
+        for round in 0..100u8 {
+            assert_eq!(guest.write(u64::from(round) * 8, &[round; 4096]), 0);
+        }
+        assert_eq!(guest.read(99 * 8, 4096), [99; 4096]);
+        assert!(guest.read((1 << 20) / 512, 64 << 10) == pattern());
+        assert_eq!(guest.write(u64::MAX / 512, &[1; 512]), 1, "beyond the end");
+        assert!(!guest.has_ended());
+    }
+    setup.assert_unharmed(&mut setup.client());
+}
+
+#[test]
+fn memory_that_is_shorter_than_it_says_is_refused() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    for file_bytes in [0, 4096, MEMORY_BYTES - 4096, MEMORY_BYTES - 1] {
+        let mut guest = Guest::connect(&setup.socket(), memory_file(file_bytes), Notifications::Always);
+        guest.hand_over(MEMORY_BYTES).unwrap_err();
+        // It would be told of the queue's place in memory that is not there.
+        guest.start_queue().unwrap_err();
+        guest.wait_for_end();
+    }
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn memory_that_is_cut_before_its_queue_is_known_ends_only_that_guest() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    let mut guest = Guest::connect(&setup.socket(), memory_file(MEMORY_BYTES), Notifications::Always);
+    guest.hand_over(MEMORY_BYTES).unwrap();
+    guest.memory.set_len(0).unwrap();
+    // The device looks at the ring when it learns its place, and at the queue when it is enabled. It may disconnect in between.
+    if guest.start_queue().is_ok() {
+        guest.kick();
+    }
+    guest.wait_for_end();
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn data_that_is_cut_off_ends_only_that_guest_and_is_not_written() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    for notifications in [Notifications::Always, Notifications::EventIndex] {
+        let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, notifications);
+        assert_eq!(guest.write(0, &[7; 4096]), 0);
+        guest.memory.set_len(DATA_AT).unwrap();
+        // Over the pattern: zeros in place of the missing data must not get there.
+        guest.submit_write((1 << 20) / 512, DATA_AT, 4096);
+        guest.wait_for_end();
+        setup.assert_unharmed(&mut client);
+        let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, notifications);
+        guest.memory.set_len(DATA_AT).unwrap();
+        guest.submit_read(0, DATA_AT, 64 << 10);
+        guest.wait_for_end();
+        setup.assert_unharmed(&mut client);
+    }
+}
+
+#[test]
+fn a_queue_that_is_cut_off_ends_only_that_guest() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    // In turn: nothing is left, the descriptors, and those with the available ring, but not the used one.
+    for left_bytes in [0, 0x1000, 0x2000] {
+        for notifications in [Notifications::Always, Notifications::EventIndex] {
+            let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, notifications);
+            assert_eq!(guest.write(0, &[7; 4096]), 0);
+            guest.memory.set_len(left_bytes).unwrap();
+            guest.kick();
+            if left_bytes == 0x2000 {
+                // The rings say that there is nothing to do, and are not written to. So there is no page that is missed.
+                continue;
+            }
+            guest.wait_for_end();
+        }
+    }
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn memory_that_is_cut_while_requests_run_ends_only_that_guest() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    for round in 0..20u64 {
+        let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, Notifications::EventIndex);
+        let memory = guest.memory.try_clone().unwrap();
+        let cut = std::thread::spawn(move || memory.set_len(round * 4096 % DATA_AT).unwrap());
+        // The file grows again with each request, and is cut at another moment in each round.
+        for request in 0..20u64 {
+            guest.submit_write(request * 8, DATA_AT + request * 4096, 4096);
+        }
+        cut.join().unwrap();
+        guest.memory.set_len(0).unwrap();
+        guest.kick();
+        guest.wait_for_end();
+        assert!(client.read(1 << 20, 4096).unwrap() == pattern()[..4096]);
+    }
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn huge_pages_that_are_missing_end_only_that_guest() {
+    const HUGE_BYTES: u64 = 2 << 20;
+    // A kernel may have no huge pages.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(file) = memfd_create("huge", flags) else { return };
+    let file = File::from(file);
+    file.set_len(HUGE_BYTES).unwrap();
+    let setup = Setup::new();
+    let mut client = setup.client();
+    let guest = Guest::connect(&setup.socket(), file.try_clone().unwrap(), Notifications::Always);
+    guest.hand_over(HUGE_BYTES / 2).unwrap_err();
+    let mut guest = Guest::connect(&setup.socket(), file, Notifications::Always);
+    guest.hand_over(HUGE_BYTES).unwrap();
+    guest.memory.set_len(0).unwrap();
+    if guest.start_queue().is_ok() {
+        guest.kick();
+    }
+    guest.wait_for_end();
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn front_ends_that_send_nonsense_are_disconnected() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    for bytes in [&b""[..], b"x", &[0xff; 12], &[0; 12], &[0xff; 4096]] {
+        // It may be gone before all is sent.
+        let _ = UnixStream::connect(setup.socket()).unwrap().write_all(bytes);
+    }
+    let guest = Guest::connect(&setup.socket(), memory_file(0), Notifications::Always);
+    guest.hand_over(4096).unwrap_err();
+    drop(guest);
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn a_server_ends_while_a_guest_is_connected_or_none_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
+    let export: Arc<dyn Export> = Arc::new(StoreExport::new(store));
+    let path = folder.path().join("socket");
+    drop(VhostUserServer::start(&path, &export, 2).unwrap());
+    assert!(!path.exists());
+    let server = VhostUserServer::start(&path, &export, 2).unwrap();
+    let guest = Guest::start(&path, MEMORY_BYTES, Notifications::Always);
+    drop(server);
+    guest.wait_for_end();
+    assert!(!path.exists());
+}
+
+#[test]
+fn sockets_of_others_and_other_files_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
+    let export: Arc<dyn Export> = Arc::new(StoreExport::new(store));
+    let start = |name: &str| VhostUserServer::start(&folder.path().join(name), &export, 1);
+    std::fs::write(folder.path().join("file"), b"content").unwrap();
+    assert_eq!(start("file").unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(std::fs::read(folder.path().join("file")).unwrap(), b"content");
+    let first = start("socket").unwrap();
+    assert_eq!(start("socket").unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
+    let mut guest = Guest::start(&folder.path().join("socket"), MEMORY_BYTES, Notifications::Always);
+    assert_eq!(guest.write(0, &[1; 512]), 0);
+    std::fs::remove_file(folder.path().join("socket")).unwrap();
+    let theirs = UnixListener::bind(folder.path().join("socket")).unwrap();
+    drop(first);
+    UnixStream::connect(folder.path().join("socket")).unwrap();
+    drop(theirs);
+}

@@ -6,12 +6,11 @@
 
 use std::io;
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Received, Report};
 
 use crate::early_checks::EarlyChecks;
@@ -56,19 +55,14 @@ impl LazyPages {
         Ok(Self { memory, restore: ProcessRestore::new(options)?.on_notice(notify) })
     }
 
-    /// Creates the socket for [`serve`](Self::serve).
+    /// Prepares a socket for [`serve`](Self::serve), before anybody can connect.
     ///
-    /// The kernel says who sent a message: numbers in the images may be those of another PID namespace. It must know that
-    /// before anybody can connect.
+    /// The kernel then says who sent a message: numbers in the images may be those of another PID namespace.
     ///
     /// # Errors
     /// Those of the operating system.
-    pub fn listen(path: &Path) -> io::Result<UnixListener> {
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        set_socket_passcred(&socket, true)?;
-        bind(&socket, &SocketAddrUnix::new(path)?)?;
-        listen(&socket, 1)?;
-        Ok(socket.into())
+    pub fn prepare_socket(socket: impl AsFd) -> io::Result<()> {
+        Ok(set_socket_passcred(socket, true)?)
     }
 
     /// Returns the memory that processes are restored from.
@@ -77,7 +71,8 @@ impl LazyPages {
         &self.memory
     }
 
-    /// Accepts `criu restore` at a socket that [`listen`](Self::listen) has made, and serves its processes until their memory is complete, or they have ended.
+    /// Accepts `criu restore` at a socket that [`prepare_socket`](Self::prepare_socket) has prepared, and serves its processes until
+    /// their memory is complete, or they have ended.
     ///
     /// # Errors
     /// What `criu restore` did wrong, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{accept_next, receive_file};
 
-use super::restore_uffd::Socket;
 use crate::args::Global;
 use crate::delta::BasesArgs;
 use crate::engine::Engine;
@@ -19,7 +19,6 @@ use crate::fill;
 use crate::input::Input;
 use crate::json;
 use crate::report::{self, Report};
-use crate::signals;
 
 /// How long a program may take to send its file, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,17 +37,11 @@ pub(crate) fn run(
     drop(input);
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
-    let socket = Socket::bind(path)?;
-    let action = {
-        let path = path.to_owned();
-        signals::hold_off().add(move || {
-            let _ = std::fs::remove_file(path);
-        })
-    };
+    let socket = UnixSocket::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
     report::say(global, &format!("{name}: listening on {}", path.display()));
     let mut code = ExitCode::SUCCESS;
     for _ in 0..count.map_or(usize::MAX, NonZeroUsize::get) {
-        let accepted = accept_next(|| socket.listener.accept());
+        let accepted = accept_next(|| socket.listener().accept());
         let (stream, _) = accepted.map_err(|error| Failure::io(path.display(), &error))?;
         let filled = serve(&stream, (archive, bases), &mut engine, global);
         if let Err(failure) = json::tracked(global, "restore", archive, filled) {
@@ -56,7 +49,6 @@ pub(crate) fn run(
             code = ExitCode::FAILURE;
         }
     }
-    signals::hold_off().remove(&action);
     Ok(code)
 }
 

@@ -1,10 +1,8 @@
 //! `trueno-zram restore`: its arguments, and `--uffd`: VMs that run while their memory is restored.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader};
 use std::num::NonZeroUsize;
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -14,6 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use trueno_zram_archive::PageArchive;
+use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
 
 use super::restore_core::{self, CoreOptions};
@@ -152,19 +151,18 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.archive.display().to_string();
     let restore = Arc::new(prepare(args, global, &name)?);
-    let socket = Socket::bind(path)?;
+    let socket = UnixSocket::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
     // From here on a signal ends the VMs, rather than leave them waiting.
     let action = {
-        let (restore, record, socket) = (Arc::clone(&restore), args.record.clone(), path.to_owned());
+        let (restore, record) = (Arc::clone(&restore), args.record.clone());
         signals::hold_off().add(move || {
             restore.end_all();
-            let _ = fs::remove_file(socket);
             let _ = record.map(|record| write_record(&restore, &record));
         })
     };
     report::say(global, &format!("{name}: listening on {}", path.display()));
     let failed = AtomicBool::new(false);
-    let served = restore.serve_all(&socket.listener, args.vms.map(NonZeroUsize::get), |ended| {
+    let served = restore.serve_all(socket.listener(), args.vms.map(NonZeroUsize::get), |ended| {
         let ended = ended.map_err(|error| Failure::at(&name, error)).and_then(|done| {
             if let Some(record) = &args.record {
                 write_record(&restore, record)?;
@@ -298,47 +296,4 @@ pub(super) fn say_end(
     );
     let report = Report { file, memory_bytes, faults, copied_bytes, zero_bytes, removed_bytes, poisoned, complete };
     json::print(global, command, &report)
-}
-
-/// A socket that is removed when it is dropped.
-pub(super) struct Socket {
-    pub(super) listener: UnixListener,
-    path: PathBuf,
-}
-
-impl Socket {
-    /// Creates the socket for its owner alone. One that nobody listens on any more is replaced.
-    pub(super) fn bind(path: &Path) -> Result<Self, Failure> {
-        Self::bind_with(path, |path| UnixListener::bind(path))
-    }
-
-    /// Like [`bind`](Self::bind), by a function that creates the socket.
-    pub(super) fn bind_with(
-        path: &Path,
-        bind: impl FnOnce(&Path) -> io::Result<UnixListener>,
-    ) -> Result<Self, Failure> {
-        let is_socket = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket());
-        let refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        if is_socket && UnixStream::connect(path).is_err_and(refused) {
-            // If it cannot be removed, binding says why.
-            let _ = fs::remove_file(path);
-        }
-        // No other thread creates files yet.
-        let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-        let bound = bind(path);
-        rustix::process::umask(before);
-        let listener = bound.map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                Failure::at(path.display(), "it exists already; remove it, or give another path")
-            }
-            _ => Failure::io(path.display(), &error),
-        })?;
-        Ok(Self { listener, path: path.to_owned() })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
 }

@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::input::Input;
 use crate::needed_files::{self, NeededFiles};
 use crate::restore::open_failure;
-use crate::{json, quantity, report, signals};
+use crate::{json, quantity, report};
 use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.
@@ -51,9 +51,12 @@ pub(crate) struct Args {
     /// The algorithm that compresses pages when they are written: lz4, zstd, zstd:LEVEL or none.
     #[arg(long, value_name = "NAME", default_value_t = Algorithm::Lz4)]
     algorithm: Algorithm,
-    /// Serve NBD on unix:PATH or tcp:HOST:PORT. There is no TLS: keep TCP to the loopback interface.
+    /// Serve NBD on unix:PATH or tcp:HOST:PORT. TCP is for the loopback interface, unless --allow-remote is given.
     #[arg(long, value_name = "ADDRESS", required_unless_present_any = ["keeper", "vhost_user", "ublk"])]
     nbd: Vec<Endpoint>,
+    /// Serve NBD beyond the loopback interface. There is no TLS and no password: whoever reaches it reads and writes everything.
+    #[arg(long, requires = "nbd")]
+    allow_remote: bool,
     /// Serve a virtio block device to virtual machines (vhost-user-blk) at this socket.
     #[arg(long, value_name = "PATH")]
     vhost_user: Option<PathBuf>,
@@ -61,8 +64,8 @@ pub(crate) struct Args {
     #[arg(long)]
     ublk: bool,
     /// Get ready for swap on the block device: lock all memory as with --lock, and print how to use it. Needs --limit.
-    // Without a limit the server would lock as much memory as it frees.
-    #[arg(long, requires_all = ["ublk", "limit"], conflicts_with = "archive")]
+    // Without a limit the server would lock as much memory as it frees, and with virtual machines all of theirs.
+    #[arg(long, requires_all = ["ublk", "limit"], conflicts_with_all = ["archive", "vhost_user"])]
     swap: bool,
     /// Queues of the virtio device or the block device, one thread each.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -111,6 +114,12 @@ struct Ready {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.keeper {
         return run_keeper(path, global);
+    }
+    if let Some(endpoint) = args.nbd.iter().find(|endpoint| endpoint.is_remote() && !args.allow_remote) {
+        return Err(Failure::usage(format!(
+            "--nbd {endpoint} is beyond the loopback interface, and there is no TLS: whoever reaches it reads and writes \
+             everything; --allow-remote serves it all the same"
+        )));
     }
     if global.json {
         let files: Vec<PathBuf> = args.archive.iter().chain(&args.load).cloned().collect();
@@ -201,14 +210,12 @@ fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failu
         let exports = Exports::new().with(&args.name, Arc::clone(&export));
         let server = NbdServer::start(endpoint, exports, ServerLimits::default());
         servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
-        remove_on_signal(endpoint);
     }
     let _device = match &args.vhost_user {
         None => None,
         Some(path) => {
             let device = VhostUserServer::start(path, &export, args.queues);
             let device = device.map_err(|error| Failure::io(path.display(), &error))?;
-            remove_on_signal(&Endpoint::Unix(path.clone()));
             report::say(global, &format!("virtio device with {} queues on {}", args.queues, path.display()));
             Some(device)
         }
@@ -217,7 +224,6 @@ fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failu
         (Some(path), Some(store)) => {
             let server =
                 ControlServer::start(path, vec![store]).map_err(|error| Failure::io(path.display(), &error))?;
-            remove_on_signal(&Endpoint::Unix(path.clone()));
             Some(server)
         }
         _ => None,
@@ -245,7 +251,6 @@ fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failu
 
 fn run_keeper(path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let keeper = Keeper::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
-    remove_on_signal(&Endpoint::Unix(path.to_owned()));
     keeper::systemd_ready();
     report::say(global, &format!("keeping stores at {}", path.display()));
     match keeper.run() {
@@ -343,16 +348,6 @@ fn start_maintenance(store: &Arc<Store>, args: &Args, global: &Global) -> Result
         ..MaintenanceOptions::default()
     };
     Maintenance::start(store, options, codec).map_err(store_failed)
-}
-
-/// Removes a unix socket before a signal ends the process.
-fn remove_on_signal(endpoint: &Endpoint) {
-    if let Endpoint::Unix(path) = endpoint.clone() {
-        signals::hold_off().add(move || {
-            // If it is gone already, there is nothing to do.
-            let _ = std::fs::remove_file(path);
-        });
-    }
 }
 
 /// The message of an error with those of its causes.

@@ -153,6 +153,10 @@ fn lazy_pages_makes_its_directory_and_socket_and_removes_both() {
     };
     // A restore of no processes, as the word "RSTF" says.
     let (mut child, _stderr) = start();
+    // It serves one connection. Another server that wants its place must not take it.
+    let other = ["criu", "lazy-pages", "images", "--lazy-dir", "other"];
+    run(folder.path(), &other).fails(&["lazy-pages.socket", "in use"]);
+    assert!(!folder.path().join("other").exists());
     UnixStream::connect(&socket).unwrap().write_all(&0x5253_5446u32.to_ne_bytes()).unwrap();
     let mut json = String::new();
     child.stdout.take().unwrap().read_to_string(&mut json).unwrap();
@@ -172,6 +176,9 @@ fn lazy_pages_makes_its_directory_and_socket_and_removes_both() {
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     assert!(!socket.exists() && !folder.path().join("lazy").exists());
     run(folder.path(), &["criu", "lazy-pages", "images", "--lazy-dir", "images"]).fails(&["images", "exists"]);
+    fs::write(&socket, b"content").unwrap();
+    run(folder.path(), &other).fails(&["lazy-pages.socket", "not a socket"]);
+    assert_eq!(fs::read(&socket).unwrap(), b"content");
 }
 
 #[test]

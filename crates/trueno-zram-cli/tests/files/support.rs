@@ -82,9 +82,13 @@ pub(crate) fn finish(command: &mut Command, input: &[u8]) -> Run {
 /// The binary, with pipes at all ends.
 pub(crate) fn command<S: AsRef<OsStr>>(folder: &Path, args: &[S]) -> Command {
     let mut command = Command::new(BINARY);
-    command.current_dir(folder).args(args);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    piped(command.current_dir(folder).args(args));
     command
+}
+
+/// Gives a command pipes at all ends.
+pub(crate) fn piped(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped())
 }
 
 /// A folder of its own.

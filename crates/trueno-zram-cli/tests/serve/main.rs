@@ -8,13 +8,14 @@ mod client;
 mod device;
 mod overlay;
 mod refusals;
+mod sockets;
 #[allow(dead_code, reason = "the tests of files use more of it")]
 #[path = "../files/support.rs"]
 mod support;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use client::{Client, Style};
 use rustix::process::{Pid, Signal, kill_process};
@@ -31,8 +32,13 @@ struct Server {
 impl Server {
     fn start(folder: &Path, options: &[&str]) -> Self {
         let args = [&["serve", "-q", "--json", "--nbd", "unix:nbd"], options].concat();
-        let mut command = support::command(folder, &args);
-        let mut child = command.stdin(Stdio::null()).stderr(Stdio::inherit()).spawn().unwrap();
+        Self::spawn(folder, support::command(folder, &args))
+    }
+
+    /// Starts a command that serves in a folder.
+    fn spawn(folder: &Path, mut command: Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));

@@ -20,6 +20,8 @@ fn arguments_that_make_no_device_are_refused() {
     serve(&["a.lz4", "--control", "c", "--nbd", "unix:nbd"]).refuses(&["--control needs --overlay"]);
     serve(&["--size", "1M", "--ublk", "--swap"]).refuses(&["--limit"]);
     serve(&["a.lz4", "--limit", "1M", "--ublk", "--swap"]).refuses(&["ARCHIVE", "--swap"]);
+    let swap = ["--size", "1M", "--limit", "1M", "--ublk", "--swap", "--vhost-user", "vm"];
+    serve(&swap).refuses(&["--swap", "--vhost-user"]);
     serve(&["--size", "999T", "--nbd", "unix:nbd"]).fails(&["16 TiB"]);
     serve(&["--size", "1M", "--limit", "1K", "--lock", "--nbd", "unix:nbd"]).fails(&["less than one slab"]);
     serve(&["--size", "1M", "--nbd", "unix:no/socket"]).fails(&["no/socket", "No such file"]);

@@ -106,7 +106,8 @@ impl Idle {
     pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(IMAGE), pages.as_flattened()).unwrap();
-        let listener = LazyPages::listen(&dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
+        let listener = UnixListener::bind(dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
+        LazyPages::prepare_socket(&listener).unwrap();
         let daemon = LazyPages::new(memory(pages.len(), files), options, |_| {}).unwrap();
         Self { dir, daemon, listener }
     }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages, Memory, write_lazy_dir};
+use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Notice, Options};
 
 use super::failure;
 use crate::args::Global;
-use crate::commands::restore_uffd::{Damage, Socket, say_end};
+use crate::commands::restore_uffd::{Damage, say_end};
 use crate::delta::BasesArgs;
 use crate::failure::Failure;
 use crate::messages;
@@ -68,18 +69,18 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
     let lazy = write_lazy_dir(&images, &opener, &args.lazy_dir).map_err(failure)?;
     let path = args.work_dir.join(LAZY_PAGES_SOCKET);
-    let socket = Socket::bind_with(&path, LazyPages::listen)?;
+    let socket = UnixSocket::bind_prepared(&path, |socket| LazyPages::prepare_socket(socket));
+    let socket = socket.map_err(|error| Failure::io(path.display(), &error))?;
     let action = {
-        let (daemon, path, lazy) = (Arc::clone(&daemon), path.clone(), args.lazy_dir.clone());
+        let (daemon, lazy) = (Arc::clone(&daemon), args.lazy_dir.clone());
         signals::hold_off().add(move || {
             daemon.end_all();
-            let _ = fs::remove_file(path);
             let _ = fs::remove_dir_all(lazy);
         })
     };
     let (bytes, processes) = (quantity::bytes(daemon.memory().len_bytes()), daemon.memory().processes().count());
     report::say(global, &format!("{name}: {bytes} of memory, processes: {processes}, listening on {}", path.display()));
-    let served = daemon.serve(&socket.listener);
+    let served = daemon.serve(socket.listener());
     signals::hold_off().remove(&action);
     drop(lazy);
     let done = served.map_err(failure)?;

@@ -47,9 +47,12 @@ pub(crate) struct Args {
     /// Make this directory for `criu lazy-pages` and `criu restore`; it must not exist.
     #[arg(long, value_name = "LAZY")]
     lazy_dir: Option<PathBuf>,
-    /// The address to listen on.
+    /// The address to listen on. One beyond the loopback interface needs --allow-remote.
     #[arg(long, value_name = "IP", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     address: IpAddr,
+    /// Listen beyond the loopback interface. There is no TLS and no password: whoever reaches it can read the memory.
+    #[arg(long)]
+    allow_remote: bool,
     /// The port to listen on; 0 for any free one, which is printed.
     #[arg(long, value_name = "N", value_parser = parse_whole::<u16>, default_value = "0")]
     port: u16,
@@ -72,6 +75,13 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
+    if !args.allow_remote && !args.address.to_canonical().is_loopback() {
+        return Err(Failure::usage(format!(
+            "--address {} is beyond the loopback interface, and there is no TLS: whoever reaches it can read the memory; \
+             --allow-remote serves it all the same",
+            args.address
+        )));
+    }
     let name = args.images.display().to_string();
     let images = open_dir(&args.images)?;
     let opener = args.bases.lazy_opener();

@@ -30,12 +30,11 @@ struct GuardedRange {
 }
 
 impl GuardedRange {
-    const UNUSED: Self = Self {
-        start: AtomicUsize::new(0),
-        end: AtomicUsize::new(0),
-        is_whole: AtomicBool::new(false),
-        failure: AtomicI32::new(0),
-    };
+    /// A range that is not in use.
+    const fn unused() -> Self {
+        let (start, end) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { start, end, is_whole: AtomicBool::new(false), failure: AtomicI32::new(0) }
+    }
 
     /// Returns the bounds if an address lies between them.
     fn bounds_of(&self, address: usize) -> Option<(usize, usize)> {
@@ -47,7 +46,7 @@ impl GuardedRange {
     }
 }
 
-static RANGES: [GuardedRange; MAX_RANGES] = [GuardedRange::UNUSED; MAX_RANGES];
+static RANGES: [GuardedRange; MAX_RANGES] = [const { GuardedRange::unused() }; MAX_RANGES];
 
 /// Ranges from the first that are or were in use.
 static USED: AtomicUsize = AtomicUsize::new(0);

@@ -5,6 +5,9 @@
 //!
 //! Each connection has a thread. It reads as many requests as have arrived with one system call, and sends the replies
 //! with one.
+//!
+//! A client has a limited time for the whole negotiation, and for pauses within a request. Between requests it may be silent for
+//! as long as it likes. If there are too many connections, those that have not negotiated leave first.
 
 mod handshake;
 mod linger;
@@ -17,6 +20,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use crate::export::Export;
+use stream::{AnyStream, Buffered, Patience};
 
 pub use server::{NbdServer, ServerLimits};
 
@@ -71,16 +75,14 @@ impl Exports {
 /// Serves one client on a stream, from the first byte to the last.
 ///
 /// Whatever the client sends, the server answers as the protocol says or ends the connection. What it holds in memory for a
-/// client does not exceed a few MiB and the longest read, 32 MiB.
+/// client does not exceed a few MiB and the longest read, 32 MiB. It waits for the client for as long as the stream does.
 ///
 /// # Errors
 /// An error of the stream. A client that does not keep to the protocol is not an error.
 pub fn serve_connection(stream: impl Read + Write, exports: &Exports) -> io::Result<()> {
-    serve_stream(stream::AnyStream(stream), exports)
-}
-
-fn serve_stream(stream: impl stream::Duplex, exports: &Exports) -> io::Result<()> {
-    let mut stream = stream::Buffered::new(stream);
-    let Some(agreement) = handshake::negotiate(&mut stream, exports)? else { return Ok(()) };
-    transfer::serve(&mut stream, &agreement)
+    let mut stream = Buffered::new(AnyStream(stream), Patience::Unlimited);
+    match handshake::negotiate(&mut stream, exports)? {
+        Some(agreement) => transfer::serve(&mut stream, &agreement),
+        None => Ok(()),
+    }
 }

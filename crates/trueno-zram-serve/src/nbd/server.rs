@@ -1,17 +1,17 @@
 //! Listens, and gives each client a thread.
 
-use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use trueno_zram_connections::{ConnectionLimits, Connections, Disconnect, Place, deadline_after, enable_keepalive};
 
-use super::stream::Duplex;
-use super::{Exports, serve_stream};
+use super::stream::{Buffered, Duplex, Patience};
+use super::{Exports, handshake, transfer};
 use crate::endpoint::{Endpoint, Listener, Stream};
 
 /// What clients may take.
@@ -22,15 +22,26 @@ use crate::endpoint::{Endpoint, Listener, Stream};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Connections at the same time. Further clients are disconnected at once.
+    /// Connections at the same time. One more ends the oldest of those that have not negotiated yet. If all have, it is
+    /// disconnected at once: clients that have negotiated never leave for others.
     pub max_connections: usize,
+    /// How long the whole negotiation may take, however often the client sends a byte. It consists of a few short messages.
+    pub negotiation_timeout: Duration,
+    /// How long a client may send nothing in the middle of a request. A slow client that sends on is served, and a client may
+    /// be silent between requests for as long as it likes.
+    pub request_timeout: Duration,
     /// How long a client may leave a reply unread before it is disconnected.
     pub write_timeout: Duration,
 }
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self { max_connections: 128, write_timeout: Duration::from_secs(60) }
+        Self {
+            max_connections: 128,
+            negotiation_timeout: Duration::from_secs(30),
+            request_timeout: Duration::from_secs(60),
+            write_timeout: Duration::from_secs(60),
+        }
     }
 }
 
@@ -57,18 +68,10 @@ pub struct NbdServer {
 #[derive(Debug)]
 struct Shared {
     listener: Listener,
-    exports: Exports,
+    exports: Arc<Exports>,
     limits: ServerLimits,
     stopping: AtomicBool,
-    connections: Mutex<HashMap<u64, Connection>>,
-}
-
-/// A client that is being served.
-#[derive(Debug)]
-struct Connection {
-    /// To end it.
-    stream: Stream,
-    thread: Option<JoinHandle<()>>,
+    connections: Arc<Connections<Stream>>,
 }
 
 impl NbdServer {
@@ -79,10 +82,10 @@ impl NbdServer {
     pub fn start(endpoint: &Endpoint, exports: Exports, limits: ServerLimits) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             listener: Listener::bind(endpoint)?,
-            exports,
+            exports: Arc::new(exports),
             limits,
             stopping: AtomicBool::new(false),
-            connections: Mutex::default(),
+            connections: Connections::new(ConnectionLimits::new(limits.max_connections)),
         });
         let acceptor = std::thread::Builder::new().name("nbd-accept".to_owned()).spawn({
             let shared = Arc::clone(&shared);
@@ -102,7 +105,7 @@ impl NbdServer {
     /// Returns the number of clients.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.connections().len()
+        self.shared.connections.len()
     }
 }
 
@@ -113,15 +116,14 @@ impl Drop for NbdServer {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
-        let mut threads = Vec::new();
-        for connection in self.shared.connections().values_mut() {
-            // A client that has left already cannot be disconnected.
-            let _ = connection.stream.shutdown();
-            threads.extend(connection.thread.take());
-        }
-        for thread in threads {
-            let _ = thread.join();
-        }
+        self.shared.connections.end_all();
+    }
+}
+
+impl Disconnect for Stream {
+    fn disconnect(&self) {
+        // A client that has left already cannot be disconnected.
+        let _ = self.shutdown();
     }
 }
 
@@ -133,56 +135,58 @@ impl Duplex for Stream {
             Err(error) => Err(error.into()),
         }
     }
+
+    fn set_read_timeout(&mut self, time: Duration) -> io::Result<()> {
+        // No time at all would mean no limit.
+        let time = Some(time.max(Duration::from_millis(1)));
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(time),
+            Self::Tcp(stream) => stream.set_read_timeout(time),
+        }
+    }
 }
 
 impl Shared {
-    fn connections(&self) -> MutexGuard<'_, HashMap<u64, Connection>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn accept_all(self: &Arc<Self>) {
-        for id in 0.. {
+    fn accept_all(&self) {
+        loop {
             match self.listener.accept() {
                 _ if self.stopping.load(Ordering::Relaxed) => return,
                 Ok(stream) => {
                     // A client that cannot be served is disconnected. Others are not concerned.
-                    let _ = self.start_connection(id, stream);
+                    let _ = self.start_connection(stream);
                 }
-                // Out of descriptors or memory, or the client left already: wait for better times.
+                // Out of descriptors or memory, or the client left already: back off.
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
-    fn start_connection(self: &Arc<Self>, id: u64, stream: Stream) -> io::Result<()> {
-        let mut connections = self.connections();
-        if connections.len() >= self.limits.max_connections {
-            return Ok(());
+    fn start_connection(&self, stream: Stream) -> io::Result<()> {
+        if let Stream::Tcp(stream) = &stream {
+            enable_keepalive(stream)?;
         }
         stream.set_write_timeout(Some(self.limits.write_timeout))?;
-        connections.insert(id, Connection { stream: stream.try_clone()?, thread: None });
-        // The lock is held, so the thread cannot end before it is entered.
-        let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn({
-            let shared = Arc::clone(self);
-            move || {
-                // The error is the client's to see.
-                let _ = serve_stream(stream, &shared.exports);
-                if let Some(connection) = shared.connections().remove(&id) {
-                    let _ = connection.stream.shutdown();
-                }
-            }
-        });
-        match thread {
-            Ok(thread) => {
-                if let Some(connection) = connections.get_mut(&id) {
-                    connection.thread = Some(thread);
-                }
-                Ok(())
-            }
-            Err(error) => {
-                connections.remove(&id);
-                Err(error)
-            }
-        }
+        // Counted from here: a client may not lengthen its time by waiting for a place.
+        let deadline = deadline_after(self.limits.negotiation_timeout);
+        let Ok(place) = self.connections.admit(stream) else { return Ok(()) };
+        let (exports, request_timeout) = (Arc::clone(&self.exports), self.limits.request_timeout);
+        std::thread::Builder::new().name("nbd".to_owned()).spawn(move || {
+            // The error is the client's to see.
+            let _ = serve(&place, &exports, deadline, request_timeout);
+            // The exports are let go before the server can see that the connection has ended.
+            drop(exports);
+        })?;
+        Ok(())
     }
+}
+
+/// Serves one client within its time limits.
+fn serve(place: &Place<Stream>, exports: &Exports, deadline: Instant, request_timeout: Duration) -> io::Result<()> {
+    let mut stream = Buffered::new(place.connection().try_clone()?, Patience::Until(deadline));
+    let Some(agreement) = handshake::negotiate(&mut stream, exports)? else { return Ok(()) };
+    if place.establish().is_err() {
+        return Ok(());
+    }
+    stream.wait_within_requests(request_timeout)?;
+    transfer::serve(&mut stream, &agreement)
 }

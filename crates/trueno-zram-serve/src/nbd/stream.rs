@@ -1,7 +1,9 @@
 //! A buffered connection: many requests per system call in, many replies per system call out.
 
 use std::io::{self, Read, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+use trueno_zram_connections::time_left;
 
 use super::linger::{LINGER, Linger};
 
@@ -16,13 +18,36 @@ const OUTPUT_BYTES: usize = 256 << 10;
 /// Replies of this length are sent without waiting for more requests: the client has enough to do.
 const ENOUGH_BYTES: usize = 32 << 10;
 
-/// A stream that can tell whether there is something to read.
+/// A stream that can tell whether there is something to read, and does not wait for ever.
 pub(super) trait Duplex: Read + Write {
     /// Reads what is there, or returns `None` if there is nothing.
     fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>>;
+
+    /// Makes reads fail that wait longer than this.
+    fn set_read_timeout(&mut self, time: Duration) -> io::Result<()>;
 }
 
-/// Any stream. It does not tell whether there is something to read.
+/// How long to wait for a client.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    /// For ever. An error of the stream ends the connection, whatever it is.
+    Unlimited,
+    /// Until this moment, in all.
+    Until(Instant),
+    /// For as long as no byte comes, within a request. Between requests for ever: block devices may be idle for days.
+    WithinRequest,
+}
+
+/// What comes next from a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// Another request, or none for a long time.
+    Request,
+    /// The rest of one.
+    Rest,
+}
+
+/// Any stream. It does not tell whether there is something to read, and has no time limits.
 #[derive(Debug)]
 pub(super) struct AnyStream<S>(pub(super) S);
 
@@ -46,12 +71,17 @@ impl<S: Read + Write> Duplex for AnyStream<S> {
     fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
         Ok(None)
     }
+
+    fn set_read_timeout(&mut self, _: Duration) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A connection with buffers for both directions.
 #[derive(Debug)]
 pub(super) struct Buffered<S> {
     stream: S,
+    patience: Patience,
     input: Box<[u8]>,
     /// The part of `input` that was read and not used.
     start: usize,
@@ -62,15 +92,27 @@ pub(super) struct Buffered<S> {
 }
 
 impl<S: Duplex> Buffered<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub(super) fn new(stream: S, patience: Patience) -> Self {
         let input = vec![0; INPUT_BYTES].into_boxed_slice();
-        Self { stream, input, start: 0, end: 0, out: Vec::with_capacity(2 * OUTPUT_BYTES), linger: Linger::new() }
+        let out = Vec::with_capacity(2 * OUTPUT_BYTES);
+        Self { stream, patience, input, start: 0, end: 0, out, linger: Linger::new() }
     }
 
-    /// Waits for at least `len` bytes, and returns all that are there. Sends the replies before it waits.
+    /// Waits from now on for this long within a request, and for ever between requests.
+    pub(super) fn wait_within_requests(&mut self, time: Duration) -> io::Result<()> {
+        self.patience = Patience::WithinRequest;
+        self.stream.set_read_timeout(time)
+    }
+
+    /// Waits for at least `len` bytes of a message that has begun, and returns all that are there. Sends the replies before it
+    /// waits.
     ///
     /// Returns `None` if the client is gone, and at the end of the input.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<&[u8]>> {
+        self.peek_expecting(len, Expected::Rest)
+    }
+
+    fn peek_expecting(&mut self, len: usize, expected: Expected) -> io::Result<Option<&[u8]>> {
         debug_assert!(len <= INPUT_BYTES);
         while self.end - self.start < len {
             if self.input.len() - self.start < len {
@@ -82,13 +124,24 @@ impl<S: Duplex> Buffered<S> {
                 Some(read) => Ok(read),
                 None => {
                     self.flush()?;
+                    if let Patience::Until(deadline) = self.patience {
+                        self.stream.set_read_timeout(time_left(deadline)?)?;
+                    }
                     self.stream.read(&mut self.input[self.end..])
                 }
             };
+            let is_idle = expected == Expected::Request && self.start == self.end;
             match read {
                 Ok(0) => return Ok(None),
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.patience {
+                    // Sockets may wake up early.
+                    Patience::Until(_) => {}
+                    Patience::WithinRequest if is_idle => {}
+                    Patience::WithinRequest => return Err(io::ErrorKind::TimedOut.into()),
+                    Patience::Unlimited => return Err(error),
+                },
                 Err(error) => return Err(error),
             }
         }
@@ -123,9 +176,9 @@ impl<S: Duplex> Buffered<S> {
         }
     }
 
-    /// Waits for exactly `N` bytes and takes them.
+    /// Waits for a message that starts with exactly `N` bytes, and takes them.
     pub(super) fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
-        let taken = self.peek(N)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
+        let taken = self.peek_expecting(N, Expected::Request)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
         if taken.is_some() {
             self.consume(N);
         }
@@ -146,5 +199,68 @@ impl<S: Duplex> Buffered<S> {
             self.out.shrink_to(8 * OUTPUT_BYTES);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client by what its reads bring; `None` is a time limit that passes. Behind the last one it has left.
+    struct Scripted(std::vec::IntoIter<Option<&'static [u8]>>);
+
+    impl Read for Scripted {
+        fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+            let piece = self.0.next().unwrap_or(Some(b"")).ok_or(io::ErrorKind::WouldBlock)?;
+            bytes[..piece.len()].copy_from_slice(piece);
+            Ok(piece.len())
+        }
+    }
+
+    impl Write for Scripted {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Duplex for Scripted {
+        fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(None)
+        }
+
+        fn set_read_timeout(&mut self, _: Duration) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn client(patience: Patience, reads: &[Option<&'static [u8]>]) -> Buffered<Scripted> {
+        Buffered::new(Scripted(reads.to_vec().into_iter()), patience)
+    }
+
+    #[test]
+    fn a_client_may_be_silent_between_requests_but_not_within_one() {
+        let (ab, c, d, pause): (_, _, _, Option<&[u8]>) = (Some(&b"ab"[..]), Some(&b"c"[..]), Some(&b"d"[..]), None);
+        let take = |reads: &[_]| client(Patience::WithinRequest, reads).take::<4>().map_err(|error| error.kind());
+        assert_eq!(take(&[pause, pause, pause, ab, c, d]), Ok(Some(*b"abcd")), "slow, but it sends on");
+        assert_eq!(take(&[pause, ab, pause, c, d]), Err(io::ErrorKind::TimedOut));
+        assert_eq!(take(&[pause, ab]), Ok(None), "it has left");
+        // The data of a request has begun with its header, even if nothing of it is there.
+        let mut writer = client(Patience::WithinRequest, &[ab, pause]);
+        assert_eq!(writer.take().unwrap(), Some(*b"ab"));
+        assert_eq!(writer.peek(1).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
+    #[test]
+    fn a_negotiation_ends_at_its_time_however_the_client_moves() {
+        let byte: Option<&[u8]> = Some(b"x");
+        let take = |patience| client(patience, &[byte, None, byte]).take::<2>().map_err(|error| error.kind());
+        let now = Instant::now();
+        assert_eq!(take(Patience::Until(now + Duration::from_secs(3600))), Ok(Some(*b"xx")));
+        assert_eq!(take(Patience::Until(now)), Err(io::ErrorKind::TimedOut));
+        assert_eq!(take(Patience::Unlimited), Err(io::ErrorKind::WouldBlock), "the stream's own limit");
     }
 }

@@ -24,7 +24,7 @@ enum Next {
 /// Serves requests until the client leaves, or does not keep to the protocol.
 pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) -> io::Result<()> {
     let Ok(io) = agreement.export.export.open() else {
-        // The client has been promised the export. It sees the connection end.
+        // The export is negotiated already. The client sees the connection end.
         return Ok(());
     };
     let size_bytes = agreement.export.export.size_bytes();

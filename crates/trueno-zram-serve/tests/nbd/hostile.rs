@@ -124,3 +124,64 @@ fn there_are_only_so_many_connections() {
     }
     served.client(Style::Simple).write(0, b"again").unwrap();
 }
+
+/// Limits with which only the order of connections decides which of them ends.
+fn without_time_limits() -> ServerLimits {
+    let [negotiation_timeout, request_timeout, write_timeout] = [Duration::MAX; 3];
+    ServerLimits { negotiation_timeout, request_timeout, write_timeout, ..ServerLimits::default() }
+}
+
+#[test]
+fn silent_connections_leave_for_a_client_that_negotiates_the_oldest_first() {
+    let limits = without_time_limits();
+    let served = Served::start(&StoreOptions::new(SIZE), limits);
+    let connect = || UnixStream::connect(served.path()).unwrap();
+    let mut silent: Vec<UnixStream> = (0..limits.max_connections).map(|_| connect()).collect();
+    let mut client = served.client(Style::Structured);
+    client.write(0, b"served").unwrap();
+    assert!(ends(&mut silent[0]));
+    // Clients in the middle of the negotiation are no better.
+    silent.extend((0..limits.max_connections).map(|_| {
+        let mut stream = connect();
+        client::greet(&mut stream);
+        client::send_option(&mut stream, 8, b"");
+        stream
+    }));
+    let mut other = served.client(Style::Simple);
+    assert_eq!(other.read(0, 6).unwrap(), b"served");
+    assert_eq!(client.read(0, 6).unwrap(), b"served", "clients that have negotiated stay");
+    assert!(ends(&mut silent[limits.max_connections - 1]));
+    assert!(served.server.connections() <= limits.max_connections);
+}
+
+#[test]
+fn a_negotiation_that_takes_too_long_ends() {
+    let limits = ServerLimits { negotiation_timeout: Duration::from_millis(50), ..without_time_limits() };
+    let served = Served::start(&StoreOptions::new(SIZE), limits);
+    assert!(ends(&mut UnixStream::connect(served.path()).unwrap()));
+    // A client that sends a byte now and then as well.
+    let mut slow = UnixStream::connect(served.path()).unwrap();
+    let option = [&b"\0\0\0\x03IHAVEOPT\0\0\0\x07\0\0\xff\xff"[..], &[0; 0xffff]].concat();
+    let refused = option.iter().any(|byte| {
+        std::thread::sleep(Duration::from_millis(5));
+        slow.write_all(&[*byte]).is_err()
+    });
+    assert!(refused, "the negotiation ended before the option did");
+}
+
+#[test]
+fn a_client_that_stops_within_a_request_is_disconnected_and_idle_ones_stay() {
+    let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..without_time_limits() };
+    let served = Served::start(&StoreOptions::new(SIZE), limits);
+    let mut idle = served.client(Style::Structured);
+    let mut header = served.client(Style::Structured);
+    header.stream.write_all(&0x25609513u32.to_be_bytes()).unwrap();
+    assert!(ends(&mut header.stream));
+    for sent in [0, 1, 5000] {
+        let mut data = served.client(Style::Structured);
+        data.send(0, WRITE, 0, 1 << 20, &vec![6; sent]);
+        assert!(ends(&mut data.stream), "after {sent} bytes of its data");
+    }
+    // It was silent for longer than those that were disconnected for it.
+    idle.write(0, b"still served").unwrap();
+}

@@ -2,32 +2,64 @@
 //!
 //! A client sends one request as a line of JSON and gets one line back. Archives go through the same connection, in
 //! chunks with their lengths before them, so that the server never opens files for others.
+//!
+//! Only the server's user and root are served. Saves and loads leave a reserve of connections, so that statistics are always to
+//! be had, and clients that send no request leave first.
+
+mod client;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trueno_zram_archive::{ChainFile, FileId};
+use trueno_zram_connections::{ConnectionLimits, Connections, Place, Refusal, deadline_after, time_left};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};
 use crate::endpoint::{Endpoint, Listener, Stream};
+use crate::peer;
+
+pub use client::ControlClient;
 
 /// The longest request or reply line.
 const MAX_LINE: u64 = 1 << 20;
 
-/// Clients at the same time.
-const MAX_CLIENTS: usize = 16;
+/// What clients of a control socket may take.
+///
+/// ```
+/// use trueno_zram_serve::control::ControlLimits;
+/// let limits = ControlLimits::default();
+/// assert!(limits.max_transfers < limits.max_clients, "the rest is for statistics");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlLimits {
+    /// Clients at the same time. One more ends the oldest of those that do not save or load.
+    pub max_clients: usize,
+    /// Saves and loads at the same time. More are refused.
+    pub max_transfers: usize,
+    /// How long a client may take for its request, in all.
+    pub request_timeout: Duration,
+    /// How long a client may send or read nothing while an archive is saved or loaded.
+    pub idle_timeout: Duration,
+}
 
-/// How long the server waits for a client that sends or reads nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+impl Default for ControlLimits {
+    fn default() -> Self {
+        Self {
+            max_clients: 16,
+            max_transfers: 8,
+            request_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(60),
+        }
+    }
+}
 
 /// What a client asks for.
 #[derive(Debug, Serialize, Deserialize)]
@@ -126,7 +158,7 @@ pub enum ControlError {
     Server(String),
 }
 
-/// A running control socket. Dropping it stops it.
+/// A running control socket. Dropping it ends all connections and waits for their threads.
 #[derive(Debug)]
 pub struct ControlServer {
     shared: Arc<Shared>,
@@ -136,25 +168,45 @@ pub struct ControlServer {
 #[derive(Debug)]
 struct Shared {
     listener: Listener,
-    stores: Vec<ServedStore>,
+    service: Arc<Service>,
     stopping: AtomicBool,
-    clients: AtomicUsize,
+    connections: Arc<Connections<UnixStream>>,
 }
 
 impl ControlServer {
-    /// Serves requests about the named stores on a unix socket that only this user may use.
+    /// Serves requests about the named stores on a unix socket that only this user and root may use.
     ///
     /// # Errors
     /// If the socket cannot be created, or no thread can be started.
     pub fn start(path: &Path, stores: Vec<ServedStore>) -> io::Result<Self> {
+        Self::start_with(path, stores, ControlLimits::default())
+    }
+
+    /// Like [`start`](Self::start), with limits.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn start_with(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
-        let shared =
-            Arc::new(Shared { listener, stores, stopping: AtomicBool::new(false), clients: AtomicUsize::new(0) });
+        let at_a_time =
+            ConnectionLimits { established: limits.max_transfers, ..ConnectionLimits::new(limits.max_clients) };
+        let shared = Arc::new(Shared {
+            listener,
+            service: Arc::new(Service { stores, limits }),
+            stopping: AtomicBool::new(false),
+            connections: Connections::new(at_a_time),
+        });
         let acceptor = std::thread::Builder::new().name("control".to_owned()).spawn({
             let shared = Arc::clone(&shared);
             move || shared.accept_all()
         })?;
         Ok(Self { shared, acceptor: Some(acceptor) })
+    }
+
+    /// Returns the number of clients.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.connections.len()
     }
 }
 
@@ -165,49 +217,85 @@ impl Drop for ControlServer {
         if let Some(acceptor) = self.acceptor.take() {
             let _ = acceptor.join();
         }
+        self.shared.connections.end_all();
     }
 }
 
 impl Shared {
-    fn accept_all(self: &Arc<Self>) {
+    fn accept_all(&self) {
         loop {
             let accepted = self.listener.accept();
             if self.stopping.load(Ordering::Relaxed) {
                 return;
             }
-            let Ok(Stream::Unix(stream)) = accepted else {
-                std::thread::sleep(Duration::from_millis(10));
-                continue;
-            };
-            if self.clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
-                self.clients.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let shared = Arc::clone(self);
-            let started = std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-                // The error is the client's to see.
-                let _ = shared.serve(&stream);
-                shared.clients.fetch_sub(1, Ordering::Relaxed);
-            });
-            if started.is_err() {
-                self.clients.fetch_sub(1, Ordering::Relaxed);
+            match accepted {
+                // A client that cannot be served is disconnected. Others are not concerned.
+                Ok(Stream::Unix(stream)) => drop(self.start_connection(stream)),
+                // Out of descriptors or memory, or the client left already: back off.
+                _ => std::thread::sleep(Duration::from_millis(10)),
             }
         }
     }
 
-    fn serve(&self, stream: &UnixStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let mut input = BufReader::new(stream);
-        let reply = match read_line(&mut input) {
+    fn start_connection(&self, stream: UnixStream) -> io::Result<()> {
+        let deadline = deadline_after(self.service.limits.request_timeout);
+        stream.set_write_timeout(Some(self.service.limits.idle_timeout))?;
+        if let Err(error) = peer::check(&stream) {
+            // A line fits into the buffer of a new socket, so that this does not wait.
+            return send_line(&stream, &Reply::Error(error.to_string()));
+        }
+        let Ok(place) = self.connections.admit(stream) else { return Ok(()) };
+        let service = Arc::clone(&self.service);
+        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
+            // The error is the client's to see.
+            let _ = service.serve(&place, deadline);
+            // The stores are let go before the server can see that the connection has ended.
+            drop(service);
+        })?;
+        Ok(())
+    }
+}
+
+/// Answers requests.
+#[derive(Debug)]
+struct Service {
+    stores: Vec<ServedStore>,
+    limits: ControlLimits,
+}
+
+impl Service {
+    fn serve(&self, place: &Place<UnixStream>, deadline: Instant) -> io::Result<()> {
+        let stream = place.connection();
+        let mut input = BufReader::new(RequestReader { stream, deadline: Some(deadline) });
+        let request = read_line(&mut input);
+        input.get_mut().deadline = None;
+        stream.set_read_timeout(Some(self.limits.idle_timeout))?;
+        let reply = match request {
             Ok(Request::Stat) => Reply::Stat(self.stat()),
             Ok(Request::Save { export, algorithm }) => {
-                self.with_store(&export, |store| save(store, &algorithm, stream))
+                self.transfer(place, &export, |store| save(store, &algorithm, stream))?
             }
-            Ok(Request::Load { export }) => self.with_store(&export, |store| load(store, stream, &mut input)),
+            Ok(Request::Load { export }) => self.transfer(place, &export, |store| load(store, stream, &mut input))?,
             Err(error) => Reply::Error(error.to_string()),
         };
         send_line(stream, &reply)
+    }
+
+    /// Saves or loads a store, if not too many are saved and loaded.
+    fn transfer(
+        &self,
+        place: &Place<UnixStream>,
+        export: &str,
+        work: impl FnOnce(&Arc<Store>) -> Result<u64, String>,
+    ) -> io::Result<Reply> {
+        match place.establish() {
+            Ok(()) => Ok(self.with_store(export, work)),
+            Err(Refusal::Full) => Ok(Reply::Error(format!(
+                "{} saves and loads are under way, which is the most there may be; try again when one has ended",
+                self.limits.max_transfers
+            ))),
+            Err(Refusal::Displaced) => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
     }
 
     fn stat(&self) -> Vec<ExportStat> {
@@ -247,6 +335,28 @@ fn load(store: &Arc<Store>, stream: &UnixStream, input: &mut (impl Read + Send))
     store.load(ChunkReader::new(input), &mut codec).map_err(describe)
 }
 
+/// Reads from a client: its request until a moment, and the rest for as long as the socket waits.
+#[derive(Debug)]
+struct RequestReader<'a> {
+    stream: &'a UnixStream,
+    deadline: Option<Instant>,
+}
+
+impl Read for RequestReader<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let mut stream = self.stream;
+        let Some(deadline) = self.deadline else { return stream.read(bytes) };
+        loop {
+            stream.set_read_timeout(Some(time_left(deadline)?))?;
+            match stream.read(bytes) {
+                // Sockets may wake up early.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
+}
+
 /// The message of an error with those of its causes.
 fn describe(error: trueno_zram_store::Error) -> String {
     let mut text = error.to_string();
@@ -271,122 +381,4 @@ fn read_line<T: for<'a> Deserialize<'a>>(input: &mut impl BufRead) -> io::Result
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(serde_json::from_slice(&line)?)
-}
-
-/// A connection to a control socket.
-///
-/// ```
-/// use std::sync::Arc;
-/// use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
-/// use trueno_zram_store::{Store, StoreOptions};
-/// # let folder = tempfile::tempdir()?;
-/// # let path = folder.path().join("control");
-/// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
-/// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)])?;
-/// let exports = ControlClient::connect(&path)?.stat()?;
-/// assert_eq!(exports[0].stats.size_bytes, 1 << 20);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct ControlClient {
-    stream: UnixStream,
-    input: BufReader<UnixStream>,
-}
-
-impl ControlClient {
-    /// Connects to the control socket of a server.
-    ///
-    /// # Errors
-    /// If there is no server.
-    pub fn connect(path: &Path) -> io::Result<Self> {
-        let stream = UnixStream::connect(path)?;
-        let input = BufReader::new(stream.try_clone()?);
-        Ok(Self { stream, input })
-    }
-
-    /// Asks for the statistics of all exports.
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub fn stat(mut self) -> Result<Vec<ExportStat>, ControlError> {
-        send_line(&self.stream, &Request::Stat)?;
-        match self.reply()? {
-            Reply::Stat(exports) => Ok(exports),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Saves an export as it is now to a page archive: a .zst file for Zstandard, else a .lz4 file. Returns the length of
-    /// the content.
-    ///
-    /// # Errors
-    /// [`ControlError`]. What was written to `out` is then not a whole archive.
-    pub fn save(mut self, export: &str, algorithm: Algorithm, out: &mut impl Write) -> Result<u64, ControlError> {
-        let (export, algorithm) = (export.to_owned(), algorithm.to_string());
-        send_line(&self.stream, &Request::Save { export, algorithm })?;
-        self.expect_ready()?;
-        copy_archive(&mut ChunkReader::new(&mut self.input), out)?;
-        self.expect_done()
-    }
-
-    /// Loads a page archive into an export. Returns the length of the content.
-    ///
-    /// # Errors
-    /// [`ControlError`]. A part of the content may have been loaded.
-    pub fn load(mut self, export: &str, archive: &mut impl Read) -> Result<u64, ControlError> {
-        send_line(&self.stream, &Request::Load { export: export.to_owned() })?;
-        self.expect_ready()?;
-        let mut chunks = ChunkWriter::new(&self.stream);
-        let sent = io::copy(archive, &mut chunks).and_then(|_| chunks.finish());
-        // A server that refuses the archive stops reading it and says why.
-        let done = self.expect_done();
-        if matches!(done, Err(ControlError::Io(_))) {
-            sent?;
-        }
-        done
-    }
-
-    fn reply(&mut self) -> Result<Reply, ControlError> {
-        read_line(&mut self.input).map_err(|error| match error.kind() {
-            io::ErrorKind::InvalidData => ControlError::Reply(Box::new(error)),
-            _ => ControlError::Io(error),
-        })
-    }
-
-    fn expect_ready(&mut self) -> Result<(), ControlError> {
-        match self.reply()? {
-            Reply::Ready => Ok(()),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn expect_done(&mut self) -> Result<u64, ControlError> {
-        let reply = self.reply()?;
-        let _ = self.stream.shutdown(Shutdown::Both);
-        match reply {
-            Reply::Done { content_bytes } => Ok(content_bytes),
-            other => Err(unexpected(&other)),
-        }
-    }
-}
-
-/// Copies an archive from the connection, and tells which side fails.
-fn copy_archive(connection: &mut impl Read, out: &mut impl Write) -> Result<(), ControlError> {
-    let mut bytes = vec![0; 1 << 16];
-    loop {
-        let read = match connection.read(&mut bytes) {
-            Ok(0) => return out.flush().map_err(ControlError::Output),
-            Ok(read) => read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error.into()),
-        };
-        out.write_all(&bytes[..read]).map_err(ControlError::Output)?;
-    }
-}
-
-fn unexpected(reply: &Reply) -> ControlError {
-    match reply {
-        Reply::Error(message) => ControlError::Server(message.clone()),
-        other => ControlError::Reply(format!("{other:?}").into()),
-    }
 }

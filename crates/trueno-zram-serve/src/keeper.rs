@@ -18,6 +18,7 @@ use rustix::net::{
 };
 
 use crate::endpoint::{Endpoint, Listener, Stream};
+use crate::peer;
 
 /// The longest name of a store.
 const MAX_NAME: usize = 255;
@@ -122,6 +123,11 @@ impl Keeper {
 
     fn accept(&mut self) {
         let accepted = self.listener.accept();
+        if let Ok(Stream::Unix(stream)) = &accepted
+            && peer::check(stream).is_err()
+        {
+            return;
+        }
         if (self.clients.len() >= MAX_CLIENTS || accepted.is_err())
             && let Some(silent) = self.clients.iter().position(|client| client.claim.is_none())
         {

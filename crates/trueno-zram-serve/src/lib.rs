@@ -16,6 +16,7 @@ mod archive_export;
 mod chunks;
 mod endpoint;
 mod export;
+mod peer;
 
 pub use archive_export::ArchiveExport;
 pub use endpoint::Endpoint;

@@ -1,0 +1,137 @@
+//! The client of a control socket.
+
+use std::io::{self, BufReader, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use trueno_zram_core::Algorithm;
+
+use super::{ControlError, ExportStat, Reply, Request, read_line, send_line};
+use crate::chunks::{ChunkReader, ChunkWriter};
+
+/// A connection to a control socket.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
+/// use trueno_zram_store::{Store, StoreOptions};
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("control");
+/// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+/// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)])?;
+/// let exports = ControlClient::connect(&path)?.stat()?;
+/// assert_eq!(exports[0].stats.size_bytes, 1 << 20);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ControlClient {
+    stream: UnixStream,
+    input: BufReader<UnixStream>,
+}
+
+impl ControlClient {
+    /// Connects to the control socket of a server.
+    ///
+    /// # Errors
+    /// If there is no server.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let stream = UnixStream::connect(path)?;
+        let input = BufReader::new(stream.try_clone()?);
+        Ok(Self { stream, input })
+    }
+
+    /// Asks for the statistics of all exports.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn stat(mut self) -> Result<Vec<ExportStat>, ControlError> {
+        match self.ask(&Request::Stat)? {
+            Reply::Stat(exports) => Ok(exports),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Saves an export as it is now to a page archive: a .zst file for Zstandard, else a .lz4 file. Returns the length of
+    /// the content.
+    ///
+    /// # Errors
+    /// [`ControlError`]. What was written to `out` is then not a whole archive.
+    pub fn save(mut self, export: &str, algorithm: Algorithm, out: &mut impl Write) -> Result<u64, ControlError> {
+        let (export, algorithm) = (export.to_owned(), algorithm.to_string());
+        self.expect_ready(&Request::Save { export, algorithm })?;
+        copy_archive(&mut ChunkReader::new(&mut self.input), out)?;
+        self.expect_done()
+    }
+
+    /// Loads a page archive into an export. Returns the length of the content.
+    ///
+    /// # Errors
+    /// [`ControlError`]. A part of the content may have been loaded.
+    pub fn load(mut self, export: &str, archive: &mut impl Read) -> Result<u64, ControlError> {
+        self.expect_ready(&Request::Load { export: export.to_owned() })?;
+        let mut chunks = ChunkWriter::new(&self.stream);
+        let sent = io::copy(archive, &mut chunks).and_then(|_| chunks.finish());
+        // A server that refuses the archive stops reading it and says why.
+        let done = self.expect_done();
+        if matches!(done, Err(ControlError::Io(_))) {
+            sent?;
+        }
+        done
+    }
+
+    fn reply(&mut self) -> Result<Reply, ControlError> {
+        read_line(&mut self.input).map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => ControlError::Reply(Box::new(error)),
+            _ => ControlError::Io(error),
+        })
+    }
+
+    /// Sends the request and reads the reply.
+    fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
+        let sent = send_line(&self.stream, request);
+        // A server that refuses a client says why, and does not wait for the request.
+        let reply = self.reply();
+        if matches!(reply, Err(ControlError::Io(_))) {
+            sent?;
+        }
+        reply
+    }
+
+    fn expect_ready(&mut self, request: &Request) -> Result<(), ControlError> {
+        match self.ask(request)? {
+            Reply::Ready => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn expect_done(&mut self) -> Result<u64, ControlError> {
+        let reply = self.reply()?;
+        let _ = self.stream.shutdown(Shutdown::Both);
+        match reply {
+            Reply::Done { content_bytes } => Ok(content_bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+/// Copies an archive from the connection, and tells which side fails.
+fn copy_archive(connection: &mut impl Read, out: &mut impl Write) -> Result<(), ControlError> {
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        let read = match connection.read(&mut bytes) {
+            Ok(0) => return out.flush().map_err(ControlError::Output),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error.into()),
+        };
+        out.write_all(&bytes[..read]).map_err(ControlError::Output)?;
+    }
+}
+
+fn unexpected(reply: &Reply) -> ControlError {
+    match reply {
+        Reply::Error(message) => ControlError::Server(message.clone()),
+        other => ControlError::Reply(format!("{other:?}").into()),
+    }
+}

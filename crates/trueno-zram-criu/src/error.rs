@@ -163,6 +163,17 @@ pub enum Error {
         /// Bytes of it that arrived.
         received: usize,
     },
+    /// The client stopped in the middle of a request.
+    #[error("the client sent {received} bytes of request {request} and then nothing for too long")]
+    Stalled {
+        /// The request, from 0.
+        request: u64,
+        /// Bytes of it that arrived.
+        received: usize,
+    },
+    /// The client was silent, and left for another one when there were too many connections, or none was served any more.
+    #[error("the client was silent, and its connection was needed for another one")]
+    Displaced,
     /// The connection failed.
     #[error("the connection: {0}")]
     Connection(#[source] io::Error),

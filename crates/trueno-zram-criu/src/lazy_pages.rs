@@ -8,10 +8,11 @@ use std::io;
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
-use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Received, Report};
+use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Received, Report, serve_each};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
@@ -74,6 +75,9 @@ impl LazyPages {
     /// Accepts `criu restore` at a socket that [`prepare_socket`](Self::prepare_socket) has prepared, and serves its processes until
     /// their memory is complete, or they have ended.
     ///
+    /// `criu restore` is whoever sends something first, or leaves first. Connections that are silent do not keep it out, and end
+    /// then. It connects long before it has a process to send, so there is no time limit.
+    ///
     /// # Errors
     /// What `criu restore` did wrong, and [`Error::Restore`]. All processes that it had handed over have been ended then, but for those
     /// that were complete. That a single process failed is passed to `notify`; see [`failures`](Self::failures).
@@ -90,10 +94,28 @@ impl LazyPages {
     }
 
     fn serve_next(&self, listener: &UnixListener, early: &EarlyChecks) -> Result<Report, Error> {
-        let connection = trueno_zram_restore::accept_next(|| listener.accept()).map_err(Error::Connection)?.0;
+        let served = Mutex::new(None);
+        let accepted = serve_each(listener, Some(1), |client| {
+            let first = receive_word(client.connection());
+            if client.establish() {
+                let report = self.serve_restore(client.connection(), first, early);
+                *served.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+            }
+        });
+        let served = served.into_inner().unwrap_or_else(PoisonError::into_inner);
+        served.unwrap_or_else(|| Err(accepted.map_or_else(Error::Connection, |()| Error::RestoreEnded)))
+    }
+
+    /// Serves the processes of `criu restore`, which has sent its first word.
+    fn serve_restore(
+        &self,
+        connection: &UnixStream,
+        first: Result<i32, Error>,
+        early: &EarlyChecks,
+    ) -> Result<Report, Error> {
         thread::scope(|threads| {
             let handler = threads.spawn(|| self.restore.run());
-            let taken = self.take_over(&connection);
+            let taken = first.and_then(|first| self.take_over(connection, first));
             early.end();
             match &taken {
                 Ok(()) => self.restore.start_fill(),
@@ -118,16 +140,16 @@ impl LazyPages {
     }
 
     /// Takes all processes over.
-    fn take_over(&self, connection: &UnixStream) -> Result<(), Error> {
+    fn take_over(&self, connection: &UnixStream, first: i32) -> Result<(), Error> {
+        let mut word = first;
         loop {
-            let mut word = [0; 4];
-            receive(connection, &mut word)?;
-            match i32::from_ne_bytes(word) {
+            match word {
                 FINISHED => return Ok(()),
                 // A zombie has no memory.
                 ..0 => {}
                 pid => self.take(connection, pid, receive(connection, &mut [0])?)?,
             }
+            word = receive_word(connection)?;
         }
     }
 
@@ -158,6 +180,13 @@ impl LazyPages {
         };
         Ok(self.restore.add((number, process), fd, pages, &extents)?)
     }
+}
+
+/// Receives the number of a process, or what stands in its place.
+fn receive_word(connection: &UnixStream) -> Result<i32, Error> {
+    let mut word = [0; 4];
+    receive(connection, &mut word)?;
+    Ok(i32::from_ne_bytes(word))
 }
 
 /// Receives bytes, and what comes with them.

@@ -22,20 +22,21 @@ pub(crate) enum Request {
     Get { pid: u64, address: u64, pages: u64 },
     /// An acknowledgement that all is done.
     Close,
-    /// Something that only the receiver of a dump can do.
-    Other { command: u32 },
 }
 
 impl Request {
     /// Reads a record: `u32 command, u32 padding, u64 pages, u64 address, u64 process`.
-    pub(crate) fn decode(record: &[u8; RECORD_LEN]) -> Self {
+    ///
+    /// # Errors
+    /// Any other command, which only the receiver of a dump knows.
+    pub(crate) fn decode(record: &[u8; RECORD_LEN]) -> Result<Self, u32> {
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));
         let command = u32::from_le_bytes(std::array::from_fn(|byte| record[byte]));
         // The upper half has flags, which these requests do not need.
         match command & 0xffff {
-            GET => Self::Get { pages: number(8), address: number(16), pid: number(24) },
-            CLOSE | FORCE_CLOSE => Self::Close,
-            command => Self::Other { command },
+            GET => Ok(Self::Get { pages: number(8), address: number(16), pid: number(24) }),
+            CLOSE | FORCE_CLOSE => Ok(Self::Close),
+            command => Err(command),
         }
     }
 }
@@ -66,15 +67,12 @@ mod tests {
         record[8] = 3;
         record[16..24].copy_from_slice(&0x7f00_1234_5000u64.to_le_bytes());
         record[24] = 42;
-        assert_eq!(Request::decode(&record), Request::Get { pid: 42, address: 0x7f00_1234_5000, pages: 3 });
+        assert_eq!(Request::decode(&record), Ok(Request::Get { pid: 42, address: 0x7f00_1234_5000, pages: 3 }));
         let reply = encode_pages(42, 0x7f00_1234_5000, 3);
         assert_eq!((&reply[..8], &reply[8..]), (&[6, 0, 4, 0, 0, 0, 0, 0][..], &record[8..]));
-        for (command, request) in [
-            (0x1023, Request::Close),
-            (0x1024, Request::Close),
-            (3, Request::Other { command: 3 }),
-            (0xffff, Request::Other { command: 0xffff }),
-        ] {
+        for (command, request) in
+            [(0x1023, Ok(Request::Close)), (0x1024, Ok(Request::Close)), (3, Err(3)), (0xffff, Err(0xffff))]
+        {
             record[..4].copy_from_slice(&u32::to_le_bytes(command));
             assert_eq!(Request::decode(&record), request);
         }

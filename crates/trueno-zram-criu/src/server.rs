@@ -1,9 +1,12 @@
 //! A page server: answers `criu lazy-pages`.
 
 use std::io::{self, IoSlice, Read, Write};
+use std::net::TcpStream;
 use std::ops::Range;
 use std::thread;
+use std::time::Duration;
 
+use trueno_zram_connections::enable_keepalive;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -14,6 +17,9 @@ use crate::read_ahead::{CHUNK_PAGES, Chunk, ReadAhead};
 /// The most pages in one reply: what `criu lazy-pages` asks for at most.
 const MAX_REPLY_PAGES: u64 = 1024;
 
+/// How long a client may send nothing in the middle of a request, unless something else is asked for.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Serves the memory of processes to `criu lazy-pages`.
 ///
 /// The client asks for a page when a process touches it, and for everything else in the background. A reply is sent once all
@@ -22,6 +28,7 @@ const MAX_REPLY_PAGES: u64 = 1024;
 pub struct PageServer {
     memory: Memory,
     workers: usize,
+    request_timeout: Duration,
 }
 
 /// What a client was sent.
@@ -48,7 +55,15 @@ impl PageServer {
     /// ```
     #[must_use]
     pub fn new(memory: Memory, workers: usize) -> Self {
-        Self { memory, workers }
+        Self { memory, workers, request_timeout: REQUEST_TIMEOUT }
+    }
+
+    /// Sets how long a client of [`serve_client`](Self::serve_client) may send nothing in the middle of a request of 32 bytes: a
+    /// minute by default. Between requests it may be silent for as long as it likes.
+    #[must_use]
+    pub fn request_timeout(mut self, time: Duration) -> Self {
+        self.request_timeout = time;
+        self
     }
 
     /// Returns the memory that is served.
@@ -68,16 +83,60 @@ impl PageServer {
     /// [`Error::Connection`], and what the client did wrong. [`Error::Damaged`] if it asked for a page that cannot be
     /// restored. The connection should be closed then; the client fails, and no process sees other bytes.
     pub fn serve(&self, stream: impl Read + Write) -> Result<Served, Error> {
+        self.run(stream, Patience::Unlimited, || true).map(Option::unwrap_or_default)
+    }
+
+    /// Like [`serve`](Self::serve), for one of many clients that may be silent. Calls `establish` at its first request, and gives
+    /// it up if that returns `false`. Returns `None` if it left without a request.
+    ///
+    /// There is no time limit for the first request: `criu lazy-pages` sends it when a process runs, which is when all of them
+    /// are restored.
+    ///
+    /// # Errors
+    /// As above; [`Error::Stalled`] if the client stopped in the middle of a request, and [`Error::Displaced`].
+    pub fn serve_client(&self, stream: &TcpStream, establish: impl FnOnce() -> bool) -> Result<Option<Served>, Error> {
+        let set_timeout = |time| stream.set_read_timeout(time).map_err(Error::Connection);
+        enable_keepalive(stream).map_err(Error::Connection)?;
+        // No time at all would mean no limit.
+        set_timeout(Some(self.request_timeout.max(Duration::from_millis(1))))?;
+        let served = self.run(stream, Patience::WithinRequest, establish);
+        // A client that waits for a damaged page is not disconnected.
+        set_timeout(None)?;
+        served
+    }
+
+    fn run(
+        &self,
+        stream: impl Read + Write,
+        patience: Patience,
+        establish: impl FnOnce() -> bool,
+    ) -> Result<Option<Served>, Error> {
         let ahead = ReadAhead::new(&self.memory);
         thread::scope(|threads| {
             let _end = EndOnDrop(&ahead);
+            let mut connection =
+                Connection { stream, patience, memory: &self.memory, ahead: &ahead, served: Served::default() };
+            let Some(first) = connection.read_request(0)? else { return Ok(None) };
+            if !establish() {
+                return Err(Error::Displaced);
+            }
+            // Silent clients have no workers.
             for _ in 0..self.workers {
                 // Without a worker, the connection's own thread restores everything.
                 let _ = thread::Builder::new().name("read-ahead".into()).spawn_scoped(threads, || ahead.work());
             }
-            Connection { stream, memory: &self.memory, ahead: &ahead, served: Served::default() }.run()
+            connection.run(first).map(Some)
         })
     }
+}
+
+/// How long to wait for a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    /// For ever. An error of the stream ends the connection, whatever it is.
+    Unlimited,
+    /// For as long as a read of the stream takes, within a request. Between requests for ever.
+    WithinRequest,
 }
 
 /// Lets the workers end, also on a panic.
@@ -103,31 +162,32 @@ impl Piece {
 
 struct Connection<'a, S> {
     stream: S,
+    patience: Patience,
     memory: &'a Memory,
     ahead: &'a ReadAhead<'a>,
     served: Served,
 }
 
 impl<S: Read + Write> Connection<'_, S> {
-    fn run(mut self) -> Result<Served, Error> {
-        let mut request = 0;
-        while let Some(record) = self.read_record(request)? {
-            match Request::decode(&record) {
-                Request::Get { pid, address, pages } => self.answer(request, pid, address, pages)?,
+    fn run(mut self, first: Request) -> Result<Served, Error> {
+        let (mut number, mut next) = (0, Some(first));
+        while let Some(request) = next {
+            match request {
+                Request::Get { pid, address, pages } => self.answer(number, pid, address, pages)?,
                 Request::Close => {
                     self.stream.write_all(&CLOSED).map_err(Error::Connection)?;
                     self.served.closed = true;
                     break;
                 }
-                Request::Other { command } => return Err(Error::Command { request, command }),
             }
-            request += 1;
+            number += 1;
+            next = self.read_request(number)?;
         }
         Ok(self.served)
     }
 
-    /// Reads a record; `None` if the connection ends before it.
-    fn read_record(&mut self, request: u64) -> Result<Option<[u8; RECORD_LEN]>, Error> {
+    /// Reads a request; `None` if the connection ends before it.
+    fn read_request(&mut self, request: u64) -> Result<Option<Request>, Error> {
         let (mut record, mut received) = ([0; RECORD_LEN], 0);
         while received < RECORD_LEN {
             match self.stream.read(&mut record[received..]) {
@@ -135,10 +195,15 @@ impl<S: Read + Write> Connection<'_, S> {
                 Ok(0) => return Err(Error::Ended { request, received }),
                 Ok(count) => received += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.patience == Patience::WithinRequest => {
+                    if received > 0 {
+                        return Err(Error::Stalled { request, received });
+                    }
+                }
                 Err(error) => return Err(Error::Connection(error)),
             }
         }
-        Ok(Some(record))
+        Request::decode(&record).map(Some).map_err(|command| Error::Command { request, command })
     }
 
     fn answer(&mut self, request: u64, pid: u64, address: u64, pages: u64) -> Result<(), Error> {

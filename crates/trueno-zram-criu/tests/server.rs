@@ -1,5 +1,5 @@
 //! A client that speaks the protocol of `criu lazy-pages`, against image directories with plain and compressed pages.
-#![cfg(unix)]
+#![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -7,12 +7,15 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Duration;
 
 use trueno_test_restore::archive_of;
 use trueno_zram_archive::{ArchiveOpener, ArchiveWriter, Format, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, Pagemap, PagemapEntry, PagesFile, Served, write_lazy_dir};
+use trueno_zram_restore::{MAX_CONNECTIONS, serve_each};
 
 const PID: u64 = 4711;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -196,6 +199,71 @@ fn wrong_requests_are_refused_by_name() {
     }
     let cut = serve(Memory::default(), 0, |mut client| client.0.write_all(&[7; 31]).unwrap());
     assert!(matches!(cut, Err(Error::Ended { request: 0, received: 31 })), "{cut:?}");
+}
+
+/// Serves clients until `limit` of them were established, while `connect` runs. Returns what they ended with.
+fn serve_all(
+    limit: usize,
+    request_timeout: Duration,
+    connect: impl FnOnce(&dyn Fn() -> Client),
+) -> Vec<Result<Option<Served>, Error>> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut memory = Memory::default();
+    let file = PagesFile::plain(Arc::new(pages(2207).as_flattened().to_vec())).unwrap();
+    memory.add(PID, &pagemap(), file, Path::new("pagemap")).unwrap();
+    let server = PageServer::new(memory, 2).request_timeout(request_timeout);
+    let (sender, ended) = channel();
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let sender = sender;
+            serve_each(&listener, Some(limit), |client| {
+                sender.send(server.serve_client(client.connection(), || client.establish())).unwrap();
+            })
+        });
+        connect(&|| Client(TcpStream::connect(address).unwrap()));
+    });
+    ended.iter().collect()
+}
+
+#[test]
+fn silent_clients_neither_lock_others_out_nor_count() {
+    let ended = serve_all(2, Duration::MAX, |connect| {
+        let silent: Vec<Client> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+        // Half a request is no better.
+        let half: Vec<Client> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+        half.iter().for_each(|client| (&client.0).write_all(&[7; 31]).unwrap_or(()));
+        let mut first = connect();
+        assert_eq!(first.get(BASE, 1).unwrap(), pages(6)[5]);
+        let _more: Vec<Client> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
+        let mut second = connect();
+        assert_eq!(second.get(BASE, 1).unwrap(), pages(6)[5]);
+        assert_eq!(first.get(BASE, 1).unwrap(), pages(6)[5], "a client that has spoken stays");
+        first.close();
+        second.close();
+        drop((silent, half));
+    });
+    let closed = ended.iter().filter(|end| matches!(end, Ok(Some(Served { closed: true, .. })))).count();
+    assert_eq!(closed, 2);
+    assert!(ended.iter().any(|end| matches!(end, Ok(None))), "a connection without a request");
+}
+
+#[test]
+fn a_client_that_stops_within_a_request_is_disconnected_and_idle_ones_stay() {
+    let ended = serve_all(2, Duration::from_millis(50), |connect| {
+        let mut idle = connect();
+        assert_eq!(idle.get(BASE, 1).unwrap(), pages(6)[5]);
+        let (mut unused, mut half) = (connect(), connect());
+        half.0.write_all(&[7; 31]).unwrap();
+        assert_eq!(half.0.read(&mut [0]).unwrap_or(0), 0);
+        // These were silent for longer than the time limit.
+        assert_eq!(idle.get(BASE, 1).unwrap(), pages(6)[5]);
+        assert_eq!(unused.get(BASE, 1).unwrap(), pages(6)[5]);
+        idle.close();
+        unused.close();
+    });
+    assert!(ended.iter().any(|end| matches!(end, Err(Error::Stalled { request: 0, received: 31 }))), "{ended:?}");
+    assert_eq!(ended.len(), 3);
 }
 
 #[test]

@@ -36,7 +36,7 @@ mod uffd;
 
 pub use error::{Error, RegionProblem};
 pub use handover::receive_file;
-pub use listen::{MAX_CONNECTIONS, accept_next, serve_each};
+pub use listen::{Client, Listen, MAX_CONNECTIONS, accept_next, serve_each};
 pub use options::{Notice, OnDamage, Options, Report};
 pub use process::Process;
 pub use processes::{Extent, ProcessRestore};

@@ -1,18 +1,52 @@
-//! Connections of a listening socket: accepted for as long as it lasts, and served by a bounded number of threads.
+//! Connections of a listening socket: accepted for as long as it lasts, and served by a bounded number of threads. Those that are
+//! silent leave for others.
 
 use std::io;
+use std::net::{TcpListener, TcpStream};
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use trueno_zram_connections::{ConnectionLimits, Connections, Disconnect, Place};
 
-/// Connections that are served at the same time, unless something else is asked for. More of them wait.
+/// Connections that are served at the same time, unless something else is asked for.
 pub const MAX_CONNECTIONS: usize = 128;
 
 /// How long to wait for descriptors or memory to become free.
 const PAUSE: Duration = Duration::from_millis(10);
+
+/// A listening socket.
+pub trait Listen: AsFd + Sync {
+    /// Its connections.
+    type Connection: Disconnect + Send + Sync;
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    fn accept(&self) -> io::Result<Self::Connection>;
+}
+
+impl Listen for UnixListener {
+    type Connection = UnixStream;
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        Self::accept(self).map(|(stream, _)| stream)
+    }
+}
+
+impl Listen for TcpListener {
+    type Connection = TcpStream;
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        Self::accept(self).map(|(stream, _)| stream)
+    }
+}
 
 /// Accepts the next connection. If there are no descriptors or there is no memory for it, or if the client has left already, it
 /// waits a little and tries again.
@@ -37,86 +71,86 @@ pub fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C
     }
 }
 
-/// Accepts up to `limit` connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time. Returns when all have
-/// ended. Where no thread can be started, a connection is served by the caller's, and others wait.
+/// A connection that is served by [`serve_each`].
+#[derive(Debug)]
+pub struct Client<'a, L: Listen> {
+    listener: &'a L,
+    connections: &'a Connections<L::Connection>,
+    place: Place<L::Connection>,
+}
+
+impl<L: Listen> Client<'_, L> {
+    /// Returns the connection.
+    #[must_use]
+    pub fn connection(&self) -> &L::Connection {
+        self.place.connection()
+    }
+
+    /// Notes that the client has spoken. From now on it counts as one, and does not leave for others. Returns `false` if it had to
+    /// leave already, or enough others were served: it has been disconnected, and must be given up.
+    #[must_use]
+    pub fn establish(&self) -> bool {
+        let is_established = self.place.establish().is_ok();
+        if self.connections.is_closed() {
+            // Nobody else is served: wakes up whoever accepts. It fails only if that was done before.
+            let _ = shutdown(self.listener, Shutdown::Both);
+        }
+        is_established
+    }
+}
+
+/// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `limit` of them were
+/// [established](Client::establish). Returns when all have ended; nobody can connect to the socket any more then.
+///
+/// When all places are taken, the oldest connection that is not established leaves for the next one. If all are, the next one
+/// waits. Where no thread can be started, a connection is served by the caller's, and others wait.
 ///
 /// # Errors
-/// Those of [`accept_next`]. Connections are served to their end before it returns.
-pub fn serve_each<C: Send + Sync>(
-    accept: impl FnMut() -> io::Result<C>,
+/// Those of [`accept_next`]. Established connections are served to their end before it returns.
+pub fn serve_each<L: Listen>(
+    listener: &L,
     limit: Option<usize>,
-    serve: impl Fn(&C) + Sync,
+    serve: impl Fn(&Client<'_, L>) + Sync,
 ) -> io::Result<()> {
     let at_a_time = NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0");
-    serve_at_most(at_a_time, accept, limit, serve, || {})
+    serve_at_most(at_a_time, listener, limit, serve, || {})
 }
 
 /// Like [`serve_each`], with the number of connections `at_a_time`. Calls `crowded` when a connection has to wait for the first time.
-pub(crate) fn serve_at_most<C: Send + Sync>(
+pub(crate) fn serve_at_most<L: Listen>(
     at_a_time: NonZeroUsize,
-    mut accept: impl FnMut() -> io::Result<C>,
+    listener: &L,
     limit: Option<usize>,
-    serve: impl Fn(&C) + Sync,
+    serve: impl Fn(&Client<'_, L>) + Sync,
     crowded: impl FnOnce(),
 ) -> io::Result<()> {
-    let (places, serve, mut crowded) = (Places::new(at_a_time.get()), &serve, Some(crowded));
+    let limits = ConnectionLimits { in_all: limit.unwrap_or(usize::MAX), ..ConnectionLimits::new(at_a_time.get()) };
+    let connections = Connections::new(limits);
+    let (connections, serve, mut crowded) = (&connections, &serve, Some(crowded));
     thread::scope(|threads| {
-        for _ in 0..limit.unwrap_or(usize::MAX) {
-            let connection = Arc::new(accept_next(&mut accept)?);
-            if !places.has_free()
-                && let Some(crowded) = crowded.take()
-            {
-                crowded();
+        while !connections.is_closed() {
+            let accepted = accept_next(|| listener.accept());
+            if connections.is_closed() {
+                break;
             }
-            let place = places.take();
-            let theirs = Arc::clone(&connection);
-            let work = move || {
-                let _place = place;
-                serve(&theirs);
-            };
+            // Silent clients would keep this from returning.
+            let connection = accepted.inspect_err(|_| connections.close())?;
+            let place = connections.admit(connection).or_else(|connection| {
+                if let Some(crowded) = crowded.take() {
+                    crowded();
+                }
+                connections.admit_or_wait(connection).ok_or(())
+            });
+            let Ok(place) = place else { break };
+            let client = Arc::new(Client { listener, connections, place });
+            let theirs = Arc::clone(&client);
+            let work = move || serve(&theirs);
             if thread::Builder::new().name("client".into()).spawn_scoped(threads, work).is_err() {
-                serve(&connection);
+                serve(&client);
             }
         }
         Ok(())
     })
-}
-
-/// Places for connections that are being served.
-#[derive(Debug)]
-struct Places {
-    free: Mutex<usize>,
-    /// One more is free.
-    changed: Condvar,
-}
-
-/// A place that is free again when this is dropped.
-#[derive(Debug)]
-struct Place<'a>(&'a Places);
-
-impl Places {
-    fn new(count: usize) -> Self {
-        Self { free: Mutex::new(count), changed: Condvar::new() }
-    }
-
-    /// Returns whether there is a free place now.
-    fn has_free(&self) -> bool {
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) > 0
-    }
-
-    /// Waits for a free place.
-    fn take(&self) -> Place<'_> {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        *self.changed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
-        Place(self)
-    }
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.changed.notify_one();
-    }
 }
 
 /// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage. accept(2)
@@ -142,6 +176,7 @@ fn is_transient(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -161,39 +196,77 @@ mod tests {
         accept_next(|| answers.next().unwrap_or(Ok(()))).unwrap();
     }
 
-    #[test]
-    fn the_number_of_connections_at_a_time_is_bounded() {
-        let (now, most, served) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
-        let serve = |_: &()| {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            thread::sleep(Duration::from_millis(5));
-            now.fetch_sub(1, Ordering::SeqCst);
-            served.fetch_add(1, Ordering::SeqCst);
-        };
-        serve_at_most(NonZeroUsize::new(3).unwrap(), || Ok(()), Some(20), serve, || {}).unwrap();
-        assert_eq!(served.load(Ordering::SeqCst), 20);
-        assert!(most.load(Ordering::SeqCst) <= 3, "{most:?}");
-    }
-
-    #[test]
-    fn that_connections_wait_is_reported_once() {
-        let (report, waits) = std::sync::mpsc::channel();
-        let waits = Mutex::new(waits);
-        // The first connection is served until another one is known to wait.
-        let serve = |number: &usize| {
-            if *number == 0 {
-                waits.lock().unwrap().recv_timeout(Duration::from_secs(600)).expect("a notice that one waits");
+    /// Serves clients at a socket until `limit` of them have spoken, while `connect` runs. Each is told `+` for its first byte.
+    fn serve_while(
+        at_a_time: usize,
+        limit: usize,
+        crowded: impl FnOnce() + Send,
+        connect: impl FnOnce(&dyn Fn() -> UnixStream),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (now, at_a_time) = (AtomicUsize::new(0), NonZeroUsize::new(at_a_time).unwrap());
+        let serve = |client: &Client<'_, UnixListener>| {
+            assert!(now.fetch_add(1, Ordering::SeqCst) < at_a_time.get());
+            let (mut stream, mut byte) = (client.connection(), [0]);
+            if stream.read_exact(&mut byte).is_ok() && client.establish() {
+                stream.write_all(b"+").unwrap();
+                // Until the client leaves.
+                let _ = stream.read(&mut byte);
             }
+            now.fetch_sub(1, Ordering::SeqCst);
         };
-        let mut accepted = 0..;
-        let accept = || Ok(accepted.next().expect("there is always another one"));
-        serve_at_most(NonZeroUsize::MIN, accept, Some(5), serve, || report.send(()).unwrap()).unwrap();
-        assert!(waits.lock().unwrap().try_recv().is_err(), "one notice");
+        thread::scope(|threads| {
+            let served = threads.spawn(|| serve_at_most(at_a_time, &listener, Some(limit), serve, crowded));
+            connect(&|| UnixStream::connect(&path).unwrap());
+            served.join().unwrap().unwrap();
+        });
+        assert!(UnixStream::connect(&path).is_err(), "nobody is served any more");
+    }
+
+    fn speak(mut stream: &UnixStream) {
+        stream.write_all(b"?").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
     }
 
     #[test]
-    fn nothing_is_reported_while_there_is_room() {
-        let serve = |_: &()| {};
-        serve_at_most(NonZeroUsize::new(3).unwrap(), || Ok(()), Some(3), serve, || panic!("there is room")).unwrap();
+    fn silent_connections_neither_count_nor_lock_others_out() {
+        serve_while(
+            3,
+            2,
+            || panic!("there is room"),
+            |connect| {
+                let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
+                let first = connect();
+                speak(&first);
+                silent.extend((0..20).map(|_| connect()));
+                speak(&connect());
+                // Those that were left have been disconnected.
+                assert!(silent.iter_mut().all(|stream| stream.read(&mut [0]).is_ok_and(|read| read == 0)));
+            },
+        );
+    }
+
+    #[test]
+    fn connections_wait_while_all_others_have_spoken_which_is_reported_once() {
+        let (report, waits) = std::sync::mpsc::channel();
+        serve_while(
+            1,
+            4,
+            move || report.send(()).unwrap(),
+            |connect| {
+                let first = connect();
+                speak(&first);
+                let second = connect();
+                waits.recv_timeout(Duration::from_secs(600)).expect("a notice that one waits");
+                drop(first);
+                speak(&second);
+                drop(second);
+                speak(&connect());
+                speak(&connect());
+            },
+        );
+        assert!(waits.try_recv().is_err(), "one notice");
     }
 }

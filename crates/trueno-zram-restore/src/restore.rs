@@ -16,7 +16,7 @@ use crate::fill::{Fill, Plan};
 use crate::gate::Gate;
 use crate::handler::Handler;
 use crate::handshake::Handshake;
-use crate::listen::serve_at_most;
+use crate::listen::{Client, serve_at_most};
 use crate::options::{Notice, Options, Report};
 use crate::process::{END_PATIENCE, Process};
 use crate::session::{Counters, Session};
@@ -99,7 +99,10 @@ impl<S: PagesByNumber> LazyRestore<S> {
     }
 
     /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`Options::vms_at_a_time`] at a time.
-    /// Returns when all have ended.
+    /// Returns when all have ended; nobody can connect to the socket any more then.
+    ///
+    /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of those
+    /// leaves for the next one.
     ///
     /// # Errors
     /// If no connection can be accepted any more. Errors of single VMMs are passed to `ended`.
@@ -109,10 +112,10 @@ impl<S: PagesByNumber> LazyRestore<S> {
         limit: Option<usize>,
         ended: impl Fn(Result<Report, Error>) + Sync,
     ) -> io::Result<()> {
-        let accept = || listener.accept().map(|(connection, _)| connection);
         let vms_at_a_time = self.options.vms_at_a_time;
         let crowded = || (self.notify)(Notice::Crowded { vms_at_a_time });
-        serve_at_most(vms_at_a_time, accept, limit, |connection| ended(self.serve(connection)), crowded)
+        let serve = |client: &Client<'_, _>| ended(self.serve_client(client.connection(), || client.establish()));
+        serve_at_most(vms_at_a_time, listener, limit, serve, crowded)
     }
 
     /// Serves a VMM until it has ended.
@@ -121,16 +124,28 @@ impl<S: PagesByNumber> LazyRestore<S> {
     /// If the VMM's message is malformed, or it could not be served until its end. If it depends on the handler, it was
     /// ended.
     pub fn serve(&self, connection: &UnixStream) -> Result<Report, Error> {
-        let vmm = Arc::new(Process::of_peer(connection)?);
+        self.serve_client(connection, || true)
+    }
+
+    /// Serves a VMM. Calls `establish` once it has spoken, and gives it up if that returns `false`.
+    fn serve_client(&self, connection: &UnixStream, establish: impl Fn() -> bool) -> Result<Report, Error> {
+        let given_up = |error| if establish() { error } else { Error::Displaced };
+        let vmm = Arc::new(Process::of_peer(connection).map_err(given_up)?);
         let handshake = Handshake::receive(connection, self.source.len_bytes(), self.options.handshake_timeout);
         let (regions, fd) = match (handshake.regions, handshake.fd) {
             (regions, Ok(fd)) => (regions, fd),
-            (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(error),
+            // It was silent, and does not count as a VMM.
+            (Err(error @ Error::HandshakeTimeout { .. }), Err(_)) => return Err(error),
+            (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(given_up(error)),
         };
+        let is_established = establish();
         // Closed after the VMM has ended: without it, the kernel fills with zeros what is missing.
         let uffd = Userfaultfd::new(fd)?;
         // From here on the VMM is ended unless all goes well.
         let dependent = self.dependents.add(&vmm)?;
+        if !is_established {
+            return Err(Error::Displaced);
+        }
         let regions = regions?;
         uffd.prepare()?;
         let session = Session {

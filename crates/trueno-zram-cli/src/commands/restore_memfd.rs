@@ -6,10 +6,12 @@ use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{accept_next, receive_file};
+use trueno_zram_restore::{Error, receive_file, serve_each};
 
 use crate::args::Global;
 use crate::delta::BasesArgs;
@@ -23,7 +25,8 @@ use crate::report::{self, Report};
 /// How long a program may take to send its file, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Fills the files that come over the socket, one after the other: each takes all cores.
+/// Fills the files that come over the socket, one after the other: each takes all cores. Programs that have not sent theirs yet
+/// do not keep others waiting.
 pub(crate) fn run(
     (archive, bases): (&Path, &BasesArgs),
     path: &Path,
@@ -35,33 +38,40 @@ pub(crate) fn run(
     let input = Input::open_at_once(archive)?;
     drop(bases.open_delta(archive, &input)?);
     drop(input);
-    let mut engine = Engine::choose(global)?;
+    let engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
     let socket = UnixSocket::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
     report::say(global, &format!("{name}: listening on {}", path.display()));
-    let mut code = ExitCode::SUCCESS;
-    for _ in 0..count.map_or(usize::MAX, NonZeroUsize::get) {
-        let accepted = accept_next(|| socket.listener().accept());
-        let (stream, _) = accepted.map_err(|error| Failure::io(path.display(), &error))?;
-        let filled = serve(&stream, (archive, bases), &mut engine, global);
+    let (engine, failed) = (Mutex::new(engine), AtomicBool::new(false));
+    let served = serve_each(socket.listener(), count.map(NonZeroUsize::get), |client| {
+        let received = receive_file(client.connection(), PATIENCE);
+        // A program that sends nothing does not count. One that left for another has no use for an answer.
+        let is_silent = matches!(received, Err(Error::HandshakeTimeout { .. }));
+        if !is_silent && !client.establish() {
+            return;
+        }
+        let filled = serve(client.connection(), received, (archive, bases), &engine, global);
         if let Err(failure) = json::tracked(global, "restore", archive, filled) {
             failure.report();
-            code = ExitCode::FAILURE;
+            failed.store(true, Ordering::Relaxed);
         }
-    }
-    Ok(code)
+    });
+    served.map_err(|error| Failure::io(path.display(), &error))?;
+    Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
 /// Fills the file of one program, and tells it.
 fn serve(
     stream: &UnixStream,
+    received: Result<File, Error>,
     (archive, bases): (&Path, &BasesArgs),
-    engine: &mut Engine,
+    engine: &Mutex<Engine>,
     global: &Global,
 ) -> Result<(), Failure> {
-    let filled = receive_file(stream, PATIENCE)
-        .map_err(|error| Failure::at(archive.display(), error))
-        .and_then(|file| fill_file(file, (archive, bases), engine, global));
+    let filled = received.map_err(|error| Failure::at(archive.display(), error)).and_then(|file| {
+        let mut engine = engine.lock().unwrap_or_else(PoisonError::into_inner);
+        fill_file(file, (archive, bases), &mut engine, global)
+    });
     let answer = match &filled {
         Ok(bytes) => format!("ok {bytes}\n"),
         Err(Failure::Usage(reason) | Failure::Failed(reason)) => format!("error {}\n", reason.replace('\n', " ")),

@@ -111,6 +111,9 @@ fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
         let port: u16 = line.trim().rsplit(':').next().unwrap().parse().unwrap();
         assert!(folder.path().join("lazy/inventory.img").exists());
         assert_eq!(fs::metadata(folder.path().join("lazy/pages-2.img")).unwrap().len(), 0, "all pages can wait");
+        // Connections without a request are not clients.
+        drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
+        let _silent: Vec<_> = (0..150).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
         let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
         let request = [7, 1, ADDRESS + 1234 * 4096, pid].map(u64::to_le_bytes).concat();
         socket.write_all(&request).unwrap();

@@ -1,6 +1,7 @@
 //! Messages that are not what `criu restore` sends.
 
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -79,6 +80,25 @@ fn a_restore_without_processes_is_complete() {
     send(&socket, &FINISHED.to_ne_bytes(), &[]);
     let report = setup.served().unwrap();
     assert_eq!((report.memory_bytes, report.complete), (0, true));
+}
+
+#[test]
+fn silent_connections_do_not_keep_criu_out() {
+    let setup = Setup::new(&pages(16));
+    let connect = || UnixStream::connect(setup.socket()).unwrap();
+    // More than are served at a time.
+    let mut silent: Vec<UnixStream> = (0..150).map(|_| connect()).collect();
+    send(&silent[149], &[1, 2], &[]);
+    if is_allowed() {
+        let mut process = setup.process();
+        process.must("all");
+        process.end();
+        assert!(setup.served().is_ok());
+    } else {
+        send(&connect(), &FINISHED.to_ne_bytes(), &[]);
+        assert!(setup.served().unwrap().complete);
+    }
+    assert!(silent.iter_mut().all(|stream| stream.read(&mut [0]).unwrap_or(0) == 0), "they have been disconnected");
 }
 
 #[test]

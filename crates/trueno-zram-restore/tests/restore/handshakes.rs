@@ -118,30 +118,68 @@ fn a_vmm_that_cannot_be_served_is_ended() {
 
 #[test]
 fn that_a_vm_has_to_wait_is_reported() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("socket");
-    let listener = UnixListener::bind(&path).unwrap();
+    if !is_allowed() {
+        return;
+    }
     let (report, crowded) = channel();
-    let options = Options {
-        vms_at_a_time: NonZeroUsize::MIN,
-        handshake_timeout: Duration::from_secs(3600),
-        ..Options::default()
-    };
-    let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options).on_notice(move |notice| {
+    let options =
+        Options { vms_at_a_time: NonZeroUsize::MIN, handshake_timeout: Duration::from_secs(3600), ..on_demand() };
+    let pages = pages(16);
+    let restore = LazyRestore::new(Image::new(pages.clone()), options).on_notice(move |notice| {
         if let Notice::Crowded { vms_at_a_time } = notice {
             report.send(vms_at_a_time.get()).unwrap();
         }
     });
+    let setup = Setup::with(&pages, restore);
+    let mut first = setup.vmm();
+    first.must("touch 0");
+    let mut second = UnixStream::connect(setup.socket()).unwrap();
+    assert_eq!(crowded.recv_timeout(Duration::from_secs(600)), Ok(1));
+    // A VM that is served does not leave for another one.
+    first.must("touch 1");
+    first.end();
+    assert!(setup.report().is_ok());
+    second.write_all(REGION).unwrap();
+    assert!(matches!(setup.report(), Err(Error::NoFd)));
+}
+
+#[test]
+fn silent_connections_do_not_keep_vms_out() {
+    let options = Options { handshake_timeout: Duration::from_secs(3600), ..on_demand() };
+    let setup = Setup::new(&pages(16), options);
+    let connect = || UnixStream::connect(setup.socket()).unwrap();
+    let silent: Vec<UnixStream> = (0..options.vms_at_a_time.get()).map(|_| connect()).collect();
+    connect().write_all(REGION).unwrap();
+    assert!(matches!(setup.report(), Err(Error::Displaced)), "the oldest leaves first");
+    assert!(matches!(setup.report(), Err(Error::NoFd)), "the VMM's message is read");
+    if is_allowed() {
+        let _more: Vec<UnixStream> = (0..options.vms_at_a_time.get()).map(|_| connect()).collect();
+        let mut vmm = setup.vmm();
+        vmm.must("touch 0");
+        vmm.end();
+    }
+    drop(silent);
+}
+
+#[test]
+fn silent_connections_do_not_count_as_vms() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let options = Options { handshake_timeout: Duration::from_millis(50), ..on_demand() };
+    let restore = LazyRestore::new(Image::new(vec![[1; PAGE_SIZE]; 4]), options);
     std::thread::scope(|threads| {
         let (sender, ended) = channel();
         let (restore, listener) = (&restore, &listener);
-        threads.spawn(move || restore.serve_all(listener, Some(2), |end| sender.send(end.is_err()).unwrap()).unwrap());
-        // The first one sends nothing, and is waited for.
-        let first = UnixStream::connect(&path).unwrap();
-        let second = UnixStream::connect(&path).unwrap();
-        assert_eq!(crowded.recv_timeout(Duration::from_secs(600)), Ok(1));
-        assert!(ended.try_recv().is_err());
-        drop((first, second));
-        assert!(ended.iter().take(2).all(|failed| failed));
+        threads.spawn(move || restore.serve_all(listener, Some(1), |end| sender.send(end).unwrap()).unwrap());
+        let _silent = [(); 3].map(|()| UnixStream::connect(&path).unwrap());
+        for _ in 0..3 {
+            assert!(matches!(ended.recv(), Ok(Err(Error::HandshakeTimeout { .. }))));
+        }
+        // The limit of one VM is reached by the first that speaks or leaves.
+        drop(UnixStream::connect(&path).unwrap());
+        assert!(matches!(ended.recv(), Ok(Err(Error::HandshakeEnded { received: 0 }))));
+        assert!(ended.recv().is_err(), "nothing else is served");
     });
+    assert!(UnixStream::connect(&path).is_err());
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 use trueno_zram_criu::{Error, Memory, PageServer, write_lazy_dir};
-use trueno_zram_restore::serve_each;
+use trueno_zram_restore::{Client, serve_each};
 
 use super::{failure, open_dir};
 use crate::args::{Global, parse_whole};
@@ -38,7 +38,8 @@ use crate::signals;
 /// never sent: the process that touches it waits. Do not end the server while a process still needs it: CRIU would end too, and
 /// the kernel would fill what is missing with zeros.
 ///
-/// Runs until it is ended by a signal, or with --clients N until N clients have gone.
+/// Runs until it is ended by a signal, or with --clients N until N clients have gone. Connections without a request do not
+/// count. If there are too many of them, the oldest end.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The image directory, or one archive in it, to serve that process alone.
@@ -117,9 +118,8 @@ fn serve_all(
     name: &str,
 ) -> io::Result<ExitCode> {
     let failed = AtomicBool::new(false);
-    let accept = || listener.accept().map(|(stream, _)| stream);
-    serve_each(accept, args.clients.map(NonZeroUsize::get), |stream| {
-        let ended = serve(server, stream, global, name);
+    serve_each(listener, args.clients.map(NonZeroUsize::get), |client| {
+        let ended = serve(server, client, global, name);
         if let Err(failure) = json::tracked(global, "criu", &args.images, ended) {
             failure.report();
             failed.store(true, Ordering::Relaxed);
@@ -128,17 +128,18 @@ fn serve_all(
     Ok(if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Serves one client.
-fn serve(server: &PageServer, stream: &TcpStream, global: &Global, name: &str) -> Result<(), Failure> {
+/// Serves one client. A connection that ends without a request is not one.
+fn serve(server: &PageServer, client: &Client<'_, TcpListener>, global: &Global, name: &str) -> Result<(), Failure> {
+    let mut stream: &TcpStream = client.connection();
     // A reply is one write; a process waits for it.
     let _ = stream.set_nodelay(true);
-    let served = server.serve(stream);
+    let served = server.serve_client(stream, || client.establish());
     if let Err(error @ Error::Damaged { .. }) = &served {
         report::warn(global, name, &format!("{error}; the process waits there for ever: end it"));
         // If the connection ended, CRIU would end, and the kernel would fill what is missing with zeros.
-        let _ = io::copy(&mut &*stream, &mut io::sink());
+        let _ = io::copy(&mut stream, &mut io::sink());
     }
-    let served = served.map_err(failure)?;
+    let Some(served) = served.map_err(failure)? else { return Ok(()) };
     let report = Report {
         file: name,
         memory_bytes: server.memory().len_bytes(),

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
@@ -185,10 +184,7 @@ impl Keeper {
         let mut claims = self.clients.iter().filter(|client| client.claim.as_deref() == Some(name));
         let holder = claims.find(|client| !has_left(&client.stream))?;
         // Process 0 stands for one that the system does not name.
-        Some(
-            socket_peercred(&holder.stream)
-                .map_or(0, |credentials| credentials.pid.as_raw_nonzero().get().unsigned_abs()),
-        )
+        Some(peer::process_of(&holder.stream).unwrap_or(0))
     }
 }
 

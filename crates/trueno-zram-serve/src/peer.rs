@@ -1,4 +1,4 @@
-//! The user at the other end of a unix socket.
+//! The process at the other end of a unix socket, and its user.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -22,7 +22,7 @@ pub(crate) enum PeerError {
 /// Checks that a client runs as the effective user of this process, or as root. The mode of a socket's file says the same, but
 /// can be changed, and does not protect a socket that was passed on.
 pub(crate) fn check(client: &UnixStream) -> Result<(), PeerError> {
-    let peer = user_of(client).map_err(PeerError::Unknown)?;
+    let peer = credentials_of(client).map_err(PeerError::Unknown)?.uid;
     check_user(peer, rustix::process::geteuid().as_raw())
 }
 
@@ -30,10 +30,15 @@ fn check_user(peer: u32, own: u32) -> Result<(), PeerError> {
     if peer == own || peer == ROOT { Ok(()) } else { Err(PeerError::OtherUser { peer, own }) }
 }
 
-/// Returns the effective user of the process that has connected, at the time when it did.
+/// Returns the number of the process that has connected; `None` if the kernel does not name it here.
+pub(crate) fn process_of(client: &UnixStream) -> Option<u32> {
+    credentials_of(client).ok()?.pid.try_into().ok().filter(|process| *process > 0)
+}
+
+/// Returns the process that has connected and its effective user, at the time when it did.
 // Not `rustix::net::sockopt::socket_peercred`: its process number is never 0, but the kernel gives 0 for a client in another PID
 // namespace, such as the host of a container.
-fn user_of(client: &UnixStream) -> io::Result<u32> {
+fn credentials_of(client: &UnixStream) -> io::Result<libc::ucred> {
     let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let expected_len = size_of::<libc::ucred>();
     let mut len = libc::socklen_t::try_from(expected_len).map_err(io::Error::other)?;
@@ -42,7 +47,7 @@ fn user_of(client: &UnixStream) -> io::Result<u32> {
     let result =
         unsafe { libc::getsockopt(client.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut len) };
     match result {
-        0 if usize::try_from(len).is_ok_and(|len| len == expected_len) => Ok(credentials.uid),
+        0 if usize::try_from(len).is_ok_and(|len| len == expected_len) => Ok(credentials),
         0 => Err(io::ErrorKind::InvalidData.into()),
         _ => Err(io::Error::last_os_error()),
     }
@@ -62,9 +67,10 @@ mod tests {
     }
 
     #[test]
-    fn the_user_of_a_socket_pair_is_this_one() {
+    fn the_other_end_of_a_socket_pair_is_this_process() {
         let (one, other) = UnixStream::pair().unwrap();
-        assert_eq!(user_of(&one).unwrap(), rustix::process::geteuid().as_raw());
+        assert_eq!(credentials_of(&one).unwrap().uid, rustix::process::geteuid().as_raw());
+        assert_eq!(process_of(&one), Some(std::process::id()));
         check(&other).unwrap();
     }
 }

@@ -1,14 +1,17 @@
 //! The keeper: what it gives back, who gets a name, and clients that do not keep to the rules.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+use std::fs::{Permissions, set_permissions};
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Barrier};
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::thread::{Uid, set_thread_res_uid};
 use tempfile::TempDir;
 use trueno_test_pages::generate::Generator;
 use trueno_zram_core::PAGE_SIZE;
@@ -59,6 +62,21 @@ fn a_keeper_gives_back_what_it_was_given() {
     assert!(back == page);
     keeper::remove(&path, "ram").unwrap();
     vacant(&path, "ram");
+}
+
+#[test]
+fn other_users_get_nothing_from_a_keeper() {
+    let (folder, path) = keeper();
+    set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let store = create();
+    vacant(&path, "ram").put(store.fds()).unwrap();
+    drop(store);
+    // Users are those of threads. Where this process may not become another one, there is nothing to see.
+    let nobody = Uid::from_raw(65534);
+    let as_nobody = || set_thread_res_uid(nobody, nobody, nobody).is_ok() && keeper::claim(&path, "ram").is_ok();
+    assert!(!std::thread::scope(|threads| threads.spawn(as_nobody).join().unwrap()));
+    kept(&path, "ram");
 }
 
 /// What came of a server that started.

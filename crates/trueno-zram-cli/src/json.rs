@@ -11,6 +11,7 @@ use trueno_zram_core::PageStats;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::output;
+use crate::printable::PrintableFormatter;
 
 /// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
@@ -132,7 +133,8 @@ fn name_of(path: &Path) -> String {
 
 /// Writes one object and a line break.
 fn write(mut out: impl Write, command: &'static str, status: Status, result: &impl Serialize) -> io::Result<()> {
-    serde_json::to_writer(&mut out, &Object { schema: SCHEMA, command, status, result })?;
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, PrintableFormatter);
+    Object { schema: SCHEMA, command, status, result }.serialize(&mut serializer)?;
     out.write_all(b"\n")?;
     out.flush()
 }

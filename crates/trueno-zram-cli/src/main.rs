@@ -23,6 +23,7 @@ mod machine;
 mod messages;
 mod needed_files;
 mod output;
+mod printable;
 mod process;
 mod process_state;
 mod progress;
@@ -69,8 +70,8 @@ fn main() -> ExitCode {
 /// Prints help, the version, or what is wrong with the arguments.
 fn print_of_parser(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        // What cannot be written to standard error is dropped, as everywhere.
-        let _ = error.print();
+        // Without colours: the text has arguments in it.
+        messages::lines(error.render());
         return ExitCode::from(2);
     }
     let written = output::print(|_| error.print().and_then(|()| io::stdout().flush()));

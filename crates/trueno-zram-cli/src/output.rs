@@ -6,8 +6,9 @@ use trueno_zram_io::{Error, STANDARD_OUTPUT};
 pub(crate) use trueno_zram_io::{Output, OutputOptions, Target};
 
 use crate::failure::Failure;
+use crate::printable::printable_lines;
 
-/// Writes text for people or scripts to standard output. All text goes through here, so that none is lost silently: not if
+/// Writes to standard output for people or scripts. All text goes through here, so that none is lost silently: not if
 /// standard output is closed, nor if the last bytes cannot be written.
 pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if trueno_zram_io::is_closed(io::stdout()) {
@@ -15,4 +16,9 @@ pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Res
     }
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out).and_then(|()| out.flush()).map_err(|error| Failure::io(STANDARD_OUTPUT, &error))
+}
+
+/// Writes lines for people to standard output, as far as they are printable.
+pub(crate) fn print_lines(text: &str) -> Result<(), Failure> {
+    print(|out| out.write_all(printable_lines(text).as_bytes()))
 }

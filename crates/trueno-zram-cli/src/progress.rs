@@ -8,7 +8,7 @@ use trueno_zram_io::{Observer, Stage, Timeline};
 
 use crate::args::Global;
 use crate::messages;
-use crate::terminal::printable;
+use crate::printable::printable;
 
 /// Shorter work needs no bar.
 const QUIET_MS: u64 = 300;

@@ -66,19 +66,3 @@ fn wants_colour() -> bool {
     let dumb = env::var_os("TERM").is_none_or(|term| term == "dumb");
     !dumb && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
-
-/// Text from elsewhere, without the characters that would control the terminal.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::printable;
-
-    #[test]
-    fn text_from_elsewhere_does_not_steer_the_terminal() {
-        assert_eq!(printable("/lib/é [heap]"), "/lib/é [heap]");
-        assert_eq!(printable("a\x1b[2Jb\nc"), "a\u{fffd}[2Jb\u{fffd}c");
-    }
-}

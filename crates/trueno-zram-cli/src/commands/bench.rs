@@ -121,7 +121,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         json::print(global, "bench", &Report { machine: Machine::look(Measure::Nothing, None), document: &document })?;
     } else {
-        output::print(|out| out.write_all(table::draw(&document).as_bytes()))?;
+        output::print_lines(&table::draw(&document))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -46,8 +46,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         };
         json::print_with(global, "info", status, &Report { machine: &machine, error })?;
     } else {
-        let text = describe(&machine);
-        output::print(|out| out.write_all(text.as_bytes()))?;
+        output::print_lines(&describe(&machine))?;
     }
     Ok(failure.map_or(ExitCode::SUCCESS, |failure| failure.report()))
 }

@@ -8,6 +8,7 @@ use trueno_zram_archive::{DeltaReader, PageArchive};
 use crate::delta::Origins;
 use crate::input::Input;
 use crate::json::PageKinds;
+use crate::printable::printable;
 use crate::quantity;
 use crate::report;
 use crate::survey::{Content, ContentJson};
@@ -63,12 +64,13 @@ impl<'a> DeltaFindings<'a> {
     /// Writes the findings for people to read.
     pub(crate) fn describe(&self, out: &mut dyn Write, style: Option<Style>) -> io::Result<()> {
         let Self { file, bytes, file_bytes, ratio, origins, depth, kinds, .. } = self;
+        let (file, base) = (printable(file), printable(origins.base()));
         let (size, file_size) = (quantity::bytes(*bytes), quantity::bytes(*file_bytes));
         writeln!(out, "{file}: a delta of {}, in {file_size} (ratio {ratio:.3})", size)?;
         writeln!(out, "  pages    {} of which {} are zero", kinds.pages, kinds.zero)?;
-        writeln!(out, "  content  {origins}")?;
+        writeln!(out, "  content  {}", printable(&origins.to_string()))?;
         writeln!(out, "  stored   {}", PageKinds { zero: 0, ..*kinds })?;
-        writeln!(out, "  base     {} (identity {}), {depth} in the chain", origins.base(), self.base_identity)?;
+        writeln!(out, "  base     {base} (identity {}), {depth} in the chain", self.base_identity)?;
         match self.content {
             Some(content) => content.describe(out, style),
             None => writeln!(out, "  use --decode to see entropy and copies"),

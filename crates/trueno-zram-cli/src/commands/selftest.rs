@@ -121,7 +121,7 @@ fn verdict(outcomes: &[Outcome], took: Duration) -> String {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    output::print(|out| writeln!(out, "{text}"))
+    output::print_lines(&format!("{text}\n"))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use trueno_zram_serve::control::ExportStat;
 use crate::args::Global;
 use crate::control;
 use crate::failure::Failure;
+use crate::printable::printable;
 use crate::{json, output, quantity};
 
 /// Show what a running `serve` holds.
@@ -38,8 +39,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         if global.json {
             json::print(global, "stat", &Report { exports })?;
         } else {
-            let text = table(&exports);
-            output::print(|out| out.write_all(text.as_bytes()))?;
+            output::print_lines(&table(&exports))?;
         }
         match args.watch {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds.into())),
@@ -56,7 +56,7 @@ fn table(exports: &[ExportStat]) -> String {
         let mm = &export.stats.mm;
         let ratio = mm.orig_data_size as f64 / mm.mem_used_total.max(1) as f64;
         rows.push([
-            export.name.clone(),
+            printable(&export.name),
             quantity::bytes(export.stats.size_bytes),
             quantity::bytes(mm.orig_data_size),
             quantity::bytes(mm.compr_data_size),
@@ -64,7 +64,7 @@ fn table(exports: &[ExportStat]) -> String {
             if mm.mem_limit == 0 { "none".to_owned() } else { quantity::bytes(mm.mem_limit) },
             if mm.mem_used_total == 0 { "-".to_owned() } else { format!("{ratio:.2}") },
             quantity::count(mm.same_pages),
-            export.algorithm.clone(),
+            printable(&export.algorithm),
         ]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);

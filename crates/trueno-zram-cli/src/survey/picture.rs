@@ -8,8 +8,9 @@ use super::findings::{Content, Findings, Format};
 use super::{Cell, SIZE_STEP, Survey, ratio};
 use crate::address_map::{Consistency, StoredMap, StoredMapping};
 use crate::draw::{Bar, Shade, bars, beside, cells, legend};
+use crate::printable::printable;
 use crate::quantity;
-use crate::terminal::{Style, printable};
+use crate::terminal::Style;
 
 /// Two histograms are drawn side by side from this many columns on.
 const WIDE: usize = 100;

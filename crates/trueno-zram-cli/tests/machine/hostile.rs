@@ -32,6 +32,18 @@ fn map_head(mappings: u64) -> Vec<u8> {
     map
 }
 
+/// An address map of one mapping with a stored page, with these names of the process and the mapping.
+pub(crate) fn map_of(command: &str, mapping: &str) -> Vec<u8> {
+    let mut map = vec![1, 7, 0, 0];
+    put(&mut map, command.len() as u64);
+    map.extend(command.bytes());
+    map.extend([1, 0, 0b1011]);
+    put(&mut map, mapping.len() as u64);
+    map.extend(mapping.bytes());
+    map.extend([1, ONE_STORED]);
+    map
+}
+
 /// A mapping of plain anonymous memory, right after the one before.
 fn mapping(map: &mut Vec<u8>, runs: &[u8]) {
     map.extend([0, 0b1011, 0]);

@@ -7,6 +7,7 @@ mod hostile;
 mod info;
 mod inspect;
 mod manual;
+mod names;
 mod schema;
 mod selftest;
 #[path = "../files/shim.rs"]

@@ -47,6 +47,8 @@ pub enum DamageKind {
     /// The content does not have the length or the checksum that its frame stores, although no block is damaged. It was
     /// not replaced by zeros.
     Content,
+    /// The index does not describe the blocks: it is damaged, or has other pages than they do. No content is lost by that.
+    Index,
 }
 
 impl Damage {
@@ -84,6 +86,7 @@ impl fmt::Display for DamageKind {
             Self::Header => "a header is damaged",
             Self::Truncated => "the file ends too early",
             Self::Content => "the content does not have the stored length or checksum",
+            Self::Index => "the index does not describe the blocks",
         })
     }
 }

@@ -117,8 +117,7 @@ impl Frame {
         let whole_bytes = entry.pages() * PAGE_SIZE as u64;
         let possible = !self.has_tail && (1..=whole_bytes).contains(&len_bytes);
         self.has_tail |= len_bytes != whole_bytes;
-        let known = PageEntry::decode(entry.encode(), index.layout().format()) == Some(entry);
-        if !possible || !known || !index.push(entry, len_bytes) {
+        if !possible || !index.push_read(entry, len_bytes) {
             self.index = None;
         }
     }

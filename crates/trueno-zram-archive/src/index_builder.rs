@@ -118,6 +118,12 @@ impl IndexBuilder {
         true
     }
 
+    /// Adds a block that was read. Returns `false` if an archive cannot have it here.
+    #[must_use]
+    pub(crate) fn push_read(&mut self, entry: PageEntry, content_len: u64) -> bool {
+        PageEntry::decode(entry.encode(), self.layout.format()) == Some(entry) && self.push(entry, content_len)
+    }
+
     fn close_group(&mut self) {
         let all_zeros = self.group_all_zeros;
         let stored = if all_zeros { &[] } else { &self.entries[..] };

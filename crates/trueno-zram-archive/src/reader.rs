@@ -437,8 +437,14 @@ impl<'c, R: Read> FrameReader<'c, R> {
         }
     }
 
-    /// Notes what an index is worth. One that disagrees outweighs all others.
+    /// Notes what an index is worth. One that disagrees outweighs all others, and is damage if no other explains it.
     fn judge_index(&mut self, verdict: IndexVerdict) {
+        let content_len = self.summary.content_len;
+        if let (Some(damage), IndexVerdict::Disagrees(_)) = (&mut self.damage, &verdict)
+            && damage.is_empty()
+        {
+            record(damage, self.input.position(), content_len..content_len, DamageKind::Index);
+        }
         if !matches!(self.summary.index, IndexVerdict::Disagrees(_)) {
             self.summary.index = verdict;
         }

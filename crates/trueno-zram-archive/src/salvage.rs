@@ -1,26 +1,36 @@
 //! Restores what is left of a damaged file. An index finds the blocks after a damaged one.
 
-use std::io::{Chain, Cursor, Read, Seek, SeekFrom};
+mod tail;
+mod walk;
+
+use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::mem;
 
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::block::Block;
 use crate::blocks::{BlockPlace, GroupIndex};
-use crate::constant::{damaged_zero_pages, zero_pages_of};
+use crate::constant::zero_pages_of;
 use crate::content::{ContentBatch, ContentSpan, Stretch};
 use crate::damage::{Damage, DamageKind, record};
+use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hash::ContentHash;
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
 use crate::index::GROUP_PAGES;
+use crate::index_builder::{IndexBuilder, Keeps};
+use crate::input::Input;
 use crate::lost_header;
 use crate::lots::decode_extra;
-use crate::reader::FrameReader;
+use crate::reader::{FrameReader, IndexVerdict};
 use crate::seek::{ArchiveReader, read_at, read_footer};
-use crate::zstd::constant::word_of;
-use crate::zstd::frame::{Seen, look};
+use crate::verify::{PageFrame, check_index};
 use crate::zstd::group::check_frame;
+use crate::zstd::seek_table::{MAX_FRAMES, SeekEntry};
+
+use tail::{Stream, Tail};
+use walk::walk;
 
 /// The longest group in a file that is read.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
@@ -29,8 +39,11 @@ const MAX_GROUP_BYTES: u64 = 5 << 20;
 ///
 /// In a page archive whose index is readable, every page that is intact is restored at its position: blocks are found by
 /// the index, whatever happened to those before them. If nothing is lost, the content is compared with its checksum at the
-/// end. Other files are read like a stream, by a
-/// [`FrameReader`] that is [salvaging](FrameReader::salvaging).
+/// end, and the index with the blocks: one that does not describe them is listed as damage. Pages behind those that the index
+/// knows are restored, too. Other files are read like a stream, by a [`FrameReader`] that is
+/// [salvaging](FrameReader::salvaging).
+///
+/// If no damage is listed, the content is exactly that of a `FrameReader`, and its index agrees with it.
 ///
 /// A damaged frame header loses no content if the index is readable, or else if the first block is intact: the fields of
 /// the header are then found by trial.
@@ -58,17 +71,23 @@ pub struct SalvageReader<F: Read + Seek> {
 
 enum Source<F: Read + Seek> {
     Index(Box<ByIndex<F>>),
-    /// The bytes that replace a damaged header, and the file after them.
-    Stream(Box<FrameReader<'static, Chain<Cursor<Vec<u8>>, F>>>),
+    /// Pages that the index does not know.
+    Tail(Box<Tail<F>>),
+    /// All pages by the index are restored.
+    Ended,
+    Stream(Box<Stream<F>>),
 }
 
 struct ByIndex<F: Read + Seek> {
     archive: ArchiveReader<F>,
     next_group: u64,
     window: Vec<u8>,
-    /// Hash of what was restored, as long as it can match the frame's checksum: nothing is lost, and it is not compared
-    /// yet.
+    /// Hash of what was restored, as long as it can match the frame's checksum: nothing is lost.
     hash: Option<ContentHash>,
+    /// The index that the blocks should have, as long as nothing is lost.
+    built: Option<IndexBuilder>,
+    /// Position after the last block of the group read last, if all its pages were found; else where the index says.
+    blocks_end: u64,
 }
 
 impl<F: Read + Seek> SalvageReader<F> {
@@ -102,7 +121,8 @@ impl<F: Read + Seek> SalvageReader<F> {
         let skipped = replacement.as_ref().map_or(0, Vec::len) as u64;
         file.seek(SeekFrom::Start(skipped)).map_err(|source| Error::Read { at: skipped, source })?;
         let is_replaced = replacement.is_some();
-        let reader = FrameReader::new(Cursor::new(replacement.unwrap_or_default()).chain(file)).salvaging();
+        let input = Cursor::new(replacement.unwrap_or_default()).chain(file.take(u64::MAX));
+        let reader = FrameReader::new(input).salvaging();
         let reader = if is_replaced { reader.with_damaged_header() } else { reader };
         Ok(Self { source: Source::Stream(Box::new(reader)), damage: Vec::new() })
     }
@@ -120,7 +140,7 @@ impl<F: Read + Seek> SalvageReader<F> {
     /// ```
     #[must_use]
     pub fn uses_index(&self) -> bool {
-        matches!(self.source, Source::Index(_))
+        !matches!(self.source, Source::Stream(_))
     }
 
     /// Restores the next batch; returns `false` at the end.
@@ -138,9 +158,24 @@ impl<F: Read + Seek> SalvageReader<F> {
     /// # Errors
     /// [`Error::Read`], and [`Error::NotCompressed`] or [`Error::Empty`] if the file does not start with a frame.
     pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
-        match &mut self.source {
-            Source::Index(by_index) => by_index.read_batch(out, &mut self.damage),
-            Source::Stream(reader) => reader.read_batch(out),
+        let more = match &mut self.source {
+            Source::Index(by_index) => by_index.read_batch(out, &mut self.damage)?,
+            Source::Tail(tail) => tail.read_batch(out, &mut self.damage)?,
+            Source::Ended => false,
+            Source::Stream(reader) => return reader.read_batch(out),
+        };
+        if more {
+            return Ok(true);
+        }
+        match mem::replace(&mut self.source, Source::Ended) {
+            Source::Index(by_index) => match by_index.finish(&mut self.damage)? {
+                Some(tail) => {
+                    self.source = Source::Tail(Box::new(tail));
+                    self.read_batch(out)
+                }
+                None => Ok(false),
+            },
+            _ => Ok(false),
         }
     }
 
@@ -154,8 +189,8 @@ impl<F: Read + Seek> SalvageReader<F> {
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         match &self.source {
-            Source::Index(_) => &self.damage,
             Source::Stream(reader) => reader.damage(),
+            _ => &self.damage,
         }
     }
 
@@ -169,8 +204,8 @@ impl<F: Read + Seek> SalvageReader<F> {
     #[must_use]
     pub fn into_damage(self) -> Vec<Damage> {
         match self.source {
-            Source::Index(_) => self.damage,
             Source::Stream(reader) => reader.into_damage(),
+            _ => self.damage,
         }
     }
 }
@@ -187,28 +222,84 @@ fn readable<T>(result: Result<T>) -> Result<Option<T>> {
 impl<F: Read + Seek> ByIndex<F> {
     fn new(archive: ArchiveReader<F>) -> Self {
         let hash = archive.layout.content_checksum().then(ContentHash::new);
-        Self { archive, next_group: 0, window: Vec::new(), hash }
+        let blocks_end = archive.footer.frame_len - archive.layout.end_len();
+        let start = archive.table.get(0).map_or(blocks_end, |first| first.offset);
+        let built = Some(IndexBuilder::new(archive.layout, start, Keeps::Checksums));
+        Self { archive, next_group: 0, window: Vec::new(), hash, built, blocks_end }
     }
 
-    /// Restores the next group. After the last one, compares the content with its checksum.
+    /// Restores the next group.
     fn read_batch(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
         let more = self.read_group(out, damage)?;
         // A damaged header loses no content.
         if damage.iter().any(|part| !part.content.is_empty()) {
-            self.hash = None;
-        } else if more {
-            if let Some(hash) = &mut self.hash {
-                for span in out.spans() {
-                    match span {
-                        ContentSpan::Data(bytes) => hash.update(bytes),
-                        ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
-                    }
+            (self.hash, self.built) = (None, None);
+        }
+        if let Some(hash) = self.hash.as_mut().filter(|_| more) {
+            for span in out.spans() {
+                match span {
+                    ContentSpan::Data(bytes) => hash.update(bytes),
+                    ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
                 }
             }
-        } else if let Some(hash) = self.hash.take() {
-            self.compare(&hash, damage)?;
         }
         Ok(more)
+    }
+
+    /// After the last group: returns the blocks that the index leaves out, or compares content that is complete with its
+    /// checksum, and the index with the blocks.
+    fn finish(mut self, damage: &mut Vec<Damage>) -> Result<Option<Tail<F>>> {
+        let ArchiveReader { footer, layout, .. } = &self.archive;
+        let content_len = footer.content_len;
+        if self.blocks_end < footer.frame_len - layout.end_len() {
+            record(damage, self.blocks_end, content_len..content_len, DamageKind::Index);
+            return Tail::open(self.archive, self.blocks_end).map(Some);
+        }
+        let index_at = footer.frame_len;
+        if let Some(hash) = self.hash.take() {
+            self.compare(&hash, damage)?;
+        }
+        let agrees = match self.built.take() {
+            Some(built) => readable(self.describes(built))?.unwrap_or(false),
+            // What was lost is listed.
+            None => !damage.is_empty(),
+        };
+        if !agrees {
+            record(damage, index_at, content_len..content_len, DamageKind::Index);
+        }
+        Ok(None)
+    }
+
+    /// Returns whether the index, and the seek table behind it, are those that the blocks should have.
+    fn describes(&mut self, built: IndexBuilder) -> Result<bool> {
+        let ArchiveReader { file, footer, layout, seek_table_len, .. } = &mut self.archive;
+        if matches!(layout, Layout::Lz4(_)) {
+            // A stream must end behind these blocks, too.
+            let mut end_mark = [0xff; 4];
+            read_at(file, built.at(), &mut end_mark)?;
+            if end_mark != [0; 4] {
+                return Ok(false);
+            }
+        }
+        let frame_len = built.at() + layout.end_len();
+        let frame = PageFrame { index: built.finish(), content_len: footer.content_len, frame_len };
+        // Behind the magic number and the length of the index's frame.
+        let (at, index_len) = (footer.frame_len + 8, footer.index_len());
+        file.seek(SeekFrom::Start(at)).map_err(|source| Error::Read { at, source })?;
+        let mut input = Input::new(file);
+        if check_index(&mut input, index_len - 8, Some(&frame))? != IndexVerdict::Agrees {
+            return Ok(false);
+        }
+        let Some(mut table) = frame.index.seek_table else { return Ok(true) };
+        let compressed_len = u32::try_from(index_len).unwrap_or(u32::MAX);
+        table.push(SeekEntry { compressed_len, content_len: 0 });
+        match seek_table_len.checked_sub(8) {
+            None => Ok(table.frames() > MAX_FRAMES),
+            Some(payload_len) => {
+                input.skip(8, "the seek table")?;
+                table.agrees(&mut input, payload_len)
+            }
+        }
     }
 
     /// Compares content of which no page is lost with the checksum at the end of the frame.
@@ -245,8 +336,8 @@ impl<F: Read + Seek> ByIndex<F> {
         let first_page = number * GROUP_PAGES as u64;
         let content_len = footer.content_len;
         let group_pages = (content_len.div_ceil(PAGE_SIZE as u64) - first_page).min(GROUP_PAGES as u64);
-        let places = match index.places(file, number) {
-            Ok(places) => places,
+        let (places, found_end) = match index.places(file, number) {
+            Ok(places) => (places, end),
             Err(error @ Error::Read { .. }) => return Err(error),
             Err(_) => walk(&self.window, start, layout, first_page, group_pages),
         };
@@ -257,7 +348,11 @@ impl<F: Read + Seek> ByIndex<F> {
             page = place.first_page + place.pages;
             let wanted = Wanted { place, window: &self.window, window_at: start, content_len };
             match wanted.restore(layout, content.end - content.start, &mut out.extra) {
-                Ok(stretch) => out.push(stretch),
+                Ok((stretch, entry)) => {
+                    let len_bytes = stretch.len_bytes();
+                    self.built.take_if(|built| !built.push_read(entry, len_bytes));
+                    out.push(stretch);
+                }
                 Err(kind) => {
                     record(damage, place.offset, content.clone(), kind);
                     out.push(Stretch::Zeros(content.end - content.start));
@@ -271,6 +366,7 @@ impl<F: Read + Seek> ByIndex<F> {
             record(damage, start, found..group_len, DamageKind::Header);
             out.push(Stretch::Zeros(group_len - found));
         }
+        self.blocks_end = if page == first_page + group_pages { found_end } else { end };
         Ok(true)
     }
 }
@@ -286,13 +382,13 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    /// Restores the block, which must hold `len_bytes`.
+    /// Restores the block, which must hold `len_bytes`. Returns the entry that an index has for it, too.
     fn restore(
         &self,
         layout: &Layout,
         len_bytes: u64,
         extra: &mut Vec<u8>,
-    ) -> std::result::Result<Stretch, DamageKind> {
+    ) -> std::result::Result<(Stretch, PageEntry), DamageKind> {
         let (window, place) = (self.window, &self.place);
         let at = usize::try_from(place.offset - self.window_at).unwrap_or(usize::MAX);
         let end = at.saturating_add(layout.overhead() + place.len_bytes as usize);
@@ -312,11 +408,11 @@ impl Wanted<'_> {
         };
         if place.zero {
             let whole = block.zero_pages as u64 == place.pages && len_bytes == place.pages * PAGE_SIZE as u64;
-            return if whole { Ok(Stretch::Zeros(len_bytes)) } else { Err(DamageKind::Block) };
+            return if whole { Ok((Stretch::Zeros(len_bytes), block.entry(window))) } else { Err(DamageKind::Block) };
         }
         let before = extra.len();
         match decode_extra(&block, window, &[], ARCHIVE_MAX_BLOCK, extra) {
-            Ok(stretch) if stretch.len_bytes() == len_bytes => Ok(stretch),
+            Ok(stretch) if stretch.len_bytes() == len_bytes => Ok((stretch, block.entry(window))),
             _ => {
                 extra.truncate(before);
                 Err(DamageKind::Block)
@@ -326,7 +422,7 @@ impl Wanted<'_> {
 
     /// Returns the block whose size word is at `at` in the window, if size word and checksum are right.
     fn lz4_block(&self, at: usize, checksummed: bool) -> std::result::Result<Block, DamageKind> {
-        let BlockPlace { first_page, len_bytes, kind, zero, .. } = self.place;
+        let BlockPlace { first_page, len_bytes, kind, .. } = self.place;
         let raw = kind == PageKind::Raw;
         let (start, size) = (at + 4, len_bytes | if raw { RAW_BLOCK } else { 0 });
         if self.window[at..start] != size.to_le_bytes() {
@@ -337,83 +433,11 @@ impl Wanted<'_> {
         if checksummed && block.verify(self.window).is_err() {
             return Err(DamageKind::Checksum);
         }
-        if zero {
+        if !raw {
             block.zero_pages = zero_pages_of(block.bytes(self.window)).unwrap_or(0);
         }
         Ok(block)
     }
-}
-
-/// Finds the blocks of a group whose entries are lost, one by one from its start. If the pages do not add up, only those
-/// before the first damaged block are certain.
-fn walk(window: &[u8], window_at: u64, layout: &Layout, first_page: u64, group_pages: u64) -> Vec<BlockPlace> {
-    let (mut found, mut at, mut page, mut certain) = (Vec::new(), 0, first_page, None);
-    while page < first_page + group_pages {
-        let step = match layout {
-            Layout::Lz4(_) => lz4_step(window, at, layout),
-            Layout::Zstd { .. } => frame_step(window, at),
-        };
-        let Some(Step { pages, kind, zero, len, damaged }) = step else { break };
-        if damaged && certain.is_none() {
-            certain = Some(found.len());
-        }
-        let (offset, len_bytes) = (window_at + at as u64, u32::try_from(len).expect("a block is short"));
-        found.push(BlockPlace { first_page: page, pages, kind, zero, offset, len_bytes });
-        at += layout.overhead() + len;
-        page += pages;
-    }
-    if page != first_page + group_pages || at != window.len() {
-        found.truncate(certain.unwrap_or(found.len()));
-    }
-    found
-}
-
-/// A block that was found without the index.
-struct Step {
-    pages: u64,
-    kind: PageKind,
-    zero: bool,
-    /// Length as in [`BlockPlace`].
-    len: usize,
-    damaged: bool,
-}
-
-/// Finds a block by its size word.
-fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<Step> {
-    let size = u32::from_le_bytes(*window.get(at..)?.first_chunk()?);
-    let (len, raw) = ((size & !RAW_BLOCK) as usize, size & RAW_BLOCK != 0);
-    if len == 0 || len > PAGE_SIZE || at + layout.overhead() + len > window.len() {
-        return None;
-    }
-    let block = Block::lz4(0, at + 4, len, raw);
-    let bytes = block.bytes(window);
-    let damaged = layout.block_checksums() && block.verify(window).is_err();
-    let zeros = if raw {
-        None
-    } else {
-        zero_pages_of(bytes).or_else(|| damaged.then(|| damaged_zero_pages(bytes, 16)).flatten())
-    };
-    let kind = match zeros {
-        Some(_) => PageKind::SameFilled,
-        None if raw => PageKind::Raw,
-        None => PageKind::Lz4,
-    };
-    Some(Step { pages: zeros.unwrap_or(1) as u64, kind, zero: zeros.is_some(), len, damaged })
-}
-
-/// Finds a frame by its header.
-fn frame_step(window: &[u8], at: usize) -> Option<Step> {
-    let Seen::Page(frame) = look(window.get(at..)?) else { return None };
-    let bytes = &window[at..at + frame.len];
-    let zero = frame.zero_pages > 0;
-    let kind = if zero || word_of(bytes).is_some() {
-        PageKind::SameFilled
-    } else if frame.raw {
-        PageKind::Raw
-    } else {
-        PageKind::Zstd
-    };
-    Some(Step { pages: frame.zero_pages.max(1) as u64, kind, zero, len: frame.len, damaged: false })
 }
 
 impl<F: Read + Seek> std::fmt::Debug for SalvageReader<F> {

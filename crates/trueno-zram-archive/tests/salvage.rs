@@ -5,12 +5,13 @@ mod support;
 
 use std::io::Cursor;
 
-use support::{FORMATS, append, archive_of, mixed_content};
+use support::forge::Forged;
+use support::{FORMATS, append, archive_of, mixed_content, read_stream};
 use trueno_test_pages::frames::{self, Shape};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, SalvageReader,
-    WriteOptions,
+    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, IndexVerdict,
+    SalvageReader, WriteOptions,
 };
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
@@ -108,7 +109,7 @@ fn a_hole_in_the_file_loses_the_blocks_in_it() {
     assert_eq!(lost, inside);
 }
 
-/// If a group's entries are lost, its blocks are found by their size words.
+/// If a group's entries are lost, its blocks are found by their size words. The damage is listed.
 #[test]
 fn damaged_entries_lose_nothing() {
     for format in FORMATS {
@@ -123,7 +124,10 @@ fn assert_found_without_entries(format: Format) {
     let mut damaged = archive.clone();
     damaged[entries_at + 100] ^= 1;
     damaged[entries_at + 2048 + 100] ^= 1;
-    assert_eq!(salvage(&damaged), (content.clone(), Vec::new(), true));
+    let frame_len = archive.len() as u64 - summary.index_len;
+    let end = content.len() as u64;
+    let index_damage = Damage { at: frame_len, content: end..end, kind: DamageKind::Index };
+    assert_eq!(salvage(&damaged), (content.clone(), vec![index_damage], true));
     // With damaged blocks besides.
     let block = blocks(&archive)[300];
     damaged[usize::try_from(block.offset).unwrap() + if format == Format::Lz4 { 5 } else { 11 }] ^= 1;
@@ -374,4 +378,144 @@ fn arbitrary_damage() {
         assert!(len_bytes <= 255 * damaged.len() as u64 + (1 << 20));
         assert!(reader.damage().iter().all(|damage| damage.content.end <= len_bytes), "{:?}", reader.damage());
     }
+}
+
+/// Pages of noise and of text, without zeros: every page has an entry of its own.
+fn solid_content(pages: usize) -> Vec<u8> {
+    let mut random = Generator::new(20);
+    let mut content = Vec::with_capacity(pages * PAGE_SIZE);
+    for page in 0..pages {
+        match page % 8 {
+            0 => content.extend((0..PAGE_SIZE).map(|_| random.byte())),
+            1 => content.extend([page.to_le_bytes(); PAGE_SIZE / 8].as_flattened()),
+            _ => content.extend((0..PAGE_SIZE).map(|at| (at / 40 * page + at % 40 + 1).to_le_bytes()[0])),
+        }
+    }
+    content
+}
+
+/// Archives in both formats, with checksums of blocks and without, none of the content: nothing but the blocks tells of a lie.
+fn solid_archives(pages: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let content = solid_content(pages);
+    let archives = (0..4).map(|bits| {
+        let options = WriteOptions {
+            format: FORMATS[bits >> 1],
+            content_len: None,
+            block_checksums: bits & 1 != 0,
+            content_checksum: false,
+            page_hashes: false,
+        };
+        archive_of(&content, options, 500).0
+    });
+    let archives = archives.collect();
+    (content, archives)
+}
+
+/// Pages that the index leaves out, be they a few or whole groups, are restored, and the index is listed as damaged.
+#[test]
+fn an_index_that_is_too_short_loses_nothing() {
+    let (content, archives) = solid_archives(3000);
+    for (archive, pages) in archives.iter().flat_map(|archive| [1, 7, 951, 952, 953, 1976, 2500].map(|n| (archive, n)))
+    {
+        let mut forged = Forged::parse(archive);
+        forged.forget_pages(pages);
+        let (restored, damage, indexed) = salvage(&forged.build());
+        assert!(indexed && restored == content, "{pages} pages are left out: {damage:?}");
+        let known = ((3000 - pages) * PAGE_SIZE) as u64;
+        let [Damage { content, kind: DamageKind::Index, .. }] = &damage[..] else { panic!("{damage:?}") };
+        assert_eq!(*content, known..known);
+    }
+    // A damaged block among them loses its own page.
+    let mut forged = Forged::parse(&archives[1]);
+    forged.forget_pages(1500);
+    let mut damaged = forged.build();
+    let place = blocks(&archives[1])[2500];
+    damaged[usize::try_from(place.offset).unwrap() + 4] ^= 1;
+    let (restored, damage, _) = salvage(&damaged);
+    assert_as_listed(&restored, &content, &damage, "a block that the index leaves out");
+    assert_eq!((damage.len(), damage[1].pages(), damage[1].at), (2, 2500..2501, place.offset));
+}
+
+#[test]
+fn an_index_that_is_too_long_is_damage() {
+    let (content, archives) = solid_archives(1500);
+    for (archive, pages) in archives.iter().flat_map(|archive| [1, 7, 548, 549, 600].map(|pages| (archive, pages))) {
+        let mut forged = Forged::parse(archive);
+        forged.invent_pages(pages);
+        let (restored, damage, _) = salvage(&forged.build());
+        let [first, ..] = &damage[..] else { panic!("{pages} pages too many, and no damage") };
+        let certain = usize::try_from(first.content.start).unwrap();
+        // A group that does not exist cuts the last one off; without one, nothing is lost.
+        assert!(pages > 548 || certain >= content.len(), "{pages} pages too many: {damage:?}");
+        assert!(
+            restored.len() >= content.len() && restored[..certain].starts_with(&content[..certain.min(content.len())])
+        );
+        assert!(restored[certain..].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn wrong_counts_are_damage() {
+    let (content, archives) = solid_archives(300);
+    for archive in archives {
+        for (from, to) in [(3, 2), (2, 0), (2, 3), (1, 0)] {
+            let mut forged = Forged::parse(&archive);
+            forged.miscount(from, to);
+            let (restored, damage, _) = salvage(&forged.build());
+            assert!(restored == content);
+            assert!(matches!(&damage[..], [Damage { kind: DamageKind::Index, .. }]), "{damage:?}");
+        }
+    }
+}
+
+/// An index that cannot be used at all leads to a stream. That is damage, too, from a file and from a pipe.
+#[test]
+fn an_index_that_is_not_used_is_damage() {
+    let (content, archives) = solid_archives(300);
+    for archive in archives {
+        let mut forged = Forged::parse(&archive);
+        forged.groups[0] += 1;
+        let forged = forged.build();
+        let (restored, damage, indexed) = salvage(&forged);
+        assert!(restored == content && !indexed);
+        assert!(matches!(&damage[..], [Damage { kind: DamageKind::Index, .. }]), "{damage:?}");
+        assert_eq!(salvage_stream(&forged), (restored, damage));
+    }
+}
+
+/// Without damage, the content is that of a stream, and the index agrees with it.
+#[test]
+fn no_forged_archive_is_undamaged_and_incomplete() {
+    let mut random = Generator::new(21);
+    let (mut whole, mut damaged) = (0, 0);
+    for (seed, pages) in [(1, 40), (2, 300), (3, 1500)] {
+        for bits in 0..8 {
+            let options = WriteOptions {
+                format: FORMATS[bits >> 2],
+                content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
+                block_checksums: bits & 2 != 0,
+                content_checksum: false,
+                page_hashes: false,
+            };
+            let archive = archive_of(&mixed_content(seed, pages * PAGE_SIZE + 100), options, 500).0;
+            let parsed = Forged::parse(&archive);
+            for round in 0..if pages > 1000 { 12 } else { 60 } {
+                let mut forged = parsed.clone();
+                for _ in 0..random.below(3) {
+                    forged.edit(&mut |n| random.below(n));
+                }
+                let forged = forged.build();
+                let (restored, damage, _) = salvage(&forged);
+                if !damage.is_empty() {
+                    damaged += 1;
+                    continue;
+                }
+                whole += 1;
+                let (content, summary) = read_stream(&forged, 1 << 20);
+                assert!(restored == content, "seed {seed}, options {bits}, round {round}");
+                assert_eq!(summary.unwrap().index, IndexVerdict::Agrees, "seed {seed}, options {bits}, round {round}");
+            }
+        }
+    }
+    assert!(whole > 100 && damaged > 300, "{whole} whole and {damaged} damaged: the edits are too mild or too wild");
 }

@@ -522,3 +522,39 @@ fn zstd_checksum(content: &[u8]) -> [u8; 4] {
     let frame = compressor.compress(content).expect("some content");
     *frame.last_chunk().expect("a frame")
 }
+
+/// Lies about how many pages there are, with everything else made to fit.
+impl Forged {
+    /// Leaves the last pages out of the index. They must have entries.
+    pub(crate) fn forget_pages(&mut self, pages: usize) {
+        let left = usize::try_from(self.content_len.div_ceil(PAGE as u64)).expect("small") - pages;
+        self.content_len = (left * PAGE) as u64;
+        self.entries.truncate(self.entries.len() - pages);
+        self.groups.truncate(left.div_ceil(GROUP));
+        let mut missing = pages as u64;
+        for count in &mut self.counts {
+            let less = missing.min(*count);
+            *count -= less;
+            missing -= less;
+        }
+    }
+
+    /// Adds raw pages that do not exist to the index.
+    pub(crate) fn invent_pages(&mut self, pages: usize) {
+        let first = usize::try_from(self.content_len.div_ceil(PAGE as u64)).expect("small");
+        for page in first..first + pages {
+            if page % GROUP == 0 {
+                self.groups.push(self.groups.last().map_or(0, |last| last & !ZEROS) + 5000);
+            }
+            self.entries.push(RAW | 4096);
+        }
+        self.content_len = ((first + pages) * PAGE) as u64;
+        self.counts[3] += pages as u64;
+    }
+
+    /// Claims that a page of one form has another one, in the counts alone. The forms are zero, same-filled, packed and raw.
+    pub(crate) fn miscount(&mut self, from: usize, to: usize) {
+        self.counts[from] -= 1;
+        self.counts[to] += 1;
+    }
+}

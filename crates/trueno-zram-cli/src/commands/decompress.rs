@@ -155,7 +155,11 @@ fn salvage(
         );
     }
     let pages: u64 = damage.iter().map(|part| part.pages().end - part.pages().start).sum();
-    let what =
-        format!("{} damaged and replaced by zeros, {content_len} bytes written: {output_name}", quantity::pages(pages));
+    let lost = match pages {
+        // Of a header, the index, or at an end that is missing.
+        0 => "damaged outside its pages".to_owned(),
+        _ => format!("{} damaged and replaced by zeros", quantity::pages(pages)),
+    };
+    let what = format!("{lost}, {content_len} bytes written: {output_name}");
     Err(Failure::at(&input.name, what))
 }

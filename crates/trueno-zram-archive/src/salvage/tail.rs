@@ -1,0 +1,60 @@
+//! Blocks behind those that the index of an archive describes.
+
+use std::io::{Chain, Cursor, Read, Seek, SeekFrom, Take};
+
+use crate::content::ContentBatch;
+use crate::damage::{Damage, DamageKind, record};
+use crate::error::{Error, Result};
+use crate::format::Layout;
+use crate::header::Header;
+use crate::reader::FrameReader;
+use crate::seek::ArchiveReader;
+
+/// Reads bytes that replace a header, and a part of the file after them.
+pub(super) type Stream<F> = FrameReader<'static, Chain<Cursor<Vec<u8>>, Take<F>>>;
+
+/// The blocks behind those that the index describes, read like a stream.
+pub(super) struct Tail<F: Read + Seek> {
+    stream: Stream<F>,
+    /// Position in the file of the first block.
+    at: u64,
+    /// Length of the header that the stream was given.
+    header_len: u64,
+    /// Length of the content before.
+    content_start: u64,
+}
+
+impl<F: Read + Seek> Tail<F> {
+    /// Opens the blocks of an archive from the position `at` on.
+    pub(super) fn open(archive: ArchiveReader<F>, at: u64) -> Result<Self> {
+        let ArchiveReader { mut file, footer, layout, .. } = archive;
+        // An LZ4 stream ends with its end mark. The checksum behind it is that of other content.
+        let (header, end) = match layout {
+            Layout::Lz4(_) => {
+                let header = Header::archive(None, layout.block_checksums(), false);
+                (header.encode(), footer.frame_len - layout.end_len() + 4)
+            }
+            Layout::Zstd { .. } => (Vec::new(), footer.frame_len),
+        };
+        file.seek(SeekFrom::Start(at)).map_err(|source| Error::Read { at, source })?;
+        let header_len = header.len() as u64;
+        let stream = FrameReader::new(Cursor::new(header).chain(file.take(end - at))).salvaging();
+        Ok(Self { stream, at, header_len, content_start: footer.content_len })
+    }
+
+    /// Restores the next batch. At the end, adds the damage.
+    pub(super) fn read_batch(&mut self, out: &mut ContentBatch, damage: &mut Vec<Damage>) -> Result<bool> {
+        match self.stream.read_batch(out) {
+            Ok(true) => return Ok(true),
+            Ok(false) => {}
+            Err(error @ Error::Read { .. }) => return Err(error),
+            // The first of the bytes start no frame.
+            Err(_) => record(damage, self.at, self.content_start..self.content_start, DamageKind::Header),
+        }
+        for part in self.stream.damage() {
+            let content = self.content_start + part.content.start..self.content_start + part.content.end;
+            record(damage, (self.at + part.at).saturating_sub(self.header_len), content, part.kind);
+        }
+        Ok(false)
+    }
+}

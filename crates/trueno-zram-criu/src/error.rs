@@ -204,7 +204,7 @@ impl Error {
 #[non_exhaustive]
 pub enum PagemapProblem {
     /// The file does not start like a pagemap.
-    #[error("it starts with {found:#010x?}, not with the magic numbers of a pagemap")]
+    #[error("it starts with {:#010x} {:#010x}, not with the magic numbers of a pagemap", found[0], found[1])]
     Magic {
         /// The first two words.
         found: [u32; 2],

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::pagemap::Pagemap;
+use crate::pagemap::{Pagemap, ReadError};
 
 /// The name of a pages file ends with this, or with one of the following.
 const PLAIN_SUFFIX: &str = ".img";
@@ -75,14 +75,9 @@ impl ImageDir {
             };
             let Some(pid) = parse_number(digits) else { continue };
             let path = path.join(&name);
-            let mut bytes = Vec::new();
-            Error::open(&path)?.read_to_end(&mut bytes).map_err(Error::io(&path))?;
-            // CRIU leaves an empty file for a process without memory, such as a zombie.
-            if bytes.is_empty() {
-                continue;
+            if let Some(pagemap) = read_pagemap(&path)? {
+                images.push(ProcessImage { pid, path, pagemap });
             }
-            let pagemap = Pagemap::parse(&bytes).map_err(|problem| Error::Pagemap { path: path.clone(), problem })?;
-            images.push(ProcessImage { pid, path, pagemap });
         }
         if processes.is_empty() {
             return Err(Error::NoPagemaps { path: path.into() });
@@ -145,6 +140,18 @@ impl ImageDir {
         let found = candidates.find(|path| path.exists());
         found.ok_or_else(|| Error::NoPages { path: pagemap.into(), pages_id })
     }
+}
+
+/// Reads a pagemap; returns `None` for an empty file, as CRIU leaves it for a process without memory, such as a zombie.
+fn read_pagemap(path: &Path) -> Result<Option<Pagemap>, Error> {
+    let file = Error::open(path)?;
+    if file.metadata().map_err(Error::io(path))?.len() == 0 {
+        return Ok(None);
+    }
+    Pagemap::read(BufReader::new(file)).map(Some).map_err(|error| match error {
+        ReadError::Io(source) => Error::io(path)(source),
+        ReadError::Pagemap(problem) => Error::Pagemap { path: path.into(), problem },
+    })
 }
 
 /// Returns the names in a directory, sorted. Names that are not Unicode are none of CRIU's.

@@ -1,5 +1,7 @@
 //! `pagemap-PID.img`: which addresses of a process have pages, and where they are.
 
+use std::io::{self, Read};
+
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::PagemapProblem;
@@ -8,8 +10,8 @@ use crate::wire::{Field, Fields, put_integer};
 /// The first two words: the one of all images, and the one of pagemaps.
 const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
 
-/// The longest message. Those of CRIU have some 30 bytes.
-const MAX_MESSAGE_LEN: u32 = 4096;
+/// The longest message, and so the most memory that one takes. Those of CRIU have some 30 bytes.
+const MAX_MESSAGE_LEN: usize = 4096;
 
 /// The pages are in the parent of an incremental dump.
 const PARENT: u32 = 1;
@@ -80,19 +82,40 @@ impl Pagemap {
     /// # Errors
     /// [`PagemapProblem`] if it is malformed, or has fields or flags of an unknown meaning. All entries are ranges of pages
     /// within 64 bits, in the order of their addresses, and do not overlap.
-    pub fn parse(bytes: &[u8]) -> Result<Self, PagemapProblem> {
-        let mut messages = Messages { rest: bytes, at: 0 };
-        let found = [messages.word()?, messages.word()?];
-        if found != MAGIC {
-            return Err(PagemapProblem::Magic { found });
+    pub fn parse(mut bytes: &[u8]) -> Result<Self, PagemapProblem> {
+        Self::read_with(|room| {
+            let (next, rest) = bytes.split_at(bytes.len().min(room.len()));
+            room[..next.len()].copy_from_slice(next);
+            bytes = rest;
+            Ok(next.len())
+        })
+    }
+
+    /// Reads a pagemap file, message by message. The file may have any length: nothing is read after the first thing that
+    /// is wrong, and memory grows with the entries that were found to be in order.
+    pub(crate) fn read(mut file: impl Read) -> Result<Self, ReadError> {
+        Self::read_with(|room| Ok(fill(&mut file, room)?))
+    }
+
+    /// Reads the bytes that `fill` returns: as many as there is room for, fewer only at their end.
+    fn read_with<E: From<PagemapProblem>>(fill: impl FnMut(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
+        let mut messages = Messages { fill, at: 0, room: [0; MAX_MESSAGE_LEN] };
+        let mut found = [0; 2];
+        for word in &mut found {
+            *word = messages.word()?.ok_or(PagemapProblem::Truncated { at: messages.at })?;
         }
-        let head = messages.next()?.ok_or(PagemapProblem::Truncated { at: messages.at })?;
+        if found != MAGIC {
+            return Err(PagemapProblem::Magic { found }.into());
+        }
+        let Some(head) = messages.next()? else {
+            return Err(PagemapProblem::Truncated { at: messages.at }.into());
+        };
         let pages_id = parse_head(head)?;
         let mut entries: Vec<PagemapEntry> = Vec::new();
         while let Some(message) = messages.next()? {
             let entry = parse_entry(message)?;
             if entries.last().is_some_and(|last| last.end() > entry.address) {
-                return Err(PagemapProblem::Order { at: message.at, address: entry.address });
+                return Err(PagemapProblem::Order { at: message.at, address: entry.address }.into());
             }
             entries.push(entry);
         }
@@ -142,10 +165,46 @@ fn flags_of(entry: &PagemapEntry) -> u32 {
         .sum()
 }
 
+/// Why a pagemap file cannot be read.
+#[derive(Debug)]
+pub(crate) enum ReadError {
+    Io(io::Error),
+    Pagemap(PagemapProblem),
+}
+
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<PagemapProblem> for ReadError {
+    fn from(problem: PagemapProblem) -> Self {
+        Self::Pagemap(problem)
+    }
+}
+
+/// Fills `room` from a file; returns fewer bytes only at its end.
+fn fill(file: &mut impl Read, room: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < room.len() {
+        match file.read(&mut room[filled..]) {
+            Ok(0) => break,
+            Ok(len) => filled += len,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
 /// The messages of a file, each after its length.
-struct Messages<'a> {
-    rest: &'a [u8],
+struct Messages<F> {
+    fill: F,
+    /// Position in the file.
     at: u64,
+    /// The message read last.
+    room: [u8; MAX_MESSAGE_LEN],
 }
 
 /// A message, and its position in the file.
@@ -155,27 +214,28 @@ struct Message<'a> {
     at: u64,
 }
 
-impl<'a> Messages<'a> {
-    fn word(&mut self) -> Result<u32, PagemapProblem> {
-        let (word, rest) = self.rest.split_first_chunk().ok_or(PagemapProblem::Truncated { at: self.at })?;
-        self.rest = rest;
+impl<E: From<PagemapProblem>, F: FnMut(&mut [u8]) -> Result<usize, E>> Messages<F> {
+    /// Reads a word; returns `None` at the end of the file.
+    fn word(&mut self) -> Result<Option<u32>, E> {
+        let mut word = [0; 4];
+        match (self.fill)(&mut word)? {
+            0 => return Ok(None),
+            4 => {}
+            _ => return Err(PagemapProblem::Truncated { at: self.at }.into()),
+        }
         self.at += 4;
-        Ok(u32::from_le_bytes(*word))
+        Ok(Some(u32::from_le_bytes(word)))
     }
 
-    fn next(&mut self) -> Result<Option<Message<'a>>, PagemapProblem> {
-        if self.rest.is_empty() {
-            return Ok(None);
-        }
-        let len_bytes = self.word()?;
+    fn next(&mut self) -> Result<Option<Message<'_>>, E> {
+        let Some(len_bytes) = self.word()? else { return Ok(None) };
         let at = self.at;
-        if len_bytes > MAX_MESSAGE_LEN {
-            return Err(PagemapProblem::MessageLen { at, len_bytes });
+        let room = self.room.get_mut(..len_bytes as usize).ok_or(PagemapProblem::MessageLen { at, len_bytes })?;
+        if (self.fill)(room)? < room.len() {
+            return Err(PagemapProblem::Truncated { at }.into());
         }
-        let (bytes, rest) = self.rest.split_at_checked(len_bytes as usize).ok_or(PagemapProblem::Truncated { at })?;
-        self.rest = rest;
         self.at += u64::from(len_bytes);
-        Ok(Some(Message { bytes, at }))
+        Ok(Some(Message { bytes: room, at }))
     }
 }
 
@@ -299,6 +359,45 @@ mod tests {
         assert!(parse(&[&entry(!0x1fff, 4, 1)]).is_ok());
         let overlap = parse(&[&entry(0x1000, 4, 2), &entry(0x2000, 4, 1)]);
         assert!(matches!(overlap, Err(PagemapProblem::Order { address: 0x2000, .. })), "{overlap:?}");
+    }
+
+    /// A file that never ends is read up to what is wrong with it, and no further.
+    #[test]
+    fn reading_stops_at_the_first_fault() {
+        struct Endless<'a>(&'a [u8], usize);
+        impl Read for Endless<'_> {
+            fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+                let len = room.len().min(3);
+                for (place, byte) in room[..len].iter_mut().enumerate() {
+                    *byte = self.0.get(self.1 + place).copied().unwrap_or(0);
+                }
+                self.1 += len;
+                Ok(len)
+            }
+        }
+        let head = file(&[]);
+        let with_entry = file(&[&entry(0x1000, 4, 2)]);
+        let with_length = [&head[..], &5000u32.to_le_bytes()].concat();
+        let missing = |at| PagemapProblem::Missing { at, field: 1 };
+        for (start, problem, most) in [
+            (&[][..], PagemapProblem::Magic { found: [0, 0] }, 8),
+            (&head[..8], missing(12), 12),
+            (&head, missing(18), 18),
+            (&with_entry, missing(with_entry.len() as u64 + 4), with_entry.len() + 4),
+            (&with_length, PagemapProblem::MessageLen { at: 18, len_bytes: 5000 }, 18),
+        ] {
+            let mut input = Endless(start, 0);
+            let read = Pagemap::read(&mut input);
+            assert!(matches!(&read, Err(ReadError::Pagemap(found)) if *found == problem), "{read:?}");
+            assert_eq!(input.1, most, "{problem:?}");
+        }
+        assert_eq!(Pagemap::read(&with_entry[..]).unwrap(), Pagemap::parse(&with_entry).unwrap());
+    }
+
+    #[test]
+    fn magic_numbers_are_shown_on_one_line() {
+        let text = Pagemap::parse(b"text, no pagemap").unwrap_err().to_string();
+        assert!(text.starts_with("it starts with 0x74786574 0x6f6e202c, not"), "{text}");
     }
 
     #[test]

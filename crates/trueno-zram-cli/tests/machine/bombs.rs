@@ -1,13 +1,15 @@
-//! Small files that expand to much, or claim to: `decompress`, `test` and `extract` take memory in proportion to the file.
+//! Small files that expand to much, or claim to: `decompress`, `test` and `extract` take memory in proportion to the file. Large
+//! files that are not what their name says are refused by their first bytes.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 
 use trueno_test_pages::PAGE_SIZE;
 use trueno_test_pages::frames::{self, Shape};
 use trueno_test_pages::generate::Generator;
 
 use crate::hostile::{archive, run_limited};
-use crate::support::folder;
+use crate::support::{folder, run, run_with};
 
 /// Runs all commands that decode on `bytes`. They work if the file has content of a known length, and fail otherwise.
 #[track_caller]
@@ -105,4 +107,90 @@ fn small_blocks_that_may_be_large() {
     };
     let content: Vec<u8> = (0..100).map(|_| u8::try_from(random.below(256)).unwrap()).collect();
     decode(&frames::compress(&content, &shape).repeat(20_000), Some(2_000_000));
+}
+
+/// A pagemap of 1 GiB that is a hole but for its first bytes is refused in 64 MiB of memory.
+#[test]
+fn pagemaps_that_are_holes() {
+    let head = b"\x19\x43\x56\x54\x25\x40\x08\x56\x02\0\0\0\x08\x01";
+    let zeros = "it starts with 0x00000000 0x00000000";
+    for (start, problem) in [(&b""[..], zeros), (&head[..8], "byte 12"), (head, "byte 18")] {
+        let folder = folder();
+        fs::create_dir(folder.path().join("images")).unwrap();
+        let file = fs::File::create(folder.path().join("images/pagemap-7.img")).unwrap();
+        file.write_all_at(start, 0).unwrap();
+        file.set_len(1 << 30).unwrap();
+        for command in [&["criu", "compress", "images"][..], &["criu", "lazy-pages", "images", "--lazy-dir", "lazy"]] {
+            let (ran, _) = run_limited(folder.path(), command, 0);
+            ran.fails(&["images/pagemap-7.img: ", problem]);
+        }
+    }
+}
+
+/// 256 GiB of zeros: every command passes over them by number, in memory and time for the file.
+#[test]
+fn zeros_are_passed_over_by_number() {
+    let folder = folder();
+    let folder = folder.path();
+    let len_bytes = 256_u64 << 30;
+    fs::File::create(folder.join("zeros")).unwrap().set_len(len_bytes).unwrap();
+    fs::write(folder.join("base"), [7; PAGE_SIZE]).unwrap();
+    run(folder, &["compress", "-q", "base"]).ok();
+    run(folder, &["compress", "-q", "--algorithm", "zstd", "zeros"]).ok();
+    run(folder, &["compress", "-q", "--base", "base.lz4", "zeros"]).ok();
+    for (name, factors) in [("zeros.zst", 25_000..32_768), ("zeros.tzd", 500_000..524_288)] {
+        let file_len = fs::metadata(folder.join(name)).unwrap().len();
+        assert!(factors.contains(&(len_bytes / file_len)), "{name}: {file_len} bytes");
+        for args in [
+            &["inspect", "--json", name][..],
+            &["inspect", "--json", "--decode", name],
+            &["test", "--json", name],
+            &["decompress", "--json", "-f", "-o", "/dev/null", name],
+        ] {
+            let (ran, _) = run_limited(folder, args, file_len);
+            assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
+            let object = &ran.json()[0];
+            let found = object.get("bytes").or(object.get("bytes_out")).unwrap();
+            assert_eq!((found, &object["zero"]), (&len_bytes.into(), &(len_bytes / 4096).into()), "{args:?}");
+        }
+    }
+}
+
+/// A Zstandard frame in which every block of 4 bytes stands for 128 KiB, the most that the format allows.
+fn densest_frame(blocks: usize) -> Vec<u8> {
+    // No checksum, no content size, a window of 128 KiB.
+    let mut frame = b"\x28\xb5\x2f\xfd\x00\x38".to_vec();
+    for left in (0..blocks).rev() {
+        let header = (128_u32 << 10) << 3 | 1 << 1 | u32::from(left == 0);
+        frame.extend(&header.to_le_bytes()[..3]);
+        frame.push(b'x');
+    }
+    frame
+}
+
+#[test]
+fn inspect_looks_at_content_in_proportion_to_the_file() {
+    let folder = folder();
+    let frame = densest_frame(12_000);
+    let content_len = 12_000_u64 << 17;
+    let bound = 32_768 * frame.len() as u64;
+    assert!(content_len < bound && content_len > bound / 100 * 99);
+    fs::write(folder.path().join("dense.zst"), &frame).unwrap();
+    let limit = (1 << 30) + 255 * frame.len() as u64;
+    for ran in [
+        run(folder.path(), &["inspect", "--json", "dense.zst"]),
+        run_with(folder.path(), &["inspect", "--json", "-"], &frame),
+    ] {
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+        assert!(ran.stderr.contains("only the first"), "{}", ran.stderr);
+        let object = &ran.json()[0];
+        assert_eq!(object["cut_off"], true);
+        let bytes = object["bytes"].as_u64().unwrap();
+        assert!((limit - (16 << 20)..limit + (256 << 20)).contains(&bytes), "{bytes} of {limit}");
+    }
+    let tested = run(folder.path(), &["test", "--json", "dense.zst"]).ok();
+    assert_eq!(tested.json()[0]["bytes_out"], content_len);
+    fs::write(folder.path().join("small.zst"), densest_frame(100)).unwrap();
+    let small = run(folder.path(), &["inspect", "--json", "small.zst"]).ok();
+    assert_eq!((&small.json()[0]["cut_off"], &small.json()[0]["bytes"]), (&false.into(), &(100_u64 << 17).into()));
 }

@@ -8,7 +8,7 @@ use std::io::{Cursor, Read, Seek, SeekFrom};
 use support::{archive_of, mixed_content, plain_archive_of, read_good, read_stream};
 use trueno_test_pages::frames;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, Error, Format, FrameReader, WriteOptions,
+    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, WriteOptions,
 };
 use trueno_zram_core::PAGE_SIZE;
 
@@ -237,4 +237,45 @@ fn errors_name_the_page() {
     let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
     let error = reader.read_pages(page..page + 1).unwrap().read_batch(&mut ContentBatch::new()).unwrap_err();
     assert!(error.to_string().contains(&format!("page {page} (byte {byte})")), "{error}");
+}
+
+/// How much content a byte of a file stands for at most, as SECURITY.md states it: the densest files come close, and stay below.
+#[test]
+fn no_byte_stands_for_more_than_its_format_allows() {
+    let shape = frames::Shape {
+        block_size_id: 7,
+        linked: false,
+        block_checksums: false,
+        content_checksum: false,
+        content_size: false,
+        level: 0,
+    };
+    let content = vec![7; 64 << 20];
+    let factor = content.len() / frames::compress(&content, &shape).len();
+    assert!((250..255).contains(&factor), "{factor} in large blocks of LZ4");
+    for (format, factors) in [(Format::Lz4, 200..255), (Format::Zstd, 25_000..32_768)] {
+        let options = WriteOptions { format, content_checksum: false, ..WriteOptions::default() };
+        let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
+        archive.write_zero_pages(1 << 18).unwrap();
+        let (archive, _) = archive.finish(None).unwrap();
+        let factor = (PAGE_SIZE << 18) / archive.len();
+        assert!(factors.contains(&factor), "{factor} in zero pages of {format:?}");
+        let (mut reader, mut batch, mut batches) = (FrameReader::new(&archive[..]), ContentBatch::new(), 0);
+        while reader.read_batch(&mut batch).unwrap() {
+            assert_eq!(batch.spans().filter(|span| matches!(span, ContentSpan::Data(_))).count(), 0);
+            batches += 1;
+        }
+        assert_eq!(reader.summary().content_len, (PAGE_SIZE as u64) << 18);
+        assert!(batches <= 1 + archive.len() / 1000, "{batches} batches of zeros for {} bytes", archive.len());
+    }
+    // Blocks of 4 bytes that repeat one 128 KiB long.
+    let mut dense = b"\x28\xb5\x2f\xfd\x00\x38".to_vec();
+    for left in (0..1000).rev() {
+        let header = (128_u32 << 10) << 3 | 1 << 1 | u32::from(left == 0);
+        dense.extend(&header.to_le_bytes()[..3]);
+        dense.push(b'x');
+    }
+    let (content, _) = read_good(&dense);
+    assert_eq!(content.len(), 1000 << 17);
+    assert!((32_000..32_768).contains(&(content.len() / dense.len())));
 }

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Cursor, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,6 +25,7 @@ use crate::json;
 use crate::messages;
 use crate::needed_files::{self, NeededFiles};
 use crate::output;
+use crate::quantity;
 use crate::restore::{input_failure, pages_by_index};
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
 use crate::terminal::{DrawChoice, Style};
@@ -32,7 +34,7 @@ use crate::terminal::{DrawChoice, Style};
 ///
 /// The pages of an image are compressed to find out how they would be stored. For a page archive, its index has that
 /// information: pages are decoded only if --decode asks for entropy and copies. Other .lz4 and .zst files are decoded, and their
-/// content is inspected.
+/// content is inspected: 1 GiB and 255 times the size of the file at most, not counting zeros that are stored as such.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Images, page archives, deltas or other .lz4 and .zst files; `-` is standard input.
@@ -58,6 +60,11 @@ const COMMAND: &str = "inspect";
 
 /// Pages of an archive that a thread restores at a time: a group, which is compared with the index as a whole.
 const PAGES_AT_ONCE: usize = 1024;
+
+/// Content of a compressed file that is decoded whatever the size of the file, and for each of its bytes: the most that .lz4
+/// files hold. Some .zst files hold more. Runs of zeros that the reader skips do not count.
+const FREE_CONTENT_BYTES: u64 = 1 << 30;
+const CONTENT_PER_FILE_BYTE: u64 = 255;
 
 /// Which of several files is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +106,10 @@ fn inspect(path: &Path, args: &Args, global: &Global, engine: &mut Engine, order
     if let Some(note) = findings.note.as_ref().filter(|_| !global.quiet) {
         messages::problem(format_args!("{}: {note}", findings.name));
     }
+    if findings.cut_off && !global.quiet {
+        let (name, bytes) = (&findings.name, quantity::bytes(findings.survey.bytes));
+        messages::problem(format_args!("{name}: warning: only the first {bytes} of its content are inspected"));
+    }
     if global.json {
         return json::print(global, COMMAND, &findings.to_json());
     }
@@ -121,7 +132,15 @@ fn inspect_delta(
     let mut content = None;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(Survey::default(), engine.batch_pages());
-        engine.pool().install(|| survey_content(archive, &input.name, &mut surveyor, engine.batch_pages()))?;
+        // Zeros are passed over by the map: a few bytes of a delta stand for thousands of them.
+        let pages = 0..delta.content_len() / PAGE_SIZE as u64;
+        let data = pages.filter_map(|page| match delta.is_zero_page(page) {
+            Ok(true) => None,
+            Ok(false) => Some(Ok(page..page + 1)),
+            Err(error) => Some(Err(error)),
+        });
+        let survey = || survey_content(archive, joined(data), &input.name, &mut surveyor, engine.batch_pages());
+        engine.pool().install(survey)?;
         (_, content) = surveyor.into_findings();
     }
     let findings = DeltaFindings::new(input, archive, delta, content.as_ref());
@@ -183,8 +202,9 @@ fn of_archive(args: &Args, input: &Input, frame: Format, engine: &mut Engine) ->
         Some(Err(error)) => Some(format!("{error}; inspecting the content without the index")),
     };
     input.rewind()?;
-    let (findings, _) = of_stream(&input.name, input.file(), frame, engine)?;
-    Ok(Findings { note, file_bytes: input.len_bytes, ..findings })
+    let (findings, _) = of_stream(&input.name, input.file(), input.len_bytes, frame, engine)?;
+    let file_bytes = if findings.cut_off { findings.file_bytes } else { input.len_bytes };
+    Ok(Findings { note, file_bytes, ..findings })
 }
 
 /// A compressed file from a pipe. Its index, if it has one, comes last and is checked against the content.
@@ -194,7 +214,7 @@ fn of_pipe_archive(
     frame: Format,
     engine: &mut Engine,
 ) -> Result<Findings, Failure> {
-    let (findings, index) = of_stream(name, input, frame, engine)?;
+    let (findings, index) = of_stream(name, input, None, frame, engine)?;
     let (format, note) = match index {
         IndexVerdict::Absent => (frame, None),
         IndexVerdict::Agrees => {
@@ -230,34 +250,68 @@ fn of_index(
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        if let Some(archive) = pages_by_index(input)?.map_err(failed)? {
-            survey_content(&archive, name, &mut surveyor, engine.batch_pages())?;
+        if let Some(pages) = pages_by_index(input)?.map_err(failed)? {
+            // Zeros are passed over by the index: a few bytes of an archive stand for thousands of them.
+            let whole_pages = archive.content_len() / PAGE_SIZE as u64;
+            let data = archive.blocks(0..whole_pages).map_err(failed)?.filter_map(|block| match block {
+                Ok(block) if block.zero => None,
+                Ok(block) => Some(Ok(block.first_page..block.first_page + 1)),
+                Err(error) => Some(Err(error)),
+            });
+            survey_content(&pages, joined(data), name, &mut surveyor, engine.batch_pages())?;
         }
         (findings.survey, findings.content) = surveyor.into_findings();
     }
     Ok(findings)
 }
 
-/// Looks at all pages of an archive, on all threads of the pool.
+/// Looks at pages of an archive, on all threads of the pool.
 fn survey_content(
     archive: &PageArchive,
+    runs: impl Iterator<Item = Result<Range<u64>, Error>>,
     name: &str,
     surveyor: &mut Surveyor<'_>,
     batch_pages: usize,
 ) -> Result<(), Failure> {
+    let failed = |error| archive_failed(name, error);
     let mut room = vec![[0; PAGE_SIZE]; batch_pages];
-    for first in (0..archive.page_count()).step_by(batch_pages) {
-        let pages = usize::try_from(archive.page_count() - first).unwrap_or(usize::MAX).min(batch_pages);
-        let room = &mut room[..pages];
-        let parts = room.par_chunks_mut(PAGES_AT_ONCE).enumerate();
-        let read = |(n, part): (usize, &mut [Page])| archive.read_pages(first + (n * PAGES_AT_ONCE) as u64, part);
-        parts.try_for_each(read).map_err(|error| archive_failed(name, error))?;
-        let left = archive.content_len() - first * PAGE_SIZE as u64;
-        let bytes = room.as_flattened();
-        let bytes = &bytes[..usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len())];
-        surveyor.bytes(bytes).map_err(|error| Failure::at(name, error))?;
+    let (mut runs, mut run) = (runs.fuse(), 0..0);
+    loop {
+        let (mut parts, mut free) = (Vec::new(), &mut room[..]);
+        while !free.is_empty() {
+            if run.is_empty() {
+                let Some(next) = runs.next() else { break };
+                run = next.map_err(failed)?;
+            }
+            let pages = usize::try_from(run.end - run.start).unwrap_or(usize::MAX).min(free.len()).min(PAGES_AT_ONCE);
+            let (part, rest) = free.split_at_mut(pages);
+            parts.push((run.start, part));
+            run.start += pages as u64;
+            free = rest;
+        }
+        let filled = batch_pages - free.len();
+        if filled == 0 {
+            break;
+        }
+        parts.into_par_iter().try_for_each(|(first, part)| archive.read_pages(first, part)).map_err(failed)?;
+        surveyor.bytes(room[..filled].as_flattened()).map_err(|error| Failure::at(name, error))?;
     }
     surveyor.finish().map_err(|error| Failure::at(name, error))
+}
+
+/// Joins runs of pages that follow each other.
+fn joined(runs: impl Iterator<Item = Result<Range<u64>, Error>>) -> impl Iterator<Item = Result<Range<u64>, Error>> {
+    let mut runs = runs.peekable();
+    std::iter::from_fn(move || {
+        let mut run = match runs.next()? {
+            Ok(run) => run,
+            Err(error) => return Some(Err(error)),
+        };
+        while let Some(Ok(next)) = runs.next_if(|next| next.as_ref().is_ok_and(|next| next.start == run.end)) {
+            run.end = next.end;
+        }
+        Some(Ok(run))
+    })
 }
 
 /// Counts the blocks of an archive by its index.
@@ -288,27 +342,33 @@ fn add_block(survey: &mut Survey, block: &BlockPlace, content_len: u64) {
 fn of_stream(
     name: &str,
     input: impl Read + Send,
+    input_len: Option<u64>,
     frame: Format,
     engine: &mut Engine,
 ) -> Result<(Findings, IndexVerdict), Failure> {
     let mut surveyor = Surveyor::compressing(engine);
     let mut reader = FrameReader::new(input);
     let mut batch = ContentBatch::new();
-    while reader.read_batch(&mut batch).map_err(|e| archive_failed(name, e))? {
-        take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
+    let (mut data_bytes, mut cut_off) = (0, false);
+    while !cut_off && reader.read_batch(&mut batch).map_err(|e| archive_failed(name, e))? {
+        data_bytes += take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
+        let file_bytes = input_len.unwrap_or(reader.summary().input_len);
+        cut_off = data_bytes > FREE_CONTENT_BYTES + file_bytes.saturating_mul(CONTENT_PER_FILE_BYTE);
     }
     surveyor.finish().map_err(|e| Failure::at(name, e))?;
     let (survey, content) = surveyor.into_findings();
     let mut findings = Findings::new(name, frame, survey);
     findings.file_bytes = Some(reader.summary().input_len);
     findings.content = content;
+    findings.cut_off = cut_off;
     Ok((findings, reader.summary().index.clone()))
 }
 
-fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<(), trueno_zram_core::Error> {
-    batch.spans().try_for_each(|span| match span {
-        ContentSpan::Data(bytes) => surveyor.bytes(bytes),
-        ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
+/// Surveys a batch. Returns how many of its bytes had to be looked at.
+fn take(surveyor: &mut Surveyor<'_>, batch: &ContentBatch) -> Result<u64, trueno_zram_core::Error> {
+    batch.spans().try_fold(0, |data_bytes, span| match span {
+        ContentSpan::Data(bytes) => surveyor.bytes(bytes).map(|()| data_bytes + bytes.len() as u64),
+        ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes).map(|()| data_bytes),
     })
 }
 

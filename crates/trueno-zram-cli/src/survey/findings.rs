@@ -27,6 +27,8 @@ pub(crate) struct Findings {
     pub(crate) format: Format,
     /// Something the user should know before trusting the figures.
     pub(crate) note: Option<String>,
+    /// There is more content than `inspect` looks at in a file of this size. The figures are those of its start.
+    pub(crate) cut_off: bool,
     /// Size of the file, if it is compressed.
     pub(crate) file_bytes: Option<u64>,
     pub(crate) survey: Survey,
@@ -45,7 +47,16 @@ pub(crate) struct Content {
 
 impl Findings {
     pub(crate) fn new(name: &str, format: Format, survey: Survey) -> Self {
-        Self { name: name.to_owned(), format, note: None, file_bytes: None, survey, content: None, map: None }
+        Self {
+            name: name.to_owned(),
+            format,
+            note: None,
+            cut_off: false,
+            file_bytes: None,
+            survey,
+            content: None,
+            map: None,
+        }
     }
 
     /// The findings as `--json` prints them.
@@ -55,6 +66,7 @@ impl Findings {
             file: &self.name,
             format: self.format,
             note: self.note.as_deref(),
+            cut_off: self.cut_off,
             bytes: survey.bytes,
             kinds: survey.kinds(),
             held_bytes: survey.held_bytes,
@@ -82,6 +94,7 @@ struct FindingsJson<'a> {
     file: &'a str,
     format: Format,
     note: Option<&'a str>,
+    cut_off: bool,
     bytes: u64,
     #[serde(flatten)]
     kinds: PageKinds,

@@ -73,6 +73,9 @@ impl Findings {
         if tail_bytes > 0 {
             lines[0].push_str(&format!(" (the last one has {tail_bytes} bytes)"));
         }
+        if self.cut_off {
+            lines.push("  the start of its content only: the file holds more than inspect looks at".into());
+        }
         lines.push(String::new());
         let kinds = [
             ("zero", survey.zero),

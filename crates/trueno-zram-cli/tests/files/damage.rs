@@ -119,3 +119,19 @@ fn salvage_restores_all_other_pages_and_lists_the_damaged_ones() {
     let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
     assert!(from_pipe.code == Some(1) && from_pipe.stdout == saved, "{}", from_pipe.stderr);
 }
+
+/// The content is complete, but the archive is not in order.
+#[test]
+fn salvage_reports_an_index_that_does_not_describe_the_blocks() {
+    let (content, mut archive) = small();
+    let entries = archive.windows(8).position(|bytes| bytes == b"TZ-INDEX").unwrap() + 8;
+    archive[entries] ^= 1;
+    let folder = folder();
+    fs::write(folder.path().join("x.lz4"), &archive).unwrap();
+    let from_file = run(folder.path(), &["decompress", "--salvage", "--json", "x.lz4", "-o", "saved"]);
+    assert_eq!((from_file.code, &from_file.json()[0]["status"]), (Some(1), &"failed".into()), "{}", from_file.stderr);
+    assert!(from_file.stderr.contains("index"), "{}", from_file.stderr);
+    assert!(fs::read(folder.path().join("saved")).unwrap() == content);
+    let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
+    assert!(from_pipe.code == Some(1) && from_pipe.stdout == content, "{}", from_pipe.stderr);
+}

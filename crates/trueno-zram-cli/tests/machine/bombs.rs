@@ -127,26 +127,24 @@ fn pagemaps_that_are_holes() {
     }
 }
 
-/// 256 GiB of zeros: every command passes over them by number, in memory and time for the file.
+/// Zeros by the TiB are passed over by number, in memory and time for the file. Page by page, each would take longer than the
+/// limit on CPU time.
 #[test]
 fn zeros_are_passed_over_by_number() {
     let folder = folder();
     let folder = folder.path();
-    let len_bytes = 256_u64 << 30;
-    fs::File::create(folder.join("zeros")).unwrap().set_len(len_bytes).unwrap();
     fs::write(folder.join("base"), [7; PAGE_SIZE]).unwrap();
     run(folder, &["compress", "-q", "base"]).ok();
-    run(folder, &["compress", "-q", "--algorithm", "zstd", "zeros"]).ok();
-    run(folder, &["compress", "-q", "--base", "base.lz4", "zeros"]).ok();
-    for (name, factors) in [("zeros.zst", 25_000..32_768), ("zeros.tzd", 500_000..524_288)] {
+    for (name, options, tebibytes, factors) in [
+        ("zeros.zst", ["--algorithm", "zstd"], 1_u64, 25_000..32_768),
+        ("zeros.tzd", ["--base", "base.lz4"], 2, 500_000..524_288),
+    ] {
+        let len_bytes = tebibytes << 40;
+        fs::File::create(folder.join("zeros")).unwrap().set_len(len_bytes).unwrap();
+        run(folder, &[&["compress", "-q", "zeros"][..], &options].concat()).ok();
         let file_len = fs::metadata(folder.join(name)).unwrap().len();
         assert!(factors.contains(&(len_bytes / file_len)), "{name}: {file_len} bytes");
-        for args in [
-            &["inspect", "--json", name][..],
-            &["inspect", "--json", "--decode", name],
-            &["test", "--json", name],
-            &["decompress", "--json", "-f", "-o", "/dev/null", name],
-        ] {
+        for args in [&["inspect", "--json", "--decode", name][..], &["test", "--json", name]] {
             let (ran, _) = run_limited(folder, args, file_len);
             assert_eq!(ran.code, Some(0), "{args:?}: {}", ran.stderr);
             let object = &ran.json()[0];

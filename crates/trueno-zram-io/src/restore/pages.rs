@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, PageArchive};
-use trueno_zram_core::{PAGE_SIZE, PageRoom, is_zero};
+use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
 
 use super::groups::write_sparse;
 use super::{Sink, Way};
@@ -43,6 +43,8 @@ struct Shared<'a, K> {
 struct Restored {
     room: PageRoom,
     within: Range<usize>,
+    /// All of it is zeros, which are not in memory.
+    is_hole: bool,
 }
 
 impl Restored {
@@ -184,23 +186,44 @@ impl<K: Sink> Shared<'_, K> {
             let within = |position: u64| usize::try_from(position - first * page_bytes).expect("a part is small");
             let within = within(part.bytes.start)..within(part.bytes.end);
             let pages = within.end.div_ceil(PAGE_SIZE);
-            let read = timed(self.observer, Stage::Decode, || self.archive.read_pages(first, &mut room[..pages]));
-            read.map_err(|error| Error::archive(self.name, error))?;
-            let restored = Restored { room, within };
+            let is_hole = timed(self.observer, Stage::Decode, || self.read_part(first, &mut room[..pages]));
+            let is_hole = is_hole.map_err(|error| Error::archive(self.name, error))?;
+            let restored = Restored { room, within, is_hole };
             if matches!(self.way, Way::InOrder) {
                 self.deliver(number, restored)?;
             } else {
-                timed(self.observer, Stage::Write, || self.write(part.output_start, restored.bytes()))?;
+                if !is_hole {
+                    timed(self.observer, Stage::Write, || self.write(part.output_start, restored.bytes()))?;
+                }
                 self.count(restored);
             }
         }
         Ok(())
     }
 
+    /// Reads the pages of a part. Returns `true` if they are zeros that need not be in memory.
+    fn read_part(&self, first: u64, room: &mut [Page]) -> trueno_zram_archive::Result<bool> {
+        if !matches!(self.way, Way::Anywhere { sparse: false, .. }) && self.is_hole(first..first + room.len() as u64)? {
+            return Ok(true);
+        }
+        self.archive.read_pages(first, room).map(|()| false)
+    }
+
+    /// Returns whether the map of a delta says that pages are zero: a few of its bytes stand for thousands of them.
+    fn is_hole(&self, pages: Range<u64>) -> trueno_zram_archive::Result<bool> {
+        let Some(delta) = self.archive.as_delta() else { return Ok(false) };
+        for page in pages {
+            if !delta.is_zero_page(page)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     fn deliver(&self, number: u64, restored: Restored) -> Result<()> {
         self.in_order.submit(number, restored, |sink, restored| {
             let bytes = restored.bytes();
-            let span = match bytes.chunks(PAGE_SIZE).all(is_zero) {
+            let span = match restored.is_hole || bytes.chunks(PAGE_SIZE).all(is_zero) {
                 true => ContentSpan::Zeros(bytes.len() as u64),
                 false => ContentSpan::Data(bytes),
             };

@@ -52,17 +52,19 @@ pub enum DamageKind {
 }
 
 impl Damage {
-    /// Returns the pages that are concerned, those in part included.
+    /// Returns the pages that are concerned, those in part included; none if no content is.
     ///
     /// ```
     /// use trueno_zram_archive::{Damage, DamageKind};
     /// let damage = Damage { at: 0, content: 4096..4100, kind: DamageKind::Block };
     /// assert_eq!(damage.pages(), 1..2);
+    /// assert!(Damage { content: 5000..5000, ..damage }.pages().is_empty());
     /// ```
     #[must_use]
     pub fn pages(&self) -> Range<u64> {
         let page = PAGE_SIZE as u64;
-        self.content.start / page..self.content.end.div_ceil(page)
+        let start = self.content.start / page;
+        start..if self.content.is_empty() { start } else { self.content.end.div_ceil(page) }
     }
 }
 

@@ -127,6 +127,7 @@ fn assert_found_without_entries(format: Format) {
     let frame_len = archive.len() as u64 - summary.index_len;
     let end = content.len() as u64;
     let index_damage = Damage { at: frame_len, content: end..end, kind: DamageKind::Index };
+    assert!(index_damage.pages().is_empty(), "although the content ends within a page");
     assert_eq!(salvage(&damaged), (content.clone(), vec![index_damage], true));
     // With damaged blocks besides.
     let block = blocks(&archive)[300];

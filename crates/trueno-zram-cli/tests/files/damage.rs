@@ -130,7 +130,7 @@ fn salvage_reports_an_index_that_does_not_describe_the_blocks() {
     fs::write(folder.path().join("x.lz4"), &archive).unwrap();
     let from_file = run(folder.path(), &["decompress", "--salvage", "--json", "x.lz4", "-o", "saved"]);
     assert_eq!((from_file.code, &from_file.json()[0]["status"]), (Some(1), &"failed".into()), "{}", from_file.stderr);
-    assert!(from_file.stderr.contains("index"), "{}", from_file.stderr);
+    assert!(from_file.stderr.contains("index") && !from_file.stderr.contains("page "), "{}", from_file.stderr);
     assert!(fs::read(folder.path().join("saved")).unwrap() == content);
     let from_pipe = run_with(folder.path(), &["decompress", "--salvage"], &archive);
     assert!(from_pipe.code == Some(1) && from_pipe.stdout == content, "{}", from_pipe.stderr);

@@ -136,7 +136,7 @@ pub(crate) fn serve_at_most<L: Listen>(
             // Silent clients would keep this from returning.
             let connection = accepted.inspect_err(|_| connections.close())?;
             let place = connections.admit(connection).or_else(|connection| {
-                if let Some(crowded) = crowded.take() {
+                if let Some(crowded) = crowded.take_if(|_| !connections.is_closed()) {
                     crowded();
                 }
                 connections.admit_or_wait(connection).ok_or(())

@@ -204,14 +204,16 @@ impl<S: Duplex> Buffered<S> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
 
     /// A client by what its reads bring; `None` is a time limit that passes. Behind the last one it has left.
-    struct Scripted(std::vec::IntoIter<Option<&'static [u8]>>);
+    struct Scripted(VecDeque<Option<&'static [u8]>>);
 
     impl Read for Scripted {
         fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-            let piece = self.0.next().unwrap_or(Some(b"")).ok_or(io::ErrorKind::WouldBlock)?;
+            let piece = self.0.pop_front().unwrap_or(Some(b"")).ok_or(io::ErrorKind::WouldBlock)?;
             bytes[..piece.len()].copy_from_slice(piece);
             Ok(piece.len())
         }
@@ -238,7 +240,7 @@ mod tests {
     }
 
     fn client(patience: Patience, reads: &[Option<&'static [u8]>]) -> Buffered<Scripted> {
-        Buffered::new(Scripted(reads.to_vec().into_iter()), patience)
+        Buffered::new(Scripted(reads.iter().copied().collect()), patience)
     }
 
     #[test]

@@ -67,7 +67,7 @@ fn report(program: &Program, gains: Vec<Yield>) -> Report {
     // Slot 0 is for the code before the first section.
     let mut sections = vec![Counts::default(); program.sections.len() + 1];
     for gain in gains {
-        for (pc, line) in program.lines.iter().enumerate() {
+        for (pc, line) in program.lines.iter().enumerate().filter(|(pc, _)| gain.hits[*pc] > 0) {
             let section = program.sites[line.site as usize].section.map_or(0, |section| section as usize + 1);
             sections[section].add_line(line, gain.hits[pc], gain.traffic[pc]);
         }
@@ -172,10 +172,14 @@ impl<'a> Runner<'a> {
 impl Yield {
     fn add(&mut self, program: &Program, block: u32, warp: &Warp) {
         let mut counts = Counts::default();
-        for (pc, line) in program.lines.iter().enumerate() {
-            counts.add_line(line, warp.hits[pc], warp.traffic[pc]);
-            self.hits[pc] += warp.hits[pc];
-            self.traffic[pc] += warp.traffic[pc];
+        let lines = program.lines.iter().zip(warp.hits.iter().zip(&warp.traffic));
+        for ((line, (hits, traffic)), all) in lines.zip(self.hits.iter_mut().zip(&mut self.traffic)) {
+            // Most kernels run few of their lines for one page.
+            if *hits > 0 {
+                counts.add_line(line, *hits, *traffic);
+                *all.0 += hits;
+                *all.1 += traffic;
+            }
         }
         self.warps.push(WarpReport { block, warp: warp.index, counts });
     }

@@ -1,4 +1,4 @@
-//! Lowers the tree of a kernel to a flat program, once per launch.
+//! Lowers the tree of a kernel to a flat program, once per kernel.
 
 use super::program::{Code, Cond, File, FrameId, Line, Pc, Program, Site, Slot};
 use super::shared::base_address;
@@ -8,17 +8,29 @@ use crate::ir::{
 };
 use crate::types::RegClass;
 use std::collections::HashMap;
-
-/// The values of a launch that become constants.
-pub(super) struct Shape<'a> {
-    pub(super) blocks: u32,
-    pub(super) warps_per_block: u32,
-    /// Bits of the parameters.
-    pub(super) params: &'a [u64],
-}
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 /// The error for a tree that cannot be lowered.
 pub(super) type Malformed<T = ()> = Result<T, String>;
+
+/// The program of a kernel, made at its first launch. Clones share it.
+#[derive(Clone, Default)]
+pub(crate) struct Lowered(OnceLock<Arc<Malformed<Program>>>);
+
+impl Lowered {
+    /// Returns the program of `kernel`, which must be the same in each call.
+    pub(super) fn of(&self, kernel: &KernelIr) -> Malformed<&Program> {
+        (**self.0.get_or_init(|| Arc::new(lower(kernel)))).as_ref().map_err(String::clone)
+    }
+}
+
+impl fmt::Debug for Lowered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = self.0.get().and_then(|lowered| lowered.as_ref().as_ref().ok()).map(|program| program.lines.len());
+        f.debug_struct("Lowered").field("lines", &lines).finish()
+    }
+}
 
 /// A loop or scope that lanes can leave or continue.
 #[derive(Clone, Copy)]
@@ -30,7 +42,6 @@ struct Target {
 
 pub(super) struct Lowering<'a> {
     pub(super) kernel: &'a KernelIr,
-    pub(super) shape: &'a Shape<'a>,
     pub(super) program: Program,
     /// Slot of each register in the file of its class.
     slots: Vec<Slot>,
@@ -48,7 +59,7 @@ pub(super) struct Lowering<'a> {
 /// Placeholder for a jump target that is not known yet.
 const LATER: Pc = Pc::MAX;
 
-pub(super) fn lower(kernel: &KernelIr, shape: &Shape<'_>) -> Malformed<Program> {
+fn lower(kernel: &KernelIr) -> Malformed<Program> {
     let program = Program {
         name: kernel.name.clone(),
         lines: vec![],
@@ -58,15 +69,14 @@ pub(super) fn lower(kernel: &KernelIr, shape: &Shape<'_>) -> Malformed<Program> 
         w: File::default(),
         d: File::default(),
         p: File::default(),
-        tid: None,
-        ctaid: None,
+        specials: vec![],
+        params: vec![],
         has_block_barrier: false,
         shared: kernel.shared.clone(),
         shared_base: base_address(kernel.shared.align),
     };
     let mut lowering = Lowering {
         kernel,
-        shape,
         program,
         slots: vec![],
         w_constants: HashMap::new(),
@@ -128,6 +138,16 @@ impl Lowering<'_> {
     pub(super) fn w_slot(&mut self, value: L32) -> Malformed<Slot> {
         let slot = count(self.program.w.len())?;
         self.program.w.constants.push(value);
+        Ok(slot)
+    }
+
+    /// Returns a slot that is filled when a warp starts.
+    pub(super) fn launch_slot(&mut self, class: RegClass) -> Malformed<Slot> {
+        if class != RegClass::B64 {
+            return self.w_slot([0; 32]);
+        }
+        let slot = count(self.program.d.len())?;
+        self.program.d.constants.push([0; 32]);
         Ok(slot)
     }
 

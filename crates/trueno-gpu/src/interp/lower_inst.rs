@@ -1,7 +1,7 @@
 //! Lowers single instructions: operands become slots, table rows become functions over the lanes.
 
 use super::lower::{Lowering, Malformed};
-use super::program::{AtomicOp, Code, MemOp, ShflOp, Slot};
+use super::program::{AtomicOp, Code, MemOp, ParamSlot, ShflOp, Slot, WarpValue};
 use crate::inst::{Lanes, Op};
 use crate::ir::{Conflict, Inst, MemAddr, Operand, RegId, SpecialReg};
 use crate::types::{MemTy, RegClass, StateSpace};
@@ -36,16 +36,16 @@ impl Lowering<'_> {
                 self.mov32(*dst, value)?
             }
             Inst::Param { dst, index } => {
-                let bits = *self.shape.params.get(*index as usize).ok_or("parameter does not exist")?;
-                match self.kernel.params.get(*index as usize).ok_or("parameter does not exist")?.ty.class() {
+                let param = self.kernel.params.get(*index as usize).ok_or("parameter does not exist")?;
+                let class = param.ty.class();
+                let slot = self.launch_slot(class)?;
+                self.program.params.push(ParamSlot { index: *index, class, slot });
+                match class {
                     B64 => {
                         let Lanes::D1(f) = Op::Mov64.lanes() else { unreachable!("a move of 64 bits") };
-                        Code::D1 { f, dst: self.reg(*dst, B64)?, a: self.d_constant(bits)? }
+                        Code::D1 { f, dst: self.reg(*dst, B64)?, a: slot }
                     }
-                    _ => {
-                        let value = self.operand(Operand::Imm(bits), B32)?;
-                        self.mov32(*dst, value)?
-                    }
+                    _ => self.mov32(*dst, slot)?,
                 }
             }
             Inst::SharedBase { dst, region } => {
@@ -195,9 +195,8 @@ impl Lowering<'_> {
             })
         };
         let value = match reg {
-            SpecialReg::TidX | SpecialReg::CtaidX => [0; 32],
-            SpecialReg::NtidX => [self.shape.warps_per_block.saturating_mul(32); 32],
-            SpecialReg::NctaidX => [self.shape.blocks; 32],
+            // Set when a warp starts.
+            SpecialReg::TidX | SpecialReg::CtaidX | SpecialReg::NtidX | SpecialReg::NctaidX => [0; 32],
             SpecialReg::LaneId => lane(|lane| lane),
             SpecialReg::LanemaskEq => lane(|lane| 1 << lane),
             SpecialReg::LanemaskLt => lane(|lane| (1 << lane) - 1),
@@ -207,11 +206,14 @@ impl Lowering<'_> {
         };
         let slot = self.w_slot(value)?;
         self.specials.insert(reg, slot);
-        match reg {
-            SpecialReg::TidX => self.program.tid = Some(slot),
-            SpecialReg::CtaidX => self.program.ctaid = Some(slot),
-            _ => {}
-        }
+        let value = match reg {
+            SpecialReg::TidX => Some(WarpValue::Thread),
+            SpecialReg::CtaidX => Some(WarpValue::Block),
+            SpecialReg::NtidX => Some(WarpValue::ThreadsPerBlock),
+            SpecialReg::NctaidX => Some(WarpValue::Blocks),
+            _ => None,
+        };
+        self.program.specials.extend(value.map(|value| (value, slot)));
         Ok(slot)
     }
 }

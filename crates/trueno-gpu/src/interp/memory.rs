@@ -138,7 +138,16 @@ impl Memory {
         let buffer = &mut self.buffers[id.0];
         let end = offset.checked_add(bytes.len()).filter(|&end| end <= buffer.len_bytes);
         assert!(end.is_some(), "{} bytes at {offset} do not fit buffer `{}`", bytes.len(), buffer.name);
-        for (at, &byte) in (offset..).zip(bytes) {
+        // Whole words at once, and the bytes before and after them one by one.
+        let (before, rest) = bytes.split_at(bytes.len().min(offset.next_multiple_of(8) - offset));
+        let (words, after) = rest.as_chunks::<8>();
+        let first_word = offset.div_ceil(8);
+        for (at, word) in (first_word..).zip(words) {
+            *buffer.words[at].get_mut() = u64::from_le_bytes(*word);
+            *buffer.written[at].get_mut() = u8::MAX;
+        }
+        let before = (offset..).zip(before);
+        for (at, &byte) in before.chain(((first_word + words.len()) * 8..).zip(after)) {
             let shift = at % 8 * 8;
             let word = buffer.words[at / 8].get_mut();
             *word = *word & !(0xff << shift) | u64::from(byte) << shift;
@@ -195,8 +204,18 @@ impl Memory {
     #[must_use]
     pub fn bytes_or(&self, id: BufferId, fill: u8) -> Vec<u8> {
         let buffer = &self.buffers[id.0];
-        let bytes = buffer.words.iter().flat_map(|word| word.load(Ordering::Acquire).to_le_bytes());
-        bytes.zip(self.initialised(id)).map(|(byte, written)| if written { byte } else { fill }).collect()
+        let mut bytes = Vec::with_capacity(buffer.words.len() * 8);
+        for (word, written) in buffer.words.iter().zip(&buffer.written) {
+            let (mut word, written) = (word.load(Ordering::Acquire).to_le_bytes(), written.load(Ordering::Acquire));
+            if written != u8::MAX {
+                for bit in (0..8).filter(|bit| written >> bit & 1 == 0) {
+                    word[bit] = fill;
+                }
+            }
+            bytes.extend_from_slice(&word);
+        }
+        bytes.truncate(buffer.len_bytes);
+        bytes
     }
 
     /// Returns, for each byte of the buffer, whether it was written.
@@ -213,8 +232,13 @@ impl Memory {
     #[must_use]
     pub fn initialised(&self, id: BufferId) -> Vec<bool> {
         let buffer = &self.buffers[id.0];
-        let masks = buffer.written.iter().map(|mask| mask.load(Ordering::Acquire));
-        masks.flat_map(|mask| (0..8).map(move |bit| mask >> bit & 1 == 1)).take(buffer.len_bytes).collect()
+        let mut written = Vec::with_capacity(buffer.written.len() * 8);
+        for mask in &buffer.written {
+            let mask = mask.load(Ordering::Acquire);
+            written.extend_from_slice(&std::array::from_fn::<_, 8, _>(|bit| mask >> bit & 1 == 1));
+        }
+        written.truncate(buffer.len_bytes);
+        written
     }
 
     /// Returns the start of a buffer; `None` if it belongs to another memory.

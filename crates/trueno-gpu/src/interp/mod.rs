@@ -38,7 +38,8 @@
 //! ```
 //!
 //! # How it runs
-//! Each launch lowers the tree to a flat program, in which each step acts on all lanes of a warp at once. Blocks run in
+//! The first launch of a kernel lowers its tree to a flat program, in which each step acts on all lanes of a warp at once.
+//! Blocks run in
 //! parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). The
 //! warps of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
 //! spin until another block that has started writes something. Waiting for a later warp of its own block, or for a
@@ -97,6 +98,8 @@ mod warp_ops;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use lower::Lowered;
+
 pub use fault::{Access, Fault, FaultKind, LaneSet, Location, Place, Rival};
 pub use memory::{BufferId, Memory, Unwritten};
 pub use order::LaneOrder;
@@ -104,7 +107,6 @@ pub use report::{Counts, Report, SectionReport, WarpReport};
 
 use crate::ir::ParamTy;
 use crate::validate::ValidKernel;
-use lower::Shape;
 
 /// A kernel argument.
 ///
@@ -341,9 +343,9 @@ impl<'k> Launch<'k> {
         let fail = |kind| Fault { kernel: self.kernel.name.clone(), place: None, kind };
         let warps_per_block = self.warps_per_block().map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
-        let shape = Shape { blocks: self.blocks, warps_per_block, params: &params };
-        let program = lower::lower(self.kernel, &shape).map_err(|e| fail(FaultKind::Malformed(e)))?;
-        let cx = warp::Context { program: &program, memory, order: self.order, step_limit: self.step_limit };
+        let program = self.kernel.lowered().of(self.kernel).map_err(|e| fail(FaultKind::Malformed(e)))?;
+        let shape = warp::Shape { blocks: self.blocks, warps_per_block, params: &params };
+        let cx = warp::Context { program, shape, memory, order: self.order, step_limit: self.step_limit };
         let track_races = self.races == Races::Fault;
         grid::run(&cx, grid::Extent { blocks: self.blocks, warps_per_block, threads: self.threads, track_races })
     }

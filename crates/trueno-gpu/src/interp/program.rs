@@ -308,12 +308,29 @@ pub(super) struct Program {
     pub(super) w: File<L32>,
     pub(super) d: File<L64>,
     pub(super) p: File<Mask>,
-    /// Slots to fill for each warp, if the kernel reads them.
-    pub(super) tid: Option<Slot>,
-    pub(super) ctaid: Option<Slot>,
+    /// Slots to fill for each warp: values of the launch that the kernel reads.
+    pub(super) specials: Vec<(WarpValue, Slot)>,
+    pub(super) params: Vec<ParamSlot>,
     pub(super) has_block_barrier: bool,
     pub(super) shared: SharedLayout,
     pub(super) shared_base: u32,
+}
+
+/// The value of a special register that depends on the launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum WarpValue {
+    Thread,
+    Block,
+    ThreadsPerBlock,
+    Blocks,
+}
+
+/// The slot of a parameter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ParamSlot {
+    pub(super) index: u32,
+    pub(super) class: RegClass,
+    pub(super) slot: Slot,
 }
 
 /// A register file before the start: the names of the registers, then constants.

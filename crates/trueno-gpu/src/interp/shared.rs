@@ -138,6 +138,7 @@ pub(super) enum SharedProblem {
 pub(super) struct SharedMemory {
     base: u32,
     len_bytes: u32,
+    /// Empty before the first block.
     cells: Vec<Cell>,
     /// Number of block barriers, over all blocks that use this memory.
     phase: u32,
@@ -146,13 +147,13 @@ pub(super) struct SharedMemory {
 
 impl SharedMemory {
     pub(super) fn new(base: u32, len_bytes: u32, track_races: bool) -> Self {
-        let cells = vec![Cell::default(); len_bytes.div_ceil(4) as usize];
-        Self { base, len_bytes, cells, phase: 1, track_races }
+        Self { base, len_bytes, cells: Vec::new(), phase: 1, track_races }
     }
 
     /// Starts a new block, with unwritten memory.
     pub(super) fn reset(&mut self) {
-        self.cells.fill(Cell::default());
+        self.cells.clear();
+        self.cells.resize(self.len_bytes.div_ceil(4) as usize, Cell::default());
         self.phase = 1;
     }
 

@@ -3,8 +3,9 @@
 use super::clock::LaneClock;
 use super::fault::{FaultKind, LaneSet, Step, trap};
 use super::memory::Memory;
+use super::narrow::{lane_u32, low32};
 use super::order::{LaneOrder, Random};
-use super::program::{Code, Cond, File, Program, Slot};
+use super::program::{Code, Cond, File, Program, Slot, WarpValue};
 use super::shared::SharedMemory;
 use crate::inst::{L32, L64, Mask};
 use crate::ir::BoolOp;
@@ -15,10 +16,20 @@ const STEPS_BETWEEN_YIELDS: u32 = 1 << 14;
 
 pub(super) const ALL: u32 = u32::MAX;
 
+/// The values of a launch that kernels read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape<'a> {
+    pub(super) blocks: u32,
+    pub(super) warps_per_block: u32,
+    /// Bits of the parameters.
+    pub(super) params: &'a [u64],
+}
+
 /// What all warps of a launch share.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) program: &'a Program,
+    pub(super) shape: Shape<'a>,
     pub(super) memory: &'a Memory,
     pub(super) order: LaneOrder,
     pub(super) step_limit: u32,
@@ -108,13 +119,20 @@ impl Warp {
         self.w.reset();
         self.d.reset();
         self.p.reset();
-        if let Some(tid) = cx.program.tid {
-            for (tid, thread) in self.w.value[tid as usize].iter_mut().zip(index * 32..) {
-                *tid = thread;
-            }
+        for (value, slot) in &cx.program.specials {
+            self.w.value[*slot as usize] = match value {
+                WarpValue::Thread => std::array::from_fn(|lane| index * 32 + lane_u32(lane)),
+                WarpValue::Block => [block; 32],
+                WarpValue::ThreadsPerBlock => [cx.shape.warps_per_block * 32; 32],
+                WarpValue::Blocks => [cx.shape.blocks; 32],
+            };
         }
-        if let Some(ctaid) = cx.program.ctaid {
-            self.w.value[ctaid as usize] = [block; 32];
+        for param in &cx.program.params {
+            let (bits, slot) = (cx.shape.params[param.index as usize], param.slot as usize);
+            match param.class {
+                RegClass::B64 => self.d.value[slot] = [bits; 32],
+                _ => self.w.value[slot] = [low32(bits); 32],
+            }
         }
         self.clock.reset();
         self.random = Random::new(cx.order.seed(block, index));

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use super::{ValidateError, check_frame, check_instructions, check_shared, validate};
+use crate::interp::Lowered;
 use crate::ir::KernelIr;
 use crate::target::Target;
 
@@ -20,7 +21,10 @@ use crate::target::Target;
 /// # Ok::<(), trueno_gpu::ValidateError>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct ValidKernel(KernelIr);
+pub struct ValidKernel {
+    ir: KernelIr,
+    lowered: Lowered,
+}
 
 impl ValidKernel {
     /// Checks the rules one by one; the only way to make a value of this type from an arbitrary tree.
@@ -31,7 +35,16 @@ impl ValidKernel {
         check_instructions(&kernel, kernel.target)?;
         super::memory::check(&kernel)?;
         super::uniform::check(&kernel)?;
-        Ok(Self(kernel))
+        Ok(Self::from_ir(kernel))
+    }
+
+    fn from_ir(ir: KernelIr) -> Self {
+        Self { ir, lowered: Lowered::default() }
+    }
+
+    /// Returns the program of the interpreter, if it was made.
+    pub(crate) fn lowered(&self) -> &Lowered {
+        &self.lowered
     }
 
     /// Checks that a target has the shared memory and the instructions that the kernel needs.
@@ -48,8 +61,8 @@ impl ValidKernel {
     /// # Ok::<(), ValidateError>(())
     /// ```
     pub fn check_target(&self, target: Target) -> Result<(), ValidateError> {
-        check_shared(&self.0, target)?;
-        check_instructions(&self.0, target)
+        check_shared(&self.ir, target)?;
+        check_instructions(&self.ir, target)
     }
 
     /// Returns the kernel as plain data, for example to change it and validate it again.
@@ -63,20 +76,21 @@ impl ValidKernel {
     /// ```
     #[must_use]
     pub fn into_ir(self) -> KernelIr {
-        self.0
+        self.ir
     }
 
     /// Applies a rewrite that keeps valid kernels valid. Debug builds check that it did.
-    pub(crate) fn rewritten(mut self, rewrite: impl FnOnce(&mut KernelIr)) -> Self {
-        rewrite(&mut self.0);
-        debug_assert_eq!(validate(self.0.clone()).err(), None, "the rewrite broke the kernel");
-        self
+    pub(crate) fn rewritten(self, rewrite: impl FnOnce(&mut KernelIr)) -> Self {
+        let mut ir = self.ir;
+        rewrite(&mut ir);
+        debug_assert_eq!(validate(ir.clone()).err(), None, "the rewrite broke the kernel");
+        Self::from_ir(ir)
     }
 
     /// Skips validation, for tests of how the interpreter handles invalid kernels.
     #[cfg(test)]
     pub(crate) fn unchecked(kernel: KernelIr) -> Self {
-        Self(kernel)
+        Self::from_ir(kernel)
     }
 }
 
@@ -84,6 +98,6 @@ impl Deref for ValidKernel {
     type Target = KernelIr;
 
     fn deref(&self) -> &KernelIr {
-        &self.0
+        &self.ir
     }
 }

@@ -50,6 +50,26 @@ fn draw(count: u32, blocks: u32, threads: Option<usize>) -> (Vec<u8>, Report) {
     (memory.bytes(output).unwrap(), report)
 }
 
+/// A kernel is lowered at its first launch. The values of a launch must not be part of that.
+#[test]
+fn each_launch_has_its_own_arguments_and_grid() {
+    let mut k = Sketch::new("shape", 4);
+    let (threads, blocks) = (k.special(SpecialReg::NtidX), k.special(SpecialReg::NctaidX));
+    k.inst(Sketch::store_inst(MemTy::U32, global(k.output, 0), &[reg(threads)]));
+    k.inst(Sketch::store_inst(MemTy::U32, global(k.output, 4), &[reg(blocks)]));
+    let kernel = k.finish_unchecked();
+    let mut memory = Memory::new();
+    let input = memory.add("input", &[0; 4]);
+    for (blocks, threads) in [(1, 32), (3, 128)] {
+        let output = memory.add_uninit("output", 8);
+        // A clone shares what was lowered.
+        let kernel = kernel.clone();
+        Launch::new(&kernel).grid(blocks).block(threads).arg(input).arg(output).run(&mut memory).unwrap();
+        let expected = [threads, blocks].map(u32::to_le_bytes);
+        assert_eq!(memory.bytes(output).unwrap(), expected.as_flattened());
+    }
+}
+
 #[test]
 fn blocks_in_parallel_share_a_counter() {
     let count = 5000;

@@ -3,6 +3,7 @@
 use super::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
 use crate::interp::{Fault, Launch};
 use crate::kernels::packed::{DecompressRun, interpret_decompress_after};
+use std::sync::LazyLock;
 use trueno_page::Page;
 
 impl ZstdGroupDecompressKernel {
@@ -36,10 +37,11 @@ impl ZstdGroupDecompressKernel {
         pages: &mut [Page],
         adjust: impl FnOnce(Launch<'k>) -> Launch<'k>,
     ) -> Result<DecompressRun, Fault> {
-        let order = ZstdGroupOrderKernel::new(u32::MAX);
+        // Made once, and lowered once.
+        static ORDER: LazyLock<ZstdGroupOrderKernel> = LazyLock::new(|| ZstdGroupOrderKernel::new(u32::MAX));
         let count = u32::try_from(pages.len()).unwrap_or(u32::MAX);
         let scratch_bytes = |blocks| self.scratch_bytes(blocks, count);
         let scratch = (scratch_bytes, ZstdGroupOrderKernel::ZEROED_BYTES);
-        interpret_decompress_after(&order, self, scratch, packed, index, pages, adjust)
+        interpret_decompress_after(&*ORDER, self, scratch, packed, index, pages, adjust)
     }
 }

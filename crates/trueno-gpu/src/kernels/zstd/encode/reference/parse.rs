@@ -69,9 +69,9 @@ impl Parser<'_> {
         self.page.get(at..)?.first_chunk().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// Returns how many bytes at `at` equal those `offset` before.
-    fn match_len(&self, at: usize, offset: usize) -> usize {
-        (at..PAGE_SIZE).take_while(|&i| self.page[i] == self.page[i - offset]).count()
+    /// Returns how many bytes at `at` equal those `offset` before; at most `cap`.
+    fn match_len(&self, at: usize, offset: usize, cap: usize) -> usize {
+        (at..PAGE_SIZE).take(cap).take_while(|&i| self.page[i] == self.page[i - offset]).count()
     }
 
     /// Returns the candidates from the table for each position of the window. All positions of the window's first half enter
@@ -126,7 +126,7 @@ impl Parser<'_> {
     /// Returns the candidate of a match that the table has found. Close to the page's end only four bytes count.
     fn table_candidate(&self, at: usize, offset: usize) -> Candidate {
         let cap = TABLE_CAP as usize;
-        let length = if at + cap <= PAGE_SIZE { self.match_len(at, offset).min(cap) } else { 4 };
+        let length = if at + cap <= PAGE_SIZE { self.match_len(at, offset, cap) } else { 4 };
         let score = TABLE_BYTE as usize * length + TABLE_BASE as usize - OFFSET_BIT as usize * floor_log2(offset);
         candidate(score, offset)
     }
@@ -158,7 +158,7 @@ impl Parser<'_> {
     fn repeated(&self, start: usize, rank: usize, offset: usize) -> [Candidate; WINDOW_LEN] {
         std::array::from_fn(|t| {
             let at = start + t;
-            let length = if at >= offset { self.match_len(at, offset).min(WINDOW_LEN) } else { 0 };
+            let length = if at >= offset { self.match_len(at, offset, WINDOW_LEN) } else { 0 };
             candidate(REPEAT_BYTE as usize * length + REPEAT_BONUS[rank] as usize, offset)
         })
     }
@@ -211,7 +211,7 @@ impl Parser<'_> {
     }
 
     fn push(&mut self, at: usize, offset: usize, offset_value: usize) {
-        let (literals, length) = (at - self.anchor, self.match_len(at, offset));
+        let (literals, length) = (at - self.anchor, self.match_len(at, offset, PAGE_SIZE));
         debug_assert!(length >= MIN_MATCH as usize);
         self.sequences.push(Sequence { literals, length, offset_value });
         self.anchor = at + length;

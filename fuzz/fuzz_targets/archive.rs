@@ -3,7 +3,6 @@
 #![no_main]
 
 use std::io::Cursor;
-use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use trueno_test_pages::frames;
@@ -11,16 +10,12 @@ use trueno_zram_archive::{
     ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Format, FrameReader, IndexVerdict,
     WriteOptions,
 };
-use trueno_zram_core::CpuBatchCompressor;
-use trueno_zram_fuzz::{damage, page_from};
+use trueno_zram_fuzz::{compress, damage, page_from, use_one_thread};
 
 /// No input of the fuzzer's length holds more: LZ4 makes at most 255 bytes of one.
 const MAX_CONTENT: usize = 64 << 20;
 
-/// Made once: it has threads of its own.
-static COMPRESSOR: LazyLock<Mutex<CpuBatchCompressor>> = LazyLock::new(Mutex::default);
-
-fuzz_target!(|data: &[u8]| {
+fuzz_target!(init: use_one_thread(), |data: &[u8]| {
     let Some((mode, data)) = data.split_first() else { return };
     match mode % 3 {
         0 => judge(data),
@@ -125,8 +120,7 @@ fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
         content.update(pages.as_flattened());
         content.update_zeros(40 * 4096);
         content.update(tail);
-        let compressed = COMPRESSOR.lock().expect("one thread").compress(&pages).expect("LZ4 does not fail");
-        archive.write_batch(&compressed)?;
+        archive.write_batch(&compress(Format::Lz4, &pages))?;
         archive.write_zero_pages(40)?;
         archive.write_tail(tail)?;
         archive.add_section("fuzz", &data[..data.len().min(20)])?;

@@ -3,15 +3,13 @@
 #![no_main]
 
 use std::io::Cursor;
-use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, IndexVerdict, SalvageReader,
-    SharedReader, WriteOptions,
+    ArchiveReader, ContentBatch, ContentSpan, FrameReader, IndexVerdict, SalvageReader, SharedReader,
 };
-use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
-use trueno_zram_fuzz::page_from;
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_fuzz::{archive_of, use_one_thread};
 
 #[path = "../../crates/trueno-zram-archive/tests/support/forge.rs"]
 #[allow(dead_code)]
@@ -19,48 +17,59 @@ mod forge;
 
 use forge::Forged;
 
-/// Made once: they have threads of their own.
-static LZ4: LazyLock<Mutex<CpuBatchCompressor>> = LazyLock::new(Mutex::default);
-static ZSTD: LazyLock<Mutex<CpuBatchCompressor>> =
-    LazyLock::new(|| Mutex::new(CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).expect("a level of Zstandard")));
+/// Edits of one archive. More of them leave nothing that a reader would follow.
+const MAX_EDITS: usize = 10;
 
-fuzz_target!(|data: &[u8]| {
-    let Some((&mode, data)) = data.split_first() else { return };
+/// Pages of a group.
+const GROUP_PAGES: u64 = 1024;
+
+fuzz_target!(init: use_one_thread(), |data: &[u8]| {
+    let [mode, sample, data @ ..] = data else { return };
     let (pages, edits) = data.split_at(data.len() / 2);
-    let mut forged = Forged::parse(&archive(mode, pages));
+    let mut forged = Forged::parse(&archive_of(*mode, pages));
     let mut choices = edits.iter();
     let mut next = || choices.next().map(|choice| usize::from(*choice));
-    while let Some(first) = next() {
+    for _ in 0..MAX_EDITS {
+        let Some(first) = next() else { break };
         let mut first = Some(first);
         forged.edit(&mut |n| {
             let (high, low) = (first.take().or_else(&mut next).unwrap_or(0), next().unwrap_or(0));
             if n <= 256 { high % n } else { (high << 8 | low) % n }
         });
     }
-    judge(&forged.build(), forged.content_len);
+    let bytes = forged.build();
+    match mode >> 6 {
+        0 => judge_salvage(&bytes),
+        _ => judge_pages(&bytes, forged.content_len, u64::from(*sample)),
+    }
 });
 
-fn judge(bytes: &[u8], content_len: u64) {
-    let (content, verdict) = read_stream(bytes);
+fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
+    let (content, verdict) = Content::read(bytes);
     let shared = SharedReader::open(bytes).ok().flatten().map(|archive| archive.walk_limit(u64::MAX));
-    // A reader of its own for each page proves its groups anew, so large archives are sampled.
-    let pages = content_len.div_ceil(PAGE_SIZE as u64).min(1200);
-    for page in (0..pages).step_by(if pages > 100 { 13 } else { 1 }) {
-        let start = usize::try_from(page).expect("small") * PAGE_SIZE;
-        let read = read_page(bytes, page, u64::MAX);
+    let mut proving = open(bytes, u64::MAX);
+    let mut trusting = if verdict == Some(IndexVerdict::Agrees) { open(bytes, 0) } else { None };
+    let pages = sampled(content_len.div_ceil(PAGE_SIZE as u64), sample);
+    for (turn, page) in (0..).zip(&pages) {
+        let read = read_page(&mut proving, *page);
+        if sample & 0x40 != 0 && turn == sample % 4 {
+            // What other pages left in the reader makes no difference.
+            assert!(read == read_page(&mut open(bytes, u64::MAX), *page), "page {page} depends on those before");
+        }
         let mut one = [0; PAGE_SIZE];
-        let len = shared.as_ref().and_then(|archive| archive.read_page_at(page, &mut one).ok());
+        let len = shared.as_ref().and_then(|archive| archive.read_page_at(*page, &mut one).ok());
         assert!(len.map(|len| &one[..len]) == read.as_deref(), "the readers disagree on page {page}");
+        let there = content.page(*page);
         if let Some(read) = read {
-            let there = &content[start.min(content.len())..content.len().min(start + PAGE_SIZE)];
             assert!(there == read || verdict.is_none() && there.len() < PAGE_SIZE, "page {page} is another one");
         }
-        if verdict == Some(IndexVerdict::Agrees)
-            && let Some(read) = read_page(bytes, page, 0)
-        {
-            assert!(content[start..].starts_with(&read), "the index agrees, and page {page} is another one");
+        if let Some(read) = read_page(&mut trusting, *page) {
+            assert!(there.starts_with(&read), "the index agrees, and page {page} is another one");
         }
     }
+}
+
+fn judge_salvage(bytes: &[u8]) {
     let Ok(mut reader) = SalvageReader::open(Cursor::new(bytes)) else { return };
     let (mut batch, mut len_bytes) = (ContentBatch::new(), 0);
     while reader.read_batch(&mut batch).unwrap_or(false) {
@@ -69,57 +78,75 @@ fn judge(bytes: &[u8], content_len: u64) {
     assert!(reader.damage().iter().all(|damage| damage.content.end <= len_bytes));
 }
 
-/// The content, up to an error if there is one, and the verdict on the index, if there is none.
-fn read_stream(bytes: &[u8]) -> (Vec<u8>, Option<IndexVerdict>) {
-    let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    loop {
-        match reader.read_batch(&mut batch) {
-            Ok(true) => append(&mut content, &batch),
-            Ok(false) => return (content, Some(reader.summary().index.clone())),
-            Err(_) => return (content, None),
-        }
+/// A few pages that the input chooses: some of the first ones, some around the start of a group, and the last one. They are
+/// in order, so that each reader sees each group once.
+fn sampled(pages: u64, sample: u64) -> Vec<u64> {
+    let (first, group) = (sample % 16, GROUP_PAGES * (1 + (sample >> 4 & 1)));
+    let mut sampled = vec![first, first + 1, group - 1, group, group + first, pages.saturating_sub(1)];
+    sampled.retain(|page| *page < pages.min(2 * GROUP_PAGES + 100));
+    sampled.sort_unstable();
+    sampled.dedup();
+    if sample & 0x80 != 0 {
+        sampled.reverse();
     }
+    sampled
 }
 
-fn read_page(bytes: &[u8], page: u64, walk_limit: u64) -> Option<Vec<u8>> {
-    let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??.walk_limit(walk_limit);
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    archive.read_pages(page..page + 1).ok()?.read_batch(&mut batch).ok()?;
-    append(&mut content, &batch);
-    Some(content)
+/// The content of a stream, with its zeros left out.
+#[derive(Default)]
+struct Content {
+    len_bytes: u64,
+    bytes: Vec<u8>,
+    /// Pieces that are not zeros: where each starts in the content, and where it starts and ends in `bytes`.
+    pieces: Vec<(u64, usize, usize)>,
 }
 
-fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
-    for span in batch.spans() {
-        match span {
-            ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
-            ContentSpan::Zeros(len) => content.resize(content.len() + usize::try_from(len).expect("small"), 0),
-        }
-    }
-}
-
-/// An archive of pages of every form; of two groups if the mode says so.
-fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
-    let (format, compressor) = if mode & 4 == 0 { (Format::Lz4, &LZ4) } else { (Format::Zstd, &ZSTD) };
-    let options =
-        WriteOptions { format, block_checksums: mode & 1 != 0, content_checksum: false, ..WriteOptions::default() };
-    let noise: [u8; PAGE_SIZE] =
-        std::array::from_fn(|i| ((i * i * 31) >> 3).to_le_bytes()[0] ^ (i >> 4).to_le_bytes()[0]);
-    let half = page_from(&data[data.len() / 2..]);
-    let pages = [page_from(data), noise, half, [7; PAGE_SIZE], half, noise, page_from(&[data, b"x"].concat())];
-    let rounds = if mode & 2 == 0 { 2 } else { 150 };
-    let write = || {
-        let mut archive = ArchiveWriter::new(Vec::new(), options)?;
-        let compressed = compressor.lock().expect("one thread").compress(&pages).expect("there is memory");
-        for round in 0..rounds {
-            archive.write_batch(&compressed)?;
-            if round % 16 == 0 {
-                archive.write_zero_pages(20)?;
+impl Content {
+    /// The content, up to an error if there is one, and the verdict on the index, if there is none.
+    fn read(bytes: &[u8]) -> (Self, Option<IndexVerdict>) {
+        let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
+        let (mut content, mut batch) = (Self::default(), ContentBatch::new());
+        loop {
+            match reader.read_batch(&mut batch) {
+                Ok(true) => batch.spans().for_each(|span| content.push(span)),
+                Ok(false) => return (content, Some(reader.summary().index.clone())),
+                Err(_) => return (content, None),
             }
         }
-        archive.write_tail(&data[..data.len().min(100)])?;
-        archive.finish(None)
-    };
-    write().expect("a vector takes it all").0
+    }
+
+    fn push(&mut self, span: ContentSpan<'_>) {
+        if let ContentSpan::Data(bytes) = span {
+            self.pieces.push((self.len_bytes, self.bytes.len(), self.bytes.len() + bytes.len()));
+            self.bytes.extend_from_slice(bytes);
+        }
+        self.len_bytes += span.len_bytes();
+    }
+
+    /// A page, or what there is of it.
+    fn page(&self, number: u64) -> Vec<u8> {
+        let start = number * PAGE_SIZE as u64;
+        let len = self.len_bytes.saturating_sub(start).min(PAGE_SIZE as u64);
+        let mut page = vec![0; usize::try_from(len).expect("at most a page")];
+        for (at, from, to) in &self.pieces {
+            let (first, last) = (start.max(*at), (start + len).min(at + (to - from) as u64));
+            if first < last {
+                let within = |at: u64| usize::try_from(at).expect("within a piece or a page");
+                let piece = &self.bytes[from + within(first - at)..from + within(last - at)];
+                page[within(first - start)..within(last - start)].copy_from_slice(piece);
+            }
+        }
+        page
+    }
+}
+
+fn open(bytes: &[u8], walk_limit: u64) -> Option<ArchiveReader<Cursor<&[u8]>>> {
+    Some(ArchiveReader::open(Cursor::new(bytes)).ok()??.walk_limit(walk_limit))
+}
+
+fn read_page(archive: &mut Option<ArchiveReader<Cursor<&[u8]>>>, page: u64) -> Option<Vec<u8>> {
+    let (mut content, mut batch) = (Content::default(), ContentBatch::new());
+    archive.as_mut()?.read_pages(page..page + 1).ok()?.read_batch(&mut batch).ok()?;
+    batch.spans().for_each(|span| content.push(span));
+    Some(content.page(0))
 }

@@ -4,15 +4,21 @@
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{ArchiveWriter, Format, PageHash, PageHashes, PageOrigin, WriteOptions};
-use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_fuzz::page_from;
+use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_fuzz::{compress, page_from, use_one_thread};
 
 #[path = "../../crates/trueno-zram-archive/tests/support/deltas.rs"]
 mod deltas;
 
 use deltas::{ForgedDelta, assert_reads, delta_of, open, standard};
 
-fuzz_target!(|data: &[u8]| {
+/// Edits of one delta. More of them leave nothing that a reader would follow.
+const MAX_EDITS: usize = 10;
+
+/// Pages that the bytes of one image describe.
+const MAX_PAGES: usize = 6;
+
+fuzz_target!(init: use_one_thread(), |data: &[u8]| {
     let Some((&mode, data)) = data.split_first() else { return };
     let (pages, edits) = data.split_at(data.len() / 2);
     let (before, after) = pages.split_at(pages.len() / 2);
@@ -29,7 +35,8 @@ fuzz_target!(|data: &[u8]| {
     let mut forged = ForgedDelta::parse(&delta);
     let mut choices = edits.iter();
     let mut next = || choices.next().map(|choice| usize::from(*choice));
-    while let Some(first) = next() {
+    for _ in 0..MAX_EDITS {
+        let Some(first) = next() else { break };
         let mut first = Some(first);
         forged.edit(&mut |n| {
             let (high, low) = (first.take().or_else(&mut next).unwrap_or(0), next().unwrap_or(0));
@@ -57,14 +64,13 @@ fn judge(delta: &[u8], base: &[u8]) {
 /// A few pages that the bytes describe, and pages of repeated bytes and zeros between them.
 fn image(bytes: &[u8], mode: u8) -> Vec<Page> {
     let mut pages = vec![[0; PAGE_SIZE], [mode; PAGE_SIZE]];
-    pages.extend(bytes.chunks(40).map(page_from));
+    pages.extend(bytes.chunks(40).take(MAX_PAGES).map(page_from));
     pages
 }
 
 fn archive(pages: &[Page]) -> Vec<u8> {
     let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
     let mut archive = ArchiveWriter::new(Vec::new(), options).expect("vectors can be written to");
-    let batch = CpuBatchCompressor::default().compress(pages).expect("pages can be compressed");
-    archive.write_batch(&batch).expect("vectors can be written to");
+    archive.write_batch(&compress(Format::Lz4, pages)).expect("vectors can be written to");
     archive.finish(None).expect("vectors can be written to").0
 }

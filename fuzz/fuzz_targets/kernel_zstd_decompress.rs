@@ -3,14 +3,16 @@
 //! what libzstd restores.
 #![no_main]
 
+use std::cell::RefCell;
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
-use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
+use trueno_gpu::kernels::packed::{DecompressRun, PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
-use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_fuzz::{damage, page_from};
+use zstd::bulk::Compressor;
 
 /// The longest frame that the kernel decodes.
 const MAX_FRAME_BYTES: usize = PAGE_SIZE + 32;
@@ -18,26 +20,65 @@ const MAX_FRAME_BYTES: usize = PAGE_SIZE + 32;
 /// The header of a frame of one page, before its block header.
 const HEADER: [u8; 7] = [0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x0f];
 
+/// The content of pages before the run.
+const OLD: Page = [0xee; PAGE_SIZE];
+
 /// One warp per block: every address past the warp's own memory is out of bounds.
 static KERNEL: LazyLock<ZstdWarpDecompressKernel> =
     LazyLock::new(|| ZstdWarpDecompressKernel::new(10).with_warps_per_block(1));
 static GROUP_KERNEL: LazyLock<ZstdGroupDecompressKernel> =
     LazyLock::new(|| ZstdGroupDecompressKernel::new(10).with_warps_per_block(1));
 
+thread_local! {
+    static COMPRESSOR: RefCell<Compressor<'static>> = RefCell::new(Compressor::new(1).expect("a level of libzstd"));
+}
+
+/// The kernels that restore the frames of an input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    Warp,
+    Group,
+    Both,
+}
+
 fuzz_target!(|data: &[u8]| {
-    let (first, second) = data.split_at(data.len() / 2);
-    // Higher levels use libzstd's optimal parser, a table of which the address sanitizer takes for a variable out of scope.
-    let level = i32::from(data.first().copied().unwrap_or(3) % 9);
-    let whole = zstd::bulk::compress(&page_from(first), level).expect("the buffer is large enough");
-    let block_header = (data.len() << 3 | 2 << 1 | 1).to_le_bytes();
-    let block = [&HEADER, &block_header[..3], data].concat();
-    // Once more the first: by then the warp's memory holds what the others left there.
-    let mut frames = vec![data.to_vec(), block.clone(), damage(&whole, second), whole, block];
+    let Some((choice, data)) = data.split_first() else { return };
+    let kernels = [Kernels::Warp, Kernels::Warp, Kernels::Group, Kernels::Both][usize::from(choice & 3)];
+    let mut frames = vec![frame_of(choice >> 2 & 3, data)];
+    // One frame is faster. With two, the memory of the kernels holds what the first left there.
+    if choice >> 4 & 3 == 0 {
+        frames.insert(0, frame_of(choice >> 6, data));
+    }
     frames.retain(|frame| (1..=MAX_FRAME_BYTES).contains(&frame.len()));
-    judge(&frames);
+    if !frames.is_empty() {
+        judge(&frames, kernels);
+    }
 });
 
-fn judge(frames: &[Vec<u8>]) {
+/// Arbitrary bytes, a block of them, a frame of libzstd, or a damaged one.
+fn frame_of(form: u8, data: &[u8]) -> Vec<u8> {
+    let (first, second) = data.split_at(data.len() / 2);
+    match form {
+        0 => data.to_vec(),
+        1 => {
+            let block_header = (data.len() << 3 | 2 << 1 | 1).to_le_bytes();
+            [&HEADER, &block_header[..3], data].concat()
+        }
+        2 => compress(first),
+        _ => damage(&compress(first), second),
+    }
+}
+
+fn compress(data: &[u8]) -> Vec<u8> {
+    // Higher levels use libzstd's optimal parser, a table of which the address sanitizer takes for a variable out of scope.
+    let level = i32::from(data.first().copied().unwrap_or(3) % 9);
+    COMPRESSOR.with_borrow_mut(|compressor| {
+        compressor.set_compression_level(level).expect("a level of libzstd");
+        compressor.compress(&page_from(data)).expect("the buffer is large enough")
+    })
+}
+
+fn judge(frames: &[Vec<u8>], kernels: Kernels) {
     let (mut index, mut bytes) = (Vec::new(), Vec::new());
     for frame in frames {
         let len_bytes = u16::try_from(frame.len()).expect("at most 4128");
@@ -45,27 +86,37 @@ fn judge(frames: &[Vec<u8>]) {
         bytes.extend_from_slice(frame);
         bytes.resize(bytes.len().next_multiple_of(16), 0);
     }
-    let mut pages = vec![[0xee; PAGE_SIZE]; frames.len()];
-    let run = KERNEL
-        .interpret(&bytes, &index, &mut pages, |launch| launch.grid(1).threads(1).step_limit(4_000_000))
-        .unwrap_or_else(|fault| panic!("{fault}"));
-    let mut group_pages = vec![[0xee; PAGE_SIZE]; frames.len()];
-    let group_run = GROUP_KERNEL
-        .interpret(&bytes, &index, &mut group_pages, |launch| launch.grid(1).threads(1).step_limit(8_000_000))
-        .unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(run.status, group_run.status);
-    assert!(pages == group_pages, "both kernels restore the same pages");
-    let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));
-    for ((frame, page), code) in frames.iter().zip(&pages).zip(codes) {
-        let (status, expected) = match restore(frame) {
-            Ok(page) => (PageStatus::Restored, page),
-            Err(Refusal::Malformed) => (PageStatus::BadBlock, [0xee; PAGE_SIZE]),
-            Err(Refusal::Unsupported) => (PageStatus::Unsupported, [0xee; PAGE_SIZE]),
-        };
-        assert_eq!(PageStatus::from_code(code), Some(status));
-        assert!(*page == expected, "{status:?}");
-        if status == PageStatus::Restored {
-            assert!(zstd::bulk::decompress(frame, PAGE_SIZE).is_ok_and(|theirs| theirs == expected));
+    let expected: Vec<_> = frames.iter().map(|frame| expected_of(frame)).collect();
+    if kernels != Kernels::Group {
+        let mut pages = vec![OLD; frames.len()];
+        let run =
+            KERNEL.interpret(&bytes, &index, &mut pages, |launch| launch.grid(1).threads(1).step_limit(4_000_000));
+        assert_run(&run.unwrap_or_else(|fault| panic!("{fault}")), &pages, &expected);
+    }
+    if kernels != Kernels::Warp {
+        let mut pages = vec![OLD; frames.len()];
+        let run = GROUP_KERNEL
+            .interpret(&bytes, &index, &mut pages, |launch| launch.grid(1).threads(1).step_limit(8_000_000));
+        assert_run(&run.unwrap_or_else(|fault| panic!("{fault}")), &pages, &expected);
+    }
+}
+
+/// The slow twin's verdict, and the page: a refused one is not written. What it restores, libzstd restores.
+fn expected_of(frame: &[u8]) -> (PageStatus, Page) {
+    match restore(frame) {
+        Ok(page) => {
+            assert!(zstd::bulk::decompress(frame, PAGE_SIZE).is_ok_and(|theirs| theirs == page));
+            (PageStatus::Restored, page)
         }
+        Err(Refusal::Malformed) => (PageStatus::BadBlock, OLD),
+        Err(Refusal::Unsupported) => (PageStatus::Unsupported, OLD),
+    }
+}
+
+fn assert_run(run: &DecompressRun, pages: &[Page], expected: &[(PageStatus, Page)]) {
+    let codes = run.status.as_chunks().0.iter().map(|code| u32::from_le_bytes(*code));
+    for ((page, code), (status, expected)) in pages.iter().zip(codes).zip(expected) {
+        assert_eq!(PageStatus::from_code(code), Some(*status));
+        assert!(page == expected, "{status:?}");
     }
 }

@@ -3,24 +3,18 @@
 #![no_main]
 
 use std::io::{Cursor, Read};
-use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
     ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, IndexVerdict, SalvageReader,
     WriteOptions,
 };
-use trueno_zram_core::{Algorithm, CpuBatchCompressor};
-use trueno_zram_fuzz::{damage, page_from};
+use trueno_zram_fuzz::{compress, damage, page_from, use_one_thread};
 
 /// Content that is compared. A few bytes can stand for much more.
 const MAX_CONTENT: usize = 16 << 20;
 
-/// Made once: it has threads of its own.
-static COMPRESSOR: LazyLock<Mutex<CpuBatchCompressor>> =
-    LazyLock::new(|| Mutex::new(CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).expect("a level of Zstandard")));
-
-fuzz_target!(|data: &[u8]| {
+fuzz_target!(init: use_one_thread(), |data: &[u8]| {
     let Some((mode, data)) = data.split_first() else { return };
     match mode % 3 {
         0 => judge(&[&[0x28, 0xb5, 0x2f, 0xfd], data].concat()),
@@ -115,8 +109,7 @@ fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
         ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);
     let write = || {
         let mut archive = ArchiveWriter::new(Vec::new(), options)?;
-        let compressed = COMPRESSOR.lock().expect("one thread").compress(&pages).expect("there is memory");
-        archive.write_batch_of(&compressed, &pages)?;
+        archive.write_batch_of(&compress(Format::Zstd, &pages), &pages)?;
         archive.write_zero_pages(40)?;
         archive.write_tail(tail)?;
         archive.add_section("fuzz", &data[..data.len().min(20)])?;

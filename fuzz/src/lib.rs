@@ -1,6 +1,17 @@
-//! How fuzz targets make pages of the fuzzer's bytes.
+//! How fuzz targets make pages and archives of the fuzzer's bytes.
+
+mod archives;
+
+pub use archives::{archive_of, compress};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
+
+/// Makes the calling thread the only one of rayon's global pool. Handing work to another thread takes longer than the work,
+/// and runs are the same each time.
+pub fn use_one_thread() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).use_current_thread();
+    pool.build_global().expect("nothing was run before");
+}
 
 /// A page that short inputs can fill with structure: each operation is literals, a run, or a copy from before.
 pub fn page_from(data: &[u8]) -> Page {

@@ -3,6 +3,9 @@
 //! Shared by the property test and the fuzz target. It knows both layouts from `docs/FORMAT.md`, not from the crate. What
 //! it calls a block is a whole frame in the Zstandard format.
 
+use std::cell::RefCell;
+use std::sync::LazyLock;
+
 use trueno_zram_archive::ContentHash;
 
 const PAGE: usize = 4096;
@@ -387,22 +390,21 @@ impl Forged {
 
     /// A page of 'X' as it stands in a file, and its length in an entry.
     fn fake_block(&self) -> (Vec<u8>, usize) {
+        // Made once, since fuzzers ask for them often.
+        static FRAMES: [LazyLock<Vec<u8>>; 2] =
+            [LazyLock::new(|| fake_frame(false)), LazyLock::new(|| fake_frame(true))];
+        static BLOCK: LazyLock<Vec<u8>> = LazyLock::new(|| padded_block(2000));
         if self.zstd {
-            let mut compressor = zstd::bulk::Compressor::new(1).expect("a level");
-            compressor.include_checksum(self.checksums).expect("a parameter");
-            let fake = compressor.compress(&[b'X'; PAGE]).expect("a page");
+            let fake = FRAMES[usize::from(self.checksums)].to_vec();
             let len = fake.len();
             return (fake, len);
         }
-        let fake_len = 2000;
-        let mut fake = (u32::try_from(fake_len).expect("short")).to_le_bytes().to_vec();
-        // An LZ4 block with literals enough to be as long as asked.
-        let block = padded_block(fake_len);
-        fake.extend_from_slice(&block);
+        let mut fake = (u32::try_from(BLOCK.len()).expect("short")).to_le_bytes().to_vec();
+        fake.extend_from_slice(&BLOCK);
         if self.checksums() {
-            fake.extend(xxh32(&block).to_le_bytes());
+            fake.extend(xxh32(&BLOCK).to_le_bytes());
         }
-        (fake, fake_len)
+        (fake, BLOCK.len())
     }
 
     /// Makes the checksum of a raw frame right.
@@ -493,6 +495,13 @@ impl Forged {
     }
 }
 
+/// A frame of a page of 'X'.
+fn fake_frame(checksum: bool) -> Vec<u8> {
+    let mut compressor = zstd::bulk::Compressor::new(1).expect("a level");
+    compressor.include_checksum(checksum).expect("a parameter");
+    compressor.compress(&[b'X'; PAGE]).expect("a page")
+}
+
 /// An LZ4 block of `len` bytes (300 to 3,000) that decodes to one page.
 fn padded_block(len: usize) -> Vec<u8> {
     for literals in 300..len {
@@ -517,9 +526,14 @@ fn padded_block(len: usize) -> Vec<u8> {
 
 /// The checksum of a Zstandard frame with this content: the last bytes of a frame by libzstd.
 fn zstd_checksum(content: &[u8]) -> [u8; 4] {
-    let mut compressor = zstd::bulk::Compressor::new(1).expect("a level");
-    compressor.include_checksum(true).expect("a parameter");
-    let frame = compressor.compress(content).expect("some content");
+    thread_local! {
+        static COMPRESSOR: RefCell<zstd::bulk::Compressor<'static>> = RefCell::new({
+            let mut compressor = zstd::bulk::Compressor::new(1).expect("a level");
+            compressor.include_checksum(true).expect("a parameter");
+            compressor
+        });
+    }
+    let frame = COMPRESSOR.with_borrow_mut(|compressor| compressor.compress(content)).expect("some content");
     *frame.last_chunk().expect("a frame")
 }
 

@@ -23,10 +23,13 @@ impl Context {
         }
     }
 
-    /// Decodes a frame to the start of `out`; returns the length of its content.
+    /// Decodes a frame to the start of `out`; returns the length of its content. The rest of `out` is zeros then, and all
+    /// of it after an error: libzstd copies some literals too many, which may be those of an earlier frame.
     pub(crate) fn decode(&mut self, frame: &[u8], out: &mut [u8]) -> Result<usize> {
         let context = self.0.as_mut().expect("present until it is dropped");
-        context.decompress_to_buffer(frame, out).map_err(|error| Error::CorruptZstd { reason: error.to_string() })
+        let decoded = context.decompress_to_buffer(frame, out);
+        out[decoded.as_ref().map_or(0, |len| *len)..].fill(0);
+        decoded.map_err(|error| Error::CorruptZstd { reason: error.to_string() })
     }
 
     /// Decodes a frame of exactly one page.

@@ -152,8 +152,8 @@ impl PageCodec {
     ///
     /// # Errors
     /// [`Error::CorruptLz4`](crate::Error::CorruptLz4), [`Error::CorruptZstd`](crate::Error::CorruptZstd) or
-    /// [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) if the data does not decode to exactly one page. The
-    /// contents of `page` are then unspecified.
+    /// [`Error::ZstdFrameLength`](crate::Error::ZstdFrameLength) if the data does not decode to exactly one page. After
+    /// Zstandard data, `page` then holds zeros; after an LZ4 block, a mix of the block's bytes and its previous contents.
     pub fn decompress(&mut self, data: PageData<'_>, page: &mut Page) -> Result<()> {
         if data.kind() != PageKind::Zstd {
             return restore_page(&self.lz4, data, page);

@@ -44,12 +44,16 @@ impl Decoder {
         DCtx::try_create().map(Self).ok_or_else(|| failed(OUT_OF_MEMORY))
     }
 
+    /// Decodes a frame of exactly one page. After an error the page holds zeros.
     pub(super) fn decode(&mut self, frame: &[u8], page: &mut Page) -> Result<()> {
-        match self.0.decompress(&mut page[..], frame).map_err(get_error_name) {
-            Ok(PAGE_SIZE) => Ok(()),
-            Ok(len_bytes) => Err(Error::ZstdFrameLength { len_bytes }),
-            Err(name) => Err(Error::CorruptZstd { reason: name.to_owned() }),
-        }
+        let error = match self.0.decompress(&mut page[..], frame).map_err(get_error_name) {
+            Ok(PAGE_SIZE) => return Ok(()),
+            Ok(len_bytes) => Error::ZstdFrameLength { len_bytes },
+            Err(name) => Error::CorruptZstd { reason: name.to_owned() },
+        };
+        // libzstd copies some literals too many, which may be those of an earlier frame, and overwrites them later.
+        page.fill(0);
+        Err(error)
     }
 }
 

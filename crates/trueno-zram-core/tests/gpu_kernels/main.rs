@@ -15,5 +15,9 @@ mod frames;
 #[allow(dead_code)]
 #[path = "../../../trueno-gpu/tests/support/lz4.rs"]
 mod interpreter;
+mod no_leak;
+#[allow(dead_code)]
+#[path = "../../../trueno-gpu/tests/support/reaching.rs"]
+mod reaching;
 mod zstd_decompress;
 mod zstd_groups;

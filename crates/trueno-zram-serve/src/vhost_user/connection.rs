@@ -14,6 +14,7 @@ use vmm_sys_util::event::{EventConsumer, EventNotifier};
 use super::exit_event::ExitEvent;
 use super::memory::GuardedMemory;
 use super::request::QueueIo;
+use super::silence::Silence;
 use super::{Device, QUEUE_SIZE, feature};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -25,6 +26,7 @@ pub(super) struct Connection {
     memory: RwLock<Arc<GuardedMemory>>,
     /// One per queue.
     exit_events: Vec<ExitEvent>,
+    pub(super) silence: Silence,
     has_ended: AtomicBool,
     /// None: nobody has connected yet.
     socket: Mutex<Option<ShutdownHandle>>,
@@ -37,6 +39,7 @@ impl Connection {
             event_index: AtomicBool::new(false),
             memory: RwLock::default(),
             exit_events: (0..device.queues).map(|_| ExitEvent::new()).collect::<io::Result<_>>()?,
+            silence: Silence::default(),
             has_ended: AtomicBool::new(false),
             socket: Mutex::new(None),
         })
@@ -53,6 +56,7 @@ impl Connection {
 
     /// Disconnects the virtual machine, and ends the work on its queues.
     pub(super) fn end(&self) {
+        self.silence.end();
         let socket = self.socket();
         self.has_ended.store(true, Ordering::Relaxed);
         if let Some(socket) = &*socket {
@@ -147,7 +151,9 @@ impl VhostUserBackend for Connection {
         QUEUE_SIZE
     }
 
+    /// Returns the features, which virtual machines ask for first.
     fn features(&self) -> u64 {
+        self.silence.end();
         let writable = feature::DISCARD | feature::WRITE_ZEROES;
         feature::SEG_MAX
             | feature::BLOCK_SIZE

@@ -7,6 +7,7 @@ mod connection;
 mod exit_event;
 mod memory;
 mod request;
+mod silence;
 
 use std::io;
 use std::path::Path;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use trueno_zram_io::UnixSocket;
 use vhost::vhost_user::Listener;
 use vhost_user_backend::VhostUserDaemon;
@@ -34,6 +36,10 @@ const MAX_QUEUES: u16 = 64;
 /// Descriptors with data per request.
 const MAX_DATA_SEGMENTS: u32 = 128;
 
+/// How long a connection without a message stays while another one waits. Without others it may be silent: QEMU connects before it
+/// takes the guest's memory, which can last.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// Feature bits (virtio 1.2, sections 5.2.3 and 6).
 mod feature {
     pub(super) const SEG_MAX: u64 = 1 << 2;
@@ -51,7 +57,8 @@ mod feature {
 
 /// A device on a socket, for one virtual machine at a time. Dropping it ends the connection.
 ///
-/// A virtual machine that breaks the protocol, or whose memory is shorter than it says or is cut, is disconnected.
+/// A connection that sends nothing leaves for one that waits. A virtual machine that breaks the protocol, or whose memory is
+/// shorter than it says or is cut, is disconnected.
 #[derive(Debug)]
 pub struct VhostUserServer {
     shared: Arc<Shared>,
@@ -130,11 +137,26 @@ impl Shared {
         if self.stopping.load(Ordering::Relaxed) {
             connection.end();
         }
-        let _ = daemon.wait();
-        self.connection().take();
-        // Before the threads of the queues are waited for.
-        connection.end();
+        std::thread::scope(|threads| {
+            // Without this thread, a silent connection stays.
+            let watch = || self.watch(&connection);
+            let _ = std::thread::Builder::new().name("vhost-silence".to_owned()).spawn_scoped(threads, watch);
+            let _ = daemon.wait();
+            self.connection().take();
+            // Before the threads of the queues are waited for.
+            connection.end();
+        });
         Ok(())
+    }
+
+    /// Ends a connection that sends nothing while another one waits.
+    fn watch(&self, connection: &Connection) {
+        while connection.silence.lasts(SILENCE) {
+            let mut listener = [PollFd::new(self.socket.listener(), PollFlags::IN)];
+            if poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0) {
+                connection.end();
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod client;
 mod front_end;
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -206,6 +206,17 @@ fn front_ends_that_send_nonsense_are_disconnected() {
     guest.hand_over(4096).unwrap_err();
     drop(guest);
     setup.assert_unharmed(&mut client);
+}
+
+#[test]
+fn silent_connections_leave_for_those_that_wait() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    let mut silent: Vec<_> = (0..3).map(|_| UnixStream::connect(setup.socket()).unwrap()).collect();
+    setup.assert_unharmed(&mut client);
+    for connection in &mut silent {
+        assert_eq!(connection.read(&mut [0]).unwrap_or(0), 0, "it has been ended");
+    }
 }
 
 #[test]

@@ -247,7 +247,7 @@ fn what_cannot_be_served_is_refused_before_it_listens() {
     );
     refused(&["restore", "--uffd", "socket", "bare.lz4"], &["bare.lz4", "no block checksums"]);
     let _listens = UnixListener::bind(folder.join("taken")).unwrap();
-    refused(&["restore", "--uffd", "taken", "image.lz4"], &["taken", "exists already"]);
+    refused(&["restore", "--uffd", "taken", "image.lz4"], &["taken", "running server"]);
 }
 
 #[test]

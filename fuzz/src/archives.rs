@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::LazyLock;
 
-use trueno_zram_archive::{ArchiveWriter, Error, Format, PageBlocks, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, ContentHash, Error, Format, PageBlocks, WriteOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
 
 use crate::page_from;
@@ -90,6 +90,33 @@ pub fn archive_of(mode: u8, data: &[u8]) -> Vec<u8> {
         archive.finish(None)
     };
     write().expect("a vector takes it all").0
+}
+
+/// A frame with right checksums around blocks that are the fuzzer's own.
+pub fn frame_of_blocks(mode: u8, data: &[u8]) -> Vec<u8> {
+    let hash = |bytes: &[u8]| {
+        let mut hash = ContentHash::new();
+        hash.update(bytes);
+        hash.digest().to_le_bytes()
+    };
+    let (checksums, linked, size_id) = (mode & 4 != 0, mode & 8 != 0, 4 + (mode >> 4) % 4);
+    let flags = 0x40 | if linked { 0 } else { 0x20 } | if checksums { 0x10 } else { 0 };
+    let mut frame = 0x184d_2204_u32.to_le_bytes().to_vec();
+    frame.extend([flags, size_id << 4]);
+    frame.push(hash(&frame[4..])[1]);
+    let mut rest = data;
+    while let Some((&head, after)) = rest.split_first() {
+        let (len, raw) = (usize::from(head & 0x7f) * 3, u32::from(head >> 7) << 31);
+        let (block, after) = after.split_at(len.min(after.len()));
+        rest = after;
+        frame.extend((u32::try_from(block.len()).expect("short") | raw).to_le_bytes());
+        frame.extend_from_slice(block);
+        if checksums {
+            frame.extend(hash(block));
+        }
+    }
+    frame.extend([0; 4]);
+    frame
 }
 
 fn own_page(format: Format, data: &[u8]) -> Held {

@@ -2,7 +2,7 @@
 
 mod archives;
 
-pub use archives::{archive_of, compress};
+pub use archives::{archive_of, compress, frame_of_blocks};
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 

@@ -156,8 +156,8 @@ pub enum Error {
         /// The page of the delta that is read from there, if it is known.
         page: Option<u64>,
     },
-    /// A delta lies upon more deltas than are read, or would do so if it were made.
-    #[error("a chain of more than {max_deltas} deltas")]
+    /// A chain has more deltas than are read, or would have them if another one were made.
+    #[error("the chain has more than {max_deltas} deltas, the most that are read; `trueno-zram flatten` shortens it")]
     ChainTooLong {
         /// The most deltas of a chain.
         max_deltas: usize,
@@ -171,7 +171,7 @@ pub enum Error {
         origin: String,
     },
     /// A page does not have the hash that its own archive states for it.
-    #[error("page {page}: its hash is not the one that the archive states")]
+    #[error("page {page} does not match the hash that its archive states; compress the image again")]
     StatedHash {
         /// The page.
         page: u64,

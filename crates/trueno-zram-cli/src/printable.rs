@@ -1,6 +1,6 @@
 //! Text from elsewhere (names of files and processes, sections, errors of other programs) as it may be shown: characters
-//! that would control the terminal, reorder the text or hide parts of it are escaped. Everything that the tool prints
-//! passes through here: lines as [`printable`], JSON by [`PrintableFormatter`].
+//! that would control the terminal, reorder the text or hide parts of it are escaped. It passes
+//! through here before it is printed: lines as [`printable`], JSON by [`PrintableFormatter`].
 
 use std::fmt::Write as _;
 use std::io::{self, Write};

@@ -1,11 +1,12 @@
-//! Connections of a server: how many there are, and which of them has to leave for another.
+//! Connections of a server: a limit on their number, and which one is displaced when there are too many.
 //!
 //! Whoever can connect can connect often and send nothing. A server that refuses newcomers once it is full is then locked by
 //! clients that never speak. So a connection is *new* until its client has shown that it speaks the protocol, by a negotiation
-//! or a first request. Then it is *established*. When [`Connections`] is full, the oldest new connection leaves for the next
-//! one. Established connections never do.
+//! or a first request. Then it is *established*. When [`Connections`] is full, the oldest new connection is displaced by the
+//! next one. Established connections never are.
 //!
-//! Every server of the workspace counts its connections here, and says what makes one established.
+//! NBD, the control socket, lazy restores and the page server count their connections here. The keeper answers from one thread,
+//! and a vhost-user socket serves one machine at a time, so they do not.
 #![forbid(unsafe_code)]
 
 mod socket;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 pub use socket::{Disconnect, deadline_after, enable_keepalive, time_left};
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 ///
 /// ```
 /// use trueno_zram_connections::ConnectionLimits;
@@ -26,11 +27,11 @@ pub use socket::{Disconnect, deadline_after, enable_keepalive, time_left};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
-    /// At the same time, new and established.
+    /// The most connections at a time, new and established.
     pub connections: usize,
-    /// Established at the same time. If it is less than `connections`, the rest is a reserve for new ones.
+    /// The most established connections at a time. If it is less than `connections`, the rest is a reserve for new ones.
     pub established: usize,
-    /// Established in all. No connection is admitted afterwards, and those that are new then leave.
+    /// The most connections established over time. No connection is admitted afterwards, and those that are new then leave.
     pub in_all: usize,
 }
 

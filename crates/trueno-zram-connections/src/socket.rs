@@ -1,4 +1,4 @@
-//! What all sockets of a server need: an end, time limits, and a way to notice that the other machine is gone.
+//! Ends, time limits and keepalive of a server's sockets.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-/// Time without a word from the other machine before it is asked for one.
+/// Idle time before the first keepalive probe.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-/// Time between further questions.
+/// Time between probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Questions without an answer after which the connection ends.
+/// Unanswered probes after which the connection ends.
 const KEEPALIVE_PROBES: u32 = 4;
 
 /// A connection that any thread can end.

@@ -97,12 +97,13 @@ impl PageServer {
     pub fn serve_client(&self, stream: &TcpStream, establish: impl FnOnce() -> bool) -> Result<Option<Served>, Error> {
         let set_timeout = |time| stream.set_read_timeout(time).map_err(Error::Connection);
         enable_keepalive(stream).map_err(Error::Connection)?;
-        // No time at all would mean no limit.
+        // The standard library refuses a time limit of zero.
         set_timeout(Some(self.request_timeout.max(Duration::from_millis(1))))?;
         let served = self.run(stream, Patience::WithinRequest, establish);
-        // A client that waits for a damaged page is not disconnected.
-        set_timeout(None)?;
-        served
+        // A client that waits for a damaged page is not disconnected. An error here must not hide that of the page.
+        let reset = set_timeout(None);
+        let served = served?;
+        reset.map(|()| served)
     }
 
     fn run(
@@ -130,7 +131,7 @@ impl PageServer {
     }
 }
 
-/// How long to wait for a client.
+/// The time limit for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Patience {
     /// For ever. An error of the stream ends the connection, whatever it is.

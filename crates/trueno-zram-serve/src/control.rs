@@ -3,8 +3,8 @@
 //! A client sends one request as a line of JSON and gets one line back. Archives go through the same connection, in
 //! chunks with their lengths before them, so that the server never opens files for others.
 //!
-//! Only the server's user and root are served. Saves and loads leave a reserve of connections, so that statistics are always to
-//! be had, and clients that send no request leave first.
+//! Only the server's user and root are served. Saves and loads leave a reserve of connections, so that statistics are always
+//! available, and clients that send no request leave first.
 
 mod client;
 
@@ -31,7 +31,7 @@ pub use client::ControlClient;
 /// The longest request or reply line.
 const MAX_LINE: u64 = 1 << 20;
 
-/// What clients of a control socket may take.
+/// Limits on the clients of a control socket.
 ///
 /// ```
 /// use trueno_zram_serve::control::ControlLimits;
@@ -44,9 +44,9 @@ pub struct ControlLimits {
     pub max_clients: usize,
     /// Saves and loads at the same time. More are refused.
     pub max_transfers: usize,
-    /// How long a client may take for its request, in all.
+    /// The time for a whole request.
     pub request_timeout: Duration,
-    /// How long a client may send or read nothing while an archive is saved or loaded.
+    /// The longest pause of a client while an archive is saved or loaded.
     pub idle_timeout: Duration,
 }
 
@@ -188,13 +188,13 @@ impl ControlServer {
     /// As above.
     pub fn start_with(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
         let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
-        let at_a_time =
+        let connection_limits =
             ConnectionLimits { established: limits.max_transfers, ..ConnectionLimits::new(limits.max_clients) };
         let shared = Arc::new(Shared {
             listener,
             service: Arc::new(Service { stores, limits }),
             stopping: AtomicBool::new(false),
-            connections: Connections::new(at_a_time),
+            connections: Connections::new(connection_limits),
         });
         let acceptor = std::thread::Builder::new().name("control".to_owned()).spawn({
             let shared = Arc::clone(&shared);

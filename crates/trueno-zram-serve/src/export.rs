@@ -29,7 +29,7 @@ pub trait ExportIo: Send {
     fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError>;
 
     /// Writes bytes. For want of room, all of them or none, up to
-    /// [`MAX_ATOMIC_WRITE_BYTES`](trueno_zram_store::MAX_ATOMIC_WRITE_BYTES); longer writes and other errors may have changed
+    /// [`MAX_UNDIVIDED_WRITE_BYTES`](trueno_zram_store::MAX_UNDIVIDED_WRITE_BYTES); longer writes and other errors may have changed
     /// some pages.
     ///
     /// # Errors

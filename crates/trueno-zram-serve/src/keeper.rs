@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv,
     recvmsg, sendmsg,
@@ -28,10 +28,10 @@ const MAX_STORES: usize = 1024;
 /// Clients of a keeper at the same time. One more displaces the one that has been silent for the longest time.
 const MAX_CLIENTS: usize = 256;
 
-/// How long a server waits for a keeper.
+/// The time that a server waits for a keeper.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a keeper waits for a free descriptor.
+/// The pause of a keeper that has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 const CLAIM: u8 = b'C';
@@ -54,8 +54,8 @@ const SYSTEMD_NAMES: [&str; 2] = ["trueno-zram-table", "trueno-zram-slabs"];
 
 /// Holds descriptors of stores for servers that come and go.
 ///
-/// It has nothing to do with the memory but to hold it, so there is no reason for it to die. It answers whoever has sent a
-/// request and waits for no client, so a silent one does not delay others.
+/// It only holds descriptors and never touches the memory. One thread answers each request as it arrives and waits for no
+/// client, so a silent one does not delay others.
 ///
 /// Of several servers that want a name that is not kept, the first to [`claim`] it creates the store. A name that is kept
 /// goes to all who claim it: the lock of the store's table lets only one of them
@@ -174,12 +174,12 @@ impl Keeper {
         Ok(None)
     }
 
-    /// Whether a store may get this name. What is kept is never replaced: a server may be using it.
+    /// Returns whether a store may get this name. A kept store is never replaced: a server may be using it.
     fn may_put(&self, name: &[u8]) -> bool {
         self.stores.len() < MAX_STORES && !self.stores.contains_key(name) && self.claimed_by(name).is_none()
     }
 
-    /// The process that has claimed a name, and lives.
+    /// Returns the process that has claimed a name, and lives.
     fn claimed_by(&self, name: &[u8]) -> Option<u32> {
         let mut claims = self.clients.iter().filter(|client| client.claim.as_deref() == Some(name));
         let holder = claims.find(|client| !has_left(&client.stream))?;
@@ -204,16 +204,22 @@ pub enum KeeperError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Another process is creating a store with this name.
-    #[error("process {process} is starting with the name `{name}`; give this server another name")]
+    #[error("{} is creating a store named `{name}`; give this server another --name", process_text(*process))]
     Claimed {
         /// The name of the store.
         name: String,
-        /// The other process; 0 if the system does not name it.
-        process: u32,
+        /// The other process, if the system names it.
+        process: Option<u32>,
     },
-    /// The keeper holds as many stores as it can, or somebody else gave it one with this name without a claim.
-    #[error("the keeper does not accept `{name}`: it holds {MAX_STORES} stores, or one with that name")]
-    Refused {
+    /// The keeper holds as many stores as it can.
+    #[error("the keeper holds {MAX_STORES} stores, the most it can; start another keeper for `{name}`")]
+    Full {
+        /// The name of the store.
+        name: String,
+    },
+    /// Somebody else gave the keeper a store with this name without a claim.
+    #[error("the keeper was given another store named `{name}`; start again, or give another --name")]
+    Taken {
         /// The name of the store.
         name: String,
     },
@@ -226,6 +232,10 @@ pub enum KeeperError {
     /// The answer is not a keeper's.
     #[error("the keeper's answer is not understood")]
     Answer,
+}
+
+fn process_text(process: Option<u32>) -> String {
+    process.map_or_else(|| "another process".to_owned(), |process| format!("process {process}"))
 }
 
 /// The right to a name.
@@ -271,9 +281,9 @@ pub fn claim(path: &Path, name: &str) -> Result<Claim, KeeperError> {
         ([VACANT], _) => Ok(Claim::Vacant(Vacancy { keeper, name: name.to_owned() })),
         ([CLAIMED, process @ ..], _) => {
             let process = u32::from_ne_bytes(process.try_into().map_err(|_| KeeperError::Answer)?);
-            Err(KeeperError::Claimed { name: name.to_owned(), process })
+            Err(KeeperError::Claimed { name: name.to_owned(), process: Some(process).filter(|process| *process > 0) })
         }
-        ([REFUSED], _) => Err(KeeperError::Refused { name: name.to_owned() }),
+        ([REFUSED], _) => Err(KeeperError::Full { name: name.to_owned() }),
         // Older keepers know no claims. What they hold can be used: the lock of its table says whether somebody does.
         ([NOT_FOUND], _) => match call(&connect(path)?, GET, name, &[])? {
             (answer, fds) if answer == [FOUND] => fds.try_into().map(Claim::Kept).map_err(|_| KeeperError::Answer),
@@ -291,7 +301,7 @@ impl Vacancy {
     pub fn put(self, fds: [BorrowedFd<'_>; 2]) -> Result<(), KeeperError> {
         match &call(&self.keeper, PUT, &self.name, &fds)?.0[..] {
             [DONE] => Ok(()),
-            [NOT_FOUND] => Err(KeeperError::Refused { name: self.name }),
+            [NOT_FOUND] => Err(KeeperError::Taken { name: self.name }),
             _ => Err(KeeperError::Answer),
         }
     }
@@ -340,7 +350,8 @@ fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result
     if !fds.is_empty() {
         ancillary.push(SendAncillaryMessage::ScmRights(fds));
     }
-    let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    // With a time limit, a process that was stopped for a while gets EINTR.
+    let sent = retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL))?;
     let mut stream = stream;
     stream.write_all(&bytes[sent..])
 }
@@ -349,7 +360,8 @@ fn send(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result
 fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = retry_on_intr(|| recvmsg(stream, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags))?;
     let fds = ancillary.drain().filter_map(|message| match message {
         RecvAncillaryMessage::ScmRights(fds) => Some(fds),
         _ => None,

@@ -85,7 +85,7 @@ fn begin_save(path: &Path) -> (BufReader<UnixStream>, String) {
 }
 
 #[test]
-fn statistics_are_to_be_had_while_saves_hang() {
+fn statistics_are_answered_while_saves_hang() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     let limits = without_time_limits();

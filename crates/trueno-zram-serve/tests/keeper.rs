@@ -102,7 +102,7 @@ fn start(path: &Path, name: &str) -> Started {
             Err(error) => panic!("{error}"),
         },
         Err(KeeperError::Claimed { name: refused, process }) => {
-            assert_eq!((&refused[..], process), (name, std::process::id()));
+            assert_eq!((&refused[..], process), (name, Some(std::process::id())));
             return Started::Refused;
         }
         Err(error) => panic!("{error}"),

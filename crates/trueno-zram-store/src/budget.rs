@@ -9,18 +9,23 @@ pub(crate) struct Budget {
     held: AtomicU64,
     peak: AtomicU64,
     limit: u64,
-    /// What may be held for now, whatever the limit.
-    ceiling: AtomicU64,
+    /// The most that may be held for now, whatever the limit.
+    growth_limit: AtomicU64,
 }
 
 impl Budget {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Self { held: AtomicU64::new(0), peak: AtomicU64::new(0), limit: limit_bytes, ceiling: AtomicU64::new(u64::MAX) }
+        Self {
+            held: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
+            limit: limit_bytes,
+            growth_limit: AtomicU64::new(u64::MAX),
+        }
     }
 
     /// Takes `bytes` if the limit allows it, and the room that there is for growth.
     pub(crate) fn charge(&self, bytes: u64) -> bool {
-        let limit = self.bound();
+        let limit = self.limit_now();
         let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= limit);
         match self.held.fetch_update(Relaxed, Relaxed, within) {
             Ok(before) => {
@@ -55,12 +60,12 @@ impl Budget {
 
     /// Allows `room_bytes` beyond what is held now, until the next call.
     pub(crate) fn limit_growth(&self, room_bytes: u64) {
-        self.ceiling.store(self.held().saturating_add(room_bytes), Relaxed);
+        self.growth_limit.store(self.held().saturating_add(room_bytes), Relaxed);
     }
 
-    /// What may be held at present: the limit, or less if growth is limited.
-    pub(crate) fn bound(&self) -> u64 {
-        self.limit.min(self.ceiling.load(Relaxed))
+    /// Returns what may be held now: the limit, or the growth limit if that is lower.
+    pub(crate) fn limit_now(&self) -> u64 {
+        self.limit.min(self.growth_limit.load(Relaxed))
     }
 }
 
@@ -85,7 +90,7 @@ mod tests {
         assert!(budget.charge(2));
         budget.limit_growth(3);
         assert!(budget.charge(3) && !budget.charge(1));
-        assert_eq!((budget.bound(), budget.limit()), (5, 10));
+        assert_eq!((budget.limit_now(), budget.limit()), (5, 10));
         budget.release(2);
         assert!(budget.charge(2) && !budget.charge(1), "what was held can be held again");
         budget.limit_growth(u64::MAX);

@@ -23,7 +23,7 @@ pub enum Error {
         size_bytes: u64,
     },
     /// A write would need more memory than the limit allows. It changed nothing, if it is not longer than
-    /// [`MAX_ATOMIC_WRITE_BYTES`](crate::MAX_ATOMIC_WRITE_BYTES).
+    /// [`MAX_UNDIVIDED_WRITE_BYTES`](crate::MAX_UNDIVIDED_WRITE_BYTES).
     #[error("page {page} does not fit: {held_bytes} of {limit_bytes} bytes are in use")]
     NoSpace {
         /// The page that did not fit.

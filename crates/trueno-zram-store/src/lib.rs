@@ -23,7 +23,7 @@
 //!
 //! Same-filled pages lie in the table of 8 bytes per page. Others take a slot: a multiple of 64 bytes in a slab of slots of
 //! the same length. [`Store::compact`] moves pages together and returns memory to the system. A write that would exceed
-//! the limit gets [`Error::NoSpace`] and changes nothing, if it is not longer than [`MAX_ATOMIC_WRITE_BYTES`].
+//! the limit gets [`Error::NoSpace`] and changes nothing, if it is not longer than [`MAX_UNDIVIDED_WRITE_BYTES`].
 //!
 //! # On top of an archive
 //!
@@ -69,4 +69,4 @@ pub use recompress::{RecompressOptions, Recompression};
 pub use snapshot::{Snapshot, SnapshotPart};
 pub use stats::{IoStat, MmStat, StoreStats};
 pub use store::{PageState, Store, StoreOptions};
-pub use write::MAX_ATOMIC_WRITE_BYTES;
+pub use write::MAX_UNDIVIDED_WRITE_BYTES;

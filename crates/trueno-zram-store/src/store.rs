@@ -68,7 +68,7 @@ impl StoreOptions {
     pub fn max_memory_bytes(&self) -> Result<u64> {
         let Header { pages, slabs, limit_bytes, .. } = self.header()?;
         let table = table_bytes(pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
-        let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(for_raw_pages(pages) + FOR_CLASSES);
+        let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(raw_slab_bytes(pages) + PARTIAL_SLABS_BYTES);
         let bitmaps = slabs * (BITMAP_WORDS * WORD_BYTES) as u64;
         Ok(table as u64 + of_slabs + bitmaps + CELLS_BYTES as u64)
     }
@@ -82,33 +82,33 @@ impl StoreOptions {
             return Err(Error::Options(message));
         }
         let slab = SLAB_BYTES as u64;
-        let (classes, for_raw_pages) = (FOR_CLASSES, for_raw_pages(pages));
+        let (classes, raw_slab_bytes) = (PARTIAL_SLABS_BYTES, raw_slab_bytes(pages));
         let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
         let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
         let slabs = match residency {
-            Residency::Locked => limit_bytes.min(for_raw_pages + classes) / slab,
+            Residency::Locked => limit_bytes.min(raw_slab_bytes + classes) / slab,
             // Twice what is needed, since slabs are not full before compaction. What is not used takes no memory.
-            Residency::OnDemand => (limit_bytes.min(2 * for_raw_pages) + classes) / slab,
+            Residency::OnDemand => (limit_bytes.min(2 * raw_slab_bytes) + classes) / slab,
         };
         if slabs == 0 {
             return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
         }
         let most = MAX_UNITS * UNIT_BYTES as u64;
         if slabs > most / slab {
-            let given = self.limit_bytes.map_or("no limit".to_owned(), |limit| format!("a limit of {limit} bytes"));
+            let needed = slabs.saturating_mul(slab);
             return Err(Error::Options(format!(
-                "{given} is more than the {most} bytes of slots that a store can address"
+                "the store needs {needed} bytes of slots, more than the {most} that it can address; give a lower limit or size"
             )));
         }
         Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
     }
 }
 
-/// A slab of each class, which may be nearly empty.
-const FOR_CLASSES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
+/// One slab per class, which may be nearly empty.
+const PARTIAL_SLABS_BYTES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
 
 /// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the names of the others.
-fn for_raw_pages(pages: u64) -> u64 {
+fn raw_slab_bytes(pages: u64) -> u64 {
     let slab = SLAB_BYTES as u64;
     pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab
 }
@@ -402,7 +402,7 @@ impl Store {
 
     pub(crate) fn no_space(&self, page: u64) -> Error {
         let budget = self.slots.budget();
-        Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.bound() }
+        Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.limit_now() }
     }
 
     /// Registers counters for a thread.

@@ -12,13 +12,14 @@ use crate::spare_slots::Stripe;
 use crate::stats::Counters;
 use crate::store::Store;
 
-/// The longest write that changes nothing if there is no room for all of it, in bytes. Longer ones are divided.
+/// The longest write that either fits as a whole or changes nothing, in bytes. Longer ones are divided. Readers may still see
+/// some of its pages new and some old.
 ///
 /// Until it is done, the new versions of its pages take memory beside the old ones.
-pub const MAX_ATOMIC_WRITE_BYTES: usize = 256 << 10;
+pub const MAX_UNDIVIDED_WRITE_BYTES: usize = 256 << 10;
 
 /// The most pages of such a write: one more than whole ones if it starts within a page.
-pub(crate) const MAX_STAGED_PAGES: usize = MAX_ATOMIC_WRITE_BYTES / PAGE_SIZE + 1;
+pub(crate) const MAX_STAGED_PAGES: usize = MAX_UNDIVIDED_WRITE_BYTES / PAGE_SIZE + 1;
 
 /// A new version of a page. Nothing names its slot yet.
 #[derive(Clone, Copy, Debug)]
@@ -65,7 +66,7 @@ impl PageRange {
 impl StoreHandle {
     /// Writes bytes from `offset` on. Others may see some of its pages changed and some not, but each page as a whole.
     ///
-    /// If there is no room, nothing is changed. A write of more than [`MAX_ATOMIC_WRITE_BYTES`] is divided into parts of
+    /// If there is no room, nothing is changed. A write of more than [`MAX_UNDIVIDED_WRITE_BYTES`] is divided into parts of
     /// that length, which end at page boundaries: then the parts before the one that did not fit are written.
     ///
     /// # Errors
@@ -76,8 +77,8 @@ impl StoreHandle {
         self.check_range(offset, bytes.len() as u64)?;
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
-            let is_short = rest.len() <= MAX_ATOMIC_WRITE_BYTES;
-            let len = if is_short { rest.len() } else { MAX_ATOMIC_WRITE_BYTES - split(at).1 };
+            let is_short = rest.len() <= MAX_UNDIVIDED_WRITE_BYTES;
+            let len = if is_short { rest.len() } else { MAX_UNDIVIDED_WRITE_BYTES - split(at).1 };
             let (part, after) = rest.split_at(len);
             let range = PageRange::new(at, len as u64);
             let (head, middle) = part.split_at(range.head_bytes);

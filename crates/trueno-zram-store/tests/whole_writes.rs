@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use contents::content;
 use trueno_test_pages::generate::Generator;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_store::{Error, MAX_ATOMIC_WRITE_BYTES, Store, StoreHandle, StoreOptions, ZeroPages};
+use trueno_zram_store::{Error, MAX_UNDIVIDED_WRITE_BYTES, Store, StoreHandle, StoreOptions, ZeroPages};
 
 const SIZE: usize = 4 << 20;
 
@@ -35,7 +35,7 @@ fn data(random: &mut Generator, len: usize) -> Vec<u8> {
 /// The model changes with the store if there was, and both stay as they were if not.
 fn step(random: &mut Generator, handle: &mut StoreHandle, start: usize, model: &mut [u8]) -> bool {
     let at = random.below(model.len());
-    let most = (model.len() - at).min(MAX_ATOMIC_WRITE_BYTES);
+    let most = (model.len() - at).min(MAX_UNDIVIDED_WRITE_BYTES);
     let len = if random.below(2) == 0 { random.below(most) + 1 } else { random.below(most.min(3 * PAGE_SIZE)) + 1 };
     let offset = (start + at) as u64;
     let changed = match random.below(10) {
@@ -168,7 +168,7 @@ fn a_longer_write_is_cut_between_parts() {
     handle.read_at(offset, &mut found).unwrap();
     let written = found.iter().zip(&noise).take_while(|(found, wanted)| found == wanted).count();
     // The parts end at page boundaries. Noise and the zeros behind it may agree in a few bytes more.
-    let cut = (written + 1000) / MAX_ATOMIC_WRITE_BYTES * MAX_ATOMIC_WRITE_BYTES - 1000;
-    assert!(written >= MAX_ATOMIC_WRITE_BYTES && written < cut + 100, "{written} bytes are written");
+    let cut = (written + 1000) / MAX_UNDIVIDED_WRITE_BYTES * MAX_UNDIVIDED_WRITE_BYTES - 1000;
+    assert!(written >= MAX_UNDIVIDED_WRITE_BYTES && written < cut + 100, "{written} bytes are written");
     assert!(found[cut..].iter().all(|byte| *byte == 0), "the part that did not fit changed nothing");
 }

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 /// The error for a tree that cannot be lowered.
 pub(super) type Malformed<T = ()> = Result<T, String>;
 
-/// The program of a kernel, made at its first launch. Clones share it.
+/// The program of a kernel, made at its first launch. Clones made after that share it.
 #[derive(Clone, Default)]
 pub(crate) struct Lowered(OnceLock<Arc<Malformed<Program>>>);
 

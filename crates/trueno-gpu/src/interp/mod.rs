@@ -39,8 +39,7 @@
 //!
 //! # How it runs
 //! The first launch of a kernel lowers its tree to a flat program, in which each step acts on all lanes of a warp at once.
-//! Blocks run in
-//! parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). The
+//! Blocks run in parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). The
 //! warps of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
 //! spin until another block that has started writes something. Waiting for a later warp of its own block, or for a
 //! block that has not started, ends at the step limit.

@@ -139,8 +139,8 @@ impl ArchiveOpener {
                 false => Error::base(path.display(), error),
             })?;
             match (opened, layers.last()) {
-                (Some(OneFile::Standard(archive)), _) => break archive,
-                (Some(OneFile::Delta(layer)), _) => {
+                (Some(ChainLink::Standard(archive)), _) => break archive,
+                (Some(ChainLink::Delta(layer)), _) => {
                     Self::check_depth(layers.len() + 1)?;
                     (file, path) = self.find_base(&layer.base, &path)?;
                     layers.push(*layer);
@@ -150,20 +150,20 @@ impl ArchiveOpener {
             }
         };
         for layer in layers.into_iter().rev() {
-            archive = PageArchive::Delta(Box::new(DeltaReader::upon(archive, layer)?));
+            archive = PageArchive::Delta(Box::new(DeltaReader::on_base(archive, layer)?));
         }
         Ok(Some(ArchiveChain { archive, files }))
     }
 
     /// Opens a file of a chain, without its bases; `None` if it is neither an archive with an index nor a delta.
-    fn open_one(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<OneFile>> {
+    fn open_one(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<ChainLink>> {
         let failed = |source| Error::Read { at: 0, source };
         let id = FileId::of(&file.metadata().map_err(failed)?);
         files.push(ChainFile { path: path.to_owned(), id });
         let file = self.load(file).map_err(failed)?;
         match DeltaLayer::open(Arc::clone(&file))? {
-            Some(layer) => Ok(Some(OneFile::Delta(Box::new(layer)))),
-            None => Ok(PageArchive::standard(file)?.map(OneFile::Standard)),
+            Some(layer) => Ok(Some(ChainLink::Delta(Box::new(layer)))),
+            None => Ok(PageArchive::standard(file)?.map(ChainLink::Standard)),
         }
     }
 
@@ -234,7 +234,7 @@ impl ArchiveChain {
 }
 
 /// A file of a chain, without its bases.
-enum OneFile {
+enum ChainLink {
     Standard(PageArchive),
     Delta(Box<DeltaLayer>),
 }

@@ -20,9 +20,9 @@ use super::open::{read, read_base, read_footer, read_records};
 pub(crate) struct DeltaLayer {
     file: Arc<dyn ReadAt>,
     pub(super) footer: Footer,
-    /// What the delta says about its base.
+    /// The record of its base.
     pub(super) base: BaseRecord,
-    /// Where the map of each group is.
+    /// The position and the record of each group's map.
     records: Vec<(u64, GroupRecord)>,
     groups: Vec<OnceLock<Box<MapGroup>>>,
     /// The archive of the pages that the delta stores.
@@ -51,12 +51,24 @@ impl DeltaLayer {
 
     /// Returns where a page comes from, and its hash unless it is zero.
     pub(super) fn origin(&self, page: u64) -> Result<(PageOrigin, Option<PageHash>)> {
+        let (group, within) = self.group_of(page)?;
+        Ok(group.find(within))
+    }
+
+    /// Returns the group of a page, and the number of the page in it.
+    fn group_of(&self, page: u64) -> Result<(&MapGroup, u16)> {
         let pages = self.page_count();
         if page >= pages {
             return Err(Error::PageRange { start: page, end: page.saturating_add(1), pages });
         }
         let within = u16::try_from(page % GROUP_PAGES as u64).expect("less than a group");
-        Ok(self.group(page / GROUP_PAGES as u64)?.find(within))
+        Ok((self.group(page / GROUP_PAGES as u64)?, within))
+    }
+
+    /// Returns the number of zero pages from a page on, up to the end of its group.
+    pub(super) fn zero_run(&self, page: u64) -> Result<u64> {
+        let (group, within) = self.group_of(page)?;
+        Ok(group.zero_run(within).into())
     }
 
     /// Returns the memory that the map takes now, in bytes.

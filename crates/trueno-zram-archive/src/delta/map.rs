@@ -120,6 +120,17 @@ impl MapGroup {
         }
     }
 
+    /// Returns the number of zero pages from a page of the group on.
+    pub(crate) fn zero_run(&self, page: u16) -> u16 {
+        let after = self.runs.partition_point(|run| run.first <= page);
+        let is_zero = |run: &Run| run.origin == PageOrigin::Zero;
+        if after.checked_sub(1).and_then(|run| self.runs.get(run)).is_some_and(|run| !is_zero(run)) {
+            return 0;
+        }
+        let end = self.runs[after..].iter().find(|run| !is_zero(run)).map_or(self.pages, |run| run.first);
+        end - page
+    }
+
     /// Returns all pages of the group in order.
     pub(crate) fn pages(&self) -> impl Iterator<Item = (PageOrigin, Option<PageHash>)> {
         (0..self.pages).map(|page| self.find(page))

@@ -98,7 +98,7 @@ impl DeltaReader {
             return Ok(());
         };
         let count = out.len() as u64;
-        // How far the page that an error is about lies behind the first one.
+        // The distance of the faulty page from the first one.
         let within = |error: &Error| match error.page() {
             None => (count == 1).then_some(0),
             Some(found) => found.checked_sub(stored).filter(|within| *within < count),

@@ -59,11 +59,11 @@ impl DeltaReader {
     ) -> Result<Option<Self>> {
         let Some(own) = DeltaLayer::open(file)? else { return Ok(None) };
         let base = find_base(&own.base)?;
-        Self::upon(base, own).map(Some)
+        Self::on_base(base, own).map(Some)
     }
 
-    /// Puts a delta upon its base.
-    pub(super) fn upon(base: PageArchive, own: DeltaLayer) -> Result<Self> {
+    /// Adds a delta to the chain of its base.
+    pub(super) fn on_base(base: PageArchive, own: DeltaLayer) -> Result<Self> {
         if base.identity() != own.base.identity || base.page_count() != own.base.page_count {
             return Err(Error::base(own.base, "it is another archive than the one that the delta was made from"));
         }
@@ -222,6 +222,21 @@ impl DeltaReader {
     /// Like [`origin`](Self::origin).
     pub fn is_zero_page(&self, page: u64) -> Result<bool> {
         Ok(self.origin(page)?.0 == PageOrigin::Zero)
+    }
+
+    /// Returns the number of zero pages from `page` on, without reading them. It counts up to the end of a group of 1,024 pages:
+    /// what follows may be zero, too.
+    ///
+    /// ```
+    /// # let delta = trueno_zram_archive::doc_delta();
+    /// assert_eq!((delta.zero_run(5)?, delta.zero_run(99)?), (94, 0));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Like [`origin`](Self::origin).
+    pub fn zero_run(&self, page: u64) -> Result<u64> {
+        self.own.zero_run(page)
     }
 
     /// Reads a page. Returns the length of its content: 4096, or less for the last page, of which the rest is zero.

@@ -61,9 +61,9 @@ const COMMAND: &str = "inspect";
 /// Pages of an archive that a thread restores at a time: a group, which is compared with the index as a whole.
 const PAGES_AT_ONCE: usize = 1024;
 
-/// Content of a compressed file that is decoded whatever the size of the file, and for each of its bytes: the most that .lz4
-/// files hold. Some .zst files hold more. Runs of zeros that the reader skips do not count.
-const FREE_CONTENT_BYTES: u64 = 1 << 30;
+/// The content that is inspected at most: this much, and `CONTENT_PER_FILE_BYTE` for each byte of the file (no .lz4 file holds
+/// more per byte; .zst files can). Zeros that are stored as runs do not count.
+const MIN_CONTENT_LIMIT_BYTES: u64 = 1 << 30;
 const CONTENT_PER_FILE_BYTE: u64 = 255;
 
 /// Which of several files is shown.
@@ -133,11 +133,22 @@ fn inspect_delta(
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(Survey::default(), engine.batch_pages());
         // Zeros are passed over by the map: a few bytes of a delta stand for thousands of them.
-        let pages = 0..delta.content_len() / PAGE_SIZE as u64;
-        let data = pages.filter_map(|page| match delta.is_zero_page(page) {
-            Ok(true) => None,
-            Ok(false) => Some(Ok(page..page + 1)),
-            Err(error) => Some(Err(error)),
+        let (mut page, pages) = (0, delta.content_len() / PAGE_SIZE as u64);
+        let data = std::iter::from_fn(|| {
+            while page < pages {
+                match delta.zero_run(page) {
+                    Ok(0) => {
+                        page += 1;
+                        return Some(Ok(page - 1..page));
+                    }
+                    Ok(zeros) => page += zeros,
+                    Err(error) => {
+                        page = pages;
+                        return Some(Err(error));
+                    }
+                }
+            }
+            None
         });
         let survey = || survey_content(archive, joined(data), &input.name, &mut surveyor, engine.batch_pages());
         engine.pool().install(survey)?;
@@ -353,7 +364,7 @@ fn of_stream(
     while !cut_off && reader.read_batch(&mut batch).map_err(|e| archive_failed(name, e))? {
         data_bytes += take(&mut surveyor, &batch).map_err(|e| Failure::at(name, e))?;
         let file_bytes = input_len.unwrap_or(reader.summary().input_len);
-        cut_off = data_bytes > FREE_CONTENT_BYTES + file_bytes.saturating_mul(CONTENT_PER_FILE_BYTE);
+        cut_off = data_bytes > MIN_CONTENT_LIMIT_BYTES + file_bytes.saturating_mul(CONTENT_PER_FILE_BYTE);
     }
     surveyor.finish().map_err(|e| Failure::at(name, e))?;
     let (survey, content) = surveyor.into_findings();

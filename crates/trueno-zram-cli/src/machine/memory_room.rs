@@ -1,4 +1,4 @@
-//! How much memory this process may take and lock: of the machine, and of the control groups that it is in.
+//! Memory that this process may take and lock: of the machine, and of the control groups that it is in.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -212,9 +212,11 @@ impl<K: Sink> Shared<'_, K> {
     /// Returns whether the map of a delta says that pages are zero: a few of its bytes stand for thousands of them.
     fn is_hole(&self, pages: Range<u64>) -> trueno_zram_archive::Result<bool> {
         let Some(delta) = self.archive.as_delta() else { return Ok(false) };
-        for page in pages {
-            if !delta.is_zero_page(page)? {
-                return Ok(false);
+        let mut page = pages.start;
+        while page < pages.end {
+            match delta.zero_run(page)? {
+                0 => return Ok(false),
+                zeros => page += zeros,
             }
         }
         Ok(true)

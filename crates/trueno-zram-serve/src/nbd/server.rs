@@ -25,9 +25,10 @@ pub struct ServerLimits {
     /// Connections at the same time. One more ends the oldest of those that have not negotiated yet. If all have, it is
     /// disconnected at once: clients that have negotiated never leave for others.
     pub max_connections: usize,
-    /// How long the whole negotiation may take, however often the client sends a byte. It consists of a few short messages.
+    /// The time for the whole negotiation, however often the client sends a byte. It consists of a few short messages. A reply
+    /// that the client does not read may add `write_timeout`.
     pub negotiation_timeout: Duration,
-    /// How long a client may send nothing in the middle of a request. A slow client that sends on is served, and a client may
+    /// The longest pause of a client in the middle of a request. A slow client that sends on is served, and a client may
     /// be silent between requests for as long as it likes.
     pub request_timeout: Duration,
     /// How long a client may leave a reply unread before it is disconnected.
@@ -137,7 +138,7 @@ impl Duplex for Stream {
     }
 
     fn set_read_timeout(&mut self, time: Duration) -> io::Result<()> {
-        // No time at all would mean no limit.
+        // The standard library refuses a time limit of zero.
         let time = Some(time.max(Duration::from_millis(1)));
         match self {
             Self::Unix(stream) => stream.set_read_timeout(time),

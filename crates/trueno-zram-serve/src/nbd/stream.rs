@@ -10,7 +10,7 @@ use super::linger::{LINGER, Linger};
 /// Bytes read at a time at most.
 const INPUT_BYTES: usize = 1 << 20;
 
-const _: () = assert!(INPUT_BYTES >= trueno_zram_store::MAX_ATOMIC_WRITE_BYTES);
+const _: () = assert!(INPUT_BYTES >= trueno_zram_store::MAX_UNDIVIDED_WRITE_BYTES);
 
 /// Replies are sent when they have reached this length, and before the server waits for the client for long.
 const OUTPUT_BYTES: usize = 256 << 10;
@@ -27,7 +27,7 @@ pub(super) trait Duplex: Read + Write {
     fn set_read_timeout(&mut self, time: Duration) -> io::Result<()>;
 }
 
-/// How long to wait for a client.
+/// The time limit for a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patience {
     /// For ever. An error of the stream ends the connection, whatever it is.
@@ -38,7 +38,7 @@ pub(super) enum Patience {
     WithinRequest,
 }
 
-/// What comes next from a client.
+/// The part of a request that is read next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     /// Another request, or none for a long time.

@@ -3,7 +3,7 @@
 use std::io;
 
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, PageState, ZeroPages};
+use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, PageState, ZeroPages};
 
 use super::handshake::Agreement;
 use super::protocol::{
@@ -137,7 +137,7 @@ impl<S: Duplex> Transfer<'_, S> {
         while left > 0 {
             // Parts of a longer request end at page boundaries. In bytes of 0 to 4095, whatever the offset.
             let within = usize::try_from(at % PAGE_SIZE as u64).unwrap_or(0);
-            let part = if left <= MAX_ATOMIC_WRITE_BYTES { left } else { MAX_ATOMIC_WRITE_BYTES - within };
+            let part = if left <= MAX_UNDIVIDED_WRITE_BYTES { left } else { MAX_UNDIVIDED_WRITE_BYTES - within };
             let Some(bytes) = self.stream.peek(part)? else { return Ok(None) };
             if result.is_ok() {
                 result = self.io.write_at(at, &bytes[..part]).map_err(errno_of);

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, ZeroPages};
+use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, ZeroPages};
 
 use super::layout::{ABORTED, Descriptor, data_offset, io as command, operation};
 use super::ring::{Completed, Descriptors, QueueRing};
@@ -17,7 +17,7 @@ pub(super) const SECTOR_BYTES: u64 = 512;
 /// The most data of one request. A store writes it as a whole or not at all.
 pub(super) const MAX_IO_BYTES: u32 = 256 << 10;
 
-const _: () = assert!(MAX_IO_BYTES as usize <= MAX_ATOMIC_WRITE_BYTES);
+const _: () = assert!(MAX_IO_BYTES as usize <= MAX_UNDIVIDED_WRITE_BYTES);
 
 const EIO: i32 = 5;
 const EINVAL: i32 = 22;

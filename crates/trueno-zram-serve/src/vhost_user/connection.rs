@@ -28,7 +28,7 @@ pub(super) struct Connection {
     exit_events: Vec<ExitEvent>,
     pub(super) silence: Silence,
     has_ended: AtomicBool,
-    /// None: nobody has connected yet.
+    /// `None` until a virtual machine has connected.
     socket: Mutex<Option<ShutdownHandle>>,
 }
 
@@ -90,7 +90,7 @@ impl Connection {
             return Err(io::Error::other(format!("unexpected event {events:?} of queue {event}")));
         }
         let mut io = io.lock().unwrap_or_else(PoisonError::into_inner);
-        // That of the queue itself is replaced before it is guarded.
+        // Not the vring's own memory: vhost-user-backend replaces that one before `update_memory` has guarded it.
         let memory = self.memory();
         if !self.event_index.load(Ordering::Relaxed) {
             return self.serve_queue(vring, &memory, &mut io);
@@ -151,7 +151,7 @@ impl VhostUserBackend for Connection {
         QUEUE_SIZE
     }
 
-    /// Returns the features, which virtual machines ask for first.
+    /// Returns the features, which every virtual machine asks for at the start.
     fn features(&self) -> u64 {
         self.silence.end();
         let writable = feature::DISCARD | feature::WRITE_ZEROES;

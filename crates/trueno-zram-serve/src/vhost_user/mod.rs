@@ -36,8 +36,8 @@ const MAX_QUEUES: u16 = 64;
 /// Descriptors with data per request.
 const MAX_DATA_SEGMENTS: u32 = 128;
 
-/// How long a connection without a message stays while another one waits. Without others it may be silent: QEMU connects before it
-/// takes the guest's memory, which can last.
+/// The time after which a silent connection is displaced if another one waits. Without others it may be silent: QEMU connects
+/// before it takes the guest's memory, which can last.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Feature bits (virtio 1.2, sections 5.2.3 and 6).
@@ -57,7 +57,7 @@ mod feature {
 
 /// A device on a socket, for one virtual machine at a time. Dropping it ends the connection.
 ///
-/// A connection that sends nothing leaves for one that waits. A virtual machine that breaks the protocol, or whose memory is
+/// A connection that has not asked for the features of the device is displaced by one that waits. A virtual machine that breaks the protocol, or whose memory is
 /// shorter than it says or is cut, is disconnected.
 #[derive(Debug)]
 pub struct VhostUserServer {
@@ -153,7 +153,8 @@ impl Shared {
     fn watch(&self, connection: &Connection) {
         while connection.silence.lasts(SILENCE) {
             let mut listener = [PollFd::new(self.socket.listener(), PollFlags::IN)];
-            if poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0) {
+            let is_waited_for = poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0);
+            if is_waited_for && connection.silence.cut_short() {
                 connection.end();
             }
         }

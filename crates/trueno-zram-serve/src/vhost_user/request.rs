@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, ZeroPages};
+use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, ZeroPages};
 
 use crate::export::{ExportError, ExportIo};
 
@@ -16,7 +16,7 @@ pub(super) const MAX_SEGMENTS: u32 = 32;
 pub(super) const MAX_SEGMENT_SECTORS: u32 = 1 << 21;
 
 /// Data that is copied at a time: as much as a store writes as a whole or not at all.
-pub(super) const BUFFER_BYTES: usize = MAX_ATOMIC_WRITE_BYTES;
+pub(super) const BUFFER_BYTES: usize = MAX_UNDIVIDED_WRITE_BYTES;
 
 const HEADER_BYTES: usize = 16;
 const SEGMENT_BYTES: usize = 16;

@@ -16,6 +16,11 @@ impl Silence {
         self.changed.notify_all();
     }
 
+    /// Ends a silence that still lasts. Returns `false` if it was over already.
+    pub(super) fn cut_short(&self) -> bool {
+        !std::mem::replace(&mut *self.is_over.lock().unwrap_or_else(PoisonError::into_inner), true)
+    }
+
     /// Waits for the end, at most this long. Returns whether the silence goes on.
     pub(super) fn lasts(&self, time: Duration) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);

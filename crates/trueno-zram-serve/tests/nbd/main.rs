@@ -12,7 +12,7 @@ use trueno_test_pages::generate::Generator;
 use trueno_zram_core::CpuBatchCompressor;
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
 use trueno_zram_serve::{ArchiveExport, Endpoint, StoreExport};
-use trueno_zram_store::{MAX_ATOMIC_WRITE_BYTES, Store, StoreHandle, StoreOptions};
+use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, Store, StoreHandle, StoreOptions};
 
 const EINVAL: u32 = 22;
 const ENOSPC: u32 = 28;
@@ -264,7 +264,7 @@ fn a_long_write_that_does_not_fit_changes_nothing() {
         let mut client = served.client(style);
         for _ in 0..60 {
             let at = random.below(model.len() - 1);
-            let len = (1 + random.below(MAX_ATOMIC_WRITE_BYTES)).min(model.len() - at);
+            let len = (1 + random.below(MAX_UNDIVIDED_WRITE_BYTES)).min(model.len() - at);
             let data: Vec<u8> = (0..len).map(|_| random.byte()).collect();
             match client.write(at as u64, &data) {
                 Ok(()) => model[at..at + len].copy_from_slice(&data),

@@ -62,6 +62,7 @@ mod seek;
 mod shared;
 mod summary;
 mod table;
+mod unchanged_file;
 mod verify;
 mod writer;
 mod zstd;
@@ -91,6 +92,7 @@ pub use sections::{Section, Sections};
 pub use seek::ArchiveReader;
 pub use shared::{ContentCursor, SharedReader};
 pub use summary::{Summary, WriteOptions};
+pub use unchanged_file::FileChanged;
 pub use writer::ArchiveWriter;
 
 /// Returns a small archive of zeros with a section, for examples.

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::read_at::{Positioned, ReadAt};
 use crate::regular_file::{FileId, open_regular_file};
 use crate::seek::ArchiveReader;
+use crate::unchanged_file::{FileStamp, UnchangedFile};
 
 use super::archive::PageArchive;
 use super::identity::ArchiveIdentity;
@@ -22,6 +23,12 @@ use super::reader::DeltaReader;
 /// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
 /// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the
 /// identity that the delta states will do.
+///
+/// If somebody changes a file in place while it is open, all reads of it fail from then on, with [`FileChanged`] as the
+/// source of [`Error::Read`]. Changes are seen by the file's length and the time of its last change. Renaming another file
+/// to its place, or removing it, changes nothing.
+///
+/// [`FileChanged`]: crate::FileChanged
 ///
 /// ```no_run
 /// use trueno_zram_archive::ArchiveOpener;
@@ -205,13 +212,11 @@ impl ArchiveOpener {
 
     fn load(&self, mut file: File) -> io::Result<Arc<dyn ReadAt>> {
         if !self.in_memory {
-            return Ok(match self.read_with {
-                Some(read_with) => read_with(file),
-                None => Arc::new(file),
-            });
+            return Ok(Arc::new(UnchangedFile::new(file, self.read_with.unwrap_or(|file| Arc::new(file)))?));
         }
-        let mut bytes = Vec::new();
+        let (stamp, mut bytes) = (FileStamp::of(&file)?, Vec::new());
         file.read_to_end(&mut bytes)?;
+        stamp.check(&file)?;
         Ok(Arc::new(bytes))
     }
 }

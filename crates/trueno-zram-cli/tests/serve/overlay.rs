@@ -1,6 +1,9 @@
 //! An archive as a device: read-only, and with writes kept in memory.
 
-use std::fs;
+use std::fs::{self, File};
+use std::time::{Duration, SystemTime};
+
+use trueno_test_pages::generate::Generator;
 
 use crate::client::{BLOCK_STATUS, TRIM, WRITE_ZEROES};
 use crate::support::{command, finish, folder, image, run};
@@ -151,4 +154,38 @@ fn a_save_never_replaces_a_file_that_is_served() {
     let paths: Vec<_> = files.as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap()).collect();
     let expected: Vec<_> = ["2.tzd", "1.tzd", "0.lz4"].map(|name| fs::canonicalize(folder.join(name)).unwrap()).into();
     assert_eq!(paths, expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>());
+}
+
+/// An archive of pages that do not compress: all of these have the same layout.
+fn raw_archive(folder: &std::path::Path, name: &str, seed: u64) -> Vec<u8> {
+    let mut random = Generator::new(seed);
+    let content: Vec<u8> = (0..PAGES * 4096).map(|_| u8::try_from(random.below(256)).unwrap()).collect();
+    fs::write(folder.join("image"), &content).unwrap();
+    // However coarse the file system's clock is, the archive is not of this moment.
+    let then = SystemTime::now() - Duration::from_secs(3600);
+    File::options().write(true).open(folder.join("image")).unwrap().set_modified(then).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", name]).ok();
+    content
+}
+
+#[test]
+fn an_archive_that_is_overwritten_by_another_is_not_served_any_more() {
+    for options in [&["served.lz4"][..], &["served.lz4", "--overlay"]] {
+        let folder = folder();
+        let folder = folder.path();
+        let content = raw_archive(folder, "served.lz4", 1);
+        raw_archive(folder, "other.lz4", 2);
+        let len_of = |name: &str| fs::metadata(folder.join(name)).unwrap().len();
+        assert_eq!(len_of("served.lz4"), len_of("other.lz4"));
+        let server = Server::start(folder, options);
+        let mut client = server.client();
+        // Another file of its name changes nothing.
+        fs::rename(folder.join("served.lz4"), folder.join("moved.lz4")).unwrap();
+        fs::copy(folder.join("other.lz4"), folder.join("served.lz4")).unwrap();
+        assert!(client.read(0, 4096).unwrap() == content[..4096]);
+        fs::copy(folder.join("other.lz4"), folder.join("moved.lz4")).unwrap();
+        for page in [0, 1, 500, PAGES as u64 - 1] {
+            assert_eq!(client.read(page * 4096, 4096), Err(5), "page {page}");
+        }
+    }
 }

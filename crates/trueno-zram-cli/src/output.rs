@@ -2,20 +2,21 @@
 
 use std::io::{self, BufWriter, Write};
 
-use trueno_zram_io::{Error, STANDARD_OUTPUT};
+use trueno_zram_io::{Error, STANDARD_OUTPUT, check_stdout_written};
 pub(crate) use trueno_zram_io::{Output, OutputOptions, Target};
 
 use crate::failure::Failure;
 use crate::printable::printable_lines;
 
 /// Writes to standard output for people or scripts. All text goes through here, so that none is lost silently: not if
-/// standard output is closed, nor if the last bytes cannot be written.
+/// standard output is closed, nor if the last bytes cannot be written, even if that shows only when it is closed.
 pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     if trueno_zram_io::is_closed(io::stdout()) {
         return Err(Failure::Failed(Error::Closed { name: STANDARD_OUTPUT }.to_string()));
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    write(&mut out).and_then(|()| out.flush()).map_err(|error| Failure::io(STANDARD_OUTPUT, &error))
+    let written = write(&mut out).and_then(|()| out.flush()).and_then(|()| check_stdout_written());
+    written.map_err(|error| Failure::io(STANDARD_OUTPUT, &error))
 }
 
 /// Writes lines for people to standard output, as far as they are printable.

@@ -52,7 +52,7 @@ impl LastByte {
 /// A regular file that is written at any position by any thread. No byte is written twice.
 #[derive(Debug)]
 pub struct Anywhere {
-    file: File,
+    file: Arc<File>,
     /// Kept back, if others can make the file shorter.
     last_byte: Option<Arc<LastByte>>,
     mapping: Option<Mapping>,
@@ -94,23 +94,22 @@ impl Prepared<'_> {
 
 impl Anywhere {
     /// Prepares a new file, which nobody else writes, for this many threads.
-    pub(crate) fn new(file: &File, threads: usize) -> io::Result<Self> {
+    pub(crate) fn new(file: &Arc<File>, threads: usize) -> Self {
         let is_tmpfs = file_system::kind_of(file) == Some(file_system::TMPFS);
-        let mapping =
-            (is_tmpfs && threads >= MAPPING_THREADS).then(|| file.try_clone().map(Mapping::new)).transpose()?;
-        Ok(Self { mapping, ..Self::by_pwrite(file, None)? })
+        let mapping = (is_tmpfs && threads >= MAPPING_THREADS).then(|| Mapping::new(Arc::clone(file)));
+        Self { mapping, ..Self::by_pwrite(file, None) }
     }
 
     /// Prepares a file that others may have open as well. It is not mapped: it might become shorter.
-    pub(crate) fn by_pwrite(file: &File, last_byte: Option<Arc<LastByte>>) -> io::Result<Self> {
-        Ok(Self {
-            file: file.try_clone()?,
+    pub(crate) fn by_pwrite(file: &Arc<File>, last_byte: Option<Arc<LastByte>>) -> Self {
+        Self {
+            file: Arc::clone(file),
             last_byte,
             mapping: None,
             unmappable: AtomicBool::new(false),
             in_turn: Mutex::new(0),
             changed: Condvar::new(),
-        })
+        }
     }
 
     /// How many threads should write at the same time. With `pwrite` one is as fast as many, which would wait for the

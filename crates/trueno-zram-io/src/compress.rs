@@ -268,8 +268,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, C: Content> Shared<'a, S, W, C> {
         observer: &'a dyn Observer,
     ) -> Result<Self, S::Error> {
         // One lane writes in order anyway.
-        let anywhere = if threads > 1 { out.anywhere(threads) } else { Ok(None) };
-        let anywhere = anywhere.map_err(|error| Error::io(out_name, Operation::Write, error))?;
+        let anywhere = if threads > 1 { out.anywhere(threads) } else { None };
         let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
         let shape = archive.block_shape();
         let source = NumberedSource::new(source);

@@ -13,6 +13,7 @@ use trueno_zram_core::is_zero;
 use crate::anywhere::{Anywhere, LastByte};
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::restore::{Sink, Way};
+use crate::written::{check_written, sync};
 
 /// Bytes that are looked at, or overwritten, at a time.
 const STEP_BYTES: usize = 1 << 16;
@@ -33,7 +34,7 @@ const STEP_BYTES: usize = 1 << 16;
 /// ```
 #[derive(Debug)]
 pub struct ExistingFile {
-    file: File,
+    file: Arc<File>,
     name: String,
     /// Content that came in order.
     at: u64,
@@ -64,7 +65,7 @@ impl ExistingFile {
             file.set_len(content_len).map_err(failed(Operation::SetLength))?;
         }
         let len = metadata.len().max(content_len);
-        let this = Self { file, name: name.into(), at: 0, len, last_byte: LastByte::of(len) };
+        let this = Self { file: Arc::new(file), name: name.into(), at: 0, len, last_byte: LastByte::of(len) };
         this.clear()?;
         Ok(this)
     }
@@ -92,7 +93,8 @@ impl ExistingFile {
         let finished = self
             .check_len()
             .and_then(|()| self.write_last_byte())
-            .and_then(|()| self.file.sync_data().map_err(|error| Error::io(&self.name, Operation::Sync, error)));
+            .and_then(|()| check_written(&self.file).map_err(|error| Error::io(&self.name, Operation::Write, error)))
+            .and_then(|()| sync(&self.file).map_err(|error| Error::io(&self.name, Operation::Sync, error)));
         if finished.is_err() {
             self.abandon();
         }
@@ -163,9 +165,7 @@ impl Sink for ExistingFile {
 
     fn way(&self, _threads: usize) -> Result<Way> {
         // Not through mappings: whoever has the file could make it shorter, and a write would end the process.
-        let file = Anywhere::by_pwrite(&self.file, self.last_byte.clone())
-            .map_err(|error: io::Error| Error::io(&self.name, Operation::Write, error))?;
-        Ok(Way::Anywhere { file, sparse: true })
+        Ok(Way::Anywhere { file: Anywhere::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
     }
 
     fn set_placed(&mut self, len_bytes: u64) {

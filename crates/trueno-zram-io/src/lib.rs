@@ -63,6 +63,7 @@ mod standard;
 mod temp_output;
 mod timeline;
 mod unix_socket;
+mod written;
 
 pub use anywhere::Anywhere;
 pub use bus_error::Guard;
@@ -79,7 +80,7 @@ pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages
 pub use rights::{Rights, Warning};
 pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageSource};
 pub use spool::Spool;
-pub use standard::{is_closed, stdout_file};
+pub use standard::{check_stdout_written, is_closed, stdout_file};
 pub use timeline::{Stage, Timeline};
 pub use unix_socket::{SOCKET_MODE, SocketRefusal, UnixSocket};
 

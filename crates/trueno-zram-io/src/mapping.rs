@@ -27,7 +27,7 @@ const WINDOW_BYTES: usize = 64 << 20;
 /// A new file that is mapped window by window. A window is unmapped as soon as all of it was written.
 #[derive(Debug)]
 pub(crate) struct Mapping {
-    file: File,
+    file: Arc<File>,
     state: Mutex<State>,
 }
 
@@ -49,7 +49,7 @@ struct Window {
 
 impl Mapping {
     /// A mapping of `file`, which nobody else writes or makes shorter.
-    pub(crate) fn new(file: File) -> Self {
+    pub(crate) fn new(file: Arc<File>) -> Self {
         Self { file, state: Mutex::default() }
     }
 
@@ -195,8 +195,8 @@ mod tests {
 
     #[test]
     fn many_threads_write_across_windows_in_both_ways() {
-        let file = tempfile::tempfile().unwrap();
-        let mapping = Mapping::new(file.try_clone().unwrap());
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let mapping = Mapping::new(Arc::clone(&file));
         // Pieces of an odd length, so that pages and windows are shared.
         let piece = 100_003;
         let pieces = WINDOW_BYTES / piece + 40;
@@ -228,8 +228,8 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_mapped_becomes_no_longer_than_it_must() {
-        let file = tempfile::tempfile().unwrap();
-        let mapping = Mapping::new(file.try_clone().unwrap());
+        let file = Arc::new(tempfile::tempfile().unwrap());
+        let mapping = Mapping::new(Arc::clone(&file));
         mapping.pwrite_at(1000, &[7; 500]).unwrap();
         mapping.pwrite_at(0, &[7; 500]).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 1500);

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use trueno_zram_archive::FileId;
 use trueno_zram_core::{PAGE_SIZE, is_zero};
@@ -13,7 +14,8 @@ use crate::anywhere::Anywhere;
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::rights::{Rights, Warning};
 use crate::standard;
-use crate::temp_output::{CommitError, Durability, Existing, TempOutput, sync};
+use crate::temp_output::{CommitError, Durability, Existing, TempOutput};
+use crate::written::{check_written, sync};
 
 /// Zeros, for outputs that cannot have holes.
 static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
@@ -46,7 +48,8 @@ pub struct OutputOptions {
 /// An output that is being written. Dropped before [`Output::finish`], a new file leaves nothing behind.
 #[derive(Debug)]
 pub struct Output {
-    file: File,
+    /// Shared with the threads that write it, and never duplicated: see [`check_written`].
+    file: Arc<File>,
     /// The name that messages use.
     pub name: String,
     sparse: bool,
@@ -100,7 +103,7 @@ impl Output {
 
     fn new(file: File, name: String, new: Option<NewFile>, options: OutputOptions) -> Self {
         let OutputOptions { sparse, durable, .. } = options;
-        Self { file, name, sparse, ends_in_hole: false, is_placed: false, bytes: 0, durable, new }
+        Self { file: Arc::new(file), name, sparse, ends_in_hole: false, is_placed: false, bytes: 0, durable, new }
     }
 
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
@@ -165,8 +168,11 @@ impl Output {
     /// # Errors
     /// [`Error::Io`].
     pub fn new_file(&self) -> Result<Option<File>> {
-        let file = self.new.as_ref().map(|_| self.file.try_clone()).transpose();
-        file.map_err(|error| Error::io(&self.name, Operation::Open, error))
+        if self.new.is_none() {
+            return Ok(None);
+        }
+        check_written(&self.file).map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+        self.file.try_clone().map(Some).map_err(|error| Error::io(&self.name, Operation::Open, error))
     }
 
     /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes.
@@ -236,6 +242,8 @@ impl Output {
         if self.ends_in_hole || (self.is_placed && self.new.is_some()) {
             self.file.set_len(self.bytes).map_err(failed(Operation::SetLength))?;
         }
+        // Before the rights, which some file systems send together with what was written.
+        check_written(&self.file).map_err(failed(Operation::Write))?;
         match self.new.take() {
             Some(NewFile { temp, rights }) => {
                 if let Some(rights) = rights {
@@ -258,11 +266,8 @@ impl Output {
 /// Takes an archive: in order, or at positions that are known before the bytes are written.
 pub trait ArchiveOutput: Write + Send {
     /// The file to write at any position, if it is a new one that nobody else sees. This many threads will write.
-    ///
-    /// # Errors
-    /// The system's own.
-    fn anywhere(&self, _threads: usize) -> io::Result<Option<Anywhere>> {
-        Ok(None)
+    fn anywhere(&self, _threads: usize) -> Option<Anywhere> {
+        None
     }
 
     /// Counts bytes that are written at their position. What is written in order comes behind them.
@@ -272,8 +277,8 @@ pub trait ArchiveOutput: Write + Send {
 impl ArchiveOutput for Vec<u8> {}
 
 impl ArchiveOutput for Output {
-    fn anywhere(&self, threads: usize) -> io::Result<Option<Anywhere>> {
-        self.new.as_ref().map(|_| Anywhere::new(&self.file, threads)).transpose()
+    fn anywhere(&self, threads: usize) -> Option<Anywhere> {
+        self.new.as_ref().map(|_| Anywhere::new(&self.file, threads))
     }
 
     fn skip(&mut self, len_bytes: u64) {

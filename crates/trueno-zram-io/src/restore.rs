@@ -90,8 +90,7 @@ impl Sink for Output {
         if self.keeps_nothing() {
             return Ok(Way::Nowhere);
         }
-        let file = self.anywhere(threads).map_err(|error| Error::io(&self.name, Operation::Write, error))?;
-        Ok(file.map_or(Way::InOrder, |file| Way::Anywhere { file, sparse: self.is_sparse() }))
+        Ok(self.anywhere(threads).map_or(Way::InOrder, |file| Way::Anywhere { file, sparse: self.is_sparse() }))
     }
 
     fn set_placed(&mut self, len_bytes: u64) {

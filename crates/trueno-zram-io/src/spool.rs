@@ -9,6 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::error::{Error, Operation, Result};
 use crate::output::{ArchiveOutput, Output};
 use crate::temp_output::unnamed_file;
+use crate::written::check_written;
 
 /// Bytes copied with one call.
 const COPY_BYTES: usize = 1 << 20;
@@ -39,7 +40,9 @@ impl Spool {
     /// # Errors
     /// [`Error::Io`].
     pub fn file(&self) -> Result<File> {
-        self.file.try_clone().map_err(|error| Error::io(env::temp_dir().display(), Operation::Open, error))
+        let failed = |operation| move |error| Error::io(env::temp_dir().display(), operation, error);
+        check_written(&self.file).map_err(failed(Operation::Write))?;
+        self.file.try_clone().map_err(failed(Operation::Open))
     }
 
     /// Writes everything to `output`.
@@ -48,6 +51,7 @@ impl Spool {
     /// [`Error::Io`].
     pub fn copy_to(mut self, output: &mut Output) -> Result<()> {
         let spool_failed = |error| Error::io(env::temp_dir().display(), Operation::Read, error);
+        check_written(&self.file).map_err(spool_failed)?;
         self.file.seek(SeekFrom::Start(0)).map_err(spool_failed)?;
         let mut buffer = vec![0; COPY_BYTES];
         loop {

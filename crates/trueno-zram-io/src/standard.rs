@@ -10,6 +10,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::io::fcntl_getfd;
 
+use crate::written::check_written;
+
 /// Device numbers of `/dev/null` on Linux.
 const NULL_DEVICE: (u32, u32) = (1, 3);
 
@@ -57,6 +59,15 @@ pub fn stdout_file() -> Option<Metadata> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let file = File::from(stdout).metadata().ok()?;
     (file.is_file() || file.file_type().is_block_device()).then_some(file)
+}
+
+/// Checks that what standard output leads to has taken what was written, as far as its file system tells: some report
+/// only when a descriptor is closed that they are full.
+///
+/// # Errors
+/// The system's own.
+pub fn check_stdout_written() -> io::Result<()> {
+    check_written(&File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
 /// Whether this is `/dev/null` as Rust's runtime opens it: for reading and writing.

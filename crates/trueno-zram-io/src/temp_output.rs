@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, rename
 use rustix::io::Errno;
 
 use crate::interrupt::{self, ActionId};
+use crate::written::{check_written, errno_of, is_unsupported, sync};
 
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;
@@ -78,7 +79,7 @@ impl TempOutput {
         Ok((file, Self { part: Some(part), place, existing }))
     }
 
-    /// Gives the complete file its name.
+    /// Gives the complete file its name, once [`check_written`] has found no error.
     pub(crate) fn commit(mut self, file: &File, durability: Durability) -> Result<(), CommitError> {
         // What is replaced must not be lost to a power failure.
         let synced = durability == Durability::OnDisk || self.existing == Existing::IsReplaced;
@@ -154,6 +155,7 @@ impl TempOutput {
         self.part = Some(part);
         file.seek(SeekFrom::Start(0))?;
         io::copy(&mut file, &mut copy)?;
+        check_written(&copy)?;
         Ok(copy)
     }
 }
@@ -233,12 +235,6 @@ fn rename_to_new(from: &Path, to: &Path) -> Result<(), CommitError> {
     }
 }
 
-/// Whether the answer of a file system means that it has no such call, not that the call failed.
-fn is_unsupported(errno: Errno) -> bool {
-    [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
-        .contains(&errno)
-}
-
 fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     rustix::io::retry_on_intr(&mut call)
 }
@@ -261,15 +257,6 @@ pub(crate) fn folder(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Syncs a file to disk.
-pub(crate) fn sync(file: &File) -> io::Result<()> {
-    match file.sync_all() {
-        // This file system has no such call.
-        Err(error) if is_unsupported(errno_of(&error)) => Ok(()),
-        synced => synced,
-    }
-}
-
 /// Syncs a directory to disk.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     sync(&File::open(folder)?)
@@ -281,8 +268,4 @@ fn copy_metadata(from: &File, to: &mut File) {
     if let Some(rights) = crate::rights::Rights::of(&metadata) {
         rights.give(to, Some(&metadata), &mut |_| {});
     }
-}
-
-fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
 }

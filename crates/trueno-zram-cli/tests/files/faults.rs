@@ -1,12 +1,12 @@
 //! A system call fails, whichever: the output is right or there is none, and no input is lost.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
 
 use trueno_test_pages::{PAGE_SIZE, frames};
 
-use crate::shim::{Faulty, at_every_call};
-use crate::support::{image, names, run_with};
+use crate::shim::{Faulty, at_every_call, refuse, run_refusing};
+use crate::support::{command, finish, image, names, run, run_with};
 
 /// A small image with a hole, and a last page that is cut short.
 fn content() -> Vec<u8> {
@@ -116,4 +116,83 @@ fn pipes_are_right_or_fail() {
         },
     );
     println!("{runs} runs");
+}
+
+/// How a full server, or one that fails, answers when a file is closed.
+const AT_CLOSE: [&str; 5] = ["close:EIO", "close:ENOSPC", "close:EDQUOT", "fsync:EINTR", "fsync:EIO"];
+
+#[test]
+fn what_is_lost_when_a_file_is_closed_is_no_output() {
+    let (content, folder) = (content(), crate::support::folder());
+    let folder = folder.path();
+    fs::write(folder.join("image"), &content).unwrap();
+    run(folder, &["compress", "-q", "--page-hashes", "image", "-o", "base.lz4"]).ok();
+    run(folder, &["compress", "-q", "image", "--base", "base.lz4", "-o", "delta.tzd"]).ok();
+    fs::write(folder.join("old"), b"old").unwrap();
+    let before = names(folder);
+    for refused in AT_CLOSE {
+        for args in [
+            &["compress", "--rm", "image"][..],
+            &["compress", "--rm", "image", "--base", "base.lz4"],
+            &["compress", "image", "-f", "-o", "old"],
+            &["decompress", "--rm", "delta.tzd", "-o", "new"],
+            &["decompress", "base.lz4", "-f", "-o", "old"],
+        ] {
+            run_refusing(folder, args, refused).fails(&[]);
+            assert_eq!(names(folder), before, "{args:?}, {refused}");
+            assert!(fs::read(folder.join("image")).unwrap() == content);
+            assert_eq!(fs::read(folder.join("old")).unwrap(), b"old");
+        }
+    }
+    // Nothing is synced here.
+    for refused in &AT_CLOSE[..3] {
+        for args in [
+            &["compress", "-T", "2", "image"][..],
+            &["compress", "image", "--base", "base.lz4"],
+            &["decompress", "-T", "2", "base.lz4", "-o", "new"],
+            &["decompress", "--salvage", "base.lz4", "-o", "new"],
+            &["extract", "base.lz4", "--pages", "0..9", "-o", "new"],
+            &["flatten", "delta.tzd", "-o", "new"],
+        ] {
+            run_refusing(folder, args, refused).fails(&[]);
+            assert_eq!(names(folder), before, "{args:?}, {refused}");
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_when_standard_output_is_closed_is_an_error() {
+    let (content, folder) = (content(), crate::support::folder());
+    let folder = folder.path();
+    fs::write(folder.join("image"), &content).unwrap();
+    run(folder, &["compress", "-q", "image"]).ok();
+    for args in [
+        &["compress", "-c", "image"][..],
+        &["decompress", "-c", "image.lz4"],
+        &["extract", "image.lz4", "--pages", "0..9"],
+        &["inspect", "image.lz4"],
+        &["test", "--json", "image.lz4"],
+    ] {
+        let onto = |refused| {
+            let mut command = command(folder, args);
+            command.stdout(File::create(folder.join("out")).unwrap());
+            finish(refuse(&mut command, refused), &[])
+        };
+        assert_eq!(onto("close:ENOSPC").code, Some(1), "{args:?}");
+        assert_eq!(onto("").code, Some(0), "{args:?}");
+    }
+}
+
+#[test]
+fn a_file_that_is_filled_in_place_is_left_empty_if_closing_it_fails() {
+    let (content, folder) = (content(), crate::support::folder());
+    let folder = folder.path();
+    fs::write(folder.join("image.lz4"), archive(&content)).unwrap();
+    for refused in AT_CLOSE {
+        fs::write(folder.join("out"), b"old").unwrap();
+        let args = ["decompress", "--in-place", "--rm", "image.lz4", "-o", "out"];
+        run_refusing(folder, &args, refused).fails(&[]);
+        assert!(fs::read(folder.join("out")).unwrap().iter().all(|byte| *byte == 0), "{refused}");
+        assert!(folder.join("image.lz4").exists());
+    }
 }

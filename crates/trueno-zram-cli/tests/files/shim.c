@@ -37,7 +37,7 @@ static int refused_errno;
 static int number_of(const char *name) {
     static const struct { const char *name; int number; } known[] = {
         {"EIO", EIO},     {"ENOSPC", ENOSPC}, {"EINTR", EINTR},   {"EPERM", EPERM},
-        {"EINVAL", EINVAL}, {"ENOSYS", ENOSYS}, {"EMFILE", EMFILE}, {"EOPNOTSUPP", EOPNOTSUPP}, {"SHORT", SHORT},
+        {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL}, {"ENOSYS", ENOSYS}, {"EMFILE", EMFILE}, {"EOPNOTSUPP", EOPNOTSUPP}, {"SHORT", SHORT},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (name && strcmp(name, known[i].name) == 0) return known[i].number;
@@ -161,6 +161,13 @@ SEEK(lseek64, off64_t)
     int function(int fd) { REAL(int, #function, int); FAIL(#function); return real(fd); }
 ON_FD(fsync)
 ON_FD(fdatasync)
+/* The descriptor is gone even if this fails. */
+int close(int fd) {
+    REAL(int, "close", int);
+    int closed = real(fd);
+    FAIL("close");
+    return closed;
+}
 #define TRUNCATE(function, offset_type) \
     int function(int fd, offset_type len) { \
         REAL(int, #function, int, offset_type); \

@@ -29,8 +29,12 @@ fn library() -> &'static Path {
 
 /// Runs the binary with some functions always failing: `"linkat,renameat2:EPERM"`.
 pub(crate) fn run_refusing<S: AsRef<OsStr>>(folder: &Path, args: &[S], refused: &str) -> Run {
-    let mut command = command(folder, args);
-    finish(command.env("LD_PRELOAD", library()).env("TRUENO_REFUSE", refused), &[])
+    finish(refuse(&mut command(folder, args), refused), &[])
+}
+
+/// Makes some functions always fail in a command.
+pub(crate) fn refuse<'a>(command: &'a mut Command, refused: &str) -> &'a mut Command {
+    command.env("LD_PRELOAD", library()).env("TRUENO_REFUSE", refused)
 }
 
 /// One run of the binary, in which one call failed.

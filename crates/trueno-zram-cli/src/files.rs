@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trueno_zram_archive::Format;
-use trueno_zram_io::Refusal;
+use trueno_zram_io::{OpenForWriting, Refusal, ReservedInput};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -42,7 +42,8 @@ pub(crate) struct FileArgs {
     /// Overwrite files and block devices; write compressed data to a terminal.
     #[arg(short, long)]
     pub(crate) force: bool,
-    /// Remove each input once its output is complete and on the disk.
+    /// Remove each input once its output is complete and on the disk. A file that is open for writing elsewhere, or mapped so, is
+    /// refused; one that is opened for writing meanwhile is kept.
     #[arg(long, conflicts_with = "keep")]
     pub(crate) rm: bool,
     /// Keep the inputs (the default).
@@ -80,19 +81,24 @@ impl FileArgs {
         }
     }
 
-    /// Inputs are removed only if they are files.
-    pub(crate) fn check_removable(&self, path: &Path, input: &Input) -> Result<(), Failure> {
+    /// Prepares for the removal of an input before it is read. Only files are removed, and only if nobody else writes them.
+    pub(crate) fn removal<'a>(&self, path: &'a Path, input: &Input) -> Result<Removal<'a>, Failure> {
+        if !self.rm {
+            return Ok(Removal(None));
+        }
         let cause = match self.options {
             Options::Files => "--rm would",
             Options::Keep => "without --keep, this would",
         };
-        if self.rm && fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
             return Err(Failure::at(&input.name, format!("is a symlink; {cause} remove it and not the file")));
         }
-        if self.rm && !input.metadata.is_file() {
+        if !input.metadata.is_file() {
             return Err(Failure::at(&input.name, format!("is not a regular file; {cause} not remove it")));
         }
-        Ok(())
+        let reserved = ReservedInput::new(input.file())
+            .map_err(|reason| Failure::at(&input.name, format!("{reason}; {cause} lose what is written to it")))?;
+        Ok(Removal(Some(Removed { path, source: input.metadata.clone(), reserved })))
     }
 
     /// Checks what can be checked before any file is opened.
@@ -200,18 +206,34 @@ pub(crate) fn for_each(
     Ok(code.unwrap_or(ExitCode::SUCCESS))
 }
 
-/// Removes the input of a complete output, if asked to, and if it is still the file that was opened as `source`.
-pub(crate) fn remove_source(rm: bool, path: &Path, source: &Metadata) -> Result<(), Failure> {
-    if !rm {
-        return Ok(());
+/// The removal of an input, if that was asked for.
+#[derive(Debug)]
+pub(crate) struct Removal<'a>(Option<Removed<'a>>);
+
+/// An input that is removed in the end.
+#[derive(Debug)]
+struct Removed<'a> {
+    path: &'a Path,
+    /// The file when it was opened.
+    source: Metadata,
+    reserved: ReservedInput,
+}
+
+impl Removal<'_> {
+    /// Removes the input of a complete output, if it is still the file that was opened, and nobody writes to it.
+    pub(crate) fn complete(self) -> Result<(), Failure> {
+        let Some(Removed { path, source, reserved }) = self.0 else { return Ok(()) };
+        let failed = |error: io::Error| Failure::io(path.display(), &error);
+        let there = fs::symlink_metadata(path).map_err(failed)?;
+        let identity = |file: &Metadata| (file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec());
+        if identity(&there) != identity(&source) {
+            return Err(Failure::at(path.display(), "was changed or replaced while it was read; it is not removed"));
+        }
+        let kept =
+            |OpenForWriting| Failure::at(path.display(), "was opened for writing while it was read; it is not removed");
+        reserved.check().map_err(kept)?;
+        fs::remove_file(path).map_err(failed)
     }
-    let failed = |error: io::Error| Failure::io(path.display(), &error);
-    let there = fs::symlink_metadata(path).map_err(failed)?;
-    let identity = |file: &Metadata| (file.dev(), file.ino(), file.len(), file.mtime(), file.mtime_nsec());
-    if identity(&there) != identity(source) {
-        return Err(Failure::at(path.display(), "was changed or replaced while it was read; it is not removed"));
-    }
-    fs::remove_file(path).map_err(failed)
 }
 
 /// Whether a path means standard input: `-`, or a name that the system has for it. Opened by such a name, a file would be
@@ -261,6 +283,8 @@ pub(crate) fn restored_name(input: &Path) -> Result<PathBuf, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
     use super::*;
 
     #[test]
@@ -269,15 +293,25 @@ mod tests {
         let (path, other) = (folder.path().join("image"), folder.path().join("other"));
         fs::write(&path, b"first").unwrap();
         fs::write(&other, b"other").unwrap();
-        let source = fs::metadata(&path).unwrap();
-        remove_source(false, &path, &source).unwrap();
+        let removal = |keep| FileArgs::beside(Vec::new(), keep).removal(&path, &Input::open(&path).unwrap());
+        removal(true).unwrap().complete().unwrap();
+        let read = removal(false).unwrap();
         fs::rename(&other, &path).unwrap();
-        assert!(matches!(remove_source(true, &path, &source), Err(Failure::Failed(_))), "another file has its name");
+        assert!(matches!(read.complete(), Err(Failure::Failed(_))), "another file has its name");
+        let read = removal(false).unwrap();
+        if read.0.as_ref().is_some_and(|read| read.reserved.is_leased()) {
+            let flag = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+            File::options().write(true).custom_flags(flag).open(&path).unwrap_err();
+            assert!(matches!(read.complete(), Err(Failure::Failed(_))), "somebody wants to write to it");
+        }
+        // Where there are no leases, as in /proc.
+        let reserved = ReservedInput::new(&File::open("/proc/self/status").unwrap()).unwrap();
         let source = fs::metadata(&path).unwrap();
         fs::write(&path, b"longer than before").unwrap();
-        assert!(matches!(remove_source(true, &path, &source), Err(Failure::Failed(_))), "it was written to");
+        let read = Removal(Some(Removed { path: &path, source, reserved }));
+        assert!(matches!(read.complete(), Err(Failure::Failed(_))), "it was written to");
         assert_eq!(fs::read(&path).unwrap(), b"longer than before");
-        remove_source(true, &path, &fs::metadata(&path).unwrap()).unwrap();
+        removal(false).unwrap().complete().unwrap();
         assert!(!path.exists());
     }
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
@@ -56,7 +57,7 @@ impl LeasedFile {
     pub(crate) fn hold(&self) -> Option<Lease<'_>> {
         let mut holders = lock(&self.holders);
         // The kernel counts those who wait as writers, so `take` fails as well while somebody waits.
-        let has_lease = if *holders == 0 { self.take() } else { self.is_undisputed() };
+        let has_lease = if *holders == 0 { self.take().is_ok() } else { self.is_undisputed() };
         if has_lease {
             *holders += 1;
         }
@@ -64,10 +65,11 @@ impl LeasedFile {
         has_lease.then(|| Lease(self))
     }
 
-    fn take(&self) -> bool {
+    fn take(&self) -> io::Result<()> {
         // The kernel sends the holder a signal when somebody waits. SIGIO would end the process; SIGURG is ignored unless
         // it has a handler. The kernel forgets the choice with each lease.
-        self.control(F_SETSIG, libc::SIGURG) == 0 && self.control(libc::F_SETLEASE, libc::F_RDLCK) == 0
+        let is_taken = self.control(F_SETSIG, libc::SIGURG) == 0 && self.control(libc::F_SETLEASE, libc::F_RDLCK) == 0;
+        if is_taken { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     fn control(&self, command: c_int, value: c_int) -> c_int {
@@ -98,9 +100,97 @@ impl Drop for Lease<'_> {
     }
 }
 
+/// An input that is removed once it was read, and that nobody may change until then.
+///
+/// What somebody writes to it after it was read would be lost. Through a shared mapping, that may show neither in its
+/// length nor in its times. So a read lease is held on it all the time, if its file system keeps leases and it belongs
+/// to this user. Elsewhere nothing is known.
+///
+/// ```
+/// use std::fs::File;
+/// use trueno_zram_io::{OpenForWriting, ReservedInput};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image");
+/// std::fs::write(&path, b"some bytes")?;
+/// let input = ReservedInput::new(&File::open(&path)?)?;
+/// // read the file here
+/// assert_eq!(input.check(), Ok(()));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct ReservedInput(Option<LeasedFile>);
+
+/// Somebody has the file open for writing, or has mapped it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is open for writing elsewhere")]
+pub struct OpenForWriting;
+
+impl ReservedInput {
+    /// Takes the lease. It is given back when this is dropped; until then, whoever opens the file for writing waits, but
+    /// no longer than `/proc/sys/fs/lease-break-time`.
+    ///
+    /// # Errors
+    /// [`OpenForWriting`].
+    pub fn new(file: &File) -> Result<Self, OpenForWriting> {
+        let leased = LeasedFile::new(file);
+        match leased.as_ref().map(LeasedFile::take) {
+            Some(Ok(())) => Ok(Self(leased)),
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Err(OpenForWriting),
+            // Not a file of this user, or not one that can be leased.
+            _ => Ok(Self(None)),
+        }
+    }
+
+    /// Returns whether the lease is held. If not, [`check`](Self::check) finds nothing.
+    #[must_use]
+    pub fn is_leased(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Checks that nobody has opened the file for writing since, or waits to do so.
+    ///
+    /// # Errors
+    /// [`OpenForWriting`].
+    pub fn check(&self) -> Result<(), OpenForWriting> {
+        if self.0.as_ref().is_none_or(LeasedFile::is_undisputed) { Ok(()) } else { Err(OpenForWriting) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use rustix::mm::ProtFlags;
+
     use super::*;
+    use crate::guarded_mapping::GuardedMapping;
+
+    #[test]
+    fn an_input_is_reserved_until_somebody_opens_it_for_writing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input");
+        let writer = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        let input = File::open(&path).unwrap();
+        if LeasedFile::new(&input).is_none() {
+            return;
+        }
+        assert_eq!(ReservedInput::new(&input).unwrap_err(), OpenForWriting);
+        writer.set_len(5000).unwrap();
+        let mapping = GuardedMapping::new(&writer, 0, 5000, ProtFlags::READ | ProtFlags::WRITE);
+        drop(writer);
+        assert_eq!(ReservedInput::new(&input).unwrap_err(), OpenForWriting, "it is mapped");
+        drop(mapping.unwrap());
+        let reserved = ReservedInput::new(&input).unwrap();
+        let _reader = File::open(&path).unwrap();
+        assert_eq!(reserved.check(), Ok(()));
+        // It would wait until the lease is given back.
+        let refused = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(reserved.check(), Err(OpenForWriting));
+        drop(reserved);
+        File::options().write(true).open(&path).unwrap();
+    }
 
     #[test]
     fn files_of_unlisted_file_systems_are_not_leased() {

@@ -72,6 +72,7 @@ pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTP
 pub use existing::ExistingFile;
 pub use file_system::mapping_page_bytes;
 pub use input::Input;
+pub use lease::{OpenForWriting, ReservedInput};
 pub use mapped_file::MappedFile;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
 pub use positioned::Positioned;

@@ -113,7 +113,7 @@ fn compress(
         }
     }
     let input = Input::open(path)?;
-    args.files.check_removable(path, &input)?;
+    let removal = args.files.removal(path, &input)?;
     let source = input.metadata.clone();
     let name = input.name.clone();
     let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm, private: false };
@@ -149,7 +149,7 @@ fn compress(
         if rm {
             verify_before_removal(&name, &target, engine)?;
         }
-        files::remove_source(rm, path, &source)?;
+        removal.complete()?;
         return report_delta(global, (&name, &output_name, &target), &record, &done.summary, time, engine);
     }
     let Compressed { out, summary, .. } =
@@ -157,7 +157,7 @@ fn compress(
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     out.finish_with(Some(&source), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
-    files::remove_source(rm, path, &source)?;
+    removal.complete()?;
 
     let report = Report {
         command: "compress",

@@ -80,15 +80,15 @@ fn decompress(
         chains.check_removal(path, &input.metadata)?;
     }
     if let Some(output) = args.files.output.as_deref().filter(|_| args.in_place) {
-        args.files.check_removable(path, &input)?;
+        let removal = args.files.removal(path, &input)?;
         let delta = args.bases.open_delta(path, &input)?;
         fill::fill_file((&input, delta.as_ref()), output, engine, global)?;
-        return files::remove_source(rm, path, &input.metadata);
+        return removal.complete();
     }
     // Of a file that is not compressed at all, its name is not the problem.
     let target = args.files.target(path, files::restored_name);
     let target = target.map_err(|failure| restore::not_compressed(&input).unwrap_or(failure))?;
-    args.files.check_removable(path, &input)?;
+    let removal = args.files.removal(path, &input)?;
     let delta = args.bases.open_delta(path, &input)?;
     if let Some(chain) = &delta {
         NeededFiles::of_base(chain.bases()).check_target(&target, global)?;
@@ -112,7 +112,7 @@ fn decompress(
     let warn = &mut |warning: Warning| report::warn(global, &output_name, &warning.to_string());
     output.finish_with(Some(&input.metadata), warn).map_err(|error| args.files.output_failure(error))?;
     let time = progress.finish_with_timeline(global);
-    files::remove_source(rm, path, &input.metadata)?;
+    removal.complete()?;
 
     let report = restored.report(&input, &output_name, time, engine);
     if target != Target::Stdout || global.verbose > 0 {

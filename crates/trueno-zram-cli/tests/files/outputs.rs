@@ -1,6 +1,6 @@
 //! Where outputs go, and when they are refused.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
@@ -64,7 +64,7 @@ fn a_full_disk_is_an_error_that_names_the_output() {
     run(folder.path(), &["compress", "-q", "image"]).ok();
     run(folder.path(), &["decompress", "image.lz4", "-o", "/dev/full"]).fails(&["/dev/full: No space left"]);
     run(folder.path(), &["extract", "image.lz4", "--pages", "0..9", "-o", "/dev/full"]).fails(&["/dev/full: No space"]);
-    let full = || Stdio::from(fs::File::options().write(true).open("/dev/full").unwrap());
+    let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
     let output = command(folder.path(), &["compress", "-c", "image"]).stdout(full()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("standard output: No space left on device"));
@@ -184,7 +184,7 @@ fn closed_standard_streams_are_errors() {
 fn null_that_is_open_for_reading_and_writing_is_a_choice() {
     let folder = folder();
     fs::write(folder.path().join("image"), image(3)).unwrap();
-    let null = || fs::File::options().read(true).write(true).open("/dev/null").unwrap();
+    let null = || File::options().read(true).write(true).open("/dev/null").unwrap();
     for args in [&["compress", "-c", "image"][..], &["compress", "-q", "-o", "out"], &["inspect", "--json", "image"]] {
         let mut command = command(folder.path(), args);
         let output = command.stdin(null()).stdout(null()).output().unwrap();
@@ -217,7 +217,7 @@ fn text_that_cannot_be_written_is_an_error() {
     fs::write(folder.path().join("image"), image(3)).unwrap();
     run(folder.path(), &["compress", "image"]).ok();
     for args in PRINTING {
-        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let full = File::options().write(true).open("/dev/full").unwrap();
         let output = command(folder.path(), args).stdout(full).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{args:?}: {stderr}");
@@ -241,7 +241,7 @@ fn names_of_the_standard_streams_mean_the_streams() {
     let expected = run(folder.path(), &["compress", "-c", "image"]).ok().stdout;
     for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "-"] {
         fs::write(folder.path().join("out"), b"").unwrap();
-        let mut file = fs::File::options().read(true).write(true).open(folder.path().join("out")).unwrap();
+        let mut file = File::options().read(true).write(true).open(folder.path().join("out")).unwrap();
         file.write_all(b"before").unwrap();
         let stdout = file.try_clone().unwrap();
         let output = command(folder.path(), &["compress", "-f", "image", "-o", name]).stdout(stdout).output().unwrap();
@@ -253,7 +253,7 @@ fn names_of_the_standard_streams_mean_the_streams() {
         run(folder.path(), &["compress", "--json", "image", "-o", name]).refuses(&["cannot share standard output"]);
     }
     for name in ["/dev/stdin", "/dev/fd/0", "/proc/self/fd/0", "-"] {
-        let mut file = fs::File::open(folder.path().join("image")).unwrap();
+        let mut file = File::open(folder.path().join("image")).unwrap();
         file.seek(SeekFrom::Start(4096)).unwrap();
         let output = command(folder.path(), &["compress", name]).stdin(file).output().unwrap();
         assert!(frames::decompress(&output.stdout).as_deref() == Some(&content[4096..]), "{name}");
@@ -304,4 +304,30 @@ fn a_limit_of_file_sizes_is_an_error_that_names_the_output() {
     assert_eq!(output.status.code(), Some(1), "{:?}", output.status);
     assert!(String::from_utf8(output.stderr).unwrap().contains("image.lz4: File too large"));
     assert_eq!(names(folder.path()), ["image"]);
+}
+
+#[test]
+fn a_file_that_is_open_for_writing_is_not_removed() {
+    // Leases are known to work there.
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = folder.path();
+    let content = image(50);
+    fs::write(folder.join("image"), &content).unwrap();
+    run(folder, &["compress", "-q", "image", "-o", "there.lz4"]).ok();
+    for (file, args) in [
+        ("image", &["compress", "--rm", "image"][..]),
+        ("image", &["compress", "--rm", "--base", "there.lz4", "image"]),
+        ("there.lz4", &["decompress", "--rm", "there.lz4"]),
+        ("there.lz4", &["decompress", "--rm", "--in-place", "there.lz4", "-o", "image"]),
+    ] {
+        let writer = File::options().append(true).open(folder.join(file)).unwrap();
+        let refused = run(folder, args);
+        assert_eq!(refused.code, Some(1), "{args:?}: {}", refused.stderr);
+        assert!(refused.stderr.contains("is open for writing"), "{args:?}: {}", refused.stderr);
+        assert_eq!(names(folder), ["image", "there.lz4"], "{args:?}");
+        drop(writer);
+        assert!(fs::read(folder.join("image")).unwrap() == content);
+    }
+    run(folder, &["compress", "-q", "--rm", "image"]).ok();
+    assert_eq!(names(folder), ["image.lz4", "there.lz4"]);
 }

@@ -139,7 +139,7 @@ fn a_save_never_replaces_a_file_that_is_served() {
     for name in ["1.tzd", "0.lz4", "link", "twin"] {
         let words = format!("{name}: is a base of the archive that is served, ");
         run(folder, &["save", "-f", "control", name]).fails(&[&words, "2.tzd"]);
-        let onto = fs::File::options().read(true).write(true).open(folder.join(name)).unwrap();
+        let onto = File::options().read(true).write(true).open(folder.join(name)).unwrap();
         let refused = finish(command(folder, &["save", "control", "-"]).stdout(onto), &[]);
         refused.fails(&["standard output: is a base of the archive that is served, "]);
     }

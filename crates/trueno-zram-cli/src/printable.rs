@@ -17,6 +17,8 @@ fn is_escaped(c: char) -> bool {
             c,
             // Soft hyphen, Arabic letter mark, Mongolian vowel separator, zero-width space, the marks of both directions.
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}' | '\u{200e}' | '\u{200f}'
+            // Fillers of Hangul, which are blank.
+            | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{ffa0}'
             // Separators of lines and paragraphs, embeddings and overrides of direction.
             | '\u{2028}'..='\u{202e}'
             // Invisible operators, isolates of direction, deprecated format characters.

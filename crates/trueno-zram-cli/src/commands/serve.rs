@@ -150,6 +150,9 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     };
     let store = Arc::new(store);
     memory::watch(&store, global)?;
+    if let Some(path) = args.load.as_ref().filter(|_| attached) {
+        report::warn(global, &path.display().to_string(), "not loaded: the content that was kept is served");
+    }
     if let Some(path) = args.load.as_ref().filter(|_| !attached) {
         load(&store, path, global)?;
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use vhost::vhost_user::message::{VhostUserProtocolFeatures, VhostUserVirtioFeatures};
-use vhost_user_backend::{ShutdownHandle, VhostUserBackend, VringRwLock, VringT};
+use vhost_user_backend::{ShutdownHandle, VhostUserBackend, VringT};
 use virtio_queue::QueueT;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
@@ -15,6 +15,7 @@ use super::exit_event::ExitEvent;
 use super::memory::GuardedMemory;
 use super::request::QueueIo;
 use super::silence::Silence;
+use super::vring::NonblockingVring;
 use super::{Device, QUEUE_SIZE, feature};
 
 pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
@@ -82,7 +83,7 @@ impl Connection {
     }
 
     /// Serves a queue until it is empty.
-    fn serve_event(&self, event: u16, events: EventSet, vrings: &[VringRwLock], thread: usize) -> io::Result<()> {
+    fn serve_event(&self, event: u16, events: EventSet, vrings: &[NonblockingVring], thread: usize) -> io::Result<()> {
         let (Some(vring), Some(io)) = (vrings.get(usize::from(event)), self.device.io.get(thread)) else {
             return Err(io::Error::other(format!("there is no queue {event} in thread {thread}")));
         };
@@ -107,7 +108,7 @@ impl Connection {
     }
 
     /// Serves all requests that are in a queue.
-    fn serve_queue(&self, vring: &VringRwLock, memory: &GuardedMemory, io: &mut QueueIo) -> io::Result<()> {
+    fn serve_queue(&self, vring: &NonblockingVring, memory: &GuardedMemory, io: &mut QueueIo) -> io::Result<()> {
         let guest = memory.guest();
         let mut served = false;
         // A guest that keeps its queue full must not keep the next one waiting after it has been disconnected.
@@ -141,7 +142,7 @@ impl Connection {
 
 impl VhostUserBackend for Connection {
     type Bitmap = ();
-    type Vring = VringRwLock;
+    type Vring = NonblockingVring;
 
     fn num_queues(&self) -> usize {
         self.device.queues.into()
@@ -202,7 +203,7 @@ impl VhostUserBackend for Connection {
         self.exit_events.get(thread_index)?.hand_out()
     }
 
-    fn handle_event(&self, event: u16, events: EventSet, vrings: &[VringRwLock], thread: usize) -> io::Result<()> {
+    fn handle_event(&self, event: u16, events: EventSet, vrings: &[NonblockingVring], thread: usize) -> io::Result<()> {
         // The thread of the queue ends with an error. The guest must not wait for it.
         self.serve_event(event, events, vrings, thread).inspect_err(|_| self.end())
     }

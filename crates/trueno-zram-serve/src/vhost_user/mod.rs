@@ -8,6 +8,7 @@ mod exit_event;
 mod memory;
 mod request;
 mod silence;
+mod vring;
 
 use std::io;
 use std::path::Path;

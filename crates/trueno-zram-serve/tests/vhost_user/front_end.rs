@@ -122,6 +122,11 @@ impl Guest {
         guest
     }
 
+    /// Leaves no room for notifications of the device.
+    pub(crate) fn fill_notifications(&self) {
+        self.call.write(u64::MAX - 1).unwrap();
+    }
+
     pub(crate) fn write(&mut self, sector: u64, data: &[u8]) -> u8 {
         self.memory.write_all_at(data, DATA_AT).unwrap();
         self.submit(OUT, sector, (DATA_AT, data.len()));

@@ -209,6 +209,17 @@ fn front_ends_that_send_nonsense_are_disconnected() {
 }
 
 #[test]
+fn notifications_that_nobody_takes_keep_nobody_out() {
+    let setup = Setup::new();
+    let mut client = setup.client();
+    let mut guest = Guest::start(&setup.socket(), MEMORY_BYTES, Notifications::Always);
+    guest.fill_notifications();
+    guest.submit_write(0, DATA_AT, 4096);
+    drop(guest);
+    setup.assert_unharmed(&mut client);
+}
+
+#[test]
 fn silent_connections_leave_for_those_that_wait() {
     let setup = Setup::new();
     let mut client = setup.client();

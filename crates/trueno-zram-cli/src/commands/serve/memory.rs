@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::machine::{Memory, lockable_bytes};
 use crate::{quantity, report};
 
-/// How often to look at the machine's memory. Between two looks, the store takes no more than there was at the first one.
+/// The interval at which the machine's memory is read. Between two looks, the store takes no more than there was at the first one.
 const INTERVAL: Duration = Duration::from_millis(250);
 
 /// Checks whether there is memory for a new store. Warns if there is less than it may take some day.
@@ -60,9 +60,15 @@ fn compare(
     }))
 }
 
-/// Memory that is left to the rest of the machine, or of the control group.
+/// The most that is left to the rest of the machine.
+const MAX_MARGIN_BYTES: u64 = 512 << 20;
+
+/// Returns the memory that is left to the rest of the machine or of the control group, and to the server itself: a 32nd of all,
+/// but enough for a `save`, which holds a batch of pages per thread, and for some replies on their way to clients.
 fn margin_bytes(room: Memory) -> u64 {
-    (room.total_bytes / 32).clamp(8 << 20, 512 << 20)
+    let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() as u64);
+    let for_work = (32 << 20) + threads * (16 << 20);
+    (room.total_bytes / 32).max(for_work).min(MAX_MARGIN_BYTES).min(room.total_bytes / 2)
 }
 
 /// Watches the memory of the machine for as long as the store lives. A store that is locked has all of its memory.

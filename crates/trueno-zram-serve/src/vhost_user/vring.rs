@@ -1,0 +1,120 @@
+//! The queue of a guest, whose notifications never block the thread that serves it.
+//!
+//! A guest chooses the descriptors by which both sides notify each other. A write to one that is full, or a read from one that
+//! holds less than a notification, would keep the thread of the queue for ever, even after the guest has ended.
+
+use std::fs::File;
+use std::io;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use vhost_user_backend::{VringRwLock, VringStateGuard, VringStateMutGuard, VringT};
+use virtio_queue::Error;
+
+use super::connection::Memory;
+
+/// A queue with non-blocking notifications. Everything else is as in [`VringRwLock`].
+#[derive(Clone)]
+pub(super) struct NonblockingVring(VringRwLock);
+
+/// Makes a descriptor of the guest non-blocking. One that cannot be is not used: the guest gets no notifications.
+fn nonblocking(file: Option<File>) -> Option<File> {
+    file.filter(|file| fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK)).is_ok())
+}
+
+impl<'a> VringStateGuard<'a, Memory> for NonblockingVring {
+    type G = <VringRwLock as VringStateGuard<'a, Memory>>::G;
+}
+
+impl<'a> VringStateMutGuard<'a, Memory> for NonblockingVring {
+    type G = <VringRwLock as VringStateMutGuard<'a, Memory>>::G;
+}
+
+impl VringT<Memory> for NonblockingVring {
+    fn new(memory: Memory, max_queue_size: u16) -> Result<Self, Error> {
+        VringRwLock::new(memory, max_queue_size).map(Self)
+    }
+
+    fn get_ref(&self) -> <Self as VringStateGuard<'_, Memory>>::G {
+        self.0.get_ref()
+    }
+
+    fn get_mut(&self) -> <Self as VringStateMutGuard<'_, Memory>>::G {
+        self.0.get_mut()
+    }
+
+    fn add_used(&self, desc_index: u16, len: u32) -> Result<(), Error> {
+        self.0.add_used(desc_index, len)
+    }
+
+    fn signal_used_queue(&self) -> io::Result<()> {
+        match self.0.signal_used_queue() {
+            // A counter at its end is a notification that the guest has not taken yet.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            signalled => signalled,
+        }
+    }
+
+    fn enable_notification(&self) -> Result<bool, Error> {
+        self.0.enable_notification()
+    }
+
+    fn disable_notification(&self) -> Result<(), Error> {
+        self.0.disable_notification()
+    }
+
+    fn needs_notification(&self) -> Result<bool, Error> {
+        self.0.needs_notification()
+    }
+
+    fn set_enabled(&self, enabled: bool) {
+        self.0.set_enabled(enabled);
+    }
+
+    fn set_queue_info(&self, desc_table: u64, avail_ring: u64, used_ring: u64) -> Result<(), Error> {
+        self.0.set_queue_info(desc_table, avail_ring, used_ring)
+    }
+
+    fn queue_next_avail(&self) -> u16 {
+        self.0.queue_next_avail()
+    }
+
+    fn set_queue_next_avail(&self, base: u16) {
+        self.0.set_queue_next_avail(base);
+    }
+
+    fn set_queue_next_used(&self, index: u16) {
+        self.0.set_queue_next_used(index);
+    }
+
+    fn queue_used_idx(&self) -> Result<u16, Error> {
+        self.0.queue_used_idx()
+    }
+
+    fn set_queue_size(&self, num: u16) {
+        self.0.set_queue_size(num);
+    }
+
+    fn set_queue_event_idx(&self, enabled: bool) {
+        self.0.set_queue_event_idx(enabled);
+    }
+
+    fn set_queue_ready(&self, ready: bool) {
+        self.0.set_queue_ready(ready);
+    }
+
+    fn set_kick(&self, file: Option<File>) {
+        self.0.set_kick(nonblocking(file));
+    }
+
+    fn read_kick(&self) -> io::Result<bool> {
+        self.0.read_kick()
+    }
+
+    fn set_call(&self, file: Option<File>) {
+        self.0.set_call(nonblocking(file));
+    }
+
+    fn set_err(&self, file: Option<File>) {
+        self.0.set_err(nonblocking(file));
+    }
+}

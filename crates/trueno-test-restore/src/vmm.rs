@@ -27,6 +27,8 @@ const IMAGE: &str = "TRUENO_VMM_IMAGE";
 const HUGE: &str = "TRUENO_VMM_HUGE";
 /// The variable with a message to send instead of the right one.
 pub const MESSAGE: &str = "TRUENO_VMM_MESSAGE";
+/// The variable that lets a child of the VMM connect in its place.
+pub const HELPER: &str = "TRUENO_VMM_HELPER";
 /// The variable with the features to create the userfaultfd with.
 pub const FEATURES: &str = "TRUENO_VMM_FEATURES";
 
@@ -215,6 +217,35 @@ impl Guest {
     }
 }
 
+/// A child of the VMM that runs until this is dropped.
+struct Helper(libc::pid_t);
+
+impl Helper {
+    /// Starts a child that calls `hand_over`.
+    fn start<T>(hand_over: impl FnOnce() -> T) -> Self {
+        // SAFETY: the child has this thread alone, and the allocator is made for that.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "{}", io::Error::last_os_error());
+        if pid == 0 {
+            let _connection = hand_over();
+            loop {
+                // SAFETY: waits for a signal.
+                unsafe { libc::pause() };
+            }
+        }
+        Self(pid)
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // SAFETY: a child that has not been waited for, so that its number is its own.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        // SAFETY: no status is asked for.
+        unsafe { libc::waitpid(self.0, std::ptr::null_mut(), 0) };
+    }
+}
+
 /// The VMM itself: maps, connects, and obeys. Does nothing and returns `false` in a process that was not started for it.
 ///
 /// # Panics
@@ -227,13 +258,21 @@ pub fn obey() -> bool {
     let features = env::var(FEATURES).map_or(EVENT_REMOVE, |features| features.parse().expect("a number"));
     let uffd = userfaultfd::create(features).expect("a userfaultfd");
     let guest = Guest::map(image, &uffd, unit).expect("memory");
-    let connection = UnixStream::connect(PathBuf::from(socket)).expect("a handler that listens");
     let message = env::var(MESSAGE).unwrap_or_else(|_| guest.message());
-    send(&connection, message.as_bytes(), &[&uffd]);
+    let hand_over = || {
+        let connection = UnixStream::connect(PathBuf::from(socket)).expect("a handler that listens");
+        send(&connection, message.as_bytes(), &[&uffd]);
+        connection
+    };
+    let (mut helper, _connection) = match env::var_os(HELPER) {
+        Some(_) => (Some(Helper::start(hand_over)), None),
+        None => (None, Some(hand_over())),
+    };
     // As long as it is open here, nothing becomes zeros when the handler closes its own.
     let mut uffd = Some(uffd);
     stand_in::obey(|command, numbers| match command {
         "close" => uffd.take().map(|_| "ok".into()),
+        "end_helper" => helper.take().map(|_| "ok".into()),
         _ => guest.answer(command, numbers),
     });
     true

@@ -20,8 +20,8 @@ pub enum Error {
         /// Bytes that arrived.
         received: usize,
     },
-    /// The VMM connected, sent nothing, and left for another one when there were too many connections, or none was served any more.
-    #[error("the VMM sent no message, and its connection was needed for another one")]
+    /// The VMM connected, and left for another one when there were too many connections, or none was served any more.
+    #[error("the VMM sent its message too late: its connection was needed for another one, or no more VMs are served")]
     Displaced,
     /// The message is longer than any list of regions.
     #[error("the message has more than {limit} bytes")]

@@ -21,6 +21,9 @@ use crate::touches::WINDOW_PAGES;
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 32;
 
+/// How often to look whether a VM still has its memory, once the process that connected has ended.
+const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
 /// Answers the faults of a VM.
 pub(crate) struct Handler<'a, S: ?Sized> {
     session: &'a Session<'a, S>,
@@ -34,6 +37,8 @@ pub(crate) struct Handler<'a, S: ?Sized> {
     blocks: Vec<Range<usize>>,
     buffer: UnitBuffer,
     complete: bool,
+    /// Whether the process that connected has ended, but another one has the memory.
+    is_orphaned: bool,
 }
 
 impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
@@ -47,6 +52,7 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
             blocks: Vec::new(),
             buffer: UnitBuffer::new(),
             complete: false,
+            is_orphaned: false,
         }
     }
 
@@ -242,21 +248,27 @@ impl<'a, S: PagesByNumber + ?Sized> Handler<'a, S> {
         Ok(())
     }
 
-    /// Sleeps until there is an event, the fill ends, or the VMM ends.
+    /// Sleeps until there is an event, the fill ends, or the VM ends.
     fn sleep(&mut self) -> Result<(), Stop> {
         let session = self.session;
         let mut fds = [
             PollFd::new(&session.uffd, PollFlags::IN),
-            PollFd::new(session.vmm, PollFlags::IN),
             PollFd::new(self.fill_ended, PollFlags::IN),
+            PollFd::new(session.vmm, PollFlags::IN),
         ];
-        match poll(&mut fds, None) {
+        // Nothing tells the end of memory but the end of the process that is known.
+        let (awaited, patience) =
+            if self.is_orphaned { (&mut fds[..2], Some(&ORPHAN_PAUSE)) } else { (&mut fds[..], None) };
+        match poll(awaited, patience) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Stop::Failed(Error::system("poll")(error))),
         }
-        let [_, vmm, fill] = fds.map(|fd| !fd.revents().is_empty());
-        if vmm {
-            return Err(Stop::Ended);
+        let [_, fill, vmm] = fds.map(|fd| !fd.revents().is_empty());
+        if vmm || self.is_orphaned {
+            if session.is_gone() {
+                return Err(Stop::Ended);
+            }
+            self.is_orphaned = true;
         }
         if fill {
             // Read once, so that it does not wake the handler again.

@@ -1,7 +1,9 @@
 //! The message of a VMM that connects: Firecracker's list of regions, and its userfaultfd.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -9,75 +11,121 @@ use rustix::io::Errno;
 use crate::error::Error;
 use crate::regions::Regions;
 use crate::socket::receive;
+use crate::uffd::Userfaultfd;
 
 /// Firecracker sends some 130 bytes per region and has a handful of them.
 const MESSAGE_LIMIT: usize = 32 << 10;
 
-/// What a VMM sent: its regions, or what is wrong with them, and the file descriptors that came with them.
-#[derive(Debug)]
+/// What has come from a process that connected.
+#[derive(Debug, Default)]
 pub(crate) struct Handshake {
-    pub(crate) regions: Result<Regions, Error>,
-    /// The file descriptor. The VMM depends on the handler if it is a userfaultfd, whatever the message says.
-    pub(crate) fd: Result<OwnedFd, Error>,
+    message: Vec<u8>,
+    userfaultfds: Vec<Arc<Userfaultfd>>,
+    /// What the other file descriptors are.
+    others: Vec<String>,
+    /// Whether a file descriptor came for which there was no room, or of which nothing is known.
+    is_fd_lost: bool,
 }
 
 impl Handshake {
     /// Receives the message. The list of regions may come in several pieces.
-    pub(crate) fn receive(connection: &UnixStream, content_len: u64, patience: Duration) -> Self {
-        let mut fds = Vec::new();
-        let regions =
-            receive_message(connection, &mut fds, patience).and_then(|message| Regions::parse(&message, content_len));
-        let fd = match fds.len() {
-            0 => Err(Error::NoFd),
-            1 => fds.pop().ok_or(Error::NoFd),
-            _ => Err(Error::ExtraFds),
-        };
-        Self { regions, fd }
-    }
-}
-
-/// Reads until the JSON is complete.
-fn receive_message(connection: &UnixStream, fds: &mut Vec<OwnedFd>, patience: Duration) -> Result<Vec<u8>, Error> {
-    let deadline = Instant::now() + patience;
-    let timeout = || Error::HandshakeTimeout { seconds: patience.as_secs() };
-    let (mut message, mut piece) = (Vec::new(), [0; 4096]);
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(timeout());
-        }
-        let set = connection.set_read_timeout(Some(left));
-        set.map_err(|source| Error::System { call: "setting a socket's timeout", source })?;
-        let len = match receive_piece(connection, &mut piece, fds) {
-            Ok(len) => len,
-            Err(Error::System { source, .. }) if source.kind() == std::io::ErrorKind::WouldBlock => {
+    pub(crate) fn receive(&mut self, connection: &UnixStream, patience: Duration) -> Result<(), Error> {
+        let deadline = Instant::now() + patience;
+        let timeout = || Error::HandshakeTimeout { seconds: patience.as_secs() };
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return Err(timeout());
             }
-            Err(error) => return Err(error),
-        };
-        if len == 0 {
-            return Err(Error::HandshakeEnded { received: message.len() });
+            let set = connection.set_read_timeout(Some(left));
+            set.map_err(|source| Error::System { call: "setting a socket's timeout", source })?;
+            match self.receive_piece(connection) {
+                Ok(0) => return Err(Error::HandshakeEnded { received: self.message.len() }),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(timeout()),
+                Err(source) => return Err(Error::System { call: "recvmsg", source }),
+            }
+            if self.is_fd_lost {
+                return Err(Error::fd_lost());
+            }
+            match serde_json::from_slice::<serde::de::IgnoredAny>(&self.message) {
+                Err(error) if error.is_eof() && self.message.len() <= MESSAGE_LIMIT => {}
+                Err(error) if error.is_eof() => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
+                _ if self.message.len() > MESSAGE_LIMIT => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
+                Err(error) => return Err(Error::Message(error)),
+                Ok(_) => return Ok(()),
+            }
         }
-        message.extend_from_slice(&piece[..len]);
-        match serde_json::from_slice::<serde::de::IgnoredAny>(&message) {
-            Err(error) if error.is_eof() && message.len() <= MESSAGE_LIMIT => {}
-            Err(error) if error.is_eof() => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
-            _ if message.len() > MESSAGE_LIMIT => return Err(Error::MessageTooLong { limit: MESSAGE_LIMIT }),
-            Err(error) => return Err(Error::Message(error)),
-            Ok(_) => return Ok(message),
+    }
+
+    /// Receives what is left on a connection that has been shut down: its file descriptors are closed with the connection otherwise.
+    pub(crate) fn drain(&mut self, connection: &UnixStream) {
+        while self.receive_piece(connection).is_ok_and(|len_bytes| len_bytes > 0) {}
+    }
+
+    fn receive_piece(&mut self, connection: &UnixStream) -> io::Result<usize> {
+        let mut piece = [0; 4096];
+        let received = receive(connection, &mut piece)?;
+        self.message.extend_from_slice(&piece[..received.len_bytes]);
+        self.is_fd_lost |= received.is_truncated;
+        for fd in received.fds {
+            match Userfaultfd::new(fd) {
+                Ok(uffd) => self.userfaultfds.push(Arc::new(uffd)),
+                Err(Error::NotUserfaultfd { what }) => self.others.push(what),
+                Err(_) => self.is_fd_lost = true,
+            }
         }
+        Ok(received.len_bytes)
+    }
+
+    /// Returns the regions of a complete message.
+    pub(crate) fn regions(&self, content_len: u64) -> Result<Regions, Error> {
+        Regions::parse(&self.message, content_len)
+    }
+
+    /// Returns the userfaultfd, if nothing else came with the message.
+    pub(crate) fn userfaultfd(&self) -> Result<Arc<Userfaultfd>, Error> {
+        match (&self.userfaultfds[..], &self.others[..]) {
+            ([uffd], []) => Ok(Arc::clone(uffd)),
+            ([], [what]) => Err(Error::NotUserfaultfd { what: what.clone() }),
+            ([], []) => Err(Error::NoFd),
+            _ => Err(Error::ExtraFds),
+        }
+    }
+
+    /// Returns all userfaultfds.
+    pub(crate) fn userfaultfds(&self) -> &[Arc<Userfaultfd>] {
+        &self.userfaultfds
+    }
+
+    /// Returns whether file descriptors have come.
+    pub(crate) fn has_fds(&self) -> bool {
+        self.needs_handler() || !self.others.is_empty()
+    }
+
+    /// Returns whether the sender would hang or see zeros without the handler, whatever its message says: it has sent a
+    /// userfaultfd, or something that may have been one.
+    pub(crate) fn needs_handler(&self) -> bool {
+        !self.userfaultfds.is_empty() || self.is_fd_lost
     }
 }
 
+/// Receives a piece of a message that comes with one file descriptor at most, and adds that to `fds`.
 pub(crate) fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
     let received = receive(connection, piece).map_err(|source| Error::System { call: "recvmsg", source })?;
-    if received.is_truncated && received.fds.is_empty() {
-        // The kernel drops what this process has no number left for.
-        return Err(Error::System { call: "receiving a file descriptor", source: Errno::MFILE.into() });
+    if received.is_truncated {
+        return Err(Error::fd_lost());
     }
     fds.extend(received.fds);
-    if received.is_truncated || fds.len() > 1 {
+    if fds.len() > 1 {
         return Err(Error::ExtraFds);
     }
     Ok(received.len_bytes)
+}
+
+impl Error {
+    /// The kernel drops what this process has no number left for.
+    fn fd_lost() -> Self {
+        Self::System { call: "receiving a file descriptor", source: Errno::MFILE.into() }
+    }
 }

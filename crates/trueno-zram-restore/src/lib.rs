@@ -33,11 +33,12 @@ mod source;
 mod states;
 mod touches;
 mod uffd;
+mod vmms;
 
 pub use error::{Error, RegionProblem};
 pub use handover::receive_file;
 pub use listen::{Client, Listen, MAX_CONNECTIONS, accept_next, serve_each};
-pub use options::{Notice, OnDamage, Options, Report};
+pub use options::{Ending, Notice, OnDamage, Options, Report};
 pub use process::Process;
 pub use processes::{Extent, ProcessRestore};
 pub use restore::LazyRestore;

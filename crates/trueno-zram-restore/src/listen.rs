@@ -100,7 +100,8 @@ impl<L: Listen> Client<'_, L> {
 }
 
 /// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `limit` of them were
-/// [established](Client::establish). Returns when all have ended; nobody can connect to the socket any more then.
+/// [established](Client::establish). Returns when all have ended; nobody can connect to the socket any more then, and connections
+/// that waited in its queue were closed.
 ///
 /// When all places are taken, the oldest connection that is not established leaves for the next one. If all are, the next one
 /// waits. Where no thread can be started, a connection is served by the caller's, and others wait.
@@ -128,6 +129,7 @@ pub(crate) fn serve_at_most<L: Listen>(
     let connections = Connections::new(limits);
     let (connections, serve, mut crowded) = (&connections, &serve, Some(crowded));
     thread::scope(|threads| {
+        let _queue = DismissQueue(listener);
         while !connections.is_closed() {
             let accepted = accept_next(|| listener.accept());
             if connections.is_closed() {
@@ -151,6 +153,18 @@ pub(crate) fn serve_at_most<L: Listen>(
         }
         Ok(())
     })
+}
+
+/// Ends a listening when it is dropped: nobody can connect any more, and those that wait in the queue are disconnected.
+struct DismissQueue<'a, L: Listen>(&'a L);
+
+impl<L: Listen> Drop for DismissQueue<'_, L> {
+    fn drop(&mut self) {
+        // It fails only if that was done before.
+        let _ = shutdown(self.0, Shutdown::Both);
+        // A socket that was shut down does not wait. The queue has an end: nothing is added to it.
+        while self.0.accept().is_ok() {}
+    }
 }
 
 /// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage. accept(2)

@@ -76,6 +76,18 @@ pub struct Report {
     pub complete: bool,
 }
 
+/// What was done for a VMM whose memory is not complete when it could not be served any longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was ended (SIGKILL).
+    Killed,
+    /// Every access to what is missing fails as on broken memory: the process that connected could not be ended, or the memory is not its
+    /// own.
+    Poisoned,
+    /// Neither was possible. It waits for missing pages for ever, or they become zeros.
+    Unprotected,
+}
+
 /// Something worth telling while a VM runs.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -103,6 +115,8 @@ pub enum Notice<'a> {
         /// VMs that are restored at the same time.
         vms_at_a_time: NonZeroUsize,
     },
+    /// A VMM that has handed its userfaultfd over is not served any longer, or was never served.
+    Ended(Ending),
     /// A process cannot be restored any further. It was ended; a child that it forked fails where it touches missing memory.
     Failed {
         /// The process, by its number in the dump.

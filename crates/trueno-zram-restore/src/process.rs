@@ -1,6 +1,7 @@
 //! A process that depends on a handler: whether it runs, and its end.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::str::FromStr;
@@ -24,8 +25,8 @@ pub struct Process {
 
 impl Process {
     /// Opens the process at the other end of a connection.
-    pub(crate) fn of_peer(connection: &UnixStream) -> Result<Self, Error> {
-        Ok(Self { process: peer_process(connection).map_err(Error::Process)? })
+    pub(crate) fn of_peer(connection: &UnixStream) -> io::Result<Self> {
+        Ok(Self { process: peer_process(connection)? })
     }
 
     /// Opens a process by its number.
@@ -40,7 +41,7 @@ impl Process {
     /// [`Error::Process`] if there is none.
     pub fn open(pid: u32) -> Result<Self, Error> {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let pid = pid.ok_or_else(|| Error::Process(std::io::ErrorKind::NotFound.into()))?;
+        let pid = pid.ok_or_else(|| Error::Process(io::ErrorKind::NotFound.into()))?;
         let process = pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::Process(error.into()))?;
         Ok(Self { process })
     }

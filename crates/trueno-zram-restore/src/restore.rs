@@ -1,12 +1,10 @@
 //! VMs that are restored from one archive.
 
-use std::cell::Cell;
 use std::fmt;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
 
 use rustix::event::{EventfdFlags, eventfd};
 use trueno_zram_core::PAGE_SIZE;
@@ -15,20 +13,19 @@ use crate::error::Error;
 use crate::fill::{Fill, Plan};
 use crate::gate::Gate;
 use crate::handler::Handler;
-use crate::handshake::Handshake;
 use crate::listen::{Client, serve_at_most};
 use crate::options::{Notice, Options, Report};
-use crate::process::{END_PATIENCE, Process};
 use crate::session::{Counters, Session};
 use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
 use crate::touches::{Touches, WINDOW_PAGES};
-use crate::uffd::Userfaultfd;
+use crate::vmms::{Connected, VmmSocket, Vmms};
 
 /// Restores VMs from one source of pages: several at the same time, each page when it is first touched.
 ///
-/// A VMM that depends on the handler is ended (SIGKILL) if it cannot be served any longer: on an error, on a panic, and by
-/// [`end_all`](Self::end_all). It would wait for ever for its next page otherwise.
+/// A VMM that has handed its userfaultfd over is ended (SIGKILL) if it cannot be served, or not any longer: on an error, on a panic,
+/// by [`end_all`](Self::end_all), and if it still waits when nobody is served any more. It would wait for ever for its next page
+/// otherwise. If the memory is that of another process, what it misses is poisoned ([`Notice::Ended`]).
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixListener;
@@ -46,15 +43,13 @@ pub struct LazyRestore<S> {
     options: Options,
     prefetch: Touches,
     touched: Option<FirstSeen>,
-    notify: Box<dyn Fn(Notice<'_>) + Send + Sync>,
-    dependents: Dependents,
+    vmms: Vmms,
 }
 
 impl<S: PagesByNumber> LazyRestore<S> {
     /// Restores from `source`.
     pub fn new(source: S, options: Options) -> Self {
-        let notify = Box::new(|_: Notice<'_>| {});
-        Self { source, options, prefetch: Touches::default(), touched: None, notify, dependents: Dependents::default() }
+        Self { source, options, prefetch: Touches::default(), touched: None, vmms: Vmms::default() }
     }
 
     /// Restores these windows before all others, in this order.
@@ -84,7 +79,7 @@ impl<S: PagesByNumber> LazyRestore<S> {
     /// Calls `notify` with what happens while VMs run.
     #[must_use]
     pub fn on_notice(mut self, notify: impl Fn(Notice<'_>) + Send + Sync + 'static) -> Self {
-        self.notify = Box::new(notify);
+        self.vmms.notify = Box::new(notify);
         self
     }
 
@@ -93,13 +88,24 @@ impl<S: PagesByNumber> LazyRestore<S> {
         self.touched.as_ref().map(|touched| Touches { order: touched.order() })
     }
 
-    /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end.
+    /// Ends all VMMs that depend on the handler, and takes no more: for a process that is about to end. That includes those that have
+    /// connected and wait to be served.
     pub fn end_all(&self) {
-        self.dependents.end_all();
+        self.vmms.end_all();
+    }
+
+    /// Makes [`end_all`](Self::end_all) end the VMMs that connect to a socket before [`serve_all`](Self::serve_all) is called with it.
+    /// The socket need not listen yet. It becomes non-blocking.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    pub fn adopt_socket(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.vmms.adopt(socket).map(drop)
     }
 
     /// Accepts VMMs and serves each on a thread of its own, up to `limit` of them and [`Options::vms_at_a_time`] at a time.
-    /// Returns when all have ended; nobody can connect to the socket any more then.
+    /// Returns when all have ended, or after [`end_all`](Self::end_all); nobody can connect to the socket any more then. VMMs that
+    /// have connected by then and were not served are ended. The socket becomes non-blocking.
     ///
     /// A connection without a message in time does not count as a VMM. If there are too many connections, the oldest of those
     /// leaves for the next one.
@@ -113,9 +119,13 @@ impl<S: PagesByNumber> LazyRestore<S> {
         ended: impl Fn(Result<Report, Error>) + Sync,
     ) -> io::Result<()> {
         let vms_at_a_time = self.options.vms_at_a_time;
-        let crowded = || (self.notify)(Notice::Crowded { vms_at_a_time });
+        let crowded = || (self.vmms.notify)(Notice::Crowded { vms_at_a_time });
         let serve = |client: &Client<'_, _>| ended(self.serve_client(client.connection(), || client.establish()));
-        serve_at_most(vms_at_a_time, listener, limit, serve, crowded)
+        let socket = VmmSocket::new(&self.vmms, listener)?;
+        match serve_at_most(vms_at_a_time, &socket, limit, serve, crowded) {
+            Err(_) if self.vmms.is_closed() => Ok(()),
+            served => served,
+        }
     }
 
     /// Serves a VMM until it has ended.
@@ -124,51 +134,50 @@ impl<S: PagesByNumber> LazyRestore<S> {
     /// If the VMM's message is malformed, or it could not be served until its end. If it depends on the handler, it was
     /// ended.
     pub fn serve(&self, connection: &UnixStream) -> Result<Report, Error> {
-        self.serve_client(connection, || true)
+        let clone = connection.try_clone().map_err(|source| Error::System { call: "duplicating a socket", source })?;
+        self.serve_client(&self.vmms.add(clone)?, || true)
     }
 
     /// Serves a VMM. Calls `establish` once it has spoken, and gives it up if that returns `false`.
-    fn serve_client(&self, connection: &UnixStream, establish: impl Fn() -> bool) -> Result<Report, Error> {
-        let given_up = |error| if establish() { error } else { Error::Displaced };
-        let vmm = Arc::new(Process::of_peer(connection).map_err(given_up)?);
-        let handshake = Handshake::receive(connection, self.source.len_bytes(), self.options.handshake_timeout);
-        let (regions, fd) = match (handshake.regions, handshake.fd) {
-            (regions, Ok(fd)) => (regions, fd),
-            // It was silent, and does not count as a VMM.
-            (Err(error @ Error::HandshakeTimeout { .. }), Err(_)) => return Err(error),
-            (Err(error), Err(_)) | (Ok(_), Err(error)) => return Err(given_up(error)),
-        };
-        let is_established = establish();
-        // Closed after the VMM has ended: without it, the kernel fills with zeros what is missing.
-        let uffd = Userfaultfd::new(fd)?;
-        // From here on the VMM is ended unless all goes well.
-        let dependent = self.dependents.add(&vmm)?;
-        if !is_established {
-            return Err(Error::Displaced);
-        }
-        let regions = regions?;
+    fn serve_client(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<Report, Error> {
+        let served = self.serve_connected(vmm, establish);
+        vmm.end();
+        served
+    }
+
+    fn serve_connected(&self, vmm: &Connected<'_>, establish: impl Fn() -> bool) -> Result<Report, Error> {
+        let (regions, uffd) = vmm.receive(|handshake, connection| {
+            let received = handshake.receive(connection, self.options.handshake_timeout);
+            // Silent connections do not count as VMMs.
+            let is_silent = matches!(received, Err(Error::HandshakeTimeout { .. })) && !handshake.has_fds();
+            if !is_silent && !establish() {
+                return Err(Error::Displaced);
+            }
+            received?;
+            Ok((handshake.regions(self.source.len_bytes())?, handshake.userfaultfd()?))
+        })??;
         uffd.prepare()?;
         let session = Session {
             uffd: &uffd,
-            vmm: &vmm,
+            vmm: vmm.process()?,
             states: States::new(regions.unit_count()),
             regions,
             gate: Gate::default(),
             source: &self.source,
             options: &self.options,
             touched: self.touched.as_ref(),
-            notify: &*self.notify,
+            notify: &*self.vmms.notify,
             counters: Counters::default(),
         };
         let memory_bytes = session.regions.len_bytes();
-        (self.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
-        let complete = self.run(&session, &dependent)?;
-        dependent.release();
+        (session.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
+        let complete = self.run(&session, vmm)?;
+        vmm.release();
         Ok(session.counters.report(memory_bytes, complete))
     }
 
     /// Runs the handler and the workers of the background fill. Returns whether all memory was restored.
-    fn run(&self, session: &Session<'_, S>, dependent: &Dependent<'_>) -> Result<bool, Error> {
+    fn run(&self, session: &Session<'_, S>, vmm: &Connected<'_>) -> Result<bool, Error> {
         let fill_ended =
             eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         let workers = self.options.workers.get();
@@ -185,7 +194,7 @@ impl<S: PagesByNumber> LazyRestore<S> {
                 // Where no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
-            let result = Handler::new(session, fill, fill_ended).run(|| dependent.release());
+            let result = Handler::new(session, fill, fill_ended).run(|| vmm.release());
             drop(stop);
             result
         })
@@ -218,74 +227,5 @@ impl Drop for LeaveFill<'_> {
         self.fill.leave();
         // Fails only if the handler was told 2^64 times.
         let _ = rustix::io::write(self.fill_ended, &1u64.to_ne_bytes());
-    }
-}
-
-/// The VMMs that would hang without the handler; `None` once the process is about to end.
-#[derive(Debug)]
-struct Dependents(Mutex<Option<Vec<Arc<Process>>>>);
-
-impl Default for Dependents {
-    fn default() -> Self {
-        Self(Mutex::new(Some(Vec::new())))
-    }
-}
-
-impl Dependents {
-    fn add(&self, vmm: &Arc<Process>) -> Result<Dependent<'_>, Error> {
-        if !self.try_add(vmm) {
-            vmm.end_and_wait();
-            return Err(Error::ShuttingDown);
-        }
-        Ok(Dependent { dependents: self, vmm: Arc::clone(vmm), is_released: Cell::new(false) })
-    }
-
-    /// Adds a VMM. Returns `false` if the process is about to end.
-    fn try_add(&self, vmm: &Arc<Process>) -> bool {
-        let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        vmms.as_mut().map(|vmms| vmms.push(Arc::clone(vmm))).is_some()
-    }
-
-    fn end_all(&self) {
-        let vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let vmms = vmms.unwrap_or_default();
-        // All get the signal before the first is waited for.
-        let deadline = Instant::now() + END_PATIENCE;
-        let ending: Vec<_> = vmms.iter().filter(|vmm| vmm.end()).collect();
-        for vmm in ending {
-            vmm.ends_within(deadline.saturating_duration_since(Instant::now()));
-        }
-    }
-
-    fn remove(&self, vmm: &Arc<Process>) {
-        let mut vmms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(vmms) = &mut *vmms {
-            vmms.retain(|other| !Arc::ptr_eq(other, vmm));
-        }
-    }
-}
-
-/// A VMM that is ended when this is dropped, unless it was released before.
-#[derive(Debug)]
-struct Dependent<'a> {
-    dependents: &'a Dependents,
-    vmm: Arc<Process>,
-    is_released: Cell<bool>,
-}
-
-impl Dependent<'_> {
-    fn release(&self) {
-        self.is_released.set(true);
-        self.dependents.remove(&self.vmm);
-    }
-}
-
-impl Drop for Dependent<'_> {
-    fn drop(&mut self) {
-        if !self.is_released.get() {
-            // It may have been taken by `end_all`, and not have ended yet.
-            self.dependents.remove(&self.vmm);
-            self.vmm.end_and_wait();
-        }
     }
 }

@@ -13,7 +13,7 @@ use crate::process::Process;
 use crate::regions::{Region, Regions};
 use crate::source::PagesByNumber;
 use crate::states::{FirstSeen, States};
-use crate::uffd::Userfaultfd;
+use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
 /// A VM that is being restored.
 pub(crate) struct Session<'a, S: ?Sized> {
@@ -220,11 +220,19 @@ impl<S: PagesByNumber + ?Sized> Session<'_, S> {
         Ok(Put::Done)
     }
 
+    /// Returns whether the VM has ended: no process has its memory any more. The process that connected may be another one.
+    pub(crate) fn is_gone(&self) -> bool {
+        if self.regions.find(PROBE_ADDRESS).is_some() {
+            return self.vmm.has_ended();
+        }
+        self.uffd.is_gone()
+    }
+
     /// Interprets an error of a fill. ENOSPC meant the same as ESRCH from Linux 4.11 to 4.13.
     pub(crate) fn stop(&self, error: Errno) -> Stop {
         match error {
             Errno::SRCH => Stop::Ended,
-            _ if self.vmm.has_ended() => Stop::Ended,
+            _ if self.is_gone() => Stop::Ended,
             Errno::NOMEM => Stop::NoMemory,
             error => Stop::Failed(Error::system("filling a page of the VM")(error)),
         }

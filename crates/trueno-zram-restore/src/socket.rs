@@ -10,8 +10,10 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 /// The bytes of `struct cmsghdr`: its length with what follows, as `usize`, and its level and type, as `i32`.
 const HEADER_LEN: usize = size_of::<usize>() + 8;
-/// Room for the sender and at least two file descriptors: more than one is an error for every protocol here.
-const CONTROL_LEN: usize = 64;
+/// The most file descriptors of one message: `SCM_MAX_FD` of the kernel.
+const MAX_FDS: usize = 253;
+/// Room for the sender and all file descriptors. What is missing then was lost for want of descriptors, not of room.
+const CONTROL_LEN: usize = (HEADER_LEN + 12).next_multiple_of(8) + (HEADER_LEN + 4 * MAX_FDS).next_multiple_of(8);
 
 /// Room for control messages, which start at multiples of a word.
 #[repr(C, align(8))]
@@ -27,7 +29,7 @@ pub struct Received {
     /// The process that sent it. `None` if the socket does not ask for it (`SO_PASSCRED`), or if it is in a PID namespace that
     /// this process does not see.
     pub sender: Option<u32>,
-    /// Whether more came with it than there is room for.
+    /// Whether file descriptors came with it that are lost: this process may not have more of them.
     pub is_truncated: bool,
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
+use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
 use crate::event::{FORK, MESSAGE_LEN};
@@ -27,6 +28,9 @@ const EVENT_REMOVE: u64 = 1 << 3;
 const EVENT_UNMAP: u64 = 1 << 6;
 /// Faults raise a signal in the process and never reach the handler.
 const SIGBUS: u64 = 1 << 7;
+
+/// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
+pub(crate) const PROBE_ADDRESS: u64 = 0x1_0000;
 
 /// `struct uffdio_range`.
 #[repr(C)]
@@ -123,7 +127,8 @@ impl Userfaultfd {
         Ok(features(&info).unwrap_or(0))
     }
 
-    fn set_nonblocking(&self) -> Result<(), Error> {
+    /// Makes reading return at once.
+    pub(crate) fn set_nonblocking(&self) -> Result<(), Error> {
         rustix::fs::fcntl_setfl(&self.fd, OFlags::RDWR | OFlags::NONBLOCK).map_err(Error::system("fcntl"))
     }
 
@@ -147,6 +152,11 @@ impl Userfaultfd {
     pub(crate) fn is_changing(&self) -> bool {
         // An empty range is refused, but only after that question.
         self.zero(0, 0).stopped == Some(Errno::AGAIN)
+    }
+
+    /// Returns whether no process has the memory any more. [`PROBE_ADDRESS`] must not have content.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH)
     }
 
     /// Copies `from` to the missing pages at `to`, and wakes the threads that wait for them.

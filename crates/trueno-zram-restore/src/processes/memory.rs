@@ -15,12 +15,10 @@ use crate::process::Process;
 use crate::session::{Content, Counters, Stop, load_page};
 use crate::source::PagesByNumber;
 use crate::states::{Bits, States};
-use crate::uffd::{Progress, Userfaultfd};
+use crate::uffd::{PROBE_ADDRESS, Progress, Userfaultfd};
 
 /// Faults that workers know of. They fill what these wait for first.
 const URGENT: usize = 4;
-/// The lowest address that processes may have. Filling it with zeros, unless it has content, tells whether the memory still exists.
-const PROBE_ADDRESS: u64 = 0x1_0000;
 /// How long processes may keep changing memory that has to be poisoned.
 const POISON_PATIENCE: Duration = Duration::from_secs(10);
 /// How long to wait before it is tried again.
@@ -399,8 +397,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     }
 
     fn is_gone_by(&self, layout: &Layout) -> bool {
-        let is_free = layout.find(PROBE_ADDRESS).is_none();
-        is_free && self.uffd.zero(PROBE_ADDRESS, PAGE_SIZE as u64).stopped == Some(Errno::SRCH)
+        layout.find(PROBE_ADDRESS).is_none() && self.uffd.is_gone()
     }
 
     /// Poisons all that is missing. What the process changes right now is tried again: the handler reads the events meanwhile.

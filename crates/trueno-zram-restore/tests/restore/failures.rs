@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
@@ -9,7 +10,7 @@ use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::scheduling::stay_on_one_core;
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
-use trueno_test_restore::vmm::is_allowed;
+use trueno_test_restore::vmm::{self, Memory, is_allowed};
 use trueno_zram_archive::SharedReader;
 use trueno_zram_core::Page;
 use trueno_zram_io::MappedFile;
@@ -18,9 +19,9 @@ use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByN
 use crate::support::{Setup, on_demand};
 
 /// Pages that can be restored, but for one.
-struct Damaged {
-    image: Image,
-    page: u64,
+pub(crate) struct Damaged {
+    pub(crate) image: Image,
+    pub(crate) page: u64,
 }
 
 impl PagesByNumber for Damaged {
@@ -242,8 +243,14 @@ fn a_handler_that_shuts_down_ends_its_vms_and_takes_no_more() {
     restore.end_all();
     assert_eq!(vmm.signal(), SIGKILL);
     setup.report().unwrap();
-    assert_eq!(setup.vmm().signal(), SIGKILL);
-    assert!(matches!(setup.report(), Err(Error::ShuttingDown)));
+    assert!(UnixStream::connect(setup.socket()).is_err());
+    // One that has connected elsewhere.
+    let elsewhere = setup.dir.path().join("elsewhere");
+    let listener = UnixListener::bind(&elsewhere).unwrap();
+    let mut vmm = vmm::start(&elsewhere, &setup.image(), Memory::Small, &[]);
+    vmm.must("close");
+    assert!(matches!(restore.serve(&listener.accept().unwrap().0), Err(Error::ShuttingDown)));
+    assert_eq!(vmm.signal(), SIGKILL);
 }
 
 #[test]

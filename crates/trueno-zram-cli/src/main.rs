@@ -10,6 +10,7 @@ mod commands;
 mod compression;
 mod control;
 mod delta;
+mod descriptors;
 mod draw;
 mod elf_core;
 mod engine;

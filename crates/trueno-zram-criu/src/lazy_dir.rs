@@ -1,7 +1,7 @@
 //! The directory that `criu restore --lazy-pages` starts from: everything but the pages that can wait.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,8 @@ use crate::pages_file::PagesFile;
 
 /// Pages copied at a time.
 const COPY_PAGES: usize = 256;
+/// How often a directory is removed that another thread still writes to.
+const REMOVE_TRIES: u32 = 1000;
 
 /// A directory that is removed when this is dropped.
 #[derive(Debug)]
@@ -23,16 +25,56 @@ pub struct LazyDir {
 }
 
 impl LazyDir {
+    /// Makes the directory, for its owner alone: memory is private, whatever the directory around it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if something is there.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        fs::DirBuilder::new().mode(0o700).create(path).map_err(Error::io(path))?;
+        Ok(Self { path: path.into() })
+    }
+
+    /// Fills the directory as [`write_lazy_dir`] does.
+    ///
+    /// # Errors
+    /// Those of [`write_lazy_dir`].
+    pub fn write(&self, images: &ImageDir, opener: &ArchiveOpener) -> Result<(), Error> {
+        let path = &self.path;
+        let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
+        check_parent(&original)?;
+        for name in names(&original)? {
+            if !is_rewritten(&name) {
+                let link = path.join(&name);
+                symlink(original.join(&name), &link).map_err(Error::io(&link))?;
+            }
+        }
+        for process in images.processes() {
+            write_process(images, opener, process, path, without_lazy_pages)?;
+        }
+        for shared in images.shared() {
+            write_process(images, opener, shared, path, Pagemap::clone)?;
+        }
+        Ok(())
+    }
+
     /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Removes a directory of this kind, even while another thread writes to it: for a process that is about to end.
+    pub fn remove(path: &Path) {
+        // A file may appear after the others are gone. Without the directory, none can.
+        let _ = (0..REMOVE_TRIES).find(|_| {
+            fs::remove_dir_all(path).map_or_else(|error| error.kind() != io::ErrorKind::DirectoryNotEmpty, |()| true)
+        });
+    }
 }
 
 impl Drop for LazyDir {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        Self::remove(&self.path);
     }
 }
 
@@ -44,23 +86,8 @@ impl Drop for LazyDir {
 /// # Errors
 /// [`Error::Io`] if `path` exists or a file cannot be written; errors of pagemaps and archives. Nothing is left behind.
 pub fn write_lazy_dir(images: &ImageDir, opener: &ArchiveOpener, path: &Path) -> Result<LazyDir, Error> {
-    let original = fs::canonicalize(images.path()).map_err(Error::io(images.path()))?;
-    check_parent(&original)?;
-    // Memory is private, whatever the directory around it.
-    fs::DirBuilder::new().mode(0o700).create(path).map_err(Error::io(path))?;
-    let lazy = LazyDir { path: path.into() };
-    for name in names(&original)? {
-        if !is_rewritten(&name) {
-            let link = path.join(&name);
-            symlink(original.join(&name), &link).map_err(Error::io(&link))?;
-        }
-    }
-    for process in images.processes() {
-        write_process(images, opener, process, path, without_lazy_pages)?;
-    }
-    for shared in images.shared() {
-        write_process(images, opener, shared, path, Pagemap::clone)?;
-    }
+    let lazy = LazyDir::create(path)?;
+    lazy.write(images, opener)?;
     Ok(lazy)
 }
 

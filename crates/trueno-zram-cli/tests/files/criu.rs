@@ -6,6 +6,9 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
+use std::process::Stdio;
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{command, folder, image, names, run};
 
@@ -43,6 +46,26 @@ fn pagemap(pages_id: u8, pages: u32) -> Vec<u8> {
         bytes.extend_from_slice(message);
     }
     bytes
+}
+
+#[test]
+fn a_signal_at_any_moment_leaves_no_lazy_directory() {
+    let folder = folder();
+    write_images(&folder.path().join("images"));
+    let lazy = folder.path().join("lazy");
+    for action in ["lazy-pages", "page-server"] {
+        for _ in 0..8 {
+            let args = ["-q", "criu", action, "images", "--lazy-dir", "lazy"];
+            let mut child = command(folder.path(), &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            // As soon as it is there, it has files to come.
+            while fs::symlink_metadata(&lazy).is_err() {
+                assert!(child.try_wait().unwrap().is_none(), "{action}");
+            }
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            assert_eq!(child.wait().unwrap().signal(), Some(15));
+            assert!(!lazy.exists(), "{action}");
+        }
+    }
 }
 
 #[test]
@@ -175,7 +198,7 @@ fn lazy_pages_makes_its_directory_and_socket_and_removes_both() {
     assert!(text.contains("`criu restore` ended before all processes were restored"), "{text}");
     assert_eq!(child.wait().unwrap().code(), Some(1));
     let (mut child, _stderr) = start();
-    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().signal(), Some(15));
     assert!(!socket.exists() && !folder.path().join("lazy").exists());
     run(folder.path(), &["criu", "lazy-pages", "images", "--lazy-dir", "images"]).fails(&["images", "exists"]);

@@ -1,13 +1,11 @@
 //! `trueno-zram criu lazy-pages`.
 
-use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyPages, Memory, write_lazy_dir};
+use trueno_zram_criu::{LAZY_PAGES_SOCKET, LazyDir, LazyPages, Memory};
 use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Notice, Options};
 
@@ -15,6 +13,7 @@ use super::failure;
 use crate::args::Global;
 use crate::commands::restore_uffd::{Damage, say_end};
 use crate::delta::BasesArgs;
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::messages;
 use crate::quantity;
@@ -60,24 +59,29 @@ pub(crate) struct Args {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    raise_descriptor_limit();
+    // Each process takes two, and each child that it forks one.
+    descriptors::raise_limit();
     let name = args.images.display().to_string();
     let images = super::open_dir(&args.images)?;
     let opener = args.bases.lazy_opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
     let options = Options { workers: workers(global), on_damage: args.on_damage.into(), ..Options::default() };
     let daemon = Arc::new(LazyPages::new(memory, options, notices(global, &name)).map_err(failure)?);
-    let lazy = write_lazy_dir(&images, &opener, &args.lazy_dir).map_err(failure)?;
+    let (lazy, action) = {
+        // From here on a signal removes the directory, and ends the processes.
+        let mut pending = signals::hold_off();
+        let lazy = LazyDir::create(&args.lazy_dir).map_err(failure)?;
+        let (daemon, path) = (Arc::clone(&daemon), args.lazy_dir.clone());
+        let action = pending.add(move || {
+            daemon.end_all();
+            LazyDir::remove(&path);
+        });
+        (lazy, action)
+    };
+    lazy.write(&images, &opener).map_err(failure)?;
     let path = args.work_dir.join(LAZY_PAGES_SOCKET);
     let socket = UnixSocket::bind_prepared(&path, |socket| LazyPages::prepare_socket(socket));
     let socket = socket.map_err(|error| Failure::io(path.display(), &error))?;
-    let action = {
-        let (daemon, lazy) = (Arc::clone(&daemon), args.lazy_dir.clone());
-        signals::hold_off().add(move || {
-            daemon.end_all();
-            let _ = fs::remove_dir_all(lazy);
-        })
-    };
     let (bytes, processes) = (quantity::bytes(daemon.memory().len_bytes()), daemon.memory().processes().count());
     report::say(global, &format!("{name}: {bytes} of memory, processes: {processes}, listening on {}", path.display()));
     let served = daemon.serve(socket.listener());
@@ -87,13 +91,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let ended = if done.complete { "all memory is restored" } else { "the processes have ended" };
     say_end(global, "criu", &format!("{name}: {ended}"), &name, &done)?;
     Ok(if daemon.failures() > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
-}
-
-/// Allows as many file descriptors as the system lets this user have: each process takes two, and each child that it forks one.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    // It stays as it is if the system refuses.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Threads that fill memory: as many as asked for, or one more than there are cores. They share the cores with the processes

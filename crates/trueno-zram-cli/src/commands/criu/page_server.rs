@@ -1,6 +1,5 @@
 //! `trueno-zram criu page-server`.
 
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -9,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use trueno_zram_criu::{Error, Memory, PageServer, write_lazy_dir};
+use trueno_zram_criu::{Error, LazyDir, Memory, PageServer};
 use trueno_zram_restore::{Client, serve_each};
 
 use super::{failure, open_dir};
@@ -87,13 +86,17 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let images = open_dir(&args.images)?;
     let opener = args.bases.lazy_opener();
     let memory = Memory::open(&images, &opener).map_err(failure)?;
-    let lazy =
-        args.lazy_dir.as_ref().map(|path| write_lazy_dir(&images, &opener, path).map_err(failure)).transpose()?;
-    let action = args.lazy_dir.clone().filter(|_| lazy.is_some()).map(|path| {
-        signals::hold_off().add(move || {
-            let _ = fs::remove_dir_all(path);
-        })
-    });
+    let lazy = match args.lazy_dir.clone() {
+        Some(path) => {
+            let mut pending = signals::hold_off();
+            let lazy = LazyDir::create(&path).map_err(failure)?;
+            Some((lazy, pending.add(move || LazyDir::remove(&path))))
+        }
+        None => None,
+    };
+    if let Some((lazy, _)) = &lazy {
+        lazy.write(&images, &opener).map_err(failure)?;
+    }
     let at = SocketAddr::new(args.address, args.port);
     let listener = TcpListener::bind(at).map_err(|error| Failure::io(at, &error))?;
     let at = listener.local_addr().map_err(|error| Failure::io(at, &error))?;
@@ -102,8 +105,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     report::say(global, &format!("{name}: {bytes} of {processes} processes, listening on {at}"));
     let server = PageServer::new(memory, global.threads().get());
     let served = serve_all(&server, &listener, args, global, &name);
-    if let Some(action) = action {
-        signals::hold_off().remove(&action);
+    if let Some((_, action)) = &lazy {
+        signals::hold_off().remove(action);
     }
     drop(lazy);
     served.map_err(|error| Failure::io(at, &error))

@@ -4,17 +4,23 @@ use std::process::ExitCode;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, MutexGuard, Once};
 
+use libc::{SIGPWR, SIGSTKFLT};
 use signal_hook::consts::{
-    SIGALRM, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGXFSZ,
+    SIGABRT, SIGALRM, SIGHUP, SIGINT, SIGIO, SIGPIPE, SIGPROF, SIGQUIT, SIGSYS, SIGTERM, SIGTRAP, SIGUSR1, SIGUSR2,
+    SIGVTALRM, SIGXCPU, SIGXFSZ,
 };
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, exit};
 use trueno_zram_io::interrupt::{self, Pending};
 
 pub(crate) use trueno_zram_io::interrupt::ActionId;
 
-/// Signals that are sent to end a process, or end it unless it knows them.
-const ENDING: [i32; 9] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU];
+/// Signals that are sent to end a process, or end it unless it knows them. Not those of a thread's own fault, which cannot go on:
+/// SIGSEGV, SIGBUS, SIGILL and SIGFPE.
+const ENDING: [i32; 16] = [
+    SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGVTALRM, SIGXCPU, SIGABRT, SIGIO, SIGPROF, SIGSYS,
+    SIGTRAP, SIGPWR, SIGSTKFLT,
+];
 
 static LISTEN: Once = Once::new();
 
@@ -52,7 +58,8 @@ pub(crate) fn end_by_broken_pipe() -> ExitCode {
 /// Sets the handlers, says so, and waits for a signal.
 fn wait_for_signal(ready: &SyncSender<()>) {
     // A signal that was ignored when the process started (nohup) stays ignored.
-    let wanted = ENDING.into_iter().filter(|signal| !is_ignored(*signal));
+    let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    let wanted = ENDING.into_iter().chain(real_time).filter(|signal| !is_ignored(*signal));
     let signals = Signals::new(wanted);
     let _ = ready.send(());
     let Some(signal) = signals.ok().and_then(|mut signals| signals.forever().next()) else { return };
@@ -61,6 +68,8 @@ fn wait_for_signal(ready: &SyncSender<()>) {
     pending.run_all();
     // Ends the process by the same signal, so that a shell sees 128 + its number.
     let _ = emulate_default_handler(signal);
+    // The library does not know what this one does by default.
+    exit(128 + signal);
 }
 
 /// Whether the process was started with `signal` ignored, by the mask in `/proc/self/status`.

@@ -13,12 +13,13 @@ use clap::ValueEnum;
 use serde::Serialize;
 use trueno_zram_archive::PageArchive;
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{LazyRestore, Notice, OnDamage, Options, Touches};
+use trueno_zram_restore::{Ending, LazyRestore, Notice, OnDamage, Options, Touches};
 
 use super::restore_core::{self, CoreOptions};
 use super::restore_memfd;
 use crate::args::{Global, parse_whole};
 use crate::delta::BasesArgs;
+use crate::descriptors;
 use crate::failure::Failure;
 use crate::json;
 use crate::messages;
@@ -44,8 +45,9 @@ use crate::signals;
 /// Pages near a fault are restored with it. In the background all memory is restored, and the VM then needs trueno-zram no
 /// longer. Memory that a balloon gives back comes back as zeros. A page that is damaged never shows other bytes to the guest.
 ///
-/// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, and when trueno-zram is ended by
-/// a signal. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits for ever: end both together.
+/// A VMM whose memory is not complete is ended (SIGKILL) if it cannot be served: on an error, when trueno-zram is ended by
+/// a signal, and if it still waits when no more VMs are served. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits
+/// for ever: end both together. The VMM itself should connect: of the memory of another process, what is missing is poisoned.
 ///
 /// --uffd and --memfd run until they are ended by a signal, or with --vms N until N VMs have ended.
 #[derive(Debug, clap::Args)]
@@ -130,6 +132,12 @@ struct Report<'a> {
 
 const COMMAND: &str = "restore";
 
+/// Descriptors of a VM: its connection, its process, its userfaultfd, an event, and a file in `/proc` for a moment.
+const VM_DESCRIPTORS: usize = 5;
+/// Other descriptors: the socket, three times; the connection, the process and the userfaultfd of a VMM that comes too late; the list of
+/// touches, and one to spare.
+const OTHER_DESCRIPTORS: usize = 8;
+
 type Restore = LazyRestore<PageArchive>;
 
 /// Runs the command.
@@ -151,8 +159,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Failure> {
     let name = args.archive.display().to_string();
     let restore = Arc::new(prepare(args, global, &name)?);
-    let socket = UnixSocket::bind(path).map_err(|error| Failure::io(path.display(), &error))?;
-    // From here on a signal ends the VMs, rather than leave them waiting.
+    // From here on a signal ends the VMs, rather than leave them waiting: those, too, that connect as soon as they can.
     let action = {
         let (restore, record) = (Arc::clone(&restore), args.record.clone());
         signals::hold_off().add(move || {
@@ -160,6 +167,8 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
             let _ = record.map(|record| write_record(&restore, &record));
         })
     };
+    let socket = UnixSocket::bind_prepared(path, |socket| restore.adopt_socket(socket));
+    let socket = socket.map_err(|error| Failure::io(path.display(), &error))?;
     report::say(global, &format!("{name}: listening on {}", path.display()));
     let failed = AtomicBool::new(false);
     let served = restore.serve_all(socket.listener(), args.vms.map(NonZeroUsize::get), |ended| {
@@ -212,6 +221,7 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure>
         background_fill: !args.no_fill && args.record.is_none(),
         workers: global.threads(),
         on_damage: args.on_damage.into(),
+        vms_at_a_time: vms_at_a_time(name)?,
         ..Options::default()
     };
     let mut restore = LazyRestore::new(archive, options).on_notice(notices(global, name));
@@ -222,6 +232,17 @@ fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure>
         restore = restore.record();
     }
     Ok(restore)
+}
+
+/// Returns how many VMs can be restored at the same time. Without enough descriptors, a VMM could neither be served nor ended.
+fn vms_at_a_time(name: &str) -> Result<NonZeroUsize, Failure> {
+    descriptors::raise_limit();
+    let left = descriptors::left();
+    let vms = NonZeroUsize::new(left.saturating_sub(OTHER_DESCRIPTORS) / VM_DESCRIPTORS);
+    vms.map(|vms| vms.min(Options::default().vms_at_a_time)).ok_or_else(|| {
+        let needed = OTHER_DESCRIPTORS + VM_DESCRIPTORS;
+        Failure::at(name, format!("restoring a VM opens {needed} files, but only {left} more may be open (ulimit -n)"))
+    })
 }
 
 /// Reads a list of touches. The one that is about to be recorded may not exist yet.
@@ -258,6 +279,20 @@ fn notices(global: &Global, name: &str) -> impl Fn(Notice<'_>) + Send + Sync + u
         }
         Notice::FillStopped => {
             report::warn(&global, &name, "memory is short: the rest is restored when it is touched");
+        }
+        Notice::Ended(Ending::Killed) => {
+            report::warn(&global, &name, "a VMM was ended (SIGKILL): its memory could not be restored");
+        }
+        Notice::Ended(Ending::Poisoned) => {
+            messages::problem(format_args!(
+                "{name}: a VM could not be ended: its memory is not that of the process that connected, or that must not be signalled; what \
+                 is missing was poisoned"
+            ));
+        }
+        Notice::Ended(Ending::Unprotected) => {
+            messages::problem(format_args!(
+                "{name}: a VM could not be ended, and what is missing in its memory could not be poisoned: end it, or it sees zeros"
+            ));
         }
         Notice::Crowded { vms_at_a_time } => {
             let problem = format!("{vms_at_a_time} VMs are restored at a time: another one waits until one has ended");

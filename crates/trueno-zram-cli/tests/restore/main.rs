@@ -55,8 +55,11 @@ impl Handler {
     }
 
     fn of(folder: &Path, archive: &str, options: &[&str]) -> Self {
-        let mut command = command(folder, &["restore", "--uffd", "socket", archive]);
-        let mut child = command.args(options).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Self::from(command(folder, &["restore", "--uffd", "socket", archive]).args(options), archive)
+    }
+
+    fn from(command: &mut Command, archive: &str) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
         while !line.ends_with(&format!("{archive}: listening on socket\n")) {
@@ -139,7 +142,8 @@ fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
     }
     let folder = folder();
     // Others, such as SIGINT, are ignored by those whom a script started in the background.
-    for signal in [Signal::TERM, Signal::USR1] {
+    let signals = [Signal::TERM, Signal::USR1, Signal::ABORT, Signal::TRAP, Signal::SYS, Signal::PROF];
+    for signal in signals {
         let mut handler = Handler::start(folder.path(), &["--no-fill"]);
         let mut vmms = [handler.vmm(folder.path()), handler.vmm(folder.path())];
         vmms.iter_mut().for_each(|vmm| vmm.must("verify 0 100"));
@@ -150,6 +154,73 @@ fn a_signal_to_the_handler_ends_the_vms_that_need_it() {
         }
         assert!(!folder.path().join("socket").exists());
     }
+}
+
+#[test]
+fn signals_that_have_no_use_end_the_vms_as_well() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    // SIGSTKFLT, SIGIO, SIGPWR, and two of the real-time signals.
+    for signal in [16, 29, 30, 34, 64] {
+        let mut handler = Handler::start(folder.path(), &["--no-fill"]);
+        let mut vmm = handler.vmm(folder.path());
+        vmm.must("verify 0 10");
+        let kill = format!("kill -{signal} {}", handler.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+        assert_eq!(handler.child.wait().unwrap().code(), Some(128 + signal));
+        assert_eq!(vmm.signal(), Some(9));
+    }
+}
+
+#[test]
+fn a_signal_ends_the_vms_that_have_just_connected() {
+    if !is_allowed() {
+        return;
+    }
+    let folder = folder();
+    for _ in 0..8 {
+        let mut handler = Handler::start(folder.path(), &["--no-fill"]);
+        let mut vmm = handler.vmm(folder.path());
+        // It has handed its userfaultfd over, and would see zeros if nobody had it any more.
+        vmm.must("close");
+        kill_process(Pid::from_child(&handler.child), Signal::TERM).unwrap();
+        assert_eq!(vmm.signal(), Some(9));
+        assert_eq!(handler.child.wait().unwrap().signal(), Some(15));
+    }
+}
+
+#[test]
+fn as_many_vms_are_served_at_a_time_as_there_are_descriptors_for() {
+    let folder = folder();
+    let folder = folder.path();
+    let limited = |limit: u32| {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {limit} && exec \"$@\"");
+        command.args(["-c", &script, "sh", BINARY, "restore", "--uffd", "socket", "image.lz4", "--no-fill"]);
+        command.current_dir(folder).stdin(Stdio::null());
+        command
+    };
+    let refused = limited(16).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert!(!folder.join("socket").exists());
+    if !is_allowed() {
+        return;
+    }
+    let handler = Handler::from(limited(32).args(["--vms", "6"]), "image.lz4");
+    let mut vmm = handler.vmm(folder);
+    for _ in 1..6 {
+        // The next one connects while this one is served.
+        vmm.must("all");
+        let next = handler.vmm(folder);
+        vmm.end();
+        vmm = next;
+    }
+    vmm.must("all");
+    vmm.end();
+    let (code, _, stderr) = handler.end();
+    assert_eq!(code, Some(0), "{stderr}");
 }
 
 #[test]
@@ -247,7 +318,7 @@ fn what_cannot_be_served_is_refused_before_it_listens() {
     );
     refused(&["restore", "--uffd", "socket", "bare.lz4"], &["bare.lz4", "no block checksums"]);
     let _listens = UnixListener::bind(folder.join("taken")).unwrap();
-    refused(&["restore", "--uffd", "taken", "image.lz4"], &["taken", "running server"]);
+    refused(&["restore", "--uffd", "taken", "image.lz4"], &["taken", "in use"]);
 }
 
 #[test]

@@ -45,9 +45,9 @@ pub(crate) fn run(
     let (engine, failed) = (Mutex::new(engine), AtomicBool::new(false));
     let served = serve_each(socket.listener(), count.map(NonZeroUsize::get), |client| {
         let received = receive_file(client.connection(), PATIENCE);
-        // A program that sends nothing does not count. One that left for another has no use for an answer.
+        // A program that sends nothing does not count. One that was displaced has no use for an answer.
         let is_silent = matches!(received, Err(Error::HandshakeTimeout { .. }));
-        if !is_silent && !client.establish() {
+        if is_silent || !client.establish() {
             return;
         }
         let filled = serve(client.connection(), received, (archive, bases), &engine, global);

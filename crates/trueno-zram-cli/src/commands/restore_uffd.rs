@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use trueno_zram_archive::PageArchive;
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{Ending, LazyRestore, Notice, OnDamage, Options, Touches};
+use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, Options, Touches};
 
 use super::restore_core::{self, CoreOptions};
 use super::restore_memfd;
@@ -70,7 +70,7 @@ pub(crate) struct Args {
     output: Option<PathBuf>,
     #[command(flatten)]
     bases: BasesArgs,
-    /// End after this many VMs.
+    /// End after this many VMs. Connections that send nothing in time do not count, and do not change the exit code.
     #[arg(long, value_name = "N", value_parser = parse_whole::<NonZeroUsize>)]
     vms: Option<NonZeroUsize>,
     /// Restore only what is touched, and what --prefetch names.
@@ -172,6 +172,11 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
     report::say(global, &format!("{name}: listening on {}", path.display()));
     let failed = AtomicBool::new(false);
     let served = restore.serve_all(socket.listener(), args.vms.map(NonZeroUsize::get), |ended| {
+        // Not one of the VMs that were asked for.
+        if let Err(error @ (Error::Displaced | Error::HandshakeTimeout { .. })) = &ended {
+            report::warn(global, &name, &error.to_string());
+            return;
+        }
         let ended = ended.map_err(|error| Failure::at(&name, error)).and_then(|done| {
             if let Some(record) = &args.record {
                 write_record(&restore, record)?;

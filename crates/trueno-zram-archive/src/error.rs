@@ -171,7 +171,7 @@ pub enum Error {
         origin: String,
     },
     /// A page does not have the hash that its own archive states for it.
-    #[error("page {page} does not match the hash that its archive states; compress the image again")]
+    #[error("page {page} does not match the hash that its archive states")]
     StatedHash {
         /// The page.
         page: u64,

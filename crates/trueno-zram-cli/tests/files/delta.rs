@@ -180,7 +180,7 @@ fn a_base_that_states_false_hashes_is_refused_by_its_page() {
     compress("many.lz4", &[]).fails(&["many.lz4: page ", "hash"]);
     compress("many.lz4", &["--check-base", "sampled"]).fails(&["many.lz4: page ", "hash"]);
     compress("many.lz4", &["--check-base", "all"]).fails(&["many.lz4: page ", "hash"]);
-    compress("one.lz4", &["--check-base", "all"]).fails(&["one.lz4: page 1234: ", "hash"]);
+    compress("one.lz4", &["--check-base", "all"]).fails(&["one.lz4: page 1234 ", "hash"]);
     let pid = std::process::id().to_string();
     run(folder, &["snapshot", "-q", &pid, "-o", "x", "--base", "many.lz4"]).fails(&["many.lz4: page ", "hash"]);
     compress("many.lz4", &["--check-base", "some"]).refuses(&["--check-base"]);

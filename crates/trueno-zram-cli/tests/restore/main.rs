@@ -264,7 +264,7 @@ fn a_damaged_page_ends_the_vm_and_the_exit_code_says_so() {
 }
 
 #[test]
-fn an_archive_that_is_cut_is_served_as_far_as_it_goes() {
+fn an_archive_that_is_cut_is_not_served_any_more() {
     if !is_allowed() {
         return;
     }
@@ -277,17 +277,15 @@ fn an_archive_that_is_cut_is_served_as_far_as_it_goes() {
         let mut vmm = handler.vmm(folder);
         vmm.must("verify 0 10");
         fs::File::options().write(true).open(folder.join("image.lz4")).unwrap().set_len(50_000).unwrap();
-        if is_mapped {
-            assert_eq!(vmm.ask("all"), None);
-            assert_eq!(vmm.signal(), trueno_test_restore::stand_in::SIGBUS);
-        } else {
-            vmm.must("all");
-            vmm.end();
+        for mut vmm in [vmm, handler.vmm(folder)] {
+            if is_mapped {
+                assert_eq!(vmm.ask("all"), None);
+                assert_eq!(vmm.signal(), trueno_test_restore::stand_in::SIGBUS);
+            } else {
+                vmm.must("all");
+                vmm.end();
+            }
         }
-        // Read by another VM, not kept from the first one.
-        let mut vmm = handler.vmm(folder);
-        vmm.must("verify 10 20");
-        vmm.end();
         let (code, _, stderr) = handler.end();
         assert_eq!(code, Some(0), "{stderr}");
         assert_eq!(stderr.contains("cannot be restored and was poisoned"), is_mapped, "{stderr}");

@@ -185,7 +185,10 @@ impl Guest {
     /// Waits for the end of a request, and returns its status.
     fn status(&self) -> u8 {
         loop {
-            self.call.read().unwrap();
+            // The device makes it non-blocking.
+            while self.call.read().is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             let mut used = [0; 2];
             self.memory.read_exact_at(&mut used, USED_AT + 2).unwrap();
             if u16::from_le_bytes(used) == self.requests {

@@ -1,4 +1,4 @@
-//! How fuzz targets make pages and archives of the fuzzer's bytes.
+//! Pages and archives from the fuzzer's bytes.
 
 mod archives;
 

@@ -17,7 +17,7 @@ use trueno_gpu::kernels::packed::{DecompressRun, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_pages::{PAGE_SIZE, Page};
 
-/// What each page holds before the run.
+/// The content of each page before the run.
 const OLD: Page = [0xee; PAGE_SIZE];
 
 /// Puts the page of secrets before and after each bad one: the kernel restores it in the same memory.

@@ -26,7 +26,7 @@ pub struct FileChanged {
     pub now_bytes: u64,
 }
 
-/// What every change of a file's content changes.
+/// The properties of a file that every change of its content changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     len_bytes: u64,

@@ -239,7 +239,7 @@ fn errors_name_the_page() {
     assert!(error.to_string().contains(&format!("page {page} (byte {byte})")), "{error}");
 }
 
-/// How much content a byte of a file stands for at most, as SECURITY.md states it: the densest files come close, and stay below.
+/// The most content that a byte of a file stands for, as SECURITY.md states it: the densest files come close, and stay below.
 #[test]
 fn no_byte_stands_for_more_than_its_format_allows() {
     let shape = frames::Shape {

@@ -87,7 +87,7 @@ impl From<CheckBase> for HashCheck {
 pub(crate) struct OpenBase {
     /// Its path from the root.
     path: PathBuf,
-    /// What a delta says about it.
+    /// Its record in a delta.
     record: BaseRecord,
     chain: ArchiveChain,
     hashes: PageHashes,

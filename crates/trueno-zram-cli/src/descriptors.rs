@@ -1,4 +1,4 @@
-//! How many file descriptors this process may have.
+//! The limit of file descriptors of this process.
 
 use std::fs;
 

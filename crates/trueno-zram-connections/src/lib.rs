@@ -1,6 +1,6 @@
 //! Connections of a server: a limit on their number, and which one is displaced when there are too many.
 //!
-//! Whoever can connect can connect often and send nothing. A server that refuses newcomers once it is full is then locked by
+//! A client can connect often and send nothing. A server that refuses newcomers once it is full is then locked by
 //! clients that never speak. So a connection is *new* until its client has shown that it speaks the protocol, by a negotiation
 //! or a first request. Then it is *established*. When [`Connections`] is full, the oldest new connection is displaced by the
 //! next one. Established connections never are.
@@ -125,17 +125,17 @@ impl<C: Disconnect> Connections<C> {
     ///
     /// # Errors
     /// The connection, if all are established, or no more are admitted.
-    pub fn admit(self: &Arc<Self>, connection: C) -> Result<Place<C>, C> {
+    pub fn admit(self: &Arc<Self>, connection: C) -> Result<Admitted<C>, C> {
         self.enter(connection, WhenFull::Refuse)
     }
 
     /// Like [`admit`](Self::admit), but waits for the end of an established connection if all are. Returns `None` once no more
     /// are admitted.
-    pub fn admit_or_wait(self: &Arc<Self>, connection: C) -> Option<Place<C>> {
+    pub fn admit_or_wait(self: &Arc<Self>, connection: C) -> Option<Admitted<C>> {
         self.enter(connection, WhenFull::Wait).ok()
     }
 
-    fn enter(self: &Arc<Self>, connection: C, when_full: WhenFull) -> Result<Place<C>, C> {
+    fn enter(self: &Arc<Self>, connection: C, when_full: WhenFull) -> Result<Admitted<C>, C> {
         let mut state = self.lock();
         while !state.closed && state.entries.len() >= self.limits.connections {
             let leaves = state.count(Phase::Leaving) > 0 || state.disconnect(Phase::New, 1);
@@ -150,7 +150,7 @@ impl<C: Disconnect> Connections<C> {
         let (number, connection) = (state.next_number, Arc::new(connection));
         state.next_number += 1;
         state.entries.insert(number, Entry { connection: Arc::clone(&connection), phase: Phase::New });
-        Ok(Place { connections: Arc::clone(self), number, connection })
+        Ok(Admitted { connections: Arc::clone(self), number, connection })
     }
 
     /// Returns the number of connections.
@@ -230,13 +230,13 @@ enum WhenFull {
 
 /// A connection that is served. Dropping it ends the connection and frees its place.
 #[derive(Debug)]
-pub struct Place<C: Disconnect> {
+pub struct Admitted<C: Disconnect> {
     connections: Arc<Connections<C>>,
     number: u64,
     connection: Arc<C>,
 }
 
-impl<C: Disconnect> Place<C> {
+impl<C: Disconnect> Admitted<C> {
     /// Returns the connection.
     #[must_use]
     pub fn connection(&self) -> &C {
@@ -252,7 +252,7 @@ impl<C: Disconnect> Place<C> {
     }
 }
 
-impl<C: Disconnect> Drop for Place<C> {
+impl<C: Disconnect> Drop for Admitted<C> {
     fn drop(&mut self) {
         self.connection.disconnect();
         let entry = self.connections.lock().entries.remove(&self.number);

@@ -15,7 +15,7 @@ use crate::pages_file::PagesFile;
 
 /// Pages copied at a time.
 const COPY_PAGES: usize = 256;
-/// How often a directory is removed that another thread still writes to.
+/// Attempts to remove a directory that another thread still writes to.
 const REMOVE_TRIES: u32 = 1000;
 
 /// A directory that is removed when this is dropped.

@@ -17,7 +17,7 @@ use crate::read_ahead::{CHUNK_PAGES, Chunk, ReadAhead};
 /// The most pages in one reply: what `criu lazy-pages` asks for at most.
 const MAX_REPLY_PAGES: u64 = 1024;
 
-/// How long a client may send nothing in the middle of a request, unless something else is asked for.
+/// The longest pause of a client within a request, by default.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Serves the memory of processes to `criu lazy-pages`.

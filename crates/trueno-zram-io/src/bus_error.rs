@@ -23,7 +23,7 @@ struct GuardedRange {
     /// Its first byte; 0 for none.
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Whether the first failure replaces all of it.
+    /// The first failure replaces all of it.
     is_whole: AtomicBool,
     /// The signal's code of the first failure; 0 for none.
     failure: AtomicI32,

@@ -34,7 +34,7 @@ pub const SOCKET_MODE: u32 = 0o600;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// How often to try to lock a folder, and how long to wait in between: 10 s in all.
+/// Attempts to lock a folder, and the pause between them: 10 s in all.
 const LOCK_ATTEMPTS: u32 = 1000;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 

@@ -53,7 +53,7 @@ pub(crate) fn sync(file: &File) -> io::Result<()> {
     }
 }
 
-/// Whether the answer of a file system means that it has no such call, not that the call failed.
+/// Returns whether the answer of a file system means that it has no such call, not that the call failed.
 pub(crate) fn is_unsupported(errno: Errno) -> bool {
     [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
         .contains(&errno)

@@ -21,7 +21,7 @@ use crate::touches::WINDOW_PAGES;
 /// Blocks around faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 32;
 
-/// How often to look whether a VM still has its memory, once the process that connected has ended.
+/// The time between two looks whether a VM still has its memory, once the process that connected has ended.
 const ORPHAN_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 
 /// Answers the faults of a VM.
@@ -37,7 +37,7 @@ pub(crate) struct Handler<'a, S: ?Sized> {
     blocks: Vec<Range<usize>>,
     buffer: UnitBuffer,
     complete: bool,
-    /// Whether the process that connected has ended, but another one has the memory.
+    /// The process that connected has ended, but another one has the memory.
     is_orphaned: bool,
 }
 

@@ -16,14 +16,14 @@ use crate::uffd::Userfaultfd;
 /// Firecracker sends some 130 bytes per region and has a handful of them.
 const MESSAGE_LIMIT: usize = 32 << 10;
 
-/// What has come from a process that connected.
+/// The message and the descriptors that a process has sent so far.
 #[derive(Debug, Default)]
 pub(crate) struct Handshake {
     message: Vec<u8>,
     userfaultfds: Vec<Arc<Userfaultfd>>,
-    /// What the other file descriptors are.
+    /// Descriptions of the other file descriptors.
     others: Vec<String>,
-    /// Whether a file descriptor came for which there was no room, or of which nothing is known.
+    /// A file descriptor came for which there was no room, or of which nothing is known.
     is_fd_lost: bool,
 }
 

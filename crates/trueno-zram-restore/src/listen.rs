@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use trueno_zram_connections::{ConnectionLimits, Connections, Disconnect, Place};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Disconnect};
 
 /// Connections that are served at the same time, unless something else is asked for.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -76,7 +76,7 @@ pub fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C
 pub struct Client<'a, L: Listen> {
     listener: &'a L,
     connections: &'a Connections<L::Connection>,
-    place: Place<L::Connection>,
+    place: Admitted<L::Connection>,
 }
 
 impl<L: Listen> Client<'_, L> {

@@ -76,7 +76,7 @@ pub struct Report {
     pub complete: bool,
 }
 
-/// What was done for a VMM whose memory is not complete when it could not be served any longer.
+/// The end of a VMM that could not be served any longer before its memory was complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It was ended (SIGKILL).

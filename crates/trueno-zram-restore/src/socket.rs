@@ -29,7 +29,7 @@ pub struct Received {
     /// The process that sent it. `None` if the socket does not ask for it (`SO_PASSCRED`), or if it is in a PID namespace that
     /// this process does not see.
     pub sender: Option<u32>,
-    /// Whether file descriptors came with it that are lost: this process may not have more of them.
+    /// File descriptors came with it that are lost: this process may not have more of them.
     pub is_truncated: bool,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Vmms {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Whether the process is about to end.
+    /// The process is about to end.
     is_closed: bool,
     sockets: Vec<Arc<UnixListener>>,
     vmms: Vec<Arc<Vmm>>,
@@ -228,7 +228,7 @@ struct Vmm {
 #[derive(Debug, Default)]
 struct Handover {
     handshake: Handshake,
-    /// Whether the VMM does not need the handler any longer, or was given up.
+    /// The VMM does not need the handler any longer, or was given up.
     is_settled: bool,
 }
 

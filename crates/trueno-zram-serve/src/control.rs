@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use trueno_zram_archive::{ChainFile, FileId};
-use trueno_zram_connections::{ConnectionLimits, Connections, Place, Refusal, deadline_after, time_left};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Refusal, deadline_after, time_left};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_store::{Store, StoreStats};
 
@@ -264,7 +264,7 @@ struct Service {
 }
 
 impl Service {
-    fn serve(&self, place: &Place<UnixStream>, deadline: Instant) -> io::Result<()> {
+    fn serve(&self, place: &Admitted<UnixStream>, deadline: Instant) -> io::Result<()> {
         let stream = place.connection();
         let mut input = BufReader::new(RequestReader { stream, deadline: Some(deadline) });
         let request = read_line(&mut input);
@@ -284,7 +284,7 @@ impl Service {
     /// Saves or loads a store, if not too many are saved and loaded.
     fn transfer(
         &self,
-        place: &Place<UnixStream>,
+        place: &Admitted<UnixStream>,
         export: &str,
         work: impl FnOnce(&Arc<Store>) -> Result<u64, String>,
     ) -> io::Result<Reply> {

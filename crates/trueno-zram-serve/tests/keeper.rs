@@ -79,7 +79,7 @@ fn other_users_get_nothing_from_a_keeper() {
     kept(&path, "ram");
 }
 
-/// What came of a server that started.
+/// The outcome of a start.
 enum Started {
     Runs(Arc<Store>),
     Refused,

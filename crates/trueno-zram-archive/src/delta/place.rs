@@ -15,7 +15,7 @@ use super::reader::DeltaReader;
 
 /// The place of a page in the files of a chain.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ChainPlace {
     /// The file: 0 is the delta itself, 1 its base, and so on down to the standard archive.
     level: usize,
     /// The page's number in the content of that file.
@@ -26,7 +26,7 @@ pub(super) struct Place {
     len_bytes: usize,
 }
 
-impl Place {
+impl ChainPlace {
     /// Returns whether the page can be read together with the one before it. Zero pages follow each other.
     fn follows(self, before: Self) -> bool {
         match (before.stored, self.stored) {
@@ -52,7 +52,7 @@ impl DeltaReader {
     }
 
     /// Finds the place of a page by the maps of the deltas beneath, one after the other.
-    pub(super) fn place(&self, page: u64, origin: PageOrigin) -> Result<Place> {
+    pub(super) fn place(&self, page: u64, origin: PageOrigin) -> Result<ChainPlace> {
         let (mut level, mut number, mut origin, mut len_bytes) = (0, page, origin, PAGE_SIZE);
         let stored = loop {
             match origin {
@@ -65,7 +65,7 @@ impl DeltaReader {
             origin = found.0;
             len_bytes = len_bytes.min(page_len(layer.footer.content_len, number));
         };
-        Ok(Place { level, page: number, stored, len_bytes })
+        Ok(ChainPlace { level, page: number, stored, len_bytes })
     }
 
     /// Reads the pages from `first` on. Those that follow each other in their file are read together.
@@ -92,7 +92,7 @@ impl DeltaReader {
 
     /// Reads the pages from `first` on, which lie one behind the other from `start` to `last`. Errors name the pages of the
     /// delta.
-    pub(super) fn read_run(&self, first: u64, start: Place, last: Place, out: &mut [Page]) -> Result<()> {
+    pub(super) fn read_run(&self, first: u64, start: ChainPlace, last: ChainPlace, out: &mut [Page]) -> Result<()> {
         let Some(stored) = start.stored else {
             out.as_flattened_mut().fill(0);
             return Ok(());
@@ -135,7 +135,7 @@ impl DeltaReader {
     }
 
     /// Turns an error of the stored pages into one of their file. The page lies `within` pages behind the place.
-    fn in_file(&self, place: Place, error: Error, within: Option<u64>) -> Error {
+    fn in_file(&self, place: ChainPlace, error: Error, within: Option<u64>) -> Error {
         match self.layer(place.level) {
             Some(_) => error.within(HEAD_LEN as u64, within.map(|within| place.page + within)),
             None => error,
@@ -153,7 +153,7 @@ impl DeltaReader {
     /// Returns whether reading a page takes no other pages.
     pub(crate) fn is_located(&self, page: u64) -> bool {
         let place = self.origin(page).and_then(|(origin, _)| self.place(page, origin));
-        place.is_ok_and(|Place { level, stored, .. }| match (stored, self.layer(level)) {
+        place.is_ok_and(|ChainPlace { level, stored, .. }| match (stored, self.layer(level)) {
             (None, _) => true,
             (Some(stored), Some(layer)) => layer.stored.is_located(stored),
             (Some(stored), None) => self.standard.is_located(stored),

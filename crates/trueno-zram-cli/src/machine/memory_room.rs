@@ -54,7 +54,7 @@ struct Version {
     file_system: &'static str,
     /// The option of the mount that has the memory controller, if not all controllers are in one mount.
     mount_option: Option<&'static str>,
-    /// What kills the group's processes, and what slows them down until it is unbearable.
+    /// Files with limits: one that kills processes of the group, one that throttles them.
     limits: &'static [&'static str],
     usage: &'static str,
     /// The line of `memory.stat` with pages of files that the kernel takes back first.
@@ -95,7 +95,7 @@ fn in_control_groups(process: &Path) -> Vec<Memory> {
     groups.lines().filter_map(in_line).flatten().collect()
 }
 
-/// Where control groups are mounted.
+/// The folder in which control groups are mounted.
 struct Mount {
     /// The group that is mounted.
     root: PathBuf,

@@ -118,7 +118,7 @@ fn pipes_are_right_or_fail() {
     println!("{runs} runs");
 }
 
-/// How a full server, or one that fails, answers when a file is closed.
+/// The errors of a full server, or one that fails, when a file is closed.
 const AT_CLOSE: [&str; 5] = ["close:EIO", "close:ENOSPC", "close:EDQUOT", "fsync:EINTR", "fsync:EIO"];
 
 #[test]

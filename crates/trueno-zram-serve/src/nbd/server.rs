@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use trueno_zram_connections::{ConnectionLimits, Connections, Disconnect, Place, deadline_after, enable_keepalive};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Disconnect, deadline_after, enable_keepalive};
 
 use super::stream::{Buffered, Duplex, Patience};
 use super::{Exports, handshake, transfer};
@@ -182,7 +182,7 @@ impl Shared {
 }
 
 /// Serves one client within its time limits.
-fn serve(place: &Place<Stream>, exports: &Exports, deadline: Instant, request_timeout: Duration) -> io::Result<()> {
+fn serve(place: &Admitted<Stream>, exports: &Exports, deadline: Instant, request_timeout: Duration) -> io::Result<()> {
     let mut stream = Buffered::new(place.connection().try_clone()?, Patience::Until(deadline));
     let Some(agreement) = handshake::negotiate(&mut stream, exports)? else { return Ok(()) };
     if place.establish().is_err() {

@@ -26,7 +26,7 @@ const AVAILABLE_AT: u64 = 0x1000;
 const USED_AT: u64 = 0x2000;
 const HEADER_AT: u64 = 0x3000;
 const STATUS_AT: u64 = 0x3100;
-/// Where data starts, if nothing else is asked for.
+/// The position of data, by default.
 pub(crate) const DATA_AT: u64 = 0x10000;
 
 /// Flags of descriptors.

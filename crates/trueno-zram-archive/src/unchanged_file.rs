@@ -57,8 +57,8 @@ impl FileStamp {
 
 /// A file whose reads fail, all of them, from the moment that its content was changed.
 ///
-/// The kernel sets the time before the first new byte is there. So it is looked at after each read, which takes 0.2 to
-/// 0.4 µs. For a whole group that is nothing.
+/// The kernel sets the time before the first new byte is there. So it is looked at after each read, which takes
+/// about half a microsecond. For a whole group that is nothing.
 pub(crate) struct UnchangedFile {
     /// The same file as `reads`.
     file: File,

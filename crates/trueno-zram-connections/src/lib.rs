@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-pub use socket::{Disconnect, deadline_after, enable_keepalive, time_left};
+pub use socket::{Disconnect, deadline_after, enable_keepalive, stop_accepting, time_left};
 
 /// Limits on the number of connections.
 ///

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,12 @@ impl Disconnect for UnixStream {
         // As above.
         let _ = self.shutdown(Shutdown::Both);
     }
+}
+
+/// Makes the present and all later calls of `accept` on a listening socket return an error.
+pub fn stop_accepting(listener: impl AsFd) {
+    // It fails only where the socket does not listen any more, and then there is nothing to stop.
+    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
 }
 
 /// Ends a TCP connection two minutes after the other machine has vanished, even if nothing is sent. The system of an idle client

@@ -83,7 +83,7 @@ pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageS
 pub use spool::Spool;
 pub use standard::{check_stdout_written, is_closed, stdout_file};
 pub use timeline::{Stage, Timeline};
-pub use unix_socket::{SOCKET_MODE, SocketRefusal, UnixSocket};
+pub use unix_socket::{SocketRefusal, UnixSocket};
 
 use std::time::Duration;
 

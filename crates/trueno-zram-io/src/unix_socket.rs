@@ -29,7 +29,7 @@ use crate::interrupt::{self, ActionId};
 use crate::temp_output::folder;
 
 /// The permissions of every socket: its owner may connect.
-pub const SOCKET_MODE: u32 = 0o600;
+const SOCKET_MODE: u32 = 0o600;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -198,7 +198,7 @@ fn remove_dead(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         there => there?,
     };
-    // A socket of another type than the server's is told whether there is one, and makes no connection: some servers serve a
+    // Connecting a socket of another type shows whether there is a server, and makes no connection: some servers serve a
     // single client. It also finds a socket that does not listen yet.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;

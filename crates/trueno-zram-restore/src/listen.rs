@@ -11,8 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
-use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Disconnect};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Disconnect, stop_accepting};
 
 /// Connections that are served at the same time, unless something else is asked for.
 pub const MAX_CONNECTIONS: usize = 128;
@@ -92,8 +91,8 @@ impl<L: Listen> Client<'_, L> {
     pub fn establish(&self) -> bool {
         let is_established = self.place.establish().is_ok();
         if self.connections.is_closed() {
-            // Nobody else is served: wakes up whoever accepts. It fails only if that was done before.
-            let _ = shutdown(self.listener, Shutdown::Both);
+            // Nobody else is served: wakes up whoever accepts.
+            stop_accepting(self.listener);
         }
         is_established
     }
@@ -160,8 +159,7 @@ struct DismissQueue<'a, L: Listen>(&'a L);
 
 impl<L: Listen> Drop for DismissQueue<'_, L> {
     fn drop(&mut self) {
-        // It fails only if that was done before.
-        let _ = shutdown(self.0, Shutdown::Both);
+        stop_accepting(self.0);
         // A socket that was shut down does not wait. The queue has an end: nothing is added to it.
         while self.0.accept().is_ok() {}
     }

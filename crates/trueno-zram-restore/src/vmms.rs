@@ -15,7 +15,7 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use trueno_zram_connections::Disconnect;
+use trueno_zram_connections::{Disconnect, stop_accepting};
 
 use crate::error::Error;
 use crate::event::MESSAGE_LEN;
@@ -79,8 +79,7 @@ impl Vmms {
             let State { is_closed, sockets, vmms } = &mut *state;
             *is_closed = true;
             for socket in &*sockets {
-                // It fails only if that was done before.
-                let _ = shutdown(&**socket, Shutdown::Both);
+                stop_accepting(&**socket);
                 vmms.extend(std::iter::from_fn(|| socket.accept().ok()).map(|(queued, _)| Arc::new(Vmm::new(queued))));
             }
             std::mem::take(vmms)

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use trueno_zram_connections::stop_accepting;
 use trueno_zram_io::UnixSocket;
 
 /// The address of a server.
@@ -111,12 +112,6 @@ impl Listener {
     pub(crate) fn stop(&self) {
         stop_accepting(self);
     }
-}
-
-/// Makes the present and all later calls of `accept` on a socket return an error.
-pub(crate) fn stop_accepting(listener: impl AsFd) {
-    // It fails only where the socket does not listen, and then there is nothing to stop.
-    let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
 }
 
 impl AsFd for Listener {

@@ -18,12 +18,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use trueno_zram_connections::stop_accepting;
 use trueno_zram_io::UnixSocket;
 use vhost::vhost_user::Listener;
 use vhost_user_backend::VhostUserDaemon;
 use vm_memory::GuestMemoryMmap;
 
-use crate::endpoint::stop_accepting;
 use crate::export::{Export, ExportError};
 use connection::{Connection, Memory};
 use request::{BUFFER_BYTES, MAX_SEGMENT_SECTORS, MAX_SEGMENTS, QueueIo, SECTOR_BYTES};

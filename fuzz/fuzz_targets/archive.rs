@@ -2,14 +2,14 @@
 //! what C lz4's frame library takes as well is the same content. Pages by the index are those of the stream.
 #![no_main]
 
-use std::io::Cursor;
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_test_pages::frames;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Format, FrameReader, IndexVerdict,
-    WriteOptions,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Format, FrameReader, IndexVerdict, WriteOptions,
 };
+use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_fuzz::{compress, damage, frame_of_blocks, page_from, use_one_thread};
 
 /// No input of the fuzzer's length holds more: LZ4 makes at most 255 bytes of one.
@@ -50,19 +50,22 @@ fn read_stream(bytes: &[u8]) -> Option<(Vec<u8>, IndexVerdict)> {
 
 /// All pages; `None` if there is no index, or any error.
 fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??;
+    let archive = Archive::read_from(Arc::new(bytes.to_vec())).ok()??;
     let names: Vec<String> =
         archive.sections().into_iter().flatten().map_while(|section| Some(section.ok()?.name)).collect();
     for name in names {
         let _ = archive.section(&name, 1 << 20);
     }
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    let pages = archive.page_count();
-    let mut reader = archive.read_pages(0..pages).expect("all pages are a range");
-    while reader.read_batch(&mut batch).ok()? {
-        append(&mut content, &batch);
+    let (page_count, content_len) = (archive.info().page_count, archive.info().content_len);
+    let mut content = Vec::new();
+    for first in (0..page_count).step_by(1024) {
+        let mut pages =
+            vec![[0xff; PAGE_SIZE]; usize::try_from(page_count - first).map_or(1024, |left| left.min(1024))];
+        archive.read_pages(first, &mut pages).ok()?;
+        content.extend_from_slice(pages.as_flattened());
     }
-    assert_eq!(content.len() as u64, archive.content_len());
+    let behind = content.split_off(usize::try_from(content_len).expect("all of it was read"));
+    assert!(behind.iter().all(|byte| *byte == 0), "the last page is filled up with zeros");
     Some(content)
 }
 

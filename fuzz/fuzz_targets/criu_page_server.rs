@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
-use trueno_zram_criu::{Memory, PageServer, Pagemap, PagemapEntry, PagesFile};
+use trueno_zram_archive::PlainPages;
+use trueno_zram_criu::{Memory, PageServer, Pagemap, PagemapEntry};
 
 const PAGES: u64 = 40;
 
@@ -43,9 +44,9 @@ fn server() -> &'static PageServer {
     SERVER.get_or_init(|| {
         let entry = |address, pages| PagemapEntry { address, pages, parent: false, lazy: true, present: true };
         let pagemap = Pagemap { pages_id: 1, entries: vec![entry(0x1_0000, 30), entry(0x8_0000, 10)] };
-        let pages = PagesFile::plain(Arc::new((0..PAGES).flat_map(content).collect::<Vec<u8>>()));
+        let pages = PlainPages::new(Arc::new((0..PAGES).flat_map(content).collect::<Vec<u8>>()));
         let mut memory = Memory::default();
-        memory.add(1, &pagemap, pages.expect("in memory"), Path::new("pagemap")).expect("as many pages");
+        memory.add(1, &pagemap, Arc::new(pages.expect("in memory")), Path::new("pagemap")).expect("as many pages");
         PageServer::new(memory, 0)
     })
 }

@@ -2,11 +2,11 @@
 //! stream, or an error. Salvaging them ends, and its list of damage lies within the content.
 #![no_main]
 
-use std::io::Cursor;
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
-    ArchiveReader, ContentBatch, ContentSpan, FrameReader, IndexVerdict, SalvageReader, SharedReader,
+    Archive, ContentBatch, ContentSpan, FrameReader, IndexVerdict, Pages, SalvageReader, Verify,
 };
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_fuzz::{archive_of, use_one_thread};
@@ -46,31 +46,52 @@ fuzz_target!(init: use_one_thread(), |data: &[u8]| {
 
 fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
     let (content, verdict) = Content::read(bytes);
-    let shared = SharedReader::open(bytes).ok().flatten().map(|archive| archive.walk_limit(u64::MAX));
-    let mut proving = open(bytes, u64::MAX);
-    let mut trusting = if verdict == Some(IndexVerdict::Agrees) { open(bytes, 0) } else { None };
+    let alone = open(bytes, u64::MAX);
+    let proving = open(bytes, u64::MAX);
+    let trusting = if verdict == Some(IndexVerdict::Agrees) { open(bytes, 0) } else { None };
     let pages = sampled(content_len.div_ceil(PAGE_SIZE as u64), sample);
+    let is_right = |page: u64, read: &[u8]| {
+        let there = content.page(page);
+        there == read || verdict.is_none() && there.len() < PAGE_SIZE
+    };
+    if let Some(archive) = open(bytes, u64::MAX).filter(|_| sample & 0x20 != 0) {
+        judge_touched(&archive.verify(Verify::Touched), &pages, is_right);
+    }
     for (turn, page) in (0..).zip(&pages) {
-        let read = read_page(&mut proving, *page);
+        let read = read_page(proving.as_ref(), *page);
         if sample & 0x40 != 0 && turn == sample % 4 {
             // What other pages left in the reader makes no difference.
-            assert!(read == read_page(&mut open(bytes, u64::MAX), *page), "page {page} depends on those before");
+            assert!(read == read_page(open(bytes, u64::MAX).as_ref(), *page), "page {page} depends on those before");
         }
-        let mut one = [0; PAGE_SIZE];
-        let len = shared.as_ref().and_then(|archive| archive.read_page_at(*page, &mut one).ok());
-        assert!(len.map(|len| &one[..len]) == read.as_deref(), "the readers disagree on page {page}");
-        let there = content.page(*page);
-        if let Some(read) = read {
-            assert!(there == read || verdict.is_none() && there.len() < PAGE_SIZE, "page {page} is another one");
-        }
-        if let Some(read) = read_page(&mut trusting, *page) {
-            assert!(there.starts_with(&read), "the index agrees, and page {page} is another one");
+        let one =
+            alone.as_ref().and_then(|archive| Some(archive.read_page(*page).ok()?[..archive.page_len(*page)].to_vec()));
+        assert!(one == read, "a page alone and among others differs: page {page}");
+        assert!(read.is_none_or(|read| is_right(*page, &read)), "page {page} is another one");
+        if let Some(read) = read_page(trusting.as_ref(), *page) {
+            assert!(content.page(*page).starts_with(&read), "the index agrees, and page {page} is another one");
         }
     }
 }
 
+/// Pages that are read before they are proven are right if the proof succeeds. After it, right or not, no wrong page is read.
+fn judge_touched(archive: &Archive, pages: &[u64], is_right: impl Fn(u64, &[u8]) -> bool) {
+    let touched: Vec<_> = pages.iter().map(|page| (*page, read_page(Some(archive), *page))).collect();
+    let is_proven = loop {
+        match archive.prove_next() {
+            Ok(true) => {}
+            Ok(false) => break true,
+            Err(_) => break false,
+        }
+    };
+    for (page, before) in touched {
+        assert!(!is_proven || before.is_none_or(|read| is_right(page, &read)), "the proof of page {page} is wrong");
+        let after = read_page(Some(archive), page);
+        assert!(after.is_none_or(|read| is_right(page, &read)), "page {page} is another one, and was disproven");
+    }
+}
+
 fn judge_salvage(bytes: &[u8]) {
-    let Ok(mut reader) = SalvageReader::open(Cursor::new(bytes)) else { return };
+    let Ok(mut reader) = SalvageReader::open(Arc::new(bytes.to_vec())) else { return };
     let (mut batch, mut len_bytes) = (ContentBatch::new(), 0);
     while reader.read_batch(&mut batch).unwrap_or(false) {
         len_bytes += batch.len_bytes();
@@ -140,13 +161,12 @@ impl Content {
     }
 }
 
-fn open(bytes: &[u8], walk_limit: u64) -> Option<ArchiveReader<Cursor<&[u8]>>> {
-    Some(ArchiveReader::open(Cursor::new(bytes)).ok()??.walk_limit(walk_limit))
+fn open(bytes: &[u8], walk_limit: u64) -> Option<Archive> {
+    Some(Archive::read_from(Arc::new(bytes.to_vec())).ok()??.walk_limit(walk_limit))
 }
 
-fn read_page(archive: &mut Option<ArchiveReader<Cursor<&[u8]>>>, page: u64) -> Option<Vec<u8>> {
-    let (mut content, mut batch) = (Content::default(), ContentBatch::new());
-    archive.as_mut()?.read_pages(page..page + 1).ok()?.read_batch(&mut batch).ok()?;
-    batch.spans().for_each(|span| content.push(span));
-    Some(content.page(0))
+fn read_page(archive: Option<&Archive>, page: u64) -> Option<Vec<u8>> {
+    let (archive, mut out) = (archive?, [[0xff; PAGE_SIZE]]);
+    archive.read_pages(page, &mut out).ok()?;
+    Some(out[0][..archive.page_len(page)].to_vec())
 }

@@ -2,13 +2,14 @@
 //! content are libzstd's. Pages by an index that agrees are those of the stream.
 #![no_main]
 
-use std::io::{Cursor, Read};
+use std::io::Read;
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, IndexVerdict, SalvageReader,
-    WriteOptions,
+    Archive, ArchiveWriter, ContentBatch, ContentSpan, Format, FrameReader, IndexVerdict, SalvageReader, WriteOptions,
 };
+use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_fuzz::{compress, damage, page_from, use_one_thread};
 
 /// Content that is compared. A few bytes can stand for much more.
@@ -51,7 +52,7 @@ fn judge(bytes: &[u8]) {
     {
         assert!(content == pages, "the index leads to something else");
     }
-    let Ok(mut reader) = SalvageReader::open(Cursor::new(bytes)) else { return };
+    let Ok(mut reader) = SalvageReader::open(Arc::new(bytes.to_vec())) else { return };
     let (mut batch, mut len_bytes) = (ContentBatch::new(), 0);
     while len_bytes < MAX_CONTENT as u64 && reader.read_batch(&mut batch).unwrap_or(false) {
         len_bytes += batch.len_bytes();
@@ -79,13 +80,12 @@ fn read_by_libzstd(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn read_by_index(bytes: &[u8]) -> Option<Vec<u8>> {
-    let mut archive = ArchiveReader::open(Cursor::new(bytes)).ok()??;
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    let pages = archive.page_count();
-    let mut reader = archive.read_pages(0..pages).expect("all pages are a range");
-    while reader.read_batch(&mut batch).ok()? {
-        append(&mut content, &batch)?;
-    }
+    let archive = Archive::read_from(Arc::new(bytes.to_vec())).ok()??;
+    let content_len = usize::try_from(archive.info().content_len).ok().filter(|len| *len <= MAX_CONTENT)?;
+    let mut pages = vec![[0xff; PAGE_SIZE]; content_len.div_ceil(PAGE_SIZE)];
+    archive.read_pages(0, &mut pages).ok()?;
+    let mut content = pages.as_flattened().to_vec();
+    content.truncate(content_len);
     Some(content)
 }
 

@@ -2,14 +2,29 @@
 
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
-use crate::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block};
+use crate::blocks::BlockPlace;
+use crate::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block, zero_pages_of};
 use crate::entry::PageEntry;
 use crate::error::{Error, Result};
-use crate::format::Format;
+use crate::format::{Format, Layout};
 use crate::hash::xxh32;
+use crate::header::RAW_BLOCK;
+use crate::index::page_len;
 use crate::zstd::constant::{word_at, word_of as zstd_word_of};
 use crate::zstd::context::Context;
 use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};
+use crate::zstd::group::check_frame;
+
+/// How far a block agrees with its description in an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    /// It is what the index says.
+    Same,
+    /// Its header is another one: the block may have another length.
+    OtherHeader,
+    /// Its header is the one described, but it holds a page of another form.
+    OtherForm,
+}
 
 /// A block, by its position in the window on the input. A Zstandard frame of one page or of zeros counts as a block.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +48,44 @@ impl Block {
     /// Returns an LZ4 block.
     pub(crate) fn lz4(at: u64, start: usize, len: usize, raw: bool) -> Self {
         Self { format: Format::Lz4, at, start, len, raw, zero_pages: 0, page: None, part_of_page: false }
+    }
+
+    /// Returns the block at a place that an index describes, and how far it agrees with the description. The window starts at
+    /// `window_at` in the file, and has the whole block. The length that an LZ4 block decodes to is not compared.
+    pub(crate) fn described(
+        place: &BlockPlace,
+        layout: &Layout,
+        window_at: u64,
+        window: &[u8],
+        content_len: u64,
+    ) -> (Self, Fit) {
+        if let Layout::Zstd { checksums } = layout {
+            let (block, fits) = check_frame(place, window_at, window, content_len, *checksums);
+            return (block, if fits { Fit::Same } else { Fit::OtherHeader });
+        }
+        let size_at = usize::try_from(place.offset - window_at).expect("within the window");
+        let (start, len, raw) = (size_at + 4, place.len_bytes as usize, place.kind == PageKind::Raw);
+        let mut block = Self { page: Some(place.first_page), ..Self::lz4(place.offset, start, len, raw) };
+        let bytes = block.bytes(window);
+        if !raw {
+            block.zero_pages = zero_pages_of(bytes).unwrap_or(0);
+        }
+        let size = place.len_bytes | if raw { RAW_BLOCK } else { 0 };
+        let same_form = match place.kind {
+            PageKind::SameFilled if place.zero => {
+                block.zero_pages as u64 == place.pages
+                    && (place.first_page + place.pages) * PAGE_SIZE as u64 <= content_len
+            }
+            PageKind::SameFilled => word_of(bytes).is_some() && page_len(content_len, place.first_page) == PAGE_SIZE,
+            PageKind::Raw => page_len(content_len, place.first_page) == len,
+            PageKind::Lz4 | PageKind::Zstd => true,
+        };
+        let fit = match window[size_at..start] == size.to_le_bytes() {
+            false => Fit::OtherHeader,
+            true if !same_form => Fit::OtherForm,
+            true => Fit::Same,
+        };
+        (block, fit)
     }
 
     pub(crate) fn bytes<'a>(&self, window: &'a [u8]) -> &'a [u8] {
@@ -142,6 +195,16 @@ impl Block {
         decoded.map_err(|error| self.corrupt(error))
     }
 
+    /// Decodes the last page of an archive, which has `len` bytes. What follows them in `out` is set to zero.
+    pub(crate) fn decode_tail(&self, window: &[u8], len: usize, out: &mut [u8]) -> Result<()> {
+        let found = self.decode(window, &[], out)?;
+        if found != len {
+            return Err(self.corrupt(format!("it holds {found} bytes; the last page has {len}")));
+        }
+        out[len..].fill(0);
+        Ok(())
+    }
+
     /// Returns the most bytes that the block can decode to: no byte of an LZ4 block stands for more than 255, and a frame of
     /// a page holds a page at most.
     pub(crate) fn decoded_bound(&self, max_block: usize) -> usize {
@@ -157,6 +220,12 @@ impl Block {
     /// Reports that the block does not decode.
     pub(crate) fn corrupt(&self, reason: impl ToString) -> Error {
         Error::Block { at: self.at, page: self.page, reason: reason.to_string() }
+    }
+
+    /// Reports that the block is not the one that the index describes.
+    pub(crate) fn not_described(&self) -> Error {
+        let (page, at) = (self.page.unwrap_or_default(), self.at);
+        Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
     }
 
     /// Returns whether the block can hold a page, or the last and shorter one, or a run of zero pages.

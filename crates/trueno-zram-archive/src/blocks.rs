@@ -1,6 +1,5 @@
 //! The blocks of an archive as its index describes them, one group in memory at a time.
 
-use std::io::{Read, Seek};
 use std::ops::Range;
 
 use trueno_zram_core::PageKind;
@@ -11,7 +10,7 @@ use crate::format::Layout;
 use crate::hash::xxh32;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, HEAD_LEN, pages_of};
 use crate::index_builder::zero_entries;
-use crate::seek::{ArchiveReader, read_at};
+use crate::read_at::{ReadAt, read_at};
 use crate::table::Table;
 
 /// A block as the index describes it.
@@ -39,30 +38,36 @@ pub struct BlockPlace {
     pub len_bytes: u32,
 }
 
-/// The blocks of a range of pages. See [`ArchiveReader::blocks`].
-///
-/// ```
-/// # let mut archive = trueno_zram_archive::doc_archive(40 * 4096);
-/// let zero_pages: u64 = archive.blocks(0..40)?.map(|block| block.map_or(0, |block| block.pages)).sum();
-/// assert_eq!(zero_pages, 40);
-/// # Ok::<(), trueno_zram_archive::Error>(())
-/// ```
-#[derive(Debug)]
-pub struct Blocks<'a, F: Read + Seek> {
-    archive: &'a mut ArchiveReader<F>,
+impl BlockPlace {
+    /// Returns the block of an entry; `None` if it has none, because its page belongs to the run before it.
+    pub(crate) fn of_entry(entry: PageEntry, first_page: u64, offset: u64, layout: &Layout) -> Option<Self> {
+        let len_bytes = u32::try_from(layout.block_len(entry)?).expect("a block is short");
+        let kind = match entry {
+            PageEntry::Zeros(_) | PageEntry::Continues | PageEntry::Word => PageKind::SameFilled,
+            PageEntry::Packed(_) => layout.format().packed_kind(),
+            PageEntry::Raw(_) => PageKind::Raw,
+        };
+        let zero = matches!(entry, PageEntry::Zeros(_));
+        Some(Self { first_page, pages: entry.pages(), kind, zero, offset, len_bytes })
+    }
+}
+
+/// The blocks of a range of pages. See [`Archive::blocks`](crate::Archive::blocks).
+pub struct Blocks<'a> {
+    index: GroupIndex<'a>,
     /// Pages not returned yet.
     pages: Range<u64>,
     /// Blocks of the current group not returned yet.
     group: std::vec::IntoIter<BlockPlace>,
 }
 
-impl<'a, F: Read + Seek> Blocks<'a, F> {
-    pub(crate) fn new(archive: &'a mut ArchiveReader<F>, pages: Range<u64>) -> Self {
-        Self { archive, pages, group: Vec::new().into_iter() }
+impl<'a> Blocks<'a> {
+    pub(crate) fn new(index: GroupIndex<'a>, pages: Range<u64>) -> Self {
+        Self { index, pages, group: Vec::new().into_iter() }
     }
 }
 
-impl<F: Read + Seek> Iterator for Blocks<'_, F> {
+impl Iterator for Blocks<'_> {
     type Item = Result<BlockPlace>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -75,8 +80,7 @@ impl<F: Read + Seek> Iterator for Blocks<'_, F> {
                 self.pages.start = end;
                 return Some(Ok(block));
             }
-            let ArchiveReader { file, footer, layout, table, .. } = &mut *self.archive;
-            match (GroupIndex { footer, layout, table }).places(file, self.pages.start / GROUP_PAGES as u64) {
+            match self.index.places(self.pages.start / GROUP_PAGES as u64) {
                 Ok(places) => self.group = places.into_iter(),
                 Err(error) => {
                     self.pages = 0..0;
@@ -89,8 +93,9 @@ impl<F: Read + Seek> Iterator for Blocks<'_, F> {
 }
 
 /// The groups of an archive, as its index describes them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct GroupIndex<'a> {
+    pub(crate) file: &'a dyn ReadAt,
     pub(crate) footer: &'a Footer,
     pub(crate) layout: &'a Layout,
     pub(crate) table: &'a Table,
@@ -99,10 +104,10 @@ pub(crate) struct GroupIndex<'a> {
 impl GroupIndex<'_> {
     /// Reads the entries of a group and returns the blocks that they describe. The blocks fill the space up to the next
     /// group exactly.
-    pub(crate) fn places<F: Read + Seek>(self, file: &mut F, number: u64) -> Result<Vec<BlockPlace>> {
+    pub(crate) fn places(self, number: u64) -> Result<Vec<BlockPlace>> {
         let first_page = number * GROUP_PAGES as u64;
         let group = self.table.get(number).ok_or_else(|| bad_entries(number, "do not exist"))?;
-        let entries = group_entries(file, number, self.footer, self.table)?;
+        let entries = self.entries(number)?;
         let end = self.end(number);
         places(&entries, first_page, group.offset, self.layout)
             .filter(|(_, after)| *after == end)
@@ -110,25 +115,15 @@ impl GroupIndex<'_> {
             .ok_or_else(|| bad_entries(number, "do not add up to its blocks"))
     }
 
-    /// Returns the position after the last block of a group.
-    pub(crate) fn end(self, number: u64) -> u64 {
-        let Self { footer, layout, table } = self;
-        table.get(number + 1).map_or(footer.frame_len - layout.end_len(), |next| next.offset)
-    }
-}
-
-fn bad_entries(number: u64, what: &str) -> Error {
-    Error::index(format!("the entries from page {} on {what}", number * GROUP_PAGES as u64))
-}
-
-/// Reads the entries of a group.
-fn group_entries<F: Read + Seek>(file: &mut F, number: u64, footer: &Footer, table: &Table) -> Result<Vec<PageEntry>> {
-    let bad = |what: &str| bad_entries(number, what);
-    let group = table.get(number).ok_or_else(|| bad("do not exist"))?;
-    let pages = (pages_of(footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64);
-    Ok(if group.all_zeros {
-        zero_entries(pages, footer.format).collect()
-    } else {
+    /// Reads the entries of a group.
+    fn entries(self, number: u64) -> Result<Vec<PageEntry>> {
+        let Self { file, footer, table, .. } = self;
+        let bad = |what: &str| bad_entries(number, what);
+        let group = table.get(number).ok_or_else(|| bad("do not exist"))?;
+        let pages = (pages_of(footer.content_len) - number * GROUP_PAGES as u64).min(GROUP_PAGES as u64);
+        if group.all_zeros {
+            return Ok(zero_entries(pages, footer.format).collect());
+        }
         let mut bytes = [0; GROUP_PAGES * ENTRY_LEN];
         let bytes = &mut bytes[..usize::try_from(pages).expect("a group is small") * ENTRY_LEN];
         let skipped = HEAD_LEN as u64 + table.stored_before(number) * (GROUP_PAGES * ENTRY_LEN) as u64;
@@ -138,8 +133,18 @@ fn group_entries<F: Read + Seek>(file: &mut F, number: u64, footer: &Footer, tab
         }
         let (entries, _) = bytes.as_chunks();
         let known: Option<Vec<_>> = entries.iter().map(|entry| PageEntry::decode(*entry, footer.format)).collect();
-        known.ok_or_else(|| bad("have an unknown form"))?
-    })
+        known.ok_or_else(|| bad("have an unknown form"))
+    }
+
+    /// Returns the position after the last block of a group.
+    pub(crate) fn end(self, number: u64) -> u64 {
+        let Self { footer, layout, table, .. } = self;
+        table.get(number + 1).map_or(footer.frame_len - layout.end_len(), |next| next.offset)
+    }
+}
+
+fn bad_entries(number: u64, what: &str) -> Error {
+    Error::index(format!("the entries from page {} on {what}", number * GROUP_PAGES as u64))
 }
 
 /// Returns the blocks that entries describe, and the position after the last one. `None` if the entries contradict each
@@ -154,16 +159,15 @@ fn places(entries: &[PageEntry], first_page: u64, at: u64, layout: &Layout) -> O
             return None;
         }
         run = if run > 0 { run - 1 } else { entry.pages() - 1 };
-        let Some(len) = layout.block_len(*entry) else { continue };
-        let (kind, zero) = match entry {
-            PageEntry::Zeros(_) | PageEntry::Continues => (PageKind::SameFilled, true),
-            PageEntry::Word => (PageKind::SameFilled, false),
-            PageEntry::Packed(_) => (layout.format().packed_kind(), false),
-            PageEntry::Raw(_) => (PageKind::Raw, false),
-        };
-        let len_bytes = u32::try_from(len).ok()?;
-        places.push(BlockPlace { first_page: page, pages: entry.pages(), kind, zero, offset: at, len_bytes });
-        at = at.checked_add(overhead + u64::from(len_bytes))?;
+        let Some(place) = BlockPlace::of_entry(*entry, page, at, layout) else { continue };
+        at = at.checked_add(overhead + u64::from(place.len_bytes))?;
+        places.push(place);
     }
     (run == 0).then_some((places, at))
+}
+
+impl std::fmt::Debug for Blocks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Blocks({:?} left)", self.pages)
+    }
 }

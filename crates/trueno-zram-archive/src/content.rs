@@ -32,7 +32,7 @@ impl ContentSpan<'_> {
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentSpan, FrameReader, WriteOptions};
-/// let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+/// let options = WriteOptions::default();
 /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
 /// archive.write_zero_pages(100)?;
 /// archive.write_tail(b"and a tail")?;

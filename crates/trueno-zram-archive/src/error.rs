@@ -3,13 +3,15 @@
 use std::fmt;
 use std::io;
 
+use crate::address_map::AddressMapError;
 use crate::delta::layout::HEAD_MAGIC;
+use crate::process_state::ProcessStateError;
 
 /// The crate's result type.
 ///
 /// ```
-/// fn has_index(file: std::fs::File) -> trueno_zram_archive::Result<bool> {
-///     Ok(trueno_zram_archive::ArchiveReader::open(file)?.is_some())
+/// fn pages(path: &str) -> trueno_zram_archive::Result<u64> {
+///     Ok(trueno_zram_archive::Archive::open(path)?.info().page_count)
 /// }
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
@@ -196,6 +198,18 @@ pub enum Error {
         /// The limit.
         max_bytes: u64,
     },
+    /// The file has no index at its end. It may still be readable as a stream.
+    #[error("it has no index: pages cannot be read by number, only the whole file as a stream")]
+    NoIndex,
+    /// A source of pages that is not part of this crate failed.
+    #[error(transparent)]
+    Source(Box<dyn std::error::Error + Send + Sync>),
+    /// The address map of a snapshot cannot be read or written.
+    #[error(transparent)]
+    AddressMap(#[from] AddressMapError),
+    /// The process state of a snapshot cannot be read or written.
+    #[error(transparent)]
+    ProcessState(#[from] ProcessStateError),
     /// The page decoder failed for a reason that is not in the data.
     #[error("the page decoder failed: {0}")]
     Decoder(trueno_zram_core::Error),

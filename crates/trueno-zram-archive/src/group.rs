@@ -1,20 +1,19 @@
 //! One group of an archive in memory: its blocks, compared with what the index says of them.
 
-use std::io::{Read, Seek};
 use std::ops::Range;
 
-use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind};
 
-use crate::block::{Block, decoded_len};
+use crate::block::{Block, Fit, decoded_len};
 use crate::blocks::{BlockPlace, GroupIndex};
-use crate::constant::{word_of, zero_pages_of};
+use crate::content::ContentSpan;
 use crate::decoder::CpuPages;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::header::{ARCHIVE_MAX_BLOCK, RAW_BLOCK};
-use crate::lots::verify;
-use crate::seek::read_at;
-use crate::zstd::group::{check_frame, stream_refuses_frame};
+use crate::index::page_len;
+use crate::read_at::read_at;
+use crate::zstd::group::stream_refuses_frame;
 
 /// What is compared with the index when a group is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,10 +33,16 @@ pub(crate) enum StreamReach {
     EndsBefore,
 }
 
-/// The blocks of a group: up to 1,024 pages in 4 MiB.
+/// The blocks of a group in memory, not decoded yet: up to 1,024 pages in 4 MiB. Reuse it: its memory is kept.
+///
+/// [`Archive::read_group`](crate::Archive::read_group) fills it.
+///
+/// ```
+/// assert_eq!(trueno_zram_archive::GroupBuffer::new().data_pages(), 0);
+/// ```
 #[derive(Debug, Default)]
-pub(crate) struct GroupBlocks {
-    /// The group in memory.
+pub struct GroupBuffer {
+    /// The group in memory, if its contents were compared with the index.
     number: Option<u64>,
     places: Vec<BlockPlace>,
     blocks: Vec<Block>,
@@ -47,40 +52,151 @@ pub(crate) struct GroupBlocks {
     refused: bool,
     /// Blocks may have checksums.
     checksummed: bool,
+    content_len: u64,
+    /// The content of a shorter last page.
+    tail: Vec<u8>,
 }
 
-impl GroupBlocks {
+/// A part of a group's content, before its pages are restored.
+///
+/// ```
+/// assert_ne!(trueno_zram_archive::GroupRun::Pages(1), trueno_zram_archive::GroupRun::Zeros(4096));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupRun<'a> {
+    /// This many zero bytes: whole pages.
+    Zeros(u64),
+    /// This many of the pages to restore, in their order.
+    Pages(usize),
+    /// The content's last bytes, less than a page.
+    Tail(&'a [u8]),
+}
+
+impl GroupBuffer {
+    /// Creates an empty one.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_start(), 0);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Returns the offset of its content in bytes.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_start(), 0);
+    /// ```
+    #[must_use]
+    pub fn content_start(&self) -> u64 {
+        self.places.first().map_or(0, |place| place.first_page * PAGE_SIZE as u64)
+    }
+
+    /// Returns the length of its content in bytes.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().content_len(), 0);
+    /// ```
+    #[must_use]
+    pub fn content_len(&self) -> u64 {
+        let end = self.places.last().map_or(0, |place| (place.first_page + place.pages) * PAGE_SIZE as u64);
+        end.min(self.content_len) - self.content_start()
+    }
+
+    /// Returns the number of pages to restore: those that are neither zero nor a shorter last one.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().data_pages(), 0);
+    /// ```
+    #[must_use]
+    pub fn data_pages(&self) -> usize {
+        self.places.iter().filter(|place| self.is_data(place)).count()
+    }
+
+    /// Returns the pages to restore, in order.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().pages().count(), 0);
+    /// ```
+    pub fn pages(&self) -> impl Iterator<Item = PageData<'_>> {
+        let data = self.places.iter().zip(&self.blocks).filter(|(place, _)| self.is_data(place));
+        data.map(|(_, block)| block.as_page(&self.window).expect("the block was checked when it was read"))
+    }
+
+    /// Returns what the content consists of, in order.
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().runs().count(), 0);
+    /// ```
+    pub fn runs(&self) -> impl Iterator<Item = GroupRun<'_>> {
+        let mut places = self.places.iter().peekable();
+        std::iter::from_fn(move || {
+            let first = places.next()?;
+            if !first.zero && !self.is_data(first) {
+                return Some(GroupRun::Tail(&self.tail));
+            }
+            let mut pages = first.pages;
+            while let Some(more) = places.next_if(|next| next.zero == first.zero && (next.zero || self.is_data(next))) {
+                pages += more.pages;
+            }
+            Some(match first.zero {
+                true => GroupRun::Zeros(pages * PAGE_SIZE as u64),
+                false => GroupRun::Pages(usize::try_from(pages).expect("a group is small")),
+            })
+        })
+    }
+
+    /// Returns the content, with the pages that were restored from [`pages`](Self::pages).
+    ///
+    /// ```
+    /// assert_eq!(trueno_zram_archive::GroupBuffer::new().spans(&[]).count(), 0);
+    /// ```
+    ///
+    /// # Panics
+    /// If there are fewer pages than [`data_pages`](Self::data_pages).
+    pub fn spans<'a>(&'a self, restored: &'a [Page]) -> impl Iterator<Item = ContentSpan<'a>> {
+        let mut rest = restored;
+        self.runs().map(move |run| match run {
+            GroupRun::Zeros(len_bytes) => ContentSpan::Zeros(len_bytes),
+            GroupRun::Tail(bytes) => ContentSpan::Data(bytes),
+            GroupRun::Pages(count) => {
+                let (pages, after) = rest.split_at(count);
+                rest = after;
+                ContentSpan::Data(pages.as_flattened())
+            }
+        })
+    }
+
+    /// Returns whether a block holds a whole page that is not zero.
+    fn is_data(&self, place: &BlockPlace) -> bool {
+        !place.zero && page_len(self.content_len, place.first_page) == PAGE_SIZE
+    }
+
     /// Reads a group, unless it is in memory already, and compares every block with the index.
     ///
     /// A block that is not what the index says is an error, unless a stream never gets past it, because it is damaged:
     /// then it affects only reads of its pages.
-    pub(crate) fn read<F: Read + Seek>(
-        &mut self,
-        file: &mut F,
-        number: u64,
-        index: GroupIndex<'_>,
-        stream: StreamReach,
-    ) -> Result<()> {
+    pub(crate) fn read(&mut self, number: u64, index: GroupIndex<'_>, stream: StreamReach) -> Result<()> {
         if self.number == Some(number) {
             return Ok(());
         }
-        self.read_to(Depth::Contents, file, number, index, stream)?;
+        self.read_to(Depth::Contents, number, index, stream)?;
         self.number = Some(number);
         Ok(())
     }
 
     /// Reads a group, and compares its blocks with the index as deep as is asked for.
-    pub(crate) fn read_to<F: Read + Seek>(
+    pub(crate) fn read_to(
         &mut self,
         depth: Depth,
-        file: &mut F,
         number: u64,
         index: GroupIndex<'_>,
         stream: StreamReach,
     ) -> Result<()> {
         self.number = None;
-        self.places = index.places(file, number)?;
-        let GroupIndex { footer, layout, .. } = index;
+        self.places = index.places(number)?;
+        let GroupIndex { file, footer, layout, .. } = index;
         let overhead = layout.overhead() as u64;
         let (Some(first), Some(last)) = (self.places.first(), self.places.last()) else {
             return Err(Error::index("a group has no blocks"));
@@ -100,22 +216,21 @@ impl GroupBlocks {
             }
         }
         let (window, decoder) = (&self.window[..], (depth == Depth::Contents).then(CpuPages::new));
-        let check = |place: &BlockPlace| match layout {
-            Layout::Lz4(_) => check_block(place, start, window, footer.content_len, decoder.as_ref()),
-            Layout::Zstd { checksums } => check_frame(place, start, window, footer.content_len, *checksums),
+        let check = |place: &BlockPlace| {
+            let (block, fit) = Block::described(place, layout, start, window, footer.content_len);
+            let fits = fit == Fit::Same
+                && decoder.as_ref().is_none_or(|decoder| decodes(&block, place, index, window, decoder));
+            (block, fits)
         };
         // On this thread alone: a worker of a pool that waits for others may start work that waits for this group.
         (self.blocks, self.fits) = self.places.iter().map(check).unzip();
+        (self.checksummed, self.content_len) = (layout.block_checksums(), footer.content_len);
         let other = self.fits.iter().position(|fits| !fits);
         self.refused = other.is_some_and(|other| self.stream_refuses(other, layout));
-        if let Some(other) = other
-            && stream == StreamReach::Reaches
-            && !self.refused
-        {
-            return Err(not_described(&self.blocks[other]));
+        match other {
+            Some(other) if stream == StreamReach::Reaches && !self.refused => Err(self.blocks[other].not_described()),
+            _ => Ok(()),
         }
-        self.checksummed = layout.block_checksums();
-        Ok(())
     }
 
     /// Returns whether a stream that reads the group's blocks in order ends with an error at this block or before it. All
@@ -124,30 +239,21 @@ impl GroupBlocks {
         if layout.format() == Format::Zstd {
             return stream_refuses_frame(&self.blocks[..=block], &self.window);
         }
-        let size = self.size_word(block);
-        if (size & !RAW_BLOCK) as usize > ARCHIVE_MAX_BLOCK {
+        let start = self.blocks[block].start;
+        let size = u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes")) & !RAW_BLOCK;
+        if size as usize > ARCHIVE_MAX_BLOCK {
             return true;
         }
         // The checksum of a block with another length lies elsewhere.
-        let whole = if self.is_size_of(block, size) { block + 1 } else { block };
+        let whole = if size == self.places[block].len_bytes { block + 1 } else { block };
         layout.block_checksums() && self.blocks[..whole].iter().any(|block| block.verify(&self.window).is_err())
-    }
-
-    fn size_word(&self, block: usize) -> u32 {
-        let start = self.blocks[block].start;
-        u32::from_le_bytes(self.window[start - 4..start].try_into().expect("four bytes"))
-    }
-
-    fn is_size_of(&self, block: usize, size: u32) -> bool {
-        size & !RAW_BLOCK == self.places[block].len_bytes
     }
 
     /// Returns all blocks if every one is what the index says, and the checksums of zero pages are right. Those of other
     /// pages are compared when a page is read; zero pages are not read again.
     pub(crate) fn intact_places(&self) -> Option<&[BlockPlace]> {
-        let zeros = self.blocks.iter().filter(|block| self.checksummed && block.zero_pages > 0);
-        let intact =
-            self.fits.iter().all(|fits| *fits) && zeros.into_iter().all(|block| block.verify(&self.window).is_ok());
+        let mut zeros = self.blocks.iter().filter(|block| self.checksummed && block.zero_pages > 0);
+        let intact = self.fits.iter().all(|fits| *fits) && zeros.all(|block| block.verify(&self.window).is_ok());
         intact.then_some(&self.places[..])
     }
 
@@ -160,64 +266,53 @@ impl GroupBlocks {
         &self.window
     }
 
+    /// Returns room for the blocks of some pages. The group in it is lost.
+    pub(crate) fn room(&mut self, len: usize) -> &mut [u8] {
+        self.number = None;
+        self.window.resize(len, 0);
+        &mut self.window
+    }
+
     /// Returns the blocks of the pages that are wanted, from the block of the first to that of the last.
     ///
     /// # Errors
     /// [`Error::BlockChecksum`] or [`Error::Index`] for the first of them that is damaged or not what the index says.
-    pub(crate) fn blocks_of(&self, pages: &Range<u64>) -> Result<(&[BlockPlace], &[Block])> {
+    pub(crate) fn blocks_of(&self, pages: &Range<u64>) -> Result<impl Iterator<Item = (&BlockPlace, &Block)>> {
         let start = self.places.partition_point(|place| place.first_page + place.pages <= pages.start);
         let end = self.places.partition_point(|place| place.first_page < pages.end);
         let blocks = &self.blocks[start..end];
-        verify(blocks, &self.window, self.checksummed)?;
-        match blocks.iter().zip(&self.fits[start..end]).find(|(_, fits)| !**fits) {
-            Some((block, _)) => Err(not_described(block)),
-            None => Ok((&self.places[start..end], blocks)),
+        if self.checksummed {
+            blocks.iter().try_for_each(|block| block.verify(&self.window))?;
         }
+        match blocks.iter().zip(&self.fits[start..end]).find(|(_, fits)| !**fits) {
+            Some((block, _)) => Err(block.not_described()),
+            None => Ok(self.places[start..end].iter().zip(blocks)),
+        }
+    }
+
+    /// Decodes a shorter last page, if the group has one, so that only whole pages are left to restore.
+    pub(crate) fn decode_tail(&mut self) -> Result<()> {
+        let (Some(place), Some(block)) = (self.places.last(), self.blocks.last()) else { return Ok(()) };
+        let len = page_len(self.content_len, place.first_page);
+        if place.zero || len == PAGE_SIZE {
+            return Ok(());
+        }
+        self.tail.resize(PAGE_SIZE, 0);
+        block.decode_tail(&self.window, len, &mut self.tail)?;
+        self.tail.truncate(len);
+        Ok(())
     }
 }
 
-fn not_described(block: &Block) -> Error {
-    let (page, at) = (block.page.unwrap_or_default(), block.at);
-    Error::index(format!("page {page} (byte {at}): the block there is not the one that it describes"))
-}
-
-/// Compares a block with its place. The flag says whether the block is what the index says. Without a decoder, the length
-/// that it decodes to is not compared.
-fn check_block(
-    place: &BlockPlace,
-    window_at: u64,
-    window: &[u8],
-    content_len: u64,
-    decoder: Option<&CpuPages>,
-) -> (Block, bool) {
-    let size_at = usize::try_from(place.offset - window_at).expect("within the window");
-    let (start, len) = (size_at + 4, place.len_bytes as usize);
-    let size = u32::from_le_bytes(window[size_at..start].try_into().expect("four bytes"));
-    let raw = place.kind == PageKind::Raw;
-    let mut block = Block { page: Some(place.first_page), ..Block::lz4(place.offset, start, len, raw) };
+/// Returns whether a block decodes to as many bytes as its page has. Zstandard frames state their length.
+fn decodes(block: &Block, place: &BlockPlace, index: GroupIndex<'_>, window: &[u8], decoder: &CpuPages) -> bool {
+    if place.kind != PageKind::Lz4 {
+        return true;
+    }
+    // Restoring a page is faster than adding up the lengths of its sequences with all checks.
     let bytes = block.bytes(window);
-    let wanted = (content_len - place.first_page * PAGE_SIZE as u64).min(PAGE_SIZE as u64);
-    let fits = if place.zero {
-        block.zero_pages = zero_pages_of(bytes).unwrap_or(0);
-        block.zero_pages as u64 == place.pages && (place.first_page + place.pages) * PAGE_SIZE as u64 <= content_len
-    } else {
-        let found = match place.kind {
-            PageKind::Raw => Some(len),
-            PageKind::SameFilled => word_of(bytes).map(|_| PAGE_SIZE),
-            PageKind::Lz4 | PageKind::Zstd => match decoder {
-                None => usize::try_from(wanted).ok(),
-                // Restoring a page is faster than adding up the lengths of its sequences with all checks.
-                Some(decoder) if is_page(bytes, decoder) => Some(PAGE_SIZE),
-                Some(_) => decoded_len(bytes),
-            },
-        };
-        found.is_some_and(|found| found as u64 == wanted)
-    };
-    (block, fits && size == place.len_bytes | if raw { RAW_BLOCK } else { 0 })
-}
-
-/// Returns whether a block decodes to exactly one page.
-fn is_page(block: &[u8], decoder: &CpuPages) -> bool {
-    let page = PageData::new(PageKind::Lz4, block);
-    page.is_ok_and(|page| decoder.decode_one(page, &mut [0; PAGE_SIZE], &mut None).is_ok())
+    let page = PageData::new(PageKind::Lz4, bytes);
+    let is_page = page.is_ok_and(|page| decoder.decode_one(page, &mut [0; PAGE_SIZE], &mut None).is_ok());
+    let found = if is_page { Some(PAGE_SIZE) } else { decoded_len(bytes) };
+    found == Some(page_len(index.footer.content_len, place.first_page))
 }

@@ -1,5 +1,7 @@
 //! XXH32 of a stream, with a short cut for zeros.
 
+use crate::content::ContentSpan;
+
 /// The primes of XXH32.
 const PRIMES: [u32; 5] = [2_654_435_761, 2_246_822_519, 3_266_489_917, 668_265_263, 374_761_393];
 
@@ -88,6 +90,14 @@ impl ContentHash {
         self.lanes = lanes;
         self.len_bytes += stripes * STRIPE as u64;
         self.update(zeros(last));
+    }
+
+    /// Hashes a span of content.
+    pub fn update_span(&mut self, span: ContentSpan<'_>) {
+        match span {
+            ContentSpan::Data(bytes) => self.update(bytes),
+            ContentSpan::Zeros(len_bytes) => self.update_zeros(len_bytes),
+        }
     }
 
     /// Returns the number of bytes hashed.

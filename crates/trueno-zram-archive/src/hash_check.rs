@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::index::GROUP_PAGES;
 use crate::page_hash::PageHash;
 use crate::page_hashes::{PageHashes, hash_group};
+use crate::pages::Pages;
 
 /// The pages of an archive that [`PageHashes::check`] compares with their hashes.
 ///
@@ -40,15 +41,18 @@ impl PageHashes {
     /// refers to them. Returns the number of pages that were compared.
     ///
     /// ```
-    /// use trueno_zram_archive::{HashCheck, PageHashes, doc_page_archive};
-    /// let archive = doc_page_archive(100 * 4096);
+    /// use trueno_zram_archive::{HashCheck, PageHashes};
+    /// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+    /// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
     /// let hashes = PageHashes::compute(&archive)?;
     /// assert_eq!(hashes.check(&archive, HashCheck::All)?, 100);
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::StatedHash`] for a page with another hash; those of [`PageArchive::read_page_at`].
+    /// [`Error::StatedHash`] for a page with another hash; those of [`Pages::read`].
     pub fn check(&self, archive: &PageArchive, check: HashCheck) -> Result<u64> {
         match check {
             HashCheck::Sampled => {

@@ -1,7 +1,7 @@
 //! The hashes of consecutive pages, without those of zero pages, and the section of an archive that holds them.
 
-use crate::delta::varint;
 use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::varint;
 
 use trueno_zram_core::{Page, is_zero};
 
@@ -153,7 +153,7 @@ impl HashList {
         let (&VERSION, mut rest) = bytes.split_first()? else { return None };
         let (mut list, mut hashed, mut zeros) = (Self::default(), 0usize, false);
         while list.page_count < page_count {
-            let run = varint::take(&mut rest)?;
+            let run = varint::take(&mut rest).ok()?;
             // Only the first run may be empty: others would make the section longer without an end.
             if run > page_count - list.page_count || (run == 0 && (zeros || list.page_count > 0)) {
                 return None;

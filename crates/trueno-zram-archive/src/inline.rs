@@ -80,10 +80,7 @@ impl Inline<'_> {
             }
             let span = stretch.find(&[], &out.extra);
             if frame.header.content_checksum {
-                match span {
-                    ContentSpan::Data(bytes) => frame.hash.update(bytes),
-                    ContentSpan::Zeros(len_bytes) => frame.hash.update_zeros(len_bytes),
-                }
+                frame.hash.update_span(span);
             }
             if let (Shape::Linked, ContentSpan::Data(bytes)) = (frame.shape, span) {
                 frame.history.push(bytes);

@@ -3,17 +3,27 @@
 //! Every LZ4 tool decompresses an archive of the LZ4 format, every Zstandard tool one of the Zstandard format, and each
 //! page can be read alone. Readers know the format by the file.
 //!
-//! - [`ArchiveWriter`] writes an archive from compressed batches, runs of zeros and a tail.
-//! - [`ArchiveReader`] finds pages by the index and restores only those.
-//! - [`SharedReader`] reads single pages from many threads, with the index in memory.
+//! - [`compress`] turns a stream of bytes into an archive; [`Archive`] reads its pages.
+//! - [`ArchiveWriter`] writes an archive from batches that were compressed elsewhere, runs of zeros and a tail.
 //! - [`FrameReader`] streams archives and all other .lz4 and .zst files.
-//! - [`DeltaWriter`] stores only the pages in which an image differs from another archive; [`DeltaReader`] reads them, and
-//!   [`PageArchive`] reads archives and deltas alike.
+//! - [`DeltaWriter`] stores only the pages in which an image differs from another archive; [`Delta`] reads them, and
+//!   [`PageArchive`] is either of the two. `ArchiveOpener` of the crate `trueno-zram-io` finds the bases of deltas.
+//! - [`Pages`] is what all of them are to their readers, and what other sources can implement.
+//! - [`address_map`] and [`process_state`] are the sections of an archive that is a snapshot of a process.
 //! - [`SalvageReader`] restores what is left of a damaged file.
 //!
-//! Compressing pages is not part of this crate: the writer takes a
-//! [`CompressedBatch`](trueno_zram_core::CompressedBatch), and the readers decode on the CPU or with a codec that the
-//! caller lends.
+//! ```
+//! use std::sync::Arc;
+//! use trueno_zram_archive::{Archive, WriteOptions, compress};
+//! let mut file = Vec::new();
+//! compress(&b"some memory"[..], &mut file, &WriteOptions::default())?;
+//! let archive = Archive::read_from(Arc::new(file))?.expect("it has an index"); // or Archive::open(path)
+//! assert!(archive.read_page(0)?.starts_with(b"some memory"));
+//! # Ok::<(), trueno_zram_archive::Error>(())
+//! ```
+//!
+//! Pages are compressed and decoded on the CPU, unless the caller lends a codec: the writer takes any
+//! [`CompressedBatch`](trueno_zram_core::CompressedBatch).
 //!
 //! The format is specified in `docs/FORMAT.md` of the repository.
 //!
@@ -23,9 +33,12 @@
 //! do not panic, do not loop, and do not allocate memory for lengths that are only claimed.
 #![forbid(unsafe_code)]
 
+pub mod address_map;
+mod archive;
 mod assemble;
 mod block;
 mod blocks;
+mod compress;
 mod constant;
 mod content;
 mod damage;
@@ -36,7 +49,6 @@ mod error;
 mod format;
 mod frame;
 mod group;
-mod groups;
 mod hash;
 mod hash_check;
 mod hash_list;
@@ -51,108 +63,42 @@ mod lots;
 mod page_blocks;
 mod page_hash;
 mod page_hashes;
-mod range;
+mod pages;
+pub mod process_state;
 mod read_at;
 mod reader;
-mod regular_file;
 mod resident;
 mod salvage;
 mod sections;
-mod seek;
-mod shared;
 mod summary;
 mod table;
-mod unchanged_file;
+mod varint;
 mod verify;
 mod writer;
 mod zstd;
 
+pub use archive::{Archive, ArchiveInfo, CodecPages, GroupTotals, Verify};
 pub use blocks::{BlockPlace, Blocks};
+pub use compress::compress;
 pub use content::{ContentBatch, ContentSpan};
 pub use damage::{Damage, DamageKind};
 pub use delta::{
-    ArchiveChain, ArchiveIdentity, ArchiveOpener, BaseRecord, ChainFile, DeltaPart, DeltaReader, DeltaSummary,
-    DeltaWriter, OriginCounts, PageArchive, PageOrigin,
+    ArchiveIdentity, BaseRecord, Delta, DeltaFile, DeltaPart, DeltaSummary, DeltaWriter, OriginCounts, PageArchive,
+    PageOrigin,
 };
 pub use error::{Error, Result};
 pub use format::Format;
-pub use groups::{GroupTotals, Groups, PageGroup, PageRun};
+pub use group::{GroupBuffer, GroupRun};
 pub use hash::ContentHash;
 pub use hash_check::HashCheck;
 pub use index::GROUP_PAGES;
 pub use page_blocks::{BlockShape, PageBlocks};
 pub use page_hash::PageHash;
 pub use page_hashes::{PageFinder, PageHashes};
-pub use range::PageRangeReader;
+pub use pages::{Image, Pages, PagesCursor, PlainPages, Visit};
 pub use read_at::{ReadAt, Span};
 pub use reader::{FrameReader, IndexVerdict, ReadSummary};
-pub use regular_file::{FileId, open_regular_file};
 pub use salvage::SalvageReader;
 pub use sections::{Section, Sections};
-pub use seek::ArchiveReader;
-pub use shared::{ContentCursor, SharedReader};
 pub use summary::{Summary, WriteOptions};
-pub use unchanged_file::FileChanged;
 pub use writer::ArchiveWriter;
-
-/// Returns a small archive of zeros with a section, for examples.
-#[doc(hidden)]
-#[must_use]
-pub fn doc_archive(len_bytes: usize) -> ArchiveReader<std::io::Cursor<Vec<u8>>> {
-    let bytes = doc_bytes(len_bytes);
-    ArchiveReader::open(std::io::Cursor::new(bytes)).expect("just written").expect("with an index")
-}
-
-/// Returns the same archive as [`doc_archive`], for examples.
-#[doc(hidden)]
-#[must_use]
-pub fn doc_shared_archive(len_bytes: usize) -> SharedReader<Vec<u8>> {
-    SharedReader::open(doc_bytes(len_bytes)).expect("just written").expect("with an index")
-}
-
-/// Returns the same archive as [`doc_archive`], for examples.
-#[doc(hidden)]
-#[must_use]
-pub fn doc_page_archive(len_bytes: usize) -> PageArchive {
-    let bytes = std::sync::Arc::new(doc_bytes(len_bytes));
-    PageArchive::standard(bytes).expect("just written").expect("with an index")
-}
-
-/// Returns a delta of 99 zero pages and a page that is stored, for examples.
-#[doc(hidden)]
-#[must_use]
-pub fn doc_delta() -> DeltaReader {
-    let write = |base: &PageArchive| {
-        let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4")?, WriteOptions::default())?;
-        let (mut part, page) = (DeltaPart::new(), [7; trueno_zram_core::PAGE_SIZE]);
-        part.start(delta.block_shape());
-        part.push_zeros(99);
-        let same_filled = trueno_zram_core::PageData::new(trueno_zram_core::PageKind::SameFilled, &[7; 8]);
-        part.push_page(same_filled.map_err(Error::Decoder)?, &page, PageHash::of(&page))?;
-        delta.push(&mut part)?;
-        delta.finish(100 * trueno_zram_core::PAGE_SIZE as u64)
-    };
-    let base = doc_page_archive(4096);
-    let bytes = write(&base).expect("vectors can be written to").0;
-    DeltaReader::open(std::sync::Arc::new(bytes), |_| Ok(base)).expect("just written").expect("a delta")
-}
-
-/// Returns the bytes of the same archive as [`doc_archive`], for examples.
-#[doc(hidden)]
-#[must_use]
-pub fn doc_page_archive_bytes(len_bytes: usize) -> Vec<u8> {
-    doc_bytes(len_bytes)
-}
-
-fn doc_bytes(len_bytes: usize) -> Vec<u8> {
-    let write = || {
-        let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
-        let mut hash = ContentHash::new();
-        hash.update_zeros(len_bytes as u64);
-        archive.write_zero_pages((len_bytes / trueno_zram_core::PAGE_SIZE) as u64)?;
-        archive.write_tail(&vec![0; len_bytes % trueno_zram_core::PAGE_SIZE])?;
-        archive.add_section("note", b"made for the documentation")?;
-        archive.finish(Some(hash))
-    };
-    write().expect("vectors can be written to").0
-}

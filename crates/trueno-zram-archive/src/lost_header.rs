@@ -1,7 +1,5 @@
 //! Finds out what a damaged frame header said, by the index or by the blocks after it.
 
-use std::io::{Read, Seek, SeekFrom};
-
 use crate::block::Block;
 use crate::blocks::GroupIndex;
 use crate::error::{Error, Result};
@@ -9,7 +7,7 @@ use crate::format::{Format, Layout};
 use crate::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
 use crate::index::Footer;
 use crate::lots::decode_extra;
-use crate::seek::read_at;
+use crate::read_at::{ReadAt, file_len, read_at};
 use crate::table::Table;
 use crate::zstd::frame::ZSTD_MAGIC;
 
@@ -20,7 +18,7 @@ const LONG_LEN: usize = 15;
 const MAX_LEN: usize = 19;
 
 /// Returns the header of an archive and its length, as the index implies them; `None` if the index fits no header.
-pub(crate) fn by_index<F: Read + Seek>(file: &mut F, footer: &Footer) -> Result<Option<(Header, u64)>> {
+pub(crate) fn by_index(file: &dyn ReadAt, footer: &Footer) -> Result<Option<(Header, u64)>> {
     if footer.format != Format::Lz4 {
         // The index of the Zstandard format says all that is needed.
         return Ok(None);
@@ -46,14 +44,9 @@ pub(crate) fn by_index<F: Read + Seek>(file: &mut F, footer: &Footer) -> Result<
 
 /// Returns the number of the last group whose blocks fill their space. Every group of more than one block shows whether
 /// blocks have checksums; the last one shows whether the content has, too.
-fn last_fitting_group<F: Read + Seek>(
-    file: &mut F,
-    footer: &Footer,
-    layout: &Layout,
-    table: &Table,
-) -> Result<Option<u64>> {
+fn last_fitting_group(file: &dyn ReadAt, footer: &Footer, layout: &Layout, table: &Table) -> Result<Option<u64>> {
     for number in (0..footer.groups()).rev() {
-        match (GroupIndex { footer, layout, table }).places(file, number) {
+        match (GroupIndex { file, footer, layout, table }).places(number) {
             Ok(_) => return Ok(Some(number)),
             Err(error @ Error::Read { .. }) => return Err(error),
             Err(_) => {}
@@ -64,7 +57,7 @@ fn last_fitting_group<F: Read + Seek>(
 
 /// Whether the end mark is where the header puts it. After a single block, the content's checksum takes as much space as
 /// the block's would, and only the end mark tells them apart.
-fn has_end_mark<F: Read + Seek>(file: &mut F, footer: &Footer, header: &Header) -> Result<bool> {
+fn has_end_mark(file: &dyn ReadAt, footer: &Footer, header: &Header) -> Result<bool> {
     let mut mark = [0; 4];
     read_at(file, footer.frame_len - header.end_len(), &mut mark)?;
     Ok(mark == [0; 4])
@@ -74,7 +67,7 @@ fn has_end_mark<F: Read + Seek>(file: &mut F, footer: &Footer, header: &Header) 
 /// a valid one.
 ///
 /// A block without a checksum is believed only after an intact magic number: the file may be none of LZ4.
-pub(crate) fn by_blocks<F: Read + Seek>(file: &mut F) -> Result<Option<Vec<u8>>> {
+pub(crate) fn by_blocks(file: &dyn ReadAt) -> Result<Option<Vec<u8>>> {
     // The header, and the first block with its size word and its checksum.
     let start = read_start(file, LONG_LEN + 4 + MAX_BLOCK + 4)?;
     if start.len() <= SHORT_LEN {
@@ -95,7 +88,7 @@ pub(crate) fn by_blocks<F: Read + Seek>(file: &mut F) -> Result<Option<Vec<u8>>>
 }
 
 /// Whether a file starts neither with a valid header nor with a frame that has none.
-pub(crate) fn is_damaged<F: Read + Seek>(file: &mut F) -> Result<bool> {
+pub(crate) fn is_damaged(file: &dyn ReadAt) -> Result<bool> {
     let start = read_start(file, MAX_LEN)?;
     let Some((magic, header)) = start.split_first_chunk() else { return Ok(false) };
     let magic = u32::from_le_bytes(*magic);
@@ -107,11 +100,10 @@ pub(crate) fn is_damaged<F: Read + Seek>(file: &mut F) -> Result<bool> {
     Ok(magic != FRAME_MAGIC || matches!(Header::parse(header, 0), Err(Error::Header { .. })))
 }
 
-fn read_start<F: Read + Seek>(file: &mut F, max_bytes: usize) -> Result<Vec<u8>> {
-    let mut start = Vec::new();
-    file.seek(SeekFrom::Start(0))
-        .and_then(|_| file.take(max_bytes as u64).read_to_end(&mut start))
-        .map_err(|source| Error::Read { at: 0, source })?;
+fn read_start(file: &dyn ReadAt, max_bytes: usize) -> Result<Vec<u8>> {
+    let len = usize::try_from(file_len(file)?).unwrap_or(usize::MAX).min(max_bytes);
+    let mut start = vec![0; len];
+    read_at(file, 0, &mut start)?;
     Ok(start)
 }
 

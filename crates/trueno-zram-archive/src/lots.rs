@@ -175,7 +175,7 @@ fn first_pages(blocks: &[Block], pages: usize) -> &[Block] {
 }
 
 /// Verifies the checksums of blocks; reports the first that is wrong.
-pub(crate) fn verify(blocks: &[Block], window: &[u8], checksummed: bool) -> Result<()> {
+fn verify(blocks: &[Block], window: &[u8], checksummed: bool) -> Result<()> {
     if !checksummed {
         return Ok(());
     }
@@ -194,11 +194,7 @@ fn try_each(decoders: &Decoders<'_>, blocks: &[&Block], window: &[u8], target: &
 
 /// Hashes decoded content.
 fn hash_spans(hash: Option<&mut ContentHash>, stretches: &[Stretch], main: &[u8], extra: &[u8]) {
-    let Some(hash) = hash else { return };
-    for stretch in stretches {
-        match stretch.find(main, extra) {
-            ContentSpan::Data(bytes) => hash.update(bytes),
-            ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
-        }
+    if let Some(hash) = hash {
+        stretches.iter().for_each(|stretch| hash.update_span(stretch.find(main, extra)));
     }
 }

@@ -52,7 +52,7 @@ impl BlockShape {
 /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
 /// use trueno_zram_core::{PAGE_SIZE, PageCodec};
 ///
-/// let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+/// let options = WriteOptions::default();
 /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
 /// let shape = archive.block_shape();
 /// let part = |first_page: u64, byte: u8| {

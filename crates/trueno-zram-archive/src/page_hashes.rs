@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::hash_list::{HashList, MAX_SECTION_LEN, SECTION};
 use crate::index::GROUP_PAGES;
 use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::pages::Pages;
 
 /// A place in the table that holds no page.
 const EMPTY: u32 = u32::MAX;
@@ -19,9 +20,16 @@ const EMPTY: u32 = u32::MAX;
 /// It takes 16 bytes per page that is not zero, and 8 to 16 more to find pages that have moved.
 ///
 /// ```
-/// use trueno_zram_archive::{PageHash, PageHashes, doc_page_archive};
-/// let hashes = PageHashes::compute(&doc_page_archive(100 * 4096))?;
-/// assert_eq!(hashes.find(0, &PageHash::of(&[1; 4096])), None);
+/// use trueno_zram_archive::{PageHash, PageHashes};
+/// # use trueno_zram_archive::{PageArchive, WriteOptions, compress};
+/// # let mut bytes = Vec::new();
+/// # compress(&[7; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// # let archive = PageArchive::standard(std::sync::Arc::new(bytes))?.expect("it has an index");
+/// let hashes = PageHashes::compute(&archive)?; // of 100 equal pages
+/// assert_eq!(hashes.find(3, &PageHash::of(&[7; 4096])), Some(3));
+/// assert_eq!(hashes.find(3, &PageHash::of(&[1; 4096])), None);
+/// let mut finder = hashes.finder(); // faster for many pages that follow each other
+/// assert!((0..100).all(|page| finder.find(page, &PageHash::of(&[7; 4096])) == Some(page)));
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 pub struct PageHashes {
@@ -78,7 +86,7 @@ impl PageHashes {
     /// Reads all pages and hashes them, on the rayon pool that it is called in.
     ///
     /// # Errors
-    /// Those of [`PageArchive::read_page_at`].
+    /// Those of [`Pages::read`].
     pub fn compute(archive: &PageArchive) -> Result<Self> {
         let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
         let hash = |room: &mut PageRoom, group| hash_group(archive, group, room);
@@ -114,15 +122,6 @@ impl PageHashes {
     }
 
     /// Returns what finds many pages, faster if they follow each other.
-    ///
-    /// ```
-    /// # use trueno_zram_archive::{PageHash, PageHashes, doc_page_archive};
-    /// let hashes = PageHashes::compute(&doc_page_archive(100 * 4096))?;
-    /// let mut finder = hashes.finder();
-    /// let hash = PageHash::of(&[1; 4096]);
-    /// assert!((0..100).all(|page| finder.find(page, &hash) == hashes.find(page, &hash)));
-    /// # Ok::<(), trueno_zram_archive::Error>(())
-    /// ```
     #[must_use]
     pub fn finder(&self) -> PageFinder<'_> {
         PageFinder { hashes: self, near: 0 }
@@ -181,7 +180,7 @@ pub(crate) fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -
     {
         // Every page is asked for: one of them may be damaged.
         for page in first..end {
-            match archive.is_zero_page(page)? {
+            match archive.is_zero(page)? {
                 true => list.push_zeros(1),
                 false => {
                     return Err(Error::index(format!(
@@ -193,7 +192,7 @@ pub(crate) fn hash_group(archive: &PageArchive, group: u64, room: &mut [Page]) -
         return Ok(list);
     }
     let pages = &mut room[..usize::try_from(end - first).expect("at most a group")];
-    archive.read_pages(first, pages)?;
+    archive.read(first, pages)?;
     list.push_pages(pages);
     Ok(list)
 }

@@ -1,7 +1,10 @@
 //! Files that many threads read at positions of their own.
 
 use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::sync::Arc;
+
+use crate::error::{Error, Result};
 
 /// A file that is read at given positions, by many threads at once.
 ///
@@ -35,6 +38,12 @@ pub trait ReadAt: Send + Sync {
     fn expect_reads(&self, at: u64, len: usize) {
         let _ = (at, len);
     }
+
+    /// Announces ranges that will be read soon. Files need not be told; a source with long round trips can fetch all of them
+    /// at once.
+    fn prefetch(&self, ranges: &[Range<u64>]) {
+        let _ = ranges;
+    }
 }
 
 #[cfg(unix)]
@@ -44,14 +53,22 @@ impl ReadAt for std::fs::File {
     }
 
     fn len_bytes(&self) -> io::Result<u64> {
-        self.metadata().map(|metadata| metadata.len())
+        let metadata = self.metadata()?;
+        if metadata.is_file() {
+            return Ok(metadata.len());
+        }
+        // The length of a block device is found only by seeking. Reads by position do not use the position of the file.
+        let mut file = self;
+        let before = file.stream_position()?;
+        let end = file.seek(SeekFrom::End(0))?;
+        file.seek(SeekFrom::Start(before))?;
+        Ok(end)
     }
 }
 
-impl ReadAt for [u8] {
+impl ReadAt for Vec<u8> {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        let rest = usize::try_from(at).ok().and_then(|at| self.get(at..)).and_then(|rest| rest.get(..bytes.len()));
-        bytes.copy_from_slice(rest.ok_or(io::ErrorKind::UnexpectedEof)?);
+        bytes.copy_from_slice(self.bytes_at(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }
 
@@ -61,38 +78,6 @@ impl ReadAt for [u8] {
 
     fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
         self.get(usize::try_from(at).ok()?..)?.get(..len)
-    }
-}
-
-impl ReadAt for Vec<u8> {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        self[..].read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> io::Result<u64> {
-        self[..].len_bytes()
-    }
-
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        self[..].bytes_at(at, len)
-    }
-}
-
-impl<T: ReadAt + ?Sized> ReadAt for &T {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        (**self).read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> io::Result<u64> {
-        (**self).len_bytes()
-    }
-
-    fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
-        (**self).bytes_at(at, len)
-    }
-
-    fn expect_reads(&self, at: u64, len: usize) {
-        (**self).expect_reads(at, len);
     }
 }
 
@@ -111,6 +96,10 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
 
     fn expect_reads(&self, at: u64, len: usize) {
         (**self).expect_reads(at, len);
+    }
+
+    fn prefetch(&self, ranges: &[Range<u64>]) {
+        (**self).prefetch(ranges);
     }
 }
 
@@ -153,6 +142,14 @@ impl ReadAt for Span {
             self.file.expect_reads(place, len);
         }
     }
+
+    fn prefetch(&self, ranges: &[Range<u64>]) {
+        let in_file = |range: &Range<u64>| {
+            let end = range.end.min(self.len);
+            (range.start < end).then(|| self.start + range.start..self.start + end)
+        };
+        self.file.prefetch(&ranges.iter().filter_map(in_file).collect::<Vec<_>>());
+    }
 }
 
 impl std::fmt::Debug for Span {
@@ -161,46 +158,60 @@ impl std::fmt::Debug for Span {
     }
 }
 
-/// A file with a position, for code that reads and seeks.
-#[derive(Debug)]
-pub(crate) struct Positioned<'a, F: ?Sized> {
-    file: &'a F,
+/// A part of a file, read from its start to its end.
+pub(crate) struct Sequential {
+    file: Arc<dyn ReadAt>,
     at: u64,
-    len: u64,
+    end: u64,
 }
 
-impl<'a, F: ReadAt + ?Sized> Positioned<'a, F> {
-    /// Starts at the beginning of a file of `len` bytes.
-    pub(crate) fn new(file: &'a F, len: u64) -> Self {
-        Self { file, at: 0, len }
+impl Sequential {
+    /// Reads the bytes of a range, or as many of them as the file has.
+    pub(crate) fn new(file: &Arc<dyn ReadAt>, range: Range<u64>) -> Result<Self> {
+        let len = file_len(&**file)?;
+        Ok(Self { file: Arc::clone(file), at: range.start, end: range.end.min(len) })
     }
 }
 
-impl<F: ReadAt + ?Sized> Read for Positioned<'_, F> {
+impl Read for Sequential {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let left = usize::try_from(self.len.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let left = usize::try_from(self.end.saturating_sub(self.at)).unwrap_or(usize::MAX);
         let count = bytes.len().min(left);
-        self.file.read_exact_at(&mut bytes[..count], self.at)?;
-        self.at += count as u64;
+        match self.file.read_exact_at(&mut bytes[..count], self.at) {
+            Ok(()) => self.at += count as u64,
+            // The file has become shorter.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && self.file.len_bytes()? < self.end => {
+                self.end = self.file.len_bytes()?;
+                return self.read(bytes);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(count)
     }
 }
 
-impl<F: ReadAt + ?Sized> Seek for Positioned<'_, F> {
-    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
-        self.at = position(to, self.at, self.len)?;
-        Ok(self.at)
-    }
+/// Returns the length of a file.
+pub(crate) fn file_len(file: &dyn ReadAt) -> Result<u64> {
+    file.len_bytes().map_err(|source| Error::Read { at: 0, source })
 }
 
-/// Returns the position that a seek leads to.
-pub(crate) fn position(to: SeekFrom, at: u64, len: u64) -> io::Result<u64> {
-    let target = match to {
-        SeekFrom::Start(target) => Some(target),
-        SeekFrom::End(by) => len.checked_add_signed(by),
-        SeekFrom::Current(by) => at.checked_add_signed(by),
-    };
-    target.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+/// Fills `bytes` from a position that an index names.
+pub(crate) fn read_at(file: &dyn ReadAt, at: u64, bytes: &mut [u8]) -> Result<()> {
+    read_part(file, at, bytes, None, "a part that the index describes")
+}
+
+/// Fills `bytes` from the position `at`, which lies within this part of the file, and belongs to this page.
+pub(crate) fn read_part(
+    file: &dyn ReadAt,
+    at: u64,
+    bytes: &mut [u8],
+    page: Option<u64>,
+    within: &'static str,
+) -> Result<()> {
+    file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
+        io::ErrorKind::UnexpectedEof => Error::Truncated { at, page, within },
+        _ => Error::Read { at, source },
+    })
 }
 
 #[cfg(test)]
@@ -244,7 +255,7 @@ mod tests {
         }
         assert!(file.1.lock().unwrap().is_empty(), "nothing beyond the end");
         span.expect_reads(47, 3);
-        (&&span).expect_reads(0, 50);
+        span.expect_reads(0, 50);
         assert_eq!(*file.1.lock().unwrap(), [(57, 3), (10, 50)]);
     }
 }

@@ -1,6 +1,6 @@
 //! The index of one group in memory: two bytes per page, and a sum every 32 pages.
 
-use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::blocks::BlockPlace;
 use crate::entry::PageEntry;
@@ -12,31 +12,28 @@ use trueno_zram_core::{PAGE_SIZE, PageKind};
 /// Pages between two sums.
 const SUM_PAGES: usize = 32;
 
-/// The pages of a group whose blocks were all compared with the index.
+/// The places of a group's pages.
 #[derive(Debug)]
 pub(crate) struct ResidentGroup {
+    first_page: u64,
+    /// Position of its first block in the file.
+    offset: u64,
     /// Entries as in the file. None for a group of zeros.
     entries: Box<[[u8; ENTRY_LEN]]>,
     /// Offset of the first block at or behind every 32nd page, from the group's first block.
     sums: [u32; GROUP_PAGES / SUM_PAGES],
-}
-
-/// Where a page is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Located {
-    Zero,
-    /// In a block of its own, this far from the group's first block.
-    Block {
-        offset: u64,
-        entry: PageEntry,
-    },
+    /// Whether all blocks of the group were compared with the index.
+    is_proven: AtomicBool,
 }
 
 impl ResidentGroup {
     /// Keeps what is known of a group: its blocks in order.
     pub(crate) fn new(places: &[BlockPlace], layout: &Layout, content_len: u64) -> Self {
+        let (first_page, offset) = places.first().map_or((0, 0), |first| (first.first_page, first.offset));
+        let is_proven = AtomicBool::new(false);
         if places.iter().all(|place| place.zero) {
-            return Self { entries: Box::default(), sums: [0; GROUP_PAGES / SUM_PAGES] };
+            let sums = [0; GROUP_PAGES / SUM_PAGES];
+            return Self { first_page, offset, entries: Box::default(), sums, is_proven };
         }
         let (mut entries, mut sums, mut at) = (Vec::with_capacity(GROUP_PAGES), [0; GROUP_PAGES / SUM_PAGES], 0u32);
         for place in places {
@@ -53,28 +50,40 @@ impl ResidentGroup {
                 at += u32::try_from(len).expect("a group has some 4 MiB");
             }
         }
-        Self { entries: entries.into(), sums }
+        Self { first_page, offset, entries: entries.into(), sums, is_proven }
     }
 
-    /// Finds a page by its number in the group.
-    pub(crate) fn locate(&self, page: usize, layout: &Layout) -> Located {
-        match self.entry(page, layout) {
-            PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
-            entry => Located::Block { offset: self.offset_of(page, layout), entry },
+    pub(crate) fn is_proven(&self) -> bool {
+        self.is_proven.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_proven(&self) {
+        self.is_proven.store(true, Ordering::Release);
+    }
+
+    /// Returns the block of a page; `None` if the page is zero.
+    pub(crate) fn locate(&self, page: u64, layout: &Layout) -> Option<BlockPlace> {
+        let within = self.within(page);
+        match self.entry(within, layout) {
+            PageEntry::Continues | PageEntry::Zeros(_) => None,
+            entry => BlockPlace::of_entry(entry, page, self.offset_of(within, layout), layout),
         }
     }
 
-    /// Finds pages that follow each other, by their numbers in the group.
-    pub(crate) fn locate_run(&self, pages: Range<usize>, layout: &Layout) -> impl Iterator<Item = Located> {
-        let mut at = self.offset_of(pages.start, layout);
-        pages.map(move |page| {
-            let (own, offset) = (self.entry(page, layout), at);
-            at += self.stored_len(page, layout, layout.overhead()) as u64;
-            match own {
-                PageEntry::Continues | PageEntry::Zeros(_) => Located::Zero,
-                entry => Located::Block { offset, entry },
-            }
+    /// Returns the blocks of pages that follow each other, from `first` on.
+    pub(crate) fn locate_run(&self, first: u64, layout: &Layout) -> impl Iterator<Item = Option<BlockPlace>> {
+        let mut at = self.offset_of(self.within(first), layout);
+        (first..).map(move |page| {
+            let (entry, offset) = (self.entry(self.within(page), layout), at);
+            let place = BlockPlace::of_entry(entry, page, offset, layout)?;
+            at += layout.stored_len(entry) as u64;
+            (!place.zero).then_some(place)
         })
+    }
+
+    /// Returns the number of a page in the group.
+    fn within(&self, page: u64) -> usize {
+        usize::try_from(page - self.first_page).expect("a group is small")
     }
 
     fn entry(&self, page: usize, layout: &Layout) -> PageEntry {
@@ -82,11 +91,11 @@ impl ResidentGroup {
         entry.unwrap_or(PageEntry::Continues)
     }
 
-    /// Returns where the first block at or behind a page starts.
+    /// Returns the position of the first block at or behind a page.
     fn offset_of(&self, page: usize, layout: &Layout) -> u64 {
         let (sum, overhead) = (page / SUM_PAGES, layout.overhead());
         let before: usize = (sum * SUM_PAGES..page).map(|page| self.stored_len(page, layout, overhead)).sum();
-        self.sums.get(sum).map_or(0, |sum| u64::from(*sum)) + before as u64
+        self.offset + self.sums.get(sum).map_or(0, |sum| u64::from(*sum)) + before as u64
     }
 
     /// Returns the bytes of the block that starts with this page, if one does.

@@ -1,10 +1,8 @@
 //! Named sections of the index: data that callers keep with the pages.
 
-use std::io::{Read, Seek};
-
 use crate::error::{Error, Result};
 use crate::hash::ContentHash;
-use crate::seek::read_at;
+use crate::read_at::{ReadAt, read_at};
 
 /// The most bytes of all sections together.
 pub(crate) const MAX_LEN: usize = 1 << 30;
@@ -44,13 +42,6 @@ fn names(sections: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A section of an archive's index.
-///
-/// ```
-/// # let mut archive = trueno_zram_archive::doc_archive(4096);
-/// let section = archive.sections()?.next().expect("it has one")?;
-/// assert_eq!((section.name.as_str(), section.len_bytes), ("note", 26));
-/// # Ok::<(), trueno_zram_archive::Error>(())
-/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
     /// Its name.
@@ -64,22 +55,23 @@ pub struct Section {
 /// The sections of an archive, in order, read one by one: memory does not grow with their number or length.
 ///
 /// ```
-/// # let mut archive = trueno_zram_archive::doc_archive(4096);
-/// for section in archive.sections()? {
-///     println!("{}", section?.name);
-/// }
+/// use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+/// let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+/// writer.add_section("note", b"kept with the pages")?;
+/// let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+/// let section = archive.sections()?.next().expect("it has one")?;
+/// assert_eq!((section.name.as_str(), section.len_bytes), ("note", 19));
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
-#[derive(Debug)]
-pub struct Sections<'a, F> {
-    file: &'a mut F,
+pub struct Sections<'a> {
+    file: &'a dyn ReadAt,
     at: u64,
     end: u64,
 }
 
-impl<'a, F: Read + Seek> Sections<'a, F> {
+impl<'a> Sections<'a> {
     /// Checks the sections at `at..end` of the file against their checksum.
-    pub(crate) fn verified(file: &'a mut F, at: u64, end: u64, checksum: u32) -> Result<Self> {
+    pub(crate) fn verified(file: &'a dyn ReadAt, at: u64, end: u64, checksum: u32) -> Result<Self> {
         let (mut hash, mut buffer, mut next) = (ContentHash::new(), vec![0; CHUNK_BYTES], at);
         while next < end {
             let len = usize::try_from(end - next).unwrap_or(usize::MAX).min(CHUNK_BYTES);
@@ -119,7 +111,7 @@ impl<'a, F: Read + Seek> Sections<'a, F> {
     }
 
     /// Reads the bytes of a section.
-    pub(crate) fn read(&mut self, section: &Section) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, section: &Section) -> Result<Vec<u8>> {
         let len = usize::try_from(section.len_bytes).map_err(|_| Error::index("a section is too long"))?;
         let mut bytes = vec![0; len];
         read_at(self.file, section.offset, &mut bytes)?;
@@ -127,7 +119,13 @@ impl<'a, F: Read + Seek> Sections<'a, F> {
     }
 }
 
-impl<F: Read + Seek> Iterator for Sections<'_, F> {
+impl std::fmt::Debug for Sections<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sections({} bytes left)", self.end - self.at)
+    }
+}
+
+impl Iterator for Sections<'_> {
     type Item = Result<Section>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -139,7 +137,6 @@ impl<F: Read + Seek> Iterator for Sections<'_, F> {
 mod tests {
     use super::*;
     use crate::hash::xxh32;
-    use std::io::Cursor;
 
     #[test]
     fn sections_read_back_and_damage_is_an_error_never_a_panic() {
@@ -150,8 +147,7 @@ mod tests {
         assert!(append(&mut sections, "", b"").is_err());
         assert!(append(&mut sections, &"x".repeat(256), b"").is_err());
         let read = |len: usize| {
-            let mut file = Cursor::new(&sections[..]);
-            let mut reader = Sections::verified(&mut file, 0, len as u64, xxh32(&sections[..len]))?;
+            let mut reader = Sections::verified(&sections, 0, len as u64, xxh32(&sections[..len]))?;
             let mut all = Vec::new();
             while let Some(section) = reader.next() {
                 let section = section?;
@@ -165,14 +161,13 @@ mod tests {
         for len in 1..sections.len() {
             assert_eq!(read(len).is_ok(), len == 15, "{len} bytes are one section only if they are 15");
         }
-        assert!(Sections::verified(&mut Cursor::new(&sections[..]), 0, 5, 0).is_err(), "a wrong checksum");
+        assert!(Sections::verified(&sections, 0, 5, 0).is_err(), "a wrong checksum");
     }
 
     #[test]
     fn sections_without_a_name_end_the_reading() {
         let zeros = vec![0; 1000];
-        let mut file = Cursor::new(&zeros[..]);
-        let mut reader = Sections::verified(&mut file, 0, 1000, xxh32(&zeros)).expect("the checksum is right");
+        let mut reader = Sections::verified(&zeros, 0, 1000, xxh32(&zeros)).expect("the checksum is right");
         assert!(reader.next().is_some_and(|section| section.is_err()));
         assert!(reader.next().is_none());
     }

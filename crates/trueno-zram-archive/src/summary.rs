@@ -9,7 +9,7 @@ use crate::format::Format;
 /// ```
 /// use trueno_zram_archive::WriteOptions;
 /// let options = WriteOptions { content_len: Some(1 << 31), ..WriteOptions::default() };
-/// assert!(options.block_checksums && options.content_checksum);
+/// assert!(options.block_checksums && !options.content_checksum);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteOptions {
@@ -33,7 +33,7 @@ impl Default for WriteOptions {
             format: Format::Lz4,
             content_len: None,
             block_checksums: true,
-            content_checksum: true,
+            content_checksum: false,
             page_hashes: false,
         }
     }

@@ -1,12 +1,10 @@
 //! The table of groups, read and checked record by record.
 
-use std::io::{Read, Seek};
-
 use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hash::ContentHash;
 use crate::index::{ENTRY_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, Group, pages_of};
-use crate::seek::read_at;
+use crate::read_at::{ReadAt, read_at};
 
 /// Records read at a time.
 const CHUNK_RECORDS: usize = 4096;
@@ -25,7 +23,7 @@ pub(crate) struct Table {
 impl Table {
     /// Reads the table. Memory grows with the records that were read and found in order, not with the number that the
     /// footer claims.
-    pub(crate) fn read<F: Read + Seek>(file: &mut F, footer: &Footer, layout: &Layout, start: u64) -> Result<Self> {
+    pub(crate) fn read(file: &dyn ReadAt, footer: &Footer, layout: &Layout, start: u64) -> Result<Self> {
         let disorder = || Error::index("its table is not in order");
         let frame_end = footer.frame_len.checked_sub(layout.end_len()).ok_or_else(disorder)?;
         let groups = usize::try_from(footer.groups()).map_err(|_| Error::index("its table is too long"))?;

@@ -385,7 +385,8 @@ impl<W: Write> ArchiveWriter<W> {
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
-    /// let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// let options = WriteOptions { content_checksum: true, ..WriteOptions::default() };
+    /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
     /// archive.write_tail(b"never hashed")?;
     /// assert!(archive.finish(Some(ContentHash::new())).is_err());
     /// # Ok::<(), trueno_zram_archive::Error>(())

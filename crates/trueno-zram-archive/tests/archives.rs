@@ -3,17 +3,16 @@
 
 mod support;
 
-use std::io::Cursor;
-
 use proptest::prelude::*;
+use std::io::Read;
 use support::{
-    FORMATS, archive_of, mixed_content, plain_archive_in, plain_archive_of, read_by_c_library, read_good, read_pages,
-    read_stream,
+    FORMATS, archive_of, mixed_content, opened, plain_archive_in, plain_archive_of, read_by_c_library, read_good,
+    read_pages, read_stream, with_checksums,
 };
 use trueno_test_pages::{corpus, edge, oracle};
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, IndexVerdict,
-    WriteOptions,
+    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, IndexVerdict, Pages, WriteOptions,
+    compress,
 };
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
@@ -41,7 +40,7 @@ fn every_length_around_page_boundaries() {
     for len in [0, 1, 2, 3, 16, 17, 32].into_iter().flat_map(around) {
         for format in FORMATS {
             let content_len = (len % 2 == 0).then_some(len as u64);
-            let options = WriteOptions { format, content_len, ..WriteOptions::default() };
+            let options = WriteOptions { format, content_len, ..with_checksums() };
             assert_reads_everywhere(&content[..len], options, 7);
         }
     }
@@ -69,7 +68,7 @@ fn real_and_edge_pages() {
     let mut content: Vec<u8> = corpus::all_pages().flatten().copied().collect();
     edge::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
     for format in FORMATS {
-        assert_reads_everywhere(&content, WriteOptions { format, ..WriteOptions::default() }, 1024);
+        assert_reads_everywhere(&content, WriteOptions { format, ..with_checksums() }, 1024);
     }
 }
 
@@ -79,7 +78,7 @@ fn holes_take_little_and_the_index_knows_them() {
     let noise = mixed_content(3, 5 * PAGE_SIZE);
     let (pages, _) = noise.as_chunks();
     let mut compressor = CpuBatchCompressor::default();
-    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), with_checksums()).unwrap();
     let mut hash = ContentHash::new();
     hash.update(&noise);
     archive.write_batch(&compressor.compress(pages).unwrap()).unwrap();
@@ -92,7 +91,7 @@ fn holes_take_little_and_the_index_knows_them() {
     assert!(summary.archive_len < 6_000_000, "{} bytes for 1.2 GB of zeros", summary.archive_len);
     assert!(summary.index_len < 12_000, "{} bytes of index", summary.index_len);
 
-    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let reader = opened(&bytes).unwrap().unwrap();
     assert_eq!(reader.page_count(), before + hole + after);
     let places: Vec<_> = reader.blocks(100_000..100_001).unwrap().map(Result::unwrap).collect();
     assert_eq!((places.len(), places[0].zero, places[0].pages), (1, true, 16));
@@ -117,7 +116,7 @@ fn holes_take_little_and_the_index_knows_them() {
 fn places_are_where_the_blocks_are() {
     let content = mixed_content(4, 5000 * PAGE_SIZE + 100);
     let archive = plain_archive_of(&content);
-    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let reader = opened(&archive).unwrap().unwrap();
     let pages = reader.page_count();
     let places: Vec<_> = reader.blocks(0..pages).unwrap().map(Result::unwrap).collect();
     let mut page = 0;
@@ -143,12 +142,12 @@ fn places_are_where_the_blocks_are() {
 
 #[test]
 fn sections_come_back() {
-    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), with_checksums()).unwrap();
     let map: Vec<u8> = (0..100_000u32).flat_map(u32::to_le_bytes).collect();
     archive.add_section("map", &map).unwrap();
     archive.add_section("empty", b"").unwrap();
     let (bytes, _) = archive.finish(Some(ContentHash::new())).unwrap();
-    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let reader = opened(&bytes).unwrap().unwrap();
     let names: Vec<_> = reader.sections().unwrap().map(|section| section.unwrap().name).collect();
     assert_eq!(names, ["map", "empty"]);
     assert_eq!(reader.section("map", 1 << 20).unwrap().unwrap(), map);
@@ -165,7 +164,7 @@ fn two_archives_in_one_file_are_read_in_turn_and_not_by_the_last_index() {
     let (content, summary) = read_good(&both);
     assert!(content == [first, second].concat());
     assert_eq!((summary.frames, summary.skippable_frames, summary.index), (2, 2, IndexVerdict::Agrees));
-    assert!(matches!(ArchiveReader::open(Cursor::new(&both)), Err(Error::Index(_))));
+    assert!(matches!(opened(&both), Err(Error::Index(_))));
 }
 
 #[test]
@@ -173,8 +172,8 @@ fn an_index_of_another_frame_is_noticed() {
     let (first, second) = (mixed_content(7, 100_000), mixed_content(8, 100_000));
     let (first_archive, second_archive) = (plain_archive_of(&first), plain_archive_of(&second));
     let index_of = |archive: &[u8]| {
-        let reader = ArchiveReader::open(Cursor::new(archive)).unwrap().unwrap();
-        archive.len() - usize::try_from(reader.index_len()).unwrap()
+        let reader = opened(archive).unwrap().unwrap();
+        archive.len() - usize::try_from(reader.info().index_len).unwrap()
     };
     let (at, other_at) = (index_of(&first_archive), index_of(&second_archive));
     let mixed = [&first_archive[..at], &second_archive[other_at..]].concat();
@@ -191,28 +190,26 @@ fn an_index_of_another_frame_is_noticed() {
     // Without any index the frame is whole.
     let (content, summary) = read_good(&first_archive[..at]);
     assert!(content == first && summary.index == IndexVerdict::Absent);
-    assert!(ArchiveReader::open(Cursor::new(&first_archive[..at])).unwrap().is_none());
+    assert!(opened(&first_archive[..at]).unwrap().is_none());
 }
 
 /// The GPU's kernels in the interpreter, as a codec that counts its pages.
 #[test]
 fn pages_go_to_the_codec_that_is_given() {
     let content = mixed_content(10, 300_000);
-    let (archive, summary) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, summary) = archive_of(&content, with_checksums(), 500);
     let config = GpuBatchConfig { batch_size: 16, ..GpuBatchConfig::default() };
     let mut codec = GpuBatchCompressor::interpreted(config, &GpuOptions::new()).unwrap();
-    let (mut read, mut batch) = (Vec::new(), ContentBatch::new());
-    let mut archived = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
-    let mut range = archived.read_pages_with(0..summary.pages.pages(), &mut codec).unwrap();
-    while range.read_batch(&mut batch).unwrap() {
-        support::append(&mut read, &batch);
-    }
-    assert!(read == content);
+    let archived = opened(&archive).unwrap().unwrap();
+    let mut pages = vec![[0xff; PAGE_SIZE]; usize::try_from(archived.page_count()).unwrap()];
+    archived.with_codec(&mut codec).read(0, &mut pages).unwrap();
+    let (whole, behind) = pages.as_flattened().split_at(content.len());
+    assert!(whole == content && behind.iter().all(|byte| *byte == 0));
     let decoded = summary.pages.pages() - summary.pages.zero - 1;
     assert_eq!(codec.stats().pages_decompressed, decoded, "all but zeros and the tail");
 
     let mut reader = FrameReader::with_codec(&archive[..], &mut codec);
-    read.clear();
+    let (mut read, mut batch) = (Vec::new(), ContentBatch::new());
     while reader.read_batch(&mut batch).unwrap() {
         support::append(&mut read, &batch);
     }
@@ -234,7 +231,7 @@ fn constant_pages_as_lz4_blocks_of_another_encoder() {
         arena.extend(block);
         content.extend_from_slice(&pages[number]);
     }
-    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), with_checksums()).unwrap();
     archive.write_batch(&CompressedBatch::from_parts(arena, index).unwrap()).unwrap();
     let mut hash = ContentHash::new();
     hash.update(&content);
@@ -252,16 +249,64 @@ fn misuse_is_refused() {
     let page: [u8; PAGE_SIZE] = std::array::from_fn(|i| u8::try_from(i / 64).unwrap());
     let batch = { zstd }.compress(&[page]).unwrap();
     let new = |options| ArchiveWriter::new(Vec::new(), options).unwrap();
-    assert!(matches!(new(WriteOptions::default()).write_batch(&batch), Err(Error::Misuse(_))));
-    let announced = WriteOptions { content_len: Some(10), ..WriteOptions::default() };
+    assert!(matches!(new(with_checksums()).write_batch(&batch), Err(Error::Misuse(_))));
+    let announced = WriteOptions { content_len: Some(10), ..with_checksums() };
     assert!(matches!(new(announced).write_zero_pages(1), Err(Error::Misuse(_))));
     assert!(matches!(new(announced).write_zero_pages(u64::MAX), Err(Error::Misuse(_))));
     assert!(matches!(new(announced).finish(Some(ContentHash::new())), Err(Error::Misuse(_))));
-    assert!(matches!(new(WriteOptions::default()).finish(None), Err(Error::Misuse(_))));
-    assert!(matches!(new(WriteOptions::default()).write_tail(&[0; PAGE_SIZE]), Err(Error::Misuse(_))));
-    let mut tailed = new(WriteOptions::default());
+    assert!(matches!(new(with_checksums()).finish(None), Err(Error::Misuse(_))));
+    assert!(matches!(new(with_checksums()).write_tail(&[0; PAGE_SIZE]), Err(Error::Misuse(_))));
+    let mut tailed = new(with_checksums());
     tailed.write_tail(b"tail").unwrap();
     assert!(matches!(tailed.write_zero_pages(1), Err(Error::Misuse(_))));
+}
+
+/// The defaults ask for nothing that a caller may not have.
+#[test]
+fn an_archive_of_default_options_needs_no_hash() {
+    let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    writer.write_tail(b"tail").unwrap();
+    let (bytes, summary) = writer.finish(None).unwrap();
+    assert_eq!((summary.content_len, read_good(&bytes).0), (4, b"tail".to_vec()));
+}
+
+/// In one call, from a reader that returns a few bytes at a time, what a stream and the index give back.
+#[test]
+fn compress_takes_any_reader_and_any_options() {
+    struct Trickle<'a>(&'a [u8]);
+    impl Read for Trickle<'_> {
+        fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+            let len = bytes.len().min(self.0.len()).min(70_001);
+            let (now, after) = self.0.split_at(len);
+            bytes[..len].copy_from_slice(now);
+            self.0 = after;
+            Ok(len)
+        }
+    }
+    for (len, format) in
+        [0, 1, PAGE_SIZE, 16 << 20, (16 << 20) + 5].into_iter().flat_map(|len| FORMATS.map(|f| (len, f)))
+    {
+        let content = mixed_content(len as u64, len);
+        for content_checksum in [false, true] {
+            let options = WriteOptions { format, content_checksum, page_hashes: true, ..WriteOptions::default() };
+            let mut archive = Vec::new();
+            let summary = compress(Trickle(&content), &mut archive, &options).unwrap();
+            assert_eq!((summary.content_len, summary.archive_len), (len as u64, archive.len() as u64));
+            let (read, found) = read_good(&archive);
+            assert!(read == content && found.index == IndexVerdict::Agrees, "{format:?}, {len} bytes");
+            let pages = summary.pages.pages();
+            assert!(read_pages(&archive, 0..pages).unwrap().unwrap() == content, "{format:?}, {len} bytes");
+        }
+    }
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+    }
+    assert!(matches!(compress(Broken, Vec::new(), &WriteOptions::default()), Err(Error::Read { at: 0, .. })));
+    let announced = WriteOptions { content_len: Some(10), ..WriteOptions::default() };
+    assert!(matches!(compress(&b"four"[..], Vec::new(), &announced), Err(Error::Misuse(_))));
 }
 
 #[test]
@@ -277,7 +322,7 @@ fn a_full_disk_is_an_error() {
             Ok(())
         }
     }
-    let mut archive = ArchiveWriter::new(Full(100), WriteOptions::default()).unwrap();
+    let mut archive = ArchiveWriter::new(Full(100), with_checksums()).unwrap();
     let error = archive.write_zero_pages(1000).unwrap_err();
     assert!(matches!(error, Error::Write(source) if source.kind() == std::io::ErrorKind::StorageFull));
 }

@@ -3,12 +3,14 @@
 
 mod support;
 
-use std::io::{Cursor, Read, Seek, SeekFrom};
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use support::{archive_of, mixed_content, plain_archive_of, read_good, read_stream};
+use support::{archive_of, mixed_content, opened, plain_archive_of, read_good, read_stream, with_checksums};
 use trueno_test_pages::frames;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, WriteOptions,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadAt, WriteOptions,
 };
 use trueno_zram_core::PAGE_SIZE;
 
@@ -120,7 +122,7 @@ fn frames_without_a_content_checksum_have_no_full_blocks() {
         archive.write_zero_pages(300).unwrap();
         hash.update_zeros(300 * PAGE_SIZE as u64);
         let (bytes, _) = archive.finish(Some(hash)).unwrap();
-        let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+        let reader = opened(&bytes).unwrap().unwrap();
         let longest = reader.blocks(0..300).unwrap().map(|block| block.unwrap().pages).max();
         assert_eq!(longest, Some(if block_checksums && !content_checksum { 15 } else { 16 }));
         let (read, summary) = read_good(&bytes);
@@ -134,35 +136,25 @@ struct Sparse {
     start: Vec<u8>,
     len: u64,
     end: Vec<u8>,
-    at: u64,
-    read_bytes: u64,
+    read_bytes: AtomicU64,
 }
 
-impl Read for Sparse {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+impl ReadAt for Sparse {
+    fn read_exact_at(&self, out: &mut [u8], at: u64) -> std::io::Result<()> {
         let end_at = self.len - self.end.len() as u64;
-        let count = out.len().min(usize::try_from(self.len - self.at).unwrap_or(usize::MAX));
-        for (at, byte) in (self.at..).zip(&mut out[..count]) {
+        for (at, byte) in (at..).zip(&mut *out) {
             *byte = match usize::try_from(at) {
                 Ok(at) if at < self.start.len() => self.start[at],
                 _ if at >= end_at => self.end[usize::try_from(at - end_at).unwrap()],
                 _ => 0,
             };
         }
-        self.at += count as u64;
-        self.read_bytes += count as u64;
-        Ok(count)
+        self.read_bytes.fetch_add(out.len() as u64, Ordering::Relaxed);
+        Ok(())
     }
-}
 
-impl Seek for Sparse {
-    fn seek(&mut self, to: SeekFrom) -> std::io::Result<u64> {
-        self.at = match to {
-            SeekFrom::Start(at) => at,
-            SeekFrom::End(by) => self.len.checked_add_signed(by).unwrap(),
-            SeekFrom::Current(by) => self.at.checked_add_signed(by).unwrap(),
-        };
-        Ok(self.at)
+    fn len_bytes(&self) -> std::io::Result<u64> {
+        Ok(self.len)
     }
 }
 
@@ -195,19 +187,21 @@ fn a_table_that_is_only_claimed_is_not_read() {
     start[6..14].copy_from_slice(&content_len.to_le_bytes());
     start[14] = xxh32(&start[4..14])[1];
     let mut end = footer(content_len, frame_len, 0, 0, xxh32(&[]));
-    let mut file = Sparse { start, len: frame_len + index_len, end: Vec::new(), at: 0, read_bytes: 0 };
+    let mut file = Sparse { start, len: frame_len + index_len, end: Vec::new(), read_bytes: AtomicU64::new(0) };
     std::mem::swap(&mut file.end, &mut end);
+    let file = Arc::new(file);
     // The head of the index lies in the hole: it is refused there, or at the table's first record.
-    assert!(matches!(ArchiveReader::open(&mut file), Err(Error::Index(_))));
-    assert!(file.read_bytes < 100_000, "{} bytes read", file.read_bytes);
+    assert!(matches!(Archive::read_from(Arc::clone(&file) as _), Err(Error::Index(_))));
+    let read_bytes = file.read_bytes.load(Ordering::Relaxed);
+    assert!(read_bytes < 100_000, "{read_bytes} bytes read");
 }
 
 #[test]
 fn a_section_is_refused_by_its_length_before_it_is_read() {
-    let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default()).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), with_checksums()).unwrap();
     archive.add_section("map", &vec![0; 30 << 20]).unwrap();
     let (bytes, _) = archive.finish(Some(ContentHash::new())).unwrap();
-    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let reader = opened(&bytes).unwrap().unwrap();
     let error = reader.section("map", 1 << 20).unwrap_err();
     assert_eq!(error.to_string(), "section \"map\" has 31457280 bytes; at most 1048576 are allowed");
     assert_eq!(reader.section("map", 30 << 20).unwrap().unwrap().len(), 30 << 20);
@@ -216,8 +210,8 @@ fn a_section_is_refused_by_its_length_before_it_is_read() {
 #[test]
 fn errors_name_the_page() {
     let content = mixed_content(3, 200 * PAGE_SIZE);
-    let (archive, _) = archive_of(&content, WriteOptions::default(), 50);
-    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let (archive, _) = archive_of(&content, with_checksums(), 50);
+    let reader = opened(&archive).unwrap().unwrap();
     let block = reader.blocks(150..151).unwrap().next().unwrap().unwrap();
     let at = usize::try_from(block.offset).unwrap();
     let (page, byte) = (block.first_page, block.offset);
@@ -234,8 +228,8 @@ fn errors_name_the_page() {
     assert_eq!(cut, format!("truncated: the input ends at byte {}, within a block of page {page}", at + 6));
     let mut bytes = archive.clone();
     bytes[at + 4] ^= 1;
-    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
-    let error = reader.read_pages(page..page + 1).unwrap().read_batch(&mut ContentBatch::new()).unwrap_err();
+    let reader = opened(&bytes).unwrap().unwrap();
+    let error = reader.read_page(page).unwrap_err();
     assert!(error.to_string().contains(&format!("page {page} (byte {byte})")), "{error}");
 }
 
@@ -254,7 +248,7 @@ fn no_byte_stands_for_more_than_its_format_allows() {
     let factor = content.len() / frames::compress(&content, &shape).len();
     assert!((250..255).contains(&factor), "{factor} in large blocks of LZ4");
     for (format, factors) in [(Format::Lz4, 200..255), (Format::Zstd, 25_000..32_768)] {
-        let options = WriteOptions { format, content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions { format, content_checksum: false, ..with_checksums() };
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         archive.write_zero_pages(1 << 18).unwrap();
         let (archive, _) = archive.finish(None).unwrap();

@@ -3,12 +3,10 @@
 
 mod support;
 
-use std::io::Cursor;
-
-use support::{archive_of, mixed_content, plain_archive_of, read_pages, read_stream};
+use support::{archive_of, mixed_content, opened, plain_archive_of, read_pages, read_stream, with_checksums};
 use trueno_test_pages::frames;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, BlockPlace, ContentHash, Format, IndexVerdict, WriteOptions};
+use trueno_zram_archive::{BlockPlace, ContentHash, Format, IndexVerdict, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Some 5 KB with blocks of every kind: zeros, a word, LZ4, raw and a tail.
@@ -30,7 +28,7 @@ fn assert_damage_shows(content: &[u8], options: WriteOptions) {
     let (archive, summary) = archive_of(content, options, 100);
     let index_at = archive.len() - usize::try_from(summary.index_len).unwrap();
     let pages = summary.pages.pages();
-    let mut reader = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap();
+    let reader = opened(&archive).unwrap().unwrap();
     let offset = |place: trueno_zram_archive::Result<BlockPlace>| usize::try_from(place.unwrap().offset).unwrap();
     let raw_bits: Vec<_> = reader.blocks(0..pages).unwrap().map(|place| offset(place) + 3).collect();
     for at in 0..archive.len() {
@@ -62,9 +60,9 @@ fn assert_damage_shows(content: &[u8], options: WriteOptions) {
 fn every_byte_damaged() {
     let content = small_content();
     let content_len = Some(content.len() as u64);
-    assert_damage_shows(&content, WriteOptions { content_len, ..WriteOptions::default() });
-    assert_damage_shows(&content, WriteOptions::default());
-    assert_damage_shows(&content, WriteOptions { content_checksum: false, ..WriteOptions::default() });
+    assert_damage_shows(&content, WriteOptions { content_len, ..with_checksums() });
+    assert_damage_shows(&content, with_checksums());
+    assert_damage_shows(&content, WriteOptions { content_checksum: false, ..with_checksums() });
 }
 
 /// Without checksums damage may go unnoticed; it must not do more than that.
@@ -93,7 +91,7 @@ fn every_byte_damaged_without_checksums() {
 #[test]
 fn every_truncation() {
     let content = small_content();
-    let (archive, summary) = archive_of(&content, WriteOptions::default(), 100);
+    let (archive, summary) = archive_of(&content, with_checksums(), 100);
     let index_at = archive.len() - usize::try_from(summary.index_len).unwrap();
     for len in 0..archive.len() {
         let (read, result) = read_stream(&archive[..len], 1 << 20);
@@ -215,7 +213,7 @@ fn an_index_that_lies_with_right_checksums_gives_no_wrong_page() {
     let content = [small_content(), mixed_content(9, 60 * PAGE_SIZE)].concat();
     let archive = plain_archive_of(&content);
     let pages = content.len().div_ceil(PAGE_SIZE);
-    let index_len = ArchiveReader::open(Cursor::new(&archive)).unwrap().unwrap().index_len();
+    let index_len = opened(&archive).unwrap().unwrap().info().index_len;
     let entries_at = archive.len() - usize::try_from(index_len).unwrap() + 16;
     let entries = entries_at..entries_at + 2 * pages;
     let (table, footer) = (archive.len() - 92, archive.len() - 80);

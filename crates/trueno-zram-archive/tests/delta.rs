@@ -3,19 +3,13 @@
 
 mod support;
 
-use std::cell::Cell;
-use std::fs;
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use support::deltas::{assert_reads, delta_of, open, padded, standard};
-use support::{FORMATS, archive_of, mixed_content, plain_archive_in};
+use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
+use support::{FORMATS, mixed_content, plain_archive_in, with_checksums};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{
-    ArchiveOpener, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, ReadAt, WriteOptions,
-};
+use trueno_zram_archive::{Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Changes content as programs change memory: some bytes, whole pages, pages that move, and another length.
@@ -43,7 +37,7 @@ fn edited(content: &[u8], seed: u64) -> Vec<u8> {
 }
 
 fn base_of(content: &[u8], format: Format, page_hashes: bool) -> Vec<u8> {
-    let options = WriteOptions { format, content_checksum: false, page_hashes, ..WriteOptions::default() };
+    let options = WriteOptions { format, content_checksum: false, page_hashes, ..with_checksums() };
     if !page_hashes {
         return plain_archive_in(format, content);
     }
@@ -163,7 +157,7 @@ fn stored_hashes_are_those_of_the_pages() {
 
 #[test]
 fn hashes_that_were_not_given_are_an_error() {
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions { page_hashes: true, content_checksum: false, ..with_checksums() };
     let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
     let batch = trueno_zram_core::CpuBatchCompressor::default().compress(&[[7; PAGE_SIZE]; 3]).unwrap();
     assert!(matches!(archive.write_batch(&batch), Err(Error::Misuse(_))));
@@ -181,183 +175,30 @@ fn lz4_and_zstd_refuse_a_delta() {
     assert!(error.to_string().contains("it is a delta"), "{error}");
 }
 
-/// Writes files into a folder, each a delta of the one before.
-fn chain(folder: &Path, deltas: usize) -> Vec<u8> {
-    let mut content = mixed_content(21, 60 * PAGE_SIZE);
-    fs::write(folder.join("0"), archive_of(&content, WriteOptions::default(), 50).0).unwrap();
-    for level in 1..=deltas {
-        content = edited(&content, level as u64);
-        let base = ArchiveOpener::new().open(&folder.join(format!("{}", level - 1))).unwrap().unwrap();
-        let (delta, _) = delta_of(&content, &base, Format::Lz4, 64);
-        // The path is another one than in memory.
-        fs::write(folder.join(format!("{level}")), with_base(&delta, &base, &format!("{}", level - 1))).unwrap();
-    }
-    content
-}
-
-/// A delta that names another base.
-fn with_base(delta: &[u8], base: &PageArchive, path: &str) -> Vec<u8> {
-    let record = [&base.identity().as_bytes()[..], &base.page_count().to_le_bytes(), path.as_bytes()].concat();
-    support::deltas::ForgedDelta { base: record, ..support::deltas::ForgedDelta::parse(delta) }.build()
-}
-
-/// Runs `work` on a thread with a stack of 256 KiB, an eighth of what spawned threads have.
-fn on_small_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(256 << 10).spawn_scoped(scope, work).unwrap();
-        thread.join().unwrap()
-    })
-}
-
-thread_local! {
-    /// The lowest address of this thread's stack at which a file was read.
-    static LOWEST_READ: Cell<usize> = const { Cell::new(usize::MAX) };
-}
-
-/// A file that notes how deep in the stack it is read.
-struct StackProbe(fs::File);
-
-impl StackProbe {
-    #[inline(never)]
-    fn note(&self) {
-        let local = 0u8;
-        LOWEST_READ.set(LOWEST_READ.get().min(std::ptr::from_ref(std::hint::black_box(&local)).addr()));
-    }
-}
-
-impl ReadAt for StackProbe {
-    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> std::io::Result<()> {
-        self.note();
-        self.0.read_exact_at(bytes, at)
-    }
-
-    fn len_bytes(&self) -> std::io::Result<u64> {
-        self.note();
-        self.0.len_bytes()
-    }
-}
-
-/// The bytes of the stack from here down to the deepest read of a file.
-#[inline(never)]
-fn stack_bytes(work: impl FnOnce()) -> usize {
-    let local = 0u8;
-    LOWEST_READ.set(usize::MAX);
-    work();
-    std::ptr::from_ref(std::hint::black_box(&local)).addr() - LOWEST_READ.get()
-}
-
-/// The bytes of the stack that it takes to open a chain, to read its pages one by one, and to read them together.
-fn stack_of_chain(path: &Path) -> [usize; 3] {
-    let opener = ArchiveOpener::new().read_with(|file| Arc::new(StackProbe(file)));
-    let open = || opener.open(path).unwrap().unwrap();
-    let opening = stack_bytes(|| drop(open()));
-    let (one_by_one, together) = (open(), open());
-    let pages = one_by_one.page_count();
-    let single = stack_bytes(|| {
-        for page in 0..pages {
-            one_by_one.read_page_at(page, &mut [0; PAGE_SIZE]).unwrap();
-        }
-    });
-    let mut room = vec![[0; PAGE_SIZE]; usize::try_from(pages).unwrap()];
-    [opening, single, stack_bytes(|| together.read_pages(0, &mut room).unwrap())]
-}
-
-/// Independent of how large frames are: a debug build and a release build differ in that.
-#[test]
-#[cfg_attr(miri, ignore = "Miri has no stack with addresses")]
-fn the_stack_does_not_grow_with_the_chain() {
-    let folder = tempfile::tempdir().unwrap();
-    chain(folder.path(), ArchiveOpener::MAX_DEPTH);
-    let [short, long] = ["2", "32"].map(|name| stack_of_chain(&folder.path().join(name)));
-    for (short, long) in short.iter().zip(&long) {
-        assert!(*long <= short + 256, "{short} bytes for 2 deltas, {long} for 32");
-    }
-}
-
-#[test]
-fn the_longest_chain_is_read_on_a_small_stack() {
-    let folder = tempfile::tempdir().unwrap();
-    let content = chain(folder.path(), ArchiveOpener::MAX_DEPTH);
-    on_small_stack(|| {
-        for in_memory in [false, true] {
-            let opener = ArchiveOpener::new().in_memory(in_memory);
-            let chain = opener.open_chain(&folder.path().join("32")).unwrap().unwrap();
-            assert_eq!((chain.archive.depth(), chain.files.len()), (32, 33));
-            assert!((0..chain.archive.page_count()).any(|page| !chain.archive.is_located(page)));
-            assert_reads(&chain.archive, &content);
-            assert!((0..chain.archive.page_count()).all(|page| chain.archive.is_located(page)));
-            let hashes =
-                [PageHashes::stored(&chain.archive).unwrap().unwrap(), PageHashes::compute(&chain.archive).unwrap()];
-            for (number, page) in (0..).zip(padded(&content)).filter(|(_, page)| *page != [0; PAGE_SIZE]) {
-                assert!(hashes.iter().all(|hashes| hashes.find(number, &PageHash::of(&page)) == Some(number)));
-            }
-        }
-    });
-}
-
 #[test]
 fn longer_chains_are_refused_by_readers_and_writers_alike() {
-    let folder = tempfile::tempdir().unwrap();
-    let content = chain(folder.path(), ArchiveOpener::MAX_DEPTH);
-    let open = |name: &str| ArchiveOpener::new().open(&folder.path().join(name)).map(Option::unwrap);
+    let content = mixed_content(21, 20 * PAGE_SIZE);
+    let mut archive = standard(&plain_archive_in(Format::Lz4, &content));
+    let mut delta = Vec::new();
+    for depth in 1..=Delta::MAX_DEPTH {
+        delta = delta_of(&content, &archive, Format::Lz4, 64).0;
+        archive = open(&delta, archive).unwrap();
+        assert_eq!(archive.depth(), depth);
+    }
+    assert_reads(&archive, &content);
     let too_long = |error: Error| assert!(matches!(error, Error::ChainTooLong { max_deltas: 32 }), "{error}");
-    assert!(open("31").unwrap().record(b"31").is_ok());
-    let longest = open("32").unwrap();
-    too_long(longest.record(b"32").unwrap_err());
+    too_long(archive.record(b"32").unwrap_err());
     // A delta of other makers.
-    let (delta, _) = delta_of(&content, &open("31").unwrap(), Format::Lz4, 64);
-    let delta = with_base(&delta, &longest, "32");
-    fs::write(folder.path().join("33"), &delta).unwrap();
-    too_long(open("33").unwrap_err());
-    too_long(support::deltas::open(&delta, longest).unwrap_err());
+    let record = [&archive.identity().as_bytes()[..], &archive.page_count().to_le_bytes(), b"32"].concat();
+    let longer = ForgedDelta { base: record, ..ForgedDelta::parse(&delta) }.build();
+    too_long(open(&longer, archive).unwrap_err());
 }
 
 #[test]
-fn files_are_read_through_what_the_caller_makes_of_them() {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let folder = tempfile::tempdir().unwrap();
-    let content = chain(folder.path(), 2);
-    let opener = ArchiveOpener::new().read_with(|file| {
-        MADE.fetch_add(1, Ordering::Relaxed);
-        Arc::new(file)
-    });
-    for (in_memory, made) in [(false, 3), (true, 3)] {
-        let archive = opener.clone().in_memory(in_memory).open(&folder.path().join("2")).unwrap().unwrap();
-        assert_reads(&archive, &content);
-        assert_eq!(MADE.load(Ordering::Relaxed), made);
-    }
-}
-
-#[test]
-fn missing_and_wrong_bases_are_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let content = chain(folder.path(), 2);
-    let path = |name: &str| folder.path().join(name);
-    let open = |opener: ArchiveOpener| opener.open(&path("2")).map(|archive| archive.expect("a delta"));
-    let problem = |opener: ArchiveOpener| open(opener).unwrap_err().to_string();
-
-    fs::rename(path("0"), path("moved")).unwrap();
-    let error = problem(ArchiveOpener::new());
-    assert!(error.contains("base 0: not found") && error.contains("no such file"), "{error}");
-    assert_reads(&open(ArchiveOpener::new().bases([path("moved")])).unwrap(), &content);
-    // The base of the delta below, in any order and among others.
-    assert_reads(&open(ArchiveOpener::new().bases([path("2"), path("moved"), path("1")])).unwrap(), &content);
-
-    fs::write(path("0"), plain_archive_in(Format::Lz4, &content)).unwrap();
-    assert!(problem(ArchiveOpener::new()).contains("another archive"));
-    fs::write(path("0"), b"not an archive at all").unwrap();
-    assert!(problem(ArchiveOpener::new()).contains("not a page archive"));
-    fs::remove_file(path("0")).unwrap();
-    fs::create_dir(path("0")).unwrap();
-    assert!(problem(ArchiveOpener::new()).contains("not a regular file"));
-    fs::remove_dir(path("0")).unwrap();
-    // A delta that names itself, or the delta above it.
-    for name in ["1", "2"] {
-        fs::copy(path(name), path("0")).unwrap();
-        assert!(problem(ArchiveOpener::new()).contains("another archive"), "{name}");
-    }
-    let archive = PageArchive::standard(Arc::new(fs::read(path("1")).unwrap())).unwrap();
-    assert!(archive.is_none(), "a delta is not a standard archive");
+fn a_delta_is_not_a_standard_archive() {
+    let base = standard(&plain_archive_in(Format::Lz4, &[1; 5000]));
+    let (delta, _) = delta_of(&[2; 5000], &base, Format::Lz4, 64);
+    assert!(PageArchive::standard(Arc::new(delta)).unwrap().is_none());
 }
 
 #[test]

@@ -6,10 +6,10 @@ mod support;
 use std::sync::Arc;
 
 use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
-use support::{archive_of, mixed_content, plain_archive_in};
+use support::{archive_of, mixed_content, plain_archive_in, with_checksums};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveWriter, DeltaReader, Error, Format, HashCheck, PageArchive, PageHash, PageHashes, PageOrigin, WriteOptions,
+    ArchiveWriter, Delta, Error, Format, HashCheck, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
@@ -33,15 +33,16 @@ fn judge(archive: &PageArchive) -> Vec<Option<Page>> {
     let mut pages = Vec::new();
     for number in 0..archive.page_count().min(5000) {
         let mut page = [0xff; PAGE_SIZE];
-        let read = archive.read_page_at(number, &mut page).ok();
-        if let Some(len) = read {
+        let read = archive.read(number, std::slice::from_mut(&mut page)).ok();
+        if read.is_some() {
+            let len = archive.page_len(number);
             let (origin, hash) = delta.origin(number).expect("the page was found by it");
             assert_eq!(hash.is_none(), origin == PageOrigin::Zero);
             assert!(hash.is_none_or(|hash| len < PAGE_SIZE || PageHash::of(&page) == hash), "page {number}");
             assert!(hash.is_some() || page == [0; PAGE_SIZE], "page {number}");
         }
         let mut one = [[0xff; PAGE_SIZE]];
-        assert_eq!(archive.read_pages(number, &mut one).is_ok(), read.is_some(), "page {number}");
+        assert_eq!(archive.read(number, &mut one).is_ok(), read.is_some(), "page {number}");
         assert!(read.is_none() || one[0] == page, "page {number}");
         pages.push(read.map(|_| page));
     }
@@ -62,7 +63,7 @@ fn every_flipped_bit_is_an_error_or_changes_nothing() {
     for at in ends.chain(rest) {
         let mut damaged = delta.clone();
         damaged[at] ^= 1 << random.below(8);
-        let opened = DeltaReader::open(Arc::new(damaged), |_| Ok(standard(&base)));
+        let opened = Delta::open(Arc::new(damaged), |_| Ok(standard(&base)));
         let Ok(Some(opened)) = opened else { continue };
         let archive = PageArchive::Delta(Box::new(opened));
         for (number, (found, page)) in judge(&archive).iter().zip(&pages).enumerate() {
@@ -76,7 +77,7 @@ fn every_cut_is_an_error() {
     let (base, _, delta) = sample(Format::Lz4);
     let mut random = Generator::new(2);
     for len in (0..120).chain((0..200).map(|_| random.below(delta.len()))) {
-        let opened = DeltaReader::open(Arc::new(delta[..len].to_vec()), |_| Ok(standard(&base)));
+        let opened = Delta::open(Arc::new(delta[..len].to_vec()), |_| Ok(standard(&base)));
         assert!(opened.is_err() || len < 8 && opened.is_ok_and(|opened| opened.is_none()), "{len} bytes");
     }
     let longer = [&delta[..], b"more"].concat();
@@ -126,7 +127,7 @@ fn references_to_other_pages_are_found_by_the_hash() {
     assert_eq!(forged.groups[0][..3], [0x81, 0x20, 0]);
     assert_reads(&open(&delta, standard(&base)).unwrap(), &content);
     let shifted = open(&with_runs(&forged, 0, 3, &[0x81, 0x20, 2]), standard(&base)).unwrap();
-    let error = shifted.read_page_at(7, &mut [0; PAGE_SIZE]).unwrap_err();
+    let error = shifted.read(7, &mut [[0; PAGE_SIZE]]).unwrap_err();
     assert!(matches!(error, Error::PageHash { page: 7, .. }), "{error}");
     assert!(error.to_string().contains("page 8 of base base.lz4"), "{error}");
     assert!(judge(&shifted)[..1024].iter().all(Option::is_none));
@@ -134,7 +135,7 @@ fn references_to_other_pages_are_found_by_the_hash() {
     // Before the base, and behind it.
     for runs in [&[0x81, 0x20, 1][..], &[0x81, 0x20, 0xff, 0xff, 0x7f], &[0x82, 0x20, 0]] {
         let archive = open(&with_runs(&forged, 0, 3, runs), standard(&base)).unwrap();
-        let error = archive.read_page_at(7, &mut [0; PAGE_SIZE]).unwrap_err();
+        let error = archive.read(7, &mut [[0; PAGE_SIZE]]).unwrap_err();
         assert!(matches!(error, Error::Delta(_)), "{error}");
     }
 }
@@ -143,7 +144,7 @@ fn references_to_other_pages_are_found_by_the_hash() {
 fn a_base_that_keeps_its_index_and_changes_its_pages_is_noticed() {
     let mut random = Generator::new(8);
     let content: Vec<u8> = (0..300 * PAGE_SIZE).map(|_| random.byte()).collect();
-    let options = WriteOptions { block_checksums: false, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions { block_checksums: false, content_checksum: false, ..with_checksums() };
     let base = archive_of(&content, options, 100).0;
     let (delta, summary) = delta_of(&content, &standard(&base), Format::Lz4, 64);
     assert_eq!(summary.base_pages, 300);
@@ -158,7 +159,7 @@ fn a_base_that_keeps_its_index_and_changes_its_pages_is_noticed() {
     // Through a delta of that delta as well.
     let (second, _) = delta_of(&content, &open(&delta, standard(&base)).unwrap(), Format::Zstd, 64);
     let archive = open(&second, archive).unwrap();
-    let error = archive.read_page_at(100, &mut [0; PAGE_SIZE]).unwrap_err();
+    let error = archive.read(100, &mut [[0; PAGE_SIZE]]).unwrap_err();
     assert!(matches!(error, Error::PageHash { page: 100, .. }), "{error}");
 }
 
@@ -169,7 +170,7 @@ fn a_base_with_damaged_blocks_is_named() {
     damaged[base.len() / 3] ^= 4;
     let archive = open(&delta, standard(&damaged)).unwrap();
     let errors: Vec<_> =
-        (0..archive.page_count()).filter_map(|page| archive.read_page_at(page, &mut [0; PAGE_SIZE]).err()).collect();
+        (0..archive.page_count()).filter_map(|page| archive.read(page, &mut [[0; PAGE_SIZE]]).err()).collect();
     assert!(!errors.is_empty());
     assert!(errors.iter().all(|error| error.to_string().starts_with("base base.lz4: ")), "{:?}", errors[0]);
 }
@@ -197,7 +198,7 @@ fn hashes_of_a_base_that_lie_are_found_when_the_delta_is_read() {
     let archive = open(&second, lying).unwrap();
     for (number, page) in padded(&image).iter().enumerate() {
         let mut found = [0; PAGE_SIZE];
-        match archive.read_page_at(number as u64, &mut found) {
+        match archive.read(number as u64, std::slice::from_mut(&mut found)) {
             Ok(_) => assert_eq!(found, *page, "page {number}"),
             Err(error) => assert!(number == 7 && matches!(error, Error::PageHash { .. }), "page {number}: {error}"),
         }
@@ -216,7 +217,7 @@ fn distinct_pages(count: u32) -> Vec<Page> {
 
 /// An archive that states the hashes of other pages than it has. All its checksums are right.
 fn with_hashes_of(stated: &[Page], pages: &[Page]) -> PageArchive {
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions { page_hashes: true, content_checksum: false, ..with_checksums() };
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_batch_of(&CpuBatchCompressor::default().compress(pages).unwrap(), stated).unwrap();
     standard(&archive.finish(None).unwrap().0)
@@ -287,7 +288,7 @@ fn true_hashes_pass_and_damaged_pages_do_not() {
     let archive = with_hashes_of(&pages, &pages);
     let computed = PageHashes::compute(&archive).unwrap();
     assert_eq!(computed.check(&archive, HashCheck::Sampled).unwrap(), 1000);
-    let mut base = archive_of(&pages.concat(), WriteOptions::default(), 100).0;
+    let mut base = archive_of(&pages.concat(), with_checksums(), 100).0;
     let at = base.len() / 3;
     base[at] ^= 4;
     for checked in [HashCheck::Sampled, HashCheck::All] {
@@ -302,8 +303,8 @@ fn find(bytes: &[u8], wanted: &[u8]) -> usize {
 
 /// The error of a page, which is the same whether it is read alone or with its neighbours.
 fn error_of(archive: &PageArchive, page: u64) -> Error {
-    let alone = archive.read_page_at(page, &mut [0; PAGE_SIZE]).unwrap_err();
-    let pages = archive.read_pages(page - 3, &mut [[0; PAGE_SIZE]; 6]).unwrap_err();
+    let alone = archive.read(page, &mut [[0; PAGE_SIZE]]).unwrap_err();
+    let pages = archive.read(page - 3, &mut [[0; PAGE_SIZE]; 6]).unwrap_err();
     assert_eq!(alone.to_string(), pages.to_string());
     alone
 }

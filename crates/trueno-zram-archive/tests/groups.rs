@@ -3,13 +3,11 @@
 
 mod support;
 
-use std::io::Cursor;
-
-use support::{FORMATS, archive_of, mixed_content};
+use support::{FORMATS, archive_of, mixed_content, opened, with_checksums};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, ContentBatch, ContentHash, ContentSpan, Format, FrameReader, GroupTotals, PageGroup, ReadSummary,
-    Result, WriteOptions,
+    ContentBatch, ContentHash, ContentSpan, Format, FrameReader, GroupBuffer, GroupTotals, ReadSummary, Result,
+    WriteOptions,
 };
 use trueno_zram_core::{PAGE_SIZE, PageCodec};
 
@@ -22,13 +20,12 @@ fn push(content: &mut Vec<u8>, span: ContentSpan<'_>) {
 
 /// Restores an archive group by group. `None` if it has no usable index.
 fn by_groups(archive: &[u8]) -> Result<Option<(Vec<u8>, ReadSummary)>> {
-    let Some(reader) = ArchiveReader::open(Cursor::new(archive))? else { return Ok(None) };
-    let groups = reader.into_groups();
-    let (mut group, mut totals) = (PageGroup::new(), GroupTotals::default());
+    let Some(archive) = opened(archive)? else { return Ok(None) };
+    let (mut group, mut totals) = (GroupBuffer::new(), GroupTotals::default());
     let mut codec = PageCodec::default();
     let mut content = Vec::new();
-    for number in 0..groups.count() {
-        totals += groups.read(&mut Cursor::new(archive), number, &mut group)?;
+    for number in 0..archive.info().group_count {
+        totals += archive.read_group(number, &mut group)?;
         let mut restored = vec![[0; PAGE_SIZE]; group.data_pages()];
         for (page, into) in group.pages().zip(&mut restored) {
             codec.decompress(page, into).map_err(trueno_zram_archive::Error::Decoder)?;
@@ -38,7 +35,7 @@ fn by_groups(archive: &[u8]) -> Result<Option<(Vec<u8>, ReadSummary)>> {
     }
     let mut hash = ContentHash::new();
     hash.update(&content);
-    let summary = groups.finish(&mut Cursor::new(archive), totals, Some(&hash))?;
+    let summary = archive.finish(totals, Some(&hash))?;
     Ok(Some((content, summary)))
 }
 
@@ -52,7 +49,7 @@ fn by_stream(archive: &[u8]) -> Result<(Vec<u8>, ReadSummary)> {
 }
 
 fn options(format: Format, block_checksums: bool, content_checksum: bool) -> WriteOptions {
-    WriteOptions { format, block_checksums, content_checksum, ..WriteOptions::default() }
+    WriteOptions { format, block_checksums, content_checksum, ..with_checksums() }
 }
 
 #[test]

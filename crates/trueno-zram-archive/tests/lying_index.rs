@@ -3,29 +3,25 @@
 
 mod support;
 
-use std::io::Cursor;
-
 use support::forge::Forged;
-use support::{FORMATS, append, archive_of, mixed_content, read_pages, read_stream};
+use support::{FORMATS, archive_of, mixed_content, opened, read_pages, read_stream, with_checksums};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, Error, Format, IndexVerdict, SharedReader, WriteOptions};
+use trueno_zram_archive::{Error, Format, IndexVerdict, Pages, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Reads one page by the index, without proof of where its group starts.
 fn read_unproven(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
-    let Some(archive) = ArchiveReader::open(Cursor::new(archive))? else { return Ok(None) };
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    archive.walk_limit(0).read_pages(page..page + 1)?.read_batch(&mut batch)?;
-    append(&mut content, &batch);
-    Ok(Some(content))
+    let Some(archive) = opened(archive)? else { return Ok(None) };
+    let archive = archive.walk_limit(0);
+    let mut content = [[0xff; PAGE_SIZE]];
+    archive.read_pages(page, &mut content)?;
+    Ok(Some(content[0][..archive.page_len(page)].to_vec()))
 }
 
 /// Reads one page with the index in memory.
 fn read_shared(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
-    let Some(archive) = SharedReader::open(archive)? else { return Ok(None) };
-    let mut content = [0; PAGE_SIZE];
-    let len = archive.read_page_at(page, &mut content)?;
-    Ok(Some(content[..len].to_vec()))
+    let Some(archive) = opened(archive)? else { return Ok(None) };
+    Ok(Some(archive.read_page(page)?[..archive.page_len(page)].to_vec()))
 }
 
 /// Reads some pages by the index, and compares them with the stream's.
@@ -110,7 +106,7 @@ fn the_walk_limit_is_what_proves_positions() {
     let pages: Vec<u8> =
         (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
     for format in FORMATS {
-        let options = WriteOptions { format, content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions { format, content_checksum: false, ..with_checksums() };
         assert_limit_proves(&pages, &archive_of(&pages, options, 500).0);
     }
 }

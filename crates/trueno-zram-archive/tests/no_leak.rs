@@ -7,12 +7,12 @@ mod support;
 #[path = "../../trueno-gpu/tests/support/reaching.rs"]
 mod reaching;
 
-use std::io::Cursor;
+use std::sync::Arc;
 
 use reaching::{leaks, lz4_blocks, secrets, zstd_frames};
-use support::{FORMATS, append, read_pages, read_stream};
+use support::{FORMATS, append, opened, read_pages, read_stream, with_checksums};
 use trueno_zram_archive::{
-    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, SalvageReader, SharedReader,
+    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, Pages, SalvageReader,
     WriteOptions,
 };
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageData, PageKind};
@@ -28,7 +28,7 @@ fn archive_with(format: Format, bad: &[u8], block_checksums: bool) -> Vec<u8> {
     batch.push(PageData::new(whole.0, &whole.1).unwrap());
     batch.push(PageData::new(kind, bad).unwrap());
     batch.push(PageData::new(whole.0, &whole.1).unwrap());
-    let options = WriteOptions { format, block_checksums, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions { format, block_checksums, content_checksum: false, ..with_checksums() };
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_batch(&batch).unwrap();
     archive.finish(None).unwrap().0
@@ -45,11 +45,11 @@ fn archive_readers_refuse_pages_that_reach_before_their_start() {
             assert!(matches!(verdict, Err(Error::Block { .. })), "{name}: {verdict:?}");
             assert!(content == secrets(), "{name}: what comes before the bad page");
 
-            let shared = SharedReader::open(&archive[..]).unwrap().unwrap();
+            let shared = opened(&archive).unwrap().unwrap();
             for number in [0, 1, 2] {
                 let mut page = [0xee; PAGE_SIZE];
                 let (alone, together) =
-                    (read_pages(&archive, number..number + 1), shared.read_page_at(number, &mut page));
+                    (read_pages(&archive, number..number + 1), shared.read(number, std::slice::from_mut(&mut page)));
                 if number == 1 {
                     assert!(matches!(alone, Err(Error::Block { .. })), "{name}: {alone:?}");
                     assert!(matches!(together, Err(Error::Block { .. })), "{name}: {together:?}");
@@ -59,7 +59,7 @@ fn archive_readers_refuse_pages_that_reach_before_their_start() {
                 }
             }
 
-            let mut salvage = SalvageReader::open(Cursor::new(&archive)).unwrap();
+            let mut salvage = SalvageReader::open(Arc::new(archive.to_vec())).unwrap();
             let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
             while salvage.read_batch(&mut batch).unwrap() {
                 append(&mut content, &batch);

@@ -3,20 +3,20 @@
 
 mod support;
 
-use std::io::Cursor;
+use std::sync::Arc;
 
 use support::forge::Forged;
-use support::{FORMATS, append, archive_of, mixed_content, read_stream};
+use support::{FORMATS, append, archive_of, mixed_content, opened, read_stream, with_checksums};
 use trueno_test_pages::frames::{self, Shape};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, IndexVerdict,
-    SalvageReader, WriteOptions,
+    BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, IndexVerdict, Pages, SalvageReader,
+    WriteOptions,
 };
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 fn salvage(bytes: &[u8]) -> (Vec<u8>, Vec<Damage>, bool) {
-    let mut reader = SalvageReader::open(Cursor::new(bytes)).unwrap();
+    let mut reader = SalvageReader::open(Arc::new(bytes.to_vec())).unwrap();
     let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     while reader.read_batch(&mut batch).unwrap() {
         append(&mut content, &batch);
@@ -45,7 +45,7 @@ fn assert_as_listed(restored: &[u8], content: &[u8], damage: &[Damage], what: &s
 }
 
 fn blocks(archive: &[u8]) -> Vec<BlockPlace> {
-    let mut reader = ArchiveReader::open(Cursor::new(archive)).unwrap().unwrap();
+    let reader = opened(archive).unwrap().unwrap();
     let pages = reader.page_count();
     reader.blocks(0..pages).unwrap().map(Result::unwrap).collect()
 }
@@ -54,7 +54,7 @@ fn blocks(archive: &[u8]) -> Vec<BlockPlace> {
 fn nothing_is_lost_of_a_whole_file() {
     let content = mixed_content(1, 3000 * PAGE_SIZE + 77);
     for format in FORMATS {
-        let (archive, summary) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
+        let (archive, summary) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
         assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
         let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
         assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
@@ -74,7 +74,7 @@ fn a_damaged_block_loses_its_own_pages() {
 
 fn assert_own_pages_lost(format: Format) {
     let content = mixed_content(2, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
+    let (archive, _) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
     let blocks = blocks(&archive);
     let mut random = Generator::new(3);
     for round in 0..150 {
@@ -95,7 +95,7 @@ fn assert_own_pages_lost(format: Format) {
 #[test]
 fn a_hole_in_the_file_loses_the_blocks_in_it() {
     let content = mixed_content(4, 5000 * PAGE_SIZE);
-    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, _) = archive_of(&content, with_checksums(), 500);
     let mut damaged = archive.clone();
     damaged[1_000_000..1_100_000].fill(0);
     let (restored, damage, _) = salvage(&damaged);
@@ -119,7 +119,7 @@ fn damaged_entries_lose_nothing() {
 
 fn assert_found_without_entries(format: Format) {
     let content = mixed_content(5, 2500 * PAGE_SIZE + 77);
-    let (archive, summary) = archive_of(&content, WriteOptions { format, ..WriteOptions::default() }, 500);
+    let (archive, summary) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
     let entries_at = archive.len() - usize::try_from(summary.index_len).unwrap() + 16;
     let mut damaged = archive.clone();
     damaged[entries_at + 100] ^= 1;
@@ -154,7 +154,7 @@ fn assert_content_listed(damaged: &[u8], content: &[u8]) {
 #[test]
 fn salvage_reports_swapped_blocks() {
     let content = mixed_content(12, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, _) = archive_of(&content, with_checksums(), 500);
     let raw = raw_pages(&archive);
     let len = PAGE_SIZE + 8;
     for (a, b) in [(raw[0], raw[1]), (raw[0], raw[raw.len() - 1])] {
@@ -168,7 +168,7 @@ fn salvage_reports_swapped_blocks() {
 #[test]
 fn salvage_reports_a_flipped_byte_without_block_checksums() {
     let content = mixed_content(13, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..WriteOptions::default() }, 500);
+    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..with_checksums() }, 500);
     assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
     let raw = raw_pages(&archive);
     for at in [raw[0], raw[raw.len() / 2], raw[raw.len() - 1]] {
@@ -210,7 +210,7 @@ fn adjacent_bad_blocks_are_one_entry() {
 #[test]
 fn streams_go_on_after_damaged_blocks() {
     let content = mixed_content(6, 600 * PAGE_SIZE + 77);
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..with_checksums() };
     let (archive, _) = archive_of(&content, options, 500);
     let blocks = blocks(&archive);
     let mut random = Generator::new(7);
@@ -236,7 +236,7 @@ fn streams_go_on_after_damaged_blocks() {
 #[test]
 fn truncated_files_give_what_they_have() {
     let content = mixed_content(8, 300 * PAGE_SIZE);
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let options = WriteOptions { content_len: Some(content.len() as u64), ..with_checksums() };
     let (archive, _) = archive_of(&content, options, 500);
     for len in (100..archive.len()).step_by(3001) {
         let (restored, damage, indexed) = salvage(&archive[..len]);
@@ -317,7 +317,7 @@ fn a_damaged_frame_header_loses_nothing_with_an_index() {
 #[test]
 fn a_damaged_frame_header_hides_no_wrong_content() {
     let content = mixed_content(15, 500 * PAGE_SIZE);
-    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..WriteOptions::default() }, 500);
+    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..with_checksums() }, 500);
     let mut damaged = archive.clone();
     damaged[4] ^= 0xff;
     damaged[raw_pages(&archive)[0] + 1000] ^= 0xff;
@@ -350,7 +350,7 @@ fn a_damaged_frame_header_loses_nothing_without_an_index() {
         // With block checksums, nothing of the header is needed.
         damaged[..6].fill(0);
         let found = shape.block_checksums.then_some(content.len());
-        let mut reader = SalvageReader::open(Cursor::new(&damaged)).unwrap();
+        let mut reader = SalvageReader::open(Arc::new(damaged.to_vec())).unwrap();
         let (mut restored, mut batch) = (Vec::new(), ContentBatch::new());
         while reader.read_batch(&mut batch).unwrap_or(false) {
             append(&mut restored, &batch);
@@ -364,14 +364,14 @@ fn a_damaged_frame_header_loses_nothing_without_an_index() {
 #[test]
 fn arbitrary_damage() {
     let content = mixed_content(10, 200 * PAGE_SIZE);
-    let (archive, _) = archive_of(&content, WriteOptions::default(), 500);
+    let (archive, _) = archive_of(&content, with_checksums(), 500);
     let mut random = Generator::new(11);
     for _ in 0..300 {
         let mut damaged = archive.clone();
         for _ in 0..=random.below(5) {
             random.corrupt(&mut damaged);
         }
-        let Ok(mut reader) = SalvageReader::open(Cursor::new(&damaged)) else { continue };
+        let Ok(mut reader) = SalvageReader::open(Arc::new(damaged.to_vec())) else { continue };
         let (mut batch, mut len_bytes) = (ContentBatch::new(), 0);
         while reader.read_batch(&mut batch).unwrap_or(false) {
             len_bytes += batch.len_bytes();

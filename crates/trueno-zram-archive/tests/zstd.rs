@@ -3,13 +3,11 @@
 
 mod support;
 
-use std::io::{Cursor, Write};
+use std::io::Write;
 
-use support::{append, archive_of, mixed_content, plain_archive_in, read_good, read_pages, read_stream};
+use support::{append, archive_of, mixed_content, opened, plain_archive_in, read_good, read_pages, read_stream};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, Error, Format, FrameReader, IndexVerdict, WriteOptions,
-};
+use trueno_zram_archive::{ArchiveWriter, ContentBatch, Error, Format, FrameReader, IndexVerdict, WriteOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 use zstd_safe::seekable::Seekable;
 
@@ -104,7 +102,7 @@ fn zeros_take_a_frame_per_group_and_little_memory() {
     let mut counted = std::io::sink();
     let copied = std::io::copy(&mut decoder, &mut counted).unwrap();
     assert_eq!(copied, 300_002 * PAGE_SIZE as u64, "with a window of 128 KiB");
-    let mut reader = ArchiveReader::open(Cursor::new(&bytes)).unwrap().unwrap();
+    let reader = opened(&bytes).unwrap().unwrap();
     let places: Vec<_> = reader.blocks(100_000..100_001).unwrap().map(Result::unwrap).collect();
     assert_eq!((places.len(), places[0].zero, places[0].pages), (1, true, 1024));
     assert_eq!(read_pages(&bytes, 300_001..300_002).unwrap().unwrap(), page);

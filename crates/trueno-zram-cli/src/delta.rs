@@ -7,10 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use trueno_zram_archive::{
-    ArchiveChain, ArchiveOpener, BaseRecord, DeltaReader, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes,
-};
-use trueno_zram_io::{Base, MappedFile, Nowhere};
+use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, MappedFile};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -60,7 +58,7 @@ impl BasesArgs {
 pub(crate) fn is_delta(input: &Input) -> bool {
     let mut start = [0; 8];
     let starts = input.seekable().is_some_and(|file| file.read_exact_at(&mut start, 0).is_ok());
-    starts && DeltaReader::is_delta(&start)
+    starts && Delta::is_delta(&start)
 }
 
 /// The pages of a base that are compared with the hashes that it states.
@@ -167,7 +165,7 @@ pub(crate) fn read_back(file: File, (target, name): (&Target, &str), engine: &En
     };
     let chain = ArchiveOpener::new().open_file(file, path).map_err(|error| input_failure(name, error))?;
     let archive = chain.ok_or_else(|| Failure::at(name, "it is not an archive any more"))?.archive;
-    trueno_zram_io::restore_pages(&archive, name, &mut Nowhere, &engine.pool(), &())?;
+    trueno_zram_io::restore_pages(&archive, name, &mut Discard, &engine.pool(), &())?;
     Ok(())
 }
 
@@ -209,9 +207,9 @@ impl Origins {
         &self.base
     }
 
-    pub(crate) fn of(delta: &DeltaReader) -> Self {
+    pub(crate) fn of(delta: &Delta) -> Self {
         let OriginCounts { base: base_pages, stored: stored_refs, .. } = delta.origin_counts();
-        let stored_pages = delta.stored().page_count();
+        let stored_pages = delta.stored().info().page_count;
         let duplicate_pages = stored_refs.saturating_sub(stored_pages);
         Self { base: delta.base_record().to_string(), base_pages, stored_pages, duplicate_pages }
     }

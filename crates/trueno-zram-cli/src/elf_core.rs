@@ -1,9 +1,10 @@
 //! ELF core files: where the pages of a snapshot go, and the headers and notes before them.
 
+use trueno_zram_archive::address_map::{MappedRun, PageState, StoredMap, StoredMapping};
+use trueno_zram_archive::process_state::{ProcessState, ThreadState};
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::address_map::{MappedRun, PageState, StoredMap, StoredMapping};
-use crate::process_state::{self, ProcessState, ThreadState};
+use crate::process_state;
 
 /// Untouched memory of at most this length becomes a hole in the file; more of it is left out, as programs reserve terabytes.
 const MAX_HOLE_BYTES: u64 = 16 << 20;
@@ -89,7 +90,7 @@ impl CoreFile {
         let flags = flags.map(|(letter, bit)| if permissions.contains(letter) { bit } else { 0 }).sum();
         let mut open: Option<Segment> = None;
         for run in mapping.runs() {
-            let MappedRun { start, pages, state, first_page } = run;
+            let MappedRun { start, pages, state, first_page, .. } = run;
             let len = pages * PAGE_SIZE as u64;
             let part = match state {
                 PageState::Stored => Some(Part::Pages { first: first_page, count: pages }),
@@ -273,9 +274,43 @@ fn put64(out: &mut Vec<u8>, value: u64) {
 
 #[cfg(test)]
 mod tests {
+    use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping};
+    use trueno_zram_archive::process_state::MappedFile;
+
     use super::*;
-    use crate::address_map;
-    use crate::process_state::tests::sample as state;
+
+    /// Two mappings side by side, and one of a file with an unreadable page.
+    fn map() -> StoredMap {
+        use PageState::{Stored, Unreadable, Untouched};
+        let mapping = |start, flags, name: &str, runs: &[(u64, PageState)]| {
+            let mut mapping = Mapping::new(start, flags, name);
+            runs.iter().for_each(|&(pages, state)| mapping.push(pages, state));
+            mapping
+        };
+        let (heap, constants, file) = (Flags::anonymous("rw-"), Flags::anonymous("r--"), Flags::of_file("r-x"));
+        let map = AddressMap {
+            pid: 4711,
+            command: "server".into(),
+            taken_unix_s: 1_800_000_000,
+            consistency: Consistency::Stopped,
+            mappings: vec![
+                mapping(0x10000, heap, "[heap]", &[(3, Stored), (2, Untouched), (1, Stored)]),
+                mapping(0x16000, constants, "", &[(2, Stored)]),
+                mapping(0x7000_0000, file, "/lib/x.so", &[(1, Stored), (1, Unreadable), (300, Untouched)]),
+            ],
+        };
+        StoredMap::from_bytes(map.to_bytes().unwrap()).unwrap()
+    }
+
+    fn state() -> ProcessState {
+        let file = |start, name: &str| MappedFile { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
+        ProcessState {
+            machine: 62,
+            auxiliary_vector: vec![3; 32],
+            threads: [7, 8].map(|number| ThreadState { number, registers: vec![0x11; 216] }).to_vec(),
+            files: vec![file(0x40_0000, "/bin/program"), file(0x7f00_0000_0000, "/lib/libc.so.6")],
+        }
+    }
 
     fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
         bytes[at..at + len].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
@@ -295,7 +330,7 @@ mod tests {
 
     #[test]
     fn segments_follow_the_mappings_and_the_pages_their_order() {
-        let map = address_map::sample_map();
+        let map = map();
         let core = CoreFile::new(&map, Some(&state())).unwrap();
         let head = core.head();
         assert_eq!((&head[..4], number(&head, 16, 2), number(&head, 18, 2)), (&b"\x7fELF"[..], 4, 62));
@@ -324,7 +359,7 @@ mod tests {
 
     #[test]
     fn registers_that_no_machine_has_and_other_machines_are_refused() {
-        let map = address_map::sample_map();
+        let map = map();
         let mut wrong = state();
         wrong.threads[1].registers.pop();
         let refused = CoreError::Registers { thread: 8, len_bytes: 215, expected: 216 };
@@ -336,7 +371,7 @@ mod tests {
 
     #[test]
     fn registers_of_another_machine_are_refused() {
-        let map = address_map::sample_map();
+        let map = map();
         for (machine, len_bytes, other) in [(X86_64, 216, 272), (AARCH64, 272, 216)] {
             let with = |len: usize| {
                 let mut state = ProcessState { machine, ..state() };

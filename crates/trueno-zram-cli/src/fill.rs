@@ -3,8 +3,8 @@
 use std::fs::File;
 use std::path::Path;
 
-use trueno_zram_archive::{ArchiveChain, ArchiveReader, FileId};
-use trueno_zram_io::{ExistingFile, Positioned};
+use trueno_zram_archive::Pages;
+use trueno_zram_io::{ArchiveChain, ExistingFile, FileId};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -42,7 +42,7 @@ pub(crate) fn fill<'a>(
         return Err(failure);
     }
     let content_len = match chain {
-        Some(chain) => chain.archive.content_len(),
+        Some(chain) => chain.archive.len_bytes(),
         None => content_len(input)?,
     };
     let target = file.metadata().map_err(|error| Failure::io(name, &error))?;
@@ -91,10 +91,9 @@ impl Drop for SayPartlyFilled {
 
 /// The length of an archive's content, by its index. A file of other tools need not state it: the output then grows as needed.
 fn content_len(input: &Input) -> Result<u64, Failure> {
-    let Some(file) = input.seekable() else {
+    if input.seekable().is_none() {
         return Err(Failure::at(&input.name, "is not a regular file; only such an archive is restored in place"));
-    };
-    let archive = ArchiveReader::open(Positioned::new(file));
-    let archive = archive.map_err(|error| restore::input_failure(&input.name, error))?;
-    Ok(archive.map_or(0, |archive| archive.content_len()))
+    }
+    let archive = restore::pages_by_index(input)?.map_err(|error| restore::input_failure(&input.name, error))?;
+    Ok(archive.map_or(0, |archive| archive.len_bytes()))
 }

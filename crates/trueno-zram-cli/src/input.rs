@@ -1,3 +1,3 @@
 //! Inputs, as the I/O crate opens them.
 
-pub(crate) use trueno_zram_io::{Input, InputSpan};
+pub(crate) use trueno_zram_io::Input;

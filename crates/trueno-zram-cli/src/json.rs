@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
+use trueno_zram_archive::address_map::Consistency;
 use trueno_zram_core::PageStats;
 
 use crate::args::Global;
@@ -129,6 +130,14 @@ pub(crate) fn tracked<T>(
 /// What messages call the input at `path`.
 fn name_of(path: &Path) -> String {
     if path.as_os_str() == "-" { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Returns the consistency of a snapshot as objects name it.
+pub(crate) fn consistency(consistency: Consistency) -> &'static str {
+    match consistency {
+        Consistency::Live => "live",
+        Consistency::Stopped => "stopped",
+    }
 }
 
 /// Writes one object and a line break.

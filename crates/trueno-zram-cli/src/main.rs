@@ -3,7 +3,6 @@
 // A line that cannot be written must not panic: see `messages`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
-mod address_map;
 mod args;
 mod checks;
 mod commands;
@@ -63,6 +62,8 @@ fn main() -> ExitCode {
     signals::survive_file_limits();
     signals::listen();
     run(&cli).unwrap_or_else(|failure| {
+        // A signal may be the reason: what it removes, others miss. Then it ends the process here.
+        drop(signals::hold_off());
         json::print_failed_run(&cli.global, cli.command.name(), &failure);
         failure.report()
     })

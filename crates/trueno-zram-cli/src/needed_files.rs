@@ -4,8 +4,7 @@ use std::fmt;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
-use trueno_zram_archive::{ArchiveChain, ArchiveOpener, ChainFile, FileId};
-use trueno_zram_io::{STANDARD_OUTPUT, stdout_file};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, ChainFile, FileId, STANDARD_OUTPUT, stdout_file};
 
 use crate::args::Global;
 use crate::failure::Failure;

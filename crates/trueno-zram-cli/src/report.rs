@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{DeltaReader, ReadSummary};
+use trueno_zram_archive::{Delta, Pages as _, ReadSummary};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -60,20 +60,20 @@ impl<'a> Report<'a> {
     pub(crate) fn restored_delta(
         command: &'static str,
         (file, output): (&'a str, Option<&'a str>),
-        delta: &DeltaReader,
+        delta: &Delta,
         bytes_in: u64,
         time: Duration,
         engine: &Engine,
     ) -> Self {
         let zero = delta.origin_counts().zero;
-        let stored = Pages::from(delta.stored().pages());
+        let stored = Pages::from(delta.stored().info().pages);
         Self {
             command,
             file,
             output,
             bytes_in,
-            bytes_out: delta.content_len(),
-            ratio: ratio(delta.content_len(), bytes_in),
+            bytes_out: delta.len_bytes(),
+            ratio: ratio(delta.len_bytes(), bytes_in),
             pages: Pages { pages: delta.page_count(), zero, ..stored },
             seconds: time.as_secs_f64(),
             backend: "cpu",

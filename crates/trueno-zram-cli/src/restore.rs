@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use trueno_zram_archive::{ArchiveChain, Damage, DeltaReader, Error, Format, IndexVerdict, PageArchive, ReadSummary};
-use trueno_zram_io::{Salvaged, Sink};
+use trueno_zram_archive::{Damage, Delta, Error, Format, IndexVerdict, PageArchive, ReadSummary};
+use trueno_zram_io::{ArchiveChain, Salvaged, Sink};
 
 use crate::args::Global;
 use crate::delta;
@@ -40,7 +40,7 @@ pub(crate) enum Restored<'a> {
     /// A compressed file, by its groups or as a stream.
     File(Box<ReadSummary>),
     /// A delta.
-    Delta(&'a DeltaReader),
+    Delta(&'a Delta),
 }
 
 /// Restores all of an input into `sink`, with its bases if it is a delta. Warns if the content is complete but its index is not.

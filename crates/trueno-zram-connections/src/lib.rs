@@ -7,17 +7,25 @@
 //!
 //! NBD, the control socket, lazy restores and the page server count their connections here. The keeper answers from one thread,
 //! and a vhost-user socket serves one machine at a time, so they do not.
-#![forbid(unsafe_code)]
+//!
+//! [`serve_each`] accepts connections, and serves each on a thread of its own.
+#![deny(unsafe_code)]
 
+mod listen;
 mod socket;
 #[cfg(test)]
 mod tests;
+#[cfg(target_os = "linux")]
+mod unix_socket;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-pub use socket::{Disconnect, deadline_after, enable_keepalive, stop_accepting, time_left};
+pub use listen::{Client, Listen, MAX_CONNECTIONS, accept_next, serve_at_most, serve_each};
+pub use socket::{Disconnect, Patience, Silence, deadline_after, enable_keepalive, stop_accepting, time_left};
+#[cfg(target_os = "linux")]
+pub use unix_socket::{Credentials, Received, peer_credentials, peer_process, receive};
 
 /// Limits on the number of connections.
 ///

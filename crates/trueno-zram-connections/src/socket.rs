@@ -53,6 +53,50 @@ pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?)
 }
 
+/// The time limit for a client that sends requests.
+///
+/// ```
+/// use std::io::{Error, ErrorKind};
+/// use trueno_zram_connections::{Patience, Silence};
+/// let pause = || Error::from(ErrorKind::WouldBlock);
+/// assert!(Patience::WithinRequest.after_pause(pause(), Silence::BetweenRequests).is_ok());
+/// let error = Patience::WithinRequest.after_pause(pause(), Silence::WithinRequest).unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::TimedOut);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// For ever. An error of the stream ends the connection, whatever it is.
+    Unlimited,
+    /// Until this moment, in all.
+    Until(Instant),
+    /// For as long as a read of the stream takes, within a request. Between requests for ever: a client may be idle for days.
+    WithinRequest,
+}
+
+/// Where a client that sends nothing stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Silence {
+    /// It may send another request, or none for a long time.
+    BetweenRequests,
+    /// It has not sent the rest of one.
+    WithinRequest,
+}
+
+impl Patience {
+    /// Decides whether to read again after a read that brought nothing in time.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if the client took too long; `error`, that of the read, if the stream has a limit of its own.
+    pub fn after_pause(self, error: io::Error, silence: Silence) -> io::Result<()> {
+        match (self, silence) {
+            // Sockets may wake up early. Whoever reads next finds out whether there is time left.
+            (Self::Until(_), _) | (Self::WithinRequest, Silence::BetweenRequests) => Ok(()),
+            (Self::WithinRequest, Silence::WithinRequest) => Err(io::ErrorKind::TimedOut.into()),
+            (Self::Unlimited, _) => Err(error),
+        }
+    }
+}
+
 /// Returns the moment after this time. A time limit of more than a year is one of a year, so that any duration will do.
 ///
 /// ```

@@ -323,12 +323,6 @@ impl CompressedBatch {
         parallel_copy(self.add_entries(std::iter::once((bytes, index)), pages_in_all), bytes);
     }
 
-    /// Appends all pages of another batch.
-    #[cfg(feature = "gpu")]
-    pub(crate) fn append_batch(&mut self, other: &Self) {
-        self.append_piece(other.arena(), other.index(), self.len() + other.len());
-    }
-
     fn page_of(&self, entry: IndexEntry) -> PageData<'_> {
         entry.find(&self.storage).expect("the index was checked when it was created")
     }

@@ -28,17 +28,17 @@ impl EarlyChecks {
     pub(crate) fn run(&self, memory: &Memory) {
         let parts: Vec<_> = memory.lazy_parts().collect();
         let pages = (0..GROUPS_PER_END).flat_map(|group| {
-            parts.iter().flat_map(move |(file, pages)| {
+            parts.iter().flat_map(move |(source, pages)| {
                 let low = pages.start + group * GROUP_PAGES;
                 let high = (pages.end - 1).checked_sub(group * GROUP_PAGES);
                 let inside = [Some(low), high].into_iter().flatten().filter(|page| pages.contains(page));
-                inside.map(|page| (*file, page))
+                inside.map(|page| (*source, page))
             })
         });
-        let new = pages.filter(|(file, page)| !memory.file(*file).is_located(*page)).take(MAX_GROUPS);
+        let new = pages.filter(|(source, page)| !source.is_located(*page)).take(MAX_GROUPS);
         let mut content = [[0; PAGE_SIZE]];
-        for (file, page) in new.take_while(|_| !self.ended.load(Ordering::Relaxed)) {
-            let _ = memory.file(file).read(page, &mut content);
+        for (source, page) in new.take_while(|_| !self.ended.load(Ordering::Relaxed)) {
+            let _ = source.read(page, &mut content);
         }
     }
 
@@ -53,12 +53,11 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use trueno_zram_archive::{ArchiveWriter, WriteOptions};
+    use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
     use trueno_zram_core::CpuBatchCompressor;
 
     use super::*;
     use crate::pagemap::{Pagemap, PagemapEntry};
-    use crate::pages_file::PagesFile;
 
     /// An archive of 40 groups.
     fn archive() -> Vec<u8> {
@@ -81,13 +80,13 @@ mod tests {
             entry(0x7000_0000, end - first - 100, true),
         ];
         let mut memory = Memory::default();
-        let pages = PagesFile::archive(Arc::new(archive)).unwrap().unwrap();
-        memory.add(7, &Pagemap { pages_id: 1, entries }, pages, Path::new("p")).unwrap();
+        let pages = Archive::read_from(Arc::new(archive)).unwrap().unwrap();
+        memory.add(7, &Pagemap { pages_id: 1, entries }, Arc::new(pages), Path::new("p")).unwrap();
         memory
     }
 
     fn located(memory: &Memory) -> Vec<u64> {
-        (0..40).filter(|group| memory.file(0).is_located(group * GROUP_PAGES)).collect()
+        (0..40).filter(|group| memory.pages(7).is_located(group * GROUP_PAGES)).collect()
     }
 
     #[test]
@@ -101,8 +100,8 @@ mod tests {
     fn small_memory_is_checked_as_a_whole() {
         let mut memory = Memory::default();
         let entries = vec![PagemapEntry { address: 0x1000, pages: 1, parent: false, lazy: true, present: true }];
-        let pages = PagesFile::archive(Arc::new(archive())).unwrap().unwrap();
-        memory.add(7, &Pagemap { pages_id: 1, entries }, pages, Path::new("p")).unwrap();
+        let pages = Archive::read_from(Arc::new(archive())).unwrap().unwrap();
+        memory.add(7, &Pagemap { pages_id: 1, entries }, Arc::new(pages), Path::new("p")).unwrap();
         EarlyChecks::default().run(&memory);
         assert_eq!(located(&memory), [0]);
     }
@@ -123,7 +122,7 @@ mod tests {
         let memory = memory(damaged);
         EarlyChecks::default().run(&memory);
         assert!(located(&memory).contains(&39));
-        let pages = (4 * GROUP_PAGES..7 * GROUP_PAGES).map(|page| memory.file(0).read(page, &mut [[0; PAGE_SIZE]]));
+        let pages = (4 * GROUP_PAGES..7 * GROUP_PAGES).map(|page| memory.pages(7).read(page, &mut [[0; PAGE_SIZE]]));
         assert_eq!(pages.filter(Result::is_err).count(), 1);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use trueno_zram_archive::open_regular_file;
+use trueno_zram_io::open_regular_file;
 
 /// Why an image directory cannot be used, or a client not be served.
 #[derive(Debug, thiserror::Error)]

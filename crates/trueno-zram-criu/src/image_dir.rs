@@ -4,9 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use trueno_zram_archive::Pages;
+use trueno_zram_io::ArchiveOpener;
 
 use crate::error::Error;
 use crate::pagemap::{Pagemap, ReadError};
+use crate::pages_file::open_pages;
 
 /// The name of a pages file ends with this, or with one of the following.
 const PLAIN_SUFFIX: &str = ".img";
@@ -133,8 +138,15 @@ impl ImageDir {
         &self.shared
     }
 
+    /// Opens the pages of a process.
+    pub(crate) fn open_pages(&self, image: &ProcessImage, opener: &ArchiveOpener) -> Result<Arc<dyn Pages>, Error> {
+        let pages = open_pages(&self.pages_of(&image.path, image.pagemap.pages_id)?, opener)?;
+        image.pagemap.check_pages(pages.len_bytes(), &image.path)?;
+        Ok(pages)
+    }
+
     /// Returns the file of a pagemap's pages: plain if there is one, else an archive.
-    pub(crate) fn pages_of(&self, pagemap: &Path, pages_id: u32) -> Result<PathBuf, Error> {
+    fn pages_of(&self, pagemap: &Path, pages_id: u32) -> Result<PathBuf, Error> {
         let suffixes = [PLAIN_SUFFIX].into_iter().chain(COMPRESSED_SUFFIXES);
         let mut candidates = suffixes.map(|suffix| self.path.join(format!("pages-{pages_id}{suffix}")));
         let found = candidates.find(|path| path.exists());

@@ -5,13 +5,12 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use trueno_zram_archive::ArchiveOpener;
 use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::ArchiveOpener;
 
 use crate::error::Error;
 use crate::image_dir::{ImageDir, PagesName, ProcessImage, names};
 use crate::pagemap::Pagemap;
-use crate::pages_file::PagesFile;
 
 /// Pages copied at a time.
 const COPY_PAGES: usize = 256;
@@ -130,33 +129,23 @@ fn write_process(
     keep: impl FnOnce(&Pagemap) -> Pagemap,
 ) -> Result<(), Error> {
     let ProcessImage { path, pagemap, .. } = image;
-    let pages = PagesFile::open(&images.pages_of(path, pagemap.pages_id)?, opener)?;
-    if pagemap.present_pages() > pages.len_bytes() / PAGE_SIZE as u64 {
-        let (len_bytes, pages) = (pages.len_bytes(), pagemap.present_pages());
-        return Err(Error::PagesShort { path: path.clone(), pages, len_bytes });
-    }
+    let pages = images.open_pages(image, opener)?;
     let kept = keep(pagemap);
     let pages_path = to.join(format!("pages-{}.img", pagemap.pages_id));
     let mut out = BufWriter::new(create(&pages_path)?);
     let (mut buffer, mut first) = (vec![[0; PAGE_SIZE]; COPY_PAGES], 0);
-    for (entry, kept) in pagemap.entries.iter().zip(&kept.entries) {
-        if !entry.present {
-            continue;
+    for (entry, kept) in pagemap.entries.iter().zip(&kept.entries).filter(|(entry, _)| entry.present) {
+        let (start, end) = (first, first + entry.pages);
+        first = end;
+        let mut next = if kept.present { start } else { end };
+        while next < end {
+            let count = usize::try_from(end - next).unwrap_or(usize::MAX).min(COPY_PAGES);
+            let address = entry.address + (next - start) * PAGE_SIZE as u64;
+            let damaged = |source| Error::Damaged { pid: image.pid, address, page: next, source };
+            pages.read(next, &mut buffer[..count]).map_err(damaged)?;
+            out.write_all(buffer[..count].as_flattened()).map_err(Error::io(&pages_path))?;
+            next += count as u64;
         }
-        let mut copied = if kept.present { 0 } else { entry.pages };
-        while copied < entry.pages {
-            let count = (entry.pages - copied).min(COPY_PAGES as u64);
-            let part = &mut buffer[..usize::try_from(count).expect("a few pages")];
-            pages.read(first + copied, part).map_err(|source| Error::Damaged {
-                pid: image.pid,
-                address: entry.address + copied * PAGE_SIZE as u64,
-                page: first + copied,
-                source,
-            })?;
-            out.write_all(part.as_flattened()).map_err(Error::io(&pages_path))?;
-            copied += count;
-        }
-        first += entry.pages;
     }
     out.flush().map_err(Error::io(&pages_path))?;
     let pagemap_path = to.join(path.file_name().unwrap_or_default());

@@ -12,12 +12,12 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rustix::net::sockopt::set_socket_passcred;
-use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Received, Report, serve_each};
+use trueno_zram_connections::{Received, serve_each};
+use trueno_zram_restore::{Notice, Options, Process, ProcessRestore, Report};
 
 use crate::early_checks::EarlyChecks;
 use crate::error::Error;
 use crate::memory::Memory;
-use crate::pages_file::PagesFile;
 
 /// The name of the socket in the work directory of `criu restore --lazy-pages`.
 pub const LAZY_PAGES_SOCKET: &str = "lazy-pages.socket";
@@ -32,7 +32,7 @@ const FINISHED: i32 = 0x5253_5446;
 #[derive(Debug)]
 pub struct LazyPages {
     memory: Memory,
-    restore: ProcessRestore<std::sync::Arc<PagesFile>>,
+    restore: ProcessRestore,
 }
 
 impl LazyPages {
@@ -193,7 +193,8 @@ fn receive_word(connection: &UnixStream) -> Result<i32, Error> {
 fn receive(connection: &UnixStream, bytes: &mut [u8]) -> Result<Received, Error> {
     let mut all = Received::default();
     while all.len_bytes < bytes.len() {
-        let piece = trueno_zram_restore::receive(connection, &mut bytes[all.len_bytes..]).map_err(Error::Connection)?;
+        let piece =
+            trueno_zram_connections::receive(connection, &mut bytes[all.len_bytes..]).map_err(Error::Connection)?;
         if piece.len_bytes == 0 {
             return Err(Error::RestoreEnded);
         }

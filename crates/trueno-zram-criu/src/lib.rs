@@ -39,5 +39,5 @@ pub use lazy_dir::{LazyDir, write_lazy_dir};
 pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
 pub use memory::Memory;
 pub use pagemap::{Pagemap, PagemapEntry};
-pub use pages_file::PagesFile;
+pub use pages_file::open_pages;
 pub use server::{PageServer, Served};

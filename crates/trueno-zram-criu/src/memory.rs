@@ -5,36 +5,34 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use trueno_zram_archive::ArchiveOpener;
+use trueno_zram_archive::Pages;
 use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::ArchiveOpener;
 
 use crate::error::Error;
 use crate::image_dir::ImageDir;
 use crate::pagemap::Pagemap;
-use crate::pages_file::PagesFile;
 
 /// The memory of processes.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_criu::{Memory, Pagemap, PagemapEntry, PagesFile};
+/// use trueno_zram_archive::PlainPages;
+/// use trueno_zram_criu::{Memory, Pagemap, PagemapEntry};
 /// let entries = vec![PagemapEntry { address: 0x7000, pages: 2, parent: false, lazy: true, present: true }];
 /// let mut memory = Memory::default();
-/// let pages = PagesFile::plain(Arc::new(vec![1; 8192]))?;
-/// memory.add(42, &Pagemap { pages_id: 1, entries }, pages, "pagemap-42.img".as_ref())?;
+/// let pages = PlainPages::new(Arc::new(vec![1; 8192]))?;
+/// memory.add(42, &Pagemap { pages_id: 1, entries }, Arc::new(pages), "pagemap-42.img".as_ref())?;
 /// assert_eq!(memory.processes().collect::<Vec<_>>(), [42]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Memory {
-    files: Vec<Arc<PagesFile>>,
     processes: BTreeMap<u64, Process>,
 }
 
-#[derive(Debug)]
 struct Process {
-    /// Which of the files has its pages.
-    file: usize,
+    pages: Arc<dyn Pages>,
     extents: Vec<Extent>,
     /// The first address whose page can wait, but is in no file of the directory.
     absent: Option<u64>,
@@ -57,10 +55,10 @@ impl Extent {
     }
 }
 
-/// Where a page is, and how many follow it.
+/// The place of a page in the pages of a process, and how many follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub(crate) file: usize,
+    pub(crate) pid: u64,
     pub(crate) page: u64,
     /// Pages in a row, with this one: at least 1.
     pub(crate) pages: u64,
@@ -74,8 +72,7 @@ impl Memory {
     pub fn open(dir: &ImageDir, opener: &ArchiveOpener) -> Result<Self, Error> {
         let mut memory = Self::default();
         for process in dir.processes() {
-            let pages = PagesFile::open(&dir.pages_of(&process.path, process.pagemap.pages_id)?, opener)?;
-            memory.add(process.pid, &process.pagemap, pages, &process.path)?;
+            memory.add(process.pid, &process.pagemap, dir.open_pages(process, opener)?, &process.path)?;
         }
         Ok(memory)
     }
@@ -84,11 +81,8 @@ impl Memory {
     ///
     /// # Errors
     /// [`Error::PagesShort`] if the pagemap has more pages than the file.
-    pub fn add(&mut self, pid: u64, pagemap: &Pagemap, pages: PagesFile, path: &Path) -> Result<(), Error> {
-        let (len_bytes, present) = (pages.len_bytes(), pagemap.present_pages());
-        if present > len_bytes / PAGE_SIZE as u64 {
-            return Err(Error::PagesShort { path: path.into(), pages: present, len_bytes });
-        }
+    pub fn add(&mut self, pid: u64, pagemap: &Pagemap, pages: Arc<dyn Pages>, path: &Path) -> Result<(), Error> {
+        pagemap.check_pages(pages.len_bytes(), path)?;
         let mut first_page = 0;
         let extents = pagemap.entries.iter().filter(|entry| entry.present).map(|entry| {
             let extent = Extent { address: entry.address, end: entry.end(), first_page, lazy: entry.lazy };
@@ -97,8 +91,7 @@ impl Memory {
         });
         let extents = extents.collect();
         let absent = pagemap.entries.iter().find(|entry| entry.lazy && !entry.present).map(|entry| entry.address);
-        self.processes.insert(pid, Process { file: self.files.len(), extents, absent });
-        self.files.push(Arc::new(pages));
+        self.processes.insert(pid, Process { pages, extents, absent });
         Ok(())
     }
 
@@ -122,45 +115,53 @@ impl Memory {
 
     /// Returns the pages of a process that can wait: ranges of memory, and the file that they are in.
     #[cfg(target_os = "linux")]
-    pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::Extent>, Arc<PagesFile>)> {
-        let Process { file, extents, .. } = self.processes.get(&pid)?;
+    pub(crate) fn lazy_pages(&self, pid: u64) -> Option<(Vec<trueno_zram_restore::Extent>, Arc<dyn Pages>)> {
+        let Process { pages, extents, .. } = self.processes.get(&pid)?;
         let lazy = extents.iter().filter(|extent| extent.lazy).map(|extent| trueno_zram_restore::Extent {
             address: extent.address,
             pages: extent.pages(),
             first_page: extent.first_page,
         });
-        Some((lazy.collect(), Arc::clone(&self.files[*file])))
+        Some((lazy.collect(), Arc::clone(pages)))
     }
 
-    /// Returns the part of each process's file that can wait: the number of the file, and pages of it.
+    /// Returns the part of each process's pages that can wait.
     #[cfg(target_os = "linux")]
-    pub(crate) fn lazy_parts(&self) -> impl Iterator<Item = (usize, Range<u64>)> {
+    pub(crate) fn lazy_parts(&self) -> impl Iterator<Item = (&dyn Pages, Range<u64>)> {
         self.processes.values().filter_map(|process| {
             let mut lazy = process.extents.iter().filter(|extent| extent.lazy);
             let first = lazy.next()?;
             let last = lazy.next_back().unwrap_or(first);
-            Some((process.file, first.first_page..last.first_page + last.pages()))
+            Some((&*process.pages, first.first_page..last.first_page + last.pages()))
         })
     }
 
     /// Finds the page at an address.
     pub(crate) fn find(&self, pid: u64, address: u64) -> Option<Place> {
-        let Process { file, extents, .. } = self.processes.get(&pid)?;
+        let extents = &self.processes.get(&pid)?.extents;
         let after = extents.partition_point(|extent| extent.address <= address);
         let extent = extents[..after].last().filter(|extent| address < extent.end)?;
         let page_len = PAGE_SIZE as u64;
         let page = extent.first_page + (address - extent.address) / page_len;
-        Some(Place { file: *file, page, pages: (extent.end - address).div_ceil(page_len) })
+        Some(Place { pid, page, pages: (extent.end - address).div_ceil(page_len) })
     }
 
-    /// Returns a file that [`Place`]s name.
-    pub(crate) fn file(&self, number: usize) -> &PagesFile {
-        &self.files[number]
+    /// Returns the pages of a process that a [`Place`] names.
+    pub(crate) fn pages(&self, pid: u64) -> &dyn Pages {
+        &*self.processes[&pid].pages
+    }
+}
+
+impl std::fmt::Debug for Memory {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Memory({} bytes of {} processes)", self.len_bytes(), self.processes.len())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use trueno_zram_archive::PlainPages;
+
     use super::*;
     use crate::pagemap::PagemapEntry;
 
@@ -169,7 +170,7 @@ mod tests {
         let entry =
             |address, pages, present: bool| PagemapEntry { address, pages, parent: !present, lazy: true, present };
         let entries = vec![entry(0x1000, 2, true), entry(0x3000, 4, false), entry(0x7000, 3, true)];
-        let pages = || PagesFile::plain(Arc::new(vec![0; 5 * PAGE_SIZE])).unwrap();
+        let pages = || Arc::new(PlainPages::new(Arc::new(vec![0; 5 * PAGE_SIZE])).unwrap());
         let mut memory = Memory::default();
         memory.add(7, &Pagemap { pages_id: 1, entries: entries.clone() }, pages(), Path::new("p")).unwrap();
         let found = |address| memory.find(7, address).map(|place| (place.page, place.pages));

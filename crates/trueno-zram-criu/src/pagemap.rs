@@ -1,17 +1,18 @@
 //! `pagemap-PID.img`: which addresses of a process have pages, and where they are.
 
 use std::io::{self, Read};
+use std::path::Path;
 
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::error::PagemapProblem;
+use crate::error::{Error, PagemapProblem};
 use crate::wire::{Field, Fields, put_integer};
 
 /// The first two words: the one of all images, and the one of pagemaps.
 const MAGIC: [u32; 2] = [0x5456_4319, 0x5608_4025];
 
 /// The longest message, and so the most memory that one takes. Those of CRIU have some 30 bytes.
-const MAX_MESSAGE_LEN: usize = 4096;
+const MAX_MESSAGE_LEN: u32 = 4096;
 
 /// The pages are in the parent of an incremental dump.
 const PARENT: u32 = 1;
@@ -82,24 +83,17 @@ impl Pagemap {
     /// # Errors
     /// [`PagemapProblem`] if it is malformed, or has fields or flags of an unknown meaning. All entries are ranges of pages
     /// within 64 bits, in the order of their addresses, and do not overlap.
-    pub fn parse(mut bytes: &[u8]) -> Result<Self, PagemapProblem> {
-        Self::read_with(|room| {
-            let (next, rest) = bytes.split_at(bytes.len().min(room.len()));
-            room[..next.len()].copy_from_slice(next);
-            bytes = rest;
-            Ok(next.len())
+    pub fn parse(bytes: &[u8]) -> Result<Self, PagemapProblem> {
+        Self::read(bytes).map_err(|error| match error {
+            ReadError::Pagemap(problem) => problem,
+            ReadError::Io(error) => unreachable!("reading from memory: {error}"),
         })
     }
 
     /// Reads a pagemap file, message by message. The file may have any length: nothing is read after the first thing that
     /// is wrong, and memory grows with the entries that were found to be in order.
-    pub(crate) fn read(mut file: impl Read) -> Result<Self, ReadError> {
-        Self::read_with(|room| Ok(fill(&mut file, room)?))
-    }
-
-    /// Reads the bytes that `fill` returns: as many as there is room for, fewer only at their end.
-    fn read_with<E: From<PagemapProblem>>(fill: impl FnMut(&mut [u8]) -> Result<usize, E>) -> Result<Self, E> {
-        let mut messages = Messages { fill, at: 0, room: [0; MAX_MESSAGE_LEN] };
+    pub(crate) fn read(file: impl Read) -> Result<Self, ReadError> {
+        let mut messages = Messages { file, at: 0, bytes: Vec::new() };
         let mut found = [0; 2];
         for word in &mut found {
             *word = messages.word()?.ok_or(PagemapProblem::Truncated { at: messages.at })?;
@@ -156,6 +150,15 @@ impl Pagemap {
         // Ranges that do not overlap have at most 2^52 pages in all; those of a caller may have more.
         self.entries.iter().filter(|entry| entry.present).fold(0, |sum, entry| sum.saturating_add(entry.pages))
     }
+
+    /// Checks that a pages file of this length has all pages that are in it. `path` is the pagemap's, for messages.
+    pub(crate) fn check_pages(&self, len_bytes: u64, path: &Path) -> Result<(), Error> {
+        let pages = self.present_pages();
+        if pages > len_bytes / PAGE_SIZE as u64 {
+            return Err(Error::PagesShort { path: path.into(), pages, len_bytes });
+        }
+        Ok(())
+    }
 }
 
 fn flags_of(entry: &PagemapEntry) -> u32 {
@@ -184,27 +187,13 @@ impl From<PagemapProblem> for ReadError {
     }
 }
 
-/// Fills `room` from a file; returns fewer bytes only at its end.
-fn fill(file: &mut impl Read, room: &mut [u8]) -> io::Result<usize> {
-    let mut filled = 0;
-    while filled < room.len() {
-        match file.read(&mut room[filled..]) {
-            Ok(0) => break,
-            Ok(len) => filled += len,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
-}
-
 /// The messages of a file, each after its length.
-struct Messages<F> {
-    fill: F,
+struct Messages<R> {
+    file: R,
     /// Position in the file.
     at: u64,
-    /// The message read last.
-    room: [u8; MAX_MESSAGE_LEN],
+    /// What was read last.
+    bytes: Vec<u8>,
 }
 
 /// A message, and its position in the file.
@@ -214,28 +203,32 @@ struct Message<'a> {
     at: u64,
 }
 
-impl<E: From<PagemapProblem>, F: FnMut(&mut [u8]) -> Result<usize, E>> Messages<F> {
-    /// Reads a word; returns `None` at the end of the file.
-    fn word(&mut self) -> Result<Option<u32>, E> {
-        let mut word = [0; 4];
-        match (self.fill)(&mut word)? {
-            0 => return Ok(None),
-            4 => {}
-            _ => return Err(PagemapProblem::Truncated { at: self.at }.into()),
-        }
-        self.at += 4;
-        Ok(Some(u32::from_le_bytes(word)))
-    }
-
-    fn next(&mut self) -> Result<Option<Message<'_>>, E> {
-        let Some(len_bytes) = self.word()? else { return Ok(None) };
+impl<R: Read> Messages<R> {
+    /// Reads this many bytes; returns `None` at the end of the file.
+    fn take(&mut self, len_bytes: u32) -> Result<Option<Message<'_>>, ReadError> {
         let at = self.at;
-        let room = self.room.get_mut(..len_bytes as usize).ok_or(PagemapProblem::MessageLen { at, len_bytes })?;
-        if (self.fill)(room)? < room.len() {
-            return Err(PagemapProblem::Truncated { at }.into());
+        self.bytes.clear();
+        let read = self.file.by_ref().take(len_bytes.into()).read_to_end(&mut self.bytes)?;
+        if read < len_bytes as usize {
+            return if read == 0 { Ok(None) } else { Err(PagemapProblem::Truncated { at }.into()) };
         }
         self.at += u64::from(len_bytes);
-        Ok(Some(Message { bytes: room, at }))
+        Ok(Some(Message { bytes: &self.bytes, at }))
+    }
+
+    /// Reads a word; returns `None` at the end of the file.
+    fn word(&mut self) -> Result<Option<u32>, ReadError> {
+        let word = self.take(4)?.and_then(|message| message.bytes.first_chunk().copied());
+        Ok(word.map(u32::from_le_bytes))
+    }
+
+    fn next(&mut self) -> Result<Option<Message<'_>>, ReadError> {
+        let Some(len_bytes) = self.word()? else { return Ok(None) };
+        let at = self.at;
+        if len_bytes > MAX_MESSAGE_LEN {
+            return Err(PagemapProblem::MessageLen { at, len_bytes }.into());
+        }
+        self.take(len_bytes)?.ok_or(PagemapProblem::Truncated { at }.into()).map(Some)
     }
 }
 

@@ -16,8 +16,8 @@ pub(crate) const AHEAD_CHUNKS: u64 = 4;
 /// Chunks kept: those ahead, and twice as many that were sent or had a fault, for faults near them. 48 MiB.
 const KEPT_CHUNKS: usize = 12;
 
-/// A chunk: the file, and the chunk's number in it.
-pub(crate) type ChunkId = (usize, u64);
+/// A chunk: the process, and the chunk's number in its pages.
+pub(crate) type ChunkId = (u64, u64);
 
 /// The content of a chunk. The last one of a file is shorter.
 pub(crate) type Chunk = Arc<Vec<Page>>;
@@ -59,15 +59,15 @@ impl<'a> ReadAhead<'a> {
         Self { memory, state: Mutex::default(), queued: Condvar::new(), done: Condvar::new() }
     }
 
-    /// Asks for the chunks of a file from `first` on, as far as there are any. What was asked for before and not begun is
+    /// Asks for the chunks of a process from `first` on, as far as there are any. What was asked for before and not begun is
     /// given up.
-    pub(crate) fn plan(&self, file: usize, first: u64) {
-        let pages = self.memory.file(file).len_bytes() / PAGE_SIZE as u64;
+    pub(crate) fn plan(&self, pid: u64, first: u64) {
+        let pages = self.memory.pages(pid).len_bytes() / PAGE_SIZE as u64;
         let end = pages.div_ceil(CHUNK_PAGES).min(first + AHEAD_CHUNKS);
         let mut state = self.lock();
         let State { slots, queue, .. } = &mut *state;
         queue.drain(..).for_each(|id| drop(slots.remove(&id)));
-        for id in (first..end).map(|chunk| (file, chunk)) {
+        for id in (first..end).map(|chunk| (pid, chunk)) {
             slots.entry(id).or_insert_with(|| {
                 queue.push_back(id);
                 Slot::Queued
@@ -129,10 +129,10 @@ impl<'a> ReadAhead<'a> {
         drop(state);
         // If reading panics, nobody waits for ever.
         let mut finish = Finish { ahead: self, id, slot: Slot::Damaged };
-        let (file, first) = (self.memory.file(id.0), id.1 * CHUNK_PAGES);
-        let pages = (file.len_bytes() / PAGE_SIZE as u64).saturating_sub(first).min(CHUNK_PAGES);
+        let (source, first) = (self.memory.pages(id.0), id.1 * CHUNK_PAGES);
+        let pages = (source.len_bytes() / PAGE_SIZE as u64).saturating_sub(first).min(CHUNK_PAGES);
         content.resize(usize::try_from(pages).expect("a few pages"), [0; PAGE_SIZE]);
-        let chunk = file.read(first, &mut content).is_ok().then(|| Arc::new(content));
+        let chunk = source.read(first, &mut content).is_ok().then(|| Arc::new(content));
         if let Some(chunk) = &chunk {
             finish.slot = Slot::Ready(Arc::clone(chunk));
         }
@@ -169,10 +169,12 @@ impl Drop for Finish<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use trueno_zram_archive::PlainPages;
+
     use super::*;
     use crate::pagemap::{Pagemap, PagemapEntry};
-    use crate::pages_file::PagesFile;
-    use std::path::Path;
 
     #[test]
     fn chunks_are_the_same_whoever_restores_them() {
@@ -180,7 +182,7 @@ mod tests {
         let content: Vec<u8> = (0..pages).flat_map(|page| vec![(page % 251) as u8; PAGE_SIZE]).collect();
         let entries = vec![PagemapEntry { address: 0, pages, parent: false, lazy: true, present: true }];
         let mut memory = Memory::default();
-        let file = PagesFile::plain(Arc::new(content.clone())).unwrap();
+        let file = Arc::new(PlainPages::new(Arc::new(content.clone())).unwrap());
         memory.add(1, &Pagemap { pages_id: 1, entries }, file, Path::new("p")).unwrap();
         for workers in [0, 1, 3] {
             let ahead = ReadAhead::new(&memory);
@@ -189,8 +191,8 @@ mod tests {
                     threads.spawn(|| ahead.work());
                 }
                 for id in (0..=12).chain([5, 11, 12, 0]) {
-                    ahead.plan(0, id + 1);
-                    let chunk = ahead.get((0, id)).expect("no damage");
+                    ahead.plan(1, id + 1);
+                    let chunk = ahead.get((1, id)).expect("no damage");
                     let start = usize::try_from(id * CHUNK_PAGES).unwrap() * PAGE_SIZE;
                     assert!(chunk.as_flattened() == &content[start..start + chunk.len() * PAGE_SIZE]);
                     assert_eq!(chunk.len() as u64, if id == 12 { 3 } else { CHUNK_PAGES });

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use trueno_zram_connections::enable_keepalive;
+use trueno_zram_connections::{Patience, Silence, enable_keepalive};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -131,15 +131,6 @@ impl PageServer {
     }
 }
 
-/// The time limit for a client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    /// For ever. An error of the stream ends the connection, whatever it is.
-    Unlimited,
-    /// For as long as a read of the stream takes, within a request. Between requests for ever.
-    WithinRequest,
-}
-
 /// Lets the workers end, also on a panic.
 struct EndOnDrop<'a, 'm>(&'a ReadAhead<'m>);
 
@@ -196,10 +187,12 @@ impl<S: Read + Write> Connection<'_, S> {
                 Ok(0) => return Err(Error::Ended { request, received }),
                 Ok(count) => received += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock && self.patience == Patience::WithinRequest => {
-                    if received > 0 {
-                        return Err(Error::Stalled { request, received });
-                    }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let silence = if received == 0 { Silence::BetweenRequests } else { Silence::WithinRequest };
+                    self.patience.after_pause(error, silence).map_err(|error| match error.kind() {
+                        io::ErrorKind::TimedOut => Error::Stalled { request, received },
+                        _ => Error::Connection(error),
+                    })?;
                 }
                 Err(error) => return Err(Error::Connection(error)),
             }
@@ -215,7 +208,7 @@ impl<S: Read + Write> Connection<'_, S> {
         let place = Place { pages: place.pages.min(pages).min(MAX_REPLY_PAGES), ..place };
         let pieces = if place.pages == 1 { self.fault(place) } else { self.transfer(place) };
         if pieces.is_empty() {
-            return self.answer_page_by_page(pid, address, place);
+            return self.answer_page_by_page(address, place);
         }
         let parts: Vec<&[u8]> = pieces.iter().map(Piece::bytes).collect();
         self.send(pid, address, &parts)
@@ -225,8 +218,8 @@ impl<S: Read + Write> Connection<'_, S> {
     /// would take as long.
     fn fault(&self, place: Place) -> Vec<Piece> {
         let (chunk, within) = chunk_of(place.page);
-        let id = (place.file, chunk);
-        let is_quick = self.memory.file(place.file).is_located(place.page);
+        let id = (place.pid, chunk);
+        let is_quick = self.memory.pages(place.pid).is_located(place.page);
         let chunk = if is_quick { self.ahead.get_ready(id) } else { self.ahead.get(id) };
         chunk.map(|chunk| Piece { chunk, pages: within..within + 1 }).into_iter().collect()
     }
@@ -234,13 +227,13 @@ impl<S: Read + Write> Connection<'_, S> {
     /// Returns the first pages of a range: the chunk of the first, and those after it that are ready. None if the first
     /// chunk has a damaged page.
     fn transfer(&self, place: Place) -> Vec<Piece> {
-        let Place { file, page, pages } = place;
+        let Place { pid, page, pages } = place;
         let (first, mut within) = chunk_of(page);
         let (last, _) = chunk_of(page + pages - 1);
-        self.ahead.plan(file, first);
+        self.ahead.plan(pid, first);
         let (mut pieces, mut left) = (Vec::new(), usize::try_from(pages).expect("a reply is small"));
         for number in first..=last {
-            let id = (file, number);
+            let id = (pid, number);
             let chunk = if number == first { self.ahead.get(id) } else { self.ahead.get_ready(id) };
             let Some(chunk) = chunk else { break };
             let end = chunk.len().min(within + left);
@@ -252,12 +245,12 @@ impl<S: Read + Write> Connection<'_, S> {
     }
 
     /// Answers with pages that are read one by one, up to the first damaged one.
-    fn answer_page_by_page(&mut self, pid: u64, address: u64, place: Place) -> Result<(), Error> {
-        let Place { file, page: first, pages } = place;
+    fn answer_page_by_page(&mut self, address: u64, place: Place) -> Result<(), Error> {
+        let Place { pid, page: first, pages } = place;
         let mut content = Vec::new();
         for page in first..first + pages.min(CHUNK_PAGES) {
             let mut out = [[0; PAGE_SIZE]];
-            match self.memory.file(file).read(page, &mut out) {
+            match self.memory.pages(pid).read(page, &mut out) {
                 Ok(()) => content.extend(out),
                 Err(source) if content.is_empty() => return Err(Error::Damaged { pid, address, page, source }),
                 Err(_) => break,

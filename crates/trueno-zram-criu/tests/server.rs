@@ -12,10 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use trueno_test_restore::archive_of;
-use trueno_zram_archive::{ArchiveOpener, ArchiveWriter, Format, WriteOptions};
+use trueno_zram_archive::{Archive, ArchiveWriter, Format, Pages, PlainPages, WriteOptions};
+use trueno_zram_connections::{MAX_CONNECTIONS, serve_each};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
-use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, Pagemap, PagemapEntry, PagesFile, Served, write_lazy_dir};
-use trueno_zram_restore::{MAX_CONNECTIONS, serve_each};
+use trueno_zram_criu::{Error, ImageDir, Memory, PageServer, Pagemap, PagemapEntry, Served, write_lazy_dir};
+use trueno_zram_io::ArchiveOpener;
 
 const PID: u64 = 4711;
 const BASE: u64 = 0x7f00_0000_0000;
@@ -137,10 +138,11 @@ fn both_formats_and_plain_pages_give_the_same_memory() {
     let algorithm = trueno_zram_core::Algorithm::Zstd { level: 1 };
     let codec = CpuBatchCompressor::new(algorithm);
     zst.write_batch(&codec.unwrap().compress(&pages).unwrap()).unwrap();
-    let zst = PagesFile::archive(Arc::new(zst.finish(None).unwrap().0)).unwrap().unwrap();
-    let lz4 = PagesFile::archive(Arc::new(archive_of(&pages))).unwrap().unwrap();
-    let plain = PagesFile::plain(Arc::new(pages.as_flattened().to_vec())).unwrap();
-    for file in [zst, lz4, plain] {
+    let zst = Archive::read_from(Arc::new(zst.finish(None).unwrap().0)).unwrap().unwrap();
+    let lz4 = Archive::read_from(Arc::new(archive_of(&pages))).unwrap().unwrap();
+    let plain = PlainPages::new(Arc::new(pages.as_flattened().to_vec())).unwrap();
+    let files: [Arc<dyn Pages>; 3] = [Arc::new(zst), Arc::new(lz4), Arc::new(plain)];
+    for file in files {
         let mut memory = Memory::default();
         memory.add(PID, &pagemap(), file, Path::new("pagemap")).unwrap();
         let served = serve(memory, 1, |mut client| {
@@ -157,7 +159,7 @@ fn a_damaged_page_ends_the_connection_and_pages_before_it_still_come() {
     // Within the blocks, far from the index.
     let at = bytes.len() / 4;
     bytes[at] ^= 0x40;
-    let file = PagesFile::archive(Arc::new(bytes)).unwrap().unwrap();
+    let file = Archive::read_from(Arc::new(bytes)).map(Option::unwrap).map(Arc::new).unwrap();
     let mut page = [[0; PAGE_SIZE]];
     let damaged = (0..2207).find(|number| file.read(*number, &mut page).is_err()).expect("damage is found");
     assert!((5..1505).contains(&damaged), "page {damaged} is one of the first range");
@@ -182,7 +184,7 @@ fn a_damaged_page_ends_the_connection_and_pages_before_it_still_come() {
 fn wrong_requests_are_refused_by_name() {
     let refused = |command: u32, count: u64, address: u64| {
         let mut memory = Memory::default();
-        let file = PagesFile::plain(Arc::new(pages(2207).as_flattened().to_vec())).unwrap();
+        let file = Arc::new(PlainPages::new(Arc::new(pages(2207).as_flattened().to_vec())).unwrap());
         memory.add(PID, &pagemap(), file, Path::new("pagemap")).unwrap();
         serve(memory, 0, |mut client| {
             client.request(command, count, address);
@@ -210,7 +212,7 @@ fn serve_all(
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let mut memory = Memory::default();
-    let file = PagesFile::plain(Arc::new(pages(2207).as_flattened().to_vec())).unwrap();
+    let file = Arc::new(PlainPages::new(Arc::new(pages(2207).as_flattened().to_vec())).unwrap());
     memory.add(PID, &pagemap(), file, Path::new("pagemap")).unwrap();
     let server = PageServer::new(memory, 2).request_timeout(request_timeout);
     let (sender, ended) = channel();

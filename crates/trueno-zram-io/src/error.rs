@@ -87,6 +87,13 @@ pub enum Operation {
     Rename,
 }
 
+impl Operation {
+    /// Returns the error that this operation failed with, on the file of this name.
+    pub(crate) fn failed<E: Into<io::Error>>(self, name: impl fmt::Display) -> impl FnOnce(E) -> Error {
+        move |error| Error::io(name, self, error.into())
+    }
+}
+
 impl fmt::Display for Operation {
     /// The start of a message. Nothing for the operations that the system's own text makes clear.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::is_zero;
 
-use crate::anywhere::{Anywhere, LastByte};
 use crate::error::{Error, Operation, Refusal, Result};
-use crate::restore::{Sink, Way};
+use crate::positional_file::{LastByte, PositionalFile};
+use crate::restore::{Sink, WriteMode};
 use crate::written::{check_written, sync};
 
 /// Bytes that are looked at, or overwritten, at a time.
@@ -49,20 +49,17 @@ impl ExistingFile {
     /// # Errors
     /// [`Error::Refused`] if it is not a regular file, and [`Error::Io`] if it cannot be written, dropped or made longer.
     pub fn new(file: File, name: &str, content_len: u64) -> Result<Self> {
-        let failed = |operation| move |error| Error::io(name, operation, error);
-        let metadata = file.metadata().map_err(failed(Operation::Open))?;
+        let metadata = file.metadata().map_err(Operation::Open.failed(name))?;
         if !metadata.is_file() {
             return Err(Error::refused(name, Refusal::NotRegular));
         }
         // Every write would go to the end.
-        if fcntl_getfl(&file).map_err(|error| failed(Operation::Open)(error.into()))?.contains(OFlags::APPEND) {
-            return Err(failed(Operation::Open)(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "it is open for appending",
-            )));
+        if fcntl_getfl(&file).map_err(Operation::Open.failed(name))?.contains(OFlags::APPEND) {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "it is open for appending");
+            return Err(Error::io(name, Operation::Open, error));
         }
         if metadata.len() < content_len {
-            file.set_len(content_len).map_err(failed(Operation::SetLength))?;
+            file.set_len(content_len).map_err(Operation::SetLength.failed(name))?;
         }
         let len = metadata.len().max(content_len);
         let this = Self { file: Arc::new(file), name: name.into(), at: 0, len, last_byte: LastByte::of(len) };
@@ -73,16 +70,15 @@ impl ExistingFile {
     /// Makes all of the file a hole, or zeros where the file system has no holes. It never becomes shorter: whoever has mapped
     /// it would get SIGBUS.
     fn clear(&self) -> Result<()> {
-        let failed = |operation| move |error| Error::io(&self.name, operation, error);
-        let len = self.file.metadata().map_err(failed(Operation::Open))?.len();
+        let len = self.file.metadata().map_err(Operation::Open.failed(&self.name))?.len();
         if len == 0 {
             return Ok(());
         }
-        match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => zero(&self.file, len).map_err(failed(Operation::Write)),
-            Err(error) => Err(failed(Operation::Write)(error.into())),
-        }
+        let cleared = match fallocate(&self.file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => zero(&self.file, len),
+            punched => punched.map_err(io::Error::from),
+        };
+        cleared.map_err(Operation::Write.failed(&self.name))
     }
 
     /// Writes the last byte, and syncs the content to disk.
@@ -93,8 +89,8 @@ impl ExistingFile {
         let finished = self
             .check_len()
             .and_then(|()| self.write_last_byte())
-            .and_then(|()| check_written(&self.file).map_err(|error| Error::io(&self.name, Operation::Write, error)))
-            .and_then(|()| sync(&self.file).map_err(|error| Error::io(&self.name, Operation::Sync, error)));
+            .and_then(|()| check_written(&self.file).map_err(Operation::Write.failed(&self.name)))
+            .and_then(|()| sync(&self.file).map_err(Operation::Sync.failed(&self.name)));
         if finished.is_err() {
             self.abandon();
         }
@@ -102,13 +98,13 @@ impl ExistingFile {
     }
 
     fn check_len(&self) -> Result<()> {
-        let metadata = self.file.metadata().map_err(|error| Error::io(&self.name, Operation::Open, error))?;
+        let metadata = self.file.metadata().map_err(Operation::Open.failed(&self.name))?;
         if metadata.len() < self.len { Err(Error::Shrunk { name: self.name.clone() }) } else { Ok(()) }
     }
 
     fn write_last_byte(&self) -> Result<()> {
         let written = self.last_byte.as_ref().map_or(Ok(()), |last| last.write(&self.file));
-        written.map_err(|error| Error::io(&self.name, Operation::Write, error))
+        written.map_err(Operation::Write.failed(&self.name))
     }
 
     /// Makes the file longer for content whose length was not announced.
@@ -116,7 +112,7 @@ impl ExistingFile {
         if len > self.len {
             self.check_len()?;
             self.write_last_byte()?;
-            self.file.set_len(len).map_err(|error| Error::io(&self.name, Operation::SetLength, error))?;
+            self.file.set_len(len).map_err(Operation::SetLength.failed(&self.name))?;
             (self.len, self.last_byte) = (len, LastByte::of(len));
         }
         Ok(())
@@ -148,24 +144,19 @@ fn zero(file: &File, len: u64) -> io::Result<()> {
 
 impl Sink for ExistingFile {
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
-        let len = match span {
-            ContentSpan::Data(bytes) => bytes.len() as u64,
-            ContentSpan::Zeros(len) => len,
-        };
-        let end = self.at.saturating_add(len);
+        let end = self.at.saturating_add(span.len_bytes());
         self.grow(end)?;
         if let ContentSpan::Data(bytes) = span {
             let bytes = self.last_byte.as_ref().map_or(bytes, |last| last.cut(self.at, bytes));
-            let written = self.file.write_all_at(bytes, self.at);
-            written.map_err(|error| Error::io(&self.name, Operation::Write, error))?;
+            self.file.write_all_at(bytes, self.at).map_err(Operation::Write.failed(&self.name))?;
         }
         self.at = end;
         Ok(())
     }
 
-    fn way(&self, _threads: usize) -> Result<Way> {
+    fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
         // Not through mappings: whoever has the file could make it shorter, and a write would end the process.
-        Ok(Way::Anywhere { file: Anywhere::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
+        Ok(WriteMode::Positional { file: PositionalFile::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
     }
 
     fn set_placed(&mut self, len_bytes: u64) {
@@ -214,7 +205,9 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         let filled = ExistingFile::new(file.try_clone().unwrap(), "memory", 20_000).unwrap();
-        let Way::Anywhere { file: anywhere, .. } = filled.way(4).unwrap() else { panic!("many threads may write") };
+        let WriteMode::Positional { file: anywhere, .. } = filled.write_mode(4).unwrap() else {
+            panic!("many threads may write")
+        };
         file.set_len(0).unwrap();
         anywhere.write_at(10_000, &content).unwrap();
         assert!(matches!(filled.finish(), Err(Error::Shrunk { .. })));

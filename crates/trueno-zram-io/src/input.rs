@@ -1,15 +1,20 @@
 //! Inputs: files, devices and pipes, and what is known about them before they are read.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
 use crate::file_system;
+use crate::mapped_input::MappedInput;
 use crate::output::is_inherited;
 use crate::source::FileSource;
 use crate::standard;
@@ -26,6 +31,17 @@ pub struct Input {
     /// are read, as in `/proc` and `/sys`.
     pub len_bytes: Option<u64>,
     start: u64,
+    /// The file as a mapping, if somebody asked for it; none if it cannot be mapped.
+    mapped: OnceLock<Option<MappedInput>>,
+}
+
+/// A file was changed while it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Changed {
+    #[error("ended at byte {at} of {len_bytes}: it became shorter while it was read")]
+    Shorter { at: u64, len_bytes: u64 },
+    #[error("went from {from} to {to} bytes while it was read")]
+    Resized { from: u64, to: u64 },
 }
 
 impl Input {
@@ -54,7 +70,7 @@ impl Input {
         }
         // From here on, reads may wait.
         let waiting = fcntl_getfl(&input.file).and_then(|flags| fcntl_setfl(&input.file, flags - OFlags::NONBLOCK));
-        waiting.map_err(|error| Error::io(&input.name, Operation::Open, error.into()))?;
+        waiting.map_err(Operation::Open.failed(&input.name))?;
         Ok(input)
     }
 
@@ -64,22 +80,19 @@ impl Input {
         if is_stdin && standard::is_closed(io::stdin()) {
             return Err(Error::Closed { name: STANDARD_INPUT });
         }
-        let open = || {
-            let file = if is_stdin { io::stdin().as_fd().try_clone_to_owned()?.into() } else { open_file(path)? };
-            let metadata = file.metadata()?;
-            Ok((file, metadata))
-        };
-        let (file, metadata) = open().map_err(|error| Error::io(&name, Operation::Open, error))?;
+        let stdin = || io::stdin().as_fd().try_clone_to_owned().map(File::from);
+        let file = if is_stdin { stdin() } else { open_file(path) }.map_err(Operation::Open.failed(&name))?;
+        let metadata = file.metadata().map_err(Operation::Open.failed(&name))?;
         if metadata.is_dir() {
             return Err(Error::refused(name, Refusal::Directory));
         }
         let (mut start, mut len_bytes) = (0, None);
         if has_length(&file, &metadata) {
-            let (at, end) = measure(&file).map_err(|error| Error::io(&name, Operation::Seek, error))?;
+            let (at, end) = measure(&file).map_err(Operation::Seek.failed(&name))?;
             start = at;
             len_bytes = Some(end.saturating_sub(at));
         }
-        Ok(Self { file, name, metadata, len_bytes, start })
+        Ok(Self { file, name, metadata, len_bytes, start, mapped: OnceLock::new() })
     }
 
     /// The file itself.
@@ -101,7 +114,7 @@ impl Input {
     pub fn rewind(&self) -> Result<()> {
         if self.len_bytes.is_some() {
             let back = (&self.file).seek(SeekFrom::Start(self.start));
-            back.map_err(|error| Error::io(&self.name, Operation::Seek, error))?;
+            back.map_err(Operation::Seek.failed(&self.name))?;
         }
         Ok(())
     }
@@ -109,9 +122,92 @@ impl Input {
     /// Reads it as pages, from its current position to its end.
     #[must_use]
     pub fn into_pages(self) -> FileSource {
-        let may_have_holes = self.metadata.is_file() && allocated_bytes(&self.metadata) < self.metadata.len();
-        FileSource::new(self.file, self.name, self.start, self.len_bytes, may_have_holes)
+        FileSource::new(self)
     }
+
+    pub(crate) fn may_have_holes(&self) -> bool {
+        self.metadata.is_file() && allocated_bytes(&self.metadata) < self.metadata.len()
+    }
+
+    /// The file as a mapping. None: it cannot be mapped, or was not opened at its first byte.
+    pub(crate) fn mapped(&self) -> Option<&MappedInput> {
+        let map = || MappedInput::new(self.seekable().filter(|_| self.metadata.is_file())?, self.len_bytes?);
+        self.mapped.get_or_init(map).as_ref()
+    }
+
+    /// Reads on until `room` is full or the input ends. Returns the bytes read.
+    pub(crate) fn read(&self, room: &mut [u8]) -> Result<usize> {
+        self.reading(fill(room, |rest, _| (&self.file).read(rest)))
+    }
+
+    /// Fills `room` with what lies `at` bytes behind the start.
+    pub(crate) fn read_exact_at(&self, at: u64, room: &mut [u8]) -> Result<()> {
+        let at = self.start + at;
+        let filled = self.reading(fill(room, |rest, filled| self.file.read_at(rest, at + filled as u64)))?;
+        if filled == room.len() {
+            return Ok(());
+        }
+        let (at, len_bytes) = (at + filled as u64, self.len_bytes.unwrap_or_default());
+        self.reading(Err(io::Error::other(Changed::Shorter { at, len_bytes })))
+    }
+
+    /// Checks that the input is as long as when it was opened: a file that is still being written is not complete.
+    /// Leaves its position at its end, as reading it would.
+    pub(crate) fn check_length(&self) -> Result<()> {
+        let (from, end) = (self.len_bytes.unwrap_or_default(), self.reading((&self.file).seek(SeekFrom::End(0)))?);
+        let to = end.saturating_sub(self.start);
+        if from == to { Ok(()) } else { self.reading(Err(io::Error::other(Changed::Resized { from, to }))) }
+    }
+
+    fn reading<T>(&self, read: io::Result<T>) -> Result<T> {
+        read.map_err(Operation::Read.failed(&self.name))
+    }
+
+    /// The next run of data from `at` on that ends at a hole of at least `min_hole_bytes`, or at `len_bytes`, the end.
+    /// It is rounded out to whole pages.
+    pub(crate) fn find_data(&self, at: u64, len_bytes: u64, min_hole_bytes: u64) -> Range<u64> {
+        let base = self.start;
+        let whole_pages = len_bytes - len_bytes % PAGE_SIZE as u64;
+        let seek = |to| rustix::fs::seek(&self.file, to);
+        let begin = match seek(rustix::fs::SeekFrom::Data(base + at)) {
+            Ok(begin) => begin.saturating_sub(base).clamp(at, len_bytes),
+            Err(Errno::NXIO) => len_bytes,
+            // This file system cannot tell.
+            Err(_) => at,
+        };
+        let mut end = begin;
+        while end < len_bytes {
+            let hole = match seek(rustix::fs::SeekFrom::Hole(base + end)) {
+                Ok(hole) => hole.saturating_sub(base).clamp(end, len_bytes),
+                Err(_) => len_bytes,
+            };
+            end = match seek(rustix::fs::SeekFrom::Data(base + hole)) {
+                Ok(next) if next.saturating_sub(base + hole) < min_hole_bytes && next > base + end => next - base,
+                _ => {
+                    end = hole;
+                    break;
+                }
+            };
+        }
+        // A last page that is not a whole one is data.
+        let begin = (begin - begin % PAGE_SIZE as u64).min(whole_pages).max(at);
+        begin..end.next_multiple_of(PAGE_SIZE as u64).max(begin + 1).min(len_bytes)
+    }
+}
+
+/// Calls `read` with the rest of `room` and the bytes before it, until the room is full or the input ends. Returns the
+/// bytes read.
+fn fill(room: &mut [u8], mut read: impl FnMut(&mut [u8], usize) -> io::Result<usize>) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < room.len() {
+        match read(&mut room[filled..], filled) {
+            Ok(0) => break,
+            Ok(more) => filled += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
 }
 
 /// Returns the bytes that are allocated to a file. Fewer than its length mean that it may have holes. Otherwise it is

@@ -17,6 +17,28 @@ pub struct Pending {
 #[derive(Debug)]
 pub struct ActionId(u64);
 
+/// An action that runs once: when this is dropped, or before a signal ends the process.
+#[derive(Debug)]
+pub struct Cleanup(ActionId);
+
+impl Cleanup {
+    /// Drops the action without running it.
+    pub fn cancel(self, pending: &mut Pending) {
+        pending.remove(&self.0);
+        // It has nothing left to do, and would lock what is locked here.
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        let mut pending = hold_off();
+        if let Some(action) = pending.actions.remove(&self.0.0) {
+            action();
+        }
+    }
+}
+
 /// Locks the actions, to change them together with whatever they are about.
 ///
 /// ```
@@ -38,6 +60,11 @@ impl Pending {
         ActionId(id)
     }
 
+    /// Adds an action that runs when the result is dropped, too. It must not call [`hold_off`].
+    pub fn add_cleanup(&mut self, action: impl FnOnce() + Send + 'static) -> Cleanup {
+        Cleanup(self.add(action))
+    }
+
     /// Removes an action.
     pub fn remove(&mut self, id: &ActionId) {
         self.actions.remove(&id.0);
@@ -54,5 +81,34 @@ impl Pending {
 impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pending({} actions)", self.actions.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn a_cleanup_runs_once_unless_it_is_cancelled() {
+        let runs = Arc::new(AtomicUsize::new(0));
+        let cleanup = || {
+            let runs = Arc::clone(&runs);
+            hold_off().add_cleanup(move || {
+                runs.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        drop(cleanup());
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "dropped");
+        cleanup().cancel(&mut hold_off());
+        assert_eq!(runs.load(Ordering::Relaxed), 1, "cancelled");
+        let both = cleanup();
+        let action = hold_off().actions.remove(&both.0.0).unwrap();
+        // As a signal would.
+        action();
+        drop(both);
+        assert_eq!(runs.load(Ordering::Relaxed), 2, "run before it is dropped");
     }
 }

@@ -1,8 +1,9 @@
 //! Pipelines for page archives: files, devices, pipes and processes in; archives and restored images out.
 //!
+//! - [`ArchiveOpener`] opens archives and deltas by path, and finds the bases of deltas.
 //! - [`Input`] opens a file, a device or a pipe; [`FileSource`] reads it as pages, and skips holes.
 //! - [`compress`] turns a [`PageSource`] into an archive. Ranges are claimed under a lock and read outside it; lanes read,
-//!   compress and assemble blocks side by side, and write them at places that are known before.
+//!   compress and assemble blocks side by side, and write them at preassigned offsets.
 //! - [`compress_delta`] turns one into a delta: only pages that a base does not have. [`restore_pages`] restores it, and
 //!   [`restore_ranges`] parts of it or of an archive.
 //! - [`restore`] turns an archive, or any other .lz4 file, into its content, which a [`Sink`] takes; [`salvage`] does the
@@ -19,7 +20,7 @@
 //! ```
 //! use trueno_zram_archive::WriteOptions;
 //! use trueno_zram_core::{Algorithm, PageCodec};
-//! use trueno_zram_io::{Compressors, Input, compress};
+//! use trueno_zram_io::{Compressors, Input, PageSource, compress};
 //!
 //! # let folder = tempfile::tempdir()?;
 //! # let path = folder.path().join("image");
@@ -34,14 +35,13 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod anywhere;
+mod archive_opener;
 mod bus_error;
-mod choice;
 mod compress;
-mod driver;
 mod error;
 mod existing;
 mod file_system;
+mod gpu_lane;
 mod guarded_mapping;
 mod input;
 pub mod interrupt;
@@ -51,21 +51,22 @@ mod mapped_input;
 mod mapping;
 mod ordered;
 mod output;
-mod positioned;
+mod pipeline;
+mod positional_file;
 mod process_memory;
+mod regular_file;
 mod restore;
 mod rights;
-mod slots;
 mod source;
-mod spare;
 mod spool;
 mod standard;
 mod temp_output;
 mod timeline;
+mod unchanged_file;
 mod unix_socket;
 mod written;
 
-pub use anywhere::Anywhere;
+pub use archive_opener::{ArchiveChain, ArchiveOpener, ChainFile};
 pub use bus_error::Guard;
 pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
@@ -75,14 +76,16 @@ pub use input::Input;
 pub use lease::{OpenForWriting, ReservedInput};
 pub use mapped_file::MappedFile;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
-pub use positioned::Positioned;
+pub use positional_file::PositionalFile;
 pub use process_memory::read_process_memory;
-pub use restore::{Decoders, Nowhere, Salvaged, Sink, Way, restore, restore_pages, restore_ranges, salvage};
+pub use regular_file::{FileId, open_regular_file};
+pub use restore::{Decoders, Discard, Salvaged, Sink, WriteMode, restore, restore_pages, restore_ranges, salvage};
 pub use rights::{Rights, Warning};
-pub use source::{Claim, ClaimedRange, FileSource, InputSpan, NamedArchive, PageSource};
+pub use source::{Claim, ClaimedRange, FileSource, NamedArchive, PageSource};
 pub use spool::Spool;
 pub use standard::{check_stdout_written, is_closed, stdout_file};
 pub use timeline::{Stage, Timeline};
+pub use unchanged_file::FileChanged;
 pub use unix_socket::{SocketRefusal, UnixSocket};
 
 use std::time::Duration;

@@ -6,13 +6,11 @@
 //!
 //! A page of a mapping that the file system has no room for would end the process with SIGBUS. A [`GuardedMapping`]
 //! makes it an error.
-#![allow(unsafe_code, reason = "mappings are raw memory")]
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::ptr;
 use std::sync::{Arc, Mutex};
 use std::{io, iter};
 
@@ -44,7 +42,7 @@ struct Window {
     /// Bytes not written yet.
     left: usize,
     /// None: not mapped so far.
-    memory: Option<Arc<Memory>>,
+    memory: Option<Arc<GuardedMapping>>,
 }
 
 impl Mapping {
@@ -61,7 +59,7 @@ impl Mapping {
     /// mapped, and has to be written in another way.
     pub(crate) fn populate(&self, at: u64, len_bytes: usize) -> io::Result<()> {
         for (number, within) in windows_of(at, len_bytes) {
-            self.memory(number)?.populate(within.start, within.len())?;
+            self.memory(number)?.populate_write(within.start, within.len())?;
         }
         Ok(())
     }
@@ -76,7 +74,7 @@ impl Mapping {
         for (number, within) in windows_of(at, bytes.len()) {
             let memory = lock(&self.state).windows.get(&number).and_then(|window| window.memory.clone());
             let (now, after) = rest.split_at(within.len());
-            memory.ok_or(io::ErrorKind::Unsupported)?.copy_at(within.start, now)?;
+            memory.ok_or(io::ErrorKind::Unsupported)?.write(within.start, now)?;
             self.count_written(number, now.len());
             rest = after;
         }
@@ -96,7 +94,7 @@ impl Mapping {
     }
 
     /// The memory of a window, which is mapped if it was not.
-    fn memory(&self, number: u64) -> io::Result<Arc<Memory>> {
+    fn memory(&self, number: u64) -> io::Result<Arc<GuardedMapping>> {
         let mut state = lock(&self.state);
         let unsupported = |error: io::Error| io::Error::new(io::ErrorKind::Unsupported, error);
         let end = number.checked_add(1).and_then(|next| next.checked_mul(WINDOW_BYTES as u64));
@@ -105,7 +103,9 @@ impl Mapping {
         if let Some(memory) = &window.memory {
             return Ok(Arc::clone(memory));
         }
-        let memory = Arc::new(Memory::map(&self.file, number * WINDOW_BYTES as u64).map_err(unsupported)?);
+        let (start, protection) = (number * WINDOW_BYTES as u64, ProtFlags::READ | ProtFlags::WRITE);
+        let memory = GuardedMapping::new(&self.file, start, WINDOW_BYTES, protection).map_err(unsupported)?;
+        let memory = Arc::new(memory);
         window.memory = Some(Arc::clone(&memory));
         Ok(memory)
     }
@@ -152,41 +152,6 @@ fn windows_of(at: u64, len_bytes: usize) -> impl Iterator<Item = (u64, Range<usi
         left -= now;
         (now > 0).then_some((number, offset..offset + now))
     })
-}
-
-/// A window of the file in memory. Its bytes are only written, and no reference to them is ever made.
-#[derive(Debug)]
-struct Memory(GuardedMapping);
-
-impl Memory {
-    /// Maps a window of the file, which is long enough.
-    fn map(file: &File, start: u64) -> io::Result<Self> {
-        GuardedMapping::new(file, start, WINDOW_BYTES, ProtFlags::READ | ProtFlags::WRITE).map(Self)
-    }
-
-    /// Makes the kernel allocate the pages of a range by writing a byte of each. It has a call for that (MADV_POPULATE_WRITE), which
-    /// takes longer than as many page faults on several threads.
-    fn populate(&self, offset: usize, len_bytes: usize) -> io::Result<()> {
-        let start = self.0.place_of(offset, len_bytes).expect("a range ends within its window");
-        let page_bytes = rustix::param::page_size();
-        let next_page = page_bytes - offset % page_bytes;
-        for at in (0..len_bytes.min(1)).chain((next_page..len_bytes).step_by(page_bytes)) {
-            // SAFETY: the byte is in the range, all of which is mapped.
-            let byte = unsafe { start.add(at) };
-            // SAFETY: it is mapped, guarded, and written by no other thread, since it is in the range.
-            unsafe { byte.write_volatile(0) };
-        }
-        self.0.guard.check()
-    }
-
-    /// Copies `bytes` to `offset`, which no other thread does at the same time.
-    fn copy_at(&self, offset: usize, bytes: &[u8]) -> io::Result<()> {
-        let place = self.0.place_of(offset, bytes.len()).expect("a write ends within its window");
-        // SAFETY: `place` is valid for `bytes.len()` bytes, and mapped memory of its own. Pages that are not there are
-        // guarded. No other thread writes these bytes, and none reads them.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), place.as_ptr(), bytes.len()) };
-        self.0.guard.check()
-    }
 }
 
 #[cfg(test)]

@@ -1,24 +1,27 @@
 //! Outputs: standard output, a device in place, or a new file that gets its name once it is complete.
 
 use std::fs::{self, File, Metadata};
-use std::io::{self, IsTerminal, Seek, SeekFrom, Write};
+use std::io::{self, IsTerminal, Write};
+use std::iter;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use trueno_zram_archive::FileId;
+use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::{PAGE_SIZE, is_zero};
 
-use crate::anywhere::Anywhere;
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
+use crate::positional_file::PositionalFile;
+use crate::regular_file::FileId;
+use crate::restore::{Sink, WriteMode};
 use crate::rights::{Rights, Warning};
 use crate::standard;
-use crate::temp_output::{CommitError, Durability, Existing, TempOutput};
+use crate::temp_output::{Durability, Existing, TempOutput};
 use crate::written::{check_written, sync};
 
-/// Zeros, for outputs that cannot have holes.
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+/// Zeros, for outputs that are to have no holes.
+static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 /// Where an output goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,15 +55,13 @@ pub struct Output {
     file: Arc<File>,
     /// The name that messages use.
     pub name: String,
+    /// Only a new file is.
     sparse: bool,
-    /// Whether the last bytes were left out as a hole.
-    ends_in_hole: bool,
-    /// Whether other threads write at positions of their own: the file may be longer than its bytes, and its position
-    /// is not where they end.
-    is_placed: bool,
+    /// Where the next bytes belong. A new file may be longer while other threads write at positions of their own, and
+    /// shorter behind a hole.
     bytes: u64,
     durable: bool,
-    /// None: the file has its name.
+    /// Written by position. None: the file has its name, and is written in order.
     new: Option<NewFile>,
 }
 
@@ -97,13 +98,13 @@ impl Output {
         }
         // Not through Rust's own buffer, which looks for line ends.
         let file = io::stdout().as_fd().try_clone_to_owned();
-        let file = file.map_err(|error| Error::io(STANDARD_OUTPUT, Operation::Open, error))?;
+        let file = file.map_err(Operation::Open.failed(STANDARD_OUTPUT))?;
         Ok(Self::new(file.into(), STANDARD_OUTPUT.to_owned(), None, OutputOptions { sparse: false, ..options }))
     }
 
     fn new(file: File, name: String, new: Option<NewFile>, options: OutputOptions) -> Self {
         let OutputOptions { sparse, durable, .. } = options;
-        Self { file: Arc::new(file), name, sparse, ends_in_hole: false, is_placed: false, bytes: 0, durable, new }
+        Self { file: Arc::new(file), name, sparse, bytes: 0, durable, new }
     }
 
     fn at_path(path: &Path, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
@@ -171,8 +172,8 @@ impl Output {
         if self.new.is_none() {
             return Ok(None);
         }
-        check_written(&self.file).map_err(|error| Error::io(&self.name, Operation::Write, error))?;
-        self.file.try_clone().map(Some).map_err(|error| Error::io(&self.name, Operation::Open, error))
+        check_written(&self.file).map_err(Operation::Write.failed(&self.name))?;
+        self.file.try_clone().map(Some).map_err(Operation::Open.failed(&self.name))
     }
 
     /// Adds `bytes`. Pages of zeros among them become holes, if the output may have holes.
@@ -183,17 +184,10 @@ impl Output {
         if !self.sparse {
             return self.write_all(bytes);
         }
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let data_bytes = run_bytes(rest, |page| !is_zero(page));
-            if data_bytes > 0 {
-                self.write_all(&rest[..data_bytes])?;
-            }
-            rest = &rest[data_bytes..];
-            let zero_bytes = run_bytes(rest, is_zero);
-            self.write_zeros(zero_bytes as u64)?;
-            rest = &rest[zero_bytes..];
+        for (at, data) in data_runs(bytes) {
+            self.file.write_all_at(data, self.bytes + at as u64)?;
         }
+        self.bytes += bytes.len() as u64;
         Ok(())
     }
 
@@ -202,23 +196,12 @@ impl Output {
     /// # Errors
     /// The system's own, without the output's name.
     pub fn write_zeros(&mut self, count: u64) -> io::Result<()> {
-        if count == 0 {
-            return Ok(());
-        }
         if self.sparse {
-            let step = i64::try_from(count).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-            self.file.seek(SeekFrom::Current(step))?;
-            self.bytes += count;
-            self.ends_in_hole = true;
+            let end = self.bytes.checked_add(count).filter(|end| i64::try_from(*end).is_ok());
+            self.bytes = end.ok_or(io::ErrorKind::FileTooLarge)?;
             return Ok(());
         }
-        let mut left = count;
-        while left > 0 {
-            let now = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
-            self.write_all(&ZEROS[..now])?;
-            left -= now as u64;
-        }
-        Ok(())
+        zeros(count).try_for_each(|piece| self.write_all(piece))
     }
 
     /// Gives a complete output its name and its rights, and the times of `source`. Returns the bytes written.
@@ -235,28 +218,21 @@ impl Output {
     /// # Errors
     /// As [`Output::finish`].
     pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) -> Result<u64> {
-        let failed = |operation| {
-            let name = self.name.clone();
-            move |error| Error::io(name, operation, error)
-        };
-        if self.ends_in_hole || (self.is_placed && self.new.is_some()) {
-            self.file.set_len(self.bytes).map_err(failed(Operation::SetLength))?;
+        let new = self.new.take();
+        if new.is_some() {
+            set_len(&self.file, self.bytes).map_err(Operation::SetLength.failed(&self.name))?;
         }
         // Before the rights, which some file systems send together with what was written.
-        check_written(&self.file).map_err(failed(Operation::Write))?;
-        match self.new.take() {
+        check_written(&self.file).map_err(Operation::Write.failed(&self.name))?;
+        match new {
             Some(NewFile { temp, rights }) => {
                 if let Some(rights) = rights {
                     rights.give(&self.file, source, warn);
                 }
                 let durability = if self.durable { Durability::OnDisk } else { Durability::Later };
-                temp.commit(&self.file, durability).map_err(|error| match error {
-                    CommitError::Sync(error) => failed(Operation::Sync)(error),
-                    CommitError::Rename(error) => failed(Operation::Rename)(error),
-                    CommitError::Exists => Error::refused(&self.name, Refusal::Exists),
-                })?;
+                temp.commit(&self.file, &self.name, durability)?;
             }
-            None if self.durable => sync(&self.file).map_err(failed(Operation::Sync))?,
+            None if self.durable => sync(&self.file).map_err(Operation::Sync.failed(&self.name))?,
             None => {}
         }
         Ok(self.bytes)
@@ -266,7 +242,7 @@ impl Output {
 /// Takes an archive: in order, or at positions that are known before the bytes are written.
 pub trait ArchiveOutput: Write + Send {
     /// The file to write at any position, if it is a new one that nobody else sees. This many threads will write.
-    fn anywhere(&self, _threads: usize) -> Option<Anywhere> {
+    fn positional_file(&self, _threads: usize) -> Option<PositionalFile> {
         None
     }
 
@@ -277,60 +253,57 @@ pub trait ArchiveOutput: Write + Send {
 impl ArchiveOutput for Vec<u8> {}
 
 impl ArchiveOutput for Output {
-    fn anywhere(&self, threads: usize) -> Option<Anywhere> {
-        self.new.as_ref().map(|_| Anywhere::new(&self.file, threads))
+    fn positional_file(&self, threads: usize) -> Option<PositionalFile> {
+        self.new.as_ref().map(|_| PositionalFile::new(&self.file, threads))
     }
 
     fn skip(&mut self, len_bytes: u64) {
         self.bytes += len_bytes;
-        self.is_placed = true;
     }
 }
 
-impl Output {
-    /// Goes to the end of what was placed.
-    fn find_end(&mut self) -> io::Result<()> {
-        if self.is_placed {
-            self.file.seek(SeekFrom::Start(self.bytes))?;
-        }
-        Ok(())
+impl Sink for Output {
+    fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
+        let written = match span {
+            ContentSpan::Data(bytes) => self.write_data(bytes),
+            ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
+        };
+        written.map_err(Operation::Write.failed(&self.name))
     }
 
-    /// Empties the file after content was written at its place.
-    pub(crate) fn forget_placed(&mut self) -> io::Result<()> {
+    fn write_mode(&self, threads: usize) -> Result<WriteMode> {
+        // To `/dev/null`, nothing need be written.
+        if standard::is_null(&self.file) {
+            return Ok(WriteMode::Discard);
+        }
+        let positional = self.positional_file(threads);
+        Ok(positional.map_or(WriteMode::InOrder, |file| WriteMode::Positional { file, sparse: self.sparse }))
+    }
+
+    fn set_placed(&mut self, len_bytes: u64) {
+        self.skip(len_bytes);
+    }
+
+    fn restart(&mut self) -> Result<()> {
         if self.new.is_some() {
-            self.file.set_len(0)?;
-            self.file.seek(SeekFrom::Start(0))?;
-            (self.bytes, self.is_placed, self.ends_in_hole) = (0, false, false);
+            self.file.set_len(0).map_err(Operation::SetLength.failed(&self.name))?;
+            self.bytes = 0;
         }
         Ok(())
     }
 
-    /// Whether this is `/dev/null`, to which nothing need be written.
-    pub(crate) fn keeps_nothing(&self) -> bool {
-        standard::is_null(&self.file)
-    }
-
-    /// Whether zeros become holes.
-    pub(crate) fn is_sparse(&self) -> bool {
-        self.sparse
+    fn name(&self) -> &str {
+        &self.name
     }
 }
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.find_end()?;
-        let written = self.file.write(bytes)?;
+        let written = match self.new {
+            Some(_) => self.file.write_at(bytes, self.bytes)?,
+            None => self.file.write(bytes)?,
+        };
         self.bytes += written as u64;
-        self.ends_in_hole &= written == 0;
-        Ok(written)
-    }
-
-    fn write_vectored(&mut self, bytes: &[io::IoSlice<'_>]) -> io::Result<usize> {
-        self.find_end()?;
-        let written = self.file.write_vectored(bytes)?;
-        self.bytes += written as u64;
-        self.ends_in_hole &= written == 0;
         Ok(written)
     }
 
@@ -350,7 +323,54 @@ fn is_memory_device(there: &Metadata) -> bool {
     there.file_type().is_char_device() && rustix::fs::major(there.rdev()) == MEMORY_DEVICES
 }
 
-/// Bytes of the pages from the front of which `holds` is true; the last page may be a short one.
-pub(crate) fn run_bytes(bytes: &[u8], holds: impl Fn(&[u8]) -> bool) -> usize {
-    bytes.chunks(PAGE_SIZE).take_while(|page| holds(page)).map(<[u8]>::len).sum()
+/// Cuts off what was allocated behind the end, or makes a hole at the end part of the file.
+fn set_len(file: &File, len_bytes: u64) -> io::Result<()> {
+    if file.metadata()?.len() == len_bytes { Ok(()) } else { file.set_len(len_bytes) }
+}
+
+/// Runs of pages that are not zero, and their places. The last page may be a short one.
+pub(crate) fn data_runs(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let run_bytes = |from: usize, is_run: fn(&[u8]) -> bool| -> usize {
+        bytes[from..].chunks(PAGE_SIZE).take_while(|page| is_run(page)).map(<[u8]>::len).sum()
+    };
+    let mut end = 0;
+    iter::from_fn(move || {
+        let start = end + run_bytes(end, is_zero);
+        end = start + run_bytes(start, |page| !is_zero(page));
+        (start < end).then(|| (start, &bytes[start..end]))
+    })
+}
+
+/// Pieces of zeros that are this long together.
+pub(crate) fn zeros(len_bytes: u64) -> impl Iterator<Item = &'static [u8]> {
+    let mut left = len_bytes;
+    iter::from_fn(move || {
+        let now = usize::try_from(left).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
+        left -= now as u64;
+        (now > 0).then(|| &ZEROS[..now])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_data_leave_out_pages_of_zeros() {
+        let mut bytes = vec![0; 5 * PAGE_SIZE + 10];
+        assert_eq!(data_runs(&bytes).count(), 0);
+        assert_eq!(data_runs(&[]).count(), 0);
+        for at in [PAGE_SIZE, 2 * PAGE_SIZE + 7, 5 * PAGE_SIZE + 9] {
+            bytes[at] = 1;
+        }
+        let runs: Vec<_> = data_runs(&bytes).map(|(at, data)| at..at + data.len()).collect();
+        assert_eq!(runs, [PAGE_SIZE..3 * PAGE_SIZE, 5 * PAGE_SIZE..bytes.len()]);
+    }
+
+    #[test]
+    fn zeros_are_as_long_as_asked_for() {
+        for len_bytes in [0, 1, 1 << 20, (5 << 20) + 3] {
+            assert_eq!(zeros(len_bytes).map(|piece| piece.len() as u64).sum::<u64>(), len_bytes);
+        }
+    }
 }

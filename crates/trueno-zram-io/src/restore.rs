@@ -4,29 +4,28 @@
 //! input is a stream: one stage reads and decodes, one writes. So is an archive whose groups are not what its index
 //! says, from its first byte: only a stream can tell what is wrong with it.
 
-mod groups;
-mod lanes;
-mod pages;
-mod ring;
+mod archive;
+mod placed;
+mod ranges;
 
+use std::fs::File;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
+use trueno_zram_archive::{Archive, ContentBatch, ContentSpan, Damage, FrameReader, ReadSummary, SalvageReader};
 use trueno_zram_core::BatchCodec;
 
 use crate::Observer;
-use crate::anywhere::Anywhere;
-use crate::compress::{Gpu, SLOTS_PER_RING_SLOT};
+use crate::compress::Gpu;
 use crate::error::{Error, Operation, Result};
 use crate::input::Input;
-use crate::output::{ArchiveOutput, Output};
-use crate::positioned::Positioned;
+use crate::positional_file::PositionalFile;
 use crate::timeline::{Stage, timed};
-use groups::Restored;
+use archive::Restored;
 
-pub use pages::{restore_pages, restore_ranges};
+pub use ranges::{restore_pages, restore_ranges};
 
 /// Batches on their way: one that is decoded, one that is written, one that waits.
 const BATCHES: usize = 3;
@@ -42,11 +41,11 @@ pub trait Sink: Send {
     /// Any that ends the restoring.
     fn take(&mut self, span: ContentSpan<'_>) -> Result<()>;
 
-    /// How it is to be given the content.
+    /// The way in which it takes content from this many threads.
     ///
     /// # Errors
     /// Any that ends the restoring.
-    fn way(&self, threads: usize) -> Result<Way>;
+    fn write_mode(&self, threads: usize) -> Result<WriteMode>;
 
     /// Counts content that was written at its place: all of it.
     fn set_placed(&mut self, len_bytes: u64);
@@ -61,62 +60,33 @@ pub trait Sink: Send {
     fn name(&self) -> &str;
 }
 
-/// How a sink takes content.
+/// The way in which a sink takes content.
 #[derive(Debug)]
-pub enum Way {
+pub enum WriteMode {
     /// In order.
     InOrder,
     /// At its place, by many threads. With `sparse`, zeros are left out.
-    Anywhere {
+    Positional {
         /// The file.
-        file: Anywhere,
+        file: PositionalFile,
         /// Whether zeros are left out.
         sparse: bool,
     },
     /// Not at all: it need only be checked.
-    Nowhere,
+    Discard,
 }
 
-impl Sink for Output {
-    fn take(&mut self, span: ContentSpan<'_>) -> Result<()> {
-        let written = match span {
-            ContentSpan::Data(bytes) => self.write_data(bytes),
-            ContentSpan::Zeros(len_bytes) => self.write_zeros(len_bytes),
-        };
-        written.map_err(|error| Error::io(&self.name, Operation::Write, error))
-    }
-
-    fn way(&self, threads: usize) -> Result<Way> {
-        if self.keeps_nothing() {
-            return Ok(Way::Nowhere);
-        }
-        Ok(self.anywhere(threads).map_or(Way::InOrder, |file| Way::Anywhere { file, sparse: self.is_sparse() }))
-    }
-
-    fn set_placed(&mut self, len_bytes: u64) {
-        self.skip(len_bytes);
-    }
-
-    fn restart(&mut self) -> Result<()> {
-        self.forget_placed().map_err(|error| Error::io(&self.name, Operation::SetLength, error))
-    }
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-}
-
-/// Checks the content, and keeps nothing.
+/// A sink that discards all content: it is only checked.
 #[derive(Debug)]
-pub struct Nowhere;
+pub struct Discard;
 
-impl Sink for Nowhere {
+impl Sink for Discard {
     fn take(&mut self, _span: ContentSpan<'_>) -> Result<()> {
         Ok(())
     }
 
-    fn way(&self, _threads: usize) -> Result<Way> {
-        Ok(Way::Nowhere)
+    fn write_mode(&self, _threads: usize) -> Result<WriteMode> {
+        Ok(WriteMode::Discard)
     }
 
     fn set_placed(&mut self, _len_bytes: u64) {}
@@ -179,28 +149,13 @@ pub fn restore(
 ) -> Result<ReadSummary> {
     let mut taken = 0;
     if let Some(file) = input.seekable()
-        && let Ok(Some(archive)) = ArchiveReader::open(Positioned::new(file))
+        && let Ok(Some(archive)) = Archive::read_from(shared(file, &input.name)?)
     {
-        let groups = archive.into_groups();
-        if groups.count() >= MIN_GROUPS {
-            observer.total(Some(groups.content_len()));
-            let archive = (groups, file);
-            let restored = match &mut decoders {
-                Decoders::Cpu => lanes::restore_groups(archive, sink, pool, observer)?,
-                Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps } => {
-                    let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
-                    let stream = gpu.decompress_stream()?;
-                    ring::restore_groups(archive, sink, (&stream, slots), *helps, pool, observer)?
-                }
-                Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps } => {
-                    let slots = SLOTS_PER_RING_SLOT * gpu.config().ring_buffer_slots;
-                    let stream = gpu.decompress_stream()?;
-                    ring::restore_groups(archive, sink, (&stream, slots), *helps, pool, observer)?
-                }
-            };
-            match restored {
+        if archive.info().group_count >= MIN_GROUPS {
+            observer.total(Some(archive.info().content_len));
+            match archive::restore_groups(archive, sink, &mut decoders, pool, observer)? {
                 Restored::All(summary) => return Ok(*summary),
-                Restored::InDoubt { in_order } => taken = in_order,
+                Restored::FallBackToStream { taken: in_order } => taken = in_order,
             }
         }
         input.rewind()?;
@@ -269,7 +224,7 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
     let mut take = |span: ContentSpan<'_>| sink.take(span);
     let damage = match input.seekable() {
         Some(file) => {
-            let mut reader = SalvageReader::open(file).map_err(failed)?;
+            let mut reader = SalvageReader::open(shared(file, &input.name)?).map_err(failed)?;
             decode_and_write(&mut take, pool, observer, |batch| counted(reader.read_batch(batch), batch))?;
             reader.into_damage()
         }
@@ -280,6 +235,11 @@ pub fn salvage(input: &Input, sink: &mut impl Sink, pool: &ThreadPool, observer:
         }
     };
     Ok(Salvaged { content_len, damage })
+}
+
+/// The file, for readers that share it.
+fn shared(file: &File, name: &str) -> Result<Arc<File>> {
+    file.try_clone().map(Arc::new).map_err(|error| Error::io(name, Operation::Open, error))
 }
 
 /// Decodes batches on the pool until `next` returns `false`, and writes them on another thread.
@@ -320,4 +280,15 @@ fn decode_and_write(
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_cut_where_the_sink_has_it_already() {
+        let mut taken = 10;
+        assert_eq!(after(ContentSpan::Zeros(4), &mut taken), None);
+        assert_eq!(after(ContentSpan::Data(b"eight by"), &mut taken), Some(ContentSpan::Data(b"by")));
+        assert_eq!(after(ContentSpan::Zeros(7), &mut taken), Some(ContentSpan::Zeros(7)));
+        assert_eq!(taken, 0);
+    }
+}

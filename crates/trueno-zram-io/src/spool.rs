@@ -40,9 +40,8 @@ impl Spool {
     /// # Errors
     /// [`Error::Io`].
     pub fn file(&self) -> Result<File> {
-        let failed = |operation| move |error| Error::io(env::temp_dir().display(), operation, error);
-        check_written(&self.file).map_err(failed(Operation::Write))?;
-        self.file.try_clone().map_err(failed(Operation::Open))
+        check_written(&self.file).map_err(Operation::Write.failed(env::temp_dir().display()))?;
+        self.file.try_clone().map_err(Operation::Open.failed(env::temp_dir().display()))
     }
 
     /// Writes everything to `output`.
@@ -57,9 +56,9 @@ impl Spool {
         loop {
             match self.file.read(&mut buffer) {
                 Ok(0) => return Ok(()),
-                Ok(len_bytes) => output
-                    .write_all(&buffer[..len_bytes])
-                    .map_err(|error| Error::io(&output.name, Operation::Write, error))?,
+                Ok(len_bytes) => {
+                    output.write_all(&buffer[..len_bytes]).map_err(Operation::Write.failed(&output.name))?;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(spool_failed(error)),
             }

@@ -15,10 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, linkat, openat, renameat_with};
-use rustix::io::Errno;
+use rustix::io::retry_on_intr;
 
-use crate::interrupt::{self, ActionId};
-use crate::written::{check_written, errno_of, is_unsupported, sync};
+use crate::error::{Error, Operation, Refusal, Result};
+use crate::interrupt::{self, Cleanup};
+use crate::rights::Rights;
+use crate::written::{check_written, is_unsupported, sync};
 
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;
@@ -54,18 +56,7 @@ pub(crate) struct TempOutput {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    on_signal: ActionId,
-}
-
-/// Which step of giving a file its name failed.
-#[derive(Debug)]
-pub(crate) enum CommitError {
-    /// The bytes could not be put on the disk.
-    Sync(io::Error),
-    /// The name is taken.
-    Exists,
-    /// The name could not be given.
-    Rename(io::Error),
+    removal: Cleanup,
 }
 
 impl TempOutput {
@@ -79,74 +70,60 @@ impl TempOutput {
         Ok((file, Self { part: Some(part), place, existing }))
     }
 
-    /// Gives the complete file its name, once [`check_written`] has found no error.
-    pub(crate) fn commit(mut self, file: &File, durability: Durability) -> Result<(), CommitError> {
+    /// Gives the complete file its name, once [`check_written`] has found no error. Messages use `name`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the name is taken, and [`Error::Io`].
+    pub(crate) fn commit(mut self, file: &File, name: &str, durability: Durability) -> Result<()> {
         // What is replaced must not be lost to a power failure.
         let synced = durability == Durability::OnDisk || self.existing == Existing::IsReplaced;
         if synced {
-            sync(file).map_err(CommitError::Sync)?;
+            sync(file).map_err(Operation::Sync.failed(name))?;
         }
-        if self.part.is_none() {
-            match self.name_unnamed(file) {
-                Ok(()) => {}
-                Err(errno) if is_unsupported(errno) => {
-                    let mut copy = self.copy_to_part(file).map_err(CommitError::Rename)?;
+        let named = match &self.part {
+            Some(_) => self.rename_part(),
+            None => match self.name_unnamed(file) {
+                Err(error) if is_unsupported(&error) => {
+                    let copy = self.copy_to_part(file).map_err(Operation::Rename.failed(name))?;
                     if synced {
-                        sync(&copy).map_err(CommitError::Sync)?;
+                        sync(&copy).map_err(Operation::Sync.failed(name))?;
                     }
-                    copy_metadata(file, &mut copy);
-                    self.rename_part()?;
+                    copy_metadata(file, &copy);
+                    self.rename_part()
                 }
-                Err(Errno::EXIST) if self.existing == Existing::Stays => return Err(CommitError::Exists),
-                Err(errno) => return Err(CommitError::Rename(errno.into())),
-            }
-        } else {
-            self.rename_part()?;
-        }
+                named => named,
+            },
+        };
+        named.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists if self.existing == Existing::Stays => Error::refused(name, Refusal::Exists),
+            _ => Operation::Rename.failed(name)(error),
+        })?;
         match durability {
             Durability::Later => Ok(()),
-            Durability::OnDisk => sync_folder(folder(&self.place)).map_err(CommitError::Sync),
+            Durability::OnDisk => sync_folder(folder(&self.place)).map_err(Operation::Sync.failed(name)),
         }
     }
 
     /// Names a file that has no name. To replace another, it gets a temporary name first, for a moment.
-    fn name_unnamed(&self, file: &File) -> Result<(), Errno> {
+    fn name_unnamed(&self, file: &File) -> io::Result<()> {
         if self.existing == Existing::Stays {
             return link_descriptor(file, &self.place);
         }
         // Held from the link to the rename: a signal waits.
         let _pending = interrupt::hold_off();
-        for _ in 0..ATTEMPTS {
-            let path = part_path(folder(&self.place));
-            match link_descriptor(file, &path) {
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(errno),
-                Ok(()) => {
-                    return fs::rename(&path, &self.place).map_err(|error| {
-                        remove(&path);
-                        errno_of(&error)
-                    });
-                }
-            }
-        }
-        Err(Errno::EXIST)
+        let path = at_new_path(folder(&self.place), |path| link_descriptor(file, path))?.1;
+        fs::rename(&path, &self.place).inspect_err(|_| remove(&path))
     }
 
-    fn rename_part(&mut self) -> Result<(), CommitError> {
+    fn rename_part(&mut self) -> io::Result<()> {
         let mut pending = interrupt::hold_off();
-        let mut part = self.part.take().expect("the file has a temporary name");
-        let path = std::mem::take(&mut part.path);
-        pending.remove(&part.on_signal);
-        // It has nothing left to do, and would lock what is locked here.
-        std::mem::forget(part);
+        let Part { path, removal } = self.part.take().expect("the file has a temporary name");
+        removal.cancel(&mut pending);
         let renamed = match self.existing {
-            Existing::IsReplaced => fs::rename(&path, &self.place).map_err(CommitError::Rename),
+            Existing::IsReplaced => fs::rename(&path, &self.place),
             Existing::Stays => rename_to_new(&path, &self.place),
         };
-        if renamed.is_err() {
-            remove(&path);
-        }
-        renamed
+        renamed.inspect_err(|_| remove(&path))
     }
 
     /// Copies a file that cannot be given a name into one that has a temporary name.
@@ -165,36 +142,33 @@ impl Part {
         use std::os::unix::fs::OpenOptionsExt;
         // No signal between the creation of the file and that of the action that removes it.
         let mut pending = interrupt::hold_off();
-        let mut attempt = 0;
-        loop {
-            let path = part_path(folder);
-            match File::options().read(true).write(true).create_new(true).mode(mode).open(&path) {
-                Ok(file) => {
-                    let on_signal = pending.add({
-                        let path = path.clone();
-                        move || remove(&path)
-                    });
-                    return Ok((file, Self { path, on_signal }));
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let create = |path: &Path| File::options().read(true).write(true).create_new(true).mode(mode).open(path);
+        let (file, path) = at_new_path(folder, create)?;
+        let removal = pending.add_cleanup({
+            let path = path.clone();
+            move || remove(&path)
+        });
+        Ok((file, Self { path, removal }))
     }
 }
 
-impl Drop for Part {
-    fn drop(&mut self) {
-        let mut pending = interrupt::hold_off();
-        remove(&self.path);
-        pending.remove(&self.on_signal);
+/// Calls `create` with temporary names in `folder` until it finds one that is not taken. Returns its result and the
+/// path.
+fn at_new_path<T>(folder: &Path, create: impl Fn(&Path) -> io::Result<T>) -> io::Result<(T, PathBuf)> {
+    let mut attempt = 0;
+    loop {
+        let path = part_path(folder);
+        match create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt < ATTEMPTS => attempt += 1,
+            created => return Ok((created?, path)),
+        }
     }
 }
 
 /// A file without a name in `folder`, if the file system has such files and they can be named later.
 pub(crate) fn unnamed_file(folder: &Path, mode: u32) -> Option<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-    let file = retried(|| openat(CWD, folder, flags, Mode::from_raw_mode(mode))).ok()?;
+    let file = retry_on_intr(|| openat(CWD, folder, flags, Mode::from_raw_mode(mode))).ok()?;
     // Without /proc there is no way to name it.
     fs::symlink_metadata(descriptor_path(&file)).ok()?;
     Some(file.into())
@@ -204,39 +178,27 @@ fn descriptor_path(file: &impl AsRawFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-fn link_descriptor(file: &File, path: &Path) -> Result<(), Errno> {
+fn link_descriptor(file: &File, path: &Path) -> io::Result<()> {
     let descriptor = descriptor_path(file);
-    retried(|| linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW))
+    Ok(retry_on_intr(|| linkat(CWD, &*descriptor, CWD, path, AtFlags::SYMLINK_FOLLOW))?)
 }
 
 /// Renames to a name that must not be taken.
-fn rename_to_new(from: &Path, to: &Path) -> Result<(), CommitError> {
-    let exists_or = |errno| match errno {
-        Errno::EXIST => CommitError::Exists,
-        errno => CommitError::Rename(errno.into()),
-    };
-    match retried(|| renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)) {
-        Err(errno) if is_unsupported(errno) => {}
-        renamed => return renamed.map_err(exists_or),
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    match retry_on_intr(|| renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)).map_err(io::Error::from) {
+        Err(error) if is_unsupported(&error) => {}
+        renamed => return renamed,
     }
-    match retried(|| linkat(CWD, from, CWD, to, AtFlags::empty())) {
-        Err(errno) if is_unsupported(errno) => {}
-        linked => {
-            linked.map_err(exists_or)?;
-            remove(from);
-            return Ok(());
-        }
+    match retry_on_intr(|| linkat(CWD, from, CWD, to, AtFlags::empty())).map_err(io::Error::from) {
+        Err(error) if is_unsupported(&error) => {}
+        linked => return linked.map(|()| remove(from)),
     }
     // The file system offers no better: see the top of this file.
     match fs::symlink_metadata(to) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to).map_err(CommitError::Rename),
-        Err(error) => Err(CommitError::Rename(error)),
-        Ok(_) => Err(CommitError::Exists),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => fs::rename(from, to),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
     }
-}
-
-fn retried<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    rustix::io::retry_on_intr(&mut call)
 }
 
 /// Removes a temporary file. There is nothing left to do if that fails.
@@ -263,9 +225,9 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 /// Permissions and times of a file that was copied; what is refused here was refused for the file itself.
-fn copy_metadata(from: &File, to: &mut File) {
+fn copy_metadata(from: &File, to: &File) {
     let Ok(metadata) = from.metadata() else { return };
-    if let Some(rights) = crate::rights::Rights::of(&metadata) {
+    if let Some(rights) = Rights::of(&metadata) {
         rights.give(to, Some(&metadata), &mut |_| {});
     }
 }

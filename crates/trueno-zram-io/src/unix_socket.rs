@@ -23,9 +23,9 @@ use std::time::Duration;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, fchmod, flock, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
-use trueno_zram_archive::FileId;
 
-use crate::interrupt::{self, ActionId};
+use crate::interrupt::{self, Cleanup};
+use crate::regular_file::FileId;
 use crate::temp_output::folder;
 
 /// The permissions of every socket: its owner may connect.
@@ -77,9 +77,10 @@ impl From<SocketRefusal> for io::Error {
 /// ```
 #[derive(Debug)]
 pub struct UnixSocket {
+    /// Removes the path. Dropped first: while the listener is open, no other file has the number of its file.
+    _removal: Cleanup,
     listener: UnixListener,
-    name: SocketName,
-    on_signal: ActionId,
+    path: PathBuf,
 }
 
 impl UnixSocket {
@@ -99,11 +100,11 @@ impl UnixSocket {
     pub fn bind_prepared(path: &Path, prepare: impl FnOnce(BorrowedFd<'_>) -> io::Result<()>) -> io::Result<Self> {
         let socket = private_socket()?;
         prepare(socket.as_fd())?;
-        let (name, on_signal) = match bind_name(&socket, path) {
+        let removal = match bind_to_new(&socket, path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let _lock = lock_folder(folder(path))?;
                 remove_dead(path)?;
-                bind_name(&socket, path).map_err(|error| match error.kind() {
+                bind_to_new(&socket, path).map_err(|error| match error.kind() {
                     // Somebody was faster.
                     io::ErrorKind::AddrInUse => SocketRefusal::InUse.into(),
                     _ => error,
@@ -112,7 +113,7 @@ impl UnixSocket {
             bound => bound?,
         };
         // From here on, the path is removed if something fails.
-        let bound = Self { listener: socket.into(), name, on_signal };
+        let bound = Self { _removal: removal, listener: socket.into(), path: path.to_owned() };
         bound.give_owner_access()?;
         listen(&bound.listener, BACKLOG)?;
         Ok(bound)
@@ -121,7 +122,7 @@ impl UnixSocket {
     /// Returns the path.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.name.path
+        &self.path
     }
 
     /// Returns the socket to accept connections from.
@@ -146,30 +147,6 @@ impl AsFd for UnixSocket {
     }
 }
 
-impl Drop for UnixSocket {
-    fn drop(&mut self) {
-        let mut pending = interrupt::hold_off();
-        self.name.remove();
-        pending.remove(&self.on_signal);
-    }
-}
-
-/// The path of a socket, and the file that it leads to.
-#[derive(Clone, Debug)]
-struct SocketName {
-    path: PathBuf,
-    file: FileId,
-}
-
-impl SocketName {
-    /// Removes the path if it still leads to the socket. There is nothing left to do if that fails.
-    fn remove(&self) {
-        if fs::symlink_metadata(&self.path).is_ok_and(|there| FileId::of(&there) == self.file) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 /// Creates a socket whose file will have no other permissions than [`SOCKET_MODE`].
 fn private_socket() -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -177,18 +154,19 @@ fn private_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Binds a socket to a path that must not exist, and has the path removed if a signal ends the process.
-fn bind_name(socket: &OwnedFd, path: &Path) -> io::Result<(SocketName, ActionId)> {
+/// Binds a socket to a path that must not exist. The result removes the path if it still leads to the socket.
+fn bind_to_new(socket: &OwnedFd, path: &Path) -> io::Result<Cleanup> {
     let address = SocketAddrUnix::new(path)?;
     // No signal between the creation of the file and that of the action that removes it.
     let mut pending = interrupt::hold_off();
     bind(socket, &address)?;
-    let name = SocketName { path: path.to_owned(), file: FileId::of(&fs::symlink_metadata(path)?) };
-    let on_signal = pending.add({
-        let name = name.clone();
-        move || name.remove()
-    });
-    Ok((name, on_signal))
+    let (file, path) = (FileId::of(&fs::symlink_metadata(path)?), path.to_owned());
+    Ok(pending.add_cleanup(move || {
+        if fs::symlink_metadata(&path).is_ok_and(|there| FileId::of(&there) == file) {
+            // There is nothing left to do if that fails.
+            let _ = fs::remove_file(&path);
+        }
+    }))
 }
 
 /// Removes a socket that no process has.
@@ -330,10 +308,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         let socket = private_socket().unwrap();
-        let (name, on_signal) = bind_name(&socket, &path).unwrap();
+        let removal = bind_to_new(&socket, &path).unwrap();
         assert_eq!(path.symlink_metadata().unwrap().mode() & 0o177, 0);
-        name.remove();
-        interrupt::hold_off().remove(&on_signal);
+        drop(removal);
         assert!(!path.exists());
     }
 

@@ -37,7 +37,7 @@ fn check_written_back(file: &File) -> io::Result<()> {
         0 => Ok(()),
         _ => match io::Error::last_os_error() {
             // A pipe has no such errors.
-            error if error.raw_os_error() == Some(libc::ESPIPE) || is_unsupported(errno_of(&error)) => Ok(()),
+            error if error.raw_os_error() == Some(libc::ESPIPE) || is_unsupported(&error) => Ok(()),
             error => Err(error),
         },
     }
@@ -46,21 +46,20 @@ fn check_written_back(file: &File) -> io::Result<()> {
 /// Syncs a file to disk.
 pub(crate) fn sync(file: &File) -> io::Result<()> {
     // Not `File::sync_all`, which repeats the call after EINTR. An error of a write is reported once, and may be EINTR.
-    match fsync(file) {
+    match fsync(file).map_err(io::Error::from) {
         // This file system has no such call.
-        Err(errno) if is_unsupported(errno) => Ok(()),
-        synced => Ok(synced?),
+        Err(error) if is_unsupported(&error) => Ok(()),
+        synced => synced,
     }
 }
 
 /// Returns whether the answer of a file system means that it has no such call, not that the call failed.
-pub(crate) fn is_unsupported(errno: Errno) -> bool {
-    [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
-        .contains(&errno)
-}
-
-pub(crate) fn errno_of(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+pub(crate) fn is_unsupported(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    errno.is_some_and(|errno| {
+        [Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::OPNOTSUPP, Errno::NOTTY, Errno::XDEV, Errno::NOENT]
+            .contains(&errno)
+    })
 }
 
 #[cfg(test)]

@@ -35,17 +35,17 @@ mod bench {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     use trueno_test_restore::stand_in::StandIn;
     use trueno_test_restore::vmm::{self, Memory};
-    use trueno_zram_archive::{ArchiveWriter, Format, SharedReader, WriteOptions};
+    use trueno_zram_archive::{Archive, ArchiveWriter, Format, WriteOptions};
     use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page, PageRoom};
     use trueno_zram_io::MappedFile;
-    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber};
+    use trueno_zram_restore::{Image, LazyRestore, Notice, Options, Pages};
 
     const FAULTS: usize = 20_000;
     const SOURCES: usize = 4;
 
     /// Nanoseconds of a fault: 50th, 90th and 99th of 100.
     type Percentiles = [u64; 3];
-    type Source = Arc<dyn PagesByNumber>;
+    type Source = Arc<dyn Pages>;
 
     /// Where the handler and the VM run.
     #[derive(Clone, Copy, PartialEq)]
@@ -61,17 +61,21 @@ mod bench {
         delay: Duration,
     }
 
-    impl PagesByNumber for Later {
+    impl Pages for Later {
         fn len_bytes(&self) -> u64 {
             self.source.len_bytes()
         }
 
-        fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
+        fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
             let start = Instant::now();
             while start.elapsed() < self.delay {
                 std::hint::spin_loop();
             }
-            self.source.page(number, buffer)
+            self.source.read(first, out)
+        }
+
+        fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
+            self.source.is_zero(page)
         }
     }
 
@@ -90,9 +94,9 @@ mod bench {
         archive.finish(None)?;
         let len = fs::metadata(&path)?.len();
         println!("{count} pages, ratio {:.2}, {rounds} rounds", (count * PAGE_SIZE) as f64 / len as f64);
-        let in_file = SharedReader::open(MappedFile::new(fs::File::open(&path)?))?.ok_or("no index")?;
-        let by_calls = SharedReader::open(fs::File::open(&path)?)?.ok_or("no index")?;
-        let in_memory = SharedReader::open(fs::read(&path)?)?.ok_or("no index")?;
+        let in_file = Archive::read_from(Arc::new(MappedFile::new(fs::File::open(&path)?)))?.ok_or("no index")?;
+        let by_calls = Archive::open(&path)?;
+        let in_memory = Archive::read_from(Arc::new(fs::read(&path)?))?.ok_or("no index")?;
         open_large()?;
         let [mapped, called, copied] = [alone(&in_file), alone(&by_calls), alone(&in_memory)];
         println!("page, alone: archive in a file {mapped:.2} us (pread {called:.2} us), in memory {copied:.2} us");
@@ -168,20 +172,20 @@ mod bench {
         archive.write_zero_pages(pages)?;
         let (bytes, _) = archive.finish(None)?;
         let start = Instant::now();
-        let archive = SharedReader::open(bytes)?.ok_or("no index")?;
+        let archive = Archive::read_from(Arc::new(bytes))?.ok_or("no index")?;
         let (ms, memory) = (start.elapsed().as_secs_f64() * 1e3, archive.index_memory_bytes());
         println!("100 GB: opened in {ms:.1} ms, {:.3} bytes of index per page", memory as f64 / pages as f64);
         Ok(())
     }
 
     /// Measures reading a page, without any VM: microseconds, in random order.
-    fn alone(source: &impl PagesByNumber) -> f64 {
+    fn alone(source: &impl Pages) -> f64 {
         let pages = source.len_bytes() / PAGE_SIZE as u64;
         let mut page = PageRoom::new(1);
         let mut read_all = || {
             let start = Instant::now();
             for number in 0..pages {
-                source.page(number * 40_503 % pages, &mut page[0]).expect("intact");
+                source.read(number * 40_503 % pages, &mut page).expect("intact");
             }
             start.elapsed().as_secs_f64() * 1e6 / pages as f64
         };
@@ -244,8 +248,8 @@ mod bench {
         })
     }
 
-    fn serve<S: PagesByNumber, T>(
-        restore: &LazyRestore<S>,
+    fn serve<T>(
+        restore: &LazyRestore,
         image: &Path,
         cores: Cores,
         measure: impl FnOnce(&mut StandIn) -> Result<T, Box<dyn Error>>,

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::uffd::Userfaultfd;
 
 pub(crate) const MESSAGE_LEN: usize = 32;
-const PAGEFAULT: u8 = 0x12;
+pub(crate) const PAGEFAULT: u8 = 0x12;
 pub(crate) const FORK: u8 = 0x13;
 pub(crate) const REMAP: u8 = 0x14;
 const REMOVE: u8 = 0x15;
@@ -18,7 +18,7 @@ const UNMAP: u8 = 0x16;
 const FLAG_WP: u64 = 1 << 1;
 const FLAG_MINOR: u64 = 1 << 2;
 
-/// What happened in the memory of a VMM or a process.
+/// An event in the memory of a VMM or a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A thread waits for the page at this address.

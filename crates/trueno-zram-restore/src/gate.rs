@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::{hint, thread};
 
+use crate::on_drop::OnDrop;
+
 /// Spins before yielding.
 const SPINS: u32 = 200;
 /// Yields of a worker before it sleeps. Reading events takes less time than waking a thread. But a handler that waits for a
@@ -31,7 +33,9 @@ impl Gate {
         loop {
             self.wait_until_open();
             self.inside.fetch_add(1, Ordering::SeqCst);
-            let inside = Inside(&self.inside);
+            let inside = OnDrop(|| {
+                self.inside.fetch_sub(1, Ordering::SeqCst);
+            });
             // Either the handler sees this thread inside, or this thread sees the gate closed.
             if !self.closed.load(Ordering::SeqCst) {
                 return copy();
@@ -43,11 +47,9 @@ impl Gate {
     /// Closes the gate, waits until nobody is inside, and runs `read`. Only one thread may call this.
     pub(crate) fn shut<T>(&self, read: impl FnOnce() -> T) -> T {
         self.closed.store(true, Ordering::SeqCst);
-        let open = Open(self);
+        let _open = OnDrop(|| self.open());
         while !wait_while(YIELDS, || self.inside.load(Ordering::SeqCst) > 0) {}
-        let result = read();
-        drop(open);
-        result
+        read()
     }
 
     fn wait_until_open(&self) {
@@ -69,24 +71,6 @@ impl Gate {
             drop(self.falling_asleep.lock());
             self.opened.notify_all();
         }
-    }
-}
-
-/// Leaves the gate, also on a panic.
-struct Inside<'a>(&'a AtomicUsize);
-
-impl Drop for Inside<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Opens the gate, also on a panic.
-struct Open<'a>(&'a Gate);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        self.0.open();
     }
 }
 

@@ -1,16 +1,15 @@
 //! The message of a VMM that connects: Firecracker's list of regions, and its userfaultfd.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
+use trueno_zram_connections::{deadline_after, receive, time_left};
 
 use crate::error::Error;
 use crate::regions::Regions;
-use crate::socket::receive;
 use crate::uffd::Userfaultfd;
 
 /// Firecracker sends some 130 bytes per region and has a handful of them.
@@ -30,13 +29,10 @@ pub(crate) struct Handshake {
 impl Handshake {
     /// Receives the message. The list of regions may come in several pieces.
     pub(crate) fn receive(&mut self, connection: &UnixStream, patience: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + patience;
+        let deadline = deadline_after(patience);
         let timeout = || Error::HandshakeTimeout { seconds: patience.as_secs() };
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(timeout());
-            }
+            let left = time_left(deadline).map_err(|_| timeout())?;
             let set = connection.set_read_timeout(Some(left));
             set.map_err(|source| Error::System { call: "setting a socket's timeout", source })?;
             match self.receive_piece(connection) {
@@ -110,22 +106,9 @@ impl Handshake {
     }
 }
 
-/// Receives a piece of a message that comes with one file descriptor at most, and adds that to `fds`.
-pub(crate) fn receive_piece(connection: &UnixStream, piece: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<usize, Error> {
-    let received = receive(connection, piece).map_err(|source| Error::System { call: "recvmsg", source })?;
-    if received.is_truncated {
-        return Err(Error::fd_lost());
-    }
-    fds.extend(received.fds);
-    if fds.len() > 1 {
-        return Err(Error::ExtraFds);
-    }
-    Ok(received.len_bytes)
-}
-
 impl Error {
     /// The kernel drops what this process has no number left for.
-    fn fd_lost() -> Self {
+    pub(crate) fn fd_lost() -> Self {
         Self::System { call: "receiving a file descriptor", source: Errno::MFILE.into() }
     }
 }

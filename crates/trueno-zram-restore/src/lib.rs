@@ -2,9 +2,10 @@
 //!
 //! A VMM that restores a snapshot registers its guest memory with a userfaultfd, connects to a Unix socket, and sends the
 //! list of its memory regions with the file descriptor: [Firecracker's protocol]. [`LazyRestore`] answers the page faults
-//! from a [`SharedReader`](trueno_zram_archive::SharedReader), restores what lies near them and, in the background, everything
-//! else. Zero pages are mapped, not copied. Memory that a balloon gave back comes back as zeros, never with old content. A
-//! page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other bytes.
+//! from any [`Pages`], such as an [`Archive`](trueno_zram_archive::Archive), restores what lies near them and, in the
+//! background, everything else. Zero pages are mapped, not copied. Memory that a balloon gave back comes back as zeros, never
+//! with old content. A page that is damaged fails loudly: the access is poisoned or the VM is ended, and it never sees other
+//! bytes.
 //!
 //! Once all memory is restored, the handler withdraws, and the VM depends on it no longer.
 //!
@@ -21,27 +22,26 @@ mod gate;
 mod handler;
 mod handover;
 mod handshake;
-mod listen;
+mod lazy_memory;
+mod on_drop;
 mod options;
 mod process;
 mod processes;
+mod read_intact;
 mod regions;
 mod restore;
 mod session;
-mod socket;
-mod source;
 mod states;
 mod touches;
 mod uffd;
 mod vmms;
+mod wake;
 
 pub use error::{Error, RegionProblem};
 pub use handover::receive_file;
-pub use listen::{Client, Listen, MAX_CONNECTIONS, accept_next, serve_each};
 pub use options::{Ending, Notice, OnDamage, Options, Report};
 pub use process::Process;
 pub use processes::{Extent, ProcessRestore};
 pub use restore::LazyRestore;
-pub use socket::{Received, receive};
-pub use source::{Image, PagesByNumber, Visit};
 pub use touches::Touches;
+pub use trueno_zram_archive::{Image, Pages, PlainPages, Visit};

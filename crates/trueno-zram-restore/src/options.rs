@@ -3,8 +3,9 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
+use trueno_zram_connections::MAX_CONNECTIONS;
+
 use crate::error::Error;
-use crate::listen::MAX_CONNECTIONS;
 
 /// What happens to a VM or a process that touches a page that cannot be restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +27,7 @@ pub enum OnDamage {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The block around a fault that is restored with it, while no other fault waits. At most 4 KiB: nothing.
+    /// The block around a fault that is restored with it, while no other fault waits. 4096 or less disables it.
     pub around_bytes: u64,
     /// How long the handler looks for the next fault before it sleeps. Waking it takes some 40 µs on an idle core.
     pub spin: Duration,
@@ -88,6 +89,9 @@ pub enum Ending {
     Unprotected,
 }
 
+/// Told what happens while VMs and processes run.
+pub(crate) type Notify = dyn Fn(Notice<'_>) + Send + Sync;
+
 /// Something worth telling while a VM runs.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -124,4 +128,13 @@ pub enum Notice<'a> {
         /// Why.
         error: &'a Error,
     },
+}
+
+impl Notice<'_> {
+    /// Tells that a page was poisoned, if it is damaged.
+    pub(crate) fn poisoned(notify: &Notify, error: &Error) {
+        if let Error::Damaged { page, source } = error {
+            notify(Notice::Poisoned { page: *page, error: source });
+        }
+    }
 }

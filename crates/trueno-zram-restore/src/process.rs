@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use trueno_zram_connections::peer_process;
 
 use crate::error::Error;
-use crate::socket::peer_process;
 
-/// How long a process may take to end after SIGKILL.
+/// The time that a process may take to end after SIGKILL.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A process, by a descriptor that never names another one.
@@ -46,7 +46,7 @@ impl Process {
         Ok(Self { process })
     }
 
-    /// Whether the process has ended.
+    /// Returns whether the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ends_within(Duration::ZERO)
     }

@@ -47,11 +47,17 @@ impl Region {
 
     /// Returns the first 4 KiB page of a unit.
     pub(crate) fn page_of(&self, unit: usize) -> u64 {
-        self.first_page + (unit - self.first_unit) as u64 * self.pages_per_unit()
+        self.first_page + ((unit - self.first_unit) * self.pages_per_unit()) as u64
     }
 
-    pub(crate) fn pages_per_unit(&self) -> u64 {
-        self.unit_len / PAGE
+    /// Returns the unit of a 4 KiB page.
+    pub(crate) fn unit_of(&self, page: u64) -> usize {
+        self.first_unit + index(page - self.first_page) / self.pages_per_unit()
+    }
+
+    /// Returns the number of 4 KiB pages of a unit.
+    pub(crate) fn pages_per_unit(&self) -> usize {
+        index(self.unit_len / PAGE)
     }
 
     pub(crate) fn is_huge(&self) -> bool {
@@ -126,7 +132,7 @@ impl Regions {
             .regions
             .iter()
             .find(|region| (region.first_page..region.first_page + region.len / PAGE).contains(&page))?;
-        Some((region, region.first_unit + index((page - region.first_page) / region.pages_per_unit())))
+        Some((region, region.unit_of(page)))
     }
 
     /// Returns the units of each region that lie in a range of addresses, as a whole or in part.

@@ -4,19 +4,20 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::thread;
 
-use rustix::event::{EventfdFlags, eventfd};
+use trueno_zram_archive::Pages;
+use trueno_zram_connections::{Client, serve_at_most};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
-use crate::fill::{Fill, Plan};
-use crate::gate::Gate;
+use crate::fill::Fill;
 use crate::handler::Handler;
-use crate::listen::{Client, serve_at_most};
+use crate::lazy_memory::LazyMemory;
+use crate::on_drop::OnDrop;
 use crate::options::{Notice, Options, Report};
-use crate::session::{Counters, Session};
-use crate::source::PagesByNumber;
+use crate::session::Session;
 use crate::states::{FirstSeen, States};
 use crate::touches::{Touches, WINDOW_PAGES};
 use crate::vmms::{Connected, VmmSocket, Vmms};
@@ -29,26 +30,26 @@ use crate::vmms::{Connected, VmmSocket, Vmms};
 ///
 /// ```no_run
 /// use std::os::unix::net::UnixListener;
-/// use trueno_zram_archive::SharedReader;
+/// use trueno_zram_archive::Archive;
 /// use trueno_zram_restore::{LazyRestore, Options};
 ///
-/// let archive = SharedReader::open(std::fs::File::open("guest.mem.lz4")?)?.expect("it has an index");
-/// let restore = LazyRestore::new(archive, Options::default());
+/// let restore = LazyRestore::new(Archive::open("guest.mem.lz4")?, Options::default());
 /// let listener = UnixListener::bind("uffd.sock")?;
 /// restore.serve_all(&listener, None, |ended| println!("{ended:?}"))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct LazyRestore<S> {
-    source: S,
+pub struct LazyRestore {
+    source: Arc<dyn Pages>,
     options: Options,
     prefetch: Touches,
     touched: Option<FirstSeen>,
     vmms: Vmms,
 }
 
-impl<S: PagesByNumber> LazyRestore<S> {
+impl LazyRestore {
     /// Restores from `source`.
-    pub fn new(source: S, options: Options) -> Self {
+    pub fn new(source: impl Pages + 'static, options: Options) -> Self {
+        let source = Arc::new(source);
         Self { source, options, prefetch: Touches::default(), touched: None, vmms: Vmms::default() }
     }
 
@@ -158,35 +159,30 @@ impl<S: PagesByNumber> LazyRestore<S> {
         })??;
         uffd.prepare()?;
         let session = Session {
-            uffd: &uffd,
+            lazy: LazyMemory::new(uffd, Arc::clone(&self.source), States::new(regions.unit_count())),
             vmm: vmm.process()?,
-            states: States::new(regions.unit_count()),
             regions,
-            gate: Gate::default(),
-            source: &self.source,
             options: &self.options,
             touched: self.touched.as_ref(),
             notify: &*self.vmms.notify,
-            counters: Counters::default(),
         };
         let memory_bytes = session.regions.len_bytes();
         (session.notify)(Notice::Connected { regions: session.regions.iter().count(), memory_bytes });
         let complete = self.run(&session, vmm)?;
         vmm.release();
-        Ok(session.counters.report(memory_bytes, complete))
+        let mut report = Report { memory_bytes, complete, ..Report::default() };
+        session.lazy.counters.add_to(&mut report);
+        Ok(report)
     }
 
     /// Runs the handler and the workers of the background fill. Returns whether all memory was restored.
-    fn run(&self, session: &Session<'_, S>, vmm: &Connected<'_>) -> Result<bool, Error> {
-        let fill_ended =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
+    fn run(&self, session: &Session<'_>, vmm: &Connected<'_>) -> Result<bool, Error> {
         let workers = self.options.workers.get();
-        let fill = Fill::new(Plan::new(session, &self.prefetch.order), workers);
-        let (fill, fill_ended) = (&fill, &fill_ended);
+        let fill = &Fill::new(session, &self.prefetch.order, workers)?;
         thread::scope(|threads| {
-            let stop = StopFill(fill);
+            let _stop = OnDrop(|| fill.stop());
             for _ in 0..if fill.is_active() { workers } else { 0 } {
-                let leave = LeaveFill { fill, fill_ended };
+                let leave = OnDrop(|| fill.leave());
                 let work = move || {
                     let _leave = leave;
                     fill.work(session);
@@ -194,38 +190,13 @@ impl<S: PagesByNumber> LazyRestore<S> {
                 // Where no thread can be started, `work` is dropped, and pages are restored when they are touched.
                 let _ = thread::Builder::new().name("fill".into()).spawn_scoped(threads, work);
             }
-            let result = Handler::new(session, fill, fill_ended).run(|| vmm.release());
-            drop(stop);
-            result
+            Handler::new(session, fill).run(|| vmm.release())
         })
     }
 }
 
-impl<S> fmt::Debug for LazyRestore<S> {
+impl fmt::Debug for LazyRestore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LazyRestore({:?}, {} windows to prefetch)", self.options, self.prefetch.windows())
-    }
-}
-
-/// Ends the fill, also on a panic of the handler.
-struct StopFill<'a>(&'a Fill);
-
-impl Drop for StopFill<'_> {
-    fn drop(&mut self) {
-        self.0.stop();
-    }
-}
-
-/// Notes the end of a worker, also on a panic, and wakes the handler.
-struct LeaveFill<'a> {
-    fill: &'a Fill,
-    fill_ended: &'a std::os::fd::OwnedFd,
-}
-
-impl Drop for LeaveFill<'_> {
-    fn drop(&mut self) {
-        self.fill.leave();
-        // Fails only if the handler was told 2^64 times.
-        let _ = rustix::io::write(self.fill_ended, &1u64.to_ne_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! What is known of every unit: two bits, changed by many threads.
+//! Two bits per unit, changed by many threads: whether it was filled, and whether it was removed.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,17 +47,17 @@ impl States {
         Self { filled: Bits::new(count), removed: Bits::new(count), count }
     }
 
-    /// Whether the unit was filled at some time. The VMM may have removed it since.
+    /// Returns whether the unit was filled at some time. The VMM may have removed it since.
     pub(crate) fn is_filled(&self, unit: usize) -> bool {
         self.filled.contains(unit)
     }
 
-    /// Whether the VMM has removed the unit. From then on its content is zeros whenever it is missing.
+    /// Returns whether the VMM has removed the unit. From then on its content is zeros whenever it is missing.
     pub(crate) fn is_removed(&self, unit: usize) -> bool {
         self.removed.contains(unit)
     }
 
-    /// Whether the unit still has to be filled from the archive.
+    /// Returns whether the unit still has to be filled from the archive.
     pub(crate) fn is_wanted(&self, unit: usize) -> bool {
         !self.is_filled(unit) && !self.is_removed(unit)
     }
@@ -77,7 +77,19 @@ impl States {
         units.for_each(|unit| self.removed.remove(unit));
     }
 
-    /// Whether no unit is left that has to be filled from the archive.
+    /// Returns the parts of a range that still have to be filled. Gaps of fewer than `gap` units are part of them.
+    pub(crate) fn wanted_in(&self, units: Range<usize>, gap: usize) -> Vec<Range<usize>> {
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for unit in units.filter(|unit| self.is_wanted(*unit)) {
+            match parts.last_mut() {
+                Some(part) if unit - part.end < gap => part.end = unit + 1,
+                _ => parts.push(unit..unit + 1),
+            }
+        }
+        parts
+    }
+
+    /// Returns whether no unit is left that has to be filled from the archive.
     pub(crate) fn is_complete(&self) -> bool {
         (0..self.count).all(|unit| !self.is_wanted(unit))
     }
@@ -123,6 +135,10 @@ mod tests {
         assert_eq!(states.set_removed(99..130), 1);
         assert!(states.is_filled(129) && states.is_removed(129) && !states.is_filled(100));
         assert!(!states.is_complete());
+        [10, 11, 14, 40].into_iter().for_each(|unit| states.set_filled(unit));
+        assert_eq!(states.wanted_in(5..50, 1), [5..10, 12..14, 15..40, 41..50]);
+        assert_eq!(states.wanted_in(5..50, 2), [5..10, 12..50]);
+        assert_eq!(states.wanted_in(5..50, 3), vec![5..50]);
         (0..99).for_each(|unit| states.set_filled(unit));
         assert!(states.is_complete());
     }

@@ -60,7 +60,7 @@ struct Fill {
     filled: i64,
 }
 
-/// How far an operation came: the bytes that are done, and the error that stopped it.
+/// The progress of an operation: the bytes that are done, and the error that stopped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) done: u64,
@@ -148,7 +148,7 @@ impl Userfaultfd {
         Ok(len)
     }
 
-    /// Whether the process is changing its memory, and waits until the event of it is read. Nothing can be filled then.
+    /// Returns whether the process is changing its memory, and waits until the event of it is read. Nothing can be filled then.
     pub(crate) fn is_changing(&self) -> bool {
         // An empty range is refused, but only after that question.
         self.zero(0, 0).stopped == Some(Errno::AGAIN)

@@ -15,13 +15,12 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
-use trueno_zram_connections::{Disconnect, stop_accepting};
+use trueno_zram_connections::{Disconnect, Listen, stop_accepting};
 
 use crate::error::Error;
 use crate::event::MESSAGE_LEN;
 use crate::handshake::Handshake;
-use crate::listen::Listen;
-use crate::options::{Ending, Notice};
+use crate::options::{Ending, Notice, Notify};
 use crate::process::{END_PATIENCE, Process};
 use crate::regions::{Region, Regions};
 use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
@@ -30,7 +29,7 @@ use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 pub(crate) struct Vmms {
     state: Mutex<State>,
     /// Told what happens while VMs run.
-    pub(crate) notify: Box<dyn Fn(Notice<'_>) + Send + Sync>,
+    pub(crate) notify: Box<Notify>,
 }
 
 #[derive(Debug, Default)]

@@ -1,10 +1,11 @@
-//! A page archive as a read-only device.
+//! Pages, such as those of an archive, as a read-only device.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use trueno_zram_archive::{ArchiveOpener, PageArchive};
+use trueno_zram_archive::Pages;
 use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::ArchiveOpener;
 use trueno_zram_store::{PageState, ZeroPages};
 
 use crate::export::{Export, ExportError, ExportIo};
@@ -19,14 +20,14 @@ use crate::export::{Export, ExportError, ExportIo};
 /// ```
 #[derive(Clone)]
 pub struct ArchiveExport {
-    reader: Arc<PageArchive>,
+    pages: Arc<dyn Pages>,
 }
 
 impl ArchiveExport {
-    /// Serves an archive or a delta that is open.
+    /// Serves an archive or a delta that is open, or other pages.
     #[must_use]
-    pub fn new(archive: PageArchive) -> Self {
-        Self { reader: Arc::new(archive) }
+    pub fn new(pages: impl Pages + 'static) -> Self {
+        Self { pages: Arc::new(pages) }
     }
 
     /// Opens an archive, or a delta whose bases are where it says.
@@ -51,13 +52,13 @@ impl ArchiveExport {
 
 impl std::fmt::Debug for ArchiveExport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ArchiveExport({} bytes)", self.reader.content_len())
+        write!(f, "ArchiveExport({} bytes)", self.pages.len_bytes())
     }
 }
 
 impl Export for ArchiveExport {
     fn size_bytes(&self) -> u64 {
-        self.reader.content_len()
+        self.pages.len_bytes()
     }
 
     fn is_read_only(&self) -> bool {
@@ -71,7 +72,7 @@ impl Export for ArchiveExport {
 
 impl ExportIo for ArchiveExport {
     fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError> {
-        let read = self.reader.read_at(offset, bytes).map_err(|error| ExportError::Failed(Box::new(error)))?;
+        let read = self.pages.read_at(offset, bytes).map_err(|error| ExportError::Failed(Box::new(error)))?;
         // The transport has checked the range, so anything less is a change of the file.
         if read == bytes.len() { Ok(()) } else { Err(ExportError::Failed("the archive has become shorter".into())) }
     }
@@ -96,7 +97,7 @@ impl ExportIo for ArchiveExport {
         let page_size = PAGE_SIZE as u64;
         let end = offset.saturating_add(len_bytes);
         // A page whose entry is damaged is data: reading it reports the damage.
-        let is_zero = |page| self.reader.is_zero_page(page).unwrap_or(false);
+        let is_zero = |page| self.pages.is_zero(page).unwrap_or(false);
         let first = offset / page_size;
         let zero = is_zero(first);
         let pages = (first..end.div_ceil(page_size)).take_while(|page| is_zero(*page) == zero).count() as u64;

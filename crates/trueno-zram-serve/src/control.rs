@@ -17,9 +17,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_archive::{ChainFile, FileId};
 use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Refusal, deadline_after, time_left};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+use trueno_zram_io::{ChainFile, FileId};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};

@@ -16,7 +16,7 @@ pub trait Export: Send + Sync + std::fmt::Debug {
     /// Opens the export for one thread, with everything that its requests will need.
     ///
     /// # Errors
-    /// [`ExportError`] if memory or a codec is not to be had.
+    /// [`ExportError`] if memory or a codec is unavailable.
     fn open(&self) -> Result<Box<dyn ExportIo>, ExportError>;
 }
 

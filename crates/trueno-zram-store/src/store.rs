@@ -3,10 +3,10 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use trueno_zram_archive::Pages;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
 
 use crate::allocator::{Allocator, MAX_PAGES, Residency};
-use crate::base::LowerArchive;
 use crate::entry::{Entry, Form, MAX_UNITS, Stored};
 use crate::error::{Error, Result};
 use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
@@ -143,12 +143,11 @@ pub enum PageState {
 /// assert_eq!(&bytes, b"\0some bytes\0");
 /// # Ok::<(), trueno_zram_store::Error>(())
 /// ```
-#[derive(Debug)]
 pub struct Store {
     pub(crate) table: Table,
     pub(crate) slots: Allocator,
     /// What shows through holes.
-    pub(crate) base: Option<LowerArchive>,
+    pub(crate) base: Option<Box<dyn Pages>>,
     pub(crate) counters: AllCounters,
     pub(crate) retained: Retained,
     /// Held by whoever reads a snapshot.
@@ -413,6 +412,12 @@ impl Store {
     /// Waits until no other thread compacts or recompresses.
     pub(crate) fn lock_maintenance(&self) -> std::sync::MutexGuard<'_, ()> {
         self.maintenance.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Store({} bytes)", self.size_bytes())
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier};
 
 use trueno_test_pages::corpus;
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{ArchiveWriter, Format, PageArchive, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, Format, PageArchive, Pages, WriteOptions};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_store::{Error, PageState, Store, StoreHandle, StoreOptions, ZeroPages};
 
@@ -167,7 +167,7 @@ fn what_was_written_outlives_the_process_with_its_archive() {
 fn a_damaged_page_is_an_error_until_it_is_written() {
     let (mut file, mut expected) = archive(Format::Lz4);
     let archive = reader(&file);
-    archive.is_zero_page(0).unwrap();
+    archive.is_zero(0).unwrap();
     let store = Store::create(&StoreOptions::new((STORE_PAGES * PAGE_SIZE) as u64)).unwrap();
     let store = Arc::new(store.with_base(archive).unwrap());
     // The first block follows the frame's header, and its length says where its data ends.

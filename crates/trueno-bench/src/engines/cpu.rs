@@ -43,7 +43,7 @@ impl Trueno {
         Ok(Self { name: TRUENO_CPU, codec, warm_up_batches: 0, batch: CompressedBatch::new() })
     }
 
-    /// `BatchCompressor`, which picks GPU, CPU or both by the rates that it measures.
+    /// `BatchCompressor`, which picks GPU or CPU by the cost that it measures.
     pub(crate) fn adaptive(config: GpuBatchConfig, pool: &Pool) -> Result<Self> {
         let name = "adaptive";
         let codec = BatchCompressor::new(config, &GpuOptions::new().pool(Pool::clone(pool)));

@@ -1,8 +1,14 @@
-//! What tells one archive from all others.
+//! The identity of an archive.
 
+use std::sync::Arc;
+
+use crate::archive::Archive;
+use crate::error::Result;
 use crate::index::Footer;
+use crate::read_at::ReadAt;
 
 use super::layout;
+use super::open::read_footer;
 
 pub(crate) const IDENTITY_LEN: usize = 16;
 
@@ -13,31 +19,42 @@ pub(crate) const IDENTITY_LEN: usize = 16;
 /// with: an archive can be changed and keep its footer.
 ///
 /// ```
-/// # let archive = trueno_zram_archive::doc_page_archive(4096);
-/// # let other = trueno_zram_archive::doc_page_archive(8192);
-/// assert_ne!(archive.identity(), other.identity());
+/// let identity = trueno_zram_archive::ArchiveIdentity::from_bytes([7; 16]);
+/// assert_eq!(identity.to_string(), "07070707070707070707070707070707");
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ArchiveIdentity([u8; IDENTITY_LEN]);
 
 impl ArchiveIdentity {
-    /// Takes the bytes of an identity.
+    /// Reads the identity of an archive or a delta, without its bases; `None` if the file is neither.
     ///
     /// ```
-    /// let identity = trueno_zram_archive::ArchiveIdentity::from_bytes([7; 16]);
-    /// assert_eq!(identity.to_string(), "07070707070707070707070707070707");
+    /// use std::sync::Arc;
+    /// use trueno_zram_archive::{Archive, ArchiveIdentity, WriteOptions, compress};
+    /// let mut file = Vec::new();
+    /// compress(&b"some memory"[..], &mut file, &WriteOptions::default())?;
+    /// let file = Arc::new(file);
+    /// let archive = Archive::read_from(file.clone())?.expect("it has an index");
+    /// assert_eq!(ArchiveIdentity::read(file)?, Some(archive.identity()));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Those of [`Archive::read_from`]; [`Error::Delta`](crate::Error::Delta).
+    pub fn read(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
+        match read_footer(&*file)? {
+            Some(delta) => Ok(Some(Self::of_delta(&delta))),
+            None => Ok(Archive::read_from(file)?.map(|archive| archive.identity())),
+        }
+    }
+
+    /// Takes the bytes of an identity.
     #[must_use]
     pub fn from_bytes(bytes: [u8; IDENTITY_LEN]) -> Self {
         Self(bytes)
     }
 
     /// Returns the bytes of the identity.
-    ///
-    /// ```
-    /// # let archive = trueno_zram_archive::doc_page_archive(4096);
-    /// assert_eq!(archive.identity().as_bytes().len(), 16);
-    /// ```
     #[must_use]
     pub fn as_bytes(&self) -> &[u8; IDENTITY_LEN] {
         &self.0

@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use crate::hash::xxh32;
 use crate::index::GROUP_PAGES;
 use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::varint;
 
 use super::layout::{GroupRecord, MAX_GROUP_LEN};
-use super::varint;
 
 /// The kinds of runs, as the file has them.
 const ZERO: u64 = 0;
@@ -75,11 +75,11 @@ impl MapGroup {
         let bad = |what: &str| Error::delta(format!("the map of pages {first_page} and on {what}"));
         let (mut rest, mut next, mut hashed, mut runs) = (bytes, 0u16, 0u16, Vec::new());
         while next < pages {
-            let head = varint::take(&mut rest).ok_or_else(|| bad("is cut short"))?;
+            let head = varint::take(&mut rest).map_err(|_| bad("is cut short"))?;
             let count = u16::try_from(head >> 2).ok().filter(|count| (1..=pages - next).contains(count));
             let count = count.ok_or_else(|| bad("has a run of a wrong length"))?;
             let own_page = first_page + u64::from(next);
-            let mut operand = || varint::take(&mut rest).ok_or_else(|| bad("is cut short"));
+            let mut operand = || varint::take(&mut rest).map_err(|_| bad("is cut short"));
             let origin = match head & 3 {
                 ZERO => PageOrigin::Zero,
                 BASE => {
@@ -147,11 +147,6 @@ fn within(first: u64, count: u16, pages: u64) -> bool {
 }
 
 /// The pages of a delta by where they come from.
-///
-/// ```
-/// # let delta = trueno_zram_archive::doc_delta();
-/// assert_eq!(delta.origin_counts().zero, 99);
-/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCounts {
     /// Zero pages.

@@ -5,23 +5,21 @@
 //! comes from, with its hash.
 
 pub(crate) mod archive;
-pub(crate) mod chain;
+pub(crate) mod file;
 pub(crate) mod identity;
-pub(crate) mod layer;
 pub(crate) mod layout;
 pub(crate) mod map;
 pub(crate) mod open;
 pub(crate) mod part;
 pub(crate) mod place;
 pub(crate) mod reader;
-pub(crate) mod varint;
 pub(crate) mod writer;
 
 pub use archive::PageArchive;
-pub use chain::{ArchiveChain, ArchiveOpener, ChainFile};
+pub use file::DeltaFile;
 pub use identity::ArchiveIdentity;
 pub use layout::BaseRecord;
 pub use map::{OriginCounts, PageOrigin};
 pub use part::DeltaPart;
-pub use reader::DeltaReader;
+pub use reader::Delta;
 pub use writer::{DeltaSummary, DeltaWriter};

@@ -1,7 +1,7 @@
 //! Reads the parts of a delta that are needed to open it, and checks them.
 
 use crate::error::{Error, Result};
-use crate::read_at::ReadAt;
+use crate::read_at::{ReadAt, file_len, read_part};
 
 use super::identity::digest;
 use super::layout::{
@@ -13,24 +13,24 @@ const TABLE_CHUNK: usize = 64 << 10;
 
 /// Reads the footer; `None` if the file does not start like a delta.
 pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
-    let file_len = file.len_bytes().map_err(|source| Error::Read { at: 0, source })?;
+    let file_len = file_len(file)?;
     let mut start = [0; HEAD_LEN];
     if file_len < HEAD_MAGIC.len() as u64 {
         return Ok(None);
     }
-    read(file, &mut start[..HEAD_MAGIC.len()], 0, "its head")?;
+    read_part(file, 0, &mut start[..HEAD_MAGIC.len()], None, "its head")?;
     if !start.starts_with(&HEAD_MAGIC) {
         return Ok(None);
     }
     let Some(footer_at) = file_len.checked_sub(FOOTER_LEN as u64).filter(|at| *at >= HEAD_LEN as u64) else {
         return Err(Error::delta("it has no footer: the file is cut short"));
     };
-    read(file, &mut start, 0, "its head")?;
+    read_part(file, 0, &mut start, None, "its head")?;
     if start != head() {
         return Err(Error::delta("its head is damaged, or of a version that this reader does not know"));
     }
     let mut footer = [0; FOOTER_LEN];
-    read(file, &mut footer, footer_at, "its footer")?;
+    read_part(file, footer_at, &mut footer, None, "its footer")?;
     Footer::decode(&footer, file_len).map(Some)
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u6
     let mut chunk = vec![0; TABLE_CHUNK];
     while next < end {
         let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
-        read(file, &mut chunk[..len], next, "its table")?;
+        read_part(file, next, &mut chunk[..len], None, "its table")?;
         for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
             let record = GroupRecord::decode(*record);
             if record.len_bytes as usize > MAX_GROUP_LEN {
@@ -63,18 +63,11 @@ pub(crate) fn read_base(file: &dyn ReadAt, footer: &Footer, records: &[(u64, Gro
     let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= MAX_RECORD_LEN);
     let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
     let mut base = vec![0; len];
-    read(file, &mut base, footer.table_at() + footer.table_len(), "the record of its base")?;
+    let at = footer.table_at() + footer.table_len();
+    read_part(file, at, &mut base, None, "the record of its base")?;
     let table: Vec<u8> = records.iter().flat_map(|(_, record)| record.encode()).collect();
     if digest(&[&table, &base]) != footer.digest {
         return Err(Error::delta("its table or the record of its base is damaged"));
     }
     BaseRecord::decode(&base)
-}
-
-/// Fills `bytes` from the position `at`, which lies within this part.
-pub(crate) fn read(file: &dyn ReadAt, bytes: &mut [u8], at: u64, within: &'static str) -> Result<()> {
-    file.read_exact_at(bytes, at).map_err(|source| match source.kind() {
-        std::io::ErrorKind::UnexpectedEof => Error::Truncated { at, page: None, within },
-        _ => Error::Read { at, source },
-    })
 }

@@ -2,16 +2,15 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page};
 
+use crate::archive::Archive;
 use crate::error::{Error, Result};
 use crate::index::page_len;
 use crate::page_hash::PageHash;
-use crate::read_at::ReadAt;
-use crate::shared::SharedReader;
+use crate::pages::Pages;
 
-use super::layer::DeltaLayer;
 use super::layout::HEAD_LEN;
 use super::map::PageOrigin;
-use super::reader::DeltaReader;
+use super::reader::Delta;
 
 /// The place of a page in the files of a chain.
 #[derive(Clone, Copy, Debug)]
@@ -42,13 +41,10 @@ impl ChainPlace {
     }
 }
 
-impl DeltaReader {
-    /// Returns the delta at this level; `None` for the standard archive beneath them.
-    fn layer(&self, level: usize) -> Option<&DeltaLayer> {
-        match level.checked_sub(1) {
-            None => Some(&self.own),
-            Some(below) => self.below.get(below),
-        }
+impl Delta {
+    /// Returns the archive that has the stored pages of this level.
+    fn stored_at(&self, level: usize) -> &Archive {
+        self.layers.get(level).map_or(&self.lowest, |layer| &layer.stored)
     }
 
     /// Finds the place of a page by the maps of the deltas beneath, one after the other.
@@ -60,7 +56,7 @@ impl DeltaReader {
                 PageOrigin::Stored(stored) => break Some(stored),
                 PageOrigin::Base(next) => (level, number) = (level + 1, next),
             }
-            let Some(layer) = self.layer(level) else { break Some(number) };
+            let Some(layer) = self.layers.get(level) else { break Some(number) };
             let found = layer.origin(number).map_err(|error| self.at_level(level, error, Some(page)))?;
             origin = found.0;
             len_bytes = len_bytes.min(page_len(layer.footer.content_len, number));
@@ -103,11 +99,7 @@ impl DeltaReader {
             None => (count == 1).then_some(0),
             Some(found) => found.checked_sub(stored).filter(|within| *within < count),
         };
-        let read = match self.layer(start.level) {
-            Some(layer) => read_standard(&layer.stored, stored, out),
-            None => read_standard(&self.standard, stored, out),
-        };
-        read.map_err(|error| {
+        self.stored_at(start.level).read(stored, out).map_err(|error| {
             let within = within(&error);
             let error = self.in_file(start, error, within);
             self.at_level(start.level, error, within.map(|within| first + within))
@@ -125,10 +117,7 @@ impl DeltaReader {
             out.fill(0);
             return Ok(());
         };
-        let read = match self.layer(place.level) {
-            Some(layer) => layer.stored.read_unproven(stored, out),
-            None => self.standard.read_unproven(stored, out),
-        };
+        let read = self.stored_at(place.level).read_unproven(stored, out);
         read.map_err(|error| self.at_level(place.level, self.in_file(place, error, Some(0)), Some(page)))?;
         out[place.len_bytes..].fill(0);
         Ok(())
@@ -136,7 +125,7 @@ impl DeltaReader {
 
     /// Turns an error of the stored pages into one of their file. The page lies `within` pages behind the place.
     fn in_file(&self, place: ChainPlace, error: Error, within: Option<u64>) -> Error {
-        match self.layer(place.level) {
+        match self.layers.get(place.level) {
             Some(_) => error.within(HEAD_LEN as u64, within.map(|within| place.page + within)),
             None => error,
         }
@@ -144,27 +133,14 @@ impl DeltaReader {
 
     /// Turns an error of a file of the chain into one of the delta, whose `page` is read from there.
     fn at_level(&self, level: usize, error: Error, page: Option<u64>) -> Error {
-        match level.checked_sub(1).and_then(|above| self.layer(above)) {
+        match level.checked_sub(1).and_then(|above| self.layers.get(above)) {
             None => error,
             Some(above) => Error::Base { base: above.base.to_string(), reason: error.to_string(), page },
         }
     }
 
-    /// Returns whether reading a page takes no other pages.
-    pub(crate) fn is_located(&self, page: u64) -> bool {
-        let place = self.origin(page).and_then(|(origin, _)| self.place(page, origin));
-        place.is_ok_and(|ChainPlace { level, stored, .. }| match (stored, self.layer(level)) {
-            (None, _) => true,
-            (Some(stored), Some(layer)) => layer.stored.is_located(stored),
-            (Some(stored), None) => self.standard.is_located(stored),
-        })
-    }
-}
-
-/// Reads pages of an archive. A single page is read without looking at the pages behind it.
-fn read_standard<F: ReadAt>(archive: &SharedReader<F>, first: u64, out: &mut [Page]) -> Result<()> {
-    match out {
-        [page] => archive.read_page_at(first, page).map(|_| ()),
-        pages => archive.read_pages_at(first, pages),
+    /// Returns whether reading the page at this place takes no other pages.
+    pub(super) fn is_located_at(&self, place: ChainPlace) -> bool {
+        place.stored.is_none_or(|stored| self.stored_at(place.level).is_located(stored))
     }
 }

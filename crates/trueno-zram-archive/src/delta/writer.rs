@@ -27,10 +27,12 @@ use super::part::{DeltaPart, PartRun};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_archive::{DeltaPart, DeltaReader, DeltaWriter, PageHash, PageHashes, WriteOptions, doc_page_archive};
+/// use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
 /// use trueno_zram_core::PageCodec;
 ///
-/// let base = doc_page_archive(100 * 4096);
+/// let mut bytes = Vec::new();
+/// compress(&[0; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
+/// let base = PageArchive::standard(Arc::new(bytes))?.expect("it has an index");
 /// let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4")?, WriteOptions::default())?;
 /// let (mut part, page, mut room) = (DeltaPart::new(), [7; 4096], [0; 4096]);
 /// part.start(delta.block_shape());
@@ -40,10 +42,10 @@ use super::part::{DeltaPart, PartRun};
 /// let (bytes, summary) = delta.finish(100 * 4096)?;
 /// assert_eq!((summary.zero_pages, summary.stored_pages), (99, 1));
 ///
-/// let delta = DeltaReader::open(Arc::new(bytes), |_| Ok(base))?.expect("it is a delta");
-/// let mut found = [0; 4096];
-/// delta.read_page_at(99, &mut found)?;
-/// assert_eq!(found, page);
+/// let delta = Delta::open(Arc::new(bytes), |_| Ok(base))?.expect("it is a delta");
+/// let mut found = [[0; 4096]];
+/// delta.read(99, &mut found)?;
+/// assert_eq!((found[0], delta.origin_counts().zero), (page, 99));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -55,15 +57,7 @@ pub struct DeltaWriter<W: Write> {
     base: BaseRecord,
 }
 
-/// What was written.
-///
-/// ```
-/// # use trueno_zram_archive::{DeltaWriter, WriteOptions, doc_page_archive};
-/// let base = doc_page_archive(4096).record(b"base.lz4")?;
-/// let (bytes, summary) = DeltaWriter::new(Vec::new(), base, WriteOptions::default())?.finish(0)?;
-/// assert_eq!(summary.archive_len, bytes.len() as u64);
-/// # Ok::<(), trueno_zram_archive::Error>(())
-/// ```
+/// Totals of a delta that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaSummary {
     /// Length of the content in bytes.

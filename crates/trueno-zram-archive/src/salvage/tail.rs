@@ -1,21 +1,22 @@
 //! Blocks behind those that the index of an archive describes.
 
-use std::io::{Chain, Cursor, Read, Seek, SeekFrom, Take};
+use std::io::{Chain, Cursor, Read};
 
+use crate::archive::Archive;
 use crate::content::ContentBatch;
 use crate::damage::{Damage, DamageKind, record};
 use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::header::Header;
+use crate::read_at::Sequential;
 use crate::reader::FrameReader;
-use crate::seek::ArchiveReader;
 
 /// Reads bytes that replace a header, and a part of the file after them.
-pub(super) type Stream<F> = FrameReader<'static, Chain<Cursor<Vec<u8>>, Take<F>>>;
+pub(super) type Stream = FrameReader<'static, Chain<Cursor<Vec<u8>>, Sequential>>;
 
 /// The blocks behind those that the index describes, read like a stream.
-pub(super) struct Tail<F: Read + Seek> {
-    stream: Stream<F>,
+pub(super) struct Tail {
+    stream: Stream,
     /// Position in the file of the first block.
     at: u64,
     /// Length of the header that the stream was given.
@@ -24,10 +25,10 @@ pub(super) struct Tail<F: Read + Seek> {
     content_start: u64,
 }
 
-impl<F: Read + Seek> Tail<F> {
+impl Tail {
     /// Opens the blocks of an archive from the position `at` on.
-    pub(super) fn open(archive: ArchiveReader<F>, at: u64) -> Result<Self> {
-        let ArchiveReader { mut file, footer, layout, .. } = archive;
+    pub(super) fn open(archive: &Archive, at: u64) -> Result<Self> {
+        let Archive { footer, layout, .. } = archive;
         // An LZ4 stream ends with its end mark. The checksum behind it is that of other content.
         let (header, end) = match layout {
             Layout::Lz4(_) => {
@@ -36,9 +37,9 @@ impl<F: Read + Seek> Tail<F> {
             }
             Layout::Zstd { .. } => (Vec::new(), footer.frame_len),
         };
-        file.seek(SeekFrom::Start(at)).map_err(|source| Error::Read { at, source })?;
+        let file = Sequential::new(&archive.file, at..end)?;
         let header_len = header.len() as u64;
-        let stream = FrameReader::new(Cursor::new(header).chain(file.take(end - at))).salvaging();
+        let stream = FrameReader::new(Cursor::new(header).chain(file)).salvaging();
         Ok(Self { stream, at, header_len, content_start: footer.content_len })
     }
 

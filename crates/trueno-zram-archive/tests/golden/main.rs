@@ -19,6 +19,7 @@ use std::fs;
 
 use manifest::{FILES, Golden, Kind};
 use read::Structure;
+use trueno_zram_archive::process_state::{MappedFile, ProcessState, ThreadState};
 use trueno_zram_archive::{Error, Format, GROUP_PAGES, IndexVerdict, PageOrigin};
 use trueno_zram_core::PAGE_SIZE;
 use xxhash_rust::xxh32::xxh32;
@@ -145,6 +146,29 @@ fn sections_keep_their_names_and_data() {
         }
         assert_eq!(read::section_names(standard_part(file, &bytes)), names, "{}", file.name);
         assert_eq!(read::section(&archive, "no such section"), None, "{}", file.name);
+    }
+}
+
+#[test]
+fn snapshots_keep_their_address_map_and_process_state() {
+    let of_section = |name| FILES.iter().filter(move |file| file.made.contains(name));
+    for file in of_section("section=address-map") {
+        let (pid, command, mappings) = read::address_map(&read::open(&file.path()));
+        assert_eq!((pid, &command[..]), (4711, "server"), "{}", file.name);
+        let expected = [
+            ("[heap] rw- anonymous", 0x10000, vec![(3, Some(0)), (2, None), (1, Some(3))]),
+            ("/lib/x.so r-x", 0x20000, vec![(1, Some(4)), (1, None)]),
+        ];
+        assert_eq!(mappings, expected.map(|(name, start, runs)| (name.to_owned(), start, runs)), "{}", file.name);
+    }
+    for file in of_section("section=process-state") {
+        let expected = ProcessState {
+            machine: 62,
+            auxiliary_vector: vec![0; 16],
+            threads: vec![ThreadState { number: 4711, registers: vec![7; 27 * 8] }],
+            files: vec![MappedFile { start: 0x1a000, end: 0x1c000, offset: 0, name: "/lib/x.so".into() }],
+        };
+        assert_eq!(read::process_state(&read::open(&file.path())), expected, "{}", file.name);
     }
 }
 

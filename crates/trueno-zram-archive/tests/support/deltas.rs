@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use trueno_zram_archive::{
-    DeltaPart, DeltaReader, DeltaSummary, DeltaWriter, Error, Format, PageArchive, PageHash, PageHashes, WriteOptions,
+    Delta, DeltaPart, DeltaSummary, DeltaWriter, Error, Format, PageArchive, PageHash, PageHashes, Pages, WriteOptions,
 };
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec};
 use xxhash_rust::xxh32::xxh32;
@@ -59,25 +59,25 @@ pub(crate) fn standard(bytes: &[u8]) -> PageArchive {
 
 /// Opens a delta with a base that is given.
 pub(crate) fn open(delta: &[u8], base: PageArchive) -> Result<PageArchive, Error> {
-    let opened = DeltaReader::open(Arc::new(delta.to_vec()), |_| Ok(base))?;
+    let opened = Delta::open(Arc::new(delta.to_vec()), |_| Ok(base))?;
     Ok(PageArchive::Delta(Box::new(opened.expect("it starts like a delta"))))
 }
 
 /// Checks that all ways to read an archive return this content.
 pub(crate) fn assert_reads(archive: &PageArchive, content: &[u8]) {
-    assert_eq!(archive.content_len(), content.len() as u64);
+    assert_eq!(archive.len_bytes(), content.len() as u64);
     let pages = padded(content);
     assert_eq!(archive.page_count(), pages.len() as u64);
     for (number, page) in pages.iter().enumerate() {
         let mut found = [0xff; PAGE_SIZE];
-        let len = archive.read_page_at(number as u64, &mut found).unwrap();
+        archive.read(number as u64, std::slice::from_mut(&mut found)).unwrap();
         assert!(found == *page, "page {number}");
-        assert_eq!(len, (content.len() - number * PAGE_SIZE).min(PAGE_SIZE));
-        assert!(!archive.is_zero_page(number as u64).unwrap() || *page == [0; PAGE_SIZE], "page {number}");
+        assert_eq!(archive.page_len(number as u64), (content.len() - number * PAGE_SIZE).min(PAGE_SIZE));
+        assert!(!archive.is_zero(number as u64).unwrap() || *page == [0; PAGE_SIZE], "page {number}");
     }
     for start in (0..pages.len()).step_by(50) {
         let mut found = vec![[0xff; PAGE_SIZE]; (pages.len() - start).min(70)];
-        archive.read_pages(start as u64, &mut found).unwrap();
+        archive.read(start as u64, &mut found).unwrap();
         assert!(found == pages[start..start + found.len()], "pages from {start} on");
     }
     let mut bytes = vec![0xff; content.len().min(10_000)];
@@ -87,7 +87,7 @@ pub(crate) fn assert_reads(archive: &PageArchive, content: &[u8]) {
         assert!(bytes[..len] == content[start.min(end)..end], "bytes from {start} on");
     }
     let past = pages.len() as u64;
-    assert!(matches!(archive.read_page_at(past, &mut [0; PAGE_SIZE]), Err(Error::PageRange { .. })));
+    assert!(matches!(archive.read(past, &mut [[0; PAGE_SIZE]]), Err(Error::PageRange { .. })));
 }
 
 /// The parts of a delta by `docs/FORMAT.md`, to be changed and put together with all checksums made right.

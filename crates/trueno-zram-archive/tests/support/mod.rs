@@ -4,12 +4,12 @@
 pub(crate) mod deltas;
 pub(crate) mod forge;
 
-use std::io::Cursor;
+use std::sync::Arc;
 
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadSummary,
-    Summary, WriteOptions,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadSummary, Summary,
+    WriteOptions,
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
 
@@ -46,7 +46,7 @@ pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
 
 /// Like `plain_archive_of`, in either format.
 pub(crate) fn plain_archive_in(format: Format, content: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { format, content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let options = WriteOptions { format, content_len: Some(content.len() as u64), ..with_checksums() };
     archive_of(content, options, 1000).0
 }
 
@@ -88,14 +88,25 @@ pub(crate) fn read_good(bytes: &[u8]) -> (Vec<u8>, ReadSummary) {
     (content, summary.unwrap())
 }
 
+/// Checksums of every kind.
+pub(crate) fn with_checksums() -> WriteOptions {
+    WriteOptions { content_checksum: true, ..WriteOptions::default() }
+}
+
+/// An archive in memory; `None` if it has no index.
+pub(crate) fn opened(bytes: &[u8]) -> Result<Option<Archive>, Error> {
+    Archive::read_from(Arc::new(bytes.to_vec()))
+}
+
 /// Pages by the index; `None` if there is none.
 pub(crate) fn read_pages(bytes: &[u8], pages: std::ops::Range<u64>) -> Result<Option<Vec<u8>>, Error> {
-    let Some(mut archive) = ArchiveReader::open(Cursor::new(bytes))? else { return Ok(None) };
-    let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
-    let mut reader = archive.read_pages(pages)?;
-    while reader.read_batch(&mut batch)? {
-        append(&mut content, &batch);
-    }
+    let Some(archive) = opened(bytes)? else { return Ok(None) };
+    archive.blocks(pages.clone())?;
+    let mut out = vec![[0xff; PAGE_SIZE]; usize::try_from(pages.end - pages.start).unwrap()];
+    archive.read_pages(pages.start, &mut out)?;
+    let mut content = out.as_flattened().to_vec();
+    let len = archive.info().content_len.saturating_sub(pages.start * PAGE_SIZE as u64);
+    content.truncate(usize::try_from(len).unwrap());
     Ok(Some(content))
 }
 

@@ -1,10 +1,8 @@
 //! Page archives: written, read as a stream and by the index, and damaged.
 
-use std::io::Cursor;
+use std::sync::Arc;
 
-use trueno_zram_archive::{
-    ArchiveReader, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions,
-};
+use trueno_zram_archive::{Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, FrameReader, WriteOptions};
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
 use super::samples::{Random, Set};
@@ -36,7 +34,8 @@ fn content_of(pages: &[Page]) -> Vec<u8> {
 
 fn archive_of(pages: &[Page]) -> Result<Vec<u8>, String> {
     let content = content_of(pages);
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..WriteOptions::default() };
+    let options =
+        WriteOptions { content_len: Some(content.len() as u64), content_checksum: true, ..WriteOptions::default() };
     let mut writer = ArchiveWriter::new(Vec::new(), options).map_err(words)?;
     let mut compressor = CpuBatchCompressor::new(trueno_zram_core::Algorithm::Lz4).map_err(words)?;
     let (before, after) = pages.split_at(pages.len() / 2);
@@ -82,19 +81,17 @@ fn as_stream(pages: &[Page]) -> Proof {
 fn by_index(pages: &[Page]) -> Proof {
     let archive = archive_of(pages)?;
     let content = content_of(pages);
-    let mut reader = ArchiveReader::open(Cursor::new(archive)).map_err(words)?.ok_or("the index is not found")?;
-    let count = reader.page_count();
+    let archive = Archive::read_from(Arc::new(archive)).map_err(words)?.ok_or("the index is not found")?;
+    let count = archive.info().page_count;
     // Single pages, and ranges of odd lengths, from front to back.
     let (mut at, mut len_pages, mut ranges) = (0, 1, 0u64);
     while at < count {
         let range = at..count.min(at + len_pages);
-        let mut read = reader.read_pages(range.clone()).map_err(words)?;
-        let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
-        while read.read_batch(&mut batch).map_err(words)? {
-            append(&mut bytes, &batch);
-        }
         let [start, end] = [range.start, range.end].map(|page| usize::try_from(page).unwrap_or(usize::MAX) * PAGE_SIZE);
-        if bytes != content[start..end.min(content.len())] {
+        let mut found = vec![[0; PAGE_SIZE]; (end - start) / PAGE_SIZE];
+        archive.read_pages(range.start, &mut found).map_err(words)?;
+        let expected = &content[start..end.min(content.len())];
+        if !found.as_flattened().starts_with(expected) {
             return Err(format!("pages {} to {} are restored to other bytes", range.start, range.end));
         }
         (at, len_pages, ranges) = (range.end, len_pages % 31 + 2, ranges + 1);

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveOpener, BaseRecord, DeltaSummary, Format, WriteOptions};
+use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{Compressed, Nowhere, Warning};
+use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Warning};
 
 use crate::args::Global;
 use crate::compression::CompressionArgs;
@@ -206,7 +206,7 @@ fn verify_before_removal(name: &str, delta: &Target, engine: &Engine) -> Result<
     let delta_name = path.display().to_string();
     let archive = ArchiveOpener::new().open(path).map_err(|error| failed(&format!("{delta_name}: {error}")))?;
     let archive = archive.ok_or_else(|| failed(&format!("{delta_name}: it is not an archive any more")))?;
-    let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Nowhere, &engine.pool(), &());
+    let read = trueno_zram_io::restore_pages(&archive, &delta_name, &mut Discard, &engine.pool(), &());
     read.map(drop).map_err(|error| failed(&error))
 }
 

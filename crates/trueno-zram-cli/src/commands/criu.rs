@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use trueno_zram_archive::open_regular_file;
 use trueno_zram_criu::{Error, ImageDir, PagesName};
-use trueno_zram_io::os_text;
+use trueno_zram_io::{open_regular_file, os_text};
 
 use crate::args::Global;
 use crate::commands::{compress, decompress};

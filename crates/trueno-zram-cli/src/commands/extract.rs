@@ -1,17 +1,16 @@
 //! `trueno-zram extract`: some pages of an archive.
 
-use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveReader, ContentBatch, ContentSpan, Error, FrameReader, PageArchive};
-use trueno_zram_core::{BatchCodec, PAGE_SIZE};
-use trueno_zram_io::{Positioned, Sink, Way};
+use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
+use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, PageArchive, Pages};
+use trueno_zram_core::PAGE_SIZE;
+use trueno_zram_io::{Sink, WriteMode};
 
-use crate::address_map::{AddressSpan, StoredMap};
 use crate::args::Global;
 use crate::delta::BasesArgs;
 use crate::engine::Engine;
@@ -217,7 +216,7 @@ struct Source<'a> {
 impl Source<'_> {
     /// Copies ranges of the content, in the order in which they were given.
     fn copy(&mut self, wanted: &ContentRanges<'_>, output: &mut Output) -> Result<(), Failure> {
-        let ranges = wanted.within(&self.input.name, self.archive.content_len())?;
+        let ranges = wanted.within(&self.input.name, self.archive.len_bytes())?;
         self.restore(ranges, output)
     }
 
@@ -226,9 +225,9 @@ impl Source<'_> {
         let OpenRange { start, end } = addresses.expect("one of the three is required");
         let end = end.ok_or_else(|| Failure::usage("a range of addresses needs its end: --address A..B"))?;
         let failed = |error: &dyn std::fmt::Display| Failure::at(&self.input.name, error);
-        let map = StoredMap::read(&self.archive).map_err(|error| failed(&error))?;
+        let map = StoredMap::read(self.archive.stored()).map_err(|error| failed(&error))?;
         let map = map.ok_or_else(|| no_address_map(&self.input.name))?;
-        let plan = map.plan(start..end, self.archive.content_len()).map_err(|error| failed(&error))?;
+        let plan = map.plan(start..end, self.archive.len_bytes()).map_err(|error| failed(&error))?;
         let mut merge = Merge { spans: plan.spans(), stored_bytes: 0, output };
         self.restore(vec![plan.content.clone()], &mut merge)?;
         Ok(merge.fill()?)
@@ -237,39 +236,16 @@ impl Source<'_> {
     /// Restores the pages that hold `ranges`, and no others.
     fn restore(&mut self, ranges: Vec<Range<u64>>, sink: &mut impl Sink) -> Result<(), Failure> {
         let (pool, name) = (self.engine.pool(), &self.input.name[..]);
-        let file = self.input.seekable().filter(|_| self.archive.as_delta().is_none());
-        let restored = match (self.engine.codec(), file) {
-            (Some(codec), Some(file)) => pool.install(|| restore_with(codec, file, name, ranges, sink)),
-            _ => trueno_zram_io::restore_ranges(&self.archive, name, ranges, sink, &pool, &())
-                .map(|_| ())
-                .map_err(Failure::from),
+        let restored = match (self.engine.codec(), &self.archive) {
+            (Some(codec), PageArchive::Standard(archive)) => {
+                trueno_zram_io::restore_ranges(&archive.with_codec(codec), name, ranges, sink, &pool, &())
+            }
+            _ => trueno_zram_io::restore_ranges(&self.archive, name, ranges, sink, &pool, &()),
         };
         self.engine.warn_of_fallback();
-        restored
+        restored?;
+        Ok(())
     }
-}
-
-/// Restores ranges one after the other with a codec for batches.
-fn restore_with(
-    codec: &mut dyn BatchCodec,
-    file: &File,
-    name: &str,
-    ranges: Vec<Range<u64>>,
-    sink: &mut impl Sink,
-) -> Result<(), Failure> {
-    let archive = ArchiveReader::open(Positioned::new(file)).map_err(|error| input_failure(name, error))?;
-    let mut archive = archive.ok_or_else(|| Failure::at(name, "its index has disappeared"))?;
-    let page = PAGE_SIZE as u64;
-    let mut batch = ContentBatch::new();
-    for bytes in ranges.into_iter().filter(|bytes| !bytes.is_empty()) {
-        let pages = bytes.start / page..bytes.end.div_ceil(page);
-        let mut window = Window { at: pages.start * page, ranges: vec![bytes], sink: &mut *sink };
-        let mut reader = archive.read_pages_with(pages, codec).map_err(|error| input_failure(name, error))?;
-        while reader.read_batch(&mut batch).map_err(|error| input_failure(name, error))? {
-            window.push(&batch)?;
-        }
-    }
-    Ok(())
 }
 
 fn no_address_map(name: &str) -> Failure {
@@ -386,8 +362,8 @@ impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
         Ok(())
     }
 
-    fn way(&self, _threads: usize) -> trueno_zram_io::Result<Way> {
-        Ok(Way::InOrder)
+    fn write_mode(&self, _threads: usize) -> trueno_zram_io::Result<WriteMode> {
+        Ok(WriteMode::InOrder)
     }
 
     fn set_placed(&mut self, _len_bytes: u64) {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use trueno_zram_archive::WriteOptions;
+use trueno_zram_archive::address_map::{self, StoredMap};
+use trueno_zram_archive::{Pages, WriteOptions, process_state};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_io::{Claim, ClaimedRange, Compressed, NamedArchive, PageSource};
 
-use crate::address_map::{self, StoredMap};
 use crate::args::Global;
 use crate::compression::CompressionArgs;
 use crate::delta::BasesArgs;
@@ -19,7 +19,6 @@ use crate::input::Input;
 use crate::json;
 use crate::needed_files::{self, NeededFiles};
 use crate::output::{Output, OutputOptions, Target};
-use crate::process_state;
 use crate::progress::Progress;
 use crate::report::{self, Report};
 use crate::restore::input_failure;
@@ -60,7 +59,7 @@ impl PageSource for ArchiveSource {
     type Error = Failure;
 
     fn len_bytes(&self) -> Option<u64> {
-        Some(self.from.archive.content_len())
+        Some(self.from.archive.len_bytes())
     }
 
     fn claim(&mut self, room: &mut [Page]) -> Result<Claim, Failure> {
@@ -69,13 +68,13 @@ impl PageSource for ArchiveSource {
         if pages == 0 {
             return Ok(Claim::End);
         }
-        let is_zero = |page| archive.is_zero_page(page).map_err(|error| input_failure(name, error));
+        let is_zero = |page| archive.is_zero(page).map_err(|error| input_failure(name, error));
         let mut zeros = 0;
         while zeros < pages && is_zero(self.next_page + zeros)? {
             zeros += 1;
         }
         // Zeros are whole pages.
-        let left = archive.content_len() - self.next_page * PAGE_SIZE as u64;
+        let left = archive.len_bytes() - self.next_page * PAGE_SIZE as u64;
         let zeros = zeros.min(left / PAGE_SIZE as u64);
         if zeros > 0 {
             self.next_page += zeros;
@@ -89,9 +88,9 @@ impl PageSource for ArchiveSource {
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let NamedArchive { archive, name } = &*self.from;
-        let map = StoredMap::read(archive).map_err(|error| Failure::at(name, error))?;
+        let map = StoredMap::read(archive.stored()).map_err(|error| Failure::at(name, error))?;
         let map = map.map(|map| (address_map::SECTION, map.into_bytes()));
-        let state = archive.section(process_state::SECTION, process_state::MAX_BYTES);
+        let state = archive.stored().section(process_state::SECTION, process_state::MAX_BYTES);
         let state = state.map_err(|error| Failure::at(name, error))?.map(|state| (process_state::SECTION, state));
         Ok(map.into_iter().chain(state).collect())
     }
@@ -125,7 +124,7 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let output_name = output.name.clone();
     let options = WriteOptions {
         format: args.compression.format(),
-        content_len: Some(archive.content_len()),
+        content_len: Some(archive.len_bytes()),
         content_checksum: false,
         page_hashes: args.page_hashes,
         ..WriteOptions::default()

@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rayon::prelude::*;
+use trueno_zram_archive::address_map::StoredMap;
 use trueno_zram_archive::{
-    ArchiveChain, ArchiveReader, BlockPlace, ContentBatch, ContentSpan, DeltaReader, Error, FrameReader, IndexVerdict,
-    PageArchive,
+    Archive, BlockPlace, ContentBatch, ContentSpan, Delta, Error, FrameReader, IndexVerdict, Pages,
 };
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
+use trueno_zram_io::ArchiveChain;
 
-use crate::address_map::StoredMap;
 use crate::args::Global;
 use crate::commands::inspect_delta::DeltaFindings;
 use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::input::{self, Input};
+use crate::input::Input;
 use crate::json;
 use crate::messages;
 use crate::needed_files::{self, NeededFiles};
@@ -133,7 +133,7 @@ fn inspect_delta(
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(Survey::default(), engine.batch_pages());
         // Zeros are passed over by the map: a few bytes of a delta stand for thousands of them.
-        let (mut page, pages) = (0, delta.content_len() / PAGE_SIZE as u64);
+        let (mut page, pages) = (0, delta.len_bytes() / PAGE_SIZE as u64);
         let data = std::iter::from_fn(|| {
             while page < pages {
                 match delta.zero_run(page) {
@@ -166,7 +166,7 @@ fn look(input: Input, args: &Args, engine: &mut Engine) -> Result<Findings, Fail
     let head = head(input.file()).map_err(|e| Failure::io(&name, &e))?;
     let magic = head.first_chunk().filter(|_| !args.raw);
     let format = magic.and_then(|magic| trueno_zram_archive::Format::of_magic(*magic));
-    if let Some(magic) = magic.filter(|_| DeltaReader::is_delta(&head)) {
+    if let Some(magic) = magic.filter(|_| Delta::is_delta(&head)) {
         // It comes from a pipe, and its pages are of no use without its base.
         return Err(input_failure(&name, Error::NotCompressed { magic: *magic }));
     }
@@ -207,10 +207,10 @@ fn frame_format(format: trueno_zram_archive::Format) -> Format {
 
 /// An archive by its index, or any other compressed file.
 fn of_archive(args: &Args, input: &Input, frame: Format, engine: &mut Engine) -> Result<Findings, Failure> {
-    let note = match input.seekable().map(ArchiveReader::open) {
-        Some(Ok(Some(archive))) => return of_index(args, input, archive, engine),
-        Some(Ok(None)) | None => None,
-        Some(Err(error)) => Some(format!("{error}; inspecting the content without the index")),
+    let note = match pages_by_index(input)? {
+        Ok(Some(archive)) => return of_index(args, input, archive.stored(), engine),
+        Ok(None) => None,
+        Err(error) => Some(format!("{error}; inspecting the content without the index")),
     };
     input.rewind()?;
     let (findings, _) = of_stream(&input.name, input.file(), input.len_bytes, frame, engine)?;
@@ -241,36 +241,29 @@ fn of_pipe_archive(
 }
 
 /// An archive with an index.
-fn of_index(
-    args: &Args,
-    input: &Input,
-    mut archive: ArchiveReader<&File>,
-    engine: &Engine,
-) -> Result<Findings, Failure> {
+fn of_index(args: &Args, input: &Input, archive: &Archive, engine: &Engine) -> Result<Findings, Failure> {
     let name = &input.name;
     let failed = |error| archive_failed(name, error);
     let mut survey = Survey::default();
-    survey_index(&mut archive, &mut survey).map_err(failed)?;
-    let map = StoredMap::read_with(&mut archive).map_err(|e| Failure::at(name, e))?;
+    survey_index(archive, &mut survey).map_err(failed)?;
+    let map = StoredMap::read(archive).map_err(|e| Failure::at(name, e))?;
     let pages = archive.page_count();
     if let Some(map) = &map {
         map.check_pages(pages).map_err(|e| Failure::at(name, e))?;
     }
     let mut findings = Findings::new(name, Format::Archive, survey);
-    findings.file_bytes = Some(archive.archive_len());
+    findings.file_bytes = Some(archive.info().archive_len);
     findings.map = map;
     if args.decode {
         let mut surveyor = Surveyor::of_surveyed(findings.survey, engine.batch_pages());
-        if let Some(pages) = pages_by_index(input)?.map_err(failed)? {
-            // Zeros are passed over by the index: a few bytes of an archive stand for thousands of them.
-            let whole_pages = archive.content_len() / PAGE_SIZE as u64;
-            let data = archive.blocks(0..whole_pages).map_err(failed)?.filter_map(|block| match block {
-                Ok(block) if block.zero => None,
-                Ok(block) => Some(Ok(block.first_page..block.first_page + 1)),
-                Err(error) => Some(Err(error)),
-            });
-            survey_content(&pages, joined(data), name, &mut surveyor, engine.batch_pages())?;
-        }
+        // Zeros are passed over by the index: a few bytes of an archive stand for thousands of them.
+        let whole_pages = archive.len_bytes() / PAGE_SIZE as u64;
+        let data = archive.blocks(0..whole_pages).map_err(failed)?.filter_map(|block| match block {
+            Ok(block) if block.zero => None,
+            Ok(block) => Some(Ok(block.first_page..block.first_page + 1)),
+            Err(error) => Some(Err(error)),
+        });
+        survey_content(archive, joined(data), name, &mut surveyor, engine.batch_pages())?;
         (findings.survey, findings.content) = surveyor.into_findings();
     }
     Ok(findings)
@@ -278,7 +271,7 @@ fn of_index(
 
 /// Looks at pages of an archive, on all threads of the pool.
 fn survey_content(
-    archive: &PageArchive,
+    archive: &dyn Pages,
     runs: impl Iterator<Item = Result<Range<u64>, Error>>,
     name: &str,
     surveyor: &mut Surveyor<'_>,
@@ -304,7 +297,7 @@ fn survey_content(
         if filled == 0 {
             break;
         }
-        parts.into_par_iter().try_for_each(|(first, part)| archive.read_pages(first, part)).map_err(failed)?;
+        parts.into_par_iter().try_for_each(|(first, part)| archive.read(first, part)).map_err(failed)?;
         surveyor.bytes(room[..filled].as_flattened()).map_err(|error| Failure::at(name, error))?;
     }
     surveyor.finish().map_err(|error| Failure::at(name, error))
@@ -326,8 +319,8 @@ fn joined(runs: impl Iterator<Item = Result<Range<u64>, Error>>) -> impl Iterato
 }
 
 /// Counts the blocks of an archive by its index.
-fn survey_index(archive: &mut ArchiveReader<&File>, survey: &mut Survey) -> Result<(), Error> {
-    let (pages, content_len) = (archive.page_count(), archive.content_len());
+fn survey_index(archive: &Archive, survey: &mut Survey) -> Result<(), Error> {
+    let (pages, content_len) = (archive.page_count(), archive.len_bytes());
     for block in archive.blocks(0..pages)? {
         add_block(survey, &block?, content_len);
     }
@@ -389,11 +382,10 @@ fn of_image(input: Input, engine: &mut Engine) -> Result<Findings, Failure> {
     let mut pages: Vec<Page> = vec![[0; PAGE_SIZE]; engine.batch_pages()];
     let mut surveyor = Surveyor::compressing(engine);
     let mut reader = input.into_pages();
-    loop {
-        let taken = match reader.next(&mut pages).map_err(|e| Failure::io(&name, &e))? {
-            input::InputSpan::Data(len_bytes) => surveyor.bytes(&pages.as_flattened()[..len_bytes]),
-            input::InputSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
-            input::InputSpan::End => break,
+    while let Some(span) = reader.next_span(&mut pages)? {
+        let taken = match span {
+            ContentSpan::Data(bytes) => surveyor.bytes(bytes),
+            ContentSpan::Zeros(len_bytes) => surveyor.zeros(len_bytes),
         };
         taken.map_err(|e| Failure::at(&name, e))?;
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use trueno_zram_archive::{DeltaReader, PageArchive};
+use trueno_zram_archive::{Delta, PageArchive, Pages};
 
 use crate::delta::Origins;
 use crate::input::Input;
@@ -37,21 +37,16 @@ pub(crate) struct DeltaFindings<'a> {
 }
 
 impl<'a> DeltaFindings<'a> {
-    pub(crate) fn new(
-        input: &'a Input,
-        archive: &PageArchive,
-        delta: &DeltaReader,
-        content: Option<&'a Content>,
-    ) -> Self {
+    pub(crate) fn new(input: &'a Input, archive: &PageArchive, delta: &Delta, content: Option<&'a Content>) -> Self {
         let file_bytes = input.len_bytes.unwrap_or(0);
         let zero = delta.origin_counts().zero;
-        let stored = PageKinds::from(delta.stored().pages());
+        let stored = PageKinds::from(delta.stored().info().pages);
         Self {
             file: &input.name,
             format: "delta",
-            bytes: delta.content_len(),
+            bytes: delta.len_bytes(),
             file_bytes,
-            ratio: report::ratio(delta.content_len(), file_bytes),
+            ratio: report::ratio(delta.len_bytes(), file_bytes),
             origins: Origins::of(delta),
             base_identity: delta.base_record().identity.to_string(),
             depth: archive.depth(),

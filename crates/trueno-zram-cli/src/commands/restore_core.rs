@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use serde::Serialize;
-use trueno_zram_archive::{ArchiveChain, PageArchive};
+use trueno_zram_archive::address_map::StoredMap;
+use trueno_zram_archive::process_state::ProcessState;
+use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::Operation;
+use trueno_zram_io::{ArchiveChain, Operation};
 
-use crate::address_map::StoredMap;
 use crate::args::Global;
 use crate::delta::BasesArgs;
 use crate::elf_core::{CoreFile, Part};
@@ -20,7 +21,6 @@ use crate::files;
 use crate::json;
 use crate::needed_files::NeededFiles;
 use crate::output::{Output, OutputOptions, Target};
-use crate::process_state::{self, ProcessState};
 use crate::quantity;
 use crate::report;
 use crate::restore::{input_failure, open_failure};
@@ -61,12 +61,9 @@ pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode,
     let chain = bases.opener().open_chain(archive).map_err(|error| open_failure(&name, error))?;
     let ArchiveChain { archive: pages, files } = chain.ok_or_else(no_snapshot)?;
     NeededFiles::of_archive(&files).check_target(&target, global)?;
-    let map = StoredMap::read(&pages);
+    let map = StoredMap::read(pages.stored());
     let map = map.map_err(|error| Failure::at(&name, error))?.ok_or_else(no_snapshot)?;
-    let state = pages.section(process_state::SECTION, process_state::MAX_BYTES);
-    let state = state.map_err(|error| input_failure(&name, error))?;
-    let state = state.map(|bytes| ProcessState::from_bytes(&bytes)).transpose();
-    let state = state.map_err(|error| Failure::at(&name, error))?;
+    let state = ProcessState::read(pages.stored()).map_err(|error| input_failure(&name, error))?;
     map.check_pages(pages.page_count()).map_err(|error| Failure::at(&name, error))?;
     let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
 
@@ -118,7 +115,7 @@ fn copy_pages(
     while next < pages.end {
         let count = usize::try_from(pages.end - next).unwrap_or(buffer.len()).min(buffer.len());
         let portion = &mut buffer[..count];
-        archive.read_pages(next, portion).map_err(|error| input_failure(name, error))?;
+        archive.read(next, portion).map_err(|error| input_failure(name, error))?;
         write(portion)?;
         next += count as u64;
     }

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use trueno_zram_connections::serve_each;
 use trueno_zram_io::UnixSocket;
-use trueno_zram_restore::{Error, receive_file, serve_each};
+use trueno_zram_restore::{Error, receive_file};
 
 use crate::args::Global;
 use crate::delta::BasesArgs;

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde::Serialize;
-use trueno_zram_archive::PageArchive;
 use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, Options, Touches};
 
@@ -138,8 +137,6 @@ const VM_DESCRIPTORS: usize = 5;
 /// touches, and one to spare.
 const OTHER_DESCRIPTORS: usize = 8;
 
-type Restore = LazyRestore<PageArchive>;
-
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
@@ -194,7 +191,7 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
 }
 
 /// Opens the archive, and the list of touches.
-fn prepare(args: &Args, global: &Global, name: &str) -> Result<Restore, Failure> {
+fn prepare(args: &Args, global: &Global, name: &str) -> Result<LazyRestore, Failure> {
     let start = Instant::now();
     let chain = args.bases.lazy_opener().in_memory(args.in_memory).open_chain(&args.archive);
     let chain = chain.map_err(|error| open_failure(name, error))?;
@@ -260,7 +257,7 @@ fn read_touches(path: &Path, record: Option<&Path>) -> Result<Touches, Failure> 
 }
 
 /// Replaces the list of touches as a whole.
-fn write_record(restore: &Restore, path: &Path) -> Result<(), Failure> {
+fn write_record(restore: &LazyRestore, path: &Path) -> Result<(), Failure> {
     let failure = |error: &io::Error| Failure::io(path.display(), error);
     let Some(touches) = restore.recorded() else { return Ok(()) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

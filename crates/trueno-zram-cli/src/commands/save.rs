@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_archive::{ChainFile, FileId};
 use trueno_zram_core::Algorithm;
-use trueno_zram_io::Operation;
+use trueno_zram_io::{ChainFile, FileId, Operation};
 use trueno_zram_serve::control::{ControlError, ServedFile};
 
 use crate::args::Global;

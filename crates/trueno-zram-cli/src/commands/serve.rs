@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde::Serialize;
-use trueno_zram_archive::ArchiveChain;
+use trueno_zram_archive::Pages;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
+use trueno_zram_io::ArchiveChain;
 use trueno_zram_serve::control::{ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
 use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
@@ -143,7 +144,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         }
         base => base,
     };
-    let (store, attached) = open_store(args, global, base.as_ref().map_or(0, |base| base.archive.content_len()))?;
+    let (store, attached) = open_store(args, global, base.as_ref().map_or(0, |base| base.archive.len_bytes()))?;
     let (store, files) = match base {
         None => (store, Vec::new()),
         Some(ArchiveChain { archive, files }) => (store.with_base(archive).map_err(store_failed)?, files),

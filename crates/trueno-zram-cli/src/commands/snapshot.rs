@@ -8,11 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::Mode;
 use serde::Serialize;
+use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState};
+use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, Summary, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
 use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, PageSource, Spool};
 
-use crate::address_map::{self, AddressMap, Consistency, PageState};
 use crate::args::{Global, parse_whole};
 use crate::compression::CompressionArgs;
 use crate::delta::{self, CheckBase, OpenBase, Origins};
@@ -23,7 +24,7 @@ use crate::json;
 use crate::messages;
 use crate::output::{Output, OutputOptions, Target};
 use crate::process::{MemoryReader, Process, ProcessError, ReadProcess, Selection, Stopped, Windows};
-use crate::process_state::{self, ProcessState};
+use crate::process_state;
 use crate::progress::Stages;
 use crate::quantity;
 use crate::report;
@@ -78,7 +79,7 @@ struct Report {
     pid: u32,
     process: String,
     output: String,
-    consistency: Consistency,
+    consistency: &'static str,
     mappings: usize,
     pages: u64,
     zero: u64,
@@ -130,7 +131,7 @@ impl<'scope> ProcessSource<'scope> {
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let (pid, command) = (process.pid, process.command.clone());
         let maps = process.maps().map_err(failed)?;
-        let state = args.stop.then(|| ProcessState::read(process, &maps));
+        let state = args.stop.then(|| process_state::of_stopped(process, &maps));
         let reader = MemoryReader::new(pid, process, maps, selection).on_threads(threads);
         let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
         let windows = Windows::read(scope, reader, stopped.map(|stopped| (stopped, begun)));
@@ -167,8 +168,8 @@ impl PageSource for ProcessSource<'_> {
 
     fn sections(&mut self) -> Result<Vec<(&'static str, Vec<u8>)>, Failure> {
         let map = self.map.to_bytes().map_err(|error| Failure::at("address map", error))?;
-        let state = self.state.as_ref().and_then(ProcessState::to_bytes);
-        let state = state.map(|bytes| (process_state::SECTION, bytes));
+        let state = self.state.as_ref().and_then(|state| state.to_bytes().ok());
+        let state = state.map(|bytes| (state_section::SECTION, bytes));
         Ok([(address_map::SECTION, map)].into_iter().chain(state).collect())
     }
 }
@@ -271,7 +272,7 @@ impl Report {
             pid: map.pid,
             process: map.command.clone(),
             output,
-            consistency: map.consistency,
+            consistency: json::consistency(map.consistency),
             mappings: map.mappings.len(),
             pages: map.pages(PageState::Stored),
             zero,

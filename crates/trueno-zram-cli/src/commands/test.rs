@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use trueno_zram_archive::{IndexVerdict, PageArchive};
-use trueno_zram_io::Nowhere;
+use trueno_zram_io::Discard;
 
 use crate::args::Global;
 use crate::delta::BasesArgs;
@@ -48,7 +48,7 @@ fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Resul
         return test_delta(&input, &chain.archive, global, engine);
     }
     let progress = Progress::start(global, &input.name, None);
-    let summary = restore::restore(&input, &mut Nowhere, engine, global, &progress)?;
+    let summary = restore::restore(&input, &mut Discard, engine, global, &progress)?;
     let time = progress.finish_with_timeline(global);
     // The content is complete, but `extract` would read wrong pages.
     if let IndexVerdict::Disagrees(reason) = &summary.index {
@@ -60,7 +60,7 @@ fn test(path: &Path, args: &Args, global: &Global, engine: &mut Engine) -> Resul
 /// Reads every page of a delta, and compares it with its hash.
 fn test_delta(input: &Input, archive: &PageArchive, global: &Global, engine: &Engine) -> Result<(), Failure> {
     let progress = Progress::start(global, &input.name, None);
-    trueno_zram_io::restore_pages(archive, &input.name, &mut Nowhere, &engine.pool(), &progress)?;
+    trueno_zram_io::restore_pages(archive, &input.name, &mut Discard, &engine.pool(), &progress)?;
     let time = progress.finish_with_timeline(global);
     let delta = archive.as_delta().expect("opened as a delta");
     let bytes_in = input.len_bytes.unwrap_or(0);

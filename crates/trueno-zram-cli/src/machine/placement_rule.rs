@@ -22,7 +22,7 @@ pub(crate) struct PlacementRule {
 pub(crate) enum AutoPlacement {
     /// To the CPU, always.
     Cpu,
-    /// To the GPU, the CPU or both, by the rates measured so far.
+    /// To the GPU, the CPU or both, by the cost measured so far.
     Measured,
 }
 
@@ -32,8 +32,10 @@ impl PlacementRule {
         let batch = if pages == 1 { "1 page".into() } else { format!("{pages} pages") };
         let (placement, why) = match pages {
             _ if !gpus.available => (AutoPlacement::Cpu, "there is no usable GPU"),
-            pages if pages < Placement::MIN_GPU_PAGES => (AutoPlacement::Cpu, "too small to be worth the transfers"),
-            _ => (AutoPlacement::Measured, "whichever was fastest so far for that size, once each was tried"),
+            pages if pages < Placement::MIN_GPU_PAGES => {
+                (AutoPlacement::Cpu, "the CPU does these before a GPU is tried")
+            }
+            _ => (AutoPlacement::Measured, "the GPU as well, while that costs less CPU time per byte"),
         };
         Self { batch, least_pages: pages, placement, why }
     }
@@ -79,12 +81,12 @@ mod tests {
             }
         }
         let batches: Vec<_> = PlacementRule::all(&gpus(true)).into_iter().map(|choice| choice.batch).collect();
-        assert_eq!(batches, ["below 64 pages", "64 pages or more"]);
+        assert_eq!(batches, ["below 1000 pages", "1000 pages or more"]);
     }
 
     #[test]
     fn the_reason_names_what_is_missing() {
         assert!(PlacementRule::of_batch(5000, &gpus(false)).why.contains("no usable GPU"));
-        assert_eq!(PlacementRule::of_batch(50, &gpus(true)).why, "too small to be worth the transfers");
+        assert_eq!(PlacementRule::of_batch(50, &gpus(true)).why, "the CPU does these before a GPU is tried");
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use rustix::io::Errno;
+use trueno_zram_archive::address_map::{Flags, Mapping, PageState};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::{MapsLine, ProcessError, Source, Wanted, pagemap};
-use crate::address_map::{Flags, Mapping, PageState};
 
 /// Entries of the pagemap read at once: those of 256 MiB.
 const ENTRIES_AT_ONCE: usize = 1 << 16;
@@ -50,9 +50,7 @@ pub(crate) struct MemoryReader<'a, S> {
     next_entry: usize,
     /// The range whose pages are being noted.
     current: Option<(Wanted, Mapping)>,
-    /// Pages read.
-    pages: u64,
-    /// Those of them that were in swap.
+    /// Pages read that were in swap.
     pub(crate) swapped: u64,
     pub(crate) left: Left,
     /// The ranges that were read to their end. Those in which nothing was touched are among them: they are part of the
@@ -99,7 +97,6 @@ impl<'a, S: Source> MemoryReader<'a, S> {
             entries: Vec::new(),
             next_entry: 0,
             current: None,
-            pages: 0,
             swapped: 0,
             left: Left::default(),
             mappings: Vec::new(),
@@ -190,8 +187,8 @@ impl<'a, S: Source> MemoryReader<'a, S> {
                 }
                 continue;
             };
-            let flags = Flags::new(&line.permissions, line.is_anonymous());
-            let mapping = Mapping { start: line.start, flags, name: line.name, first_page: 0, runs: Vec::new() };
+            let flags = if line.is_anonymous() { Flags::anonymous } else { Flags::of_file };
+            let mapping = Mapping::new(line.start, flags(&line.permissions), line.name);
             steps.push(Step::Begin(wanted, mapping));
             let mut cursor = Cursor { at: line.start, end: line.end, wanted };
             if line.held_kib == 0 {
@@ -226,9 +223,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
         let (mut from, mut to) = (0, 0);
         for step in steps {
             match step {
-                Step::Begin(wanted, mapping) => {
-                    self.current = Some((wanted, Mapping { first_page: self.pages, ..mapping }));
-                }
+                Step::Begin(wanted, mapping) => self.current = Some((wanted, mapping)),
                 Step::PassOver(pages) => self.note(pages, PageState::Untouched),
                 Step::Read { pages, .. } => {
                     let end = from + pages;
@@ -238,7 +233,6 @@ impl<'a, S: Source> MemoryReader<'a, S> {
                         if state == PageState::Stored {
                             room.copy_within(from..from + pages, to);
                             to += pages;
-                            self.pages += pages as u64;
                         }
                         from += pages;
                     }
@@ -257,7 +251,7 @@ impl<'a, S: Source> MemoryReader<'a, S> {
     /// Keeps a range that was read to its end. A file mapping without a page of the process's own is not recorded.
     fn finish(&mut self) {
         let (wanted, mapping) = self.current.take().expect("a range that ends has begun");
-        let is_untouched = mapping.runs.iter().all(|run| run.state == PageState::Untouched);
+        let is_untouched = mapping.runs().iter().all(|run| run.state == PageState::Untouched);
         if wanted != Wanted::Own || !is_untouched {
             self.mappings.push(mapping);
         }

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
+use trueno_zram_archive::address_map::Mapping;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::reader::Left;
 use super::{MemoryReader, Process, ProcessError, Stopped};
-use crate::address_map::Mapping;
 use crate::machine::Memory;
 
 /// Pages per window: 16 MiB, in parts that several threads read.

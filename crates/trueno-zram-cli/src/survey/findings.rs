@@ -1,10 +1,10 @@
 //! What `inspect` found in one file; `picture` draws it for people.
 
 use serde::{Serialize, Serializer};
+use trueno_zram_archive::address_map::{MappedRun, PageState, StoredMap, StoredMapping};
 
 use super::{Copies, Entropies, Overview, Survey, ratio};
-use crate::address_map::{Consistency, MappedRun, PageState, StoredMap, StoredMapping};
-use crate::json::PageKinds;
+use crate::json::{self, PageKinds};
 
 /// The kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -82,7 +82,7 @@ impl Findings {
                 pid: map.pid,
                 process: &map.command,
                 taken_unix_s: map.taken_unix_s,
-                consistency: map.consistency,
+                consistency: json::consistency(map.consistency),
                 ranges: map,
             }),
         }
@@ -155,7 +155,7 @@ struct MapJson<'a> {
     pid: u32,
     process: &'a str,
     taken_unix_s: u64,
-    consistency: Consistency,
+    consistency: &'static str,
     #[serde(serialize_with = "ranges")]
     ranges: &'a StoredMap,
 }

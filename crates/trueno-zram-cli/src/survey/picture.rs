@@ -2,11 +2,11 @@
 
 use std::io::{self, Write};
 
+use trueno_zram_archive::address_map::{Consistency, StoredMap, StoredMapping};
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
 use super::findings::{Content, Findings, Format};
 use super::{Cell, SIZE_STEP, Survey, ratio};
-use crate::address_map::{Consistency, StoredMap, StoredMapping};
 use crate::draw::{Bar, Shade, bars, beside, cells, legend};
 use crate::printable::printable;
 use crate::quantity;

@@ -37,9 +37,8 @@ fn a_batch_size_is_answered_as_auto_decides() {
     };
     let by_rates = if trueno_zram_core::gpu::gpu_available() { "measured" } else { "cpu" };
     assert_eq!(placement_of("1"), "cpu");
-    assert_eq!(placement_of("63"), "cpu");
-    assert_eq!(placement_of("64"), by_rates);
-    assert_eq!(placement_of("500"), by_rates, "the thresholds of select_backend play no part");
+    assert_eq!(placement_of("999"), "cpu", "the CPU comes first");
+    assert_eq!(placement_of("1000"), by_rates);
     assert_eq!(placement_of("50000"), by_rates);
 }
 

@@ -10,7 +10,7 @@ use std::process::Child;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use trueno_test_pages::PAGE_SIZE;
-use trueno_zram_archive::{ArchiveReader, ArchiveWriter, ContentBatch, ContentSpan, WriteOptions};
+use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
 use trueno_zram_core::CpuBatchCompressor;
 
 use crate::support::{command, folder, names, run};
@@ -56,18 +56,9 @@ fn page_at(map: &Value, address: u64) -> Option<u64> {
 
 /// Pages of the archive.
 fn pages(folder: &Path, range: std::ops::Range<u64>) -> Vec<u8> {
-    let mut archive = ArchiveReader::open(File::open(folder.join("snapshot.lz4")).unwrap()).unwrap().unwrap();
-    let mut reader = archive.read_pages(range).unwrap();
-    let (mut batch, mut bytes) = (ContentBatch::new(), Vec::new());
-    while reader.read_batch(&mut batch).unwrap() {
-        for span in batch.spans() {
-            match span {
-                ContentSpan::Data(data) => bytes.extend_from_slice(data),
-                ContentSpan::Zeros(len_bytes) => bytes.resize(bytes.len() + usize::try_from(len_bytes).unwrap(), 0),
-            }
-        }
-    }
-    bytes
+    let mut pages = vec![[0xff; PAGE_SIZE]; usize::try_from(range.end - range.start).unwrap()];
+    Archive::open(folder.join("snapshot.lz4")).unwrap().read_pages(range.start, &mut pages).unwrap();
+    pages.as_flattened().to_vec()
 }
 
 #[test]

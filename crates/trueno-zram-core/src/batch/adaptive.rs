@@ -1,15 +1,14 @@
-//! Batches on the GPU, the CPU or both at once, whichever is measured to be fastest.
+//! Batches on the GPU or the CPU, whichever is measured to be faster.
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rayon::ThreadPool;
 
+use super::chooser::{Chooser, Placement};
 use super::gpu::GpuBatchCompressor;
 use super::options::GpuOptions;
-use super::placement::{Direction, Part, Placement, Rates};
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
@@ -17,20 +16,19 @@ use crate::codec::{BatchCodec, CodecStats, sealed};
 use crate::copies::copies;
 use crate::cpu::{CpuBatchCompressor, InstructionSet};
 use crate::error::{Error, Result};
+use crate::gpu::ring::compressed_pages::CompressedPages;
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::CompressedPages;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{GpuBatchConfig, GpuDeviceInfo};
 use crate::page::{PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_pool;
 
-/// Compresses and decompresses batches of pages with the GPU and all CPU cores.
+/// Compresses and decompresses batches of pages with the GPU or all CPU cores.
 ///
-/// It owns a [`CpuBatchCompressor`] and, if there is a GPU, a [`GpuBatchCompressor`]. It measures the speed of each
-/// alone and of both together, for each direction and batch size. A batch goes where batches of its size ran fastest.
-/// The runner-up, if it is close, is measured again from time to time, to notice changes of the machine. Batches of
-/// fewer than 64 pages always go to the CPU. A GPU that was given up is not used again.
+/// It owns a [`CpuBatchCompressor`] and, if there is a GPU, a [`GpuBatchCompressor`]. A [`Chooser`] for each direction measures
+/// the speed of both, and a batch goes to the faster one. Batches of fewer than [`Placement::MIN_GPU_PAGES`] pages always go to
+/// the CPU. A GPU that was given up is not used again.
 ///
 /// The bytes that hold a page depend on which side compressed it, and so on the measured times. They are a
 /// standard LZ4 block or Zstandard frame either way, and each side restores what the other compressed. Use one of the two compressors directly if the
@@ -46,12 +44,12 @@ use crate::threads::default_pool;
 /// assert_eq!(compressor.decompress(&batch)?, pages);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct BatchCompressor<D: RingDevice = Cuda> {
     gpu: Option<GpuBatchCompressor<D>>,
     cpu: CpuBatchCompressor,
-    rates: Rates,
-    /// The CPU's part of a shared batch, before it is appended to the GPU's part.
-    tail: CompressedBatch,
+    compress: Chooser,
+    decompress: Chooser,
     device: Option<GpuDeviceInfo>,
     /// The reason why there never was a GPU.
     why_no_gpu: Option<String>,
@@ -59,17 +57,6 @@ pub struct BatchCompressor<D: RingDevice = Cuda> {
     /// Without `bytes_out`, which both sides count.
     stats: CodecStats,
 }
-
-/// Where a batch goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plan {
-    Gpu,
-    Cpu,
-    Both { head_pages: usize },
-}
-
-/// The GPU's and the CPU's part of a shared batch, with their times.
-type Sides = (Part, Part);
 
 impl BatchCompressor {
     /// Opens the GPU, if there is one, and creates the CPU compressor.
@@ -114,8 +101,8 @@ impl<D: RingDevice> BatchCompressor<D> {
         Self {
             gpu,
             cpu,
-            rates: Rates::new(),
-            tail: CompressedBatch::new(),
+            compress: Chooser::default(),
+            decompress: Chooser::default(),
             device: None,
             why_no_gpu: None,
             last_placement: None,
@@ -255,13 +242,15 @@ impl<D: RingDevice> BatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        let plan = self.plan(Direction::Compress, pages.len());
-        let (done, time) = timed(|| {
-            empty_after_panic(batch, CompressedBatch::clear, |batch| self.compress_as(plan, pages, batch, progress))
+        let placement = self.place(|this| &this.compress, pages.len());
+        let start = Instant::now();
+        let done = empty_after_panic(batch, CompressedBatch::clear, |batch| {
+            self.compress_on(placement, pages, batch, progress)
         });
-        let sides = done.inspect_err(|_| batch.clear())?;
+        let time = start.elapsed();
+        done.inspect_err(|_| batch.clear())?;
         self.stats.add_compressed(pages.len(), time);
-        self.record(Direction::Compress, plan, pages.len(), time, sides);
+        self.compress.record(placement, pages.len(), time);
         Ok(())
     }
 
@@ -318,87 +307,49 @@ impl<D: RingDevice> BatchCompressor<D> {
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
     ) -> Result<()> {
-        let plan = self.plan(Direction::Decompress, pages.len());
-        let (done, time) = timed(|| self.decompress_as(plan, from, pages, progress));
+        let placement = self.place(|this| &this.decompress, pages.len());
+        let start = Instant::now();
+        let done = self.restore_on(placement, from, pages, progress);
+        let time = start.elapsed();
         self.stats.add_decompressed(from.len(), time);
-        self.record(Direction::Decompress, plan, from.len(), time, done?);
+        done?;
+        self.decompress.record(placement, from.len(), time);
         Ok(())
     }
 
-    fn plan(&mut self, direction: Direction, pages: usize) -> Plan {
+    /// Returns where a batch goes, and notes it.
+    fn place(&mut self, chooser: impl Fn(&Self) -> &Chooser, pages: usize) -> Placement {
         let has_device = self.gpu.as_ref().is_some_and(GpuBatchCompressor::uses_device);
-        let choice = if has_device { self.rates.choose(direction, pages) } else { Placement::Cpu };
+        let placement = if has_device { chooser(self).placement(pages) } else { Placement::Cpu };
         if pages > 0 {
-            self.last_placement = Some(choice);
+            self.last_placement = Some(placement);
         }
-        match choice {
-            Placement::Gpu => Plan::Gpu,
-            Placement::Cpu => Plan::Cpu,
-            Placement::Both => Plan::Both { head_pages: self.rates.head_pages(direction, pages) },
-        }
+        placement
     }
 
-    fn record(&mut self, direction: Direction, plan: Plan, pages: usize, time: Duration, sides: Option<Sides>) {
-        let choice = match plan {
-            Plan::Gpu => Placement::Gpu,
-            Plan::Cpu => Placement::Cpu,
-            Plan::Both { .. } => Placement::Both,
-        };
-        self.rates.record(direction, choice, pages, time);
-        if let Some((gpu, cpu)) = sides {
-            self.rates.record_sides(direction, gpu, cpu);
-        }
-    }
-
-    /// Compresses pages as planned. After an error the batch holds some of the pages.
-    fn compress_as(
+    fn compress_on(
         &mut self,
-        plan: Plan,
+        placement: Placement,
         pages: &[Page],
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
-    ) -> Result<Option<Sides>> {
-        let Self { gpu, cpu, tail, .. } = self;
-        match (plan, gpu) {
-            (Plan::Gpu, Some(gpu)) => gpu.compress_into(pages, batch, progress).map(|_| None),
-            (Plan::Both { head_pages }, Some(gpu)) => {
-                let (head, rest) = pages.split_at(head_pages);
-                let (head_done, tail_done) = side_by_side(
-                    || gpu.compress_into(head, batch, progress).map(drop),
-                    || cpu.compress_into(rest, tail, progress),
-                );
-                head_done.0?;
-                tail_done.0.map_err(|error| in_tail(error, head_pages))?;
-                cpu.pool().install(|| batch.append_batch(tail));
-                Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
-            }
-            (Plan::Cpu, _) | (_, None) => cpu.compress_into(pages, batch, progress).map(|()| None),
+    ) -> Result<()> {
+        match (placement, &mut self.gpu) {
+            (Placement::Gpu, Some(gpu)) => gpu.compress_into(pages, batch, progress).map(drop),
+            _ => self.cpu.compress_into(pages, batch, progress),
         }
     }
 
-    /// Restores pages as planned. `pages` has one place per page of the batch.
-    fn decompress_as(
+    fn restore_on(
         &mut self,
-        plan: Plan,
+        placement: Placement,
         from: CompressedPages<'_>,
         pages: &mut [Page],
         progress: &(impl Progress + ?Sized),
-    ) -> Result<Option<Sides>> {
-        let Self { gpu, cpu, .. } = self;
-        let held = |page| from.get(page);
-        match (plan, gpu) {
-            (Plan::Gpu, Some(gpu)) => gpu.restore(from, pages, progress).map(|_| None),
-            (Plan::Both { head_pages }, Some(gpu)) => {
-                let (head, rest) = pages.split_at_mut(head_pages);
-                let (head_done, tail_done) = side_by_side(
-                    || gpu.restore(from.first(head_pages), head, progress).map(drop),
-                    || cpu.restore(held, head_pages, rest, progress),
-                );
-                // Both sides have done all they can. Report the error of the earlier page.
-                head_done.0.and(tail_done.0)?;
-                Ok(Some(sides((head.len(), head_done.1), (rest.len(), tail_done.1))))
-            }
-            (Plan::Cpu, _) | (_, None) => cpu.restore(held, 0, pages, progress).map(|()| None),
+    ) -> Result<()> {
+        match (placement, &mut self.gpu) {
+            (Placement::Gpu, Some(gpu)) => gpu.restore(from, pages, progress).map(drop),
+            _ => self.cpu.restore(|page| from.get(page), 0, pages, progress),
         }
     }
 }
@@ -452,17 +403,6 @@ impl<D: RingDevice> BatchCodec for BatchCompressor<D> {
     }
 }
 
-impl<D: RingDevice> fmt::Debug for BatchCompressor<D> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BatchCompressor")
-            .field("gpu", &self.gpu)
-            .field("cpu", &self.cpu)
-            .field("why_no_gpu", &self.why_no_gpu)
-            .field("last_placement", &self.last_placement)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<D: RingDevice> fmt::Display for BatchCompressor<D> {
     /// Writes what the compressor uses, such as `GPU 0 (NVIDIA H200) and 16 CPU threads`, or why it uses no GPU.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -477,40 +417,6 @@ impl<D: RingDevice> fmt::Display for BatchCompressor<D> {
             }
             (why, _) => write!(f, "{threads} CPU threads; {}", why.unwrap_or("no GPU was requested")),
         }
-    }
-}
-
-/// Runs `work` and returns its result and the time it took.
-fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Instant::now();
-    let result = work();
-    (result, start.elapsed())
-}
-
-/// Runs `head` on this thread and `tail` on another, at the same time.
-fn side_by_side(
-    head: impl FnOnce() -> Result<()>,
-    mut tail: impl FnMut() -> Result<()> + Send,
-) -> ((Result<()>, Duration), (Result<()>, Duration)) {
-    let mut tail_done = None;
-    let head_done = thread::scope(|scope| {
-        let builder = thread::Builder::new().name("batch-tail".to_owned());
-        // If the system cannot start another thread, the tail runs after the head.
-        let _started = builder.spawn_scoped(scope, || tail_done = Some(timed(&mut tail)));
-        timed(head)
-    });
-    (head_done, tail_done.unwrap_or_else(|| timed(tail)))
-}
-
-fn sides(gpu: (usize, Duration), cpu: (usize, Duration)) -> Sides {
-    (Part { pages: gpu.0, time: gpu.1 }, Part { pages: cpu.0, time: cpu.1 })
-}
-
-/// Converts an error in the tail to one with page numbers that count from the start of the batch.
-fn in_tail(error: Error, head_pages: usize) -> Error {
-    match error {
-        Error::InPage { index, error } => Error::InPage { index: head_pages + index, error },
-        other => other,
     }
 }
 

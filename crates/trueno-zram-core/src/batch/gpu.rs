@@ -1,13 +1,13 @@
 //! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
 
 use super::options::GpuOptions;
 use super::result::{BatchResult, BatchTimes, RestoredBatch};
-use super::ring_shape::ring_shape;
 use super::stats::{FallbackStats, GpuBatchStats};
 use crate::algorithm::Algorithm;
 use crate::arena::{CompressedBatch, IndexEntry, check_destination, empty_after_panic, held_bytes};
@@ -19,12 +19,13 @@ use crate::gpu::GpuBatchConfig;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
+use crate::gpu::ring::arenas::Arenas;
+use crate::gpu::ring::calls::PagesFrom;
+use crate::gpu::ring::compressed_pages::{CompressedPages, Refusal};
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::{CompressedPages, Refusal, Restored};
+use crate::gpu::ring::deliver::{into_batch, into_pages};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::interpreter::Interpreter;
-use crate::gpu::ring::into_batch::IntoBatch;
-use crate::gpu::ring::into_pages::{Arenas, IntoPages};
 use crate::gpu::ring::{Outcome, Ring, RingShape};
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
@@ -85,9 +86,9 @@ pub struct GpuBatchCompressor<D: RingDevice = Cuda> {
     pub(super) ring: Option<BoundedDrop<Ring<D>>>,
     pub(super) cpu: CpuBatchCompressor,
     arenas: Arenas,
-    stats: GpuBatchStats,
+    pub(super) stats: GpuBatchStats,
     failures_in_a_row: u32,
-    pub(super) time_limit: Duration,
+    pub(super) shape: RingShape,
     /// The process that made it.
     pub(super) process: u32,
 }
@@ -170,18 +171,16 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     pub(crate) fn on(device: D, config: GpuBatchConfig, options: &GpuOptions) -> Result<Self> {
         let pool = options.pool.clone().map_or_else(default_gpu_pool, Ok)?;
         let cpu = CpuBatchCompressor::with_pool(config.algorithm, InstructionSet::detect(), pool)?;
-        let shape = ring_shape(&config, options.time_limit);
+        let shape = RingShape::new(&config, options.time_limit);
+        let ring = Ring::new(device, shape).map_err(GpuError::not_available)?;
         Ok(Self {
             config,
-            ring: Some(BoundedDrop::new(
-                Ring::new(device, shape).map_err(GpuError::not_available)?,
-                options.time_limit,
-            )),
+            ring: Some(BoundedDrop::new(ring, options.time_limit)),
             cpu,
             arenas: Arenas::default(),
             stats: GpuBatchStats::default(),
             failures_in_a_row: 0,
-            time_limit: options.time_limit,
+            shape,
             process: std::process::id(),
         })
     }
@@ -253,19 +252,20 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         let start = Instant::now();
         let mut compressed = copies(&CompressedPage::EMPTY, pages.len(), self.cpu.pool());
         self.arenas.start();
-        let mut sink = IntoPages::new(&mut compressed, &self.arenas);
-        let outcome = match &mut self.ring {
-            Some(ring) => ring.compress(self.cpu.pool(), pages, &mut sink, &()),
-            None => Outcome::default(),
-        };
-        let mut held = sink.held_bytes;
+        let held = AtomicU64::new(0);
+        let mut outcome = Outcome::default();
+        if let Some(ring) = &mut self.ring {
+            let mut sink = into_pages(&mut compressed, &self.arenas, &held);
+            outcome = ring.compress(self.cpu.pool(), &mut PagesFrom::Memory(pages), &mut sink, &());
+        }
+        let mut held = held.into_inner();
         let left = &pages[outcome.pages_done..];
         if self.note(&outcome, left.len()) {
             compressed.truncate(outcome.pages_done);
             compressed.extend(self.cpu.compress(left)?.into_pages());
             held = compressed.iter().map(|page| page.bytes().len() as u64).sum();
         }
-        let times = BatchTimes::new(outcome.times, start.elapsed());
+        let times = outcome.times.with_total(start.elapsed());
         self.stats.add_compressed(pages.len(), held, times.total_time_ns);
         Ok(BatchResult::new(compressed, times))
     }
@@ -293,20 +293,31 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.compress_from(PagesFrom::Memory(pages), batch, progress)
+    }
+
+    pub(super) fn compress_from(
+        &mut self,
+        mut pages: PagesFrom<'_, D>,
+        batch: &mut CompressedBatch,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
         self.check_process()?;
         let start = Instant::now();
         batch.clear();
+        let may_use = match &mut pages {
+            PagesFrom::Memory(_) => true,
+            PagesFrom::Pinned(pages) => self.adopt([pages.memory_mut()]),
+        };
         empty_after_panic(batch, CompressedBatch::clear, |batch| {
-            let outcome = match &mut self.ring {
-                Some(ring) => {
-                    let mut sink = IntoBatch::new(batch, pages.len());
-                    ring.compress(self.cpu.pool(), pages, &mut sink, &|done| progress.pages_done(done))
-                }
-                None => Outcome::default(),
-            };
-            let left = &pages[outcome.pages_done..];
-            if self.note(&outcome, left.len()) {
-                self.cpu.compress_onto(left, batch, progress)?;
+            let mut outcome = Outcome::default();
+            if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
+                let (mut sink, report) = (into_batch(batch, pages.len()), |done| progress.pages_done(done));
+                outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, &report);
+            }
+            if self.note(&outcome, pages.len() - outcome.pages_done) {
+                // Bytes that the GPU only reads are within reach even while it hangs.
+                self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
             }
             Ok(self.compressed(batch.index(), &outcome, start))
         })
@@ -367,11 +378,11 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         self.check_process()?;
         let start = Instant::now();
-        let restored = match &mut self.ring {
-            Some(ring) => ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done)),
-            None => Restored::default(),
-        };
-        self.finish_restoring(from, to, restored, start, progress)
+        let mut outcome = Outcome::default();
+        if let Some(ring) = &mut self.ring {
+            outcome = ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done));
+        }
+        self.finish_restoring(from, to, outcome, start, progress)
     }
 
     /// The CPU's part of a decompression: what the device did not get to, and single pages that it left.
@@ -379,15 +390,14 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &mut self,
         from: CompressedPages<'_>,
         to: &mut [Page],
-        restored: Restored,
+        mut outcome: Outcome,
         start: Instant,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        let Restored { outcome, mut left } = restored;
-        left.sort_unstable();
+        outcome.left.sort_unstable();
         // The CPU says what is wrong with a page, and where. Should it find nothing wrong, it has restored it.
         let mut result = Ok(());
-        for run in left.chunk_by(|left, next| left.page + 1 == next.page) {
+        for run in outcome.left.chunk_by(|left, next| left.page + 1 == next.page) {
             let first = run[0].page;
             let restored = self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &());
             let unsupported = run.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
@@ -401,13 +411,13 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         if self.note(&outcome, not_done.len()) {
             result = result.and(self.cpu.restore(|page| from.get(page), outcome.pages_done, not_done, progress));
         }
-        let times = BatchTimes::new(outcome.times, start.elapsed());
+        let times = outcome.times.with_total(start.elapsed());
         self.stats.add_decompressed(from.len(), times.total_time_ns);
         result.map(|()| times)
     }
 
     pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &Outcome, start: Instant) -> BatchTimes {
-        let times = BatchTimes::new(outcome.times, start.elapsed());
+        let times = outcome.times.with_total(start.elapsed());
         let held = held_bytes(index);
         self.stats.add_compressed(index.len(), held, times.total_time_ns);
         times
@@ -416,10 +426,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Refuses to work in a child of the process that made the compressor: neither the pool's threads nor the CUDA context
     /// exist there, and waiting for them would never end.
     pub(super) fn check_process(&self) -> Result<()> {
-        if std::process::id() == self.process {
-            return Ok(());
-        }
-        Err(GpuError::OtherProcess { owner: self.process }.into())
+        check_process(self.process)
     }
 
     /// The device, unless it was given up.
@@ -427,18 +434,14 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.check_process()?;
         let given_up =
             || GpuError::ContextLost { reason: self.stats.fallback.device_given_up.clone().unwrap_or_default() };
-        Ok(self.ring.as_ref().map(|ring| ring.device()).ok_or_else(given_up)?)
+        Ok(self.ring.as_ref().map(|ring| &ring.device).ok_or_else(given_up)?)
     }
 
     /// The device to work on, unless it was given up, and how long it may take.
     pub(super) fn device_mut(&mut self) -> Result<(&mut D, Duration)> {
         self.device()?;
         let ring = self.ring.as_mut().expect("it has a device");
-        Ok((ring.device_mut(), self.time_limit))
-    }
-
-    pub(super) fn stats_mut(&mut self) -> &mut GpuBatchStats {
-        &mut self.stats
+        Ok((&mut ring.device, self.shape.time_limit))
     }
 
     /// After a failure outside the ring: a device that was lost in it is not used again.
@@ -449,16 +452,9 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
     }
 
-    pub(super) fn ring_shape(&self) -> RingShape {
-        ring_shape(&self.config, self.time_limit)
-    }
-
     /// Counts pages that are left to the CPU after a panic, which is not the device's fault.
     pub(super) fn note_panic(&mut self, pages: usize) {
-        let fallback = &mut self.stats.fallback;
-        fallback.batches += 1;
-        fallback.pages += pages as u64;
-        fallback.last_reason = Some("a panic in the middle of a stream".to_owned());
+        self.stats.fallback.add(pages, "a panic in the middle of a stream".to_owned());
         self.drop_ring_if_lost();
     }
 
@@ -470,9 +466,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Counts pages that the device refused though nothing is wrong with them.
     pub(super) fn note_refused(&mut self, pages: usize) {
         if pages > 0 {
-            self.stats.fallback.batches += 1;
-            self.stats.fallback.pages += pages as u64;
-            self.stats.fallback.last_reason = Some("the device refused pages that are as they should be".to_owned());
+            self.stats.fallback.add(pages, "the device refused pages that are as they should be".to_owned());
         }
     }
 
@@ -489,12 +483,10 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             return pages_left > 0;
         };
         let fallback = &mut self.stats.fallback;
-        fallback.batches += 1;
-        fallback.pages += pages_left as u64;
-        fallback.last_reason = Some(failure.to_string());
+        fallback.add(pages_left, failure.to_string());
         self.failures_in_a_row += 1;
         let Some(ring) = &self.ring else { return pages_left > 0 };
-        if ring.device().loss().is_some() {
+        if ring.device.loss().is_some() {
             fallback.device_given_up = Some(failure.to_string());
         } else if self.failures_in_a_row >= FAILURES_IN_A_ROW {
             fallback.device_given_up =
@@ -505,6 +497,11 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
         pages_left > 0
     }
+}
+
+/// Refuses to work in a child of the process `owner`.
+pub(super) fn check_process(owner: u32) -> Result<()> {
+    if std::process::id() == owner { Ok(()) } else { Err(GpuError::OtherProcess { owner }.into()) }
 }
 
 impl<D: RingDevice> sealed::Sealed for GpuBatchCompressor<D> {}

@@ -8,10 +8,10 @@ use crate::arena::{CompressedBatch, check_destination, empty_after_panic};
 use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
+use crate::gpu::pinned::HostCaching;
 use crate::gpu::ring::Outcome;
-use crate::gpu::ring::decompress::{CompressedPages, Restored};
-use crate::gpu::ring::device::{HostRole, PinnedMemory, RingDevice};
-use crate::gpu::ring::into_batch::IntoBatch;
+use crate::gpu::ring::calls::{PackedFrom, PagesFrom};
+use crate::gpu::ring::device::{Allocator, PinnedMemory, RingDevice};
 use crate::gpu::{PinnedBatch, PinnedPages};
 use crate::page::PAGE_SIZE;
 use crate::progress::Progress;
@@ -51,7 +51,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     fn pinned_memory(&self, pages: usize) -> Result<BoundedDrop<D::Pinned>> {
         let too_many = GpuError::OutOfRange { what: "number of pages", value: pages as i128 };
         let len_bytes = pages.checked_mul(PAGE_SIZE).ok_or(too_many)?;
-        Ok(BoundedDrop::new(self.device()?.pinned(len_bytes, HostRole::Shared)?, self.time_limit))
+        Ok(BoundedDrop::new(self.device()?.allocator().pinned(len_bytes, HostCaching::Cached)?, self.shape.time_limit))
     }
 
     /// Compresses pages that lie in page-locked memory: the GPU fetches them from there.
@@ -77,26 +77,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         batch: &mut CompressedBatch,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        self.check_process()?;
-        let start = Instant::now();
-        batch.clear();
-        let len = pages.len();
-        let may_use = self.adopt([pages.memory_mut()]);
-        empty_after_panic(batch, CompressedBatch::clear, |batch| {
-            let outcome = match self.ring.as_mut().filter(|_| may_use) {
-                Some(ring) => {
-                    let mut sink = IntoBatch::new(batch, len);
-                    let report = |done| progress.pages_done(done);
-                    ring.compress_pinned(self.cpu.pool(), pages.memory_mut(), len, &mut sink, &report)
-                }
-                None => Outcome::default(),
-            };
-            if self.note(&outcome, len - outcome.pages_done) {
-                // Bytes that the GPU only reads are within reach even while it hangs.
-                self.cpu.compress_onto(&pages.pages()?[outcome.pages_done..], batch, progress)?;
-            }
-            Ok(self.compressed(batch.index(), &outcome, start))
-        })
+        self.compress_from(PagesFrom::Pinned(pages), batch, progress)
     }
 
     /// Compresses pages that lie in page-locked memory to page-locked memory: the GPU reads the pages and writes the
@@ -135,13 +116,10 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
         batch.clear();
         empty_after_panic(batch, PinnedBatch::clear, |batch| {
-            let mut outcome = match self.ring.as_mut().filter(|_| may_use) {
-                Some(ring) => {
-                    let report = |done| progress.pages_done(done);
-                    ring.compress_all_pinned(self.cpu.pool(), pages.memory_mut(), len, batch.packed_to(), &report)
-                }
-                None => Outcome::default(),
-            };
+            let mut outcome = Outcome::default();
+            if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
+                outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, &|done| progress.pages_done(done));
+            }
             self.reach(batch.memory_mut(), &mut outcome)?;
             if self.note(&outcome, len - outcome.pages_done) {
                 // Bytes that the GPU only reads are within reach even while it hangs.
@@ -176,22 +154,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         pages: &mut PinnedPages<D::Pinned>,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
-        self.check_process()?;
-        check_destination(batch.len(), pages.len())?;
-        let start = Instant::now();
-        let from = CompressedPages::from(batch);
-        let may_use = self.adopt([pages.memory_mut()]);
-        if !may_use {
-            pages.memory_mut().bytes_mut()?;
-        }
-        let restored = match self.ring.as_mut().filter(|_| may_use) {
-            Some(ring) => {
-                let report = |done| progress.pages_done(done);
-                ring.decompress_pinned(self.cpu.pool(), from, pages.memory_mut(), &report)
-            }
-            None => Restored::default(),
-        };
-        self.finish_restoring_pinned(from, pages, restored, start, progress)
+        self.restore_pinned(PackedFrom::Memory(batch.into()), pages, progress)
     }
 
     /// Restores all pages of a batch in page-locked memory to page-locked memory: the GPU reads the pages and writes the
@@ -217,51 +180,48 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         pages: &mut PinnedPages<D::Pinned>,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
+        self.restore_pinned(PackedFrom::Pinned(batch), pages, progress)
+    }
+
+    fn restore_pinned(
+        &mut self,
+        mut from: PackedFrom<'_, D>,
+        pages: &mut PinnedPages<D::Pinned>,
+        progress: &(impl Progress + ?Sized),
+    ) -> Result<BatchTimes> {
         self.check_process()?;
-        check_destination(batch.len(), pages.len())?;
+        check_destination(from.len(), pages.len())?;
         let start = Instant::now();
-        let may_use = self.adopt([batch.memory_mut(), pages.memory_mut()]);
+        let may_use = match &mut from {
+            PackedFrom::Memory(_) => self.adopt([pages.memory_mut()]),
+            PackedFrom::Pinned(batch) => self.adopt([batch.memory_mut(), pages.memory_mut()]),
+        };
         if !may_use {
             pages.memory_mut().bytes_mut()?;
         }
-        let restored = match self.ring.as_mut().filter(|_| may_use) {
-            Some(ring) => {
-                let report = |done| progress.pages_done(done);
-                ring.decompress_all_pinned(self.cpu.pool(), batch.packed_from(), pages.memory_mut(), &report)
-            }
-            None => Restored::default(),
-        };
-        self.finish_restoring_pinned(batch.compressed_pages()?, pages, restored, start, progress)
-    }
-
-    fn finish_restoring_pinned(
-        &mut self,
-        from: CompressedPages<'_>,
-        pages: &mut PinnedPages<D::Pinned>,
-        mut restored: Restored,
-        start: Instant,
-        progress: &(impl Progress + ?Sized),
-    ) -> Result<BatchTimes> {
-        self.reach(pages.memory_mut(), &mut restored.outcome)?;
+        let mut outcome = Outcome::default();
+        if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
+            outcome = ring.decompress_pinned(self.cpu.pool(), &mut from, pages, &|done| progress.pages_done(done));
+        }
+        let from = from.pages()?;
+        self.reach(pages.memory_mut(), &mut outcome)?;
         let to = pages.pages_mut()?;
         // The device may have put there what an earlier batch left in its memory.
-        restored.left.iter().for_each(|left| to[left.page].fill(0));
-        if restored.outcome.failure.is_some() {
-            to[restored.outcome.pages_done..].fill([0; PAGE_SIZE]);
+        outcome.left.iter().for_each(|left| to[left.page].fill(0));
+        if outcome.failure.is_some() {
+            to[outcome.pages_done..].fill([0; PAGE_SIZE]);
         }
-        self.finish_restoring(from, to, restored, start, progress)
+        self.finish_restoring(from, to, outcome, start, progress)
     }
 
     /// Lets this device use page-locked memory of another device. Returns `false` if it cannot: then the CPU does the batch.
     /// That is counted, but not as a failure of this device: another one may still be using the memory.
-    fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
+    pub(super) fn adopt<const N: usize>(&mut self, memory: [&mut D::Pinned; N]) -> bool {
         // Of a device that is lost the run says so, and it is not used again.
-        let device = self.ring.as_ref().map(|ring| ring.device()).filter(|device| device.loss().is_none());
+        let device = self.ring.as_ref().map(|ring| &ring.device).filter(|device| device.loss().is_none());
         let adopted = device.map(|device| memory.into_iter().try_for_each(|memory| device.adopt(memory)));
         let Some(Err(error)) = adopted else { return true };
-        let fallback = &mut self.stats_mut().fallback;
-        fallback.batches += 1;
-        fallback.last_reason = Some(format!("page-locked memory of another device: {error}"));
+        self.stats.fallback.add(0, format!("page-locked memory of another device: {error}"));
         false
     }
 
@@ -269,7 +229,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut Outcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
         // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
-        let _ = memory.settle(self.time_limit);
+        let _ = memory.settle(self.shape.time_limit);
         let lost = outcome.failure.get_or_insert(error).clone();
         if memory.bytes_mut().is_ok() {
             return Ok(());

@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use super::gpu::GpuBatchCompressor;
 use super::result::BatchTimes;
+use crate::codec::nanoseconds;
 use crate::cpu::PageCodec;
 use crate::error::Result;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::resident;
-use crate::gpu::ring::StageTimes;
+use crate::gpu::ring::compressed_pages::{LeftPage, Refusal};
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::{LeftPage, Refusal};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{DevicePages, PackedOnDevice};
 use crate::page::{PAGE_SIZE, PageData};
@@ -70,7 +70,7 @@ impl GpuBatchCompressor {
         let start = Instant::now();
         let kernel = self.resident(|device, time_limit| resident::compress(device, pages, packed, time_limit))?;
         let times = kernel_times(kernel, start);
-        self.stats_mut().add_compressed(packed.len(), packed.len_bytes() as u64, times.total_time_ns);
+        self.stats.add_compressed(packed.len(), packed.len_bytes() as u64, times.total_time_ns);
         Ok(times)
     }
 
@@ -98,7 +98,7 @@ impl GpuBatchCompressor {
         let restored = self.resident(|device, _| restore_left(device.format(), packed, pages, &left, &mut unsupported));
         self.note_unsupported(unsupported);
         let times = kernel_times(kernel, start);
-        self.stats_mut().add_decompressed(packed.len(), times.total_time_ns);
+        self.stats.add_decompressed(packed.len(), times.total_time_ns);
         restored.map(|()| times)
     }
 
@@ -134,5 +134,5 @@ fn restore_left(
 }
 
 fn kernel_times(kernel: Duration, start: Instant) -> BatchTimes {
-    BatchTimes::new(StageTimes { kernel, ..StageTimes::default() }, start.elapsed())
+    BatchTimes { kernel_time_ns: nanoseconds(kernel), ..BatchTimes::default() }.with_total(start.elapsed())
 }

@@ -1,6 +1,8 @@
 //! The result of a batch: its pages and times.
 
-use crate::gpu::ring::StageTimes;
+use std::time::Duration;
+
+use crate::codec::nanoseconds;
 use crate::page::{CompressedPage, PAGE_SIZE, Page};
 
 /// The time of a batch, by stage.
@@ -26,19 +28,16 @@ pub struct BatchTimes {
 }
 
 impl BatchTimes {
-    pub(crate) fn new(stages: StageTimes, total: std::time::Duration) -> Self {
-        Self {
-            h2d_time_ns: nanoseconds(stages.h2d),
-            kernel_time_ns: nanoseconds(stages.kernel),
-            d2h_time_ns: nanoseconds(stages.d2h),
-            total_time_ns: nanoseconds(total),
-        }
+    /// Adds the times of the stages of another slot.
+    pub(crate) fn add_stages(&mut self, other: Self) {
+        self.h2d_time_ns += other.h2d_time_ns;
+        self.kernel_time_ns += other.kernel_time_ns;
+        self.d2h_time_ns += other.d2h_time_ns;
     }
-}
 
-/// Converts to nanoseconds, saturating after 584 years.
-fn nanoseconds(time: std::time::Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    pub(crate) fn with_total(self, total: Duration) -> Self {
+        Self { total_time_ns: nanoseconds(total), ..self }
+    }
 }
 
 /// Compressed pages and the time of each stage.

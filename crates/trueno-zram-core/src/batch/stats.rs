@@ -61,6 +61,15 @@ pub struct FallbackStats {
     pub device_given_up: Option<String>,
 }
 
+impl FallbackStats {
+    /// Counts a batch whose last `pages` pages are the CPU's.
+    pub(crate) fn add(&mut self, pages: usize, reason: String) {
+        self.batches += 1;
+        self.pages += pages as u64;
+        self.last_reason = Some(reason);
+    }
+}
+
 impl GpuBatchStats {
     /// Returns the ratio of bytes in to bytes out, or 1 if nothing was compressed.
     ///

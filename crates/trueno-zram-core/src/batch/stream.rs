@@ -3,88 +3,198 @@
 mod compress;
 mod decompress;
 
+use std::any::Any;
 use std::collections::VecDeque;
-use std::panic::resume_unwind;
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 pub use compress::{CompressStream, CompressedSlot, PageSlot};
 pub use decompress::{DecompressStream, PackedSlot, RestoredSlot};
 
-use super::gpu::GpuBatchCompressor;
+use super::gpu::{GpuBatchCompressor, check_process};
 use super::result::BatchTimes;
-use crate::arena::IndexEntry;
+use super::stats::GpuBatchStats;
+use crate::codec::sealed;
 use crate::error::Result;
 use crate::gpu::GpuError;
+use crate::gpu::error::GpuResult;
 use crate::gpu::ring::device::RingDevice;
+use crate::gpu::ring::flight::Flight;
 use crate::gpu::ring::pause::Pause;
-use crate::gpu::ring::session::{Cause, Direction, Failed, Filled, Finished, Made, Offer, Session};
-use crate::gpu::ring::{Lease, Outcome, StageTimes};
+use crate::gpu::ring::rooms::{Lease, Offer, Rooms};
+use crate::gpu::ring::transfer::Direction;
+use crate::gpu::ring::{Outcome, RingShape};
 
-/// The part shared by both kinds of streams: slots out, slots in, results in order.
+/// Slots of pages on their way through a GPU: [`CompressStream`] and [`DecompressStream`], on any device.
+///
+/// Results come in the order in which slots were submitted, each with the tag of its slot. All methods take `&self`: several
+/// threads may fill and submit slots while another takes results. The trait is sealed.
+///
+/// Should the GPU fail, hang or be lost, the CPU does the pages of all slots that were submitted and not returned, and counts
+/// them as the calls do; no page is lost. Dropping the stream waits for slots in flight, no longer than the time limit, and
+/// drops their results. Slots and results may outlive it.
+pub trait PageStream: Sync + sealed::Sealed {
+    /// Memory to fill. Dropped, it goes back unused.
+    type Slot: Send;
+    /// The result of a slot. Dropped, its memory can be filled again.
+    type Done: Send;
+    /// What the caller wants back with the result of a slot.
+    type Tag: Send;
+
+    /// Returns a slot to fill, and waits until one is free.
+    ///
+    /// A slot is free when its result is dropped. A single thread that fills all slots and takes no result would wait for
+    /// ever; it uses [`try_slot`](Self::try_slot), and [`next`](Self::next) if that returns `None`.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{CompressStream, GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
+    /// let stream: CompressStream<_> = compressor.compress_stream()?;
+    /// assert_eq!(stream.slot()?.pages_mut().len(), 1000);
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GpuError::OtherProcess`] in a forked child. A device failure is not an error: the CPU takes over.
+    fn slot(&self) -> Result<Self::Slot>;
+
+    /// Returns a slot to fill, or `None` if all are in use.
+    ///
+    /// ```
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
+    /// # let config = GpuBatchConfig { batch_size: 2, ring_buffer_slots: 1, ..GpuBatchConfig::default() };
+    /// # let mut compressor = GpuBatchCompressor::interpreted(config, &GpuOptions::default())?;
+    /// let stream = compressor.compress_stream()?;
+    /// let (mut filled, mut taken) = (0, 0);
+    /// while taken < 100 {
+    ///     match stream.try_slot()? {
+    ///         Some(slot) if filled < 100 => {
+    ///             stream.submit(slot, filled)?;
+    ///             filled += 1;
+    ///         }
+    ///         _ => {
+    ///             let (_compressed, tag) = stream.next()?.expect("more was submitted than taken");
+    ///             assert_eq!(tag, taken);
+    ///             taken += 1;
+    ///         }
+    ///     }
+    /// }
+    /// # Ok::<(), trueno_zram_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`slot`](Self::slot).
+    fn try_slot(&self) -> Result<Option<Self::Slot>>;
+
+    /// Submits a slot.
+    ///
+    /// # Errors
+    /// Those of [`slot`](Self::slot).
+    fn submit(&self, slot: Self::Slot, tag: Self::Tag) -> Result<()>;
+
+    /// Returns the result and the tag of the oldest slot that was submitted and not taken, and waits for it. Returns `None`
+    /// when the stream is [closed](Self::close) and nothing is left.
+    ///
+    /// # Errors
+    /// Those of [`slot`](Self::slot). Corrupt pages are errors of the [result](RestoredSlot::check).
+    fn next(&self) -> Result<Option<(Self::Done, Self::Tag)>>;
+
+    /// Returns the result and the tag of the oldest slot that was submitted and not taken, or `None` if it is not ready.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next).
+    fn try_next(&self) -> Result<Option<(Self::Done, Self::Tag)>>;
+
+    /// The number of slots that were submitted and not taken.
+    fn pending(&self) -> usize;
+
+    /// Says that no more slots will be submitted: [`next`](Self::next) returns `None` after the last one.
+    fn close(&self);
+
+    /// The number of pages per slot.
+    fn slot_pages(&self) -> usize;
+
+    /// The most slots there are at a time: three times
+    /// [`ring_buffer_slots`](crate::gpu::GpuBatchConfig::ring_buffer_slots).
+    fn max_slots(&self) -> usize;
+}
+
+/// A stream whose slots are `S` and whose tags are `T`.
 ///
 /// There is no thread behind it. Every thread that waits takes the lock for a moment, moves the slots on, and looks again.
 #[derive(Debug)]
-struct Stream<'a, D: RingDevice> {
-    state: Mutex<State<'a, D>>,
-    slot_pages: usize,
+pub struct SlotStream<'a, S: StreamSlot, T> {
+    state: Mutex<State<'a, S::Device, T>>,
+    rooms: Arc<Rooms<S::Device>>,
+    shape: RingShape,
     /// The process that started it.
     process: u32,
 }
 
+/// A slot of one direction: how it is submitted, and what becomes of it.
+pub trait StreamSlot: Send + Sized {
+    /// The device that the slot belongs to.
+    type Device: RingDevice;
+    /// Its result.
+    type Done: Send;
+    /// What the device does with it.
+    const DIRECTION: Direction;
+
+    /// A slot without pages, or with any.
+    fn new(lease: Lease<Self::Device>) -> Self;
+    /// The slot's memory, and the pages in it.
+    fn into_lease(self) -> Lease<Self::Device>;
+    /// Makes the result: of what the device did, or on the CPU.
+    fn finish(compressor: &mut GpuBatchCompressor<Self::Device>, lease: Lease<Self::Device>) -> Result<Self::Done>;
+    /// Sets and counts the times of a result.
+    fn count(done: &mut Self::Done, times: BatchTimes, stats: &mut GpuBatchStats);
+}
+
 #[derive(Debug)]
-struct State<'a, D: RingDevice> {
+struct State<'a, D: RingDevice, T> {
     compressor: &'a mut GpuBatchCompressor<D>,
-    session: Session<D>,
+    rooms: Arc<Rooms<D>>,
+    flight: Flight<'static, D>,
     /// Slots that were submitted and not taken, in order.
-    submitted: VecDeque<Submitted<D>>,
+    submitted: VecDeque<Submitted<D, T>>,
     is_closed: bool,
     /// When the result before was ready.
     last_done: Option<Instant>,
 }
 
-/// Where a submitted slot is.
+/// A slot that was submitted and not taken.
 #[derive(Debug)]
-enum Submitted<D: RingDevice> {
-    /// In the session's flight, which has the same order.
-    InFlight,
-    /// Here, to be done by the CPU.
-    ForCpu(Filled<D>),
+struct Submitted<D: RingDevice, T> {
+    /// The slot, if it is for the CPU. Those that are not here are in flight, in the same order.
+    for_cpu: Option<Lease<D>>,
+    at: Instant,
+    tag: T,
 }
 
-/// A result, or pages that the CPU is to do.
-enum Next<D: RingDevice> {
-    ByDevice(Finished<D>),
-    ForCpu(Filled<D>),
-}
-
-impl<'a, D: RingDevice> Stream<'a, D> {
-    fn new(compressor: &'a mut GpuBatchCompressor<D>, direction: Direction) -> Self {
-        let (shape, process) = (compressor.ring_shape(), compressor.process);
-        let session = match &compressor.ring {
-            Some(ring) => Session::new(ring, direction),
-            None => Session::without_device(shape, direction),
-        };
+impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
+    fn new(compressor: &'a mut GpuBatchCompressor<S::Device>) -> Result<Self> {
+        compressor.check_process()?;
+        let (shape, process) = (compressor.shape, compressor.process);
+        let rooms = compressor.ring.as_ref().map_or_else(|| Rooms::new(shape, None), |ring| Arc::clone(&ring.rooms));
+        let flight = Flight::of_stream(S::DIRECTION, shape.time_limit);
         let (submitted, is_closed, last_done) = (VecDeque::new(), false, None);
-        let state = Mutex::new(State { compressor, session, submitted, is_closed, last_done });
-        Self { state, slot_pages: shape.slot_pages as usize, process }
+        let state = State { compressor, rooms: Arc::clone(&rooms), flight, submitted, is_closed, last_done };
+        Ok(Self { state: Mutex::new(state), rooms, shape, process })
     }
 
     /// Refuses to work in a forked child. Another thread may have held the lock when the process forked, so this comes first.
     fn check_process(&self) -> Result<()> {
-        if std::process::id() == self.process {
-            return Ok(());
-        }
-        Err(GpuError::OtherProcess { owner: self.process }.into())
+        check_process(self.process)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<'a, D>> {
+    fn lock(&self) -> MutexGuard<'_, State<'a, S::Device, T>> {
         // Every slot is in one place between any two operations: the state is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks again and again until `look` has an answer. While another thread has the lock, that one moves the slots on.
-    fn wait_for<T>(&self, mut look: impl FnMut(&mut State<'a, D>) -> Option<T>) -> T {
+    fn wait_for<A>(&self, mut look: impl FnMut(&mut State<'a, S::Device, T>) -> Option<A>) -> A {
         let mut pause = Pause::default();
         loop {
             let answer = match self.state.try_lock() {
@@ -99,171 +209,230 @@ impl<'a, D: RingDevice> Stream<'a, D> {
         }
     }
 
-    fn slot(&self) -> Result<Lease<D>> {
+    /// Takes a slot that is offered. One that has to be made is made without the lock. `None` if that failed: then there are
+    /// others, or there is no device.
+    fn accept(&self, offer: Offer<S::Device>) -> Option<S> {
+        match offer {
+            Offer::Room(lease) => Some(S::new(lease)),
+            Offer::Make => match self.rooms.make() {
+                Ok(Ok(lease)) => Some(S::new(lease)),
+                Ok(Err(error)) => {
+                    self.lock().not_made(error);
+                    None
+                }
+                Err(panic) => self.lock().pass_on(panic),
+            },
+        }
+    }
+}
+
+impl<S: StreamSlot, T> sealed::Sealed for SlotStream<'_, S, T> {}
+
+impl<S: StreamSlot, T: Send> PageStream for SlotStream<'_, S, T> {
+    type Slot = S;
+    type Done = S::Done;
+    type Tag = T;
+
+    fn slot(&self) -> Result<S> {
         self.check_process()?;
         loop {
             let offer = self.wait_for(State::slot);
-            if let Some(lease) = self.accept(offer) {
-                return Ok(lease);
+            if let Some(slot) = self.accept(offer) {
+                return Ok(slot);
             }
         }
     }
 
-    fn try_slot(&self) -> Result<Option<Lease<D>>> {
+    fn try_slot(&self) -> Result<Option<S>> {
         self.check_process()?;
         loop {
             let Some(offer) = self.lock().slot() else { return Ok(None) };
-            if let Some(lease) = self.accept(offer) {
-                return Ok(Some(lease));
+            if let Some(slot) = self.accept(offer) {
+                return Ok(Some(slot));
             }
         }
     }
 
-    /// Takes a slot that is offered. One that has to be made is made without the lock. `None` if that failed: then there are
-    /// others, or there is no device.
-    fn accept(&self, offer: Offer<D>) -> Option<Lease<D>> {
-        match offer {
-            Offer::Slot(lease) => Some(lease),
-            Offer::Make(maker) => {
-                let made = maker.make();
-                self.lock().keep(made)
-            }
-        }
-    }
-
-    fn submit(&self, lease: Lease<D>, pages: usize, entries: Vec<IndexEntry>) -> Result<()> {
+    fn submit(&self, slot: S, tag: T) -> Result<()> {
         self.check_process()?;
-        self.lock().submit(Filled { lease, pages, entries, submitted: Instant::now() });
+        let at = Instant::now();
+        self.lock().submit(slot.into_lease(), at, tag);
         Ok(())
     }
 
-    fn close(&self) {
-        self.lock().is_closed = true;
+    fn next(&self) -> Result<Option<(S::Done, T)>> {
+        self.check_process()?;
+        self.wait_for(|state| match state.next::<S>() {
+            Ok(None) if !(state.is_closed && state.submitted.is_empty()) => None,
+            next => Some(next),
+        })
+    }
+
+    fn try_next(&self) -> Result<Option<(S::Done, T)>> {
+        self.check_process()?;
+        self.lock().next::<S>()
     }
 
     fn pending(&self) -> usize {
         self.lock().submitted.len()
     }
 
-    /// The next result, as `finish` makes it, if it is ready.
-    fn try_next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> Result<T>) -> Result<Option<T>> {
-        self.check_process()?;
-        let state = &mut *self.lock();
-        state.poll().map(|next| finish(state, next)).transpose()
+    fn close(&self) {
+        self.lock().is_closed = true;
     }
 
-    /// Waits for the next result. `None` if the stream is closed and nothing is left.
-    fn next<T>(&self, finish: impl Fn(&mut State<'a, D>, Next<D>) -> Result<T>) -> Result<Option<T>> {
-        self.check_process()?;
-        self.wait_for(|state| match state.poll() {
-            Some(next) => Some(finish(state, next).map(Some)),
-            None if state.is_closed && state.submitted.is_empty() => Some(Ok(None)),
-            None => None,
-        })
+    fn slot_pages(&self) -> usize {
+        self.shape.slot_pages as usize
+    }
+
+    fn max_slots(&self) -> usize {
+        self.shape.stream_slots()
     }
 }
 
-impl<D: RingDevice> State<'_, D> {
+impl<D: RingDevice, T> State<'_, D, T> {
     /// A slot to fill, or the way to one. If there is neither, slots in flight are moved on.
     fn slot(&mut self) -> Option<Offer<D>> {
-        loop {
-            match self.session.slot(self.compressor.ring.as_deref()) {
-                Ok(Some(offer)) => return Some(offer),
-                Ok(None) => break,
-                Err(failed) => self.fail(failed),
-            }
+        // A device that is lost is not asked for memory.
+        self.attempt(|_, _| Ok(()));
+        if !self.compressor.uses_device() {
+            self.rooms.leave_device();
         }
-        if let Some(ring) = &mut self.compressor.ring
-            && let Err(failed) = self.session.advance(ring)
-        {
-            self.fail(failed);
+        let offer = self.rooms.take();
+        if offer.is_none() && !self.flight.is_empty() {
+            self.attempt(advance);
         }
-        None
+        offer
     }
 
-    /// Takes a slot that was made, if it was.
-    fn keep(&mut self, made: Made<D>) -> Option<Lease<D>> {
-        match self.session.keep(self.compressor.ring.as_deref(), made) {
-            Ok(lease) => lease,
-            Err(failed) => {
-                self.fail(failed);
-                None
-            }
+    /// Takes note of a slot that could not be made. That is a failure, unless there are others and they will do.
+    fn not_made(&mut self, error: GpuError) {
+        if self.compressor.uses_device() && (error.poisons_context() || !self.rooms.stop_growing()) {
+            self.fail(error);
         }
     }
 
-    fn submit(&mut self, filled: Filled<D>) {
-        let pages = filled.pages;
-        self.submitted.push_back(Submitted::InFlight);
-        let left = match &mut self.compressor.ring {
-            Some(ring) => self.session.submit(ring, filled),
-            None => Ok(Some(filled)),
-        };
-        match left {
-            Ok(None) => {}
-            Ok(Some(filled)) => {
+    fn submit(&mut self, lease: Lease<D>, at: Instant, tag: T) {
+        let pages = lease.pages;
+        let slot = if self.compressor.uses_device() { lease.into_slot(&self.rooms) } else { Err(lease) };
+        match slot {
+            Ok(slot) => {
+                self.submitted.push_back(Submitted { for_cpu: None, at, tag });
+                self.flight.push(slot);
+                self.attempt(|flight, device| {
+                    flight.start_newest(device)?;
+                    flight.poll(device)
+                });
+            }
+            Err(lease) => {
                 // Memory that is not the device's, or there is no device.
                 self.compressor.note(&Outcome::default(), pages);
-                self.submitted.pop_back();
-                self.submitted.push_back(Submitted::ForCpu(filled));
-            }
-            Err(failed) => self.fail(failed),
-        }
-    }
-
-    /// Moves slots on; the next result, if it is ready.
-    fn poll(&mut self) -> Option<Next<D>> {
-        while let Some(Submitted::InFlight) = self.submitted.front() {
-            let ring = self.compressor.ring.as_deref_mut().expect("slots are in flight on a device");
-            match self.session.poll(ring) {
-                Ok(Some(finished)) => {
-                    self.submitted.pop_front();
-                    // The device works: failures are counted from here again.
-                    self.compressor.note(&Outcome::default(), 0);
-                    return Some(Next::ByDevice(finished));
-                }
-                Ok(None) => return None,
-                Err(failed) => self.fail(failed),
-            }
-        }
-        match self.submitted.pop_front()? {
-            Submitted::ForCpu(filled) => Some(Next::ForCpu(filled)),
-            Submitted::InFlight => None,
-        }
-    }
-
-    /// Leaves the slots that were in flight to the CPU, and counts that.
-    fn fail(&mut self, failed: Failed<D>) {
-        let Failed { cause, slots } = failed;
-        let pages = slots.iter().map(|slot| slot.pages).sum();
-        let in_flight = self.submitted.iter_mut().filter(|slot| matches!(slot, Submitted::InFlight));
-        in_flight.zip(slots).for_each(|(place, slot)| *place = Submitted::ForCpu(slot));
-        match cause {
-            Cause::Error(error) => drop(self.compressor.note(&Outcome::failed(error), pages)),
-            Cause::Panic(panic) => {
-                self.compressor.note_panic(pages);
-                resume_unwind(panic);
+                self.submitted.push_back(Submitted { for_cpu: Some(lease), at, tag });
             }
         }
     }
 
-    /// The times of a result. Slots overlap, so a slot's total starts no earlier than the result before it.
-    fn times(&mut self, stages: StageTimes, submitted: Instant) -> BatchTimes {
+    /// Moves slots on; the next result and its tag, if it is ready.
+    fn next<S: StreamSlot<Device = D>>(&mut self) -> Result<Option<(S::Done, T)>> {
+        let Some(lease) = self.poll() else { return Ok(None) };
+        let Some(Submitted { at, tag, .. }) = self.submitted.pop_front() else { return Ok(None) };
+        let stages = lease.device_times.unwrap_or_default();
+        let mut done = S::finish(self.compressor, lease)?;
+        // Slots overlap, so a slot's total starts no earlier than the result before it.
         let now = Instant::now();
-        let start = self.last_done.replace(now).map_or(submitted, |last| last.max(submitted));
-        BatchTimes::new(stages, now.saturating_duration_since(start))
+        let start = self.last_done.replace(now).map_or(at, |last| last.max(at));
+        let times = stages.with_total(now.saturating_duration_since(start));
+        S::count(&mut done, times, &mut self.compressor.stats);
+        Ok(Some((done, tag)))
+    }
+
+    /// Returns the oldest slot, if the device has done it or the CPU is to do it.
+    fn poll(&mut self) -> Option<Lease<D>> {
+        while self.submitted.front()?.for_cpu.is_none() {
+            assert!(self.compressor.uses_device(), "slots are in flight on a device");
+            let done = self.attempt(|flight, device| {
+                advance(flight, device)?;
+                flight.pop_checked()
+            });
+            // After a failure, the CPU has the slot.
+            let Some(done) = done else { continue };
+            let slot = done?;
+            // The device works: failures are counted from here again.
+            self.compressor.note(&Outcome::default(), 0);
+            let device_times = Some(slot.times);
+            let mut lease = self.rooms.lease(slot);
+            lease.device_times = device_times;
+            return Some(lease);
+        }
+        self.submitted.front_mut()?.for_cpu.take()
+    }
+
+    /// Does something with the device. If that fails or panics, or the device is lost, nothing stays in flight, and there is no
+    /// result; nor is there without a device.
+    fn attempt<A>(&mut self, work: impl FnOnce(&mut Flight<'static, D>, &mut D) -> GpuResult<A>) -> Option<A> {
+        let device = &mut self.compressor.ring.as_mut()?.device;
+        let done = match device.loss() {
+            Some(reason) => Ok(Err(GpuError::ContextLost { reason })),
+            None => catch_unwind(AssertUnwindSafe(|| work(&mut self.flight, device))),
+        };
+        match done {
+            Ok(Ok(value)) => Some(value),
+            Ok(Err(error)) => {
+                self.fail(error);
+                None
+            }
+            Err(panic) => self.pass_on(panic),
+        }
+    }
+
+    /// Leaves the slots that were in flight to the CPU after a failure of the device, and counts that.
+    fn fail(&mut self, error: GpuError) {
+        if let Some(ring) = &self.compressor.ring {
+            ring.stop_after(&error);
+            let pages = self.empty_flight();
+            self.compressor.note(&Outcome::failed(error), pages);
+        }
+    }
+
+    /// The same after a panic, which is passed on.
+    fn pass_on(&mut self, panic: Box<dyn Any + Send>) -> ! {
+        if let Some(ring) = &self.compressor.ring {
+            ring.stop("a run ended in a panic");
+            let pages = self.empty_flight();
+            self.compressor.note_panic(pages);
+        }
+        resume_unwind(panic)
+    }
+
+    /// Takes all slots out of the flight and leaves them to the CPU. Returns the number of their pages.
+    fn empty_flight(&mut self) -> usize {
+        let mut pages = 0;
+        for slot in self.submitted.iter_mut().filter(|slot| slot.for_cpu.is_none()) {
+            slot.for_cpu = self.flight.pop_stopped().map(|slot| self.rooms.lease(slot));
+            pages += slot.for_cpu.as_ref().map_or(0, |lease| lease.pages);
+        }
+        pages
     }
 }
 
-impl<D: RingDevice> Drop for Stream<'_, D> {
+impl<S: StreamSlot, T> Drop for SlotStream<'_, S, T> {
     /// Waits for slots in flight, no longer than the time limit. Their results are lost.
     fn drop(&mut self) {
         if self.check_process().is_err() {
             return;
         }
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ring) = &state.compressor.ring {
-            state.session.end(ring);
+        if let Some(ring) = &state.compressor.ring
+            && !state.flight.is_empty()
+        {
+            ring.stop("a stream was dropped");
+            state.empty_flight();
         }
     }
+}
+
+/// Moves slots on as far as they can.
+fn advance<D: RingDevice>(flight: &mut Flight<'static, D>, device: &mut D) -> GpuResult<()> {
+    while flight.poll(device)? {}
+    Ok(())
 }

@@ -27,7 +27,7 @@ pub enum BackendSelection {
 }
 
 /// The smallest batch, in pages, for which the GPU is worth its launch and transfers.
-const GPU_MIN_PAGES: usize = 1000;
+pub(crate) const GPU_MIN_PAGES: usize = 1000;
 /// The smallest batch, in pages, for which the vector path is worth its set-up.
 const SIMD_MIN_PAGES: usize = 4;
 

@@ -24,14 +24,14 @@ mod config;
 pub(crate) mod context;
 mod device;
 mod driver;
-mod error;
+pub(crate) mod error;
 mod event;
 mod kernel;
 mod lane_rule;
 mod launch;
 mod memory;
 mod module;
-mod pinned;
+pub(crate) mod pinned;
 mod pinned_batch;
 mod pinned_pages;
 pub(crate) mod resident;
@@ -39,9 +39,11 @@ pub(crate) mod ring;
 mod stream;
 
 pub use crate::batch::{
-    BatchResult, BatchTimes, CompressStream, CompressedSlot, DecompressStream, FallbackStats, GpuBatchCompressor,
-    GpuBatchStats, GpuOptions, PackedSlot, PageSlot, RestoredBatch, RestoredSlot,
+    BatchResult, BatchTimes, Chooser, CompressStream, CompressedSlot, DecompressStream, FallbackStats,
+    GpuBatchCompressor, GpuBatchStats, GpuOptions, PackedSlot, PageSlot, PageStream, RestoredBatch, RestoredSlot,
+    SlotStream,
 };
+pub(crate) use backend::GPU_MIN_PAGES;
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
@@ -50,6 +52,7 @@ pub use pinned_batch::PinnedBatch;
 pub use pinned_pages::PinnedPages;
 pub use resident::{DevicePages, PackedOnDevice};
 pub use ring::cuda::Cuda;
+pub use ring::device::Device;
 pub use ring::interpreter::Interpreter;
 
 /// A thin layer over the CUDA driver, for running custom kernels, or this crate's kernels on custom memory.

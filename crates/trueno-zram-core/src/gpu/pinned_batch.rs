@@ -4,10 +4,9 @@ use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
 
 use super::bounded_drop::BoundedDrop;
 use super::pinned::PinnedBuffer;
-use super::ring::compress::PackedTo;
-use super::ring::decompress::{CompressedPages, PackedFrom};
-use super::ring::device::{PinnedMemory, RingDevice};
-use super::ring::entries::next_place;
+use super::ring::compressed_pages::CompressedPages;
+use super::ring::device::PinnedMemory;
+use super::ring::entries::{next_place, push_packed};
 use crate::arena::IndexEntry;
 use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, PageData};
@@ -161,14 +160,7 @@ impl<P: PinnedMemory> PinnedBatch<P> {
     /// [`Error::PageCount`] if the batch is full, or the errors of [`arena`](Self::arena).
     pub fn push(&mut self, page: PageData<'_>) -> Result<()> {
         self.check_room(self.len() + 1)?;
-        let start = self.end();
-        let len_bytes = page.bytes().len();
-        let place = &mut self.memory.bytes_mut()?[start..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];
-        let (held, between) = place.split_at_mut(len_bytes);
-        held.copy_from_slice(page.bytes());
-        // Do not expose what the memory held before.
-        between.fill(0);
-        self.index.push(IndexEntry::new(start as u64, page));
+        push_packed(self.memory.bytes_mut()?, &mut self.index, page);
         Ok(())
     }
 
@@ -205,14 +197,9 @@ impl<P: PinnedMemory> PinnedBatch<P> {
         &mut self.memory
     }
 
-    /// Returns the batch as a destination, to be filled from its start.
-    pub(crate) fn packed_to<D: RingDevice<Pinned = P>>(&mut self) -> PackedTo<'_, D> {
-        self.index.clear();
-        PackedTo { memory: &mut self.memory, index: &mut self.index }
-    }
-
-    pub(crate) fn packed_from<D: RingDevice<Pinned = P>>(&mut self) -> PackedFrom<'_, D> {
-        PackedFrom { memory: &mut self.memory, index: &self.index }
+    /// Returns the memory and the index into it.
+    pub(crate) fn parts_mut(&mut self) -> (&mut P, &mut Vec<IndexEntry>) {
+        (&mut self.memory, &mut self.index)
     }
 
     pub(crate) fn compressed_pages(&self) -> Result<CompressedPages<'_>> {

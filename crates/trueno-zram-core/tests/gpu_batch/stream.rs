@@ -4,7 +4,7 @@ use std::thread;
 
 use trueno_gpu::kernels::lz4::Mode;
 use trueno_zram_core::CompressedBatch;
-use trueno_zram_core::gpu::GpuBatchConfig;
+use trueno_zram_core::gpu::{GpuBatchConfig, PageStream};
 
 use crate::harness::{
     assert_no_fallback, assert_restored, batch, check_batch, compressor, config, in_mode, lock_device, zstd_config,
@@ -31,11 +31,11 @@ fn pages_stream_through_a_ring_and_back(config: GpuBatchConfig) {
                     let mut slot = stream.slot().unwrap();
                     slot.set_len(part.len());
                     slot.pages_mut().copy_from_slice(part);
-                    stream.submit(slot).unwrap();
+                    stream.submit(slot, ()).unwrap();
                 }
                 stream.close();
             });
-            while let Some(compressed) = stream.next().unwrap() {
+            while let Some((compressed, ())) = stream.next().unwrap() {
                 compressed.iter().for_each(|page| held.push(page));
             }
         });
@@ -49,11 +49,11 @@ fn pages_stream_through_a_ring_and_back(config: GpuBatchConfig) {
                 while rest.peek().is_some() {
                     let mut slot = stream.slot().unwrap();
                     rest.by_ref().take(1024).for_each(|page| slot.push(page).unwrap());
-                    stream.submit(slot).unwrap();
+                    stream.submit(slot, ()).unwrap();
                 }
                 stream.close();
             });
-            while let Some(slot) = stream.next().unwrap() {
+            while let Some((slot, ())) = stream.next().unwrap() {
                 slot.check().unwrap();
                 restored.extend_from_slice(slot.pages());
             }
@@ -76,7 +76,7 @@ fn a_stream_dropped_half_way_leaves_the_compressor_usable() {
             let mut slot = stream.slot().unwrap();
             slot.set_len(part.len());
             slot.pages_mut().copy_from_slice(part);
-            stream.submit(slot).unwrap();
+            stream.submit(slot, ()).unwrap();
         }
         drop(stream);
         let mut held = CompressedBatch::new();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
-use trueno_zram_criu::PagesFile;
+use trueno_zram_archive::PlainPages;
 use trueno_zram_restore::Options;
 
 use crate::process::{self, SECOND, is_allowed};
@@ -16,8 +16,8 @@ fn every_page_is_right_in_whatever_order_it_is_touched() {
     }
     let pages = pages(5000);
     for order in ["all", "backwards", "random 8000 1"] {
-        let plain = PagesFile::plain(Arc::new(file_content(&pages).as_flattened().to_vec())).unwrap();
-        for file in [plain, archived(&pages)] {
+        let plain = PlainPages::new(Arc::new(file_content(&pages).as_flattened().to_vec())).unwrap();
+        for file in [Arc::new(plain) as _, archived(&pages)] {
             let setup = Setup::with(&pages, [file], Options::default());
             let mut process = setup.process();
             process.must(order);

@@ -6,7 +6,8 @@ use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_pages::generate::Generator;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
-use trueno_zram_criu::{Error, PagesFile};
+use trueno_zram_archive::{Archive, Pages, PlainPages};
+use trueno_zram_criu::Error;
 use trueno_zram_restore::{OnDamage, Options};
 
 use crate::process::is_allowed;
@@ -19,7 +20,7 @@ fn a_damaged_page_is_poisoned_and_all_others_are_right() {
     }
     let pages = pages(2000);
     let damaged = HeldBack::new(&pages, (Held::Fill, pages.len()), Some(777));
-    let setup = Setup::with(&pages, [PagesFile::plain(damaged).unwrap()], Options::default());
+    let setup = Setup::with(&pages, [Arc::new(PlainPages::new(damaged).unwrap()) as _], Options::default());
     let mut process = setup.process();
     process.must("verify 0 777");
     process.must("verify 778 2000");
@@ -40,7 +41,7 @@ fn damage_ends_the_process_if_asked_for() {
     let pages = pages(2000);
     let damaged = HeldBack::new(&pages, (Held::Fill, pages.len()), Some(777));
     let options = Options { on_damage: OnDamage::Kill, ..Options::default() };
-    let setup = Setup::with(&pages, [PagesFile::plain(damaged).unwrap()], options);
+    let setup = Setup::with(&pages, [Arc::new(PlainPages::new(damaged).unwrap()) as _], options);
     assert_eq!(setup.process().signal(), SIGKILL);
     let report = setup.served().unwrap();
     assert!(!report.complete && setup.daemon.failures() == 1, "{report:?}");
@@ -59,11 +60,11 @@ fn no_damage_to_an_archive_shows_a_process_wrong_bytes() {
         let mut bytes = intact.clone();
         let at = random.below(bytes.len());
         bytes[at] ^= 1 << random.below(8);
-        let Ok(Some(file)) = PagesFile::archive(Arc::new(bytes)) else { continue };
+        let Ok(Some(file)) = Archive::read_from(Arc::new(bytes)) else { continue };
         if file.len_bytes() < (301 * 4096) {
             continue;
         }
-        let setup = Setup::with(&pages, [file], Options::default());
+        let setup = Setup::with(&pages, [Arc::new(file) as _], Options::default());
         let mut process = setup.process();
         match process.ask("all") {
             Some(answer) => {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::stand_in::{SIGKILL, send};
-use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
+use trueno_zram_archive::PlainPages;
+use trueno_zram_criu::{Error, LazyPages, Memory, Pagemap, PagemapEntry};
 use trueno_zram_restore::Options;
 
 use crate::process::{self, FEATURES, FINISHED, NUMBER, is_allowed};
@@ -106,7 +107,7 @@ fn pages_that_are_not_in_the_images_are_refused() {
     let entry = |address, present| PagemapEntry { address, pages: 1, parent: false, lazy: true, present };
     let mut memory: Memory = memory(4, []);
     let pagemap = Pagemap { pages_id: 1, entries: vec![entry(0x1000, true), entry(0x5000, false)] };
-    memory.add(3, &pagemap, PagesFile::plain(Arc::new(vec![0; 4096])).unwrap(), "pagemap".as_ref()).unwrap();
+    memory.add(3, &pagemap, Arc::new(PlainPages::new(Arc::new(vec![0; 4096])).unwrap()), "pagemap".as_ref()).unwrap();
     let refused = LazyPages::new(memory, Options::default(), |_| {});
     assert!(matches!(refused, Err(Error::Absent { pid: 3, address: 0x5000 })));
 }

@@ -12,9 +12,9 @@ use std::{io, num::NonZeroUsize};
 use tempfile::TempDir;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::StandIn;
-use trueno_zram_archive::ReadAt;
+use trueno_zram_archive::{Archive, Pages, PlainPages, ReadAt};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET, LazyPages, Memory, Pagemap, PagemapEntry, PagesFile};
+use trueno_zram_criu::{Error, LAZY_PAGES_SOCKET, LazyPages, Memory, Pagemap, PagemapEntry};
 use trueno_zram_restore::{Options, Report};
 
 use crate::memory::{ADDRESS, GAP_PAGES, split};
@@ -45,7 +45,7 @@ pub(crate) fn file_content(pages: &[Page]) -> Vec<Page> {
     [&[[1; PAGE_SIZE]], pages].concat()
 }
 
-pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = PagesFile>) -> Memory {
+pub(crate) fn memory(pages: usize, files: impl IntoIterator<Item = Arc<dyn Pages>>) -> Memory {
     let mut memory = Memory::default();
     for (pid, file) in [PID, OTHER_PID].into_iter().zip(files) {
         memory.add(pid.into(), &pagemap(pages), file, "pagemap".as_ref()).unwrap();
@@ -66,15 +66,15 @@ impl Setup {
         Self::with(pages, [archived(pages)], Options::default())
     }
 
-    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
+    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = Arc<dyn Pages>>, options: Options) -> Self {
         Idle::with(pages, files, options).serve()
     }
 
     /// Serves one process by one thread in the background, for which pages from a number on are held back.
     pub(crate) fn holding_back(pages: &[Page], held: (Held, usize)) -> (Self, Arc<HeldBack>) {
         let held = HeldBack::new(pages, held, None);
-        let file = PagesFile::plain(Arc::clone(&held) as _).unwrap();
-        (Self::with(pages, [file], one_worker()), held)
+        let file = PlainPages::new(Arc::clone(&held) as _).unwrap();
+        (Self::with(pages, [Arc::new(file) as _], one_worker()), held)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -103,7 +103,7 @@ pub(crate) struct Idle {
 }
 
 impl Idle {
-    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = PagesFile>, options: Options) -> Self {
+    pub(crate) fn with(pages: &[Page], files: impl IntoIterator<Item = Arc<dyn Pages>>, options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(IMAGE), pages.as_flattened()).unwrap();
         let listener = UnixListener::bind(dir.path().join(LAZY_PAGES_SOCKET)).unwrap();
@@ -129,8 +129,8 @@ impl Idle {
     }
 }
 
-pub(crate) fn archived(pages: &[Page]) -> PagesFile {
-    PagesFile::archive(Arc::new(archive_of(&file_content(pages)))).unwrap().unwrap()
+pub(crate) fn archived(pages: &[Page]) -> Arc<dyn Pages> {
+    Arc::new(Archive::read_from(Arc::new(archive_of(&file_content(pages)))).unwrap().unwrap())
 }
 
 pub(crate) fn one_worker() -> Options {

@@ -6,7 +6,7 @@
 //! one thread at a time writes it.
 
 use std::io::BufWriter;
-use std::sync::Mutex;
+use std::marker::PhantomData;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{
@@ -14,13 +14,12 @@ use trueno_zram_archive::{
 };
 use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageRoom, is_zero};
 
-use super::{Claimed, NumberedSource, Ticket};
+use super::claims::{Claimed, PageClaims};
 use crate::Observer;
 use crate::error::{Error, Operation};
-use crate::ordered::{InOrder, lock};
 use crate::output::ArchiveOutput;
+use crate::pipeline::{Pipeline, Work};
 use crate::source::{ClaimedRange, PageSource};
-use crate::spare::Spare;
 use crate::timeline::{Stage, timed};
 
 /// Pages that are read at a time. Most are only hashed, so more of them stay in the core's cache than if all were
@@ -65,21 +64,6 @@ pub struct CompressedDelta<S, W> {
 /// Writes the delta, in pieces of [`WRITE_BYTES`].
 type Writer<W> = DeltaWriter<BufWriter<W>>;
 
-/// What all lanes share.
-struct Shared<'a, S: PageSource, W: ArchiveOutput> {
-    source: Mutex<NumberedSource<S>>,
-    /// Pages that a lane takes at a time.
-    lane_pages: usize,
-    delta: InOrder<(DeltaPart, u64), (Writer<W>, u64)>,
-    shape: BlockShape,
-    hashes: &'a PageHashes,
-    parts: Spare<DeltaPart>,
-    /// The first error.
-    error: Mutex<Option<S::Error>>,
-    out_name: &'a str,
-    observer: &'a dyn Observer,
-}
-
 /// Compresses the pages of `source` that `base` does not have into a delta, which is written to `out`. There is a lane per
 /// codec, on the pool's workers. Errors of the output use `out_name`.
 ///
@@ -100,135 +84,122 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     let Base { record, hashes } = base;
     let out = BufWriter::with_capacity(WRITE_BYTES, out);
     let writer = DeltaWriter::new(out, record, options).map_err(|error| Error::archive(out_name, error))?;
-    let lane_count = codecs.len().min(pool.current_num_threads()).max(1);
-    let lane_pages = lane_pages(source.len_bytes(), lane_count);
-    let parts = (0..lane_count * (1 + WAITING_PER_LANE)).map(|_| DeltaPart::new()).collect();
-    let shared = Shared {
-        source: Mutex::new(NumberedSource::new(source)),
-        lane_pages,
-        shape: writer.block_shape(),
-        delta: InOrder::new((writer, 0)),
-        hashes,
-        parts: Spare::new(parts),
-        error: Mutex::new(None),
-        out_name,
-        observer,
+    let lanes = codecs.len().min(pool.current_num_threads()).max(1);
+    let lane_pages = lane_pages(source.len_bytes(), lanes);
+    let work = CompressDelta { shape: writer.block_shape(), out_name, observer, delta: PhantomData };
+    let max_units = lanes * (1 + WAITING_PER_LANE);
+    let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), None, max_units, observer);
+    let lane = |codec| {
+        let lookup = Lookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
+        Lane { room: PageRoom::new(lane_pages), lookup }
     };
-    pool.scope(|scope| {
-        for codec in codecs.iter_mut().take(lane_count) {
-            let shared = &shared;
-            scope.spawn(move |_| {
-                if let Err(error) = shared.parts.run(|| shared.run_lane(codec)) {
-                    lock(&shared.error).get_or_insert(error);
-                    shared.parts.stop();
-                }
-            });
-        }
-    });
-    shared.finish()
+    pipeline.run_on(pool, codecs.iter_mut().take(lanes).map(lane));
+    let done = pipeline.finish()?;
+    let failed = |error| S::Error::from(Error::archive(out_name, error));
+    let (mut source, (mut writer, content_len)) = (done.source.into_source(), done.ordered);
+    for (name, bytes) in source.sections()? {
+        writer.add_section(name, &bytes).map_err(failed)?;
+    }
+    let (out, summary) = writer.finish(content_len).map_err(failed)?;
+    let out = out.into_inner().map_err(|error| Error::io(out_name, Operation::Write, error.into_error()))?;
+    Ok(CompressedDelta { source, out, summary })
 }
 
-impl<S: PageSource, W: ArchiveOutput> Shared<'_, S, W> {
-    /// Takes parts all the way, until the source ends or something fails.
-    fn run_lane(&self, codec: &mut PageCodec) -> Result<(), S::Error> {
-        let mut room = PageRoom::new(self.lane_pages);
-        let mut lane = Lane { zeros: Vec::new(), hashes: Vec::new(), finder: self.hashes.finder(), codec };
-        while let Some(mut part) = self.parts.take() {
-            let ticket = timed(self.observer, Stage::Read, || lock(&self.source).claim(&mut room))?;
-            let Some(ticket) = ticket else {
-                self.parts.stop();
-                break;
-            };
-            let number = ticket.number;
-            let len_bytes = self.fill(ticket, &mut room, &mut lane, &mut part)?;
-            self.delta.submit(number, (part, len_bytes), |(writer, content_len), (mut part, len_bytes)| {
-                let pushed = timed(self.observer, Stage::Write, || writer.push(&mut part));
-                pushed.map_err(|error| Error::archive(self.out_name, error))?;
-                *content_len += len_bytes;
-                self.observer.progress(*content_len, writer.written());
-                self.parts.give(part);
-                Ok::<(), S::Error>(())
-            })?;
-        }
+/// Pages into the parts of a delta.
+struct CompressDelta<'a, S, W> {
+    shape: BlockShape,
+    out_name: &'a str,
+    observer: &'a dyn Observer,
+    delta: PhantomData<fn(S) -> W>,
+}
+
+/// A part of the delta, and the content that it stands for.
+struct Unit {
+    part: DeltaPart,
+    first_page: u64,
+    claimed: Claimed,
+    content_len: u64,
+}
+
+impl<'a, S: PageSource, W: ArchiveOutput> Work for CompressDelta<'a, S, W> {
+    type Source = PageClaims<S>;
+    type Unit = Unit;
+    type Lane = Lane<'a>;
+    type Ordered = (Writer<W>, u64);
+    type Error = S::Error;
+
+    fn unit(&self) -> Unit {
+        Unit { part: DeltaPart::new(), first_page: 0, claimed: Claimed::Bytes(0), content_len: 0 }
+    }
+
+    fn claim(&self, source: &mut PageClaims<S>, lane: &mut Lane<'a>, unit: &mut Unit) -> Result<bool, S::Error> {
+        let Some((first_page, claimed)) = source.claim(&mut lane.room)? else { return Ok(false) };
+        (unit.first_page, unit.claimed) = (first_page, claimed);
+        Ok(true)
+    }
+
+    fn run(&self, lane: &mut Lane<'a>, unit: &mut Unit) -> Result<(), S::Error> {
+        let Unit { part, first_page, claimed, content_len } = unit;
+        part.start(self.shape);
+        *content_len = match claimed {
+            Claimed::Zeros(pages) => {
+                part.push_zeros(*pages);
+                *pages * PAGE_SIZE as u64
+            }
+            Claimed::Bytes(len_bytes) => {
+                self.add(filled_up(&mut lane.room, *len_bytes), *first_page, &mut lane.lookup, part)?;
+                *len_bytes as u64
+            }
+            Claimed::Range(range) => {
+                if let Some(added) = range.borrow(|pages| self.add(pages, *first_page, &mut lane.lookup, part)) {
+                    added?;
+                } else {
+                    // Discard the result of borrowed pages.
+                    part.start(self.shape);
+                    self.read(range, *first_page, lane, part)?;
+                }
+                range.len_bytes() as u64
+            }
+        };
         Ok(())
     }
 
-    /// Fills a part with what was claimed. Returns the bytes of content.
-    fn fill(
-        &self,
-        ticket: Ticket,
-        room: &mut PageRoom,
-        lane: &mut Lane<'_>,
-        part: &mut DeltaPart,
-    ) -> Result<u64, S::Error> {
-        let Ticket { first_page, claimed, .. } = ticket;
-        part.start(self.shape);
-        match claimed {
-            Claimed::Zeros(pages) => {
-                part.push_zeros(pages);
-                Ok(pages * PAGE_SIZE as u64)
-            }
-            Claimed::Filled(len_bytes) => {
-                self.add(filled_up(room, len_bytes), first_page, lane, part)?;
-                Ok(len_bytes as u64)
-            }
-            Claimed::Range(range) => {
-                if let Some(added) = range.borrow(|pages| self.add(pages, first_page, lane, part)) {
-                    added?;
-                } else {
-                    // What came of borrowed pages is void.
-                    part.start(self.shape);
-                    self.read(&range, first_page, room, lane, part)?;
-                }
-                Ok(range.len_bytes() as u64)
-            }
-        }
+    fn content_len(&self, unit: &Unit) -> u64 {
+        unit.content_len
     }
 
+    fn in_order(&self, (writer, content_len): &mut (Writer<W>, u64), unit: &mut Unit) -> Result<bool, S::Error> {
+        let pushed = timed(self.observer, Stage::Write, || writer.push(&mut unit.part));
+        pushed.map_err(|error| Error::archive(self.out_name, error))?;
+        *content_len += unit.content_len;
+        self.observer.progress(*content_len, writer.written());
+        Ok(false)
+    }
+}
+
+impl<S, W> CompressDelta<'_, S, W> {
     /// Fills a part with a range that is read, a few pages at a time.
     fn read(
         &self,
         range: &ClaimedRange,
         first_page: u64,
-        room: &mut PageRoom,
         lane: &mut Lane<'_>,
         part: &mut DeltaPart,
-    ) -> Result<(), S::Error> {
+    ) -> Result<(), Error> {
         for first in (0..range.len_bytes().div_ceil(PAGE_SIZE)).step_by(READ_PAGES) {
             let skipped = first * PAGE_SIZE;
             let now = (range.len_bytes() - skipped).min(READ_PAGES * PAGE_SIZE);
-            let bytes = &mut room.as_flattened_mut()[..now];
+            let bytes = &mut lane.room.as_flattened_mut()[..now];
             timed(self.observer, Stage::Read, || range.read_part(skipped, bytes))?;
-            self.add(filled_up(room, now), first_page + first as u64, lane, part)?;
+            self.add(filled_up(&mut lane.room, now), first_page + first as u64, &mut lane.lookup, part)?;
         }
         Ok(())
     }
 
     /// Finds out which pages the base has, and adds them and the others to a part.
-    fn add(&self, pages: &[Page], first: u64, lane: &mut Lane<'_>, part: &mut DeltaPart) -> Result<(), S::Error> {
-        timed(self.observer, Stage::Hash, || lane.hash(pages));
-        let added = timed(self.observer, Stage::Compress, || lane.add(pages, first, part));
-        Ok(added.map_err(|error| match error {
-            AddError::Codec(error) => Error::Codec(error),
-            AddError::Archive(error) => Error::archive(self.out_name, error),
-        })?)
-    }
-
-    /// Ends the delta, once all lanes have stopped.
-    fn finish(self) -> Result<CompressedDelta<S, W>, S::Error> {
-        let Self { source, delta, error, out_name, .. } = self;
-        if let Some(error) = error.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner) {
-            return Err(error);
-        }
-        let failed = |error| S::Error::from(Error::archive(out_name, error));
-        let mut source = source.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner).source;
-        let (mut writer, content_len) = delta.into_stage().expect("no lane failed");
-        for (name, bytes) in source.sections()? {
-            writer.add_section(name, &bytes).map_err(failed)?;
-        }
-        let (out, summary) = writer.finish(content_len).map_err(failed)?;
-        let out = out.into_inner().map_err(|error| Error::io(out_name, Operation::Write, error.into_error()))?;
-        Ok(CompressedDelta { source, out, summary })
+    fn add(&self, pages: &[Page], first: u64, lookup: &mut Lookup<'_>, part: &mut DeltaPart) -> Result<(), Error> {
+        timed(self.observer, Stage::Hash, || lookup.hash(pages));
+        timed(self.observer, Stage::Compress, || lookup.add(pages, first, part, self.out_name))
     }
 }
 
@@ -247,17 +218,15 @@ fn filled_up(room: &mut PageRoom, len_bytes: usize) -> &[Page] {
     pages
 }
 
-/// An error of the codec or of the archive.
-#[derive(Debug, thiserror::Error)]
-enum AddError {
-    #[error(transparent)]
-    Codec(#[from] trueno_zram_core::Error),
-    #[error(transparent)]
-    Archive(#[from] trueno_zram_archive::Error),
+/// The things that a lane has for itself.
+struct Lane<'a> {
+    /// Pages that are read.
+    room: PageRoom,
+    lookup: Lookup<'a>,
 }
 
-/// The buffers and the codec of a lane.
-struct Lane<'a> {
+/// Finds pages in the base, and compresses those that are new.
+struct Lookup<'a> {
     /// Which of the pages are zero.
     zeros: Vec<bool>,
     /// The hashes of the others.
@@ -266,7 +235,7 @@ struct Lane<'a> {
     codec: &'a mut PageCodec,
 }
 
-impl Lane<'_> {
+impl Lookup<'_> {
     /// Hashes the pages that are not zero.
     fn hash(&mut self, pages: &[Page]) {
         let Self { zeros, hashes, .. } = self;
@@ -281,7 +250,7 @@ impl Lane<'_> {
     }
 
     /// Adds pages that were hashed.
-    fn add(&mut self, pages: &[Page], first: u64, part: &mut DeltaPart) -> Result<(), AddError> {
+    fn add(&mut self, pages: &[Page], first: u64, part: &mut DeltaPart, out_name: &str) -> Result<(), Error> {
         let (mut out, mut hashes) = ([0; PAGE_SIZE], self.hashes.iter());
         for ((number, page), is_zero) in (first..).zip(pages).zip(&self.zeros) {
             if *is_zero {
@@ -294,13 +263,11 @@ impl Lane<'_> {
                 None => {
                     // The encoder reads bytes more than once, and a borrowed page may change after all.
                     let page = std::hint::black_box(*page);
-                    part.push_page(self.codec.compress(&page, &mut out)?, &page, *hash)?;
+                    let pushed = part.push_page(self.codec.compress(&page, &mut out)?, &page, *hash);
+                    pushed.map_err(|error| Error::archive(out_name, error))?;
                 }
             }
         }
         Ok(())
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -7,7 +7,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::mm::{MapFlags, mmap};
 use trueno_test_pages::generate::Generator;
 
 use super::*;
@@ -59,23 +58,6 @@ fn a_mapped_file_reads_like_the_file() {
 }
 
 #[test]
-fn words_are_copied_like_bytes() {
-    let content = bytes(200);
-    for start in 0..20 {
-        for len in 0..100 {
-            let [mut one, mut other] = [[0xee; 120]; 2];
-            // SAFETY: within `content`, which nobody changes.
-            unsafe { copy_words(content[start..].as_ptr(), &mut one[10..10 + len]) };
-            // SAFETY: as above.
-            unsafe { copy_shared(content[start..].as_ptr(), &mut other[10..10 + len]) };
-            assert_eq!(one, other);
-            assert_eq!(one[10..10 + len], content[start..start + len]);
-            assert!(one[..10].iter().chain(&one[10 + len..]).all(|byte| *byte == 0xee), "nothing else is written");
-        }
-    }
-}
-
-#[test]
 fn a_file_that_is_cut_ends_there_and_is_read_before() {
     let page = rustix::param::page_size();
     let content = bytes(40 * page);
@@ -117,13 +99,8 @@ fn a_page_that_cannot_be_read_is_not_taken_for_zeros() {
     let file = file_of(&content);
     let mapped = mapped(&file);
     assert_eq!(read(&mapped, 0, 3 * page).unwrap(), content);
-    // Stands in for a disk that fails: SIGBUS in the middle of a read whose end is there.
-    let nothing = tempfile::tempfile().unwrap();
-    let middle = mapped.memory.as_ref().unwrap().place_of(page as u64, page).unwrap().as_ptr().cast();
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: replaces a page of the mapping, which is only read by `copy_shared`, and guarded.
-    let replaced = unsafe { mmap(middle, page, ProtFlags::READ, flags, &nothing, 0) };
-    assert_eq!(replaced.unwrap(), middle);
+    // SIGBUS in the middle of a read whose end is there.
+    mapped.mapping.as_ref().unwrap().break_page(page);
     for len in [2 * page, page, 100] {
         assert_eq!(read(&mapped, page as u64, len).unwrap(), content[page..page + len]);
         assert!(!mapped.is_mapped());

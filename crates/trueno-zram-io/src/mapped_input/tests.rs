@@ -5,8 +5,6 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::mm::{MapFlags, mmap};
-
 use super::*;
 
 fn content(pages: usize) -> Vec<Page> {
@@ -118,15 +116,11 @@ fn pages_that_are_gone_are_not_borrowed() {
 
 #[test]
 fn work_on_a_page_that_cannot_be_read_is_void() {
-    let (folder, nothing) = (folder(), tempfile::tempfile().unwrap());
+    let folder = folder();
     let Some((_, input)) = file_of(&folder, &content(3)) else { return };
     assert_eq!(input.borrow(0..3, sum), Some(sum(&content(3))));
-    // Stands in for a disk that fails: SIGBUS in the middle of a range whose end is there.
-    let middle = input.mapping.place_of(PAGE_SIZE, PAGE_SIZE).unwrap().as_ptr().cast();
-    let flags = MapFlags::SHARED | MapFlags::FIXED;
-    // SAFETY: replaces a page of the mapping, which is guarded, and which nobody borrows.
-    let replaced = unsafe { mmap(middle, PAGE_SIZE, ProtFlags::READ, flags, &nothing, 0) };
-    assert_eq!(replaced.unwrap(), middle);
+    // SIGBUS in the middle of a range whose end is there.
+    input.mapping.break_page(PAGE_SIZE);
     let mut is_done = false;
     let work = |pages: &[Page]| {
         is_done = true;

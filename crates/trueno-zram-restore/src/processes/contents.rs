@@ -37,6 +37,19 @@ pub(super) struct Run {
     pub(super) first_page: u64,
 }
 
+impl Run {
+    /// Returns the pages of units in the source.
+    pub(super) fn pages_of(&self, units: &Range<usize>) -> Range<u64> {
+        let page = |unit: usize| self.first_page + (unit - self.units.start) as u64;
+        page(units.start)..page(units.end)
+    }
+
+    /// Returns the unit of a page.
+    pub(super) fn unit_of(&self, page: u64) -> usize {
+        self.units.start + usize::try_from(page - self.first_page).expect("units are in memory")
+    }
+}
+
 /// The runs of a process, in the order of the source.
 #[derive(Debug)]
 pub(super) struct Contents {
@@ -101,8 +114,7 @@ impl Contents {
 
     /// Returns the page of a unit in the source.
     pub(super) fn page_of(&self, unit: usize) -> u64 {
-        let run = &self.runs[self.run_of(unit)];
-        run.first_page + (unit - run.units.start) as u64
+        self.runs[self.run_of(unit)].pages_of(&(unit..unit)).start
     }
 }
 

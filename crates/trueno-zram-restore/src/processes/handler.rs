@@ -1,38 +1,39 @@
 //! The handler of all processes: reads events, follows changes, and answers faults.
 
 use std::ops::Range;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use trueno_zram_core::PAGE_SIZE;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use trueno_zram_core::{PAGE_SIZE, Page};
 
-use super::fill::RunBuffer;
+use super::contents::RUN_PAGES;
+use super::fill::Filler;
 use super::layout::Piece;
 use super::memory::ProcessMemory;
 use super::restore::ProcessRestore;
 use super::streams::Streams;
 use crate::error::Error;
 use crate::event::{Event, Events};
+use crate::lazy_memory::{Content, Stop};
 use crate::options::{Notice, Report};
 use crate::process::Process;
-use crate::session::{Content, Stop};
-use crate::source::PagesByNumber;
+use crate::wake::wait_for;
 
 /// Units that a fault restores by one call, if the thread reads in order. It waits for all of them.
 const FAULT_CALL_UNITS: usize = 16;
-/// How long the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread
+/// The time that the changes beside a fork may take to be reported, if the process never stops changing its memory. A thread
 /// reports a change right after it has made it.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(1);
 /// Blocks behind faults that wait for a quiet moment. Older ones are given up.
 const MAX_BLOCKS: usize = 16;
 
 /// A process, as the handler sees it.
-struct Served<S> {
-    memory: Arc<ProcessMemory<S>>,
+struct Served {
+    memory: Arc<ProcessMemory>,
     faults: Vec<u64>,
     /// Faults that were left to a worker. They matter again if the page is removed meanwhile.
     left: Vec<u64>,
@@ -40,22 +41,46 @@ struct Served<S> {
     /// Units behind faults, the latest block last.
     blocks: Vec<Range<usize>>,
     /// Children that were forked while a change was under way, if one was. The order of both is not known.
-    unsettled_children: Option<Vec<UnsettledChild<S>>>,
-    /// Whether it was seen to change its memory since then.
+    unsettled_children: Option<Vec<UnsettledChild>>,
+    /// It was seen to change its memory since then.
     was_changing: bool,
-    /// Whether it had threads that may change memory while another one forks.
+    /// It had threads that may change memory while another one forks.
     has_more_threads: bool,
     /// When old changes were last forgotten.
     forgotten: Instant,
 }
 
 /// A child that gets nothing until the changes beside its fork are known.
-struct UnsettledChild<S> {
-    memory: Arc<ProcessMemory<S>>,
+struct UnsettledChild {
+    memory: Arc<ProcessMemory>,
     since: Instant,
 }
 
-impl<S> Served<S> {
+impl Served {
+    fn new(memory: Arc<ProcessMemory>) -> Self {
+        Self {
+            memory,
+            faults: Vec::new(),
+            left: Vec::new(),
+            streams: Streams::default(),
+            blocks: Vec::new(),
+            unsettled_children: None,
+            was_changing: false,
+            has_more_threads: false,
+            forgotten: Instant::now(),
+        }
+    }
+
+    /// Takes the faults to answer now, with those that were left to workers and are still missing.
+    fn take_faults(&mut self) -> Vec<u64> {
+        let Self { memory, faults, left, .. } = self;
+        let states = &memory.lazy.states;
+        let is_there = |unit: usize| states.is_filled(unit) && !states.is_removed(unit);
+        left.retain(|address| !memory.layout().find(*address).is_some_and(is_there));
+        faults.append(left);
+        std::mem::take(faults)
+    }
+
     fn has_unsettled_children(&self) -> bool {
         self.unsettled_children.as_ref().is_some_and(|children| !children.is_empty())
     }
@@ -71,23 +96,23 @@ enum Answer {
     Again,
 }
 
-pub(super) struct Handler<'a, S> {
-    restore: &'a ProcessRestore<S>,
-    served: Vec<Served<S>>,
+pub(super) struct Handler<'a> {
+    restore: &'a ProcessRestore,
+    served: Vec<Served>,
     /// Memory that can be neither restored nor poisoned. It stays as it is: whoever touches it waits.
-    stuck: Vec<Arc<ProcessMemory<S>>>,
+    stuck: Vec<Arc<ProcessMemory>>,
     events: Events,
-    buffer: RunBuffer,
+    buffer: Vec<Page>,
     report: Report,
-    /// Whether a fault must be tried again.
+    /// A fault must be tried again.
     again: bool,
 }
 
-impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
-    pub(super) fn new(restore: &'a ProcessRestore<S>) -> Self {
+impl<'a> Handler<'a> {
+    pub(super) fn new(restore: &'a ProcessRestore) -> Self {
         let report = Report { complete: true, ..Report::default() };
         let (served, stuck) = (Vec::new(), Vec::new());
-        Self { restore, served, stuck, events: Events::new(), buffer: RunBuffer::new(), report, again: false }
+        Self { restore, served, stuck, events: Events::new(), buffer: Vec::new(), report, again: false }
     }
 
     /// Serves until there is nothing left to restore.
@@ -102,20 +127,32 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 // What was ended early is gone before `end_all` is done with all of it.
                 return if self.restore.has_begun_to_end() { Err(Error::ShuttingDown) } else { Ok(self.report) };
             }
-            let had_events = self.poll()?;
+            let had_events = self.wait_for_events()?;
+            self.again = false;
+            for at in 0..self.served.len() {
+                self.settle(at);
+                let memory = Arc::clone(&self.served[at].memory);
+                for address in self.served[at].take_faults() {
+                    if memory.has_ended() {
+                        break;
+                    }
+                    let answer = self.answer(at, &memory, address & !(PAGE_SIZE as u64 - 1));
+                    self.note_answer(at, address, answer);
+                }
+            }
             if !had_events && !self.fill_block() && self.is_busy() {
                 thread::yield_now();
             }
         }
     }
 
-    /// Whether there is nothing left to restore, and will not be.
+    /// Returns whether there is nothing left to restore, and will not be.
     fn is_done(&self) -> bool {
         let is_idle = self.served.is_empty() && self.stuck.is_empty();
         is_idle && self.restore.queue.has_started() && self.restore.lock_added().is_empty()
     }
 
-    /// Whether there is something to do without an event.
+    /// Returns whether there is something to do without an event.
     fn is_busy(&self) -> bool {
         self.again || self.served.iter().any(|served| !served.blocks.is_empty() || served.unsettled_children.is_some())
     }
@@ -125,59 +162,36 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         added.into_iter().for_each(|memory| self.serve(memory));
     }
 
-    fn serve(&mut self, memory: Arc<ProcessMemory<S>>) {
+    fn serve(&mut self, memory: Arc<ProcessMemory>) {
         self.report.memory_bytes += (memory.contents.units * PAGE_SIZE) as u64;
         if !memory.is_unsettled() {
             self.restore.queue.add(&memory);
         }
-        let (faults, left, blocks) = (Vec::new(), Vec::new(), Vec::new());
-        let (streams, unsettled_children, forgotten) = (Streams::default(), None, Instant::now());
-        let (was_changing, has_more_threads) = (false, false);
-        self.served.push(Served {
-            memory,
-            faults,
-            left,
-            streams,
-            blocks,
-            unsettled_children,
-            was_changing,
-            has_more_threads,
-            forgotten,
-        });
+        self.served.push(Served::new(memory));
     }
 
-    /// Waits for events if there is nothing else to do, reads them, and answers faults. Returns whether there were any.
+    /// Waits for events if there is nothing else to do, and reads them. Returns whether there were any.
     ///
     /// It sleeps rather than look for the next fault, as the handler of VMs does: while workers fill memory, the cores are
     /// awake, and the workers need them.
-    fn poll(&mut self) -> Result<bool, Error> {
-        let processes = self.served.iter().filter_map(|served| served.memory.running_process());
+    fn wait_for_events(&mut self) -> Result<bool, Error> {
+        let running: Vec<_> = self.served.iter().filter(|served| served.memory.running_process().is_some()).collect();
+        let processes = running.iter().filter_map(|served| served.memory.running_process());
         let mut fds = vec![PollFd::new(&self.restore.wake, PollFlags::IN)];
-        fds.extend(self.served.iter().map(|served| PollFd::new(&served.memory.uffd, PollFlags::IN)));
+        fds.extend(self.served.iter().map(|served| PollFd::new(&served.memory.lazy.uffd, PollFlags::IN)));
         fds.extend(processes.map(|process| PollFd::new(process, PollFlags::IN)));
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match poll(&mut fds, self.is_busy().then_some(&now)) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(error) => return Err(Error::system("poll")(error)),
-        }
+        wait_for(&mut fds, self.is_busy().then_some(&Timespec::default()))?;
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let (events, ends) = ready[1..].split_at(self.served.len());
+        for (served, _) in running.iter().zip(ends).filter(|(_, has_ended)| **has_ended) {
+            served.memory.set_process_ended();
+        }
         if ready[0] {
-            // Read once, so that it does not wake the handler again.
-            let _ = rustix::io::read(&self.restore.wake, &mut [0; 8]);
+            self.restore.wake.clear();
         }
-        let count = self.served.len();
-        let known = self.served.iter().filter(|served| served.memory.running_process().is_some());
-        let ended: Vec<_> =
-            known.zip(&ready[1 + count..]).filter(|(_, ended)| **ended).map(|(served, _)| served).collect();
-        ended.into_iter().for_each(|served| served.memory.set_process_ended());
         let mut had_events = false;
-        for (at, _) in ready[1..1 + count].iter().enumerate().filter(|(_, ready)| **ready) {
+        for at in (0..events.len()).filter(|at| events[*at]) {
             had_events |= self.read_events(at);
-        }
-        self.again = false;
-        for at in 0..self.served.len() {
-            self.settle(at);
-            self.answer_faults(at);
         }
         Ok(had_events)
     }
@@ -189,8 +203,8 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             // Its events name addresses that are known only after the changes of its parent.
             return false;
         }
-        let result = memory.gate.shut(|| {
-            if !self.events.read(&memory.uffd)? {
+        let result = memory.lazy.gate.shut(|| {
+            if !self.events.read(&memory.lazy.uffd)? {
                 return Ok(false);
             }
             let events = self.events.iter().collect::<Result<Vec<_>, Error>>()?;
@@ -204,7 +218,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     }
 
     /// Notes an event. The gate is shut.
-    fn follow(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, event: Event) {
+    fn follow(&mut self, at: usize, memory: &Arc<ProcessMemory>, event: Event) {
         let served = &mut self.served[at];
         if !matches!(event, Event::Fault(_)) {
             served.unsettled_children.get_or_insert_default();
@@ -219,7 +233,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 let mut layout = memory.layout_mut();
                 let parts = layout.unmap(&range);
                 let lost = parts.iter().flat_map(|piece| piece.unit_range());
-                lost.filter(|unit| !memory.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
+                lost.filter(|unit| !memory.lazy.states.is_removed(*unit)).for_each(|unit| layout.note_unmapped(unit));
                 drop(layout);
                 self.note_removed(memory, &parts);
             }
@@ -227,7 +241,7 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
                 let moved = memory.layout_mut().remap(from, to, len);
                 for UnsettledChild { memory: child, .. } in served.unsettled_children.iter().flatten() {
                     let target = to..to.saturating_add(len);
-                    if child.gate.shut(|| child.layout_mut().note_later(&moved, target)) {
+                    if child.lazy.gate.shut(|| child.layout_mut().note_later(&moved, target)) {
                         self.restore.fail(child, Error::Order);
                     }
                 }
@@ -254,8 +268,8 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         if unsettled_children.is_none() {
             return;
         }
-        if !memory.uffd.is_changing() {
-            memory.gate.shut(|| memory.layout_mut().settle());
+        if !memory.lazy.uffd.is_changing() {
+            memory.lazy.gate.shut(|| memory.layout_mut().settle());
             self.settle_children(at);
             return;
         }
@@ -263,11 +277,11 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         // Threads that never pause must not keep children waiting for ever, nor make the list of changes grow.
         if forgotten.elapsed() > SETTLE_PATIENCE {
             *forgotten = Instant::now();
-            memory.gate.shut(|| memory.layout_mut().forget_old());
+            memory.lazy.gate.shut(|| memory.layout_mut().forget_old());
         }
-        let is_due = |child: &mut UnsettledChild<S>| child.since.elapsed() > SETTLE_PATIENCE;
+        let is_due = |child: &mut UnsettledChild| child.since.elapsed() > SETTLE_PATIENCE;
         let due: Vec<_> = unsettled_children.iter_mut().flat_map(|children| children.extract_if(.., is_due)).collect();
-        due.into_iter().for_each(|child| self.let_go(&child.memory));
+        due.into_iter().for_each(|child| self.start_child(&child.memory));
     }
 
     /// Lets children be restored that were forked while a process changed its memory.
@@ -280,12 +294,12 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
             if are_lost {
                 self.restore.fail(&child, Error::Unreported);
             }
-            self.let_go(&child);
+            self.start_child(&child);
         }
     }
 
     /// Lets a child be restored.
-    fn let_go(&self, child: &Arc<ProcessMemory<S>>) {
+    fn start_child(&self, child: &Arc<ProcessMemory>) {
         child.settle_fork();
         self.restore.queue.add(child);
     }
@@ -298,66 +312,54 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         }
     }
 
-    /// Answers the faults of a process, and looks at those that were left to workers.
-    fn answer_faults(&mut self, at: usize) {
+    /// Records the result of answering a fault.
+    fn note_answer(&mut self, at: usize, address: u64, answer: Result<Answer, Stop>) {
         let Served { memory, faults, left, .. } = &mut self.served[at];
-        let memory = Arc::clone(memory);
-        let is_filled = |address: &u64| {
-            let unit = memory.layout().find(*address);
-            unit.is_some_and(|unit| memory.states.is_filled(unit) && !memory.states.is_removed(unit))
-        };
-        left.retain(|address| !is_filled(address));
-        faults.append(left);
-        for address in std::mem::take(faults) {
-            if memory.has_ended() {
-                break;
+        match answer {
+            Ok(Answer::Done) => {
+                memory.lazy.counters.faults.fetch_add(1, Ordering::Relaxed);
             }
-            match self.answer(at, &memory, address & !(PAGE_SIZE as u64 - 1)) {
-                Ok(Answer::Done) => {
-                    memory.counters.faults.fetch_add(1, Ordering::Relaxed);
-                }
-                Ok(Answer::Left) => self.served[at].left.push(address),
-                Ok(Answer::Again) | Err(Stop::NoMemory) => {
-                    self.served[at].faults.push(address);
-                    self.again = true;
-                }
-                Err(Stop::Ended) => memory.set_ended(),
-                Err(Stop::Failed(error)) => {
-                    self.served[at].faults.push(address);
-                    self.restore.fail(&memory, error);
-                }
+            Ok(Answer::Left) => left.push(address),
+            Ok(Answer::Again) | Err(Stop::NoMemory) => {
+                faults.push(address);
+                self.again = true;
+            }
+            Err(Stop::Ended) => memory.set_ended(),
+            Err(Stop::Failed(error)) => {
+                faults.push(address);
+                self.restore.fail(memory, error);
             }
         }
     }
 
-    fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory<S>>, address: u64) -> Result<Answer, Stop> {
+    fn answer(&mut self, at: usize, memory: &Arc<ProcessMemory>, address: u64) -> Result<Answer, Stop> {
         if memory.is_unsettled() {
             return Ok(Answer::Again);
         }
         let unit = memory.layout().find(address);
-        let Some(unit) = unit.filter(|unit| memory.states.is_wanted(*unit)) else {
+        let Some(unit) = unit.filter(|unit| memory.lazy.states.is_wanted(*unit)) else {
             // In no unit, or removed: zeros. Filled: the thread waits no longer.
             return memory.put_zeros(address).map(|is_done| if is_done { Answer::Done } else { Answer::Again });
         };
         // It may be filled at another address. What is at this one is known then.
         let is_uncertain = memory.layout().is_uncertain(unit);
         let done = |is_done: bool| match is_done {
-            true if is_uncertain && !memory.states.is_wanted(unit) => Answer::Again,
+            true if is_uncertain && !memory.lazy.states.is_wanted(unit) => Answer::Again,
             true => Answer::Done,
             false => Answer::Again,
         };
         let run = memory.contents.run_of(unit);
-        if memory.is_being_filled(run) {
-            memory.set_urgent(unit);
+        if memory.runs.is_being_filled(run) {
+            memory.runs.set_urgent(unit);
             return Ok(if is_uncertain { Answer::Again } else { Answer::Left });
         }
-        memory.ask_for_run(run + 1);
+        memory.runs.ask_for(run + 1);
         // A first page takes as long as its whole group. A process that begins to run touches only a few pages of each.
-        let is_located = memory.source.is_located(memory.contents.page_of(unit));
-        if !is_located && self.restore.queue.is_filling() && memory.take_this_run(run) {
-            memory.set_urgent(unit);
+        let is_located = memory.lazy.source.is_located(memory.contents.page_of(unit));
+        if !is_located && self.restore.queue.is_filling() && memory.runs.take(run) {
+            memory.runs.set_urgent(unit);
             self.fill_run(memory, run);
-            return Ok(done(!memory.states.is_wanted(unit)));
+            return Ok(done(!memory.lazy.states.is_wanted(unit)));
         }
         let units = self.served[at].streams.note(unit);
         let end = memory.contents.runs[run].units.end.min(unit + units);
@@ -370,24 +372,25 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     }
 
     /// Fills a run that was taken, and reads events where that is necessary to go on.
-    fn fill_run(&mut self, memory: &ProcessMemory<S>, run: usize) {
+    fn fill_run(&mut self, memory: &ProcessMemory, run: usize) {
         let (restore, mut buffer) = (self.restore, std::mem::take(&mut self.buffer));
-        restore.fill_run(memory, run, &mut buffer, &mut || self.catch_up());
+        Filler { restore, memory, wait: &mut || self.catch_up() }.fill_run(run, &mut buffer);
         self.buffer = buffer;
     }
 
     /// Fills units that follow each other in the source, from the first on. Returns how many, at least the first, unless the
     /// process is changing its memory.
-    fn fill_units(&mut self, memory: &ProcessMemory<S>, units: Range<usize>) -> Result<usize, Stop> {
-        self.buffer.resize(super::contents::RUN_PAGES, [0; PAGE_SIZE]);
+    fn fill_units(&mut self, memory: &ProcessMemory, units: Range<usize>) -> Result<usize, Stop> {
+        self.buffer.resize(RUN_PAGES, [0; PAGE_SIZE]);
+        // Page by page: the first one is what a thread waits for, and the others may be damaged.
         let mut count = 0;
         while count < units.len() {
-            match memory.load(units.start + count, &mut self.buffer[count]) {
+            match memory.read(units.start + count, slice::from_mut(&mut self.buffer[count])) {
                 Ok(()) => count += 1,
                 Err(_) if count > 0 => break,
                 Err(error) => {
                     let restore = self.restore;
-                    restore.give_up(memory, units.start, error, &mut || self.catch_up())?;
+                    Filler { restore, memory, wait: &mut || self.catch_up() }.give_up(units.start, error)?;
                     return Ok(1);
                 }
             }
@@ -433,18 +436,18 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
         for served in std::mem::take(&mut self.served) {
             let memory = &served.memory;
             // It is still needed while its changes may concern a child.
-            let is_done = !memory.has_runs_left() && memory.is_complete() && !served.has_unsettled_children();
+            let is_done = !memory.runs.are_left() && memory.is_complete() && !served.has_unsettled_children();
             if memory.has_ended() || is_done {
                 self.restore.release(memory);
                 self.restore.queue.remove(memory);
-                memory.counters.add_to(&mut self.report);
+                memory.lazy.counters.add_to(&mut self.report);
                 self.report.complete &= memory.is_complete() && !memory.is_lost();
                 if !memory.has_ended() && !memory.is_lost() {
                     (self.restore.notify)(Notice::Complete);
                 }
                 continue;
             }
-            let is_lost = memory.is_lost() && !memory.has_runs_left() && !served.has_unsettled_children();
+            let is_lost = memory.is_lost() && !memory.runs.are_left() && !served.has_unsettled_children();
             if is_lost && memory.try_poison_missing().is_err() && memory.process.is_none() {
                 self.stuck.push(Arc::clone(memory));
                 continue;
@@ -454,18 +457,18 @@ impl<'a, S: PagesByNumber + Clone> Handler<'a, S> {
     }
 
     /// Notes that the content of units was given back. If it is not known whether they were there, the process is given up.
-    fn note_removed(&self, memory: &ProcessMemory<S>, parts: &[Piece]) {
+    fn note_removed(&self, memory: &ProcessMemory, parts: &[Piece]) {
         let layout = memory.layout();
         let (mut removed, mut is_known) = (0, true);
         for unit in parts.iter().flat_map(Piece::unit_range) {
             if layout.is_uncertain(unit) {
-                is_known &= !memory.states.is_wanted(unit);
+                is_known &= !memory.lazy.states.is_wanted(unit);
             } else {
-                removed += memory.states.set_removed(unit..unit + 1);
+                removed += memory.lazy.states.set_removed(unit..unit + 1);
             }
         }
         drop(layout);
-        memory.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
+        memory.lazy.counters.removed_bytes.fetch_add(removed * PAGE_SIZE as u64, Ordering::Relaxed);
         if !is_known {
             self.restore.fail(memory, Error::Order);
         }

@@ -91,12 +91,12 @@ pub(super) struct Layout {
     moved_to: Vec<Range<u64>>,
     /// Those among them that got memory without units.
     intruded: Vec<Range<u64>>,
-    /// How many of `former`, `unmapped`, `moved_to` and `intruded` there were at the last
+    /// The lengths of `former`, `unmapped`, `moved_to` and `intruded` at the last
     /// [`forget_old`](Self::forget_old).
     old: [usize; 4],
-    /// Where units may still be, by changes that were under way when this process was forked, the oldest first.
+    /// Places where units may still be, by changes that were under way when this process was forked, the oldest first.
     earlier: Vec<Piece>,
-    /// Where they may already be.
+    /// Places where they may already be.
     later: Vec<Piece>,
     /// Addresses that may have got memory without units by these changes.
     inherited_intruded: Vec<Range<u64>>,
@@ -258,7 +258,7 @@ impl Layout {
     }
 
     /// Notes that no change of the process that this one was forked from is under way.
-    pub(super) fn settle_fork(&mut self, is_wanted: impl Fn(usize) -> bool) {
+    pub(super) fn drop_inherited(&mut self, is_wanted: impl Fn(usize) -> bool) {
         self.inherited_intruded.clear();
         self.drop_alternatives(is_wanted);
     }

@@ -1,111 +1,94 @@
 //! The memory of one process: what the handler and the workers of the background fill share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use trueno_zram_archive::Pages;
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::contents::Contents;
 use super::layout::{Layout, Piece};
+use super::runs::Runs;
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::lazy_memory::{Content, Filled, LazyMemory, Stop};
 use crate::process::Process;
-use crate::session::{Content, Counters, Stop, load_page};
-use crate::source::PagesByNumber;
 use crate::states::{Bits, States};
-use crate::uffd::{PROBE_ADDRESS, Progress, Userfaultfd};
+use crate::uffd::{PROBE_ADDRESS, Userfaultfd};
 
-/// Faults that workers know of. They fill what these wait for first.
-const URGENT: usize = 4;
-/// How long processes may keep changing memory that has to be poisoned.
+/// The time that processes may keep changing memory that has to be poisoned.
 const POISON_PATIENCE: Duration = Duration::from_secs(10);
-/// How long to wait before it is tried again.
+/// The pause before that is tried again.
 const POISON_PAUSE: Duration = Duration::from_millis(1);
 
 /// The memory of a process, or of a child that it forked since.
-#[derive(Debug)]
-pub(super) struct ProcessMemory<S> {
-    pub(super) uffd: Userfaultfd,
+pub(super) struct ProcessMemory {
+    pub(super) lazy: LazyMemory,
     /// Its number in the dump, or that of the process that it was forked from.
     pub(super) pid: u32,
     /// Unknown for a child that was forked after the restore: the kernel does not tell.
     pub(super) process: Option<Process>,
-    pub(super) source: S,
     pub(super) contents: Arc<Contents>,
-    pub(super) states: States,
-    /// Keeps copies apart from the reading of events.
-    pub(super) gate: Gate,
-    pub(super) counters: Counters,
+    pub(super) runs: Runs,
     /// Changed only while the gate is shut.
     layout: RwLock<Layout>,
     /// Units whose address is not there: nobody can touch them.
     absent: Bits,
-    /// Whether changes of the process that this one was forked from, of which not all events were read, may have come before that.
-    /// Until they were, it is not known what is at any address.
+    /// Changes of the process that this one was forked from, of which not all events were read, may have come before the fork.
+    /// Until they were read, it is not known what is at any address.
     unsettled: AtomicBool,
-    /// Whether nothing more can be restored. What is missing is treated as damaged.
+    /// Nothing more can be restored. What is missing is treated as damaged.
     lost: AtomicBool,
-    /// Whether the kernel says that the memory is gone.
+    /// The kernel says that the memory is gone.
     ended: AtomicBool,
-    /// Whether the process has ended. Others may share its memory.
+    /// The process has ended. Others may share its memory.
     is_orphaned: AtomicBool,
-    taken: Bits,
-    finished: Bits,
-    /// The run to take next.
-    cursor: AtomicUsize,
-    runs_left: AtomicUsize,
-    urgent: [AtomicUsize; URGENT],
-    next_urgent: AtomicUsize,
 }
 
-impl<S: PagesByNumber> ProcessMemory<S> {
+impl ProcessMemory {
     pub(super) fn new(
         (pid, process): (u32, Option<Process>),
-        uffd: Userfaultfd,
-        source: S,
+        lazy: LazyMemory,
         (contents, layout): (Arc<Contents>, Layout),
     ) -> Self {
-        let (units, runs) = (contents.units, contents.runs.len());
         Self {
-            uffd,
+            lazy,
             pid,
             process,
-            source,
-            states: States::new(units),
-            gate: Gate::default(),
-            counters: Counters::default(),
+            runs: Runs::new(contents.runs.len()),
             layout: RwLock::new(layout),
-            absent: Bits::new(units),
+            absent: Bits::new(contents.units),
             unsettled: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             is_orphaned: AtomicBool::new(false),
-            taken: Bits::new(runs),
-            finished: Bits::new(runs),
-            cursor: AtomicUsize::new(0),
-            runs_left: AtomicUsize::new(runs),
-            urgent: [const { AtomicUsize::new(usize::MAX) }; URGENT],
-            next_urgent: AtomicUsize::new(0),
             contents,
         }
     }
 
+    /// Takes memory that was handed over with its userfaultfd.
+    pub(super) fn handed_over(
+        (pid, process): (u32, Option<Process>),
+        uffd: Userfaultfd,
+        source: Arc<dyn Pages>,
+        (contents, pieces): (Contents, Vec<Piece>),
+    ) -> Self {
+        let lazy = LazyMemory::new(Arc::new(uffd), source, States::new(contents.units));
+        Self::new((pid, process), lazy, (Arc::new(contents), Layout::new(pieces)))
+    }
+
     /// Returns the memory of a child that was forked. Called while the gate is shut, so that no copy is under way.
-    pub(super) fn fork(&self, uffd: Userfaultfd) -> Self
-    where
-        S: Clone,
-    {
+    pub(super) fn fork(&self, uffd: Userfaultfd) -> Self {
         let (mut layout, unmapped) = self.layout().fork();
-        let states = self.states.clone();
+        let states = self.lazy.states.clone();
         unmapped.into_iter().for_each(|units| states.unset_removed(units));
         layout.drop_alternatives(|unit| states.is_wanted(unit));
-        let contents = Arc::clone(&self.contents);
-        let child = Self::new((self.pid, None), uffd, self.source.clone(), (contents, layout));
+        let lazy = LazyMemory::new(Arc::new(uffd), Arc::clone(&self.lazy.source), states);
+        let child = Self::new((self.pid, None), lazy, (Arc::clone(&self.contents), layout));
         child.lost.store(self.is_lost(), Ordering::Release);
         child.unsettled.store(true, Ordering::Release);
-        Self { states, ..child }
+        child
     }
 
     pub(super) fn layout(&self) -> RwLockReadGuard<'_, Layout> {
@@ -123,7 +106,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     /// Notes that all changes that may have come before this process was forked are known.
     pub(super) fn settle_fork(&self) {
-        self.gate.shut(|| self.layout_mut().settle_fork(|unit| self.states.is_wanted(unit)));
+        self.lazy.gate.shut(|| self.layout_mut().drop_inherited(|unit| self.lazy.states.is_wanted(unit)));
         self.unsettled.store(false, Ordering::Release);
     }
 
@@ -157,64 +140,18 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         }
     }
 
-    /// Whether nothing is missing any more.
+    /// Returns whether nothing is missing any more.
     pub(super) fn is_complete(&self) -> bool {
-        (0..self.contents.units).all(|unit| !self.states.is_wanted(unit) || self.absent.contains(unit))
+        (0..self.contents.units).all(|unit| !self.lazy.states.is_wanted(unit) || self.absent.contains(unit))
     }
 
-    /// Takes a run that nobody has taken: the one that was asked for, or the next one behind it.
-    pub(super) fn take_run(&self) -> Option<usize> {
-        let (start, count) = (self.cursor.load(Ordering::Relaxed), self.contents.runs.len());
-        let mut runs = (start..count).chain(0..start.min(count));
-        let run = runs.find(|run| self.take_this_run(*run))?;
-        // Unless another one has been asked for since.
-        let _ = self.cursor.compare_exchange(start, run + 1, Ordering::Relaxed, Ordering::Relaxed);
-        Some(run)
-    }
-
-    /// Takes a run. Returns `false` if somebody else has taken it.
-    pub(super) fn take_this_run(&self, run: usize) -> bool {
-        !self.taken.contains(run) && self.taken.insert(run)
-    }
-
-    /// Whether somebody fills the run right now.
-    pub(super) fn is_being_filled(&self, run: usize) -> bool {
-        self.taken.contains(run) && !self.finished.contains(run)
-    }
-
-    /// Makes workers go on with this run.
-    pub(super) fn ask_for_run(&self, run: usize) {
-        self.cursor.store(run, Ordering::Relaxed);
-    }
-
-    /// Notes that a run that was taken is done. Returns whether it was the last one.
-    pub(super) fn finish_run(&self, run: usize) -> bool {
-        self.finished.insert(run);
-        self.runs_left.fetch_sub(1, Ordering::AcqRel) == 1
-    }
-
-    pub(super) fn has_runs_left(&self) -> bool {
-        self.runs_left.load(Ordering::Acquire) > 0
-    }
-
-    /// Asks the worker that fills the run of a unit to fill this one first.
-    pub(super) fn set_urgent(&self, unit: usize) {
-        let slot = self.next_urgent.fetch_add(1, Ordering::Relaxed) % URGENT;
-        self.urgent[slot].store(unit, Ordering::Relaxed);
-    }
-
-    /// Returns the units that threads wait for.
-    pub(super) fn urgent(&self) -> impl Iterator<Item = usize> {
-        self.urgent.iter().map(|unit| unit.load(Ordering::Relaxed))
-    }
-
-    /// Reads the page of a unit.
-    pub(super) fn load(&self, unit: usize, out: &mut Page) -> Result<(), Error> {
-        let page = self.contents.page_of(unit);
+    /// Reads the pages of units that follow each other in the source.
+    pub(super) fn read(&self, first: usize, out: &mut [Page]) -> Result<(), Error> {
+        let page = self.contents.page_of(first);
         if self.is_lost() {
             return Err(Error::Lost { page });
         }
-        load_page(&self.source, page, out).map_err(|source| Error::Damaged { page, source })
+        self.lazy.source.read(page, out).map_err(|source| Error::Damaged { page, source })
     }
 
     /// Fills the units from `first` on that are wanted, and wakes the threads that wait for them. Returns how many units are
@@ -223,100 +160,73 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         if self.is_unsettled() {
             return Ok(0);
         }
-        let layout = self.layout();
-        let bytes = |units: usize| units * PAGE_SIZE;
-        let end = first + units_in(content.len());
+        let (layout, states) = (self.layout(), &self.lazy.states);
+        let end = first + content.len() / PAGE_SIZE;
+        let content_of =
+            |start: usize, end: usize| content.part((start - first) * PAGE_SIZE..(end - first) * PAGE_SIZE);
         let mut unit = first;
         while unit < end {
-            if !self.states.is_wanted(unit) {
-                unit += 1;
-                continue;
+            let done = if !states.is_wanted(unit) {
+                1
+            } else if layout.is_uncertain(unit) {
+                self.fill_first_mapped(&layout, unit, content_of(unit, unit + 1))?
+            } else {
+                // Without an address, it is moved right now: the event of that has not been read.
+                let Some((address, count)) = layout.locate(unit) else { break };
+                let part_end = end.min(unit + count);
+                let is_next = |unit: &usize| states.is_wanted(*unit) && !layout.is_uncertain(*unit);
+                let part_end = (unit + 1..part_end).find(|unit| !is_next(unit)).unwrap_or(part_end);
+                self.fill_at(&layout, address, unit, content_of(unit, part_end))?
+            };
+            if done == 0 {
+                break;
             }
-            if layout.is_uncertain(unit) {
-                let page = content.part(bytes(unit - first)..bytes(unit + 1 - first));
-                if !self.put_somewhere(&layout, unit, page)? {
-                    break;
-                }
-                unit += 1;
-                continue;
-            }
-            // Without an address, it is moved right now: the event of that has not been read.
-            let Some((address, count)) = layout.locate(unit) else { break };
-            let part_end = end.min(unit + count);
-            let is_next = |unit: &usize| self.states.is_wanted(*unit) && !layout.is_uncertain(*unit);
-            let part_end = (unit + 1..part_end).find(|unit| !is_next(unit)).unwrap_or(part_end);
-            let part = content.part(bytes(unit - first)..bytes(part_end - first));
-            match self.put_at(&layout, address, unit, part)? {
-                0 => break,
-                done => unit += done,
-            }
+            unit += done;
         }
         Ok(unit - first)
     }
 
     /// Fills units at an address. Returns how many are dealt with: 0 if the process is changing its memory.
-    fn put_at(&self, layout: &Layout, address: u64, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
-        let mut part = content;
+    fn fill_at(&self, layout: &Layout, address: u64, unit: usize, mut content: Content<'_>) -> Result<usize, Stop> {
         loop {
-            let progress = self.fill(address, part);
-            let done = units_in(progress.done);
-            (unit..unit + done).for_each(|unit| self.states.set_filled(unit));
-            match progress.stopped {
-                // The next call says what is wrong with the next unit.
-                _ if done > 0 => return Ok(done),
-                None => return Ok(units_in(part.len())),
-                Some(Errno::AGAIN) => return Ok(0),
-                Some(Errno::EXIST) => {
-                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
-                    self.states.set_filled(unit);
-                    return Ok(1);
-                }
+            let units = content.len() / PAGE_SIZE;
+            let filled = self.lazy.fill(address, unit..unit + units, content);
+            match filled.map_err(|error| self.stop(layout, error))? {
+                Filled::Units(count) => return Ok(count),
+                Filled::Changing => return Ok(0),
                 // A call cannot cross the end of a mapping.
-                Some(Errno::NOENT) if units_in(part.len()) > 1 => {
-                    part = part.part(0..units_in(part.len()).div_ceil(2) * PAGE_SIZE);
-                }
-                Some(Errno::NOENT) => {
-                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
-                    if self.uffd.is_changing() {
-                        return Ok(0);
-                    }
+                Filled::Unmapped if units > 1 => content = content.part(0..units.div_ceil(2) * PAGE_SIZE),
+                Filled::Unmapped if self.is_unmapped(address) => {
                     self.absent.insert(unit);
                     return Ok(1);
                 }
-                Some(error) => return Err(self.stop(layout, error)),
+                Filled::Unmapped => return Ok(0),
             }
         }
     }
 
-    /// Fills a unit at the first of its places that is there. Returns `false` if the process is changing its memory.
-    fn put_somewhere(&self, layout: &Layout, unit: usize, content: Content<'_>) -> Result<bool, Stop> {
+    /// Fills a unit at the first of its places that is mapped. Returns 1, or 0 if the process is changing its memory.
+    fn fill_first_mapped(&self, layout: &Layout, unit: usize, content: Content<'_>) -> Result<usize, Stop> {
         for address in layout.places(unit) {
-            match self.fill(address, content).stopped {
-                None => {}
-                Some(Errno::EXIST) => {
-                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
-                }
-                Some(Errno::NOENT) if !self.uffd.is_changing() => {
-                    let _ = self.uffd.wake(address, PAGE_SIZE as u64);
-                    continue;
-                }
-                Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
-                Some(error) => return Err(self.stop(layout, error)),
+            let filled = self.lazy.fill(address, unit..unit + 1, content);
+            match filled.map_err(|error| self.stop(layout, error))? {
+                Filled::Units(count) => return Ok(count),
+                Filled::Unmapped if self.is_unmapped(address) => {}
+                Filled::Changing | Filled::Unmapped => return Ok(0),
             }
-            self.states.set_filled(unit);
-            return Ok(true);
         }
         self.absent.insert(unit);
-        Ok(true)
+        Ok(1)
     }
 
-    fn fill(&self, address: u64, content: Content<'_>) -> Progress {
-        let (progress, counter) = match content {
-            Content::Bytes(bytes) => (self.uffd.copy(address, bytes), &self.counters.copied_bytes),
-            Content::Zeros(len) => (self.uffd.zero(address, len), &self.counters.zero_bytes),
-        };
-        counter.fetch_add(progress.done, Ordering::Relaxed);
-        progress
+    /// Returns whether an address where nothing can be filled is not mapped, rather than being changed right now. Wakes the threads
+    /// that wait for it then.
+    fn is_unmapped(&self, address: u64) -> bool {
+        let is_unmapped = !self.lazy.uffd.is_changing();
+        if is_unmapped {
+            let _ = self.lazy.uffd.wake(address, PAGE_SIZE as u64);
+        }
+        is_unmapped
     }
 
     /// Fills a page that is in no unit, or whose content was given back. Returns `false` if the process is changing its memory.
@@ -324,11 +234,11 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         if self.is_unsettled() {
             return Ok(false);
         }
-        match self.fill(address, Content::Zeros(PAGE_SIZE as u64)).stopped {
+        match self.lazy.copy(address, Content::Zeros(PAGE_SIZE)).stopped {
             None => Ok(true),
             Some(Errno::AGAIN) => Ok(false),
             Some(Errno::EXIST | Errno::NOENT) => {
-                let _ = self.uffd.wake(address, PAGE_SIZE as u64);
+                let _ = self.lazy.uffd.wake(address, PAGE_SIZE as u64);
                 Ok(true)
             }
             Some(error) => Err(self.stop(&self.layout(), error)),
@@ -337,8 +247,8 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     /// Makes every access to a unit fail. Returns `false` if the process is changing its memory.
     pub(super) fn poison(&self, unit: usize) -> Result<bool, Stop> {
-        let layout = self.layout();
-        if !self.states.is_wanted(unit) {
+        let (layout, lazy) = (self.layout(), &self.lazy);
+        if !lazy.states.is_wanted(unit) {
             return Ok(true);
         }
         let places = layout.places(unit);
@@ -348,19 +258,19 @@ impl<S: PagesByNumber> ProcessMemory<S> {
         // Wherever it may be: it must not be filled with zeros there, either.
         let mut is_there = false;
         for address in places {
-            match self.uffd.poison(address, PAGE_SIZE as u64).stopped {
+            match lazy.uffd.poison(address, PAGE_SIZE as u64).stopped {
                 None => {
-                    self.counters.poisoned.fetch_add(1, Ordering::Relaxed);
+                    lazy.counters.poisoned.fetch_add(1, Ordering::Relaxed);
                     is_there = true;
                 }
                 Some(Errno::EXIST) => is_there = true,
-                Some(Errno::NOENT) if !self.is_unsettled() && !self.uffd.is_changing() => {}
+                Some(Errno::NOENT) if !self.is_unsettled() && !lazy.uffd.is_changing() => {}
                 Some(Errno::AGAIN | Errno::NOENT) => return Ok(false),
                 Some(error) => return Err(self.stop(&layout, error)),
             }
         }
         if is_there {
-            self.states.set_filled(unit);
+            lazy.states.set_filled(unit);
         } else {
             self.absent.insert(unit);
         }
@@ -369,12 +279,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
 
     /// Interprets an error of the kernel.
     fn stop(&self, layout: &Layout, error: Errno) -> Stop {
-        match error {
-            Errno::SRCH => Stop::Ended,
-            _ if self.is_gone_by(layout) => Stop::Ended,
-            Errno::NOMEM => Stop::NoMemory,
-            error => Stop::Failed(Error::system("filling a page of the process")(error)),
-        }
+        Stop::new(error, || self.is_gone_by(layout), "filling a page of the process")
     }
 
     /// Makes sure that the process never sees zeros in place of what is missing, once this memory is dropped: ends it, or, if
@@ -397,7 +302,7 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     }
 
     fn is_gone_by(&self, layout: &Layout) -> bool {
-        layout.find(PROBE_ADDRESS).is_none() && self.uffd.is_gone()
+        layout.find(PROBE_ADDRESS).is_none() && self.lazy.uffd.is_gone()
     }
 
     /// Poisons all that is missing. What the process changes right now is tried again: the handler reads the events meanwhile.
@@ -416,15 +321,11 @@ impl<S: PagesByNumber> ProcessMemory<S> {
     /// Poisons what is missing, but for what the process is changing. Returns whether that was all.
     pub(super) fn try_poison_missing(&self) -> Result<bool, Stop> {
         let pieces: Vec<Piece> = self.layout().pieces().copied().collect();
-        let missing = pieces.iter().flat_map(Piece::unit_range).filter(|unit| self.states.is_wanted(*unit));
+        let missing = pieces.iter().flat_map(Piece::unit_range).filter(|unit| self.lazy.states.is_wanted(*unit));
         let mut is_complete = true;
         for unit in missing {
             is_complete &= self.poison(unit)?;
         }
         Ok(is_complete)
     }
-}
-
-fn units_in(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("in memory") / PAGE_SIZE
 }

@@ -6,6 +6,7 @@ mod handler;
 mod layout;
 mod memory;
 mod restore;
+mod runs;
 mod streams;
 
 pub use contents::Extent;

@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use rustix::event::{EventfdFlags, eventfd};
+use trueno_zram_archive::Pages;
 
 use super::contents::{Contents, Extent};
 use super::fill::{LAST_START_PAUSE, Queue, START_PAUSE};
 use super::handler::Handler;
-use super::layout::Layout;
 use super::memory::ProcessMemory;
 use crate::error::Error;
-use crate::options::{Notice, Options, Report};
+use crate::on_drop::OnDrop;
+use crate::options::{Notice, Notify, Options, Report};
 use crate::process::Process;
-use crate::source::PagesByNumber;
 use crate::uffd::Userfaultfd;
+use crate::wake::Wake;
 
 /// Restores the memory of processes while they run: each page when it is first touched, everything else in the background.
 ///
@@ -31,48 +31,47 @@ use crate::uffd::Userfaultfd;
 /// ```no_run
 /// use trueno_zram_restore::{Extent, Image, Options, Process, ProcessRestore};
 /// # fn handed_over() -> std::os::fd::OwnedFd { unimplemented!() }
-/// let image = Image::new(vec![[7; 4096]; 3]);
+/// let image = std::sync::Arc::new(Image::new(vec![[7; 4096]; 3]));
 /// let restore = ProcessRestore::new(Options::default())?;
 /// let extents = [Extent { address: 0x7f00_0000_0000, pages: 3, first_page: 0 }];
-/// restore.add((42, Process::open(42)?), handed_over(), &image, &extents)?;
+/// restore.add((42, Process::open(42)?), handed_over(), image, &extents)?;
 /// restore.start_fill();
 /// println!("{:?}", restore.run()?);
 /// # Ok::<(), trueno_zram_restore::Error>(())
 /// ```
-pub struct ProcessRestore<S> {
+pub struct ProcessRestore {
     pub(super) options: Options,
-    pub(super) notify: Box<dyn Fn(Notice<'_>) + Send + Sync>,
-    pub(super) queue: Queue<S>,
+    pub(super) notify: Box<Notify>,
+    pub(super) queue: Queue,
     /// Memory that the handler does not know yet.
-    pub(super) added: Mutex<Vec<Arc<ProcessMemory<S>>>>,
+    added: Mutex<Vec<Arc<ProcessMemory>>>,
     /// All memory that is not complete.
-    dependents: Mutex<Dependents<S>>,
-    /// Readable when something was added, or has ended.
-    pub(super) wake: OwnedFd,
+    dependents: Mutex<Dependents>,
+    /// Wakes the handler when something was added, or has ended.
+    pub(super) wake: Wake,
     ending: AtomicBool,
     failed: AtomicU64,
 }
 
-#[derive(Debug)]
-struct Dependents<S> {
-    memories: Vec<Arc<ProcessMemory<S>>>,
+#[derive(Default)]
+struct Dependents {
+    memories: Vec<Arc<ProcessMemory>>,
     ending: bool,
 }
 
-impl<S: PagesByNumber> ProcessRestore<S> {
+impl ProcessRestore {
     /// Restores with these options. Only `workers` and `on_damage` have a meaning here.
     ///
     /// # Errors
     /// [`Error::System`] if the system has no more descriptors.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(Error::system("eventfd"))?;
         Ok(Self {
             options,
             notify: Box::new(|_| {}),
             queue: Queue::default(),
             added: Mutex::default(),
-            dependents: Mutex::new(Dependents { memories: Vec::new(), ending: false }),
-            wake,
+            dependents: Mutex::default(),
+            wake: Wake::new()?,
             ending: AtomicBool::new(false),
             failed: AtomicU64::new(0),
         })
@@ -90,25 +89,29 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     /// # Errors
     /// If `fd` is not a userfaultfd with events for fork, remap, remove and unmap, or an extent makes no sense. The process
     /// has then been ended if it depends on the userfaultfd.
-    pub fn add(&self, (pid, process): (u32, Process), fd: OwnedFd, source: S, extents: &[Extent]) -> Result<(), Error> {
+    pub fn add(
+        &self,
+        (pid, process): (u32, Process),
+        fd: OwnedFd,
+        source: Arc<dyn Pages>,
+        extents: &[Extent],
+    ) -> Result<(), Error> {
         let uffd = Userfaultfd::new(fd)?;
         let checked = Contents::new(extents, source.len_bytes());
-        let checked = checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked));
-        let (contents, pieces) = match checked {
-            Ok(checked) => checked,
+        let contents = match checked.and_then(|checked| uffd.prepare_for_process().map(|()| checked)) {
+            Ok(contents) => contents,
             Err(error) => {
                 end_before(&process, uffd);
                 return Err(error);
             }
         };
-        let layout = (Arc::new(contents), Layout::new(pieces));
-        let memory = Arc::new(ProcessMemory::new((pid, Some(process)), uffd, source, layout));
+        let memory = Arc::new(ProcessMemory::handed_over((pid, Some(process)), uffd, source, contents));
         if !self.depend(&memory) {
             memory.end();
             return Err(Error::ShuttingDown);
         }
         self.lock_added().push(memory);
-        self.wake();
+        self.wake.wake();
         Ok(())
     }
 
@@ -120,14 +123,13 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     }
 
     /// Makes every access to memory fail that was handed over with its userfaultfd, but without a process that can be ended.
-    pub fn poison(&self, pid: u32, fd: OwnedFd, source: S, extents: &[Extent]) {
+    pub fn poison(&self, pid: u32, fd: OwnedFd, source: Arc<dyn Pages>, extents: &[Extent]) {
         let prepared = Userfaultfd::new(fd).and_then(|uffd| {
             uffd.prepare_for_process()?;
             Ok((uffd, Contents::new(extents, source.len_bytes())?))
         });
-        if let Ok((uffd, (contents, pieces))) = prepared {
-            let layout = (Arc::new(contents), Layout::new(pieces));
-            ProcessMemory::new((pid, None), uffd, source, layout).end();
+        if let Ok((uffd, contents)) = prepared {
+            ProcessMemory::handed_over((pid, None), uffd, source, contents).end();
         }
     }
 
@@ -135,7 +137,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     /// added, and are about to run.
     pub fn start_fill(&self) {
         self.queue.start();
-        self.wake();
+        self.wake.wake();
     }
 
     /// Answers faults until all memory is restored, or all processes have ended.
@@ -143,15 +145,16 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     /// # Errors
     /// If restoring ended early. All processes that were not complete have been ended then. The failure of a single process
     /// is passed to [`on_notice`](Self::on_notice), and to [`failures`](Self::failures).
-    pub fn run(&self) -> Result<Report, Error>
-    where
-        S: Clone,
-    {
+    pub fn run(&self) -> Result<Report, Error> {
         let mut handler = Handler::new(self);
-        // Dropped before the memory that the handler holds, also on a panic.
-        let end = EndOnDrop(self);
+        // Dropped before the memory that the handler holds.
+        let end = OnDrop(|| {
+            // No handler will do so any more.
+            self.lock_dependents().memories.iter().for_each(|memory| memory.settle_fork());
+            self.end_all();
+        });
         let report = thread::scope(|threads| {
-            let _stop = StopWorkers(&self.queue);
+            let _stop = OnDrop(|| self.queue.end());
             let workers = self.options.workers.get();
             for number in 1..=workers {
                 let start_pause = if number > 1 && number == workers { LAST_START_PAUSE } else { START_PAUSE };
@@ -187,7 +190,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         }
         self.ending.store(true, Ordering::Release);
         self.queue.end();
-        self.wake();
+        self.wake.wake();
     }
 
     /// Returns whether [`end_all`](Self::end_all) is done: no handler is needed any more.
@@ -201,7 +204,7 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     }
 
     /// Notes that a process would see zeros without the handler. Returns `false` if it is too late for that.
-    pub(super) fn depend(&self, memory: &Arc<ProcessMemory<S>>) -> bool {
+    pub(super) fn depend(&self, memory: &Arc<ProcessMemory>) -> bool {
         let mut dependents = self.lock_dependents();
         if !dependents.ending {
             dependents.memories.push(Arc::clone(memory));
@@ -210,19 +213,19 @@ impl<S: PagesByNumber> ProcessRestore<S> {
     }
 
     /// Notes that a process no longer needs the handler.
-    pub(super) fn release(&self, memory: &Arc<ProcessMemory<S>>) {
+    pub(super) fn release(&self, memory: &Arc<ProcessMemory>) {
         self.lock_dependents().memories.retain(|other| !Arc::ptr_eq(other, memory));
     }
 
     /// Gives a child up if it is not known what is at one of its addresses.
-    pub(super) fn check_order(&self, child: &ProcessMemory<S>) {
+    pub(super) fn check_order(&self, child: &ProcessMemory) {
         if child.layout().is_ambiguous() {
             self.fail(child, Error::Order);
         }
     }
 
     /// Notes that a process cannot be restored any further, and ends it.
-    pub(super) fn fail(&self, memory: &ProcessMemory<S>, error: Error) {
+    pub(super) fn fail(&self, memory: &ProcessMemory, error: Error) {
         if memory.set_lost() || self.is_ending() {
             return;
         }
@@ -231,25 +234,19 @@ impl<S: PagesByNumber> ProcessRestore<S> {
         if let Some(process) = &memory.process {
             process.end();
         }
-        self.wake();
+        self.wake.wake();
     }
 
-    /// Wakes the handler.
-    pub(super) fn wake(&self) {
-        // Fails only if the handler was told 2^64 times.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-
-    pub(super) fn lock_added(&self) -> MutexGuard<'_, Vec<Arc<ProcessMemory<S>>>> {
+    pub(super) fn lock_added(&self) -> MutexGuard<'_, Vec<Arc<ProcessMemory>>> {
         self.added.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_dependents(&self) -> MutexGuard<'_, Dependents<S>> {
+    fn lock_dependents(&self) -> MutexGuard<'_, Dependents> {
         self.dependents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<S> fmt::Debug for ProcessRestore<S> {
+impl fmt::Debug for ProcessRestore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ProcessRestore({:?})", self.options)
     }
@@ -259,24 +256,4 @@ impl<S> fmt::Debug for ProcessRestore<S> {
 fn end_before(process: &Process, uffd: Userfaultfd) {
     process.end_and_wait();
     drop(uffd);
-}
-
-/// Ends the processes that are not complete.
-struct EndOnDrop<'a, S: PagesByNumber>(&'a ProcessRestore<S>);
-
-impl<S: PagesByNumber> Drop for EndOnDrop<'_, S> {
-    fn drop(&mut self) {
-        // No handler will do so any more.
-        self.0.lock_dependents().memories.iter().for_each(|memory| memory.settle_fork());
-        self.0.end_all();
-    }
-}
-
-/// Ends the workers, also on a panic of the handler.
-struct StopWorkers<'a, S: PagesByNumber>(&'a Queue<S>);
-
-impl<S: PagesByNumber> Drop for StopWorkers<'_, S> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
 }

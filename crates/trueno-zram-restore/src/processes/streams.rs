@@ -10,7 +10,7 @@ const MAX_UNITS: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Where the next fault is expected.
+    /// The unit of the next fault, if it is in order.
     next: usize,
     units: usize,
 }

@@ -11,10 +11,10 @@ use trueno_test_restore::archive_of;
 use trueno_test_restore::scheduling::stay_on_one_core;
 use trueno_test_restore::stand_in::{SIGBUS, SIGKILL};
 use trueno_test_restore::vmm::{self, Memory, is_allowed};
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
 use trueno_zram_io::MappedFile;
-use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, PagesByNumber};
+use trueno_zram_restore::{Error, Image, LazyRestore, OnDamage, Options, Pages};
 
 use crate::support::{Setup, on_demand};
 
@@ -24,14 +24,18 @@ pub(crate) struct Damaged {
     pub(crate) page: u64,
 }
 
-impl PagesByNumber for Damaged {
+impl Pages for Damaged {
     fn len_bytes(&self) -> u64 {
         self.image.len_bytes()
     }
 
-    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
-        let shifted = if number == self.page { u64::MAX } else { number };
-        self.image.page(shifted, buffer)
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
+        let is_damaged = (first..first + out.len() as u64).contains(&self.page);
+        self.image.read(if is_damaged { u64::MAX } else { first }, out)
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
+        self.image.is_zero(page)
     }
 }
 
@@ -122,7 +126,7 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
         let mut bytes = intact.clone();
         let at = random.below(bytes.len());
         bytes[at] ^= 1 << random.below(8);
-        let Ok(Some(reader)) = SharedReader::open(bytes) else { continue };
+        let Ok(Some(reader)) = Archive::read_from(Arc::new(bytes)) else { continue };
         let options = if round % 2 == 0 { on_demand() } else { Options::default() };
         let setup = Setup::with(&pages, LazyRestore::new(reader, options));
         let mut vmm = setup.vmm();
@@ -142,12 +146,12 @@ fn no_damage_to_an_archive_shows_a_vm_wrong_bytes() {
 }
 
 /// An archive in a file that is mapped, and the file to change.
-fn mapped_archive(pages: &[Page]) -> (SharedReader<MappedFile>, File) {
+fn mapped_archive(pages: &[Page]) -> (Archive, File) {
     let file = tempfile::tempfile().unwrap();
     file.write_all_at(&archive_of(pages), 0).unwrap();
-    let reader = SharedReader::open(MappedFile::new(file.try_clone().unwrap())).unwrap().unwrap();
-    assert!(reader.file().is_mapped());
-    (reader, file)
+    let mapped = MappedFile::new(file.try_clone().unwrap());
+    assert!(mapped.is_mapped());
+    (Archive::read_from(Arc::new(mapped)).unwrap().unwrap(), file)
 }
 
 #[test]
@@ -204,14 +208,18 @@ fn a_mapped_archive_that_is_cut_during_the_background_fill_shows_a_vm_no_wrong_b
 /// A source with a bug.
 struct Panicking(Image);
 
-impl PagesByNumber for Panicking {
+impl Pages for Panicking {
     fn len_bytes(&self) -> u64 {
         self.0.len_bytes()
     }
 
-    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
-        assert_ne!(number, 50, "of the test");
-        self.0.page(number, buffer)
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
+        assert!(!(first..first + out.len() as u64).contains(&50), "of the test");
+        self.0.read(first, out)
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
+        self.0.is_zero(page)
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex};
 use trueno_test_pages::corpus::numbered_pages as pages;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::vmm::{Memory, is_allowed};
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::Archive;
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_restore::{Image, LazyRestore, Notice, Options, PagesByNumber, Touches};
+use trueno_zram_restore::{Image, LazyRestore, Notice, Options, Pages, Touches};
 
 use crate::support::{Setup, on_demand};
 
@@ -129,14 +129,18 @@ struct Logged {
     order: Arc<Mutex<Vec<u64>>>,
 }
 
-impl PagesByNumber for Logged {
+impl Pages for Logged {
     fn len_bytes(&self) -> u64 {
         self.image.len_bytes()
     }
 
-    fn page(&self, number: u64, buffer: &mut Page) -> Result<Option<&Page>, trueno_zram_archive::Error> {
-        self.order.lock().unwrap().push(number);
-        self.image.page(number, buffer)
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<(), trueno_zram_archive::Error> {
+        self.order.lock().unwrap().extend(first..first + out.len() as u64);
+        self.image.read(first, out)
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool, trueno_zram_archive::Error> {
+        self.image.is_zero(page)
     }
 }
 
@@ -224,8 +228,8 @@ fn two_hundred_thousand_random_faults_are_right() {
         return;
     }
     let pages = pages(65_536);
-    let reader = SharedReader::open(archive_of(&pages)).unwrap().unwrap();
-    assert_eq!(reader.content_len(), (65_536 * PAGE_SIZE) as u64);
+    let reader = Archive::read_from(Arc::new(archive_of(&pages))).unwrap().unwrap();
+    assert_eq!(reader.len_bytes(), (65_536 * PAGE_SIZE) as u64);
     let setup = Setup::with(&pages, LazyRestore::new(reader, on_demand()));
     let mut faults = 0;
     for seed in 0..4 {

@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use trueno_test_restore::archive_of;
 use trueno_test_restore::stand_in::StandIn;
 use trueno_test_restore::vmm::{self, Memory};
-use trueno_zram_archive::SharedReader;
+use trueno_zram_archive::Archive;
 use trueno_zram_core::Page;
-use trueno_zram_restore::{Error, LazyRestore, Options, PagesByNumber, Report};
+use trueno_zram_restore::{Error, LazyRestore, Options, Report};
 
 /// Tests that nothing disturbs: faults only.
 pub(crate) fn on_demand() -> Options {
@@ -30,16 +30,16 @@ pub(crate) struct Setup {
 impl Setup {
     /// Serves `pages` from an archive.
     pub(crate) fn new(pages: &[Page], options: Options) -> Self {
-        let reader = SharedReader::open(archive_of(pages)).expect("an archive").expect("with an index");
+        let reader = Archive::read_from(Arc::new(archive_of(pages))).expect("an archive").expect("with an index");
         Self::with(pages, LazyRestore::new(reader, options))
     }
 
     /// Serves VMs that expect `pages`.
-    pub(crate) fn with<S: PagesByNumber + 'static>(pages: &[Page], restore: LazyRestore<S>) -> Self {
+    pub(crate) fn with(pages: &[Page], restore: LazyRestore) -> Self {
         Self::with_shared(pages, Arc::new(restore))
     }
 
-    pub(crate) fn with_shared<S: PagesByNumber + 'static>(pages: &[Page], restore: Arc<LazyRestore<S>>) -> Self {
+    pub(crate) fn with_shared(pages: &[Page], restore: Arc<LazyRestore>) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         fs::write(dir.path().join("image"), pages.as_flattened()).expect("space");
         let listener = UnixListener::bind(dir.path().join("socket")).expect("a socket");

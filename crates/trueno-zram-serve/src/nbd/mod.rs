@@ -19,8 +19,10 @@ mod transfer;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use trueno_zram_connections::Patience;
+
 use crate::export::Export;
-use stream::{AnyStream, Buffered, Patience};
+use stream::{AnyStream, Buffered};
 
 pub use server::{NbdServer, ServerLimits};
 

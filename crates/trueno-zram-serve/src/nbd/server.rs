@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Disconnect, deadline_after, enable_keepalive};
+use trueno_zram_connections::{
+    Admitted, ConnectionLimits, Connections, Disconnect, Patience, deadline_after, enable_keepalive,
+};
 
-use super::stream::{Buffered, Duplex, Patience};
+use super::stream::{Buffered, Duplex};
 use super::{Exports, handshake, transfer};
 use crate::endpoint::{Endpoint, Listener, Stream};
 

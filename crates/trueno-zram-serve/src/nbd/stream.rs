@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use trueno_zram_connections::time_left;
+use trueno_zram_connections::{Patience, Silence, time_left};
 
 use super::linger::{LINGER, Linger};
 
@@ -25,26 +25,6 @@ pub(super) trait Duplex: Read + Write {
 
     /// Makes reads fail that wait longer than this.
     fn set_read_timeout(&mut self, time: Duration) -> io::Result<()>;
-}
-
-/// The time limit for a client.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Patience {
-    /// For ever. An error of the stream ends the connection, whatever it is.
-    Unlimited,
-    /// Until this moment, in all.
-    Until(Instant),
-    /// For as long as no byte comes, within a request. Between requests for ever: block devices may be idle for days.
-    WithinRequest,
-}
-
-/// The part of a request that is read next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
-    /// Another request, or none for a long time.
-    Request,
-    /// The rest of one.
-    Rest,
 }
 
 /// Any stream. It does not tell whether there is something to read, and has no time limits.
@@ -109,10 +89,10 @@ impl<S: Duplex> Buffered<S> {
     ///
     /// Returns `None` if the client is gone, and at the end of the input.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<&[u8]>> {
-        self.peek_expecting(len, Expected::Rest)
+        self.peek_after(len, Silence::WithinRequest)
     }
 
-    fn peek_expecting(&mut self, len: usize, expected: Expected) -> io::Result<Option<&[u8]>> {
+    fn peek_after(&mut self, len: usize, before: Silence) -> io::Result<Option<&[u8]>> {
         debug_assert!(len <= INPUT_BYTES);
         while self.end - self.start < len {
             if self.input.len() - self.start < len {
@@ -130,18 +110,12 @@ impl<S: Duplex> Buffered<S> {
                     self.stream.read(&mut self.input[self.end..])
                 }
             };
-            let is_idle = expected == Expected::Request && self.start == self.end;
+            let silence = if self.start == self.end { before } else { Silence::WithinRequest };
             match read {
                 Ok(0) => return Ok(None),
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.patience {
-                    // Sockets may wake up early.
-                    Patience::Until(_) => {}
-                    Patience::WithinRequest if is_idle => {}
-                    Patience::WithinRequest => return Err(io::ErrorKind::TimedOut.into()),
-                    Patience::Unlimited => return Err(error),
-                },
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.patience.after_pause(error, silence)?,
                 Err(error) => return Err(error),
             }
         }
@@ -178,7 +152,7 @@ impl<S: Duplex> Buffered<S> {
 
     /// Waits for a message that starts with exactly `N` bytes, and takes them.
     pub(super) fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
-        let taken = self.peek_expecting(N, Expected::Request)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
+        let taken = self.peek_after(N, Silence::BetweenRequests)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
         if taken.is_some() {
             self.consume(N);
         }

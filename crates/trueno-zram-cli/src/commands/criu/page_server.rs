@@ -8,8 +8,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
+use trueno_zram_connections::{Client, serve_each};
 use trueno_zram_criu::{Error, LazyDir, Memory, PageServer};
-use trueno_zram_restore::{Client, serve_each};
 
 use super::{failure, open_dir};
 use crate::args::{Global, parse_whole};

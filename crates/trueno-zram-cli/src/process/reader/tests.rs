@@ -1,7 +1,7 @@
 //! A process made up: what is read, what is noted, and what goes wrong.
 
 use super::*;
-use crate::address_map::Run;
+use trueno_zram_archive::address_map::Run;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -77,7 +77,7 @@ fn read(source: &MadeUp, lines: &[MapsLine], selection: Selection) -> (Result<Ve
 }
 
 fn runs(mapping: &Mapping) -> Vec<(u64, PageState)> {
-    mapping.runs.iter().map(|Run { pages, state }| (*pages, *state)).collect()
+    mapping.runs().iter().map(|Run { pages, state }| (*pages, *state)).collect()
 }
 
 use PageState::{Stored, Unreadable, Untouched};
@@ -89,7 +89,7 @@ fn touched_pages_are_stored_in_order_over_batches() {
     let mappings = mappings.unwrap();
     assert_eq!(runs(&mappings[0]), [(2, Stored), (2, Untouched), (6, Stored)]);
     assert_eq!(seen, [0, 1, 4, 5, 6, 7, 8, 9]);
-    assert_eq!((mappings[0].first_page, mappings[0].end()), (0, 10 * PAGE));
+    assert_eq!((mappings[0].pages(Stored), mappings[0].end()), (8, 10 * PAGE));
 }
 
 #[test]
@@ -146,8 +146,8 @@ fn pages_count_on_over_mappings_and_reading_can_end_anywhere() {
     let source = MadeUp::new(&[PRESENT; 3]);
     let lines = [source.line("rw-p", 0, "a"), source.line("rw-p", 0, "b")];
     let (mappings, _) = read(&source, &lines, Selection::Anonymous);
-    let firsts: Vec<_> = mappings.unwrap().iter().map(|mapping| mapping.first_page).collect();
-    assert_eq!(firsts, [0, 3]);
+    let stored: Vec<_> = mappings.unwrap().iter().map(|mapping| mapping.pages(Stored)).collect();
+    assert_eq!(stored, [3, 3], "the second begins with page 3");
     let mut reader = MemoryReader::new(7, &source, lines.to_vec(), Selection::Anonymous);
     let mut room = [[0; PAGE_SIZE]; 4];
     assert_eq!(reader.fill(&mut room).unwrap(), 4, "over the end of a mapping");

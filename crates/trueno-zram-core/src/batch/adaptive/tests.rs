@@ -1,4 +1,4 @@
-//! Batches on the GPU, on the CPU and on both give the same pages, errors and counts.
+//! Batches on the GPU and on the CPU give the same pages, errors and counts.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,13 +40,7 @@ fn pages(count: usize) -> Vec<Page> {
     corpus.take(count).map(|page| if generator.below(4) == 0 { generator.page() } else { page }).collect()
 }
 
-/// Returns plans for one side alone, and for splits at both ends and in between.
-fn plans(pages: usize) -> Vec<Plan> {
-    let mut heads = vec![0, 1.min(pages), pages / 3, pages.saturating_sub(1), pages];
-    heads.dedup();
-    let shared = heads.into_iter().map(|head_pages| Plan::Both { head_pages });
-    [Plan::Gpu, Plan::Cpu].into_iter().chain(shared).collect()
-}
+const SIDES: [Placement; 2] = [Placement::Gpu, Placement::Cpu];
 
 /// Compresses pages and truncates the blocks at the given numbers.
 fn with_corrupt(pages: &[Page], corrupt: &[usize]) -> CompressedBatch {
@@ -60,41 +54,37 @@ fn with_corrupt(pages: &[Page], corrupt: &[usize]) -> CompressedBatch {
 }
 
 #[test]
-fn every_plan_compresses_all_pages_and_reports_each_once() {
+fn every_side_compresses_all_pages_and_reports_each_once() {
     let (mut compressor, mut batch) = (with_gpu(), CompressedBatch::new());
     for count in SIZES {
         let pages = pages(count);
-        for plan in plans(count) {
+        for side in SIDES {
             let done = AtomicUsize::new(0);
-            let sides = compressor.compress_as(plan, &pages, &mut batch, &done).unwrap();
-            assert!(cpu().decompress(&batch).unwrap() == pages, "{count} pages, {plan:?}");
-            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {plan:?}");
-            let shared = sides.map(|(gpu, cpu)| (gpu.pages, cpu.pages));
-            let expected =
-                if let Plan::Both { head_pages } = plan { Some((head_pages, count - head_pages)) } else { None };
-            assert_eq!(shared, expected, "{count} pages, {plan:?}");
+            compressor.compress_on(side, &pages, &mut batch, &done).unwrap();
+            assert!(cpu().decompress(&batch).unwrap() == pages, "{count} pages, {side:?}");
+            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {side:?}");
         }
     }
 }
 
-/// The choice knows nothing of algorithms: with Zstandard, all plans give right pages, and each side reads the other's.
+/// The choice knows nothing of algorithms: with Zstandard, all sides give right pages, and each side reads the other's.
 #[test]
-fn every_plan_works_with_zstandard() {
+fn every_side_works_with_zstandard() {
     let algorithm = Algorithm::Zstd { level: 4 };
     let cpu = || CpuBatchCompressor::with_pool(algorithm, InstructionSet::detect(), pool()).unwrap();
     let gpu = GpuBatchCompressor::interpreted(GpuBatchConfig { algorithm, ..config() }, &options()).unwrap();
     let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
     let (pages, mut batch) = (pages(20), CompressedBatch::new());
     let by_cpu = cpu().compress(&pages).unwrap();
-    for plan in [Plan::Gpu, Plan::Cpu, Plan::Both { head_pages: 13 }] {
-        compressor.compress_as(plan, &pages, &mut batch, &()).unwrap();
+    for side in SIDES {
+        compressor.compress_on(side, &pages, &mut batch, &()).unwrap();
         let stats = batch.stats();
-        assert!(stats.zstd > 10 && stats.lz4 == 0, "{plan:?}: {stats:?}");
-        assert!(cpu().decompress(&batch).unwrap() == pages, "{plan:?}");
+        assert!(stats.zstd > 10 && stats.lz4 == 0, "{side:?}: {stats:?}");
+        assert!(cpu().decompress(&batch).unwrap() == pages, "{side:?}");
         for held in [&batch, &by_cpu] {
             let mut restored = vec![[0xee; PAGE_SIZE]; pages.len()];
-            compressor.decompress_as(plan, held.into(), &mut restored, &()).unwrap();
-            assert!(restored == pages, "{plan:?}");
+            compressor.restore_on(side, held.into(), &mut restored, &()).unwrap();
+            assert!(restored == pages, "{side:?}");
         }
     }
     let fallback = &compressor.gpu_stats().unwrap().fallback;
@@ -103,31 +93,16 @@ fn every_plan_works_with_zstandard() {
 }
 
 #[test]
-fn shared_batch_has_the_gpu_bytes_then_the_cpu_bytes() {
-    let (pages, head_pages) = (pages(40), 24);
-    let mut compressor = with_gpu();
-    let mut of = |plan| {
-        let mut batch = CompressedBatch::new();
-        compressor.compress_as(plan, &pages, &mut batch, &()).unwrap();
-        batch
-    };
-    let (gpu, cpu, both) = (of(Plan::Gpu), of(Plan::Cpu), of(Plan::Both { head_pages }));
-    assert_ne!(gpu, cpu, "GPU and CPU must differ for this test to be meaningful");
-    let expected: Vec<_> = gpu.iter().take(head_pages).chain(cpu.iter().skip(head_pages)).collect();
-    assert_eq!(both.iter().collect::<Vec<_>>(), expected);
-}
-
-#[test]
-fn every_plan_restores_all_pages_and_reports_each_once() {
+fn every_side_restores_all_pages_and_reports_each_once() {
     let mut compressor = with_gpu();
     for count in SIZES {
         let pages = pages(count);
         let batch = cpu().compress(&pages).unwrap();
-        for plan in plans(count) {
+        for side in SIDES {
             let (mut restored, done) = (vec![[0xee; PAGE_SIZE]; count], AtomicUsize::new(0));
-            compressor.decompress_as(plan, (&batch).into(), &mut restored, &done).unwrap();
-            assert!(restored == pages, "{count} pages, {plan:?}");
-            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {plan:?}");
+            compressor.restore_on(side, (&batch).into(), &mut restored, &done).unwrap();
+            assert!(restored == pages, "{count} pages, {side:?}");
+            assert_eq!(done.load(Ordering::Relaxed), count, "{count} pages, {side:?}");
         }
     }
 }
@@ -138,24 +113,17 @@ fn corrupt_pages_are_reported_by_number_and_others_restored() {
     let mut compressor = with_gpu();
     for corrupt in [&[0][..], &[20], &[21], &[64], &[3, 50], &[50, 60]] {
         let batch = with_corrupt(&pages, corrupt);
-        for plan in plans(65) {
+        for side in SIDES {
             let mut restored = vec![[0xee; PAGE_SIZE]; 65];
-            let error = compressor.decompress_as(plan, (&batch).into(), &mut restored, &()).unwrap_err();
-            let Error::InPage { index, error } = error else { panic!("{plan:?}: {error}") };
-            assert_eq!(index, corrupt[0], "{plan:?}");
-            assert!(matches!(*error, Error::CorruptLz4(_)), "{plan:?}: {error}");
+            let error = compressor.restore_on(side, (&batch).into(), &mut restored, &()).unwrap_err();
+            let Error::InPage { index, error } = error else { panic!("{side:?}: {error}") };
+            assert_eq!(index, corrupt[0], "{side:?}");
+            assert!(matches!(*error, Error::CorruptLz4(_)), "{side:?}: {error}");
             for (number, page) in pages.iter().enumerate().filter(|(number, _)| !corrupt.contains(number)) {
-                assert!(restored[number] == *page, "{plan:?}: page {number}");
+                assert!(restored[number] == *page, "{side:?}: page {number}");
             }
         }
     }
-}
-
-#[test]
-fn tail_errors_count_pages_from_the_start_of_the_batch() {
-    let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
-    assert_eq!(in_tail(failed.clone().in_page(3), 40), failed.clone().in_page(43));
-    assert_eq!(in_tail(failed.clone(), 40), failed);
 }
 
 #[test]
@@ -168,8 +136,9 @@ fn rejects_a_destination_of_another_size() {
 #[test]
 fn measures_each_side_and_direction_once_the_gpu_is_warm() {
     use Placement::{Cpu, Gpu};
-    let mut compressor = with_gpu();
-    let pages = pages(70);
+    let gpu = GpuBatchCompressor::on(FakeDevice::new(Schedule::Eager), config(), &options()).unwrap();
+    let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());
+    let pages = pages(Placement::MIN_GPU_PAGES);
     for expected in [Cpu, Gpu, Gpu] {
         let batch = compressor.compress(&pages).unwrap();
         assert_eq!(compressor.last_placement(), Some(expected));
@@ -177,32 +146,7 @@ fn measures_each_side_and_direction_once_the_gpu_is_warm() {
         assert_eq!(compressor.last_placement(), Some(expected));
     }
     let stats = compressor.gpu_stats().unwrap();
-    assert_eq!((stats.pages_compressed, stats.pages_decompressed), (140, 140));
-}
-
-#[test]
-fn public_calls_adjust_the_split_of_shared_batches() {
-    let mut compressor = with_gpu();
-    let pages = pages(70);
-    // Pretend that both sides were measured to be equal, and both together to be by far the best.
-    for direction in [Direction::Compress, Direction::Decompress] {
-        for (choice, time_ms) in [(Placement::Gpu, 1000), (Placement::Cpu, 1000), (Placement::Both, 1)] {
-            for _warm_up_and_measurement in 0..2 {
-                compressor.rates.record(direction, choice, 70, Duration::from_millis(time_ms));
-            }
-        }
-        assert_eq!(compressor.rates.head_pages(direction, 70), 35);
-    }
-    let batch = compressor.compress(&pages).unwrap();
-    assert_eq!(compressor.last_placement(), Some(Placement::Both));
-    assert!(compressor.decompress(&batch).unwrap() == pages);
-    assert_eq!(compressor.last_placement(), Some(Placement::Both));
-    let stats = compressor.gpu_stats().unwrap();
-    assert_eq!((stats.pages_compressed, stats.pages_decompressed), (35, 35));
-    for direction in [Direction::Compress, Direction::Decompress] {
-        // Which side is faster depends on the clock, but equal times to the nanosecond are not expected.
-        assert_ne!(compressor.rates.head_pages(direction, 70), 35, "the split follows the measurement");
-    }
+    assert_eq!((stats.pages_compressed, stats.pages_decompressed), (2000, 2000));
 }
 
 #[test]
@@ -213,6 +157,8 @@ fn lost_device_is_not_chosen_again() {
     let pages = pages(1000);
     assert_eq!(compressor.why_no_gpu(), None);
     assert_eq!(compressor.to_string(), "GPU 0 and 2 CPU threads");
+    compressor.compress(&pages).unwrap();
+    assert_eq!(compressor.last_placement(), Some(Placement::Cpu), "the CPU comes first");
     fake.arm([(5, Fault::DeviceLost)]);
     let batch = compressor.compress(&pages).unwrap();
     assert_eq!(compressor.last_placement(), Some(Placement::Gpu));
@@ -226,8 +172,8 @@ fn lost_device_is_not_chosen_again() {
 }
 
 #[test]
-fn failing_device_corrupts_no_page_of_a_shared_batch() {
-    let (pages, plan) = (pages(65), Plan::Both { head_pages: 40 });
+fn failing_device_corrupts_no_page() {
+    let (pages, side) = (pages(65), Placement::Gpu);
     let packed = cpu().compress(&pages).unwrap();
     let mut fired = 0;
     for (at, fault) in (0..60).step_by(3).flat_map(|at| [(at, Fault::LaunchFailed), (at, Fault::OutOfMemory)]) {
@@ -237,10 +183,10 @@ fn failing_device_corrupts_no_page_of_a_shared_batch() {
         fake.arm([(at, fault)]);
         let (mut batch, mut restored, done) =
             (CompressedBatch::new(), vec![[0xee; PAGE_SIZE]; 65], AtomicUsize::new(0));
-        compressor.compress_as(plan, &pages, &mut batch, &done).unwrap();
+        compressor.compress_on(side, &pages, &mut batch, &done).unwrap();
         assert_eq!(batch.len(), 65, "{fault:?} at {at}");
         assert!(cpu().decompress(&batch).unwrap() == pages, "{fault:?} at {at}");
-        compressor.decompress_as(plan, (&packed).into(), &mut restored, &done).unwrap();
+        compressor.restore_on(side, (&packed).into(), &mut restored, &done).unwrap();
         assert!(restored == pages, "{fault:?} at {at}");
         assert_eq!(done.load(Ordering::Relaxed), 130, "{fault:?} at {at}");
         fired += fake.fired().len();
@@ -264,9 +210,9 @@ fn cpu_takes_every_batch_without_a_gpu() {
         assert!(restored == pages, "{count} pages");
         assert_eq!(done.load(Ordering::Relaxed), 2 * count);
     }
-    for plan in plans(30) {
+    for side in SIDES {
         let pages = pages(30);
-        assert_eq!(compressor.compress_as(plan, &pages, &mut batch, &()), Ok(None), "{plan:?}");
+        assert_eq!(compressor.compress_on(side, &pages, &mut batch, &()), Ok(()), "{side:?}");
         assert!(cpu().decompress(&batch).unwrap() == pages);
     }
 }
@@ -287,19 +233,4 @@ fn other_algorithms_use_the_cpu_and_bad_configs_are_rejected() {
     assert!(matches!(BatchCompressor::new(no_pages, &options()), Err(Error::Config { field: "batch_size", .. })));
     let no_level = GpuBatchConfig { algorithm: Algorithm::Zstd { level: 99 }, ..config() };
     assert!(matches!(BatchCompressor::new(no_level, &options()), Err(Error::ZstdLevel { level: 99, .. })));
-}
-
-#[test]
-fn tail_runs_even_if_the_head_fails() {
-    let mut tails = 0;
-    let failed = Error::ZstdFailed { reason: "no memory".to_owned() };
-    let (head, tail) = side_by_side(
-        || Err(failed.clone()),
-        || {
-            tails += 1;
-            Ok(())
-        },
-    );
-    assert_eq!((head.0, tail.0), (Err(failed), Ok(())));
-    assert_eq!(tails, 1);
 }

@@ -1,19 +1,17 @@
 //! A stream that decompresses.
 
-use trueno_gpu::kernels::packed::PACK_ALIGN_BYTES;
-
-use super::{Next, State, Stream};
-use crate::arena::IndexEntry;
+use super::{SlotStream, StreamSlot};
 use crate::batch::gpu::GpuBatchCompressor;
 use crate::batch::result::BatchTimes;
+use crate::batch::stats::GpuBatchStats;
 use crate::cpu::PageCodec;
 use crate::error::{Error, Result};
+use crate::gpu::ring::compressed_pages::{CompressedPages, Refusal};
 use crate::gpu::ring::cuda::Cuda;
-use crate::gpu::ring::decompress::{CompressedPages, Refusal};
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::entries::next_place;
-use crate::gpu::ring::session::{Direction, Filled, Finished};
-use crate::gpu::ring::{Lease, StageTimes};
+use crate::gpu::ring::entries::push_packed;
+use crate::gpu::ring::rooms::Lease;
+use crate::gpu::ring::transfer::Direction;
 use crate::page::{PAGE_SIZE, Page, PageData};
 
 impl<D: RingDevice> GpuBatchCompressor<D> {
@@ -21,7 +19,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// [`compress_stream`](Self::compress_stream), with the same rules.
     ///
     /// ```
-    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
     /// use trueno_zram_core::{PageData, PageKind};
     ///
     /// let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
@@ -29,9 +27,9 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     /// let mut slot = stream.slot()?;
     /// slot.push(PageData::new(PageKind::SameFilled, &[7; 8])?)?;
     /// slot.push(PageData::new(PageKind::Lz4, &[0xff; 40])?)?; // not a page
-    /// stream.submit(slot)?;
+    /// stream.submit(slot, "two pages")?;
     /// stream.close();
-    /// while let Some(restored) = stream.next()? {
+    /// while let Some((restored, _tag)) = stream.next()? {
     ///     assert_eq!(restored.pages()[0], [7; 4096]);
     ///     println!("{}", restored.check().unwrap_err()); // page 1: corrupt LZ4 block: ...
     /// }
@@ -40,104 +38,33 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     ///
     /// # Errors
     /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. If the device fails, the CPU restores the pages of the slots.
-    pub fn decompress_stream(&mut self) -> Result<DecompressStream<'_, D>> {
-        self.check_process()?;
-        Ok(DecompressStream { stream: Stream::new(self, Direction::Decompress) })
+    pub fn decompress_stream<T>(&mut self) -> Result<DecompressStream<'_, D, T>> {
+        SlotStream::new(self)
     }
 }
 
-/// Slots of compressed pages on their way through a GPU, made by
+/// Slots of compressed pages to restore, made by
 /// [`GpuBatchCompressor::decompress_stream`](crate::gpu::GpuBatchCompressor::decompress_stream).
-///
-/// The rules are those of [`CompressStream`](super::CompressStream).
-#[derive(Debug)]
-pub struct DecompressStream<'a, D: RingDevice = Cuda> {
-    stream: Stream<'a, D>,
-}
+pub type DecompressStream<'a, D = Cuda, T = ()> = SlotStream<'a, PackedSlot<D>, T>;
 
-impl<D: RingDevice> DecompressStream<'_, D> {
-    /// Returns an empty slot to fill, and waits until one is free: until a [`RestoredSlot`] is dropped, that is.
-    ///
-    /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
-    pub fn slot(&self) -> Result<PackedSlot<D>> {
-        self.stream.slot().map(PackedSlot::new)
-    }
-
-    /// Returns an empty slot to fill, or `None` if all are in use.
-    ///
-    /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
-    pub fn try_slot(&self) -> Result<Option<PackedSlot<D>>> {
-        Ok(self.stream.try_slot()?.map(PackedSlot::new))
-    }
-
-    /// Submits the compressed pages of a slot.
-    ///
-    /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over.
-    pub fn submit(&self, slot: PackedSlot<D>) -> Result<()> {
-        self.stream.submit(slot.lease, slot.index.len(), slot.index)
-    }
-
-    /// Returns the result of the oldest slot that was submitted and not taken, and waits for it. Returns `None` when the
-    /// stream is [closed](Self::close) and nothing is left.
-    ///
-    /// # Errors
-    /// [`GpuError::OtherProcess`](crate::gpu::GpuError::OtherProcess) in a forked child. A device failure is not an error: the CPU takes over. Corrupt pages are errors of the [slot](RestoredSlot::check).
-    pub fn next(&self) -> Result<Option<RestoredSlot<D>>> {
-        self.stream.next(State::restored)
-    }
-
-    /// Returns the result of the oldest slot that was submitted and not taken, or `None` if it is not ready.
-    ///
-    /// # Errors
-    /// The errors of [`next`](Self::next).
-    pub fn try_next(&self) -> Result<Option<RestoredSlot<D>>> {
-        self.stream.try_next(State::restored)
-    }
-
-    /// The number of slots that were submitted and not taken.
-    #[must_use]
-    pub fn pending(&self) -> usize {
-        self.stream.pending()
-    }
-
-    /// Says that no more slots will be submitted: [`next`](Self::next) returns `None` after the last one.
-    pub fn close(&self) {
-        self.stream.close();
-    }
-
-    /// The number of pages per slot.
-    #[must_use]
-    pub fn slot_pages(&self) -> usize {
-        self.stream.slot_pages
-    }
-}
-
-/// Page-locked memory to fill with compressed pages, for [`DecompressStream::submit`]. Dropped, it goes back unused.
+/// Page-locked memory to fill with compressed pages, for a [`DecompressStream`]. Dropped, it goes back unused.
 #[derive(Debug)]
 pub struct PackedSlot<D: RingDevice = Cuda> {
+    /// Pages lie one after the other, each aligned as the kernel needs it.
     lease: Lease<D>,
-    /// Entries lie one after the other, each at a multiple of [`PACK_ALIGN_BYTES`].
-    index: Vec<IndexEntry>,
 }
 
 impl<D: RingDevice> PackedSlot<D> {
-    fn new(lease: Lease<D>) -> Self {
-        Self { lease, index: Vec::new() }
-    }
-
     /// The number of pages in it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.index.len()
+        self.lease.entries.len()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.lease.entries.is_empty()
     }
 
     /// The number of pages that fit, whatever they hold.
@@ -154,47 +81,33 @@ impl<D: RingDevice> PackedSlot<D> {
         if self.len() == self.capacity() {
             return Err(Error::PageCount { batch_pages: self.len() + 1, destination_pages: self.capacity() });
         }
-        let start = self.index.last().map_or(0, |last| next_place(*last));
-        let place = usize::try_from(start).expect("the slot lies in memory");
-        let len_bytes = page.bytes().len();
-        let place = &mut self.lease.input_mut()[place..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];
-        let (held, between) = place.split_at_mut(len_bytes);
-        held.copy_from_slice(page.bytes());
-        // Bytes of earlier pages do not leave the host.
-        between.fill(0);
-        self.index.push(IndexEntry::new(start, page));
+        let mut index = std::mem::take(&mut self.lease.entries);
+        push_packed(self.lease.input_mut(), &mut index, page);
+        self.lease.entries = index;
         Ok(())
     }
 
     /// Removes all pages.
     pub fn clear(&mut self) {
-        self.index.clear();
+        self.lease.entries.clear();
     }
 }
 
 /// Restored pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
 #[derive(Debug)]
 pub struct RestoredSlot<D: RingDevice = Cuda> {
-    held: Held<D>,
+    lease: Lease<D>,
+    /// The result, if the device did not make it.
+    by_cpu: Option<Vec<Page>>,
     errors: Vec<Error>,
     times: BatchTimes,
-}
-
-/// Where the restored pages are.
-#[derive(Debug)]
-enum Held<D: RingDevice> {
-    ByDevice(Finished<D>),
-    ByCpu { lease: Lease<D>, pages: Vec<Page> },
 }
 
 impl<D: RingDevice> RestoredSlot<D> {
     /// The pages. Those that are corrupt are zero.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
-        match &self.held {
-            Held::ByDevice(finished) => finished.restored(),
-            Held::ByCpu { pages, .. } => pages,
-        }
+        self.by_cpu.as_deref().unwrap_or_else(|| self.lease.restored())
     }
 
     /// The number of pages.
@@ -229,19 +142,19 @@ impl<D: RingDevice> RestoredSlot<D> {
         self.times
     }
 
-    /// Its memory as an empty slot to fill again. Unlike [`try_slot`](DecompressStream::try_slot), this does not wait for
+    /// Its memory as an empty slot to fill again. Unlike [`try_slot`](super::PageStream::try_slot), this does not wait for
     /// threads that use the stream.
     ///
     /// ```
-    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
+    /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions, PageStream};
     /// # use trueno_zram_core::{PageData, PageKind};
     /// # let mut compressor = GpuBatchCompressor::interpreted(GpuBatchConfig::default(), &GpuOptions::default())?;
     /// let stream = compressor.decompress_stream()?;
     /// let mut slot = stream.slot()?;
     /// for round in 0..5 {
     ///     slot.push(PageData::new(PageKind::SameFilled, &[round; 8])?)?;
-    ///     stream.submit(slot)?;
-    ///     let restored = stream.next()?.expect("a slot was submitted");
+    ///     stream.submit(slot, ())?;
+    ///     let (restored, ()) = stream.next()?.expect("a slot was submitted");
     ///     assert_eq!(restored.pages(), [[round; 4096]]);
     ///     slot = restored.into_slot();
     /// }
@@ -249,51 +162,65 @@ impl<D: RingDevice> RestoredSlot<D> {
     /// ```
     #[must_use]
     pub fn into_slot(self) -> PackedSlot<D> {
-        PackedSlot::new(match self.held {
-            Held::ByDevice(finished) => finished.into_lease(),
-            Held::ByCpu { lease, .. } => lease.into_fillable(),
-        })
+        PackedSlot::new(self.lease.into_fillable())
     }
 }
 
-impl<D: RingDevice> State<'_, D> {
-    fn restored(&mut self, next: Next<D>) -> Result<RestoredSlot<D>> {
-        let (held, errors, stages, submitted) = match next {
-            Next::ByDevice(mut finished) => {
-                let errors = self.restore_left(&mut finished);
-                let (stages, submitted) = (finished.times(), finished.submitted());
-                (Held::ByDevice(finished), errors, stages, submitted)
-            }
-            Next::ForCpu(filled) => {
-                let (pages, errors) = self.restore_by_cpu(&filled);
-                (Held::ByCpu { lease: filled.lease, pages }, errors, StageTimes::default(), filled.submitted)
-            }
-        };
-        let times = self.times(stages, submitted);
-        let slot = RestoredSlot { held, errors, times };
-        self.compressor.stats_mut().add_decompressed(slot.len(), times.total_time_ns);
-        Ok(slot)
+impl<D: RingDevice> StreamSlot for PackedSlot<D> {
+    type Device = D;
+    type Done = RestoredSlot<D>;
+    const DIRECTION: Direction = Direction::Decompress;
+
+    fn new(mut lease: Lease<D>) -> Self {
+        lease.entries.clear();
+        Self { lease }
     }
 
+    fn into_lease(mut self) -> Lease<D> {
+        self.lease.pages = self.len();
+        self.lease
+    }
+
+    fn finish(compressor: &mut GpuBatchCompressor<D>, mut lease: Lease<D>) -> Result<RestoredSlot<D>> {
+        let (by_cpu, errors) = match lease.device_times {
+            Some(_) => (None, compressor.restore_left(&mut lease)),
+            None => {
+                let (pages, errors) = compressor.restore_by_cpu(&lease);
+                (Some(pages), errors)
+            }
+        };
+        Ok(RestoredSlot { lease, by_cpu, errors, times: BatchTimes::default() })
+    }
+
+    fn count(done: &mut RestoredSlot<D>, times: BatchTimes, stats: &mut GpuBatchStats) {
+        done.times = times;
+        stats.add_decompressed(done.len(), times.total_time_ns);
+    }
+}
+
+impl<D: RingDevice> GpuBatchCompressor<D> {
     /// Has the CPU look at every page that the device did not restore: it restores it, or says what is wrong with it.
-    fn restore_left(&mut self, finished: &mut Finished<D>) -> Vec<Error> {
-        let (arena, index, left, pages) = finished.left_parts();
-        let errors = restore_each(CompressedPages::Parts { arena, index }, left.iter().map(|left| left.page), pages);
+    fn restore_left(&mut self, lease: &mut Lease<D>) -> Vec<Error> {
+        let index = std::mem::take(&mut lease.entries);
+        let (arena, left, pages) = lease.left_parts();
+        let from = CompressedPages::Parts { arena, index: &index };
+        let errors = restore_each(from, left.iter().map(|left| left.page), pages);
         let is_sound = |page| !errors.iter().any(|error| is_of(error, page));
         let unsupported = left.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
         let sound = left.iter().filter(|left| left.refusal == Refusal::Corrupt && is_sound(left.page)).count();
-        self.compressor.note_unsupported(unsupported);
-        self.compressor.note_refused(sound);
+        self.note_unsupported(unsupported);
+        self.note_refused(sound);
+        lease.entries = index;
         errors
     }
 
-    fn restore_by_cpu(&mut self, filled: &Filled<D>) -> (Vec<Page>, Vec<Error>) {
-        let from = CompressedPages::Parts { arena: filled.lease.input(), index: &filled.entries };
-        let mut pages = vec![[0; PAGE_SIZE]; filled.pages];
-        let errors = match self.compressor.cpu.restore(|page| from.get(page), 0, &mut pages, &()) {
+    fn restore_by_cpu(&mut self, lease: &Lease<D>) -> (Vec<Page>, Vec<Error>) {
+        let from = CompressedPages::Parts { arena: lease.input(), index: &lease.entries };
+        let mut pages = vec![[0; PAGE_SIZE]; lease.pages];
+        let errors = match self.cpu.restore(|page| from.get(page), 0, &mut pages, &()) {
             Ok(()) => Vec::new(),
             // All of them, not only the first.
-            Err(_) => restore_each(from, 0..filled.pages, &mut pages),
+            Err(_) => restore_each(from, 0..lease.pages, &mut pages),
         };
         (pages, errors)
     }

@@ -151,7 +151,9 @@ fn a_compressor_of_another_process_is_an_error_and_makes_no_call() {
         trial.compressor.process = owner;
         trial.fake.arm([]);
         assert_eq!(trial.run().err(), Some(Error::Gpu(GpuError::OtherProcess { owner })), "{form:?}");
-        assert!(trial.compressor.compress_stream().is_err() && trial.compressor.decompress_stream().is_err());
+        assert!(
+            trial.compressor.compress_stream::<()>().is_err() && trial.compressor.decompress_stream::<()>().is_err()
+        );
         assert!(trial.compressor.pinned_pages(1).is_err());
         assert_eq!(trial.fake.calls(), [], "{form:?}");
         trial.end();

@@ -5,7 +5,7 @@ use std::sync::mpsc::channel;
 
 use super::{NO_HURRY, Sample, TWO_BLOCKS, assert_freed, config, options, restored, sample, sample_in};
 use crate::batch::tests::Shape;
-use crate::batch::{GpuBatchCompressor, PackedSlot, PageSlot};
+use crate::batch::{GpuBatchCompressor, PackedSlot, PageSlot, PageStream};
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Queue, RingDevice};
@@ -66,10 +66,11 @@ fn compress(compressor: &mut Compressor, pages: &[Page]) -> Vec<Page> {
             && let Some(mut slot) = reused.take().or_else(|| stream.try_slot().unwrap())
         {
             fill(&mut slot, left.next().unwrap());
-            stream.submit(slot).unwrap();
+            stream.submit(slot, left.len()).unwrap();
             continue;
         }
-        let compressed = stream.next().unwrap().expect("slots are in flight");
+        let (compressed, left_then) = stream.next().unwrap().expect("slots are in flight");
+        assert_eq!(left_then, pages[results.len()..].len().div_ceil(stream.slot_pages()) - 1, "the tag of this slot");
         assert_eq!(compressed.pages(), &pages[results.len()..][..compressed.len()]);
         results.extend(compressed.iter().map(restored));
         reused = (left.len() % 2 == 0).then(|| compressed.into_slot());
@@ -90,10 +91,10 @@ fn decompress(compressor: &mut Compressor, sample: &Sample) -> Vec<Page> {
             && let Some(mut slot) = reused.take().or_else(|| stream.try_slot().unwrap())
         {
             left.next().unwrap().iter().for_each(|page| slot.push(*page).unwrap());
-            stream.submit(slot).unwrap();
+            stream.submit(slot, ()).unwrap();
             continue;
         }
-        let restored = stream.next().unwrap().expect("slots are in flight");
+        let (restored, ()) = stream.next().unwrap().expect("slots are in flight");
         assert_eq!(restored.check(), Ok(()));
         results.extend_from_slice(restored.pages());
         reused = (left.len() % 2 == 0).then(|| restored.into_slot());
@@ -168,11 +169,11 @@ fn times_and_stats_add_up() {
     for pages in sample.pages.chunks(4) {
         let mut slot = stream.slot().unwrap();
         fill(&mut slot, pages);
-        stream.submit(slot).unwrap();
+        stream.submit(slot, ()).unwrap();
     }
     stream.close();
     let mut held_bytes = 0;
-    while let Some(compressed) = stream.next().unwrap() {
+    while let Some((compressed, ())) = stream.next().unwrap() {
         let times = compressed.times();
         assert!(times.h2d_time_ns > 0 && times.kernel_time_ns > 0 && times.d2h_time_ns > 0, "{times:?}");
         totals += times.total_time_ns;
@@ -221,13 +222,13 @@ fn several_threads_fill_slots_while_another_takes_results() {
             for (number, slot) in filled {
                 waiting.insert(number, slot);
                 while let Some(slot) = waiting.remove(&next) {
-                    stream.submit(slot).unwrap();
+                    stream.submit(slot, ()).unwrap();
                     next += 1;
                 }
             }
             stream.close();
         });
-        while let Some(compressed) = stream.next().unwrap() {
+        while let Some((compressed, ())) = stream.next().unwrap() {
             results.extend(compressed.iter().map(restored));
         }
     });
@@ -261,10 +262,10 @@ fn empty_slots_and_short_slots_keep_their_places() {
         slot.set_len(len);
         assert_eq!((slot.len(), slot.is_empty()), (len, len == 0));
         slot.pages_mut().fill([9; PAGE_SIZE]);
-        stream.submit(slot).unwrap();
+        stream.submit(slot, ()).unwrap();
     }
     assert!(stream.try_slot().unwrap().is_none(), "all three are in use");
-    let lens: Vec<usize> = (0..3).map(|_| stream.next().unwrap().unwrap().len()).collect();
+    let lens: Vec<usize> = (0..3).map(|_| stream.next().unwrap().unwrap().0.len()).collect();
     assert_eq!(lens, [0, 3, 0]);
     assert!(stream.try_next().unwrap().is_none());
     drop(stream);
@@ -278,9 +279,9 @@ fn half_way(compressor: &mut Compressor) -> (PageSlot<FakeDevice>, crate::batch:
     for pages in sample.pages.chunks(4).take(4) {
         let mut slot = stream.slot().unwrap();
         fill(&mut slot, pages);
-        stream.submit(slot).unwrap();
+        stream.submit(slot, ()).unwrap();
     }
-    let read = stream.next().unwrap().unwrap();
+    let (read, ()) = stream.next().unwrap().unwrap();
     (stream.slot().unwrap(), read)
 }
 
@@ -333,7 +334,7 @@ fn a_panic_of_the_caller_leaves_device_and_compressor_usable() {
             let _slots = half_way(&mut compressor);
             let stream = compressor.compress_stream().unwrap();
             let (slot, _unused) = (stream.slot().unwrap(), stream.slot().unwrap());
-            stream.submit(slot).unwrap();
+            stream.submit(slot, ()).unwrap();
             panic!("the caller's own");
         }));
         assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"the caller's own"));
@@ -348,14 +349,14 @@ fn a_slot_of_another_stream_is_done_by_the_cpu_in_its_place() {
     let fakes = [1, 2].map(|seed| FakeDevice::new(Schedule::Random(seed)));
     let [mut one, mut other] = [&fakes[0], &fakes[1]].map(|fake| compressor(fake, Shape { slots: 2, ..SHAPE }));
     let sample = sample(12);
-    let foreign = other.compress_stream().unwrap().slot().unwrap();
+    let foreign = other.compress_stream::<()>().unwrap().slot().unwrap();
     let stream = one.compress_stream().unwrap();
     let mut slots = vec![stream.slot().unwrap(), foreign, stream.slot().unwrap()];
     slots.iter_mut().zip(sample.pages.chunks(4)).for_each(|(slot, pages)| fill(slot, pages));
-    slots.into_iter().for_each(|slot| stream.submit(slot).unwrap());
+    slots.into_iter().for_each(|slot| stream.submit(slot, ()).unwrap());
     stream.close();
     let mut results = Vec::new();
-    while let Some(compressed) = stream.next().unwrap() {
+    while let Some((compressed, ())) = stream.next().unwrap() {
         results.extend(compressed.iter().map(restored));
     }
     assert!(results == sample.pages);
@@ -387,11 +388,11 @@ fn corrupt_pages_are_errors_of_their_slot(format: PageFormat) {
     let mut slot = stream.slot().unwrap();
     push_all(&mut slot, [held(0), corrupt, held(2), corrupt]);
     assert_eq!(slot.push(corrupt), Err(Error::PageCount { batch_pages: 5, destination_pages: 4 }));
-    stream.submit(slot).unwrap();
+    stream.submit(slot, ()).unwrap();
     let mut slot = stream.slot().unwrap();
     push_all(&mut slot, [held(3)]);
-    stream.submit(slot).unwrap();
-    let with_errors = stream.next().unwrap().unwrap();
+    stream.submit(slot, ()).unwrap();
+    let (with_errors, ()) = stream.next().unwrap().unwrap();
     assert_eq!(with_errors.pages(), [sample.pages[0], [0; PAGE_SIZE], sample.pages[2], [0; PAGE_SIZE]]);
     let index = |error: &Error| match error {
         Error::InPage { index, error } if matches!(**error, Error::CorruptLz4(_) | Error::CorruptZstd { .. }) => *index,
@@ -399,7 +400,7 @@ fn corrupt_pages_are_errors_of_their_slot(format: PageFormat) {
     };
     assert_eq!(with_errors.errors().iter().map(index).collect::<Vec<_>>(), [1, 3]);
     assert_eq!(with_errors.check().as_ref(), Err(&with_errors.errors()[0]));
-    let restored = stream.next().unwrap().unwrap();
+    let (restored, ()) = stream.next().unwrap().unwrap();
     assert!(restored.check().is_ok() && restored.pages() == [sample.pages[3]]);
     drop((restored, with_errors, stream));
     assert_eq!(compressor.stats().fallback.batches, 0, "corrupt pages are not the device's fault");
@@ -418,8 +419,8 @@ fn pages_that_the_kernel_does_not_decode_are_restored_by_the_cpu_and_counted() {
         let stream = compressor.decompress_stream().unwrap();
         let mut slot = stream.slot().unwrap();
         push_all(&mut slot, pages);
-        stream.submit(slot).unwrap();
-        let restored = stream.next().unwrap().unwrap();
+        stream.submit(slot, ()).unwrap();
+        let (restored, ()) = stream.next().unwrap().unwrap();
         let halves = std::array::from_fn(|i| if i < PAGE_SIZE / 2 { b'x' } else { b'y' });
         let expected = [sample.pages[0], sample.pages[2], halves, sample.pages[3]];
         assert!(restored.check().is_ok() && restored.pages() == expected, "{format:?}");
@@ -441,7 +442,7 @@ fn a_stream_without_a_device_has_as_many_slots_and_gives_the_same_pages() {
     assert!(!compressor.uses_device());
     let why = compressor.stats().fallback.device_given_up.clone().unwrap();
     assert!(why.contains("by someone else"), "{why}");
-    let stream = compressor.compress_stream().unwrap();
+    let stream = compressor.compress_stream::<()>().unwrap();
     let slots: Vec<_> = std::iter::from_fn(|| stream.try_slot().unwrap()).collect();
     assert_eq!(slots.len(), STREAM_SLOTS);
     drop((slots, stream));

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::stream::{Compressor, SHAPE, Way, end, fill, run};
 use super::{NO_HURRY, SOON, Shape, assert_freed, config, options, restored, sample, sample_in};
-use crate::batch::GpuBatchCompressor;
+use crate::batch::{GpuBatchCompressor, PageStream};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::{Queue, RingDevice};
 use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
@@ -173,13 +173,13 @@ fn stream_with_panics(compressor: &mut Compressor, pages: &[Page]) -> usize {
         fill(&mut slot, chunk);
         let mut slot = Some(slot);
         // A slot whose submission panicked was submitted.
-        retried(&mut || stream.submit(slot.take().unwrap()).unwrap());
+        retried(&mut || stream.submit(slot.take().unwrap(), ()).unwrap());
     }
     stream.close();
     let mut is_done = false;
     while !is_done {
         retried(&mut || match stream.next().unwrap() {
-            Some(compressed) => results.extend(compressed.iter().map(restored)),
+            Some((compressed, ())) => results.extend(compressed.iter().map(restored)),
             None => is_done = true,
         });
     }
@@ -197,7 +197,7 @@ fn a_stream_dropped_while_the_device_hangs_gives_the_device_up() {
         fake.arm_always(call, Fault::Hang);
         let stream = compressor.compress_stream().unwrap();
         for _ in 0..3 {
-            stream.submit(stream.slot().unwrap()).unwrap();
+            stream.submit(stream.slot().unwrap(), ()).unwrap();
         }
         let unused = stream.try_slot().unwrap();
         drop(stream);
@@ -240,12 +240,12 @@ fn slots_leave_in_order_around_a_failure() {
             fake.arm([(0, Fault::OutOfMemory)]);
         }
         fill(&mut slot, chunk);
-        stream.submit(slot).unwrap();
+        stream.submit(slot, ()).unwrap();
     }
     assert_eq!(stream.pending(), 6);
     stream.close();
     let mut results = Vec::new();
-    while let Some(compressed) = stream.next().unwrap() {
+    while let Some((compressed, ())) = stream.next().unwrap() {
         results.extend(compressed.iter().map(restored));
     }
     assert!(results == *pages);

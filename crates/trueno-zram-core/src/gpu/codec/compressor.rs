@@ -235,10 +235,10 @@ impl PageCompressor {
         output: &DeviceBuffer,
         index: &DeviceBuffer,
     ) -> GpuResult<()> {
-        let batch = Batch::checked(input, pages, output, index)?;
-        self.queue_zeroing(stream, pages, index)?;
+        check_buffers(input, pages, output, index)?;
+        self.zero(stream, pages, index)?;
         // SAFETY: the index was zeroed just before in the same stream; the caller guarantees the rest.
-        unsafe { self.queue_kernel(stream, batch) }
+        unsafe { self.launch_zeroed(stream, input, pages, output, index) }
     }
 
     /// The first half of [`compress`](Self::compress): queues the zeroing of index and page counter.
@@ -262,7 +262,9 @@ impl PageCompressor {
     pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
         check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
-        self.queue_zeroing(stream, pages, index)
+        self.workspaces.reset_next(stream)?;
+        // Widening: `usize` has 64 bits wherever CUDA runs.
+        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
     }
 
     /// The second half of [`compress`](Self::compress): queues only the kernel, so that it can be timed on its own.
@@ -300,20 +302,7 @@ impl PageCompressor {
         output: &DeviceBuffer,
         index: &DeviceBuffer,
     ) -> GpuResult<()> {
-        let batch = Batch::checked(input, pages, output, index)?;
-        // SAFETY: the caller upholds the requirements.
-        unsafe { self.queue_kernel(stream, batch) }
-    }
-
-    fn queue_zeroing(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
-        self.workspaces.reset_next(stream)?;
-        stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
-    }
-
-    /// # Safety
-    /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
-    unsafe fn queue_kernel(&mut self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
-        let Batch { input, pages, output, index } = batch;
+        check_buffers(input, pages, output, index)?;
         if pages == 0 {
             return Ok(());
         }
@@ -326,7 +315,7 @@ impl PageCompressor {
             .buffer(&workspace.next_page)
             .u32(pages);
         let grid = grid_of(self.kernel.kernel(), &self.loaded, self.multiprocessors, pages);
-        // SAFETY: by `Batch::checked`, input, output and index are large enough for that many pages, and the scratch
+        // SAFETY: by `check_buffers`, input, output and index are large enough for that many pages, and the scratch
         // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
         // and by the caller's guarantee nothing else writes it. No other launch uses the workspace, since the zeroing
         // waits for the previous one that did.
@@ -335,25 +324,10 @@ impl PageCompressor {
     }
 }
 
-/// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
-struct Batch<'a> {
-    input: &'a DeviceBuffer,
-    pages: u32,
-    output: &'a DeviceBuffer,
-    index: &'a DeviceBuffer,
-}
-
-impl<'a> Batch<'a> {
-    fn checked(
-        input: &'a DeviceBuffer,
-        pages: u32,
-        output: &'a DeviceBuffer,
-        index: &'a DeviceBuffer,
-    ) -> GpuResult<Self> {
-        check_pages(pages)?;
-        check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
-        check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
-        Ok(Self { input, pages, output, index })
-    }
+/// Checks that buffers are large enough for `pages` pages.
+fn check_buffers(input: &DeviceBuffer, pages: u32, output: &DeviceBuffer, index: &DeviceBuffer) -> GpuResult<()> {
+    check_pages(pages)?;
+    check_room("input", input.len_bytes(), pages, PAGE_SIZE)?;
+    check_room("output", output.len_bytes(), pages, PAGE_SIZE)?;
+    check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)
 }

@@ -5,9 +5,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trueno_gpu::kernels::packed::{Mode, PackedEntry};
+use trueno_gpu::kernels::packed::Mode;
 
-use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{Allocator, Buffer, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::codec::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
@@ -15,7 +15,6 @@ use crate::gpu::event::Event;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::pinned::{HostCaching, PinnedBuffer};
 use crate::gpu::stream::Stream;
-use crate::page::PAGE_SIZE;
 
 /// Returns how many slots should have kernels running at the same time.
 ///
@@ -121,10 +120,7 @@ impl Cuda {
 /// A slot's device memory and marks.
 #[derive(Debug)]
 pub struct CudaSlot {
-    pages: DeviceBuffer,
-    packed: DeviceBuffer,
-    index: DeviceBuffer,
-    status: DeviceBuffer,
+    buffers: [DeviceBuffer; Buffer::ALL.len()],
     /// The stream of its last kernel.
     compute: usize,
     marks: [Event; Mark::COUNT],
@@ -132,12 +128,7 @@ pub struct CudaSlot {
 
 impl CudaSlot {
     fn buffer(&self, buffer: Buffer) -> &DeviceBuffer {
-        match buffer {
-            Buffer::Pages => &self.pages,
-            Buffer::Packed => &self.packed,
-            Buffer::Index => &self.index,
-            Buffer::Status => &self.status,
-        }
+        &self.buffers[buffer as usize]
     }
 
     fn event(&self, mark: Mark) -> &Event {
@@ -155,24 +146,17 @@ impl Allocator for CudaAllocator {
     type Pinned = PinnedBuffer;
     type Slot = CudaSlot;
 
-    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<PinnedBuffer> {
-        // The GPU reads at less than half its speed what lies modified in a core's cache.
-        let caching = match role {
-            HostRole::Staging => HostCaching::WriteCombined,
-            HostRole::Shared => HostCaching::Cached,
-        };
+    fn pinned(&self, len_bytes: usize, caching: HostCaching) -> GpuResult<PinnedBuffer> {
         PinnedBuffer::new(&self.context, len_bytes, caching)
     }
 
     fn slot(&self, pages: u32) -> GpuResult<CudaSlot> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
-        let buffer = |bytes_per_page: usize| DeviceBuffer::new(&self.context, pages as usize * bytes_per_page);
+        let buffer = |buffer: Buffer| DeviceBuffer::new(&self.context, pages as usize * buffer.bytes_per_page());
         let mark = || Event::timed(&self.context);
+        let [pages, packed, index, status] = Buffer::ALL.map(buffer);
         Ok(CudaSlot {
-            pages: buffer(PAGE_SIZE)?,
-            packed: buffer(PAGE_SIZE)?,
-            index: buffer(PackedEntry::BYTES)?,
-            status: buffer(size_of::<u32>())?,
+            buffers: [pages?, packed?, index?, status?],
             compute: 0,
             marks: [mark()?, mark()?, mark()?, mark()?, mark()?, mark()?, mark()?],
         })
@@ -201,7 +185,7 @@ impl RingDevice for Cuda {
 
     fn upload(
         &self,
-        slot: &CudaSlot,
+        slot: &mut CudaSlot,
         to: Buffer,
         at: usize,
         from: &mut PinnedBuffer,
@@ -213,24 +197,24 @@ impl RingDevice for Cuda {
     fn download(
         &self,
         queue: Queue,
-        slot: &CudaSlot,
+        slot: &mut CudaSlot,
         from: Buffer,
-        at: usize,
         to: &mut PinnedBuffer,
         part: Range<usize>,
     ) -> GpuResult<()> {
-        self.stream(queue, slot).download_pinned(slot.buffer(from), at, to, part)
+        self.stream(queue, slot).download_pinned(slot.buffer(from), 0, to, part)
     }
 
     fn compress(&mut self, slot: &mut CudaSlot, pages: u32) -> GpuResult<()> {
         self.assign_compute(slot);
         let stream = &self.compute[slot.compute];
+        let [input, packed, index, _] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
-        self.compressor.zero(stream, pages, &slot.index)?;
+        self.compressor.zero(stream, pages, index)?;
         stream.record(slot.event(Mark::KernelStart))?;
         // SAFETY: three buffers of the slot, zeroed just before in the same stream; until its marks are reached the ring
         // queues nothing else that touches them.
-        unsafe { self.compressor.launch_zeroed(stream, &slot.pages, pages, &slot.packed, &slot.index) }?;
+        unsafe { self.compressor.launch_zeroed(stream, input, pages, packed, index) }?;
         stream.record(slot.event(Mark::KernelEnd))
     }
 
@@ -238,19 +222,19 @@ impl RingDevice for Cuda {
         self.assign_compute(slot);
         self.ensure_decompressor()?;
         let (stream, decompressor) = (&self.compute[slot.compute], self.decompressor.as_mut().expect("made just now"));
+        let [output, bytes, index, status] = &slot.buffers;
         stream.wait_for_event(slot.event(Mark::H2dEnd))?;
         // No page counts as restored unless the kernel says so.
-        stream.fill(&slot.status, 0..pages as usize * size_of::<u32>(), 0xff)?;
+        stream.fill(status, 0..pages as usize * size_of::<u32>(), 0xff)?;
         decompressor.zero(stream, pages)?;
         stream.record(slot.event(Mark::KernelStart))?;
-        let (bytes, index) = (&slot.packed, &slot.index);
         let packed = PackedPages { bytes, len_bytes: packed_bytes as u64, index, pages };
         // SAFETY: four buffers of the slot; until its marks are reached the ring queues nothing else that touches them.
-        unsafe { decompressor.launch_zeroed(stream, packed, &slot.pages, &slot.status) }?;
+        unsafe { decompressor.launch_zeroed(stream, packed, output, status) }?;
         stream.record(slot.event(Mark::KernelEnd))
     }
 
-    fn mark(&self, slot: &CudaSlot, mark: Mark) -> GpuResult<()> {
+    fn mark(&self, slot: &mut CudaSlot, mark: Mark) -> GpuResult<()> {
         self.stream(mark.queue(), slot).record(slot.event(mark))
     }
 

@@ -4,8 +4,13 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use trueno_gpu::kernels::packed::PackedEntry;
+
+use super::slot::STATUS_BYTES;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::GpuResult;
+use crate::gpu::pinned::HostCaching;
+use crate::page::PAGE_SIZE;
 
 /// A device that pages can be sent through.
 ///
@@ -29,10 +34,6 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn allocator(&self) -> Self::Allocator;
     /// The format of its kernels.
     fn format(&self) -> PageFormat;
-    /// Allocates host memory.
-    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned> {
-        self.allocator().pinned(len_bytes, role)
-    }
     /// Returns whether the device hangs, given how long a slot has been in one state.
     fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
         waiting > time_limit
@@ -43,19 +44,18 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     /// Queues a copy of `part` of host memory to a device buffer, from byte `at` on.
     fn upload(
         &self,
-        slot: &Self::Slot,
+        slot: &mut Self::Slot,
         to: Buffer,
         at: usize,
         from: &mut Self::Pinned,
         part: Range<usize>,
     ) -> GpuResult<()>;
-    /// Queues a copy from a device buffer, from byte `at` on, to `part` of host memory.
+    /// Queues a copy from the start of a device buffer to `part` of host memory.
     fn download(
         &self,
         queue: Queue,
-        slot: &Self::Slot,
+        slot: &mut Self::Slot,
         from: Buffer,
-        at: usize,
         to: &mut Self::Pinned,
         part: Range<usize>,
     ) -> GpuResult<()>;
@@ -67,7 +67,7 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn decompress(&mut self, slot: &mut Self::Slot, packed_bytes: usize, pages: u32) -> GpuResult<()>;
 
     /// Queues a mark.
-    fn mark(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<()>;
+    fn mark(&self, slot: &mut Self::Slot, mark: Mark) -> GpuResult<()>;
     /// Returns whether a mark is reached. A mark that was never queued is.
     fn is_reached(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<bool>;
     /// The device's time between two marks that are reached.
@@ -81,15 +81,21 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn loss(&self) -> Option<String>;
 }
 
+/// A device that batches and streams run on: a GPU ([`Cuda`](super::cuda::Cuda)), or the interpreter in its place
+/// ([`Interpreter`](super::interpreter::Interpreter)). The trait is sealed.
+pub trait Device: RingDevice {}
+
+impl<D: RingDevice> Device for D {}
+
 /// Allocates memory of a device. It is usable on any thread, beside whoever uses the device.
-pub trait Allocator: fmt::Debug + Send + 'static {
+pub trait Allocator: Clone + fmt::Debug + Send + 'static {
     /// Page-locked host memory.
     type Pinned;
     /// Device memory and marks of one slot of the ring.
     type Slot;
 
     /// Allocates host memory.
-    fn pinned(&self, len_bytes: usize, role: HostRole) -> GpuResult<Self::Pinned>;
+    fn pinned(&self, len_bytes: usize, caching: HostCaching) -> GpuResult<Self::Pinned>;
     /// Allocates device memory for a batch of up to `pages` pages.
     fn slot(&self, pages: u32) -> GpuResult<Self::Slot>;
 }
@@ -104,15 +110,6 @@ pub trait PinnedMemory: fmt::Debug + Send + 'static {
     fn settle(&mut self, time_limit: Duration) -> GpuResult<()>;
 }
 
-/// What the CPU does with page-locked memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostRole {
-    /// The CPU only writes it, front to back.
-    Staging,
-    /// The CPU reads it, too.
-    Shared,
-}
-
 /// The device buffers of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
@@ -124,6 +121,21 @@ pub enum Buffer {
     Index,
     /// 4 bytes per page.
     Status,
+}
+
+impl Buffer {
+    /// All buffers of a slot, in order.
+    pub const ALL: [Self; 4] = [Self::Pages, Self::Packed, Self::Index, Self::Status];
+
+    /// The bytes that it has for each page of the slot.
+    #[must_use]
+    pub fn bytes_per_page(self) -> usize {
+        match self {
+            Self::Pages | Self::Packed => PAGE_SIZE,
+            Self::Index => PackedEntry::BYTES,
+            Self::Status => STATUS_BYTES,
+        }
+    }
 }
 
 /// Where work is queued. Each queue runs in order, in parallel with the others; the compute queue runs in order for each slot

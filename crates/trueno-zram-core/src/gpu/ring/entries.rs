@@ -7,30 +7,32 @@ use super::slot::Slot;
 use crate::arena::IndexEntry;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
+use crate::page::{FILL_WORD_BYTES, PAGE_SIZE, PageData, PageKind};
 
 /// The length of a fill word, as an index has it.
 const FILL_LEN_BYTES: u16 = 8;
 const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 
-/// Returns the bytes that hold a slot's pages, in its own memory, and where each page lies in them. Fill words go behind the
-/// packed pages: each same-filled page left 4096 bytes of room.
+/// Returns the bytes that hold a slot's pages, in its own memory, and where each page lies in them.
 pub(super) fn listed<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
-    let mut memory = slot.output.take().expect("a call ensures what it uses");
-    let packed_bytes = slot.packed_bytes;
-    let listed = memory.bytes_mut().and_then(|bytes| list_entries(slot, &mut bytes[packed_bytes..]));
-    let memory = slot.output.insert(memory);
-    Ok((&memory.bytes()?[..listed?], &slot.entries))
+    let used = list_entries(slot)?;
+    let output = slot.output.as_ref().expect("a call ensures what it uses");
+    Ok((&output.bytes()?[..used], &slot.entries))
 }
 
-/// Makes a slot's index entries, relative to the start of its packed pages. Fill words go to `words`, which lies behind them.
-/// Returns the number of bytes used.
-pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>, words: &mut [u8]) -> GpuResult<usize> {
-    let Slot { format, entries, index, pieces, .. } = slot;
+/// Makes a slot's index entries, relative to the start of its packed pages. Fill words go behind these: each same-filled page
+/// left 4096 bytes of room. Returns the number of bytes used.
+pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<usize> {
+    let Slot { format, entries, index, pieces, output, .. } = slot;
+    let pieces = &pieces[..slot.pieces_used];
+    // If nothing was staged, all pages are on the device.
+    let words = match output {
+        Some(memory) if !pieces.is_empty() => &mut memory.bytes_mut()?[slot.packed_bytes..],
+        _ => &mut [],
+    };
     let mut words = words.as_chunks_mut::<FILL_WORD_BYTES>().0.iter_mut();
     let mut placed = index.bytes()?.as_chunks().0.iter().map(|bits| PackedEntry::from_bits(u64::from_le_bytes(*bits)));
-    // Calls that stage nothing have no pieces: all their pages are on the device.
-    let fills = pieces[..slot.pieces_used].iter().flat_map(|piece| &piece.fills).chain(std::iter::repeat(&None));
+    let fills = pieces.iter().flat_map(|piece| &piece.fills).chain(std::iter::repeat(&None));
     let (mut end, mut used) = (0, slot.packed_bytes);
     entries.clear();
     for (page, fill) in slot.range.clone().zip(fills) {
@@ -47,6 +49,19 @@ pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>, words: &mut [u8]) 
         }
     }
     Ok(used)
+}
+
+/// Appends a page to packed pages in `memory`, which has room for one that does not shrink.
+pub(crate) fn push_packed(memory: &mut [u8], index: &mut Vec<IndexEntry>, page: PageData<'_>) {
+    let start = index.last().map_or(0, |last| next_place(*last));
+    let place = usize::try_from(start).expect("packed pages lie in memory");
+    let len_bytes = page.bytes().len();
+    let place = &mut memory[place..][..len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)];
+    let (held, between) = place.split_at_mut(len_bytes);
+    held.copy_from_slice(page.bytes());
+    // Bytes of earlier pages are not exposed.
+    between.fill(0);
+    index.push(IndexEntry::new(start, page));
 }
 
 /// Returns the bytes that `pages` packed pages take, from the entry of the last one. The device is not trusted.

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::device::{Allocator, Buffer, HostRole, Mark, Queue, RingDevice};
+use super::device::{Allocator, Buffer, Mark, Queue, RingDevice};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::pinned::HostCaching;
 pub(crate) use faults::{Call, Fault};
 pub(crate) use host::FakePinned;
 use host::Host;
@@ -204,7 +205,7 @@ impl Allocator for FakeAllocator {
     type Pinned = FakePinned;
     type Slot = FakeSlot;
 
-    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<FakePinned> {
+    fn pinned(&self, len_bytes: usize, _caching: HostCaching) -> GpuResult<FakePinned> {
         let mut state = lock(&self.0.state);
         state.enter(Call::Pinned)?;
         let id = state.new_id();
@@ -245,7 +246,7 @@ impl RingDevice for FakeDevice {
 
     fn upload(
         &self,
-        slot: &FakeSlot,
+        slot: &mut FakeSlot,
         to: Buffer,
         at: usize,
         from: &mut FakePinned,
@@ -263,18 +264,17 @@ impl RingDevice for FakeDevice {
     fn download(
         &self,
         queue: Queue,
-        slot: &FakeSlot,
+        slot: &mut FakeSlot,
         from: Buffer,
-        at: usize,
         to: &mut FakePinned,
         part: Range<usize>,
     ) -> GpuResult<()> {
         let mut state = lock(&self.state);
         state.enter(Call::Download)?;
         to.check_is_of(&self.state)?;
-        state.check_part(to.id(), &part, slot, from, at)?;
+        state.check_part(to.id(), &part, slot, from, 0)?;
         to.lend(&mut state, host::Copy::Writes);
-        state.queue(queue, slot, Work::Download { from, at, host: to.id(), part });
+        state.queue(queue, slot, Work::Download { from, at: 0, host: to.id(), part });
         Ok(())
     }
 
@@ -294,7 +294,7 @@ impl RingDevice for FakeDevice {
         Ok(())
     }
 
-    fn mark(&self, slot: &FakeSlot, mark: Mark) -> GpuResult<()> {
+    fn mark(&self, slot: &mut FakeSlot, mark: Mark) -> GpuResult<()> {
         let mut state = lock(&self.state);
         state.enter(Call::Mark)?;
         state.queue_mark(slot, mark);

@@ -4,55 +4,57 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::device::{Mark, RingDevice};
-use super::slot::{IndexCopy, Slot, SlotState};
-use super::stages::Submit;
+use super::entries::list_entries;
+use super::slot::{Slot, SlotState};
+use super::transfer::{Direction, Source, Transfer};
 use crate::gpu::error::{GpuError, GpuResult};
 
 /// Submitted slots, in submission order.
 ///
-/// This is the part of the state machine that touches the device. It never waits: [`submit`](Self::submit) queues a slot's
-/// copy and kernel, [`poll`](Self::poll) asks for marks and queues the copies back. Calls and streams both drive it.
+/// This is the part of the state machine that touches the device. It never waits: [`start_newest`](Self::start_newest) queues a
+/// slot's copy and kernel, [`poll`](Self::poll) asks for marks and queues the copies back. Calls and streams both drive it.
 #[derive(Debug)]
-pub(super) struct Flight<D: RingDevice> {
+pub(crate) struct Flight<'a, D: RingDevice> {
     slots: VecDeque<Slot<D>>,
+    transfer: Transfer<'a, D>,
     time_limit: Duration,
 }
 
-impl<D: RingDevice> Flight<D> {
-    pub(super) fn new(time_limit: Duration) -> Self {
-        Self { slots: VecDeque::new(), time_limit }
+impl<'a, D: RingDevice> Flight<'a, D> {
+    pub(super) fn new(transfer: Transfer<'a, D>, time_limit: Duration) -> Self {
+        Self { slots: VecDeque::new(), transfer, time_limit }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// A flight of slots that the caller of a stream fills.
+    pub(crate) fn of_stream(direction: Direction, time_limit: Duration) -> Self {
+        Self::new(Transfer::new(direction, Source::Input, None), time_limit)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Queues a slot's copy to the device and its kernel. The slot joins the flight even if that fails.
-    pub(super) fn submit<Q: Submit<D>>(&mut self, device: &mut D, slot: Slot<D>, path: &mut Q) -> GpuResult<()> {
-        self.push(slot);
-        self.start_newest(device, path)
-    }
-
     /// Adds a slot, to be started next.
-    pub(super) fn push(&mut self, slot: Slot<D>) {
+    pub(crate) fn push(&mut self, slot: Slot<D>) {
         self.slots.push_back(slot);
     }
 
-    pub(super) fn start_newest<Q: Submit<D>>(&mut self, device: &mut D, path: &mut Q) -> GpuResult<()> {
+    /// Queues the newest slot's copy to the device and its kernel.
+    pub(crate) fn start_newest(&mut self, device: &mut D) -> GpuResult<()> {
         match self.slots.back_mut() {
             // A slot without pages for the device makes no driver call.
-            Some(slot) if slot.crossing > 0 => path.start(device, slot),
+            Some(slot) if slot.crossing > 0 => self.transfer.start(device, slot),
             _ => Ok(()),
         }
     }
 
     /// Moves every slot on that can move. Returns whether any did.
-    pub(super) fn poll<Q: Submit<D>>(&mut self, device: &mut D, path: &mut Q) -> GpuResult<bool> {
+    pub(crate) fn poll(&mut self, device: &mut D) -> GpuResult<bool> {
         let (mut moved, mut is_next) = (false, true);
         for slot in &mut self.slots {
             // Copies back start in order: where one goes may depend on the lengths of those before it.
             if is_next || slot.state() != SlotState::KernelInProgress {
-                moved |= advance(device, slot, path, self.time_limit)?;
+                moved |= advance(device, slot, &mut self.transfer, self.time_limit)?;
             }
             is_next = matches!(slot.state(), SlotState::D2HInProgress | SlotState::Complete);
         }
@@ -64,26 +66,55 @@ impl<D: RingDevice> Flight<D> {
         self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete)
     }
 
+    /// Takes the oldest slot of a stream out, if it is complete, with its result checked and within reach.
+    pub(crate) fn pop_checked(&mut self) -> GpuResult<Option<Slot<D>>> {
+        let Some(slot) = self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete) else {
+            return Ok(None);
+        };
+        match self.transfer.direction() {
+            Direction::Compress => drop(list_entries(slot)?),
+            Direction::Decompress => {
+                let entries = std::mem::take(&mut slot.entries);
+                let listed = slot.list_left(|page| entries[page].kind);
+                slot.entries = entries;
+                listed?;
+            }
+        }
+        slot.settle(self.time_limit)?;
+        slot.enter(SlotState::Free);
+        Ok(self.slots.pop_front())
+    }
+
+    /// Takes the oldest slot out, whatever its state. The device has stopped, or was given up.
+    pub(crate) fn pop_stopped(&mut self) -> Option<Slot<D>> {
+        let mut slot = self.slots.pop_front()?;
+        slot.reset();
+        // If a copy may still use it, the slot is freed when that is known to have ended, or leaks.
+        let _ = slot.settle(self.time_limit);
+        Some(slot)
+    }
+
     /// Takes the oldest slot out.
     pub(super) fn pop(&mut self) -> Option<Slot<D>> {
         self.slots.pop_front()
     }
+
+    /// Waits until no copy uses the caller's memory.
+    pub(super) fn settle(&mut self) -> GpuResult<()> {
+        self.transfer.settle(self.time_limit)
+    }
 }
 
 /// Moves one slot on by one state, if it has come that far.
-fn advance<D: RingDevice, Q: Submit<D>>(
+fn advance<D: RingDevice>(
     device: &mut D,
     slot: &mut Slot<D>,
-    path: &mut Q,
+    transfer: &mut Transfer<'_, D>,
     time_limit: Duration,
 ) -> GpuResult<bool> {
-    let kernel_done = match path.index_copy() {
-        IndexCopy::First => Mark::IndexEnd,
-        IndexCopy::None => Mark::KernelEnd,
-    };
     let (mark, next) = match slot.state() {
         SlotState::H2DInProgress => (Mark::H2dEnd, SlotState::KernelInProgress),
-        SlotState::KernelInProgress => (kernel_done, SlotState::D2HInProgress),
+        SlotState::KernelInProgress => (transfer.kernel_done(), SlotState::D2HInProgress),
         SlotState::D2HInProgress => (Mark::D2hEnd, SlotState::Complete),
         SlotState::Complete | SlotState::Free => return Ok(false),
     };
@@ -94,8 +125,8 @@ fn advance<D: RingDevice, Q: Submit<D>>(
             return if hangs { Err(GpuError::TimedOut { timeout_ms }) } else { Ok(false) };
         }
         match next {
-            SlotState::D2HInProgress => path.finish(device, slot)?,
-            SlotState::Complete => slot.read_times(device, path.index_copy())?,
+            SlotState::D2HInProgress => transfer.finish(device, slot)?,
+            SlotState::Complete => slot.read_times(device, transfer.direction())?,
             _ => {}
         }
     }

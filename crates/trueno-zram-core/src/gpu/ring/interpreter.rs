@@ -1,17 +1,16 @@
 //! The interpreter as the ring's device: the same kernels, run on the CPU.
 
 use std::ops::Range;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::interp::Fault;
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
-use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{Allocator, Buffer, Mark, PinnedMemory, Queue, RingDevice};
 use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::BlockShape;
-use crate::page::PAGE_SIZE;
+use crate::gpu::pinned::HostCaching;
 
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
 ///
@@ -36,38 +35,14 @@ impl Interpreter {
 /// A slot's "device" memory and the times of its marks.
 #[derive(Debug)]
 pub struct InterpreterSlot {
-    buffers: Mutex<Buffers>,
-    marks: Mutex<[Option<Instant>; Mark::COUNT]>,
-}
-
-#[derive(Debug)]
-struct Buffers {
-    pages: Vec<u8>,
-    packed: Vec<u8>,
-    index: Vec<u8>,
-    status: Vec<u8>,
-}
-
-impl Buffers {
-    fn get(&mut self, buffer: Buffer) -> &mut Vec<u8> {
-        match buffer {
-            Buffer::Pages => &mut self.pages,
-            Buffer::Packed => &mut self.packed,
-            Buffer::Index => &mut self.index,
-            Buffer::Status => &mut self.status,
-        }
-    }
+    buffers: [Vec<u8>; Buffer::ALL.len()],
+    marks: [Option<Instant>; Mark::COUNT],
 }
 
 impl InterpreterSlot {
-    fn set(&self, mark: Mark) {
-        lock(&self.marks)[mark as usize] = Some(Instant::now());
+    fn set(&mut self, mark: Mark) {
+        self.marks[mark as usize] = Some(Instant::now());
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Plain bytes and times, whole between any two operations.
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn fault(fault: Fault) -> GpuError {
@@ -90,19 +65,13 @@ impl Allocator for InterpreterAllocator {
     type Pinned = Vec<u8>;
     type Slot = InterpreterSlot;
 
-    fn pinned(&self, len_bytes: usize, _role: HostRole) -> GpuResult<Vec<u8>> {
+    fn pinned(&self, len_bytes: usize, _caching: HostCaching) -> GpuResult<Vec<u8>> {
         Ok(vec![0; len_bytes])
     }
 
     fn slot(&self, pages: u32) -> GpuResult<InterpreterSlot> {
-        let buffer = |bytes_per_page: usize| vec![0; pages as usize * bytes_per_page];
-        let buffers = Buffers {
-            pages: buffer(PAGE_SIZE),
-            packed: buffer(PAGE_SIZE),
-            index: buffer(PackedEntry::BYTES),
-            status: buffer(size_of::<u32>()),
-        };
-        Ok(InterpreterSlot { buffers: Mutex::new(buffers), marks: Mutex::new([None; Mark::COUNT]) })
+        let buffers = Buffer::ALL.map(|buffer| vec![0; pages as usize * buffer.bytes_per_page()]);
+        Ok(InterpreterSlot { buffers, marks: [None; Mark::COUNT] })
     }
 }
 
@@ -128,15 +97,14 @@ impl RingDevice for Interpreter {
 
     fn upload(
         &self,
-        slot: &InterpreterSlot,
+        slot: &mut InterpreterSlot,
         to: Buffer,
         at: usize,
         from: &mut Vec<u8>,
         part: Range<usize>,
     ) -> GpuResult<()> {
         let from = checked(from.len(), part).map(|part| &from[part])?;
-        let mut buffers = lock(&slot.buffers);
-        let to = buffers.get(to);
+        let to = &mut slot.buffers[to as usize];
         let place = checked(to.len(), at..at.saturating_add(from.len()))?;
         to[place].copy_from_slice(from);
         Ok(())
@@ -145,35 +113,31 @@ impl RingDevice for Interpreter {
     fn download(
         &self,
         _queue: Queue,
-        slot: &InterpreterSlot,
+        slot: &mut InterpreterSlot,
         from: Buffer,
-        at: usize,
         to: &mut Vec<u8>,
         part: Range<usize>,
     ) -> GpuResult<()> {
         let place = checked(to.len(), part)?;
-        let mut buffers = lock(&slot.buffers);
-        let from = buffers.get(from);
-        let part = checked(from.len(), at..at.saturating_add(place.len()))?;
+        let from = &slot.buffers[from as usize];
+        let part = checked(from.len(), 0..place.len())?;
         to[place].copy_from_slice(&from[part]);
         Ok(())
     }
 
     fn compress(&mut self, slot: &mut InterpreterSlot, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
-        let mut buffers = lock(&slot.buffers);
-        let input = &buffers.pages.as_chunks().0[..pages as usize];
-        let run = self.compress.interpret(input).map_err(fault)?;
-        buffers.packed[..run.packed.len()].copy_from_slice(&run.packed);
-        buffers.index[..run.index.len()].copy_from_slice(&run.index);
+        let [input, packed, index, _] = &mut slot.buffers;
+        let run = self.compress.interpret(&input.as_chunks().0[..pages as usize]).map_err(fault)?;
+        packed[..run.packed.len()].copy_from_slice(&run.packed);
+        index[..run.index.len()].copy_from_slice(&run.index);
         slot.set(Mark::KernelEnd);
         Ok(())
     }
 
     fn decompress(&mut self, slot: &mut InterpreterSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         slot.set(Mark::KernelStart);
-        let mut buffers = lock(&slot.buffers);
-        let Buffers { pages: output, packed, index, status } = &mut *buffers;
+        let [output, packed, index, status] = &mut slot.buffers;
         let (count, input) = (pages as usize, &packed[..packed_bytes]);
         let (index, output) = (&index[..count * PackedEntry::BYTES], &mut output.as_chunks_mut().0[..count]);
         let run = self.decompress.interpret(input, index, output).map_err(fault)?;
@@ -182,7 +146,7 @@ impl RingDevice for Interpreter {
         Ok(())
     }
 
-    fn mark(&self, slot: &InterpreterSlot, mark: Mark) -> GpuResult<()> {
+    fn mark(&self, slot: &mut InterpreterSlot, mark: Mark) -> GpuResult<()> {
         slot.set(mark);
         Ok(())
     }
@@ -192,8 +156,7 @@ impl RingDevice for Interpreter {
     }
 
     fn elapsed(&self, slot: &InterpreterSlot, from: Mark, to: Mark) -> GpuResult<Duration> {
-        let marks = lock(&slot.marks);
-        let times = marks[from as usize].zip(marks[to as usize]);
+        let times = slot.marks[from as usize].zip(slot.marks[to as usize]);
         Ok(times.map_or(Duration::ZERO, |(from, to)| to.saturating_duration_since(from)))
     }
 

@@ -10,14 +10,14 @@
 //!      fill, submit     poll               poll             poll        take the result
 //! ```
 //!
-//! [`Flight`](flight::Flight) is the middle of it, the part that calls the device. `submit` queues the copy to the device and
+//! [`Flight`](flight::Flight) is the middle of it, the part that calls the device. `start_newest` queues the copy to the device and
 //! the kernel. `poll` asks how far the queues have come, and queues the copy back when the kernel is seen to be done. Neither
 //! waits. A slot that stays in one state for longer than the time limit means that the device hangs. Two drivers stand on it:
 //!
 //! - A **call** ([`Ring::drive`], in `run.rs`) has all of its pages at the start. The calling thread drives; threads of the pool
 //!   copy pages into page-locked memory (staging) and results out of it (delivering). Pieces of slots, and slots, are sent to
 //!   these threads by value and come back by value, so nothing is shared. A call ends when nothing of it is queued.
-//! - A **stream** ([`Session`](session::Session)) gets its pages slot by slot from the caller, who fills page-locked memory and
+//! - A **stream** ([`SlotStream`](crate::gpu::SlotStream)) gets its pages slot by slot from the caller, who fills page-locked memory and
 //!   reads page-locked memory. Slots follow each other without a drain. Whoever waits for a slot or a result drives.
 //!
 //! # Failures
@@ -27,63 +27,49 @@
 //! pages the device did not return. `batch` has the CPU do the rest. Panics take the same way and are passed on afterwards.
 //! Memory that a copy may still touch is never freed while the device counts as usable.
 
-pub(crate) mod compress;
+pub(crate) mod arenas;
+pub(crate) mod calls;
+pub(crate) mod compressed_pages;
 pub(crate) mod cuda;
 mod cuts;
-pub(crate) mod decompress;
+pub(crate) mod deliver;
 pub(crate) mod device;
 pub(crate) mod entries;
 #[cfg(test)]
 pub(crate) mod fake;
-mod flight;
+pub(crate) mod flight;
 pub(crate) mod interpreter;
-pub(crate) mod into_batch;
-pub(crate) mod into_pages;
-mod into_pinned;
-mod pack;
 pub(crate) mod pause;
 mod piece;
-mod rooms;
+pub(crate) mod rooms;
 mod run;
-pub(crate) mod session;
+mod shape;
 mod slot;
-mod stages;
+mod stage;
 #[cfg(test)]
 mod tests;
+pub(crate) mod transfer;
 mod workers;
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use super::BatchTimes;
 use super::error::{GpuError, GpuResult};
+use compressed_pages::LeftPage;
 use device::RingDevice;
-pub(crate) use rooms::Lease;
 use rooms::Rooms;
-pub(crate) use slot::StageTimes;
-use slot::{HostMemory, Slot};
+pub(crate) use shape::RingShape;
+use slot::Slot;
 
 /// A device and its slots.
 #[derive(Debug)]
 pub(crate) struct Ring<D: RingDevice> {
-    device: D,
+    pub(crate) device: D,
     /// The slots of calls. All are here between two calls.
     free: Vec<Slot<D>>,
     /// The slots of streams.
-    rooms: Arc<Rooms<D>>,
+    pub(crate) rooms: Arc<Rooms<D>>,
     shape: RingShape,
-}
-
-/// The dimensions of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RingShape {
-    /// The most slots in flight.
-    pub(crate) slots: usize,
-    /// The most pages per slot of a stream.
-    pub(crate) slot_pages: u32,
-    /// The most pages per slot of a call.
-    pub(crate) call_slot_pages: u32,
-    /// How long a slot may stay in one state before the device counts as hung.
-    pub(crate) time_limit: Duration,
 }
 
 /// How a call ended. The default is that of a call without a device: nothing done, nothing failed.
@@ -92,7 +78,9 @@ pub(crate) struct Outcome {
     /// Pages delivered, from the batch's start.
     pub(crate) pages_done: usize,
     /// The device's times for them.
-    pub(crate) times: StageTimes,
+    pub(crate) times: BatchTimes,
+    /// Those of them that the device did not restore, in any order.
+    pub(crate) left: Vec<LeftPage>,
     /// Why the remaining pages were not done.
     pub(crate) failure: Option<GpuError>,
 }
@@ -110,25 +98,12 @@ impl<D: RingDevice> Ring<D> {
         let (allocator, format) = (device.allocator(), device.format());
         let slot = |_| Slot::new(&allocator, format, shape.call_slot_pages);
         let free = (0..shape.slots).map(slot).collect::<GpuResult<_>>()?;
-        Ok(Self { device, free, rooms: shape.rooms(), shape })
-    }
-
-    pub(crate) fn device(&self) -> &D {
-        &self.device
-    }
-
-    pub(crate) fn device_mut(&mut self) -> &mut D {
-        &mut self.device
-    }
-
-    /// Gives every slot the page-locked memory that a call uses.
-    fn ensure(&mut self, needs: &[HostMemory]) -> GpuResult<()> {
-        let (allocator, pages) = (self.device.allocator(), self.shape.call_slot_pages);
-        self.free.iter_mut().try_for_each(|slot| slot.ensure(&allocator, pages, needs))
+        let rooms = Rooms::new(shape, Some(&device));
+        Ok(Self { device, free, rooms, shape })
     }
 
     /// Ends the device's work after a failure: waits for it, or gives the device up if it is lost or hangs.
-    fn stop_after(&self, error: &GpuError) {
+    pub(crate) fn stop_after(&self, error: &GpuError) {
         if error.poisons_context() || matches!(error, GpuError::TimedOut { .. }) {
             self.device.give_up(&error.to_string());
         } else {
@@ -136,10 +111,10 @@ impl<D: RingDevice> Ring<D> {
         }
     }
 
-    /// Ends the device's work after a panic, which is not the device's fault.
-    fn stop_after_panic(&self) {
+    /// Ends the device's work for a reason that is not the device's fault.
+    pub(crate) fn stop(&self, why: &str) {
         if self.device.loss().is_none() {
-            self.empty_queues("a run ended in a panic");
+            self.empty_queues(why);
         }
     }
 

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Allocator, HostRole, RingDevice};
-use crate::gpu::error::GpuResult;
-use crate::page::{FILL_WORD_BYTES, PAGE_SIZE};
+use super::device::RingDevice;
+use crate::page::FILL_WORD_BYTES;
 
 /// Pages per piece. This is one megabyte: copies of 256 KiB are a third slower, and a worker that fills more at a time keeps
 /// the others waiting.
@@ -24,25 +23,14 @@ pub(super) struct Piece<D: RingDevice> {
     pub(super) crossing: usize,
     /// The index of the first of these among those of the slot.
     pub(super) first_place: usize,
-    /// Bytes of `memory_in` that go to the device.
+    /// Bytes of `memory` that go to the device.
     pub(super) bytes_in: usize,
-    memory_in: Option<D::Pinned>,
-    memory_out: Option<D::Pinned>,
+    /// Pages or packed pages for the device. Made when it is first needed.
+    pub(super) memory: Option<D::Pinned>,
     /// For each page: its fill word, if it is same-filled and does not go to the device.
     pub(super) fills: Vec<Option<[u8; FILL_WORD_BYTES]>>,
-    /// For each page: its index among those of the piece that go to the device.
-    pub(super) places: Vec<Option<u32>>,
-    /// The kernel's index of those.
+    /// The kernel's index of packed pages that go to the device.
     pub(super) index: Vec<[u8; PackedEntry::BYTES]>,
-}
-
-/// The two kinds of page-locked memory of a piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PieceMemory {
-    /// What goes to the device: pages or packed pages.
-    In,
-    /// What comes from it: pages.
-    Out,
 }
 
 impl<D: RingDevice> Default for Piece<D> {
@@ -53,10 +41,8 @@ impl<D: RingDevice> Default for Piece<D> {
             crossing: 0,
             first_place: 0,
             bytes_in: 0,
-            memory_in: None,
-            memory_out: None,
+            memory: None,
             fills: Vec::new(),
-            places: Vec::new(),
             index: Vec::new(),
         }
     }
@@ -68,29 +54,10 @@ impl<D: RingDevice> Piece<D> {
         (self.number, self.range) = (number, range);
         (self.crossing, self.first_place, self.bytes_in) = (0, 0, 0);
         self.fills.clear();
-        self.places.clear();
         self.index.clear();
     }
 
-    /// Allocates memory for `pages` pages if there is none.
-    pub(super) fn ensure(&mut self, allocator: &D::Allocator, which: PieceMemory, pages: usize) -> GpuResult<()> {
-        let (place, role) = match which {
-            PieceMemory::In => (&mut self.memory_in, HostRole::Staging),
-            PieceMemory::Out => (&mut self.memory_out, HostRole::Shared),
-        };
-        if place.is_none() {
-            *place = Some(allocator.pinned(pages * PAGE_SIZE, role)?);
-        }
-        Ok(())
-    }
-
-    /// What goes to the device.
-    pub(super) fn memory_in(&mut self) -> &mut D::Pinned {
-        self.memory_in.as_mut().expect("a run ensures what it uses")
-    }
-
-    /// What comes from it.
-    pub(super) fn memory_out(&mut self) -> &mut D::Pinned {
-        self.memory_out.as_mut().expect("a run ensures what it uses")
+    pub(super) fn memory(&mut self) -> &mut D::Pinned {
+        self.memory.as_mut().expect("a call ensures what it uses")
     }
 }

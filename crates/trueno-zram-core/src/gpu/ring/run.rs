@@ -1,6 +1,5 @@
 //! One call through the ring: pages of a batch are cut into slots, staged, submitted, polled for and delivered.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,12 +9,14 @@ use std::time::{Duration, Instant};
 use rayon::{Scope, ThreadPool, Yield};
 
 use super::cuts::next_slot_pages;
+use super::deliver::Deliver;
 use super::device::RingDevice;
 use super::flight::Flight;
 use super::pause::Pause;
 use super::piece::{PIECE_PAGES, Piece};
 use super::slot::{Slot, SlotState};
-use super::stages::{Deliver, Stage, Submit};
+use super::stage::Stage;
+use super::transfer::Transfer;
 use super::workers::{StagingWorkers, on_duty};
 use super::{Outcome, Ring};
 use crate::gpu::error::{GpuError, GpuResult};
@@ -27,24 +28,30 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// What the pool sends back to the driving thread.
 pub(super) enum Returned<D: RingDevice, T> {
     /// A piece of the slot whose first page is `slot_start`.
-    Piece { slot_start: usize, piece: Piece<D>, staged: GpuResult<()> },
+    Piece { slot_start: usize, piece: Piece<D>, staged: Worked },
     /// A slot whose result was delivered, with the share used for it.
-    Slot { slot: Slot<D>, share: T, delivered: GpuResult<()> },
-    /// A worker panicked; what it worked on follows. The driving thread passes the panic on.
-    Panic(Box<dyn Any + Send>),
+    Slot { slot: Slot<D>, share: T, delivered: Worked },
 }
+
+/// How some work of the pool ended. If it panicked, what it was working on is sent back all the same, since copies may be in
+/// progress around it, and the driving thread passes the panic on.
+pub(super) type Worked = std::thread::Result<GpuResult<()>>;
 
 /// The state of a call: where its slots are.
 struct Run<'a, D: RingDevice, K: Deliver<D>> {
+    ring: &'a mut Ring<D>,
     pages: usize,
     /// The first page that is in no slot yet.
     next: usize,
+    /// Whether the pages are staged. If not, they are in page-locked memory.
+    is_staged: bool,
     /// Slots whose pieces are with the pool, in page order.
     staging: VecDeque<Slot<D>>,
-    flight: Flight<D>,
+    flight: Flight<'a, D>,
     /// Page ranges under delivery, or delivered before an earlier range.
     delivering: VecDeque<Delivery>,
     sink: &'a mut K,
+    progress: &'a dyn Progress,
     outcome: Outcome,
     from_pool: Receiver<Returned<D, K::Share>>,
     to_driver: Sender<Returned<D, K::Share>>,
@@ -58,15 +65,20 @@ struct Delivery {
 
 impl<D: RingDevice> Ring<D> {
     /// Sends `pages` pages through the slots and waits for them.
-    pub(super) fn drive<S: Stage<D>, Q: Submit<D>, K: Deliver<D>>(
+    pub(super) fn drive<K: Deliver<D>>(
         &mut self,
         pool: &ThreadPool,
         pages: usize,
-        stage: Option<&S>,
-        submit: &mut Q,
+        stage: Option<&Stage<'_, D>>,
+        transfer: Transfer<'_, D>,
         sink: &mut K,
         progress: &dyn Progress,
     ) -> Outcome {
+        let (allocator, slot_pages) = (self.device.allocator(), self.shape.call_slot_pages);
+        let ensured = self.free.iter_mut().try_for_each(|slot| slot.ensure(&allocator, slot_pages, &transfer));
+        if let Err(error) = ensured {
+            return Outcome::failed(error);
+        }
         if pages == 0 {
             return Outcome::default();
         }
@@ -80,10 +92,13 @@ impl<D: RingDevice> Ring<D> {
         let mut run = Run {
             pages,
             next: 0,
+            is_staged: stage.is_some(),
             staging: VecDeque::with_capacity(self.shape.slots),
-            flight: Flight::new(self.shape.time_limit),
+            flight: Flight::new(transfer, self.shape.time_limit),
             delivering: VecDeque::with_capacity(self.shape.slots),
+            ring: self,
             sink,
+            progress,
             outcome: Outcome::default(),
             from_pool,
             to_driver,
@@ -92,19 +107,17 @@ impl<D: RingDevice> Ring<D> {
         // A panic, of a worker or of the caller's `progress`, is passed on once no copy is in progress: unwinding frees memory
         // that copies use.
         let ended = pool.in_place_scope(|scope| {
-            // The scope waits for the workers, so they must be stopped however this ends.
-            let _stopped = workers.stopped_on_drop();
             // The caller may be a thread of the pool itself. It must not become one of the workers that it stops.
             let driving = || {
                 if let Some(stage) = stage {
                     // The first worker to wake finds work; waking all of them takes the time of a piece.
-                    while self.claim(&mut run, &workers, true, submit)? {}
+                    while run.claim(&workers)? {}
                     let threads = pool.current_num_threads().min(pages.div_ceil(PIECE_PAGES));
                     workers.start(scope, threads, stage, &run.to_driver);
                 }
                 let (start, mut pause) = (Instant::now(), Pause::default());
                 while run.outcome.pages_done < pages {
-                    let moved = self.step(scope, &mut run, &workers, stage.is_some(), submit, progress)?;
+                    let moved = run.step(scope, &workers)?;
                     // The pool may be busy with other calls. Then this thread stages, too, though it has better things to do.
                     let is_alone = !moved && !workers.has_worker() && start.elapsed() > PATIENCE;
                     let staged = is_alone && stage.is_some_and(|stage| workers.stage_next(stage, &run.to_driver));
@@ -114,159 +127,139 @@ impl<D: RingDevice> Ring<D> {
                 }
                 Ok(())
             };
-            catch_unwind(AssertUnwindSafe(|| on_duty(driving)))
+            let ended = on_duty(driving);
+            // The scope waits for the workers, so they are stopped however this ends.
+            workers.stop();
+            ended
         });
-        let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
-        // The pool is done: what it had is in the channel or was never taken, and goes back to where it belongs.
-        workers.take_rest().for_each(|(slot_start, piece)| run.put_piece(slot_start, piece));
-        while let Ok(returned) = run.from_pool.try_recv() {
-            // A slot that was delivered while the run failed counts like any other: the caller has its pages. Further
-            // failures are consequences of the first.
-            let taken = catch_unwind(AssertUnwindSafe(|| self.take_back(&mut run, returned, progress)));
-            panic = panic.or(taken.err());
-        }
-        self.free.extend(run.staging.drain(..).chain(std::iter::from_fn(|| run.flight.pop())));
-        // Also after a success, so that the caller's memory is its own again, whatever happens to the device later.
-        let settled = submit.settle(self.shape.time_limit);
-        debug_assert_eq!(self.free.len(), self.shape.slots, "no slot is lost");
-        debug_assert!(self.free.iter().all(Slot::is_whole), "no piece is lost");
-        if let Some(panic) = panic {
-            self.stop_after_panic();
-            self.free.iter_mut().for_each(Slot::reset);
-            resume_unwind(panic);
-        }
-        if let Err(error) = &result {
-            self.stop_after(error);
-            self.free.iter_mut().for_each(Slot::reset);
-        }
-        run.outcome.failure = result.and(settled).err();
-        run.outcome
+        run.end(ended, workers.take_rest())
     }
+}
 
+impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
     /// Moves every slot on that can move. Returns whether any did.
-    fn step<'scope, 'a: 'scope, Q: Submit<D>, K: Deliver<D>>(
-        &mut self,
-        scope: &Scope<'scope>,
-        run: &mut Run<'a, D, K>,
-        workers: &StagingWorkers<D>,
-        is_staged: bool,
-        submit: &mut Q,
-        progress: &dyn Progress,
-    ) -> GpuResult<bool>
+    fn step<'scope>(&mut self, scope: &Scope<'scope>, workers: &StagingWorkers<D>) -> GpuResult<bool>
     where
-        D: 'a,
-        K::Share: 'a,
+        K::Share: 'scope,
     {
         let mut moved = false;
-        while let Ok(returned) = run.from_pool.try_recv() {
+        while let Ok(returned) = self.from_pool.try_recv() {
             moved = true;
-            self.take_back(run, returned, progress)?;
+            self.take_back(returned)?;
         }
-        while run.staging.front().is_some_and(Slot::is_whole) {
-            let mut slot = run.staging.pop_front().expect("there is a first");
+        while self.staging.front().is_some_and(Slot::is_whole) {
+            let mut slot = self.staging.pop_front().expect("there is a first");
             slot.staged();
-            run.flight.submit(&mut self.device, slot, submit)?;
+            self.flight.push(slot);
+            self.flight.start_newest(&mut self.ring.device)?;
             moved = true;
         }
-        moved |= run.flight.poll(&mut self.device, submit)?;
-        if let Some(slot) = run.flight.complete()
-            && let Some(mut share) = run.sink.share(slot)
+        moved |= self.flight.poll(&mut self.ring.device)?;
+        if let Some(slot) = self.flight.complete()
+            && let Some(mut share) = self.sink.share(slot)
         {
-            let mut slot = run.flight.pop().expect("there is a first");
-            run.outcome.times += slot.times;
-            run.delivering.push_back(Delivery { pages: slot.range.clone(), is_done: false });
-            let to_driver = run.to_driver.clone();
+            let mut slot = self.flight.pop().expect("there is a first");
+            self.outcome.times.add_stages(slot.times);
+            self.delivering.push_back(Delivery { pages: slot.range.clone(), is_done: false });
+            let to_driver = self.to_driver.clone();
             scope.spawn(move |_| {
-                let delivered = handing_on_panics(&to_driver, || on_duty(|| K::deliver(&mut share, &mut slot)));
+                let delivered = on_duty(|| K::deliver(&mut share, &mut slot));
                 // The receiver outlives the scope.
                 let _ = to_driver.send(Returned::Slot { slot, share, delivered });
             });
             moved = true;
         }
-        Ok(moved | self.claim(run, workers, is_staged, submit)?)
+        Ok(moved | self.claim(workers)?)
     }
 
     /// Starts the next slot of the call, if its turn has come. Returns whether it has.
-    fn claim<Q: Submit<D>, K: Deliver<D>>(
-        &mut self,
-        run: &mut Run<'_, D, K>,
-        workers: &StagingWorkers<D>,
-        is_staged: bool,
-        submit: &mut Q,
-    ) -> GpuResult<bool> {
+    fn claim(&mut self, workers: &StagingWorkers<D>) -> GpuResult<bool> {
         // Half of the ring's pages are staged at the same time, so that idle workers find pieces while the last ones of a slot
         // are copied; the other half is in flight.
-        let slot_pages = self.shape.call_slot_pages as usize;
-        let staged_pages: usize = run.staging.iter().map(|slot| slot.range.len()).sum();
-        if run.next == run.pages || staged_pages >= self.shape.slots.div_ceil(2) * slot_pages {
+        let slot_pages = self.ring.shape.call_slot_pages as usize;
+        let staged_pages: usize = self.staging.iter().map(|slot| slot.range.len()).sum();
+        if self.next == self.pages || staged_pages >= self.ring.shape.slots.div_ceil(2) * slot_pages {
             return Ok(false);
         }
         // The slot that was freed last: more of its memory is in the caches. In turn, 8 slots were a fifth slower (H200).
-        let Some(mut slot) = self.free.pop() else { return Ok(false) };
-        let pages = next_slot_pages(run.next, run.pages - run.next, slot_pages);
-        slot.claim(run.next..run.next + pages);
-        run.next = slot.range.end;
-        if is_staged {
+        let Some(mut slot) = self.ring.free.pop() else { return Ok(false) };
+        let pages = next_slot_pages(self.next, self.pages - self.next, slot_pages);
+        slot.claim(self.next..self.next + pages);
+        self.next = slot.range.end;
+        if self.is_staged {
             workers.give(slot.range.start, slot.take_pieces());
-            run.staging.push_back(slot);
+            self.staging.push_back(slot);
             return Ok(true);
         }
-        run.flight.submit(&mut self.device, slot, submit).map(|()| true)
+        self.flight.push(slot);
+        self.flight.start_newest(&mut self.ring.device)?;
+        Ok(true)
     }
 
     /// Puts what the pool sent back to where it belongs, and counts it.
-    fn take_back<K: Deliver<D>>(
-        &mut self,
-        run: &mut Run<'_, D, K>,
-        returned: Returned<D, K::Share>,
-        progress: &dyn Progress,
-    ) -> GpuResult<()> {
+    fn take_back(&mut self, returned: Returned<D, K::Share>) -> GpuResult<()> {
         match returned {
             Returned::Piece { slot_start, piece, staged } => {
-                run.put_piece(slot_start, piece);
-                staged
+                self.put_piece(slot_start, piece);
+                staged.unwrap_or_else(|panic| resume_unwind(panic))
             }
             Returned::Slot { mut slot, share, delivered } => {
-                run.sink.give_back(share);
+                self.sink.give_back(share);
                 slot.enter(SlotState::Free);
+                self.outcome.left.append(&mut slot.left);
                 let pages = slot.range.clone();
-                self.free.push(slot);
-                delivered?;
-                run.delivered(&pages, progress);
+                self.ring.free.push(slot);
+                delivered.unwrap_or_else(|panic| resume_unwind(panic))?;
+                self.delivered(&pages);
                 Ok(())
             }
-            Returned::Panic(panic) => resume_unwind(panic),
         }
     }
-}
 
-impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
     fn put_piece(&mut self, slot_start: usize, piece: Piece<D>) {
         let slot = self.staging.iter_mut().find(|slot| slot.range.start == slot_start);
         slot.expect("a slot waits for its pieces").put_piece(piece);
     }
 
     /// Notes a delivery. Pages are done when those before them are.
-    fn delivered(&mut self, pages: &Range<usize>, progress: &dyn Progress) {
+    fn delivered(&mut self, pages: &Range<usize>) {
         let delivery = self.delivering.iter_mut().find(|delivery| delivery.pages == *pages);
         delivery.expect("what is delivered was noted before").is_done = true;
         while self.delivering.front().is_some_and(|delivery| delivery.is_done) {
             let done = self.delivering.pop_front().expect("there is a first").pages;
             self.outcome.pages_done = done.end;
-            progress.pages_done(done.len());
+            self.progress.pages_done(done.len());
         }
     }
-}
 
-/// Does some work of the pool. If it panics, the driving thread gets the panic, and the worker keeps what it was working on, to
-/// send it back: copies may be in progress around it.
-pub(super) fn handing_on_panics<D: RingDevice, T>(
-    to_driver: &Sender<Returned<D, T>>,
-    work: impl FnOnce() -> GpuResult<()>,
-) -> GpuResult<()> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        // The receiver outlives the pool's work.
-        let _ = to_driver.send(Returned::Panic(panic));
-        Err(GpuError::ContextLost { reason: "a worker panicked".to_owned() })
-    })
+    /// Ends the call. The pool is done: what it had is in the channel or was never taken, and goes back to where it belongs.
+    fn end(mut self, ended: Worked, not_staged: impl Iterator<Item = (usize, Piece<D>)>) -> Outcome {
+        let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
+        not_staged.for_each(|(slot_start, piece)| self.put_piece(slot_start, piece));
+        while let Ok(returned) = self.from_pool.try_recv() {
+            // A slot that was delivered while the run failed counts like any other: the caller has its pages. Further
+            // failures are consequences of the first.
+            let taken = catch_unwind(AssertUnwindSafe(|| self.take_back(returned)));
+            panic = panic.or(taken.err());
+        }
+        let Self { ring, staging, mut flight, mut outcome, .. } = self;
+        ring.free.extend(staging.into_iter().chain(std::iter::from_fn(|| flight.pop())));
+        // Also after a success, so that the caller's memory is its own again, whatever happens to the device later.
+        let settled = flight.settle();
+        debug_assert_eq!(ring.free.len(), ring.shape.slots, "no slot is lost");
+        debug_assert!(ring.free.iter().all(Slot::is_whole), "no piece is lost");
+        if let Some(panic) = panic {
+            ring.stop("a run ended in a panic");
+            ring.free.iter_mut().for_each(Slot::reset);
+            resume_unwind(panic);
+        }
+        if let Err(error) = &result {
+            ring.stop_after(error);
+            ring.free.iter_mut().for_each(Slot::reset);
+        }
+        outcome.failure = result.and(settled).err();
+        // All pages after `pages_done` are left anyway.
+        outcome.left.retain(|left| left.page < outcome.pages_done);
+        outcome
+    }
 }

@@ -5,14 +5,18 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::decompress::LeftPage;
-use super::device::{Allocator, Buffer, HostRole, Mark, PinnedMemory, Queue, RingDevice};
+use super::compressed_pages::{LeftPage, Refusal};
+use super::device::{Allocator, Mark, PinnedMemory, RingDevice};
 use super::entries::packed_bytes;
-use super::piece::{PIECE_PAGES, Piece, PieceMemory};
+use super::piece::{PIECE_PAGES, Piece};
+use super::transfer::{Direction, Source, Transfer};
 use crate::arena::IndexEntry;
+use crate::codec::nanoseconds;
+use crate::gpu::BatchTimes;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::page::{PAGE_SIZE, Page};
+use crate::gpu::pinned::HostCaching;
+use crate::page::{PAGE_SIZE, Page, PageKind};
 
 pub(super) const STATUS_BYTES: usize = size_of::<u32>();
 
@@ -58,18 +62,16 @@ pub(crate) struct Slot<D: RingDevice> {
     pub(super) crossing: usize,
     /// The length of the packed pages, once known.
     pub(super) packed_bytes: usize,
-    /// Their offset in the caller's page-locked memory, in calls that put them there.
-    pub(super) packed_at: usize,
     /// The device's times for the pages, once complete.
-    pub(super) times: StageTimes,
+    pub(crate) times: BatchTimes,
     pub(super) device: D::Slot,
     /// What the caller of a stream fills: pages, or packed ones. Made when a stream first needs it.
-    input: Option<D::Pinned>,
-    /// Where packed pages of calls and all results of streams arrive. Made when it is first needed.
+    pub(super) input: Option<D::Pinned>,
+    /// Where results arrive, unless they go to the caller's memory. Made when it is first needed.
     pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
-    /// What workers fill and empty. Those in use come first, in order, once all are staged.
+    /// What workers fill. Those in use come first, in order, once all are staged.
     pub(super) pieces: Vec<Piece<D>>,
     /// The number of pieces in use; 0 in calls that stage nothing.
     pub(super) pieces_used: usize,
@@ -77,10 +79,8 @@ pub(crate) struct Slot<D: RingDevice> {
     piece_count: usize,
     /// Where each page is held, from the start of the packed bytes. Kept to be used again.
     pub(super) entries: Vec<IndexEntry>,
-    /// In streams: the pages that the device did not restore, in order.
+    /// The pages that the device did not restore, in order.
     pub(super) left: Vec<LeftPage>,
-    /// In streams: when the caller submitted it.
-    pub(super) submitted: Instant,
     /// Whether a copy may still use its memory, with nothing to wait for it by.
     is_retired: bool,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Slot<D: RingDevice> {
 impl<D: RingDevice> Slot<D> {
     pub(super) fn new(allocator: &D::Allocator, format: PageFormat, pages: u32) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
-        let room = |bytes_per_page: usize| allocator.pinned(pages as usize * bytes_per_page, HostRole::Shared);
+        let room = |bytes_per_page: usize| allocator.pinned(pages as usize * bytes_per_page, HostCaching::Cached);
         let piece_count = (pages as usize).div_ceil(PIECE_PAGES);
         Ok(Self {
             state: SlotState::Free,
@@ -97,8 +97,7 @@ impl<D: RingDevice> Slot<D> {
             range: 0..0,
             crossing: 0,
             packed_bytes: 0,
-            packed_at: 0,
-            times: StageTimes::default(),
+            times: BatchTimes::default(),
             device: allocator.slot(pages)?,
             input: None,
             output: None,
@@ -109,7 +108,6 @@ impl<D: RingDevice> Slot<D> {
             piece_count,
             entries: Vec::new(),
             left: Vec::new(),
-            submitted: Instant::now(),
             is_retired: false,
         })
     }
@@ -127,8 +125,9 @@ impl<D: RingDevice> Slot<D> {
     pub(super) fn claim(&mut self, range: Range<usize>) {
         self.enter(SlotState::H2DInProgress);
         (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
-        self.times = StageTimes::default();
+        self.times = BatchTimes::default();
         self.range = range;
+        self.left.clear();
     }
 
     /// Takes the pieces out, to be staged.
@@ -150,11 +149,6 @@ impl<D: RingDevice> Slot<D> {
     /// Whether all pieces are back.
     pub(super) fn is_whole(&self) -> bool {
         self.pieces.len() == self.piece_count
-    }
-
-    /// The pieces in use, and the device's side of the slot.
-    pub(super) fn pieces(&mut self) -> (&mut [Piece<D>], &D::Slot) {
-        (&mut self.pieces[..self.pieces_used], &self.device)
     }
 
     /// Puts the pieces in order once all are back, and counts the pages that go to the device.
@@ -195,19 +189,19 @@ impl<D: RingDevice> Slot<D> {
         self.input.as_mut().expect("slots of streams have it")
     }
 
-    /// Queues the copy of the first bytes of the input to the start of a device buffer.
-    pub(super) fn upload_input(&mut self, device: &D, to: Buffer, len_bytes: usize) -> GpuResult<()> {
-        let input = self.input.as_mut().expect("slots of streams have it");
-        device.upload(&self.device, to, 0, input, 0..len_bytes)
+    /// What the device made of the pages of a stream's slot.
+    pub(super) fn output(&self) -> &[u8] {
+        let output = self.output.as_ref().expect("slots of streams have it");
+        output.bytes().expect("no copy of a slot in use is in progress")
     }
 
-    /// The compressed pages of a stream's slot, where they lie, which of them are left, and the restored pages.
-    pub(super) fn restored_parts(&mut self) -> (&[u8], &[IndexEntry], &[LeftPage], &mut [Page]) {
+    /// The compressed pages of a stream's slot, those of them that are left, and the restored pages.
+    pub(super) fn restored_parts(&mut self) -> (&[u8], &[LeftPage], &mut [Page]) {
         let input = self.input.as_ref().expect("slots of streams have it").bytes();
         let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
         let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
         let input = input.expect("a device only reads a slot's input");
-        (input, &self.entries, &self.left, &mut pages[..self.range.len()])
+        (input, &self.left, &mut pages[..self.range.len()])
     }
 
     /// Waits until no copy uses the slot's memory, which is within reach from then on, whatever happens to the device. A
@@ -226,37 +220,37 @@ impl<D: RingDevice> Slot<D> {
         !self.is_retired
     }
 
-    /// The number of pages that go to the device.
-    pub(super) fn crossing_u32(&self) -> u32 {
-        u32::try_from(self.crossing).expect("a slot is made for a u32 of pages")
-    }
-
-    /// Allocates page-locked memory that is needed and not there yet.
-    pub(super) fn ensure(&mut self, allocator: &D::Allocator, pages: u32, needs: &[HostMemory]) -> GpuResult<()> {
-        for need in needs {
-            match need {
-                HostMemory::Input if self.input.is_none() => {
-                    self.input = Some(allocator.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
-                }
-                HostMemory::Output if self.output.is_none() => {
-                    self.output = Some(allocator.pinned(pages as usize * PAGE_SIZE, HostRole::Shared)?);
-                }
-                HostMemory::Input | HostMemory::Output => {}
-                HostMemory::Pieces(which) => {
-                    // Alike, since they change places.
-                    let pages = PIECE_PAGES.min(pages as usize);
-                    self.pieces.iter_mut().try_for_each(|piece| piece.ensure(allocator, *which, pages))?;
-                }
+    /// Allocates the page-locked memory that a transfer uses and the slot does not have yet.
+    pub(super) fn ensure(&mut self, allocator: &D::Allocator, pages: u32, use_by: &Transfer<'_, D>) -> GpuResult<()> {
+        // Widening: `usize` has 64 bits wherever CUDA runs.
+        let pages = pages as usize;
+        let allocate = |place: &mut Option<D::Pinned>, pages: usize, caching| -> GpuResult<()> {
+            if place.is_none() {
+                *place = Some(allocator.pinned(pages * PAGE_SIZE, caching)?);
             }
+            Ok(())
+        };
+        match use_by.source {
+            Source::Input => allocate(&mut self.input, pages, HostCaching::Cached)?,
+            // Alike, since they change places. The GPU reads at less than half its speed what lies modified in a core's cache.
+            Source::Pieces => self.pieces.iter_mut().try_for_each(|piece| {
+                allocate(&mut piece.memory, PIECE_PAGES.min(pages), HostCaching::WriteCombined)
+            })?,
+            Source::Pinned(..) => {}
+        }
+        if use_by.target.is_none() {
+            allocate(&mut self.output, pages, HostCaching::Cached)?;
         }
         Ok(())
     }
 
-    /// Queues the copy of the kernel's index, behind the kernel.
-    pub(super) fn download_index(&mut self, device: &D) -> GpuResult<()> {
-        let part = 0..self.crossing * PackedEntry::BYTES;
-        device.download(Queue::Compute, &self.device, Buffer::Index, 0, &mut self.index, part)?;
-        device.mark(&self.device, Mark::IndexEnd)
+    /// Lists the pages that the device did not restore. All pages of the slot were on the device.
+    pub(super) fn list_left(&mut self, kind_of: impl Fn(usize) -> PageKind) -> GpuResult<()> {
+        let status = self.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
+        self.left.extend(self.range.clone().zip(status).filter_map(|(page, code)| {
+            Refusal::of(kind_of(page), self.format, *code).map(|refusal| LeftPage { page, refusal })
+        }));
+        Ok(())
     }
 
     /// Reads from the kernel's index how long the packed pages are.
@@ -271,53 +265,18 @@ impl<D: RingDevice> Slot<D> {
     }
 
     /// Reads the device's times for the pages.
-    pub(super) fn read_times(&mut self, device: &D, index: IndexCopy) -> GpuResult<()> {
-        let between = |from, to| device.elapsed(&self.device, from, to);
-        let mut d2h = between(Mark::D2hStart, Mark::D2hEnd)?;
-        if index == IndexCopy::First {
-            d2h += between(Mark::KernelEnd, Mark::IndexEnd)?;
+    pub(super) fn read_times(&mut self, device: &D, direction: Direction) -> GpuResult<()> {
+        let between = |from, to| device.elapsed(&self.device, from, to).map(nanoseconds);
+        let mut d2h_time_ns = between(Mark::D2hStart, Mark::D2hEnd)?;
+        if direction == Direction::Compress {
+            d2h_time_ns += between(Mark::KernelEnd, Mark::IndexEnd)?;
         }
-        self.times = StageTimes {
-            h2d: between(Mark::H2dStart, Mark::H2dEnd)?,
-            kernel: between(Mark::KernelStart, Mark::KernelEnd)?,
-            d2h,
+        self.times = BatchTimes {
+            h2d_time_ns: between(Mark::H2dStart, Mark::H2dEnd)?,
+            kernel_time_ns: between(Mark::KernelStart, Mark::KernelEnd)?,
+            d2h_time_ns,
+            total_time_ns: 0,
         };
         Ok(())
-    }
-}
-
-/// Page-locked memory of a slot. Calls to and from the caller's own page-locked memory need less of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HostMemory {
-    /// What the caller of a stream fills.
-    Input,
-    /// Where results arrive.
-    Output,
-    /// Of the pieces.
-    Pieces(PieceMemory),
-}
-
-/// Whether the kernel's index is copied to the host before the rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IndexCopy {
-    /// It is: the length of the rest is in it.
-    First,
-    /// There is no index to copy.
-    None,
-}
-
-/// The device's time for each stage, summed over slots, which overlap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StageTimes {
-    pub(crate) h2d: Duration,
-    pub(crate) kernel: Duration,
-    pub(crate) d2h: Duration,
-}
-
-impl std::ops::AddAssign for StageTimes {
-    fn add_assign(&mut self, other: Self) {
-        self.h2d += other.h2d;
-        self.kernel += other.kernel;
-        self.d2h += other.d2h;
     }
 }

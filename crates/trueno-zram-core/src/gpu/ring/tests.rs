@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
-use super::device::{HostRole, PinnedMemory, RingDevice};
+use super::calls::PagesFrom;
+use super::deliver::Deliver;
+use super::device::{Allocator, PinnedMemory, RingDevice};
 use super::fake::{FakeDevice, Schedule};
 use super::slot::Slot;
-use super::stages::Deliver;
 use super::{Outcome, Ring, RingShape};
+use crate::gpu::PinnedPages;
+use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::error::{GpuError, GpuResult};
+use crate::gpu::pinned::HostCaching;
 use crate::page::{PAGE_SIZE, Page};
 
 const SLOT_PAGES: usize = 2;
@@ -20,12 +24,14 @@ const PAGES: usize = 8;
 /// Runs pages that all cross the bus through a ring of two slots. Nothing is staged: the one core that did so might deliver
 /// a slot meanwhile, which waits for a slot that is to be staged.
 fn run(sink: &mut impl Deliver<FakeDevice>) -> Outcome {
-    let shape = RingShape { slots: 2, slot_pages: 2, call_slot_pages: 2, time_limit: Duration::from_secs(30) };
+    let time_limit = Duration::from_secs(30);
+    let shape = RingShape { slots: 2, slot_pages: 2, call_slot_pages: 2, time_limit };
     let mut ring = Ring::new(FakeDevice::new(Schedule::Eager), shape).unwrap();
     let page: Page = std::array::from_fn(|i| u8::try_from(i % 251).unwrap());
-    let mut pages = ring.device.pinned(PAGES * PAGE_SIZE, HostRole::Shared).unwrap();
+    let mut pages = ring.device.allocator().pinned(PAGES * PAGE_SIZE, HostCaching::Cached).unwrap();
     pages.bytes_mut().unwrap().copy_from_slice([page; PAGES].as_flattened());
-    let outcome = ring.compress_pinned(&pool(), &mut pages, PAGES, sink, &());
+    let mut pages = PinnedPages::new(BoundedDrop::new(pages, time_limit), PAGES);
+    let outcome = ring.compress(&pool(), &mut PagesFrom::Pinned(&mut pages), sink, &());
     assert_eq!(ring.free.len(), 2, "no slot is lost");
     outcome
 }

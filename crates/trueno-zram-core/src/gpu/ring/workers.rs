@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,8 +12,8 @@ use rayon::{Scope, Yield};
 use super::device::RingDevice;
 use super::pause::Pause;
 use super::piece::Piece;
-use super::run::{Returned, handing_on_panics};
-use super::stages::Stage;
+use super::run::Returned;
+use super::stage::Stage;
 
 /// The queue of pieces to stage, and whether the workers are to stop.
 ///
@@ -25,31 +26,19 @@ pub(super) struct StagingWorkers<D: RingDevice> {
     has_worker: AtomicBool,
 }
 
-/// Stops the workers when dropped.
-pub(super) struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
 thread_local! {
     /// Whether this thread already works for a ring, by staging or by delivering.
     static ON_DUTY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, during which this thread does not become a staging worker. A delivery that waits for a part of itself runs
-/// other jobs of the pool meanwhile. If that were a staging worker, which ends with the call, the delivery would never end.
-pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> T {
-    struct Before(bool);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            ON_DUTY.set(self.0);
-        }
-    }
-    let _before = Before(ON_DUTY.replace(true));
-    work()
+/// Runs `work`, during which this thread does not become a staging worker, and catches its panics. A delivery that waits for a
+/// part of itself runs other jobs of the pool meanwhile. If that were a staging worker, which ends with the call, the delivery
+/// would never end.
+pub(super) fn on_duty<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    let before = ON_DUTY.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    ON_DUTY.set(before);
+    result
 }
 
 impl<D: RingDevice> StagingWorkers<D> {
@@ -61,26 +50,24 @@ impl<D: RingDevice> StagingWorkers<D> {
         }
     }
 
-    pub(super) fn stopped_on_drop(&self) -> StopOnDrop<'_> {
-        StopOnDrop(&self.stopped)
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
     }
 
     /// Makes `threads` of the pool's threads staging workers.
-    pub(super) fn start<'scope, 'a: 'scope, S: Stage<D>, T: Send + 'a>(
+    pub(super) fn start<'scope, T: Send + 'scope>(
         &'scope self,
         scope: &Scope<'scope>,
         threads: usize,
-        stage: &'a S,
+        stage: &'scope Stage<'scope, D>,
         to_driver: &Sender<Returned<D, T>>,
-    ) where
-        D: 'a,
-    {
+    ) {
         let to_driver = to_driver.clone();
         // A broadcast, since the first thread to look for work would take all jobs that any thread may run.
         scope.spawn_broadcast(move |_, thread| {
             if thread.index() < threads && !ON_DUTY.get() {
                 self.has_worker.store(true, Ordering::Release);
-                on_duty(|| self.work(stage, &to_driver));
+                on_duty(|| self.work(stage, &to_driver)).unwrap_or_else(|panic| resume_unwind(panic));
             }
         });
     }
@@ -90,7 +77,7 @@ impl<D: RingDevice> StagingWorkers<D> {
         self.queue().extend(pieces.map(|piece| (slot_start, piece)));
     }
 
-    fn work<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) {
+    fn work<T>(&self, stage: &Stage<'_, D>, to_driver: &Sender<Returned<D, T>>) {
         let mut pause = Pause::default();
         while !self.stopped.load(Ordering::Acquire) {
             let staged = self.stage_next(stage, to_driver);
@@ -106,10 +93,10 @@ impl<D: RingDevice> StagingWorkers<D> {
     }
 
     /// Stages the next piece. Returns whether there was one.
-    pub(super) fn stage_next<S: Stage<D>, T>(&self, stage: &S, to_driver: &Sender<Returned<D, T>>) -> bool {
+    pub(super) fn stage_next<T>(&self, stage: &Stage<'_, D>, to_driver: &Sender<Returned<D, T>>) -> bool {
         let taken = self.queue().pop_front();
         let Some((slot_start, mut piece)) = taken else { return false };
-        let staged = handing_on_panics(to_driver, || stage.stage(&mut piece));
+        let staged = catch_unwind(AssertUnwindSafe(|| stage(&mut piece)));
         // The receiver outlives the workers.
         let _ = to_driver.send(Returned::Piece { slot_start, piece, staged });
         true

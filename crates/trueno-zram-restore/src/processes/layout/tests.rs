@@ -129,7 +129,7 @@ fn alternatives_are_dropped_when_their_units_are_not_wanted() {
     layout.remap(10 * PAGE, 50 * PAGE, 2 * PAGE);
     layout.remap(20 * PAGE, 60 * PAGE, 2 * PAGE);
     let mut child = layout.fork().0;
-    child.settle_fork(|unit| unit == 3);
+    child.drop_inherited(|unit| unit == 3);
     assert_eq!((child.places(0), child.places(3)), (vec![50 * PAGE], vec![21 * PAGE, 61 * PAGE]));
     assert_eq!((child.find(10 * PAGE), child.find(21 * PAGE)), (None, Some(3)));
 }

@@ -16,7 +16,7 @@ struct Parts {
 
 fn parts() -> Parts {
     let device = FakeDevice::new(Schedule::OneByOne);
-    let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
+    let mut host = device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     host.bytes_mut().unwrap().fill(7);
     let slot = device.allocator().slot(PAGES).unwrap();
     Parts { host, slot, device }
@@ -24,12 +24,12 @@ fn parts() -> Parts {
 
 impl Parts {
     fn upload(&mut self) {
-        self.device.upload(&self.slot, Buffer::Pages, 0, &mut self.host, 0..BYTES).unwrap();
+        self.device.upload(&mut self.slot, Buffer::Pages, 0, &mut self.host, 0..BYTES).unwrap();
     }
 
     fn start(&mut self) {
         self.upload();
-        self.device.mark(&self.slot, Mark::H2dEnd).unwrap();
+        self.device.mark(&mut self.slot, Mark::H2dEnd).unwrap();
         self.device.compress(&mut self.slot, PAGES).unwrap();
     }
 
@@ -52,16 +52,16 @@ fn work_runs_when_polled_and_one_operation_at_a_time() {
 #[test]
 fn a_kernel_waits_for_its_uploads() {
     let device = FakeDevice::new(Schedule::LastFirst);
-    let mut host = device.pinned(BYTES, HostRole::Shared).unwrap();
+    let mut host = device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     let slot = device.allocator().slot(PAGES).unwrap();
-    let mut parts = Parts { host: device.pinned(BYTES, HostRole::Shared).unwrap(), slot, device };
+    let mut parts = Parts { host: device.allocator().pinned(BYTES, HostCaching::Cached).unwrap(), slot, device };
     parts.start();
     for _ in 0..5 {
         assert!(!parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap());
     }
     assert!(parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap());
     // A copy that is queued has the bytes: to see them is to wait for it.
-    parts.device.download(Queue::D2h, &parts.slot, Buffer::Index, 0, &mut host, 0..16).unwrap();
+    parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Index, &mut host, 0..16).unwrap();
     assert_eq!(parts.device.pending(), 1);
     assert_ne!(host.bytes().unwrap()[..16], [0; 16]);
     assert_eq!(parts.device.pending(), 0);
@@ -72,8 +72,10 @@ fn a_kernel_may_overtake_that_of_another_slot() {
     let overtakes = |seed| {
         let device = FakeDevice::new(Schedule::Random(seed));
         let [mut first, mut second] = [(); 2].map(|()| {
-            let (host, slot) =
-                (device.pinned(BYTES, HostRole::Shared).unwrap(), device.allocator().slot(PAGES).unwrap());
+            let (host, slot) = (
+                device.allocator().pinned(BYTES, HostCaching::Cached).unwrap(),
+                device.allocator().slot(PAGES).unwrap(),
+            );
             Parts { host, slot, device: device.clone() }
         });
         first.start();
@@ -104,16 +106,16 @@ fn an_upload_under_a_queued_kernel_is_noticed() {
 #[should_panic(expected = "races with")]
 fn a_download_beside_a_queued_kernel_is_noticed() {
     let mut parts = parts();
-    let mut out = parts.device.pinned(BYTES, HostRole::Shared).unwrap();
+    let mut out = parts.device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     parts.start();
-    let _ = parts.device.download(Queue::D2h, &parts.slot, Buffer::Packed, 0, &mut out, 0..16);
+    let _ = parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Packed, &mut out, 0..16);
 }
 
 #[test]
 #[should_panic(expected = "races with")]
 fn a_kernel_that_does_not_wait_for_an_upload_is_noticed() {
     let mut parts = parts();
-    parts.device.mark(&parts.slot, Mark::H2dEnd).unwrap();
+    parts.device.mark(&mut parts.slot, Mark::H2dEnd).unwrap();
     parts.upload();
     let _ = parts.device.compress(&mut parts.slot, PAGES);
 }
@@ -140,10 +142,10 @@ fn a_kernel_on_stale_pages_is_noticed() {
 #[should_panic(expected = "has 32 bytes")]
 fn a_copy_of_more_than_the_kernel_made_is_noticed() {
     let mut parts = parts();
-    let mut out = parts.device.pinned(BYTES, HostRole::Shared).unwrap();
+    let mut out = parts.device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     parts.start();
     parts.drain();
-    parts.device.download(Queue::D2h, &parts.slot, Buffer::Packed, 0, &mut out, 0..48).unwrap();
+    parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Packed, &mut out, 0..48).unwrap();
     parts.drain();
 }
 
@@ -158,8 +160,8 @@ fn host_memory_freed_under_a_copy_is_noticed() {
 #[test]
 #[should_panic(expected = "is freed while it has work")]
 fn a_slot_freed_under_its_work_is_noticed() {
-    let Parts { host, slot, device } = parts();
-    device.mark(&slot, Mark::H2dStart).unwrap();
+    let Parts { host, mut slot, device } = parts();
+    device.mark(&mut slot, Mark::H2dStart).unwrap();
     drop(slot);
     drop(host);
 }
@@ -177,10 +179,10 @@ fn a_wait_for_a_copy_that_hangs_is_noticed() {
 fn a_lost_device_gives_the_same_answer_to_all_and_counts_who_asks() {
     let mut parts = parts();
     parts.device.arm([(0, Fault::IllegalAddress)]);
-    let first = parts.device.mark(&parts.slot, Mark::H2dStart).unwrap_err();
+    let first = parts.device.mark(&mut parts.slot, Mark::H2dStart).unwrap_err();
     assert_eq!(first.to_string(), "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
     assert!(parts.device.loss().is_some());
-    let second = parts.device.upload(&parts.slot, Buffer::Pages, 0, &mut parts.host, 0..8).unwrap_err();
+    let second = parts.device.upload(&mut parts.slot, Buffer::Pages, 0, &mut parts.host, 0..8).unwrap_err();
     assert!(matches!(second, GpuError::ContextLost { reason } if reason == first.to_string()));
     assert_eq!(parts.device.seen().calls_after_loss, 1);
 }

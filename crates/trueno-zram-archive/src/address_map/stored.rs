@@ -1,0 +1,334 @@
+//! An address map as an archive stores it: checked once, then decoded as it is walked.
+
+use trueno_zram_core::PAGE_SIZE;
+
+use super::codec::{AddressMapError, Cursor, VERSION, state_of};
+use super::{ADDRESS_LIMIT, Consistency, Flags, MAX_BYTES, PageState, SECTION, StateCounts};
+use crate::archive::Archive;
+use crate::error::Error;
+
+/// The fewest bytes that a mapping takes: gap, flags, length of the name, number of runs, one run.
+const MIN_MAPPING_BYTES: u64 = 5;
+
+/// The address map of an archive. It takes as much memory as its section takes bytes.
+#[derive(Clone, Debug)]
+pub struct StoredMap {
+    bytes: Vec<u8>,
+    /// Where the first mapping starts in `bytes`.
+    mappings_at: usize,
+    /// The process's number.
+    pub pid: u32,
+    /// The process's short name.
+    pub command: String,
+    /// When the snapshot was started, in seconds since 1970.
+    pub taken_unix_s: u64,
+    /// The moments at which its pages were read.
+    pub consistency: Consistency,
+    /// The number of mappings.
+    pub mapping_count: u64,
+    /// The pages of all mappings.
+    pub pages: StateCounts,
+}
+
+/// One range of addresses of a [`StoredMap`].
+#[derive(Clone, Copy, Debug)]
+pub struct StoredMapping<'a> {
+    /// The first address.
+    pub start: u64,
+    /// Its permissions and kind.
+    pub flags: Flags,
+    /// `[heap]`, `[stack]`, the file's name; empty for plain anonymous memory.
+    pub name: &'a str,
+    /// Number of its first stored page in the archive.
+    pub first_page: u64,
+    /// Its pages.
+    pub pages: StateCounts,
+    /// The encoded runs.
+    runs: Cursor<'a>,
+    run_count: u64,
+}
+
+/// Adjacent pages in the same state, with their address and their place in the archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MappedRun {
+    /// The first address.
+    pub start: u64,
+    /// The number of pages.
+    pub pages: u64,
+    /// The state of all of them.
+    pub state: PageState,
+    /// Number in the archive of the first page stored at or after `start`.
+    pub first_page: u64,
+}
+
+impl StoredMap {
+    /// Reads the map of an archive, or of the pages that a delta stores; `None` if it is not a snapshot of a process.
+    ///
+    /// # Errors
+    /// [`Error::AddressMap`]; those of [`Archive::section`].
+    pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
+        let bytes = archive.section(SECTION, MAX_BYTES).map_err(|error| match error {
+            Error::SectionTooLarge { len_bytes, .. } => AddressMapError::TooLarge(len_bytes).into(),
+            error => error,
+        })?;
+        Ok(bytes.map(Self::from_bytes).transpose()?)
+    }
+
+    /// Returns the bytes of the section.
+    #[must_use]
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    /// Checks the bytes of a section. The map is complete and in order, or this is an error.
+    ///
+    /// # Errors
+    /// [`AddressMapError`].
+    pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, AddressMapError> {
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(AddressMapError::TooLarge(bytes.len() as u64));
+        }
+        let mut cursor = Cursor { bytes: &bytes, at: 0 };
+        let version = cursor.number("version")?;
+        if version != VERSION {
+            return Err(AddressMapError::Version(version));
+        }
+        let pid = cursor.number("process number")?.try_into().map_err(|_| cursor.invalid("process number"))?;
+        let taken_unix_s = cursor.number("time")?;
+        let consistency = match cursor.number("consistency")? {
+            0 => Consistency::Live,
+            1 => Consistency::Stopped,
+            _ => return Err(cursor.invalid("consistency")),
+        };
+        let command = cursor.text("command")?.to_owned();
+        let mapping_count = cursor.number("number of mappings")?;
+        if mapping_count > cursor.left() / MIN_MAPPING_BYTES {
+            return Err(cursor.invalid("number of mappings"));
+        }
+        let mappings_at = cursor.at;
+        let (mut end, mut pages) = (0, StateCounts::default());
+        for _ in 0..mapping_count {
+            let mapping = StoredMapping::decode(&mut cursor, end, pages.stored)?;
+            end = mapping.end();
+            pages.untouched += mapping.pages.untouched;
+            pages.stored += mapping.pages.stored;
+            pages.unreadable += mapping.pages.unreadable;
+        }
+        if cursor.left() > 0 {
+            return Err(cursor.invalid("end"));
+        }
+        Ok(Self { mappings_at, pid, command, taken_unix_s, consistency, mapping_count, pages, bytes })
+    }
+
+    /// Checks that the archive has as many pages as the map places in it.
+    ///
+    /// # Errors
+    /// [`AddressMapError::TooManyPages`].
+    pub fn check_pages(&self, archive_pages: u64) -> Result<(), AddressMapError> {
+        let claimed = self.pages.stored;
+        if claimed > archive_pages {
+            return Err(AddressMapError::TooManyPages { claimed, pages: archive_pages });
+        }
+        Ok(())
+    }
+
+    /// Walks the mappings in order of their addresses.
+    pub fn mappings(&self) -> impl Iterator<Item = StoredMapping<'_>> {
+        let mut cursor = Cursor { bytes: &self.bytes, at: self.mappings_at };
+        let (mut end, mut first_page) = (0, 0);
+        (0..self.mapping_count).map(move |_| {
+            let mapping = StoredMapping::decode(&mut cursor, end, first_page).expect("checked by from_bytes");
+            (end, first_page) = (mapping.end(), first_page + mapping.pages.stored);
+            mapping
+        })
+    }
+}
+
+impl<'a> StoredMapping<'a> {
+    /// Reads the mapping at the cursor. `end` is where the one before it ends.
+    fn decode(cursor: &mut Cursor<'a>, end: u64, first_page: u64) -> Result<Self, AddressMapError> {
+        let gap = cursor.number("gap before a mapping")?.checked_mul(PAGE_SIZE as u64);
+        let start = gap.and_then(|gap| end.checked_add(gap)).ok_or_else(|| cursor.invalid("gap before a mapping"))?;
+        let flags = Flags(cursor.byte("mapping's flags")?);
+        let name = cursor.text("mapping's name")?;
+        let run_count = cursor.number("number of runs")?;
+        if run_count == 0 || run_count > cursor.left() {
+            return Err(cursor.invalid("number of runs"));
+        }
+        let runs = *cursor;
+        let mut mapping = Self { start, flags, name, first_page, pages: StateCounts::default(), runs, run_count };
+        let most_pages = ADDRESS_LIMIT.saturating_sub(start) / PAGE_SIZE as u64;
+        let mut before = None;
+        for _ in 0..run_count {
+            let number = cursor.number("run")?;
+            let (pages, state) = (number >> 2, state_of(number & 3).ok_or_else(|| cursor.invalid("run"))?);
+            let fits = pages > 0 && pages <= most_pages - mapping.pages.total();
+            if !fits || before.replace(state) == Some(state) {
+                return Err(cursor.invalid("run"));
+            }
+            mapping.pages.add(pages, state);
+        }
+        Ok(mapping)
+    }
+
+    /// Returns the first address after the mapping.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start + self.pages.total() * PAGE_SIZE as u64
+    }
+
+    /// Walks the runs in order of their addresses.
+    pub fn runs(self) -> impl Iterator<Item = MappedRun> + use<'a> {
+        let (mut cursor, mut start, mut first_page) = (self.runs, self.start, self.first_page);
+        (0..self.run_count).map(move |_| {
+            let number = cursor.number("run").expect("checked by from_bytes");
+            let state = state_of(number & 3).expect("checked by from_bytes");
+            let run = MappedRun { start, pages: number >> 2, state, first_page };
+            start = run.end();
+            if state == PageState::Stored {
+                first_page += run.pages;
+            }
+            run
+        })
+    }
+}
+
+impl MappedRun {
+    /// Returns the first address after the run.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.start + self.pages * PAGE_SIZE as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::super::{AddressMap, Mapping};
+    use super::*;
+
+    impl StoredMap {
+        /// The map as a snapshot would build it.
+        pub(in super::super) fn to_map(&self) -> AddressMap {
+            let mapping = |stored: StoredMapping<'_>| {
+                let mut mapping = Mapping::new(stored.start, stored.flags, stored.name);
+                stored.runs().for_each(|run| mapping.push(run.pages, run.state));
+                mapping
+            };
+            AddressMap {
+                pid: self.pid,
+                command: self.command.clone(),
+                taken_unix_s: self.taken_unix_s,
+                consistency: self.consistency,
+                mappings: self.mappings().map(mapping).collect(),
+            }
+        }
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Result<AddressMap, AddressMapError> {
+        StoredMap::from_bytes(bytes.to_vec()).map(|map| map.to_map())
+    }
+
+    #[test]
+    fn a_map_comes_back() {
+        let map = sample();
+        assert_eq!(from_bytes(&map.to_bytes().unwrap()), Ok(map));
+    }
+
+    #[test]
+    fn every_truncation_is_an_error_and_so_is_a_byte_more() {
+        let bytes = sample().to_bytes().unwrap();
+        for len in 0..bytes.len() {
+            assert!(from_bytes(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
+        }
+        assert!(matches!(from_bytes(&[&bytes[..], &[0]].concat()), Err(AddressMapError::Invalid { what: "end", .. })));
+    }
+
+    #[test]
+    fn damaged_bytes_give_an_error_or_a_map_that_holds_together() {
+        let bytes = sample().to_bytes().unwrap();
+        for at in 0..bytes.len() {
+            for byte in 0..=255 {
+                let mut damaged = bytes.clone();
+                damaged[at] = byte;
+                if let Ok(map) = from_bytes(&damaged) {
+                    assert_eq!(
+                        map.to_bytes().unwrap(),
+                        damaged,
+                        "byte {at} as {byte:#x}: what was read is what was there"
+                    );
+                    assert!(map.mappings.iter().all(|mapping| mapping.end() <= ADDRESS_LIMIT));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_map_of_another_version_is_refused_by_its_number() {
+        let mut bytes = sample().to_bytes().unwrap();
+        bytes[0] = 2;
+        assert_eq!(from_bytes(&bytes), Err(AddressMapError::Version(2)));
+    }
+
+    #[test]
+    fn what_would_take_much_memory_is_refused_both_ways() {
+        let max_bytes = usize::try_from(MAX_BYTES).unwrap();
+        let too_large = vec![1; max_bytes + 1];
+        assert_eq!(from_bytes(&too_large), Err(AddressMapError::TooLarge(too_large.len() as u64)));
+        let mut map = sample();
+        map.mappings[2].name = "x".repeat(max_bytes);
+        assert!(matches!(map.to_bytes(), Err(AddressMapError::TooLarge(_))));
+    }
+
+    #[test]
+    fn mappings_that_no_reader_would_take_are_not_written() {
+        let stored = |start, pages| {
+            let mut mapping = Mapping::new(start, Flags::anonymous("rw-"), "");
+            mapping.push(pages, PageState::Stored);
+            mapping
+        };
+        let write = |mappings| AddressMap { mappings, ..sample() }.to_bytes();
+        assert!(write(vec![stored(0x1000, 1), stored(0x2000, (ADDRESS_LIMIT >> 12) - 2)]).is_ok());
+        for wrong in [
+            stored(0x1000, 1),
+            stored(0x2001, 1),
+            stored(0x3000, 0),
+            stored(0x2000, (ADDRESS_LIMIT >> 12) - 1),
+            stored(0x2000, u64::MAX),
+            stored(!0xfff, 1),
+        ] {
+            let (start, end) = (wrong.start, wrong.end());
+            assert_eq!(write(vec![stored(0x1000, 1), wrong]), Err(AddressMapError::Mapping { start, end }));
+        }
+    }
+
+    #[test]
+    fn numbers_too_long_for_64_bits_are_refused() {
+        for bytes in [&[0x80; 11][..], &[0xff; 10], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]] {
+            assert!(matches!(from_bytes(bytes), Err(AddressMapError::Invalid { what: "version", .. })));
+        }
+    }
+
+    #[test]
+    fn counts_beyond_the_bytes_that_are_there_are_rejected_at_once() {
+        let mut map = sample();
+        map.mappings.truncate(1);
+        let bytes = map.to_bytes().unwrap();
+        // The count of mappings stands after "server"; that of runs after "[heap]".
+        let after = |text: &[u8]| bytes.windows(text.len()).position(|part| part == text).unwrap() + text.len();
+        for (at, what) in [(after(b"server"), "number of mappings"), (after(b"[heap]"), "number of runs")] {
+            let mut lying = bytes.clone();
+            lying.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0x7f]);
+            let error = from_bytes(&lying).unwrap_err();
+            assert!(matches!(error, AddressMapError::Invalid { what: wrong, .. } if wrong == what), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_map_of_more_pages_than_the_archive_has_is_rejected() {
+        let map = StoredMap::from_bytes(sample().to_bytes().unwrap()).unwrap();
+        assert_eq!(map.check_pages(7), Ok(()));
+        assert_eq!(map.check_pages(6), Err(AddressMapError::TooManyPages { claimed: 7, pages: 6 }));
+    }
+}

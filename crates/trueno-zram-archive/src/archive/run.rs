@@ -1,0 +1,174 @@
+//! Pages that follow each other: one read for the blocks of many.
+
+use std::ops::{ControlFlow, Range};
+
+use trueno_zram_core::Page;
+
+use super::{Archive, group_of};
+use crate::block::Block;
+use crate::blocks::BlockPlace;
+use crate::error::Result;
+use crate::group::{Depth, GroupBuffer, StreamReach};
+use crate::index::GROUP_PAGES;
+use crate::pages::{Pages, Visit, visit_portions};
+use crate::read_at::read_part;
+use crate::resident::ResidentGroup;
+
+/// Pages that are decoded at a time: their blocks stay in the core's cache between checksum and decoder.
+const DECODE_PAGES: usize = 16;
+
+impl Archive {
+    /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros.
+    ///
+    /// # Errors
+    /// Those of [`read_page`](Self::read_page), for the first page that cannot be read.
+    pub fn read_pages(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        let mut failed = Ok(());
+        let end = first.saturating_add(out.len() as u64);
+        self.visit_groups(first..end, out, &mut |_, result| match result {
+            Ok(_) => ControlFlow::Continue(()),
+            Err(error) => {
+                failed = Err(error);
+                ControlFlow::Break(())
+            }
+        });
+        failed
+    }
+
+    /// Reads pages that follow each other into `buffer`, group by group, as [`Pages::visit`] says.
+    pub(super) fn visit_groups(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        let Range { start, end } = pages;
+        if let Err(error) = self.check_range(&pages) {
+            let _ = visit(start, Err(error));
+            return;
+        }
+        // With room for all pages, each has its place; without, every portion starts at the front.
+        let fits_all = buffer.len() as u64 >= end - start;
+        let mut next = start;
+        while next < end && !buffer.is_empty() {
+            let part = next..end.min((group_of(next) + 1) * GROUP_PAGES as u64);
+            let place = if fits_all { page_index(next - start) } else { 0 };
+            next = part.end;
+            if self.visit_group(part, &mut buffer[place..], visit).is_break() {
+                break;
+            }
+        }
+    }
+
+    fn visit_group(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) -> ControlFlow<()> {
+        let (number, start) = (group_of(pages.start), pages.start);
+        let known = if self.is_believed(number) { self.locate(number) } else { Ok(self.known(number)) };
+        match known {
+            Ok(Some(group)) => {
+                return visit_portions(pages, buffer, visit, |first, out| self.read_run(group, first, out));
+            }
+            Ok(None) => {}
+            Err(error) => return visit(start, Err(error)),
+        }
+        if let Some(out) = self.room_for_group(&pages, buffer)
+            && self.restore_group(number, out)
+        {
+            return visit(start, Ok(out));
+        }
+        let visited = self.with_group(number, |group| {
+            self.keep_places(number, group);
+            let decode = |first, out: &mut [Page]| self.decode_run(group, first, out);
+            Ok(visit_portions(pages, buffer, visit, decode))
+        });
+        match visited {
+            Ok(flow) => flow,
+            Err(error) => visit(start, Err(error)),
+        }
+    }
+
+    /// Returns the part of a buffer for a whole group, if all its pages are wanted and fit.
+    fn room_for_group<'b>(&self, pages: &Range<u64>, buffer: &'b mut [Page]) -> Option<&'b mut [Page]> {
+        let first = group_of(pages.start) * GROUP_PAGES as u64;
+        let is_whole = pages.start == first && pages.end == self.page_count().min(first + GROUP_PAGES as u64);
+        let count = usize::try_from(pages.end - pages.start).ok().filter(|_| is_whole)?;
+        buffer.get_mut(..count)
+    }
+
+    /// Restores a whole group whose blocks were not compared with the index before. That all of them become pages proves
+    /// their places, so nothing is decoded twice. Returns `false` if the group needs a closer look.
+    fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
+        let _guard = self.in_flight.begin(number);
+        let mut group = self.take_idle();
+        let read = group.read_to(Depth::Headers, number, self.index(), StreamReach::Reaches);
+        let is_restored = read.is_ok()
+            && group.intact_places().is_some()
+            && self.decode_run(&group, number * GROUP_PAGES as u64, out).is_ok()
+            && self.prove_before(number).is_ok();
+        if is_restored {
+            self.note_proven(number, &group);
+            self.keep_places(number, &group);
+        }
+        self.give_idle(group);
+        is_restored
+    }
+
+    /// Reads the blocks of pages by one read, and restores them.
+    fn read_run(&self, group: &ResidentGroup, first: u64, out: &mut [Page]) -> Result<()> {
+        let places: Vec<_> = group.locate_run(first, &self.layout).take(out.len()).collect();
+        let mut blocks = places.iter().flatten();
+        let Some((start, last)) = blocks.next().map(|block| (block.offset, blocks.last().unwrap_or(block))) else {
+            out.as_flattened_mut().fill(0);
+            return Ok(());
+        };
+        let stored_len = |block: &BlockPlace| self.layout.overhead() + block.len_bytes as usize;
+        let index = |at: u64| usize::try_from(at - start).expect("a group is small");
+        let mut buffer = self.take_idle();
+        let window = buffer.room(index(last.offset) + stored_len(last));
+        let read = read_part(&*self.file, start, window, Some(first), "a block");
+        let restored = read.and_then(|()| {
+            for (place, out) in places.iter().zip(&mut *out) {
+                match place {
+                    Some(place) => {
+                        let bytes = &window[index(place.offset)..][..stored_len(place)];
+                        self.restore_block(place, bytes, out)?;
+                    }
+                    None => out.fill(0),
+                }
+            }
+            Ok(())
+        });
+        self.give_idle(buffer);
+        restored
+    }
+
+    /// Restores pages of a group that is in memory. A few at a time are compared with their checksums and decoded, so that
+    /// their blocks stay in the core's cache, and no other thread is woken.
+    pub(super) fn decode_run(&self, group: &GroupBuffer, first: u64, out: &mut [Page]) -> Result<()> {
+        let starts = (first..).step_by(DECODE_PAGES);
+        let parts = starts.zip(out.chunks_mut(DECODE_PAGES));
+        parts.into_iter().try_for_each(|(start, out)| self.decode_part(group, start..start + out.len() as u64, out))
+    }
+
+    pub(super) fn decode_part(&self, group: &GroupBuffer, pages: Range<u64>, out: &mut [Page]) -> Result<()> {
+        let mut blocks = group.blocks_of(&pages)?;
+        blocks.try_for_each(|(place, block)| self.restore_block_of(group, place, block, &pages, out))
+    }
+
+    /// Restores those pages of a block that are wanted, in their places of `out`.
+    pub(super) fn restore_block_of(
+        &self,
+        group: &GroupBuffer,
+        place: &BlockPlace,
+        block: &Block,
+        pages: &Range<u64>,
+        out: &mut [Page],
+    ) -> Result<()> {
+        let [start, end] = [place.first_page, place.first_page + place.pages]
+            .map(|page| page_index(page.clamp(pages.start, pages.end) - pages.start));
+        if place.zero {
+            out[start..end].as_flattened_mut().fill(0);
+            return Ok(());
+        }
+        self.decode(block, group.window(), &mut out[start])
+    }
+}
+
+/// Returns a number of pages as an index into a slice that holds them.
+pub(super) fn page_index(pages: u64) -> usize {
+    usize::try_from(pages).expect("in a slice")
+}

@@ -1,0 +1,314 @@
+//! Sources of pages: memory content that many threads read by page number.
+
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
+
+use crate::error::{Error, Result};
+use crate::index::{page_len, pages_of};
+use crate::read_at::{ReadAt, file_len};
+
+/// Memory content that is read page by page, by many threads.
+///
+/// An [`Archive`](crate::Archive), a [`Delta`](crate::Delta), a file of [`PlainPages`] and an [`Image`] in memory are read
+/// through it alike. A source that is not made by this crate reports its own errors as [`Error::Source`].
+///
+/// ```
+/// use trueno_zram_archive::{Image, Pages};
+/// let image = Image::new(vec![[7; 4096]; 3]);
+/// let mut pages = [[0; 4096]; 2];
+/// image.read(1, &mut pages)?;
+/// assert_eq!((image.len_bytes(), pages), (3 * 4096, [[7; 4096]; 2]));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+pub trait Pages: Send + Sync {
+    /// Returns the length of the content in bytes.
+    fn len_bytes(&self) -> u64;
+
+    /// Reads consecutive pages, from `first` on. A shorter last page is filled up with zeros.
+    ///
+    /// # Errors
+    /// [`Error::PageRange`] for pages behind the end; others if a page is damaged or cannot be read. A source must never
+    /// return other bytes than those that were saved.
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<()>;
+
+    /// Reads pages that follow each other into `buffer`, as many as it holds, and calls `visit` with the number of the first
+    /// of them, again and again, until it breaks. An error is about the pages from this number on that the buffer has room
+    /// for, or about all that are left of a group.
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        let _ = visit_portions(pages, buffer, visit, |first, out| self.read(first, out));
+    }
+
+    /// Returns whether a page is known to be zero. Sources that would have to read it may return `false`.
+    ///
+    /// # Errors
+    /// Like [`read`](Self::read).
+    fn is_zero(&self, page: u64) -> Result<bool>;
+
+    /// Returns whether a page can be read at once. If not, reading it takes about as long as reading all pages near it.
+    fn is_located(&self, page: u64) -> bool {
+        let _ = page;
+        true
+    }
+
+    /// Returns the number of zero pages from `page` on, as far as that is known without reading anything near them.
+    ///
+    /// # Errors
+    /// Like [`read`](Self::read).
+    fn zero_run(&self, page: u64) -> Result<u64> {
+        let _ = page;
+        Ok(0)
+    }
+
+    /// Returns the number of threads that it pays to read with, side by side.
+    fn max_readers(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Reads content from the position `offset`. Returns how many bytes were read: fewer than asked for only at the end.
+    ///
+    /// # Errors
+    /// Like [`read`](Self::read).
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let left = usize::try_from(self.len_bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let wanted = out.len().min(left);
+        let (mut at, mut rest) = (offset, &mut out[..wanted]);
+        let mut page = [[0; PAGE_SIZE]];
+        while !rest.is_empty() {
+            let number = at / PAGE_SIZE as u64;
+            let skipped = usize::try_from(at % PAGE_SIZE as u64).expect("less than a page");
+            let step = if skipped == 0 && rest.len() >= PAGE_SIZE {
+                let (whole, _) = rest.as_chunks_mut();
+                self.read(number, whole)?;
+                whole.len() * PAGE_SIZE
+            } else {
+                let step = rest.len().min(PAGE_SIZE - skipped);
+                self.read(number, &mut page)?;
+                rest[..step].copy_from_slice(&page[0][skipped..skipped + step]);
+                step
+            };
+            at += step as u64;
+            rest = &mut rest[step..];
+        }
+        Ok(wanted)
+    }
+
+    /// Returns the number of pages, a shorter last one included.
+    fn page_count(&self) -> u64 {
+        pages_of(self.len_bytes())
+    }
+
+    /// Returns the length of a page's content: 4096, or less for the last one.
+    fn page_len(&self, page: u64) -> usize {
+        page_len(self.len_bytes(), page)
+    }
+}
+
+/// Receives portions of pages. See [`Pages::visit`].
+pub type Visit<'a> = dyn FnMut(u64, Result<&[Page]>) -> ControlFlow<()> + 'a;
+
+/// Reads pages portion by portion.
+pub(crate) fn visit_portions(
+    pages: Range<u64>,
+    buffer: &mut [Page],
+    visit: &mut Visit<'_>,
+    read: impl Fn(u64, &mut [Page]) -> Result<()>,
+) -> ControlFlow<()> {
+    let mut next = pages.start;
+    while next < pages.end && !buffer.is_empty() {
+        let count = buffer.len().min(usize::try_from(pages.end - next).unwrap_or(usize::MAX));
+        let out = &mut buffer[..count];
+        let portion = read(next, out).map(|()| &*out);
+        visit(next, portion)?;
+        next += count as u64;
+    }
+    ControlFlow::Continue(())
+}
+
+/// Refuses pages that a source does not have.
+pub(crate) fn check_pages(source: &(impl Pages + ?Sized), first: u64, count: usize) -> Result<()> {
+    let (end, pages) = (first.saturating_add(count as u64), source.page_count());
+    if end <= pages { Ok(()) } else { Err(Error::PageRange { start: first, end, pages }) }
+}
+
+macro_rules! forward_pages {
+    ($($pointer:ty),*) => {$(
+        impl<P: Pages + ?Sized> Pages for $pointer {
+            fn len_bytes(&self) -> u64 {
+                (**self).len_bytes()
+            }
+
+            fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
+                (**self).read(first, out)
+            }
+
+            fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+                (**self).visit(pages, buffer, visit);
+            }
+
+            fn is_zero(&self, page: u64) -> Result<bool> {
+                (**self).is_zero(page)
+            }
+
+            fn is_located(&self, page: u64) -> bool {
+                (**self).is_located(page)
+            }
+
+            fn zero_run(&self, page: u64) -> Result<u64> {
+                (**self).zero_run(page)
+            }
+
+            fn max_readers(&self) -> usize {
+                (**self).max_readers()
+            }
+        }
+    )*};
+}
+
+forward_pages!(&P, Arc<P>, Box<P>);
+
+/// Pages that are not compressed, in a file.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_archive::{Pages, PlainPages};
+/// let pages = PlainPages::new(Arc::new(vec![7; 5000]))?;
+/// let mut page = [[0; 4096]];
+/// pages.read(1, &mut page)?;
+/// assert_eq!((page[0][903], page[0][904], pages.page_count()), (7, 0, 2));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct PlainPages {
+    file: Arc<dyn ReadAt>,
+    len_bytes: u64,
+}
+
+impl PlainPages {
+    /// Takes a file, which keeps its length.
+    ///
+    /// # Errors
+    /// [`Error::Read`] if the length cannot be found out.
+    pub fn new(file: Arc<dyn ReadAt>) -> Result<Self> {
+        let len_bytes = file_len(&*file)?;
+        Ok(Self { file, len_bytes })
+    }
+}
+
+impl Pages for PlainPages {
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        check_pages(self, first, out.len())?;
+        let (at, bytes) = (first * PAGE_SIZE as u64, out.as_flattened_mut());
+        let len = usize::try_from(self.len_bytes - at).unwrap_or(usize::MAX).min(bytes.len());
+        let (content, behind) = bytes.split_at_mut(len);
+        behind.fill(0);
+        self.file.read_exact_at(content, at).map_err(|source| Error::Read { at, source })
+    }
+
+    fn is_zero(&self, _page: u64) -> Result<bool> {
+        Ok(false)
+    }
+}
+
+impl std::fmt::Debug for PlainPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PlainPages({} bytes)", self.len_bytes)
+    }
+}
+
+/// An uncompressed image in memory.
+///
+/// ```
+/// use trueno_zram_archive::{Image, Pages};
+/// assert!(Image::new(vec![[0; 4096]]).is_zero(0)?);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Image {
+    pages: Vec<Page>,
+}
+
+impl Image {
+    /// Takes the pages.
+    #[must_use]
+    pub fn new(pages: Vec<Page>) -> Self {
+        Self { pages }
+    }
+
+    fn pages_from(&self, first: u64, count: usize) -> Result<&[Page]> {
+        check_pages(self, first, count)?;
+        let first = usize::try_from(first).expect("less than the number of pages in memory");
+        Ok(&self.pages[first..first + count])
+    }
+}
+
+impl Pages for Image {
+    fn len_bytes(&self) -> u64 {
+        (self.pages.len() * PAGE_SIZE) as u64
+    }
+
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        out.copy_from_slice(self.pages_from(first, out.len())?);
+        Ok(())
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool> {
+        Ok(is_zero(self.pages_from(page, 1)?.as_flattened()))
+    }
+}
+
+/// Content of any [`Pages`] with a position, for code that reads and seeks.
+///
+/// ```
+/// use std::io::{Read, Seek, SeekFrom};
+/// use trueno_zram_archive::{Image, PagesCursor};
+/// let mut cursor = PagesCursor::new(Image::new(vec![[7; 4096], [8; 4096]]));
+/// let mut bytes = [0; 4];
+/// cursor.seek(SeekFrom::Start(4094))?;
+/// cursor.read_exact(&mut bytes)?;
+/// assert_eq!(bytes, [7, 7, 8, 8]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct PagesCursor<P> {
+    pages: P,
+    at: u64,
+}
+
+impl<P: Pages> PagesCursor<P> {
+    /// Starts at the first byte.
+    #[must_use]
+    pub fn new(pages: P) -> Self {
+        Self { pages, at: 0 }
+    }
+}
+
+impl<P: Pages> Read for PagesCursor<P> {
+    /// Errors of the source that are not those of the operating system have the kind [`io::ErrorKind::InvalidData`].
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let count = self.pages.read_at(self.at, out).map_err(|error| match error {
+            Error::Read { source, .. } => source,
+            other => io::Error::new(io::ErrorKind::InvalidData, other),
+        })?;
+        self.at += count as u64;
+        Ok(count)
+    }
+}
+
+impl<P: Pages> Seek for PagesCursor<P> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        let target = match to {
+            SeekFrom::Start(target) => Some(target),
+            SeekFrom::End(by) => self.pages.len_bytes().checked_add_signed(by),
+            SeekFrom::Current(by) => self.at.checked_add_signed(by),
+        };
+        self.at = target.ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(self.at)
+    }
+}

@@ -1,0 +1,273 @@
+//! The process state of a snapshot: registers and mapped files of a process that was stopped, for core files.
+//!
+//! ```
+//! use trueno_zram_archive::process_state::{ProcessState, SECTION, ThreadState};
+//! use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+//! let thread = ThreadState { number: 4711, registers: vec![0; 216] };
+//! let state = ProcessState { machine: 62, threads: vec![thread], ..ProcessState::default() };
+//! let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+//! writer.add_section(SECTION, &state.to_bytes()?)?;
+//! let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+//! assert_eq!(ProcessState::read(&archive)?, Some(state));
+//! # Ok::<(), trueno_zram_archive::Error>(())
+//! ```
+//!
+//! It is a section of the archive's index ([`SECTION`]). Numbers are little-endian and have four bytes (u32) or eight (u64):
+//!
+//! ```text
+//! version (u32, 1), machine of the ELF header (u32)
+//! length (u32) and bytes of the auxiliary vector
+//! number of threads (u32), and for each: number (u32), length (u32) and bytes of its general registers
+//! number of mapped files (u32), and for each: start, end, offset in the file (u64), length (u32) and bytes of its name
+//! ```
+
+use crate::archive::Archive;
+
+/// The section's name in the archive's index.
+pub const SECTION: &str = "process-state";
+
+/// The most bytes of a section. Larger ones are rejected before they are read. 50,000 threads fit.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+const VERSION: u32 = 1;
+
+/// The registers and mapped files of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessState {
+    /// `e_machine` of ELF files.
+    pub machine: u16,
+    /// `/proc/PID/auxv`.
+    pub auxiliary_vector: Vec<u8>,
+    /// Its threads. The one that has the number of the process comes first.
+    pub threads: Vec<ThreadState>,
+    /// The files that are mapped into its memory.
+    pub files: Vec<MappedFile>,
+}
+
+/// The registers of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadState {
+    /// The thread's number.
+    pub number: u32,
+    /// General registers, as the kernel and core files hold them.
+    pub registers: Vec<u8>,
+}
+
+/// A file that is mapped into memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedFile {
+    /// The first address.
+    pub start: u64,
+    /// The first address after it.
+    pub end: u64,
+    /// Where the mapping starts in the file, in bytes.
+    pub offset: u64,
+    /// Its path.
+    pub name: String,
+}
+
+/// Why a process state cannot be read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessStateError {
+    /// It is of another version.
+    #[error("unsupported process state version {0}; only version {VERSION} is supported")]
+    Version(u32),
+    /// It ends too early.
+    #[error("the process state is truncated at byte {at}, in the {what}")]
+    Truncated {
+        /// The position of the part.
+        at: usize,
+        /// The part that is cut short.
+        what: &'static str,
+    },
+    /// It is damaged.
+    #[error("the process state has an invalid {what} before byte {at}")]
+    Invalid {
+        /// The position after the part.
+        at: usize,
+        /// The part that is wrong.
+        what: &'static str,
+    },
+    /// It has more than [`MAX_BYTES`].
+    #[error("the process state needs {0} bytes or more; at most {MAX_BYTES} are supported")]
+    TooLarge(u64),
+    /// A file that is to be written has no addresses, or a name with a zero byte.
+    #[error("the process state cannot have file {:?} at {:#x} to {:#x}", .0.name, .0.start, .0.end)]
+    File(MappedFile),
+}
+
+impl ProcessState {
+    /// Reads the state that an archive has, or a delta in the archive of its stored pages; `None` if it has none.
+    ///
+    /// # Errors
+    /// [`Error::ProcessState`](crate::Error::ProcessState); those of [`Archive::section`].
+    pub fn read(archive: &Archive) -> crate::Result<Option<Self>> {
+        let bytes = archive.section(SECTION, MAX_BYTES)?;
+        Ok(bytes.map(|bytes| Self::from_bytes(&bytes)).transpose()?)
+    }
+
+    /// Encodes the state as the bytes of a section.
+    ///
+    /// # Errors
+    /// [`ProcessStateError::TooLarge`]; [`ProcessStateError::File`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, ProcessStateError> {
+        let mut out = Vec::new();
+        put(VERSION, &mut out);
+        put(self.machine.into(), &mut out);
+        put_sized(&self.auxiliary_vector, &mut out)?;
+        put(count(self.threads.len())?, &mut out);
+        for thread in &self.threads {
+            put(thread.number, &mut out);
+            put_sized(&thread.registers, &mut out)?;
+        }
+        put(count(self.files.len())?, &mut out);
+        for file in &self.files {
+            if !file.is_valid() {
+                return Err(ProcessStateError::File(file.clone()));
+            }
+            for value in [file.start, file.end, file.offset] {
+                out.extend_from_slice(&value.to_le_bytes());
+            }
+            put_sized(file.name.as_bytes(), &mut out)?;
+        }
+        if out.len() as u64 > MAX_BYTES { Err(ProcessStateError::TooLarge(out.len() as u64)) } else { Ok(out) }
+    }
+
+    /// Decodes the bytes of a section.
+    ///
+    /// # Errors
+    /// [`ProcessStateError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProcessStateError> {
+        let mut cursor = Cursor { bytes, at: 0 };
+        let version = cursor.word("version")?;
+        if version != VERSION {
+            return Err(ProcessStateError::Version(version));
+        }
+        let machine = cursor.word("machine")?.try_into().map_err(|_| cursor.invalid("machine"))?;
+        let auxiliary_vector = cursor.text("auxiliary vector")?.to_vec();
+        let (mut threads, mut files) = (Vec::new(), Vec::new());
+        // Lists grow with what is read, not with what is claimed.
+        for _ in 0..cursor.word("number of threads")? {
+            let number = cursor.word("number of a thread")?;
+            threads.push(ThreadState { number, registers: cursor.text("registers")?.to_vec() });
+        }
+        for _ in 0..cursor.word("number of files")? {
+            let [start, end, offset] = [cursor.long("file")?, cursor.long("file")?, cursor.long("file")?];
+            let name = std::str::from_utf8(cursor.text("name of a file")?);
+            let name = name.map_err(|_| cursor.invalid("name of a file"))?.to_owned();
+            let file = MappedFile { start, end, offset, name };
+            if !file.is_valid() {
+                return Err(cursor.invalid("file"));
+            }
+            files.push(file);
+        }
+        if cursor.at < bytes.len() {
+            return Err(cursor.invalid("end"));
+        }
+        Ok(Self { machine, auxiliary_vector, threads, files })
+    }
+}
+
+impl MappedFile {
+    fn is_valid(&self) -> bool {
+        self.start < self.end && !self.name.contains('\0')
+    }
+}
+
+fn put(number: u32, out: &mut Vec<u8>) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+/// Appends a length and the bytes.
+fn put_sized(bytes: &[u8], out: &mut Vec<u8>) -> Result<(), ProcessStateError> {
+    put(count(bytes.len())?, out);
+    out.extend_from_slice(bytes);
+    Ok(())
+}
+
+/// Returns the length of a list or text. Each element takes at least a byte.
+fn count(len: usize) -> Result<u32, ProcessStateError> {
+    u32::try_from(len).map_err(|_| ProcessStateError::TooLarge(len as u64))
+}
+
+struct Cursor<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], ProcessStateError> {
+        let bytes = self.bytes[self.at..].get(..len).ok_or(ProcessStateError::Truncated { at: self.at, what })?;
+        self.at += len;
+        Ok(bytes)
+    }
+
+    fn word(&mut self, what: &'static str) -> Result<u32, ProcessStateError> {
+        Ok(u32::from_le_bytes(self.take(4, what)?.try_into().expect("four bytes")))
+    }
+
+    fn long(&mut self, what: &'static str) -> Result<u64, ProcessStateError> {
+        Ok(u64::from_le_bytes(self.take(8, what)?.try_into().expect("eight bytes")))
+    }
+
+    fn text(&mut self, what: &'static str) -> Result<&'a [u8], ProcessStateError> {
+        let len = self.word(what)? as usize;
+        self.take(len, what)
+    }
+
+    fn invalid(&self, what: &'static str) -> ProcessStateError {
+        ProcessStateError::Invalid { at: self.at, what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> ProcessState {
+        let file = |start, name: &str| MappedFile { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
+        ProcessState {
+            machine: 62,
+            auxiliary_vector: vec![3; 32],
+            threads: [7, 8].map(|number| ThreadState { number, registers: vec![0x11; 216] }).to_vec(),
+            files: vec![file(0x40_0000, "/bin/program"), file(0x7f00_0000_0000, "/lib/libc.so.6")],
+        }
+    }
+
+    #[test]
+    fn a_state_comes_back_and_every_cut_of_it_is_refused() {
+        let bytes = sample().to_bytes().unwrap();
+        assert_eq!(ProcessState::from_bytes(&bytes), Ok(sample()));
+        for len in 0..bytes.len() {
+            assert!(ProcessState::from_bytes(&bytes[..len]).is_err(), "{len} bytes");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert!(matches!(ProcessState::from_bytes(&longer), Err(ProcessStateError::Invalid { what: "end", .. })));
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_or_what_they_say() {
+        let bytes = sample().to_bytes().unwrap();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] = 0xff;
+            if let Ok(state) = ProcessState::from_bytes(&damaged) {
+                assert_eq!(state.to_bytes().unwrap(), damaged, "byte {at}");
+            }
+        }
+        assert_eq!(ProcessState::from_bytes(&[2, 0, 0, 0]), Err(ProcessStateError::Version(2)));
+    }
+
+    #[test]
+    fn states_that_no_reader_would_take_are_not_written() {
+        let mut state = sample();
+        state.auxiliary_vector = vec![0; usize::try_from(MAX_BYTES).unwrap()];
+        assert!(matches!(state.to_bytes(), Err(ProcessStateError::TooLarge(_))));
+        for (end, name) in [(0x1000, "/bin/a"), (0x2000, "/bin/a\0b")] {
+            let file = MappedFile { start: 0x1000, end, offset: 0, name: name.into() };
+            let state = ProcessState { files: vec![file.clone()], ..sample() };
+            assert_eq!(state.to_bytes(), Err(ProcessStateError::File(file)));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! How much is proven before a page is returned, and what comes later.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+mod support;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use support::forge::Forged;
+use support::{FORMATS, archive_of, mixed_content, opened, plain_archive_in};
+use trueno_zram_archive::{Archive, Error, Pages, ReadAt, Verify, WriteOptions};
+use trueno_zram_core::PAGE_SIZE;
+
+/// A file that counts the bytes that are read.
+struct Counted(Vec<u8>, AtomicU64);
+
+impl ReadAt for Counted {
+    fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        self.1.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.0.read_exact_at(bytes, at)
+    }
+
+    fn len_bytes(&self) -> io::Result<u64> {
+        self.0.len_bytes()
+    }
+}
+
+fn page_of(content: &[u8], page: u64) -> &[u8] {
+    let start = usize::try_from(page).unwrap() * PAGE_SIZE;
+    &content[start..content.len().min(start + PAGE_SIZE)]
+}
+
+/// Proves all that is left. Returns how many groups that took, or the error.
+fn prove_all(archive: &Archive) -> Result<u64, Error> {
+    let mut groups = 0;
+    while archive.prove_next()? {
+        groups += 1;
+    }
+    Ok(groups)
+}
+
+#[test]
+fn every_verification_returns_the_same_pages() {
+    let content = mixed_content(1, 5000 * PAGE_SIZE + 77);
+    for format in FORMATS {
+        let bytes = plain_archive_in(format, &content);
+        for verify in [Verify::Group, Verify::Touched, Verify::All] {
+            let archive = opened(&bytes).unwrap().unwrap().verify(verify);
+            for page in (0..5001).rev().step_by(37) {
+                assert!(archive.read_page(page).unwrap().starts_with(page_of(&content, page)), "{verify:?}: {page}");
+                assert!(archive.is_located(page), "{verify:?}: {page}");
+            }
+            let mut pages = vec![[0xff; PAGE_SIZE]; 5001];
+            archive.read_pages(0, &mut pages).unwrap();
+            assert!(pages.as_flattened().starts_with(&content), "{verify:?}");
+            let mut few = vec![[0xff; PAGE_SIZE]; 30];
+            archive.read_pages(2040, &mut few).unwrap();
+            assert!(content[2040 * PAGE_SIZE..].starts_with(few.as_flattened()), "{verify:?}");
+            prove_all(&archive).unwrap();
+            assert!(!archive.prove_next().unwrap(), "{verify:?}: nothing is left to prove");
+            assert!(archive.read_page(4999).unwrap() == page_of(&content, 4999), "{verify:?}");
+        }
+    }
+}
+
+/// The first touch of a group reads its entries and one block.
+#[test]
+fn a_touched_page_takes_two_short_reads() {
+    let content = mixed_content(2, 3000 * PAGE_SIZE);
+    for format in FORMATS {
+        let file = Arc::new(Counted(plain_archive_in(format, &content), AtomicU64::new(0)));
+        let archive = Archive::read_from(Arc::clone(&file) as _).unwrap().unwrap().verify(Verify::Touched);
+        for page in [2500, 2501, 7] {
+            file.1.store(0, Ordering::Relaxed);
+            assert!(archive.read_page(page).unwrap() == page_of(&content, page));
+            let read = file.1.load(Ordering::Relaxed);
+            assert!(read <= 2 * 1024 + PAGE_SIZE as u64 + 16, "{format:?}: {read} bytes for page {page}");
+        }
+        file.1.store(0, Ordering::Relaxed);
+        assert_eq!(prove_all(&archive).unwrap(), 3, "one unit per group");
+        let read = file.1.load(Ordering::Relaxed);
+        assert!(read <= file.0.len() as u64 + 100, "{format:?}: {read} bytes of {}", file.0.len());
+    }
+}
+
+/// Every block is in order, and in the wrong place: only the proof can tell.
+#[test]
+fn a_lie_about_positions_is_found_by_the_proof_and_by_nothing_else() {
+    let content: Vec<u8> =
+        (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
+    for format in FORMATS {
+        let options = WriteOptions { format, ..WriteOptions::default() };
+        let mut forged = Forged::parse(&archive_of(&content, options, 500).0);
+        assert!(forged.move_boundary(&mut |_| 900), "the second and third group start a block late");
+        let lying = forged.build();
+        let open = |verify| opened(&lying).unwrap().unwrap().verify(verify);
+        assert!(matches!(open(Verify::Group).read_page(1500), Err(Error::Index(_))), "{format:?}");
+        assert!(matches!(open(Verify::All).read_page(1500), Err(Error::Index(_))), "{format:?}");
+
+        let touched = open(Verify::Touched);
+        assert!(touched.read_page(1500).unwrap() != page_of(&content, 1500), "{format:?}: the next page");
+        assert!(matches!(prove_all(&touched), Err(Error::Index(_))), "{format:?}");
+        assert!(
+            matches!(touched.read_page(1500), Err(Error::Index(_))),
+            "{format:?}: what is disproven is not read again"
+        );
+        assert!(touched.read_pages(1400, &mut [[0; PAGE_SIZE]; 4]).is_err(), "{format:?}");
+        assert!(!touched.is_located(1500), "{format:?}");
+        assert!(matches!(touched.prove_next(), Err(Error::Index(_))), "{format:?}: and stays so");
+    }
+}
+
+/// A wrong position far behind the start is found without a limit only.
+#[test]
+fn all_has_no_limit() {
+    let content: Vec<u8> =
+        (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
+    for format in FORMATS {
+        let options = WriteOptions { format, ..WriteOptions::default() };
+        let mut forged = Forged::parse(&archive_of(&content, options, 500).0);
+        assert!(forged.move_boundary(&mut |_| 900));
+        let lying = forged.build();
+        let open = |verify| opened(&lying).unwrap().unwrap().walk_limit(0).verify(verify);
+        assert!(open(Verify::Group).read_page(1500).unwrap() != page_of(&content, 1500), "{format:?}");
+        assert!(open(Verify::All).read_page(1500).is_err(), "{format:?}");
+    }
+}
+
+/// Damage to the block of a page is found when it is touched. Damage to others is found by the proof, which does not stop there:
+/// no stream gets past it.
+#[test]
+fn damage_is_found_where_it_is() {
+    let content = mixed_content(3, 3000 * PAGE_SIZE);
+    for format in FORMATS {
+        let mut bytes = plain_archive_in(format, &content);
+        let place = {
+            let archive = opened(&bytes).unwrap().unwrap();
+            let mut blocks = archive.blocks(100..200).unwrap().map(Result::unwrap);
+            blocks.find(|place| place.len_bytes > 1000).unwrap()
+        };
+        bytes[usize::try_from(place.offset).unwrap() + 500] ^= 1;
+        let archive = opened(&bytes).unwrap().unwrap().verify(Verify::Touched);
+        assert!(archive.read_page(place.first_page).is_err(), "{format:?}");
+        let other = place.first_page + 1;
+        assert!(archive.read_page(other).unwrap() == page_of(&content, other), "{format:?}");
+        prove_all(&archive).unwrap();
+        assert!(archive.read_page(place.first_page).is_err(), "{format:?}");
+        assert!(archive.read_page(other).unwrap() == page_of(&content, other), "{format:?}");
+    }
+}
+
+/// Threads that prove and threads that read do not hinder each other.
+#[test]
+fn proof_runs_beside_reads() {
+    let content = mixed_content(4, 6000 * PAGE_SIZE);
+    for format in FORMATS {
+        let archive = opened(&plain_archive_in(format, &content)).unwrap().unwrap().verify(Verify::Touched);
+        std::thread::scope(|threads| {
+            for _ in 0..2 {
+                threads.spawn(|| prove_all(&archive).unwrap());
+            }
+            for thread in 0..3 {
+                let (archive, content) = (&archive, &content);
+                threads.spawn(move || {
+                    for page in (thread..6000).step_by(61) {
+                        assert!(archive.read_page(page).unwrap() == page_of(content, page), "page {page}");
+                    }
+                });
+            }
+        });
+        assert!(!archive.prove_next().unwrap());
+    }
+}

@@ -1,0 +1,289 @@
+//! Connections of a listening socket: accepted for as long as it lasts, and served by a bounded number of threads. Those that are
+//! silent leave for others.
+
+use std::io;
+use std::net::{TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::socket::{Disconnect, stop_accepting};
+use crate::{Admitted, ConnectionLimits, Connections};
+
+/// Connections that are served at the same time, unless something else is asked for.
+pub const MAX_CONNECTIONS: usize = 128;
+
+/// How long to wait for descriptors or memory to become free.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A listening socket.
+pub trait Listen: AsFd + Sync {
+    /// Its connections.
+    type Connection: Disconnect + Send + Sync;
+
+    /// Waits for the next connection.
+    ///
+    /// # Errors
+    /// Those of the operating system.
+    fn accept(&self) -> io::Result<Self::Connection>;
+}
+
+impl Listen for UnixListener {
+    type Connection = UnixStream;
+
+    fn accept(&self) -> io::Result<UnixStream> {
+        Self::accept(self).map(|(stream, _)| stream)
+    }
+}
+
+impl Listen for TcpListener {
+    type Connection = TcpStream;
+
+    fn accept(&self) -> io::Result<TcpStream> {
+        Self::accept(self).map(|(stream, _)| stream)
+    }
+}
+
+/// Accepts the next connection. If there are no descriptors or there is no memory for it, or if the client has left already, it
+/// waits a little and tries again.
+///
+/// # Errors
+/// Any other error of `accept`.
+///
+/// ```no_run
+/// use std::os::unix::net::UnixListener;
+/// let listener = UnixListener::bind("socket")?;
+/// let (connection, _) = trueno_zram_connections::accept_next(|| listener.accept())?;
+/// # drop(connection);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C> {
+    loop {
+        match accept() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if is_transient(&error) => thread::sleep(PAUSE),
+            accepted => return accepted,
+        }
+    }
+}
+
+/// A connection that is served by [`serve_each`].
+#[derive(Debug)]
+pub struct Client<'a, L: Listen> {
+    listener: &'a L,
+    connections: &'a Connections<L::Connection>,
+    place: Admitted<L::Connection>,
+}
+
+impl<L: Listen> Client<'_, L> {
+    /// Returns the connection.
+    #[must_use]
+    pub fn connection(&self) -> &L::Connection {
+        self.place.connection()
+    }
+
+    /// Notes that the client has spoken. From now on it counts as one, and does not leave for others. Returns `false` if it had to
+    /// leave already, or enough others were served: it has been disconnected, and must be given up.
+    #[must_use]
+    pub fn establish(&self) -> bool {
+        let is_established = self.place.establish().is_ok();
+        if self.connections.is_closed() {
+            // Nobody else is served: wakes up whoever accepts.
+            stop_accepting(self.listener);
+        }
+        is_established
+    }
+}
+
+/// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `limit` of them were
+/// [established](Client::establish). Returns when all have ended; nobody can connect to the socket any more then, and connections
+/// that waited in its queue were closed.
+///
+/// When all places are taken, the oldest connection that is not established leaves for the next one. If all are, the next one
+/// waits. Where no thread can be started, a connection is served by the caller's, and others wait.
+///
+/// # Errors
+/// Those of [`accept_next`]. Established connections are served to their end before it returns.
+pub fn serve_each<L: Listen>(
+    listener: &L,
+    limit: Option<usize>,
+    serve: impl Fn(&Client<'_, L>) + Sync,
+) -> io::Result<()> {
+    let at_a_time = NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0");
+    serve_at_most(at_a_time, listener, limit, serve, || {})
+}
+
+/// Like [`serve_each`], with the number of connections `at_a_time`. Calls `crowded` when a connection has to wait for the first time.
+///
+/// # Errors
+/// As above.
+pub fn serve_at_most<L: Listen>(
+    at_a_time: NonZeroUsize,
+    listener: &L,
+    limit: Option<usize>,
+    serve: impl Fn(&Client<'_, L>) + Sync,
+    crowded: impl FnOnce(),
+) -> io::Result<()> {
+    let limits = ConnectionLimits { in_all: limit.unwrap_or(usize::MAX), ..ConnectionLimits::new(at_a_time.get()) };
+    let connections = Connections::new(limits);
+    let (connections, serve, mut crowded) = (&connections, &serve, Some(crowded));
+    thread::scope(|threads| {
+        let _queue = DismissQueue(listener);
+        while !connections.is_closed() {
+            let accepted = accept_next(|| listener.accept());
+            if connections.is_closed() {
+                break;
+            }
+            // Silent clients would keep this from returning.
+            let connection = accepted.inspect_err(|_| connections.close())?;
+            let place = connections.admit(connection).or_else(|connection| {
+                if let Some(crowded) = crowded.take_if(|_| !connections.is_closed()) {
+                    crowded();
+                }
+                connections.admit_or_wait(connection).ok_or(())
+            });
+            let Ok(place) = place else { break };
+            let client = Arc::new(Client { listener, connections, place });
+            let theirs = Arc::clone(&client);
+            let work = move || serve(&theirs);
+            if thread::Builder::new().name("client".into()).spawn_scoped(threads, work).is_err() {
+                serve(&client);
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Ends a listening when it is dropped: nobody can connect any more, and those that wait in the queue are disconnected.
+struct DismissQueue<'a, L: Listen>(&'a L);
+
+impl<L: Listen> Drop for DismissQueue<'_, L> {
+    fn drop(&mut self) {
+        stop_accepting(self.0);
+        // A socket that was shut down does not wait. The queue has an end: nothing is added to it.
+        while self.0.accept().is_ok() {}
+    }
+}
+
+/// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage. accept(2)
+/// also lists EOPNOTSUPP among the errors of a network, but a socket that cannot accept at all gives it as well.
+fn is_transient(error: &io::Error) -> bool {
+    const TRANSIENT: [Errno; 12] = [
+        Errno::CONNABORTED,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOBUFS,
+        Errno::NOMEM,
+        Errno::PROTO,
+        Errno::NOPROTOOPT,
+        Errno::NONET,
+        Errno::NETDOWN,
+        Errno::HOSTDOWN,
+        Errno::HOSTUNREACH,
+        Errno::NETUNREACH,
+    ];
+    error.raw_os_error().is_some_and(|code| TRANSIENT.iter().any(|errno| errno.raw_os_error() == code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn errors_that_pass_do_not_end_the_listening_and_others_do() {
+        let errors = [
+            Errno::MFILE,
+            Errno::CONNABORTED,
+            Errno::INTR,
+            Errno::NFILE,
+            Errno::NOPROTOOPT,
+            Errno::NONET,
+            Errno::INVAL,
+        ];
+        let mut answers = errors.iter().map(|errno| Err((*errno).into()));
+        let failed = accept_next(|| answers.next().unwrap_or(Ok(()))).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        accept_next(|| answers.next().unwrap_or(Ok(()))).unwrap();
+    }
+
+    /// Serves clients at a socket until `limit` of them have spoken, while `connect` runs. Each is told `+` for its first byte.
+    fn serve_while(
+        at_a_time: usize,
+        limit: usize,
+        crowded: impl FnOnce() + Send,
+        connect: impl FnOnce(&dyn Fn() -> UnixStream),
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let (now, at_a_time) = (AtomicUsize::new(0), NonZeroUsize::new(at_a_time).unwrap());
+        let serve = |client: &Client<'_, UnixListener>| {
+            assert!(now.fetch_add(1, Ordering::SeqCst) < at_a_time.get());
+            let (mut stream, mut byte) = (client.connection(), [0]);
+            if stream.read_exact(&mut byte).is_ok() && client.establish() {
+                stream.write_all(b"+").unwrap();
+                // Until the client leaves.
+                let _ = stream.read(&mut byte);
+            }
+            now.fetch_sub(1, Ordering::SeqCst);
+        };
+        thread::scope(|threads| {
+            let served = threads.spawn(|| serve_at_most(at_a_time, &listener, Some(limit), serve, crowded));
+            connect(&|| UnixStream::connect(&path).unwrap());
+            served.join().unwrap().unwrap();
+        });
+        assert!(UnixStream::connect(&path).is_err(), "nobody is served any more");
+    }
+
+    fn speak(mut stream: &UnixStream) {
+        stream.write_all(b"?").unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+    }
+
+    #[test]
+    fn silent_connections_neither_count_nor_lock_others_out() {
+        serve_while(
+            3,
+            2,
+            || panic!("there is room"),
+            |connect| {
+                let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
+                let first = connect();
+                speak(&first);
+                silent.extend((0..20).map(|_| connect()));
+                speak(&connect());
+                // Those that were left have been disconnected.
+                assert!(silent.iter_mut().all(|stream| stream.read(&mut [0]).is_ok_and(|read| read == 0)));
+            },
+        );
+    }
+
+    #[test]
+    fn connections_wait_while_all_others_have_spoken_which_is_reported_once() {
+        let (report, waits) = std::sync::mpsc::channel();
+        serve_while(
+            1,
+            4,
+            move || report.send(()).unwrap(),
+            |connect| {
+                let first = connect();
+                speak(&first);
+                let second = connect();
+                waits.recv_timeout(Duration::from_secs(600)).expect("a notice that one waits");
+                drop(first);
+                speak(&second);
+                drop(second);
+                speak(&connect());
+                speak(&connect());
+            },
+        );
+        assert!(waits.try_recv().is_err(), "one notice");
+    }
+}

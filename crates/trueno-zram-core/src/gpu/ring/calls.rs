@@ -1,0 +1,142 @@
+//! The calls of a ring: batches from and to ordinary or page-locked memory.
+
+use rayon::ThreadPool;
+
+use super::compressed_pages::CompressedPages;
+use super::deliver::{Deliver, InPlace, into_index, to_pages};
+use super::device::RingDevice;
+use super::stage::{Crossing, pack, stage_pages};
+use super::transfer::{Direction, Source, Transfer};
+use super::{Outcome, Ring};
+use crate::error::Result;
+use crate::gpu::{PinnedBatch, PinnedPages};
+use crate::page::Page;
+use crate::progress::Progress;
+
+/// Pages to compress.
+pub(crate) enum PagesFrom<'a, D: RingDevice> {
+    /// In any memory: workers copy them to page-locked memory first.
+    Memory(&'a [Page]),
+    /// The device reads them by itself.
+    Pinned(&'a mut PinnedPages<D::Pinned>),
+}
+
+impl<D: RingDevice> PagesFrom<'_, D> {
+    pub(crate) fn pages(&self) -> Result<&[Page]> {
+        match self {
+            Self::Memory(pages) => Ok(pages),
+            Self::Pinned(pages) => pages.pages(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Memory(pages) => pages.len(),
+            Self::Pinned(pages) => pages.len(),
+        }
+    }
+}
+
+/// Compressed pages to restore.
+pub(crate) enum PackedFrom<'a, D: RingDevice> {
+    /// In any memory: workers copy them to page-locked memory first.
+    Memory(CompressedPages<'a>),
+    /// The device reads them by itself.
+    Pinned(&'a mut PinnedBatch<D::Pinned>),
+}
+
+impl<D: RingDevice> PackedFrom<'_, D> {
+    pub(crate) fn pages(&self) -> Result<CompressedPages<'_>> {
+        match self {
+            Self::Memory(pages) => Ok(*pages),
+            Self::Pinned(batch) => batch.compressed_pages(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Memory(pages) => pages.len(),
+            Self::Pinned(batch) => batch.len(),
+        }
+    }
+}
+
+impl<D: RingDevice> Ring<D> {
+    /// Compresses pages.
+    pub(crate) fn compress(
+        &mut self,
+        pool: &ThreadPool,
+        from: &mut PagesFrom<'_, D>,
+        sink: &mut impl Deliver<D>,
+        progress: &dyn Progress,
+    ) -> Outcome {
+        let pages = from.len();
+        match from {
+            PagesFrom::Memory(from) => {
+                let transfer = Transfer::new(Direction::Compress, Source::Pieces, None);
+                self.drive(pool, pages, Some(&|piece| stage_pages(from, piece)), transfer, sink, progress)
+            }
+            PagesFrom::Pinned(from) => {
+                let transfer = Transfer::new(Direction::Compress, Source::Pinned(from.memory_mut(), &[]), None);
+                self.drive(pool, pages, None, transfer, sink, progress)
+            }
+        }
+    }
+
+    /// Compresses pages in page-locked memory to page-locked memory with room for as many: the device reads and writes both
+    /// by itself.
+    pub(crate) fn compress_all_pinned(
+        &mut self,
+        pool: &ThreadPool,
+        from: &mut PinnedPages<D::Pinned>,
+        to: &mut PinnedBatch<D::Pinned>,
+        progress: &dyn Progress,
+    ) -> Outcome {
+        let pages = from.len();
+        to.clear();
+        let (memory, index) = to.parts_mut();
+        let transfer = Transfer::new(Direction::Compress, Source::Pinned(from.memory_mut(), &[]), Some(memory));
+        self.drive(pool, pages, None, transfer, &mut into_index(index), progress)
+    }
+
+    /// Restores pages to any memory: workers copy them out of page-locked memory.
+    pub(crate) fn decompress(
+        &mut self,
+        pool: &ThreadPool,
+        from: CompressedPages<'_>,
+        to: &mut [Page],
+        progress: &dyn Progress,
+    ) -> Outcome {
+        debug_assert_eq!(from.len(), to.len(), "checked by the callers");
+        let format = self.device.format();
+        let transfer = Transfer::new(Direction::Decompress, Source::Pieces, None);
+        let stage = |piece: &mut _| pack(from, format, Crossing::Blocks, piece);
+        self.drive(pool, from.len(), Some(&stage), transfer, &mut to_pages(from, to), progress)
+    }
+
+    /// Restores pages to page-locked memory, straight from the device.
+    pub(crate) fn decompress_pinned(
+        &mut self,
+        pool: &ThreadPool,
+        from: &mut PackedFrom<'_, D>,
+        to: &mut PinnedPages<D::Pinned>,
+        progress: &dyn Progress,
+    ) -> Outcome {
+        let (format, pages, to) = (self.device.format(), from.len(), Some(to.memory_mut()));
+        match from {
+            PackedFrom::Memory(from) => {
+                let stage = |piece: &mut _| pack(*from, format, Crossing::All, piece);
+                let mut sink = InPlace(|page| from.get(page).kind());
+                let transfer = Transfer::new(Direction::Decompress, Source::Pieces, to);
+                self.drive(pool, pages, Some(&stage), transfer, &mut sink, progress)
+            }
+            PackedFrom::Pinned(from) => {
+                let (memory, index) = from.parts_mut();
+                let index = &*index;
+                let mut sink = InPlace(|page: usize| index[page].kind);
+                let transfer = Transfer::new(Direction::Decompress, Source::Pinned(memory, index), to);
+                self.drive(pool, pages, None, transfer, &mut sink, progress)
+            }
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! The device's part of a slot: the copies and the kernel between where pages come from and where results go.
+
+use std::time::Duration;
+
+use trueno_gpu::kernels::packed::PackedEntry;
+
+use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
+use super::entries::{for_kernel, next_place};
+use super::piece::{PIECE_PAGES, Piece};
+use super::slot::{STATUS_BYTES, Slot};
+use crate::arena::IndexEntry;
+use crate::gpu::error::GpuResult;
+use crate::page::PAGE_SIZE;
+
+/// What the device does with pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Compresses them.
+    Compress,
+    /// Restores them.
+    Decompress,
+}
+
+/// The memory that slots are copied from: pages of a compression, packed pages of a decompression.
+#[derive(Debug)]
+pub(super) enum Source<'a, P> {
+    /// The slot's input, which the caller of a stream fills.
+    Input,
+    /// The slot's pieces, which workers fill.
+    Pieces,
+    /// The caller's page-locked memory, and where packed pages lie in it.
+    Pinned(&'a mut P, &'a [IndexEntry]),
+}
+
+/// Queues the work of slots, one after the other. Runs on the driving thread, and never waits.
+#[derive(Debug)]
+pub(super) struct Transfer<'a, D: RingDevice> {
+    direction: Direction,
+    pub(super) source: Source<'a, D::Pinned>,
+    /// The caller's page-locked memory for results, or `None` if they go to the slot's output.
+    pub(super) target: Option<&'a mut D::Pinned>,
+    /// Bytes of `target` that hold packed pages of earlier slots.
+    packed_end: usize,
+}
+
+impl<'a, D: RingDevice> Transfer<'a, D> {
+    pub(super) fn new(direction: Direction, source: Source<'a, D::Pinned>, target: Option<&'a mut D::Pinned>) -> Self {
+        Self { direction, source, target, packed_end: 0 }
+    }
+
+    pub(super) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// The mark behind all that the kernel tells: the length of packed pages is in its index.
+    pub(super) fn kernel_done(&self) -> Mark {
+        match self.direction {
+            Direction::Compress => Mark::IndexEnd,
+            Direction::Decompress => Mark::KernelEnd,
+        }
+    }
+
+    /// Queues the copies to the device and the kernel.
+    pub(super) fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+        if self.direction == Direction::Decompress {
+            self.write_index(slot)?;
+        }
+        device.mark(&mut slot.device, Mark::H2dStart)?;
+        self.upload(device, slot)?;
+        let index = 0..slot.crossing * PackedEntry::BYTES;
+        if self.direction == Direction::Decompress {
+            device.upload(&mut slot.device, Buffer::Index, 0, &mut slot.index, index.clone())?;
+        }
+        device.mark(&mut slot.device, Mark::H2dEnd)?;
+        let pages = u32::try_from(slot.crossing).expect("a slot is made for a u32 of pages");
+        match self.direction {
+            Direction::Compress => {
+                device.compress(&mut slot.device, pages)?;
+                device.download(Queue::Compute, &mut slot.device, Buffer::Index, &mut slot.index, index)?;
+                device.mark(&mut slot.device, Mark::IndexEnd)
+            }
+            Direction::Decompress => device.decompress(&mut slot.device, slot.packed_bytes, pages),
+        }
+    }
+
+    /// Queues the copies to the host, when the kernel is done.
+    pub(super) fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+        let (buffer, place, len_bytes) = match self.direction {
+            Direction::Compress => {
+                slot.read_packed_bytes()?;
+                // Slots finish in the order of their pages.
+                let place = self.packed_end;
+                self.packed_end += slot.packed_bytes;
+                (Buffer::Packed, place, slot.packed_bytes)
+            }
+            Direction::Decompress => (Buffer::Pages, slot.range.start * PAGE_SIZE, slot.crossing * PAGE_SIZE),
+        };
+        device.mark(&mut slot.device, Mark::D2hStart)?;
+        let (to, part) = match &mut self.target {
+            Some(memory) => (&mut **memory, place..place + len_bytes),
+            None => (slot.output.as_mut().expect("a call ensures what it uses"), 0..len_bytes),
+        };
+        device.download(Queue::D2h, &mut slot.device, buffer, to, part)?;
+        if self.direction == Direction::Decompress {
+            let part = 0..slot.crossing * STATUS_BYTES;
+            device.download(Queue::D2h, &mut slot.device, Buffer::Status, &mut slot.status, part)?;
+        }
+        device.mark(&mut slot.device, Mark::D2hEnd)
+    }
+
+    /// Waits until no copy uses the caller's memory.
+    pub(super) fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
+        let source = match &mut self.source {
+            Source::Pinned(memory, _) => memory.settle(time_limit),
+            Source::Input | Source::Pieces => Ok(()),
+        };
+        let target = self.target.as_mut().map_or(Ok(()), |memory| memory.settle(time_limit));
+        source.and(target)
+    }
+
+    /// Queues the copy of the pages or packed pages to the device.
+    fn upload(&mut self, device: &D, slot: &mut Slot<D>) -> GpuResult<()> {
+        let (buffer, len_bytes) = match self.direction {
+            Direction::Compress => (Buffer::Pages, slot.crossing * PAGE_SIZE),
+            Direction::Decompress => (Buffer::Packed, slot.packed_bytes),
+        };
+        let Slot { device: on_device, input, pieces, pieces_used, range, .. } = slot;
+        match &mut self.source {
+            Source::Input => {
+                let input = input.as_mut().expect("slots of streams have it");
+                device.upload(on_device, buffer, 0, input, 0..len_bytes)
+            }
+            Source::Pieces => {
+                let mut crossing = pieces[..*pieces_used].iter_mut().filter(|piece| piece.crossing > 0);
+                crossing.try_for_each(|piece| {
+                    let (at, part) = (place_on_device(piece, self.direction), 0..piece.bytes_in);
+                    device.upload(on_device, buffer, at, piece.memory(), part)
+                })
+            }
+            Source::Pinned(memory, index) => {
+                let start = match self.direction {
+                    Direction::Compress => range.start * PAGE_SIZE,
+                    Direction::Decompress => in_memory(index[range.start].offset),
+                };
+                device.upload(on_device, buffer, 0, memory, start..start + len_bytes)
+            }
+        }
+    }
+
+    /// Writes the index of packed pages as the kernel reads it, and notes their length.
+    fn write_index(&self, slot: &mut Slot<D>) -> GpuResult<()> {
+        let Slot { format, index, pieces, pieces_used, entries, range, .. } = slot;
+        let packed = index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
+        let entries = match &self.source {
+            Source::Input => &entries[..],
+            Source::Pinned(_, index) => &index[range.clone()],
+            Source::Pieces => {
+                for piece in pieces[..*pieces_used].iter().filter(|piece| piece.crossing > 0) {
+                    packed[piece.first_place..][..piece.crossing].copy_from_slice(&piece.index);
+                    slot.packed_bytes = place_on_device(piece, Direction::Decompress) + piece.bytes_in;
+                }
+                return Ok(());
+            }
+        };
+        let (start, end) = (entries[0].offset, entries.last().map_or(0, |last| next_place(*last)));
+        packed.iter_mut().zip(entries).for_each(|(packed, entry)| *packed = for_kernel(*entry, start, *format));
+        slot.packed_bytes = in_memory(end - start);
+        Ok(())
+    }
+}
+
+/// The offset of a piece in its device buffer. Pages follow each other. Packed pages start at a fixed place, which is known
+/// before the other pieces are staged.
+fn place_on_device<D: RingDevice>(piece: &Piece<D>, direction: Direction) -> usize {
+    match direction {
+        Direction::Compress => piece.first_place * PAGE_SIZE,
+        Direction::Decompress => piece.number * PIECE_PAGES * PAGE_SIZE,
+    }
+}
+
+fn in_memory(offset: u64) -> usize {
+    usize::try_from(offset).expect("the packed pages lie in memory")
+}

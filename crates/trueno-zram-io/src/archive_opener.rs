@@ -1,0 +1,278 @@
+//! Opens archives by path, and the bases that deltas need.
+
+use std::fmt::Display;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use trueno_zram_archive::{ArchiveIdentity, BaseRecord, Delta, DeltaFile, Error, PageArchive, ReadAt, Result};
+
+use crate::regular_file::{FileId, open_regular_file};
+use crate::unchanged_file::{FileStamp, UnchangedFile};
+
+/// Opens archives and deltas by their path, and finds the bases of deltas.
+///
+/// A base is looked for among the files that the caller names, then where it was when the delta was made, then beside the
+/// delta; for a symbolic link to a delta, beside the delta itself first, then beside the link. Only a regular file with the
+/// identity that the delta states will do.
+///
+/// If somebody changes a file in place while it is open, all reads of it fail from then on, with [`FileChanged`] as the
+/// source of [`Error::Read`]. Changes are seen by the file's length and the time of its last change. Renaming another file
+/// to its place, or removing it, changes nothing.
+///
+/// [`FileChanged`]: crate::FileChanged
+///
+/// ```no_run
+/// use trueno_zram_archive::Pages;
+/// use trueno_zram_io::ArchiveOpener;
+/// let archive = ArchiveOpener::new().open("tuesday.tzd".as_ref())?.expect("an archive or a delta");
+/// archive.read(0, &mut [[0; 4096]])?;
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct ArchiveOpener {
+    bases: Vec<PathBuf>,
+    in_memory: bool,
+    read_with: Option<fn(File) -> Arc<dyn ReadAt>>,
+}
+
+impl ArchiveOpener {
+    /// Creates an opener that looks for bases where deltas say.
+    ///
+    /// ```
+    /// let opener = trueno_zram_io::ArchiveOpener::new();
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names files that may be bases, in any order.
+    ///
+    /// ```
+    /// let opener = trueno_zram_io::ArchiveOpener::new().bases(["/moved/monday.lz4"]);
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn bases(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+        self.bases.extend(paths.into_iter().map(Into::into));
+        self
+    }
+
+    /// Reads all files into memory when they are opened.
+    ///
+    /// ```
+    /// let opener = trueno_zram_io::ArchiveOpener::new().in_memory(true);
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn in_memory(mut self, in_memory: bool) -> Self {
+        self.in_memory = in_memory;
+        self
+    }
+
+    /// Sets how files are read that are not loaded into memory. The default is positional reads of the file.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// let opener = trueno_zram_io::ArchiveOpener::new().read_with(|file| Arc::new(file));
+    /// # drop(opener);
+    /// ```
+    #[must_use]
+    pub fn read_with(mut self, read_with: fn(File) -> Arc<dyn ReadAt>) -> Self {
+        self.read_with = Some(read_with);
+        self
+    }
+
+    /// Opens a file; `None` if it is neither an archive with an index nor a delta.
+    ///
+    /// # Errors
+    /// [`Error::Read`] and [`Error::NotRegular`] if it cannot be opened; [`Error::Base`] if a base is missing or is another
+    /// archive; [`Error::ChainTooLong`]; those of [`Archive::read_from`](trueno_zram_archive::Archive::read_from) and [`Delta::open`].
+    pub fn open(&self, path: &Path) -> Result<Option<PageArchive>> {
+        Ok(self.open_chain(path)?.map(|chain| chain.archive))
+    }
+
+    /// Opens a file like [`open`](Self::open), and returns all files that it is read from.
+    ///
+    /// ```no_run
+    /// use trueno_zram_io::ArchiveOpener;
+    /// let chain = ArchiveOpener::new().open_chain("tuesday.tzd".as_ref())?.expect("an archive or a delta");
+    /// for base in chain.bases() {
+    ///     println!("needs {}", base.path.display());
+    /// }
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_chain(&self, path: &Path) -> Result<Option<ArchiveChain>> {
+        self.open_file(open_regular_file(path)?, path)
+    }
+
+    /// Opens a file that is open already, like [`open_chain`](Self::open_chain). Bases are looked for as if it had this path.
+    ///
+    /// ```no_run
+    /// use trueno_zram_io::ArchiveOpener;
+    /// let unfinished = std::fs::File::open(".tuesday.part")?;
+    /// let chain = ArchiveOpener::new().open_file(unfinished, "tuesday.tzd".as_ref())?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_file(&self, file: File, path: &Path) -> Result<Option<ArchiveChain>> {
+        let (mut file, mut path) = (file, path.to_owned());
+        let (mut files, mut layers) = (Vec::new(), Vec::<DeltaFile>::new());
+        let mut archive = loop {
+            let opened = self.open_one(file, &path, &mut files).map_err(|error| match layers.is_empty() {
+                true => error,
+                false => base_error(path.display(), error),
+            })?;
+            match (opened, layers.last()) {
+                (Some(ChainLink::Standard(archive)), _) => break archive,
+                (Some(ChainLink::Delta(layer)), _) => {
+                    if layers.len() == Delta::MAX_DEPTH {
+                        return Err(Error::ChainTooLong { max_deltas: Delta::MAX_DEPTH });
+                    }
+                    (file, path) = self.find_base(layer.base(), &path)?;
+                    layers.push(*layer);
+                }
+                (None, None) => return Ok(None),
+                (None, Some(above)) => return Err(base_error(above.base(), "it is not an archive any more")),
+            }
+        };
+        for layer in layers.into_iter().rev() {
+            archive = PageArchive::Delta(Box::new(layer.on_base(archive)?));
+        }
+        Ok(Some(ArchiveChain { archive, files }))
+    }
+
+    /// Opens a file of a chain, without its bases; `None` if it is neither an archive with an index nor a delta.
+    fn open_one(&self, file: File, path: &Path, files: &mut Vec<ChainFile>) -> Result<Option<ChainLink>> {
+        let failed = |source| Error::Read { at: 0, source };
+        let id = FileId::of(&file.metadata().map_err(failed)?);
+        files.push(ChainFile { path: path.to_owned(), id });
+        let file = self.load(file).map_err(failed)?;
+        match DeltaFile::open(Arc::clone(&file))? {
+            Some(layer) => Ok(Some(ChainLink::Delta(Box::new(layer)))),
+            None => Ok(PageArchive::standard(file)?.map(ChainLink::Standard)),
+        }
+    }
+
+    /// Opens the file that is the base of a delta. Returns its path as well.
+    fn find_base(&self, base: &BaseRecord, delta: &Path) -> Result<(File, PathBuf)> {
+        let mut found = Vec::new();
+        for path in self.places(base, delta) {
+            match candidate(&path, base) {
+                Ok(file) => return Ok((file, path)),
+                Err(why) => found.push(format!("{}: {why}", path.display())),
+            }
+        }
+        Err(base_error(base, format!("not found ({})", found.join("; "))))
+    }
+
+    /// Returns the places where a base may be, without repetition.
+    fn places(&self, base: &BaseRecord, delta: &Path) -> Vec<PathBuf> {
+        let path = Path::new(std::ffi::OsStr::from_bytes(&base.path));
+        let mut places = self.bases.clone();
+        for folder in folders_of(delta) {
+            places.push(folder.join(path));
+            places.extend(path.file_name().map(|name| folder.join(name)));
+        }
+        let mut seen = Vec::new();
+        places.retain(|place| {
+            !seen.contains(place) && {
+                seen.push(place.clone());
+                true
+            }
+        });
+        places
+    }
+
+    fn load(&self, mut file: File) -> io::Result<Arc<dyn ReadAt>> {
+        if !self.in_memory {
+            return Ok(Arc::new(UnchangedFile::new(file, self.read_with.unwrap_or(|file| Arc::new(file)))?));
+        }
+        let (stamp, mut bytes) = (FileStamp::of(&file)?, Vec::new());
+        file.read_to_end(&mut bytes)?;
+        stamp.check(&file)?;
+        Ok(Arc::new(bytes))
+    }
+}
+
+/// An archive or a delta that was opened by its path, and the files that it is read from.
+#[derive(Debug)]
+pub struct ArchiveChain {
+    /// The archive.
+    pub archive: PageArchive,
+    /// Its file, its base, the base of that, and so on.
+    pub files: Vec<ChainFile>,
+}
+
+impl ArchiveChain {
+    /// Returns the files of its bases, the nearest one first.
+    #[must_use]
+    pub fn bases(&self) -> &[ChainFile] {
+        self.files.get(1..).unwrap_or_default()
+    }
+}
+
+/// A file of a chain, without its bases.
+enum ChainLink {
+    Standard(PageArchive),
+    Delta(Box<DeltaFile>),
+}
+
+/// A file that an archive is read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChainFile {
+    /// The path by which it was opened.
+    pub path: PathBuf,
+    /// Its identity.
+    pub id: FileId,
+}
+
+/// Returns the folders in which a delta lies: its own, and if it was opened by a symbolic link to it, that of the link.
+fn folders_of(delta: &Path) -> Vec<PathBuf> {
+    let parent = |path: &Path| path.parent().unwrap_or(Path::new("")).to_owned();
+    let is_link = fs::symlink_metadata(delta).is_ok_and(|there| there.is_symlink());
+    match fs::canonicalize(delta) {
+        Ok(target) if is_link => {
+            let (folder, of_link) = (parent(&target), parent(delta));
+            let here = if of_link.as_os_str().is_empty() { Path::new(".") } else { &of_link };
+            if fs::canonicalize(here).is_ok_and(|here| here == folder) { vec![of_link] } else { vec![folder, of_link] }
+        }
+        _ => vec![parent(delta)],
+    }
+}
+
+/// Opens a file if it is the archive that a delta needs; or says why not.
+fn candidate(path: &Path, base: &BaseRecord) -> std::result::Result<File, String> {
+    let file = open_regular_file(path).map_err(|error| match error {
+        Error::Read { source, .. } => text(&source),
+        error => error.to_string(),
+    })?;
+    let copy = file.try_clone().map_err(|error| text(&error))?;
+    match ArchiveIdentity::read(Arc::new(copy)) {
+        Ok(Some(identity)) if identity == base.identity => Ok(file),
+        Ok(Some(_)) => Err("another archive than the one that the delta was made from".to_owned()),
+        Ok(None) => Err("not a page archive with an index".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn base_error(base: impl Display, reason: impl Display) -> Error {
+    Error::Base { base: base.to_string(), reason: reason.to_string(), page: None }
+}
+
+/// The system's words, without the number that Rust adds.
+fn text(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "no such file".to_owned(),
+        _ => error.to_string(),
+    }
+}

@@ -1,0 +1,399 @@
+//! The one pipeline: lanes claim units of work in order, do them side by side, and hand them on in order.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use rayon::ThreadPool;
+use trueno_zram_archive::ContentHash;
+
+use crate::Observer;
+use crate::error::Error;
+use crate::ordered::{InOrder, lock};
+use crate::timeline::{Stage, timed};
+
+/// The most bytes of finished units that wait to be placed.
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// What a pipeline does.
+pub(crate) trait Work: Sync {
+    /// What is claimed from. One lane at a time has it.
+    type Source: Send;
+    /// A unit of work and its memory, which is used again.
+    type Unit: Send;
+    /// The things that each lane has for itself: a codec, and buffers.
+    type Lane: Send;
+    /// What follows the order of the claims. One lane at a time has it.
+    type Ordered: Send;
+    /// Whatever ends the pipeline.
+    type Error: From<Error> + Send;
+
+    /// Makes memory for a unit.
+    fn unit(&self) -> Self::Unit;
+
+    /// Claims what comes next. Returns `false` at the end. Other lanes wait meanwhile.
+    fn claim(
+        &self,
+        source: &mut Self::Source,
+        lane: &mut Self::Lane,
+        unit: &mut Self::Unit,
+    ) -> Result<bool, Self::Error>;
+
+    /// Does a unit's work, beside other lanes.
+    fn run(&self, lane: &mut Self::Lane, unit: &mut Self::Unit) -> Result<(), Self::Error>;
+
+    /// The bytes of content of a unit that was run.
+    fn content_len(&self, unit: &Self::Unit) -> u64;
+
+    /// Returns `false` if units are complete once they are run.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
+    /// Hashes the content of a unit, in order.
+    fn hash(&self, _unit: &Self::Unit, _hash: &mut ContentHash) {}
+
+    /// Takes a unit in order. Returns `true` if it has a place now, and is to be [placed](Self::place).
+    fn in_order(&self, ordered: &mut Self::Ordered, unit: &mut Self::Unit) -> Result<bool, Self::Error>;
+
+    /// Writes a unit at its place, beside other lanes.
+    fn place(&self, _unit: &mut Self::Unit) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// The number of lanes that may place units at the same time.
+    fn max_placing(&self) -> usize {
+        0
+    }
+
+    /// The bytes that a unit takes while it waits to be placed.
+    fn waiting_bytes(&self, _unit: &Self::Unit) -> usize {
+        0
+    }
+
+    /// Frees what a unit holds and others need, before its memory is used again.
+    fn release(&self, _unit: &mut Self::Unit) {}
+}
+
+/// Work in progress: who may claim, the memory of units, their order, and the first error.
+///
+/// A lane that is early leaves its unit for the lane that has the one before, so that no lane waits for another. The number of
+/// units bounds the work in flight.
+pub(crate) struct Pipeline<'a, W: Work> {
+    pub(crate) work: W,
+    claims: Mutex<Claims<W::Source>>,
+    /// None: the content is not hashed.
+    hash: Option<InOrder<(u64, W::Unit), ContentHash>>,
+    ordered: InOrder<W::Unit, W::Ordered>,
+    state: Mutex<State<W>>,
+    /// The state changed.
+    changed: Condvar,
+    pub(crate) observer: &'a dyn Observer,
+}
+
+struct Claims<S> {
+    source: S,
+    next_number: u64,
+    has_ended: bool,
+}
+
+/// The state that lanes look at before they do anything.
+pub(crate) struct State<W: Work> {
+    units: BufferPool<W::Unit>,
+    to_place: VecDeque<W::Unit>,
+    /// Bytes of these units.
+    waiting_bytes: usize,
+    /// Lanes that place units.
+    placing: usize,
+    /// Lanes that wait for something to do.
+    pub(crate) waiting: usize,
+    /// Whether everything is claimed.
+    pub(crate) has_ended: bool,
+    /// Whether a lane failed or panicked.
+    has_stopped: bool,
+    /// The first error.
+    error: Option<W::Error>,
+}
+
+/// Memory for units, to be used again.
+struct BufferPool<B> {
+    free: Vec<B>,
+    /// Buffers that were not made yet.
+    unmade: usize,
+}
+
+impl<W: Work> State<W> {
+    /// Whether more may be claimed: what waits to be placed is bounded.
+    pub(crate) fn may_claim(&self) -> bool {
+        !self.has_ended && self.waiting_bytes < MAX_WAITING_BYTES
+    }
+
+    /// Takes memory for a unit, if there is some. `Some(None)`: the caller makes it.
+    pub(crate) fn take_unit(&mut self) -> Option<Option<W::Unit>> {
+        let BufferPool { free, unmade } = &mut self.units;
+        let unit = free.pop();
+        if unit.is_none() {
+            *unmade = unmade.checked_sub(1)?;
+        }
+        Some(unit)
+    }
+}
+
+/// What a lane does next.
+pub(crate) enum Next<T> {
+    Do(T),
+    Wait,
+    End,
+}
+
+/// The parts of a pipeline that has done all of its work.
+pub(crate) struct Finished<W: Work> {
+    pub(crate) work: W,
+    pub(crate) source: W::Source,
+    pub(crate) hash: Option<ContentHash>,
+    pub(crate) ordered: W::Ordered,
+}
+
+/// Stops all lanes when dropped: one that panics must not keep the others waiting for its unit.
+struct StopOthers<'p, 'a, W: Work>(&'p Pipeline<'a, W>);
+
+impl<W: Work> Drop for StopOthers<'_, '_, W> {
+    fn drop(&mut self) {
+        lock(&self.0.state).has_stopped = true;
+        self.0.changed.notify_all();
+    }
+}
+
+impl<'a, W: Work> Pipeline<'a, W> {
+    /// Prepares a pipeline with at most `max_units` in flight. `hash` is given the content in order.
+    pub(crate) fn new(
+        work: W,
+        source: W::Source,
+        ordered: W::Ordered,
+        hash: Option<ContentHash>,
+        max_units: usize,
+        observer: &'a dyn Observer,
+    ) -> Self {
+        let state = State {
+            units: BufferPool { free: Vec::new(), unmade: max_units },
+            to_place: VecDeque::new(),
+            waiting_bytes: 0,
+            placing: 0,
+            waiting: 0,
+            has_ended: false,
+            has_stopped: false,
+            error: None,
+        };
+        Self {
+            work,
+            claims: Mutex::new(Claims { source, next_number: 0, has_ended: false }),
+            hash: hash.map(InOrder::new),
+            ordered: InOrder::new(ordered),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            observer,
+        }
+    }
+
+    /// Runs lanes on the workers of `pool`, until everything is done or something fails.
+    pub(crate) fn run_on(&self, pool: &ThreadPool, lanes: impl Iterator<Item = W::Lane> + Send) {
+        pool.scope(|scope| {
+            for mut lane in lanes {
+                scope.spawn(move |_| self.guard(|| self.run_lane(&mut lane)));
+            }
+        });
+    }
+
+    fn run_lane(&self, lane: &mut W::Lane) -> Result<(), W::Error> {
+        let next = |state: &mut State<W>| match state.has_ended {
+            // Each completion checks again, so no unit is left behind.
+            true => Next::End,
+            false if state.may_claim() => state.take_unit().map_or(Next::Wait, Next::Do),
+            false => Next::Wait,
+        };
+        self.do_tasks(next, |unit| self.run_unit(lane, unit).map(drop))
+    }
+
+    /// Runs a thread of the pipeline to its end. The first error of all of them is kept.
+    pub(crate) fn guard(&self, thread: impl FnOnce() -> Result<(), W::Error>) {
+        let stop_others = StopOthers(self);
+        match thread() {
+            Ok(()) => std::mem::forget(stop_others),
+            Err(error) => {
+                lock(&self.state).error.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Does what is due, again and again: units are placed first, then comes what `next` finds.
+    pub(crate) fn do_tasks<T>(
+        &self,
+        next: impl Fn(&mut State<W>) -> Next<T>,
+        mut task: impl FnMut(T) -> Result<(), W::Error>,
+    ) -> Result<(), W::Error> {
+        let mut state = lock(&self.state);
+        loop {
+            if state.has_stopped {
+                return Ok(());
+            }
+            if let Some(unit) = self.take_placed(&mut state) {
+                drop(state);
+                self.place(unit)?;
+                state = lock(&self.state);
+                continue;
+            }
+            match next(&mut state) {
+                Next::Do(found) => {
+                    drop(state);
+                    task(found)?;
+                    state = lock(&self.state);
+                }
+                Next::Wait => {
+                    state.waiting += 1;
+                    state = timed(self.observer, Stage::Wait, || self.changed.wait(state))
+                        .unwrap_or_else(PoisonError::into_inner);
+                    state.waiting -= 1;
+                }
+                Next::End => {
+                    // Others may wait for what made this one stop.
+                    self.changed.notify_all();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Takes a unit to place, unless enough lanes do so already.
+    fn take_placed(&self, state: &mut State<W>) -> Option<W::Unit> {
+        if state.placing >= self.work.max_placing() {
+            return None;
+        }
+        let unit = state.to_place.pop_front()?;
+        state.placing += 1;
+        state.waiting_bytes -= self.work.waiting_bytes(&unit);
+        Some(unit)
+    }
+
+    fn place(&self, mut unit: W::Unit) -> Result<(), W::Error> {
+        self.work.place(&mut unit)?;
+        let mut state = lock(&self.state);
+        state.placing -= 1;
+        state.units.free.push(unit);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Claims a unit and takes it all the way. Returns the bytes of its content.
+    pub(crate) fn run_unit(&self, lane: &mut W::Lane, unit: Option<W::Unit>) -> Result<u64, W::Error> {
+        let mut unit = unit.unwrap_or_else(|| self.work.unit());
+        match self.claim(|source| self.work.claim(source, lane, &mut unit))? {
+            Some(number) => self.run_claimed(lane, number, unit),
+            None => {
+                self.recycle(unit);
+                Ok(0)
+            }
+        }
+    }
+
+    /// Takes a unit that is claimed all the way.
+    pub(crate) fn run_claimed(&self, lane: &mut W::Lane, number: u64, mut unit: W::Unit) -> Result<u64, W::Error> {
+        self.work.run(lane, &mut unit)?;
+        let bytes = self.work.content_len(&unit);
+        self.deliver(number, unit)?;
+        Ok(bytes)
+    }
+
+    /// Has `claim` claim what comes next, and numbers it. None at the end, of which the other lanes are told.
+    pub(crate) fn claim(
+        &self,
+        claim: impl FnOnce(&mut W::Source) -> Result<bool, W::Error>,
+    ) -> Result<Option<u64>, W::Error> {
+        let mut claims = lock(&self.claims);
+        // A source that fails has ended for the other lanes as well.
+        if std::mem::replace(&mut claims.has_ended, true) {
+            return Ok(None);
+        }
+        if timed(self.observer, Stage::Read, || claim(&mut claims.source))? {
+            let number = claims.next_number;
+            claims.next_number += 1;
+            claims.has_ended = false;
+            return Ok(Some(number));
+        }
+        drop(claims);
+        lock(&self.state).has_ended = true;
+        self.changed.notify_all();
+        Ok(None)
+    }
+
+    /// Hands a unit on, with all others that are due.
+    pub(crate) fn deliver(&self, number: u64, unit: W::Unit) -> Result<(), W::Error> {
+        if !self.work.is_ordered() {
+            self.recycle(unit);
+            return Ok(());
+        }
+        let Some(hash) = &self.hash else { return self.take_in_order(number, unit) };
+        let mut hashed = Vec::new();
+        hash.submit(number, (number, unit), |hash, (number, unit)| {
+            timed(self.observer, Stage::Hash, || self.work.hash(&unit, hash));
+            hashed.push((number, unit));
+            Ok::<(), W::Error>(())
+        })?;
+        hashed.into_iter().try_for_each(|(number, unit)| self.take_in_order(number, unit))
+    }
+
+    fn take_in_order(&self, number: u64, unit: W::Unit) -> Result<(), W::Error> {
+        self.ordered.submit(number, unit, |ordered, mut unit| {
+            if !self.work.in_order(ordered, &mut unit)? {
+                self.recycle(unit);
+                return Ok(());
+            }
+            self.work.release(&mut unit);
+            let mut state = lock(&self.state);
+            state.waiting_bytes += self.work.waiting_bytes(&unit);
+            state.to_place.push_back(unit);
+            drop(state);
+            // For the unit to place, and for what it released.
+            self.changed.notify_one();
+            self.changed.notify_one();
+            Ok(())
+        })
+    }
+
+    /// Gives the memory of a unit back.
+    pub(crate) fn recycle(&self, mut unit: W::Unit) {
+        self.work.release(&mut unit);
+        lock(&self.state).units.free.push(unit);
+        self.changed.notify_one();
+    }
+
+    /// Wakes a lane. None is between its look at the state and its wait.
+    pub(crate) fn notify_one(&self) {
+        drop(lock(&self.state));
+        self.changed.notify_one();
+    }
+
+    /// Wakes all lanes, to see whether they can end.
+    pub(crate) fn notify_all(&self) {
+        drop(lock(&self.state));
+        self.wake_all();
+    }
+
+    /// Wakes all lanes, for a caller that has the state.
+    pub(crate) fn wake_all(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Returns what is left once all lanes have ended.
+    ///
+    /// # Errors
+    /// The first error of any lane.
+    pub(crate) fn finish(self) -> Result<Finished<W>, W::Error> {
+        if let Some(error) = self.state.into_inner().unwrap_or_else(PoisonError::into_inner).error {
+            return Err(error);
+        }
+        let claims = self.claims.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let hash = self.hash.map(|hash| hash.into_stage().expect("no lane failed"));
+        let ordered = self.ordered.into_stage().expect("no lane failed");
+        Ok(Finished { work: self.work, source: claims.source, hash, ordered })
+    }
+}

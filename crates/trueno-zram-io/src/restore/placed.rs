@@ -1,0 +1,99 @@
+//! Content that is written at its place by many lanes, or only counted.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use trueno_zram_archive::ContentSpan;
+
+use super::WriteMode;
+use crate::Observer;
+use crate::error::{Error, Operation, Result};
+use crate::output::{data_runs, zeros};
+use crate::positional_file::Prepared;
+use crate::timeline::{Stage, timed};
+
+/// Where content goes, and how much of it is there.
+pub(super) struct PlacedContent<'a> {
+    pub(super) mode: WriteMode,
+    name: String,
+    done: AtomicU64,
+    observer: &'a dyn Observer,
+}
+
+impl<'a> PlacedContent<'a> {
+    pub(super) fn new(mode: WriteMode, name: &str, observer: &'a dyn Observer) -> Self {
+        Self { mode, name: name.to_owned(), done: AtomicU64::new(0), observer }
+    }
+
+    /// Whether the content is not written at its place, but in order.
+    pub(super) fn is_in_order(&self) -> bool {
+        matches!(self.mode, WriteMode::InOrder)
+    }
+
+    /// Writes content at its place, unless that is done in order.
+    pub(super) fn write<'s>(&self, start: u64, spans: impl Iterator<Item = ContentSpan<'s>>) -> Result<()> {
+        if self.is_in_order() {
+            return Ok(());
+        }
+        let mut at = start;
+        let write = || {
+            for span in spans {
+                match (&self.mode, span) {
+                    (WriteMode::Positional { file, sparse: true }, ContentSpan::Data(bytes)) => {
+                        for (skipped, data) in data_runs(bytes) {
+                            file.write_at(at + skipped as u64, data)?;
+                        }
+                    }
+                    (WriteMode::Positional { file, sparse: false }, ContentSpan::Data(bytes)) => {
+                        file.write_at(at, bytes)?;
+                    }
+                    (WriteMode::Positional { file, sparse: false }, ContentSpan::Zeros(len_bytes)) => {
+                        let mut at = at;
+                        for piece in zeros(len_bytes) {
+                            file.write_at(at, piece)?;
+                            at += piece.len() as u64;
+                        }
+                    }
+                    _ => {}
+                }
+                at += span.len_bytes();
+            }
+            Ok(())
+        };
+        self.writing(write)?;
+        self.count(at - start);
+        Ok(())
+    }
+
+    /// Prepares the place of pages that are not zero. None: they are not written.
+    pub(super) fn prepare(&self, at: u64, len_bytes: usize) -> Result<Option<Prepared<'_>>> {
+        match &self.mode {
+            WriteMode::Positional { file, .. } => self.writing(|| file.prepare(at, len_bytes)).map(Some),
+            WriteMode::InOrder | WriteMode::Discard => Ok(None),
+        }
+    }
+
+    /// Writes pages at a place that was prepared, or only counts them.
+    pub(super) fn write_prepared(&self, place: Option<&Prepared<'_>>, at: u64, bytes: &[u8]) -> Result<()> {
+        if let Some(place) = place {
+            self.writing(|| place.write_at(at, bytes))?;
+        }
+        self.count(bytes.len() as u64);
+        Ok(())
+    }
+
+    fn writing<T>(&self, write: impl FnOnce() -> io::Result<T>) -> Result<T> {
+        timed(self.observer, Stage::Write, write).map_err(|error| Error::io(&self.name, Operation::Write, error))
+    }
+
+    /// Counts content that is where it belongs.
+    pub(super) fn count(&self, len_bytes: u64) {
+        let done = self.done.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes;
+        self.observer.progress(done, done);
+    }
+
+    /// The bytes that are where they belong.
+    pub(super) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+}

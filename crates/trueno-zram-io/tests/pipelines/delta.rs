@@ -1,0 +1,236 @@
+//! Deltas against a slow twin that compares all pages with each other, on any number of lanes.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rayon::ThreadPool;
+use trueno_test_pages::generate::Generator;
+use trueno_zram_archive::{Delta, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
+use trueno_zram_core::{PAGE_SIZE, Page};
+use trueno_zram_io::{Base, Compressors, Error, FileSource, Input, PageSource, compress, compress_delta};
+
+use crate::{Numbers, codecs, pool};
+
+fn source(folder: &tempfile::TempDir, pages: &[Page]) -> FileSource {
+    let path = folder.path().join("image");
+    std::fs::write(&path, pages.as_flattened()).unwrap();
+    pages_of(&path)
+}
+
+fn pages_of(path: &Path) -> FileSource {
+    Input::open(path).unwrap().into_pages()
+}
+
+/// Pages of all kinds: zeros, alone and in runs, equal ones, and any others.
+fn image(random: &mut Generator) -> Vec<Page> {
+    let mut pages: Vec<Page> = (0..700).map(|_| random.page()).collect();
+    for _ in 0..40 {
+        let at = random.below(pages.len());
+        let zeros = (1 + random.below(20)).min(pages.len() - at);
+        pages[at..at + zeros].fill([0; PAGE_SIZE]);
+        pages[random.below(700)] = pages[random.below(700)];
+    }
+    pages
+}
+
+/// Changes single bits, copies pages to where others were, and adds a page that is new more than once.
+fn change(pages: &mut [Page], random: &mut Generator) {
+    for _ in 0..60 {
+        pages[random.below(700)][random.below(PAGE_SIZE)] ^= 1 << random.below(8);
+    }
+    for _ in 0..20 {
+        pages[random.below(700)] = pages[random.below(700)];
+    }
+    let new = std::array::from_fn(|_| random.byte());
+    for _ in 0..5 {
+        pages[random.below(700)] = new;
+    }
+}
+
+/// Where the pages of a delta should come from, found without any hash.
+fn expected(pages: &[Page], base: &[Page]) -> Vec<PageOrigin> {
+    let mut stored: Vec<Page> = Vec::new();
+    let place = |pages: &[Page], page: &Page| pages.iter().position(|other| other == page).map(|place| place as u64);
+    let origin = |(number, page): (usize, &Page)| {
+        if *page == [0; PAGE_SIZE] {
+            PageOrigin::Zero
+        } else if base[number] == *page {
+            PageOrigin::Base(number as u64)
+        } else if let Some(same) = place(base, page) {
+            PageOrigin::Base(same)
+        } else if let Some(copy) = place(&stored, page) {
+            PageOrigin::Stored(copy)
+        } else {
+            stored.push(*page);
+            PageOrigin::Stored(stored.len() as u64 - 1)
+        }
+    };
+    pages.iter().enumerate().map(origin).collect()
+}
+
+#[test]
+fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
+    let (folder, mut random) = (tempfile::tempdir().unwrap(), Generator::new(11));
+    for (lanes, has_hashes) in [(1, true), (2, false), (3, true)] {
+        let (pool, mut codecs) = (pool(lanes), codecs(lanes));
+        let old = image(&mut random);
+        let options = WriteOptions { page_hashes: has_hashes, ..WriteOptions::default() };
+        let out = (Vec::new(), "base");
+        let base = compress(source(&folder, &old), out, options, Compressors::Lanes(&mut codecs), &pool, &()).unwrap();
+        let base = PageArchive::standard(Arc::new(base.out)).unwrap().unwrap();
+        let hashes = PageHashes::stored(&base).unwrap();
+        assert_eq!(hashes.is_some(), has_hashes);
+        let hashes = hashes.map_or_else(|| PageHashes::compute(&base), Ok).unwrap();
+
+        let mut new = old.clone();
+        change(&mut new, &mut random);
+        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
+        let out = (Vec::new(), "delta");
+        let options = WriteOptions::default();
+        let done = compress_delta(source(&folder, &new), out, made_from, options, &mut codecs, &pool, &()).unwrap();
+        let delta = Delta::open(Arc::new(done.out), |_| Ok(base)).unwrap().unwrap();
+        for (number, (page, origin)) in (0..).zip(new.iter().zip(expected(&new, &old))) {
+            let hash = (origin != PageOrigin::Zero).then(|| PageHash::of(page));
+            assert_eq!(delta.origin(number).unwrap(), (origin, hash), "page {number}, {lanes} lanes");
+        }
+        let mut restored = vec![[1; PAGE_SIZE]; new.len()];
+        delta.read(0, &mut restored).unwrap();
+        assert!(restored == new, "{lanes} lanes");
+    }
+}
+
+/// A base for deltas of files, and where they are written.
+struct Fixture {
+    folder: tempfile::TempDir,
+    base: Vec<u8>,
+    pool: ThreadPool,
+}
+
+impl Fixture {
+    fn new(old: &[Page]) -> Self {
+        let (folder, pool, mut codecs) = (tempfile::tempdir().unwrap(), pool(2), codecs(2));
+        let source = source(&folder, old);
+        let options = WriteOptions { page_hashes: true, ..WriteOptions::default() };
+        let lanes = Compressors::Lanes(&mut codecs);
+        let base = compress(source, (Vec::new(), "base"), options, lanes, &pool, &()).unwrap().out;
+        Self { folder, base, pool }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("image")
+    }
+
+    fn base(&self) -> PageArchive {
+        PageArchive::standard(Arc::new(self.base.clone())).unwrap().unwrap()
+    }
+
+    fn delta_of(&self, source: impl PageSource<Error = Error>) -> Result<Vec<u8>, Error> {
+        let base = self.base();
+        let hashes = PageHashes::stored(&base).unwrap().unwrap();
+        let made_from = Base { record: base.record(b"base.lz4").unwrap(), hashes: &hashes };
+        let (out, options) = ((Vec::new(), "delta"), WriteOptions::default());
+        compress_delta(source, out, made_from, options, &mut codecs(2), &self.pool, &()).map(|done| done.out)
+    }
+
+    fn content_of(&self, delta: Vec<u8>) -> Vec<u8> {
+        let delta = Delta::open(Arc::new(delta), |_| Ok(self.base())).unwrap().unwrap();
+        let mut pages = vec![[1; PAGE_SIZE]; usize::try_from(delta.page_count()).unwrap()];
+        delta.read(0, &mut pages).unwrap();
+        pages.as_flattened()[..usize::try_from(delta.len_bytes()).unwrap()].to_vec()
+    }
+}
+
+/// Pages of a file that is open for writing are read; those of others are borrowed, where that is possible.
+#[test]
+fn borrowed_pages_and_pages_that_are_read_make_the_same_delta() {
+    let mut random = Generator::new(23);
+    let old = image(&mut random);
+    let fixture = Fixture::new(&old);
+    let mut new = old.clone();
+    change(&mut new, &mut random);
+    let whole = new.as_flattened().len();
+    for len in [0, 1, PAGE_SIZE - 1, PAGE_SIZE, 256 * PAGE_SIZE, 256 * PAGE_SIZE + 1, whole - 100, whole] {
+        let content = &new.as_flattened()[..len];
+        std::fs::write(fixture.path(), content).unwrap();
+        let borrowed = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+        let writer = std::fs::File::options().write(true).open(fixture.path()).unwrap();
+        let read = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+        drop(writer);
+        assert!(borrowed == read, "{len} bytes");
+        assert!(fixture.content_of(borrowed) == content, "{len} bytes");
+    }
+}
+
+#[test]
+fn holes_of_any_length_are_zeros() {
+    use std::os::unix::fs::FileExt;
+    let fixture = Fixture::new(&image(&mut Generator::new(29)));
+    let len = (4 << 20) + 1000;
+    let mut content = vec![0; len];
+    let file = std::fs::File::create(fixture.path()).unwrap();
+    file.set_len(len as u64).unwrap();
+    // Between them a short hole and a long one; the file ends with one.
+    for at in [5 * PAGE_SIZE, 20 * PAGE_SIZE, 3 << 20] {
+        content[at..at + 100].fill(7);
+        file.write_all_at(&content[at..at + 100], at as u64).unwrap();
+    }
+    drop(file);
+    let delta = fixture.delta_of(pages_of(&fixture.path())).unwrap();
+    assert!(fixture.content_of(delta) == content);
+}
+
+#[test]
+fn a_file_that_becomes_shorter_is_an_error() {
+    let old = image(&mut Generator::new(31));
+    let fixture = Fixture::new(&old);
+    for len in [0, 100, 300 * PAGE_SIZE + 5] {
+        let source = source(&fixture.folder, &old);
+        std::fs::File::options().write(true).open(fixture.path()).unwrap().set_len(len as u64).unwrap();
+        let error = fixture.delta_of(source).unwrap_err();
+        let reason = std::error::Error::source(&error).map_or(String::new(), ToString::to_string);
+        assert!(format!("{error} {reason}").contains("became shorter while it was read"), "{error}: {reason}");
+    }
+}
+
+/// Sets a flag at the end of a scope, also after a panic.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_file_that_changes_meanwhile_makes_a_delta_of_old_and_new_bytes_only() {
+    use std::os::unix::fs::FileExt;
+    const PAGES: usize = 5000;
+    let old = vec![[1; PAGE_SIZE]; PAGES];
+    let fixture = Fixture::new(&old[..100]);
+    let source = source(&fixture.folder, &old);
+    let has_ended = AtomicBool::new(false);
+    let delta = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Opened again and again: pages are borrowed and read by turns.
+            for page in (0..PAGES).cycle().step_by(7).take_while(|_| !has_ended.load(Ordering::Relaxed)) {
+                let file = std::fs::File::options().write(true).open(fixture.path()).unwrap();
+                file.write_all_at(&[2; PAGE_SIZE], (page * PAGE_SIZE) as u64).unwrap();
+            }
+        });
+        let _end = SetOnDrop(&has_ended);
+        fixture.delta_of(source)
+    });
+    let content = fixture.content_of(delta.unwrap());
+    assert_eq!(content.len(), PAGES * PAGE_SIZE);
+    assert!(content.iter().all(|byte| [1, 2].contains(byte)));
+}
+
+#[test]
+fn a_source_that_fails_stops_all_lanes() {
+    let fixture = Fixture::new(&[[1; PAGE_SIZE]; 10]);
+    for fails_at in [0, 1, 17, 199] {
+        let error = fixture.delta_of(Numbers { next: 0, fails_at }).unwrap_err();
+        assert_eq!(error.to_string(), "numbers: Input/output error");
+    }
+}

@@ -1,0 +1,153 @@
+//! Memory that is restored lazily, of a VM or a process: what the handler and the workers of the background fill share.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::io::Errno;
+use trueno_zram_archive::Pages;
+use trueno_zram_core::{Page, is_zero};
+
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::options::Report;
+use crate::states::States;
+use crate::uffd::{Progress, Userfaultfd};
+
+/// The source of missing memory, the state of its units, and the userfaultfd that it is filled through.
+///
+/// A **unit** is what the kernel fills at once: a page, which may be a huge one.
+pub(crate) struct LazyMemory {
+    pub(crate) uffd: Arc<Userfaultfd>,
+    pub(crate) source: Arc<dyn Pages>,
+    pub(crate) states: States,
+    /// Keeps copies apart from the reading of events.
+    pub(crate) gate: Gate,
+    pub(crate) counters: Counters,
+}
+
+/// Content for missing units.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Content<'a> {
+    Bytes(&'a [u8]),
+    /// This many bytes.
+    Zeros(usize),
+}
+
+impl<'a> Content<'a> {
+    /// Returns runs of pages that are zero or not, and how many pages each has.
+    pub(crate) fn runs_of(pages: &'a [Page]) -> impl Iterator<Item = (Self, usize)> {
+        pages.chunk_by(|one, other| is_zero(one) == is_zero(other)).map(|run| (Self::of(run), run.len()))
+    }
+
+    /// Returns the content of pages that are all zero, or begin with one that is not.
+    pub(crate) fn of(pages: &'a [Page]) -> Self {
+        let bytes = pages.as_flattened();
+        if pages.first().is_some_and(|page| is_zero(page)) { Self::Zeros(bytes.len()) } else { Self::Bytes(bytes) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Zeros(len) => *len,
+        }
+    }
+
+    /// Returns a part of it, by bytes.
+    pub(crate) fn part(&self, range: Range<usize>) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(&bytes[range]),
+            Self::Zeros(_) => Self::Zeros(range.len()),
+        }
+    }
+}
+
+/// The result of filling units by one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// The first ones are there: at least one.
+    Units(usize),
+    /// The process is changing its memory. Events must be read before it goes on.
+    Changing,
+    /// The address of the first one, or of any if there are several, is not mapped.
+    Unmapped,
+}
+
+/// Why no more can be filled.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    Ended,
+    NoMemory,
+    Failed(Error),
+}
+
+impl Stop {
+    /// Interprets an error of a fill. ENOSPC meant the same as ESRCH from Linux 4.11 to 4.13.
+    pub(crate) fn new(error: Errno, is_gone: impl FnOnce() -> bool, call: &'static str) -> Self {
+        match error {
+            Errno::SRCH => Self::Ended,
+            _ if is_gone() => Self::Ended,
+            Errno::NOMEM => Self::NoMemory,
+            error => Self::Failed(Error::system(call)(error)),
+        }
+    }
+}
+
+impl LazyMemory {
+    pub(crate) fn new(uffd: Arc<Userfaultfd>, source: Arc<dyn Pages>, states: States) -> Self {
+        Self { uffd, source, states, gate: Gate::default(), counters: Counters::default() }
+    }
+
+    /// Fills missing units that lie at `address`, and wakes the threads that wait for them.
+    pub(crate) fn fill(&self, address: u64, units: Range<usize>, content: Content<'_>) -> Result<Filled, Errno> {
+        let unit_len = (content.len() / units.len()) as u64;
+        let Progress { done, stopped } = self.copy(address, content);
+        let done = units.start + usize::try_from(done / unit_len).expect("units are in memory");
+        (units.start..done).for_each(|unit| self.states.set_filled(unit));
+        match stopped {
+            None => Ok(Filled::Units(units.len())),
+            // The next call tells what is wrong with the next unit.
+            Some(_) if done > units.start => Ok(Filled::Units(done - units.start)),
+            Some(Errno::AGAIN) => Ok(Filled::Changing),
+            Some(Errno::EXIST) => {
+                let _ = self.uffd.wake(address, unit_len);
+                self.states.set_filled(units.start);
+                Ok(Filled::Units(1))
+            }
+            Some(Errno::NOENT) => Ok(Filled::Unmapped),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Fills missing memory, and counts it.
+    pub(crate) fn copy(&self, address: u64, content: Content<'_>) -> Progress {
+        let (progress, counter) = match content {
+            Content::Bytes(bytes) => (self.uffd.copy(address, bytes), &self.counters.copied_bytes),
+            Content::Zeros(len) => (self.uffd.zero(address, len as u64), &self.counters.zero_bytes),
+        };
+        counter.fetch_add(progress.done, Ordering::Relaxed);
+        progress
+    }
+}
+
+/// Counts what was done so far.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) faults: AtomicU64,
+    pub(crate) copied_bytes: AtomicU64,
+    pub(crate) zero_bytes: AtomicU64,
+    pub(crate) removed_bytes: AtomicU64,
+    pub(crate) poisoned: AtomicU64,
+}
+
+impl Counters {
+    /// Adds what was done to a report.
+    pub(crate) fn add_to(&self, report: &mut Report) {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        report.faults += value(&self.faults);
+        report.copied_bytes += value(&self.copied_bytes);
+        report.zero_bytes += value(&self.zero_bytes);
+        report.removed_bytes += value(&self.removed_bytes);
+        report.poisoned += value(&self.poisoned);
+    }
+}

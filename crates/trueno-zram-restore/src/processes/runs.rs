@@ -1,0 +1,82 @@
+//! The runs of a process's memory: who fills which, and which is wanted next.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::states::Bits;
+
+/// Faults that workers know of. They fill what these wait for first.
+const URGENT: usize = 4;
+
+/// Which runs are taken and finished, and what threads wait for.
+#[derive(Debug)]
+pub(super) struct Runs {
+    count: usize,
+    taken: Bits,
+    finished: Bits,
+    /// The run to take next.
+    cursor: AtomicUsize,
+    left: AtomicUsize,
+    urgent: [AtomicUsize; URGENT],
+    next_urgent: AtomicUsize,
+}
+
+impl Runs {
+    pub(super) fn new(count: usize) -> Self {
+        Self {
+            count,
+            taken: Bits::new(count),
+            finished: Bits::new(count),
+            cursor: AtomicUsize::new(0),
+            left: AtomicUsize::new(count),
+            urgent: [const { AtomicUsize::new(usize::MAX) }; URGENT],
+            next_urgent: AtomicUsize::new(0),
+        }
+    }
+
+    /// Takes a run that nobody has taken: the one that was asked for, or the next one behind it.
+    pub(super) fn take_next(&self) -> Option<usize> {
+        let start = self.cursor.load(Ordering::Relaxed);
+        let mut runs = (start..self.count).chain(0..start.min(self.count));
+        let run = runs.find(|run| self.take(*run))?;
+        // Unless another one has been asked for since.
+        let _ = self.cursor.compare_exchange(start, run + 1, Ordering::Relaxed, Ordering::Relaxed);
+        Some(run)
+    }
+
+    /// Takes a run. Returns `false` if somebody else has taken it.
+    pub(super) fn take(&self, run: usize) -> bool {
+        !self.taken.contains(run) && self.taken.insert(run)
+    }
+
+    /// Returns whether somebody fills the run right now.
+    pub(super) fn is_being_filled(&self, run: usize) -> bool {
+        self.taken.contains(run) && !self.finished.contains(run)
+    }
+
+    /// Makes workers go on with this run.
+    pub(super) fn ask_for(&self, run: usize) {
+        self.cursor.store(run, Ordering::Relaxed);
+    }
+
+    /// Notes that a run that was taken is done. Returns whether it was the last one.
+    pub(super) fn finish(&self, run: usize) -> bool {
+        self.finished.insert(run);
+        self.left.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// Returns whether a run is not finished.
+    pub(super) fn are_left(&self) -> bool {
+        self.left.load(Ordering::Acquire) > 0
+    }
+
+    /// Asks the worker that fills the run of a unit to fill this one first.
+    pub(super) fn set_urgent(&self, unit: usize) {
+        let slot = self.next_urgent.fetch_add(1, Ordering::Relaxed) % URGENT;
+        self.urgent[slot].store(unit, Ordering::Relaxed);
+    }
+
+    /// Returns the units that threads wait for.
+    pub(super) fn urgent(&self) -> impl Iterator<Item = usize> {
+        self.urgent.iter().map(|unit| unit.load(Ordering::Relaxed))
+    }
+}

@@ -136,9 +136,9 @@ pub struct ArchiveInfo {
     pub index_len: u64,
     /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
     pub pages: PageStats,
-    /// Whether blocks have checksums.
+    /// Blocks have checksums.
     pub block_checksums: bool,
-    /// Whether the content has a checksum, which only reading all of it can check.
+    /// The content has a checksum, which only reading all of it can check.
     pub content_checksum: bool,
 }
 

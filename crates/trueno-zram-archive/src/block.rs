@@ -15,7 +15,7 @@ use crate::zstd::context::Context;
 use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};
 use crate::zstd::group::check_frame;
 
-/// How far a block agrees with its description in an index.
+/// The agreement of a block with its description in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fit {
     /// It is what the index says.

@@ -60,7 +60,7 @@ pub struct MappedFile {
     pub start: u64,
     /// The first address after it.
     pub end: u64,
-    /// Where the mapping starts in the file, in bytes.
+    /// The offset of the mapping in the file, in bytes.
     pub offset: u64,
     /// Its path.
     pub name: String,

@@ -22,7 +22,7 @@ pub(crate) struct ResidentGroup {
     entries: Box<[[u8; ENTRY_LEN]]>,
     /// Offset of the first block at or behind every 32nd page, from the group's first block.
     sums: [u32; GROUP_PAGES / SUM_PAGES],
-    /// Whether all blocks of the group were compared with the index.
+    /// All blocks of the group were compared with the index.
     is_proven: AtomicBool,
 }
 

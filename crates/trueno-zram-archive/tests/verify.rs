@@ -1,4 +1,4 @@
-//! How much is proven before a page is returned, and what comes later.
+//! The proof of positions: as much as is asked for before a page is returned, the rest later.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

@@ -73,7 +73,7 @@ pub enum Patience {
     WithinRequest,
 }
 
-/// Where a client that sends nothing stopped.
+/// The point at which a client that sends nothing stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Silence {
     /// It may send another request, or none for a long time.

@@ -192,7 +192,7 @@ struct Messages<R> {
     file: R,
     /// Position in the file.
     at: u64,
-    /// What was read last.
+    /// The message that was read last.
     bytes: Vec<u8>,
 }
 

@@ -152,7 +152,7 @@ struct Compress<'a, S, W, D: Device> {
     /// None: the output is written in order.
     positional: Option<PositionalFile>,
     out_name: &'a str,
-    /// Whether the content is hashed once it is compressed.
+    /// The content is hashed once it is compressed.
     hashes: bool,
     /// The GPU's slots.
     slots: &'a SharedSlots<PageSlot<D>, CompressedSlot<D>, Unit<D>>,
@@ -169,7 +169,7 @@ struct Unit<D: Device> {
     /// The pages that a GPU has compressed, as long as they are needed.
     slot: Option<CompressedSlot<D>>,
     blocks: PageBlocks,
-    /// Where the blocks belong.
+    /// The offset of the blocks in the output.
     at: u64,
 }
 

@@ -34,9 +34,9 @@ const MAKER_SLEEP: Duration = Duration::from_micros(500);
 
 /// Work that a GPU can do.
 pub(crate) trait SlotWork: Work {
-    /// What is filled for the GPU.
+    /// Memory that is filled for the GPU.
     type Slot: Send;
-    /// What the GPU made of it.
+    /// The GPU's result for a slot.
     type Done: Send;
 
     /// Claims what comes next, for a slot. Otherwise like [`Work::claim`].
@@ -53,7 +53,7 @@ pub(crate) trait SlotWork: Work {
     /// Completes a unit with the GPU's result.
     fn collect(&self, unit: &mut Self::Unit, done: Self::Done) -> Result<(), Self::Error>;
 
-    /// Whether a lane may run units that a GPU could do.
+    /// Returns whether a lane may run units that a GPU could do.
     fn can_help(&self, lane: &Self::Lane) -> bool;
 }
 
@@ -147,7 +147,7 @@ impl<Slot, Done, Unit> Slots<Slot, Done, Unit> {
     }
 }
 
-/// What a lane does next.
+/// The next step of a lane.
 enum Task<W: SlotWork> {
     Collect(W::Done, (u64, W::Unit)),
     Fill(W::Slot, Option<W::Unit>),
@@ -161,10 +161,10 @@ pub(crate) struct GpuLane<'a, W: SlotWork, St> {
     slots: &'a SlotsOf<W>,
     /// The number of lanes.
     lanes: usize,
-    /// Whether no lane can help: the GPU does everything.
+    /// No lane can help: the GPU does everything.
     is_alone: bool,
     chooser: Chooser,
-    /// Whether all lanes have ended.
+    /// All lanes have ended.
     has_ended: AtomicBool,
 }
 

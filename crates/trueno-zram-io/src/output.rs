@@ -57,7 +57,7 @@ pub struct Output {
     pub name: String,
     /// Only a new file is.
     sparse: bool,
-    /// Where the next bytes belong. A new file may be longer while other threads write at positions of their own, and
+    /// The offset of the next bytes. A new file may be longer while other threads write at positions of their own, and
     /// shorter behind a hole.
     bytes: u64,
     durable: bool,

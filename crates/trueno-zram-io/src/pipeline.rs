@@ -14,15 +14,15 @@ use crate::timeline::{Stage, timed};
 /// The most bytes of finished units that wait to be placed.
 const MAX_WAITING_BYTES: usize = 16 << 20;
 
-/// What a pipeline does.
+/// The work of a pipeline.
 pub(crate) trait Work: Sync {
-    /// What is claimed from. One lane at a time has it.
+    /// The source of claims. One lane at a time has it.
     type Source: Send;
     /// A unit of work and its memory, which is used again.
     type Unit: Send;
     /// The things that each lane has for itself: a codec, and buffers.
     type Lane: Send;
-    /// What follows the order of the claims. One lane at a time has it.
+    /// The stage that follows the order of the claims. One lane at a time has it.
     type Ordered: Send;
     /// Whatever ends the pipeline.
     type Error: From<Error> + Send;
@@ -106,9 +106,9 @@ pub(crate) struct State<W: Work> {
     placing: usize,
     /// Lanes that wait for something to do.
     pub(crate) waiting: usize,
-    /// Whether everything is claimed.
+    /// Everything is claimed.
     pub(crate) has_ended: bool,
-    /// Whether a lane failed or panicked.
+    /// A lane failed or panicked.
     has_stopped: bool,
     /// The first error.
     error: Option<W::Error>,
@@ -122,7 +122,7 @@ struct BufferPool<B> {
 }
 
 impl<W: Work> State<W> {
-    /// Whether more may be claimed: what waits to be placed is bounded.
+    /// Returns whether more may be claimed: the units that wait to be placed are bounded.
     pub(crate) fn may_claim(&self) -> bool {
         !self.has_ended && self.waiting_bytes < MAX_WAITING_BYTES
     }
@@ -138,7 +138,7 @@ impl<W: Work> State<W> {
     }
 }
 
-/// What a lane does next.
+/// The next step of a lane.
 pub(crate) enum Next<T> {
     Do(T),
     Wait,

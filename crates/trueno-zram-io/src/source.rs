@@ -63,7 +63,7 @@ pub struct ClaimedRange {
     len_bytes: usize,
 }
 
-/// What a claimed range is a part of.
+/// The input, memory or archive that a claimed range is a part of.
 #[derive(Debug)]
 enum Backing {
     Input(Arc<Input>),
@@ -168,7 +168,7 @@ pub struct FileSource {
     at: u64,
     /// The run of data that was found last, if the input can be read at any position.
     data: Range<u64>,
-    /// Whether a read found the end of a stream: a terminal that is asked again would wait for more.
+    /// A read found the end of a stream: a terminal that is asked again would wait for more.
     has_ended: bool,
 }
 

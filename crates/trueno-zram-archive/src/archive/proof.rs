@@ -10,7 +10,7 @@ use crate::resident::ResidentGroup;
 /// Bytes of the file that are checked before a page to prove its position, by default.
 pub(super) const WALK_LIMIT: u64 = 16 << 20;
 
-/// How much of an archive is compared with its index before a page is returned.
+/// The part of an archive that is compared with its index before a page is returned.
 ///
 /// ```
 /// assert_eq!(trueno_zram_archive::Verify::default(), trueno_zram_archive::Verify::Group);
@@ -118,6 +118,16 @@ impl Archive {
     /// Reads a group and compares it with the index, after the groups before it as far as the limit allows.
     pub(super) fn with_group<T>(&self, number: u64, work: impl FnOnce(&GroupBuffer) -> Result<T>) -> Result<T> {
         let stream = self.prove_before(number)?;
+        self.read_proving(number, stream, work)
+    }
+
+    /// Reads a group, compares it with the index, and counts it as proven.
+    fn read_proving<T>(
+        &self,
+        number: u64,
+        stream: StreamReach,
+        work: impl FnOnce(&GroupBuffer) -> Result<T>,
+    ) -> Result<T> {
         let mut group = self.take_idle();
         let read = group.read(number, self.index(), stream);
         if read.is_ok() {
@@ -148,13 +158,7 @@ impl Archive {
     }
 
     fn prove_group(&self, number: u64) -> Result<()> {
-        let mut group = self.take_idle();
-        let read = group.read(number, self.index(), StreamReach::Reaches);
-        if read.is_ok() {
-            self.note_proven(number, &group);
-        }
-        self.give_idle(group);
-        read
+        self.read_proving(number, StreamReach::Reaches, |_| Ok(()))
     }
 
     /// Counts a group as proven, if all before it are.

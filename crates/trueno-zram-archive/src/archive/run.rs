@@ -96,7 +96,6 @@ impl Archive {
         let mut group = self.take_idle();
         let read = group.read_to(Depth::Headers, number, self.index(), StreamReach::Reaches);
         let is_restored = read.is_ok()
-            && group.intact_places().is_some()
             && self.decode_run(&group, number * GROUP_PAGES as u64, out).is_ok()
             && self.prove_before(number).is_ok();
         if is_restored {

@@ -21,7 +21,7 @@ const RESERVED_SHARE: usize = 4;
 /// memory limits both.
 const MAX_GPU_COST_RATIO: f64 = 0.9;
 
-/// Where a batch was compressed or restored.
+/// The side that compressed or restored a batch.
 ///
 /// ```
 /// use trueno_zram_core::{BatchCompressor, Placement, gpu::{GpuBatchConfig, GpuOptions}};

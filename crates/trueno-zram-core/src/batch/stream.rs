@@ -39,7 +39,7 @@ pub trait PageStream: Sync + sealed::Sealed {
     type Slot: Send;
     /// The result of a slot. Dropped, its memory can be filled again.
     type Done: Send;
-    /// What the caller wants back with the result of a slot.
+    /// A value that comes back with the result of a slot.
     type Tag: Send;
 
     /// Returns a slot to fill, and waits until one is free.
@@ -109,7 +109,7 @@ pub trait PageStream: Sync + sealed::Sealed {
     /// The number of slots that were submitted and not taken.
     fn pending(&self) -> usize;
 
-    /// Says that no more slots will be submitted: [`next`](Self::next) returns `None` after the last one.
+    /// Ends the submissions: [`next`](Self::next) returns `None` after the last one.
     fn close(&self);
 
     /// The number of pages per slot.
@@ -138,7 +138,7 @@ pub trait StreamSlot: Send + Sized {
     type Device: RingDevice;
     /// Its result.
     type Done: Send;
-    /// What the device does with it.
+    /// The direction of its slots.
     const DIRECTION: Direction;
 
     /// A slot without pages, or with any.

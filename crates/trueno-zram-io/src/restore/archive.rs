@@ -28,7 +28,7 @@ const CACHED_PAGES: usize = 64;
 /// Groups in memory if their content has to be taken in order: up to 8 MiB each.
 const MAX_ORDERED: usize = 6;
 
-/// How the restoring by groups ended.
+/// The result of restoring by groups.
 pub(super) enum Restored {
     /// All content is where it belongs.
     All(Box<ReadSummary>),
@@ -121,7 +121,7 @@ struct Restore<'a, K, D: Device> {
     info: ArchiveInfo,
     content: &'a PlacedContent<'a>,
     totals: Mutex<GroupTotals>,
-    /// Whether lanes restore groups that a GPU could.
+    /// Lanes restore groups that a GPU could.
     helps: bool,
     /// The GPU's slots.
     slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, Unit<D>>,

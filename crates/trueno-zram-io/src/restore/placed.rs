@@ -12,7 +12,7 @@ use crate::output::{data_runs, zeros};
 use crate::positional_file::Prepared;
 use crate::timeline::{Stage, timed};
 
-/// Where content goes, and how much of it is there.
+/// The destination of content, and how much of it is there.
 pub(super) struct PlacedContent<'a> {
     pub(super) mode: WriteMode,
     name: String,
@@ -25,7 +25,7 @@ impl<'a> PlacedContent<'a> {
         Self { mode, name: name.to_owned(), done: AtomicU64::new(0), observer }
     }
 
-    /// Whether the content is not written at its place, but in order.
+    /// Returns whether the content is written in order, not at its place.
     pub(super) fn is_in_order(&self) -> bool {
         matches!(self.mode, WriteMode::InOrder)
     }

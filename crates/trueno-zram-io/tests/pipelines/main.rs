@@ -46,7 +46,7 @@ fn file(content: &[u8]) -> (TempDir, PathBuf) {
 #[derive(Default)]
 struct Memory {
     content: Vec<u8>,
-    /// How often an archive turned out to be not what its index says.
+    /// The number of times that an archive was not what its index says.
     restarts: usize,
     /// Fails once it has this much.
     fails_at: Option<usize>,

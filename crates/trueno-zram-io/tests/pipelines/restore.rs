@@ -189,7 +189,7 @@ fn an_archive_that_is_cut_short_is_an_error() {
     }
 }
 
-/// Where the first groups are intact, the sink has taken them before the damage is found.
+/// If the first groups are intact, the sink has taken them before the damage is found.
 #[test]
 fn damage_behind_the_first_groups_falls_back_to_the_stream_with_the_same_error() {
     let folder = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ use crate::{Memory, codecs, codecs_of, file, interpreter, pool};
 
 const FORMATS: [(Format, Algorithm); 2] = [(Format::Lz4, Algorithm::Lz4), (Format::Zstd, Algorithm::Zstd { level: 3 })];
 
-/// What compresses and restores.
+/// The codec of a compressor: a GPU's or the CPU's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum On {
     Cpu,

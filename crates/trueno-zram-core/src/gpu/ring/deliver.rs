@@ -18,7 +18,7 @@ use crate::page::{CompressedPage, Page, PageData, PageKind};
 
 /// Takes the results of complete slots.
 pub(crate) trait Deliver<D: RingDevice> {
-    /// What one delivery needs, such as a part of the destination.
+    /// Data of one delivery, such as a part of the destination.
     type Share: Send;
 
     /// Returns the share for a slot, in page order; `None` while an earlier delivery has what is needed.

@@ -40,7 +40,7 @@ struct State<D: RingDevice> {
     made: usize,
     /// The most there may be.
     most: usize,
-    /// What slots are made with while the device is in use. If it is not, slots are freed when they come back.
+    /// The allocator of slots while the device is in use. If it is not, slots are freed when they come back.
     device: Option<(D::Allocator, PageFormat)>,
 }
 
@@ -163,7 +163,7 @@ pub struct Lease<D: RingDevice> {
     room: Option<Room<D>>,
     rooms: Arc<Rooms<D>>,
     pub(crate) pages: usize,
-    /// Where each compressed page is: in the input of a decompression, in the output of a compression.
+    /// The place of each compressed page: in the input of a decompression, in the output of a compression.
     pub(crate) entries: Vec<IndexEntry>,
     /// The device's times for the pages, once it has done them.
     pub(crate) device_times: Option<BatchTimes>,

@@ -33,7 +33,7 @@ pub(super) enum Returned<D: RingDevice, T> {
     Slot { slot: Slot<D>, share: T, delivered: Worked },
 }
 
-/// How some work of the pool ended. If it panicked, what it was working on is sent back all the same, since copies may be in
+/// The result of some work of the pool. If it panicked, what it was working on is sent back all the same, since copies may be in
 /// progress around it, and the driving thread passes the panic on.
 pub(super) type Worked = std::thread::Result<GpuResult<()>>;
 
@@ -43,7 +43,7 @@ struct Run<'a, D: RingDevice, K: Deliver<D>> {
     pages: usize,
     /// The first page that is in no slot yet.
     next: usize,
-    /// Whether the pages are staged. If not, they are in page-locked memory.
+    /// The pages are staged. If not, they are in page-locked memory.
     is_staged: bool,
     /// Slots whose pieces are with the pool, in page order.
     staging: VecDeque<Slot<D>>,

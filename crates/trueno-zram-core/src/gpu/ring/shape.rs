@@ -13,7 +13,7 @@ pub(crate) struct RingShape {
     pub(crate) slot_pages: u32,
     /// The most pages per slot of a call.
     pub(crate) call_slot_pages: u32,
-    /// How long a slot may stay in one state before the device counts as hung.
+    /// The time that a slot may stay in one state before the device counts as hung.
     pub(crate) time_limit: Duration,
 }
 

@@ -67,11 +67,11 @@ pub(crate) struct Slot<D: RingDevice> {
     pub(super) device: D::Slot,
     /// What the caller of a stream fills: pages, or packed ones. Made when a stream first needs it.
     pub(super) input: Option<D::Pinned>,
-    /// Where results arrive, unless they go to the caller's memory. Made when it is first needed.
+    /// The memory in which results arrive, unless they go to the caller's memory. Made when it is first needed.
     pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
-    /// What workers fill. Those in use come first, in order, once all are staged.
+    /// The pieces that workers fill. Those in use come first, in order, once all are staged.
     pub(super) pieces: Vec<Piece<D>>,
     /// The number of pieces in use; 0 in calls that stage nothing.
     pub(super) pieces_used: usize,
@@ -189,7 +189,7 @@ impl<D: RingDevice> Slot<D> {
         self.input.as_mut().expect("slots of streams have it")
     }
 
-    /// What the device made of the pages of a stream's slot.
+    /// The device's result for the pages of a stream's slot.
     pub(super) fn output(&self) -> &[u8] {
         let output = self.output.as_ref().expect("slots of streams have it");
         output.bytes().expect("no copy of a slot in use is in progress")

@@ -12,7 +12,7 @@ use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
 use crate::page::PAGE_SIZE;
 
-/// What the device does with pages.
+/// The work of the device: to compress or to restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Compresses them.

@@ -17,7 +17,7 @@ pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask is not in the repository")?;
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram-cli"]).current_dir(root);
+    build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram"]).current_dir(root);
     let mut binary = env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |built| root.join(built));
     if let Some(target) = target {
         build.args(["--target", target]);

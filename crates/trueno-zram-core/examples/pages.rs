@@ -1,7 +1,7 @@
 //! Compresses a file of memory pages, or the built-in corpus, on all cores, restores and compares it, and prints the
 //! figures.
 //!
-//! `cargo run --release -p trueno-zram-core --example pages [FILE]`
+//! `cargo run --release -p trueno-zram-codec --example pages [FILE]`
 
 use std::error::Error;
 use std::time::Instant;

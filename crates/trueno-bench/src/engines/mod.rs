@@ -49,7 +49,7 @@ pub(crate) const ZSTD: Algorithm = Algorithm::Zstd { level: 3 };
 
 /// How to build the rivals into the tool.
 const HOW_TO_GET_RIVALS: &str =
-    "not in this build; use `cargo run --release -p trueno-zram-cli --features rivals -- bench`";
+    "not in this build; use `cargo run --release -p trueno-zram --features rivals -- bench`";
 
 pub(crate) type Engines<'a> = Vec<Box<dyn Engine + 'a>>;
 

@@ -47,7 +47,7 @@
 //! A kernel that gives the same bytes on every device gives them here, with any number of threads. The same holds for
 //! counters, except in kernels that spin: with more than one thread, how long they spin depends on timing.
 //!
-//! One core runs about 20 million warp instructions per second (`cargo test --release -p trueno-gpu --lib -- --ignored
+//! One core runs about 20 million warp instructions per second (`cargo test --release -p trueno-zram-kernels --lib -- --ignored
 //! --nocapture speed` measures it). That is about 1,500 pages per second for a kernel of 13,000 instructions per page.
 //!
 //! # Faults

@@ -1,5 +1,5 @@
 //! Speed of the interpreter on a loop with the instruction mix of a match finder. Run in release:
-//! `cargo test --release -p trueno-gpu --lib -- --ignored --nocapture speed`
+//! `cargo test --release -p trueno-zram-kernels --lib -- --ignored --nocapture speed`
 
 use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
 use super::super::{Launch, Memory, Races};

@@ -21,13 +21,13 @@ use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
 
 use crate::Observer;
 use crate::error::{Error, Operation};
-use crate::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots, SlotsOf};
-use crate::ordered::lock;
+use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
+use crate::output::positional_file::PositionalFile;
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots, SlotsOf};
+use crate::pipeline::in_order::lock;
+use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::positional_file::PositionalFile;
-use crate::source::PageSource;
-use crate::timeline::{Stage, timed};
 use claims::{Claimed, PageClaims};
 
 pub use delta::{Base, CompressedDelta, compress_delta};

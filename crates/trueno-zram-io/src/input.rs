@@ -1,5 +1,10 @@
 //! Inputs: files, devices and pipes, and what is known about them before they are read.
 
+pub(crate) mod lease;
+pub(crate) mod mapped_input;
+pub(crate) mod page_source;
+pub(crate) mod process_memory;
+
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -13,11 +18,11 @@ use rustix::io::Errno;
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_INPUT};
-use crate::file_system;
-use crate::mapped_input::MappedInput;
+use crate::files::file_system;
+use crate::files::standard_streams;
+use crate::input::mapped_input::MappedInput;
+use crate::input::page_source::FileSource;
 use crate::output::is_inherited;
-use crate::source::FileSource;
-use crate::standard;
 
 /// An open input.
 #[derive(Debug)]
@@ -77,7 +82,7 @@ impl Input {
     fn open_with(path: &Path, open_file: impl Fn(&Path) -> io::Result<File>) -> Result<Self> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { STANDARD_INPUT.to_owned() } else { path.display().to_string() };
-        if is_stdin && standard::is_closed(io::stdin()) {
+        if is_stdin && standard_streams::is_closed(io::stdin()) {
             return Err(Error::Closed { name: STANDARD_INPUT });
         }
         let stdin = || io::stdin().as_fd().try_clone_to_owned().map(File::from);

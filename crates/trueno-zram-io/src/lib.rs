@@ -35,58 +35,38 @@
 //! ```
 #![deny(unsafe_code)]
 
-mod archive_opener;
-mod bus_error;
+mod archives;
 mod compress;
 mod error;
-mod existing;
-mod file_system;
-mod gpu_lane;
-mod guarded_mapping;
+mod files;
 mod input;
 pub mod interrupt;
-mod lease;
-mod mapped_file;
-mod mapped_input;
 mod mapping;
-mod ordered;
 mod output;
 mod pipeline;
-mod positional_file;
-mod process_memory;
-mod regular_file;
 mod restore;
-mod rights;
-mod source;
-mod spool;
-mod standard;
-mod temp_output;
-mod timeline;
-mod unchanged_file;
-mod unix_socket;
-mod written;
 
-pub use archive_opener::{ArchiveChain, ArchiveOpener, ChainFile};
-pub use bus_error::Guard;
+pub use archives::archive_opener::{ArchiveChain, ArchiveOpener, ChainFile};
+pub use archives::mapped_file::MappedFile;
+pub use archives::unchanged_file::FileChanged;
 pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress, compress_delta};
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
-pub use existing::ExistingFile;
-pub use file_system::mapping_page_bytes;
+pub use files::file_system::mapping_page_bytes;
+pub use files::regular_file::{FileId, open_regular_file};
+pub use files::standard_streams::{check_stdout_written, is_closed, stdout_file};
+pub use files::unix_socket::{SocketRefusal, UnixSocket};
 pub use input::Input;
-pub use lease::{OpenForWriting, ReservedInput};
-pub use mapped_file::MappedFile;
+pub use input::lease::{OpenForWriting, ReservedInput};
+pub use input::page_source::{Claim, ClaimedRange, FileSource, NamedArchive, PageSource};
+pub use input::process_memory::read_process_memory;
+pub use mapping::bus_error::Guard;
+pub use output::existing_file::ExistingFile;
+pub use output::positional_file::PositionalFile;
+pub use output::rights::{Rights, Warning};
+pub use output::spool::Spool;
 pub use output::{ArchiveOutput, Output, OutputOptions, Target};
-pub use positional_file::PositionalFile;
-pub use process_memory::read_process_memory;
-pub use regular_file::{FileId, open_regular_file};
+pub use pipeline::timeline::{Stage, Timeline};
 pub use restore::{Decoders, Discard, Salvaged, Sink, WriteMode, restore, restore_pages, restore_ranges, salvage};
-pub use rights::{Rights, Warning};
-pub use source::{Claim, ClaimedRange, FileSource, NamedArchive, PageSource};
-pub use spool::Spool;
-pub use standard::{check_stdout_written, is_closed, stdout_file};
-pub use timeline::{Stage, Timeline};
-pub use unchanged_file::FileChanged;
-pub use unix_socket::{SocketRefusal, UnixSocket};
 
 use std::time::Duration;
 

@@ -1,5 +1,13 @@
 //! Outputs: standard output, a device in place, or a new file that gets its name once it is complete.
 
+pub(crate) mod existing_file;
+pub(crate) mod mapped_output;
+pub(crate) mod positional_file;
+pub(crate) mod rights;
+pub(crate) mod spool;
+pub(crate) mod temp_output;
+pub(crate) mod written;
+
 use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal, Write};
 use std::iter;
@@ -12,13 +20,13 @@ use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::{PAGE_SIZE, is_zero};
 
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
-use crate::positional_file::PositionalFile;
-use crate::regular_file::FileId;
+use crate::files::regular_file::FileId;
+use crate::files::standard_streams;
+use crate::output::positional_file::PositionalFile;
+use crate::output::rights::{Rights, Warning};
+use crate::output::temp_output::{Durability, Existing, TempOutput};
+use crate::output::written::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
-use crate::rights::{Rights, Warning};
-use crate::standard;
-use crate::temp_output::{Durability, Existing, TempOutput};
-use crate::written::{check_written, sync};
 
 /// Zeros, for outputs that are to have no holes.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
@@ -88,10 +96,10 @@ impl Output {
         if options.binary && !options.force && io::stdout().is_terminal() {
             return Err(Error::refused(STANDARD_OUTPUT, Refusal::Terminal));
         }
-        if standard::is_closed(io::stdout()) {
+        if standard_streams::is_closed(io::stdout()) {
             return Err(Error::Closed { name: STANDARD_OUTPUT });
         }
-        if let (Some(there), Some(source)) = (standard::stdout_file(), source)
+        if let (Some(there), Some(source)) = (standard_streams::stdout_file(), source)
             && FileId::of(&there) == FileId::of(source)
         {
             return Err(Error::refused(STANDARD_OUTPUT, Refusal::Input));
@@ -273,7 +281,7 @@ impl Sink for Output {
 
     fn write_mode(&self, threads: usize) -> Result<WriteMode> {
         // To `/dev/null`, nothing need be written.
-        if standard::is_null(&self.file) {
+        if standard_streams::is_null(&self.file) {
             return Ok(WriteMode::Discard);
         }
         let positional = self.positional_file(threads);

@@ -1,5 +1,9 @@
 //! The one pipeline: lanes claim units of work in order, do them side by side, and hand them on in order.
 
+pub(crate) mod gpu_lane;
+pub(crate) mod in_order;
+pub(crate) mod timeline;
+
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -8,8 +12,8 @@ use trueno_zram_archive::ContentHash;
 
 use crate::Observer;
 use crate::error::Error;
-use crate::ordered::{InOrder, lock};
-use crate::timeline::{Stage, timed};
+use crate::pipeline::in_order::{InOrder, lock};
+use crate::pipeline::timeline::{Stage, timed};
 
 /// The most bytes of finished units that wait to be placed.
 const MAX_WAITING_BYTES: usize = 16 << 20;

@@ -21,8 +21,8 @@ use crate::Observer;
 use crate::compress::Gpu;
 use crate::error::{Error, Operation, Result};
 use crate::input::Input;
-use crate::positional_file::PositionalFile;
-use crate::timeline::{Stage, timed};
+use crate::output::positional_file::PositionalFile;
+use crate::pipeline::timeline::{Stage, timed};
 use archive::Restored;
 
 pub use ranges::{restore_pages, restore_ranges};

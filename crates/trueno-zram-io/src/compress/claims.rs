@@ -4,8 +4,8 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::Observer;
 use crate::error::Error;
-use crate::source::{Claim, ClaimedRange, PageSource};
-use crate::timeline::{Stage, timed};
+use crate::input::page_source::{Claim, ClaimedRange, PageSource};
+use crate::pipeline::timeline::{Stage, timed};
 
 /// Pages of a hole in one unit: 64 MiB of content, and 300 KB of blocks.
 const ZERO_PAGES: u64 = 16 << 10;

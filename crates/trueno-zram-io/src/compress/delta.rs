@@ -17,10 +17,10 @@ use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageRoom, is_zero};
 use super::claims::{Claimed, PageClaims};
 use crate::Observer;
 use crate::error::{Error, Operation};
+use crate::input::page_source::{ClaimedRange, PageSource};
 use crate::output::ArchiveOutput;
+use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::source::{ClaimedRange, PageSource};
-use crate::timeline::{Stage, timed};
 
 /// Pages that are read at a time. Most are only hashed, so more of them stay in the core's cache than if all were
 /// compressed. Reading 256 at a time takes 0.36 µs per page and core from the page cache of ext4, and 64 at a time

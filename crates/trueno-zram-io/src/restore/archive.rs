@@ -17,10 +17,10 @@ use super::{Decoders, Sink};
 use crate::Observer;
 use crate::compress::Gpu;
 use crate::error::Error;
-use crate::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
-use crate::ordered::lock;
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::in_order::lock;
+use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::timeline::{Stage, timed};
 
 /// Pages that are restored before they are written: they stay in the core's cache.
 const CACHED_PAGES: usize = 64;

@@ -8,9 +8,9 @@ use trueno_zram_archive::ContentSpan;
 use super::WriteMode;
 use crate::Observer;
 use crate::error::{Error, Operation, Result};
+use crate::output::positional_file::Prepared;
 use crate::output::{data_runs, zeros};
-use crate::positional_file::Prepared;
-use crate::timeline::{Stage, timed};
+use crate::pipeline::timeline::{Stage, timed};
 
 /// The destination of content, and how much of it is there.
 pub(super) struct PlacedContent<'a> {

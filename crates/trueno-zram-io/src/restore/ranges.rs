@@ -11,8 +11,8 @@ use super::placed::PlacedContent;
 use super::{Sink, WriteMode};
 use crate::Observer;
 use crate::error::{Error, Result};
+use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
-use crate::timeline::{Stage, timed};
 
 /// Pages that a lane takes at a time: a group of an archive, which is compared with the index as a whole.
 const LANE_PAGES: usize = 1024;

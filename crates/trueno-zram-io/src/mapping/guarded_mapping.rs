@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use crate::bus_error::Guard;
+use crate::mapping::bus_error::Guard;
 
 /// A shared mapping of a file, and its guard.
 ///

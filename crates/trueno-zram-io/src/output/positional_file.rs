@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use crate::file_system;
-use crate::mapping::Mapping;
-use crate::ordered::lock;
+use crate::files::file_system;
+use crate::output::mapped_output::Mapping;
+use crate::pipeline::in_order::lock;
 
 /// From this many threads on, mappings of a tmpfs are faster than `pwrite` on one thread.
 const MAPPING_THREADS: usize = 4;

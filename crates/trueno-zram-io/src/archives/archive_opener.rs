@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use trueno_zram_archive::{ArchiveIdentity, BaseRecord, Delta, DeltaFile, Error, PageArchive, ReadAt, Result};
 
-use crate::regular_file::{FileId, open_regular_file};
-use crate::unchanged_file::{FileStamp, UnchangedFile};
+use crate::archives::unchanged_file::{FileStamp, UnchangedFile};
+use crate::files::regular_file::{FileId, open_regular_file};
 
 /// Opens archives and deltas by their path, and finds the bases of deltas.
 ///

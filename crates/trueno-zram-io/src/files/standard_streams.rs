@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
 use rustix::io::fcntl_getfd;
 
-use crate::written::check_written;
+use crate::output::written::check_written;
 
 /// Device numbers of `/dev/null` on Linux.
 const NULL_DEVICE: (u32, u32) = (1, 3);

@@ -13,7 +13,7 @@ use std::{io, mem, ptr};
 
 use libc::{sigaction, siginfo_t};
 
-use crate::ordered::lock;
+use crate::pipeline::in_order::lock;
 
 /// The most ranges at a time.
 const MAX_RANGES: usize = 1 << 14;
@@ -304,7 +304,7 @@ mod tests {
         }
         for kind in ["fault", "sent"] {
             let mut test = Command::new(env::current_exe().unwrap());
-            let name = "bus_error::tests::a_bus_error_elsewhere_ends_the_process_as_before";
+            let name = "mapping::bus_error::tests::a_bus_error_elsewhere_ends_the_process_as_before";
             let ended = test.args(["--exact", name]).env(VARIABLE, kind).output().unwrap();
             assert_eq!(ended.status.signal(), Some(libc::SIGBUS), "{kind}: {ended:?}");
         }

@@ -11,9 +11,9 @@ use trueno_zram_archive::ContentSpan;
 use trueno_zram_core::is_zero;
 
 use crate::error::{Error, Operation, Refusal, Result};
-use crate::positional_file::{LastByte, PositionalFile};
+use crate::output::positional_file::{LastByte, PositionalFile};
+use crate::output::written::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
-use crate::written::{check_written, sync};
 
 /// Bytes that are looked at, or overwritten, at a time.
 const STEP_BYTES: usize = 1 << 16;

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 use trueno_zram_core::gpu::{Chooser, PageStream};
 
 use crate::error::Error;
-use crate::ordered::lock;
+use crate::pipeline::in_order::lock;
+use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Next, Pipeline, State, Work};
-use crate::timeline::{Stage, timed};
 
 /// Threads that make slots. The driver serialises a part of that work, so more would not be faster.
 const MAKERS: usize = 3;

@@ -19,8 +19,8 @@ use rustix::io::retry_on_intr;
 
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::interrupt::{self, Cleanup};
-use crate::rights::Rights;
-use crate::written::{check_written, is_unsupported, sync};
+use crate::output::rights::Rights;
+use crate::output::written::{check_written, is_unsupported, sync};
 
 /// Names to try for a temporary file before giving up.
 const ATTEMPTS: u32 = 100;

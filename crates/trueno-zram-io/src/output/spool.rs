@@ -7,9 +7,9 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::error::{Error, Operation, Result};
+use crate::output::temp_output::unnamed_file;
+use crate::output::written::check_written;
 use crate::output::{ArchiveOutput, Output};
-use crate::temp_output::unnamed_file;
-use crate::written::check_written;
 
 /// Bytes copied with one call.
 const COPY_BYTES: usize = 1 << 20;

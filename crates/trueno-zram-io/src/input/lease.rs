@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
-use crate::file_system::{self, BTRFS, EXT, F2FS, TMPFS, XFS};
-use crate::ordered::lock;
+use crate::files::file_system::{self, BTRFS, EXT, F2FS, TMPFS, XFS};
+use crate::pipeline::in_order::lock;
 
 /// `F_SETSIG` of `asm-generic/fcntl.h`.
 const F_SETSIG: c_int = 10;
@@ -164,7 +164,7 @@ mod tests {
     use rustix::mm::ProtFlags;
 
     use super::*;
-    use crate::guarded_mapping::GuardedMapping;
+    use crate::mapping::guarded_mapping::GuardedMapping;
 
     #[test]
     fn an_input_is_reserved_until_somebody_opens_it_for_writing() {

@@ -2,7 +2,7 @@
 //!
 //! For a delta, most pages are only hashed. Hashing a mapped file takes 1.2 µs per page and core on a tmpfs, and
 //! copying its pages to hash them 1.4. But a mapped file can change at any moment, and if it becomes shorter, its pages
-//! are gone. So pages are borrowed under a [`Lease`](crate::lease::Lease), up to 1,024 at a time. If the lease is
+//! are gone. So pages are borrowed under a [`Lease`](crate::input::lease::Lease), up to 1,024 at a time. If the lease is
 //! refused, the caller reads them.
 #![allow(unsafe_code, reason = "mappings are raw memory")]
 
@@ -15,8 +15,8 @@ use std::slice;
 use rustix::mm::{Advice, ProtFlags, madvise};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
-use crate::guarded_mapping::GuardedMapping;
-use crate::lease::LeasedFile;
+use crate::input::lease::LeasedFile;
+use crate::mapping::guarded_mapping::GuardedMapping;
 
 /// The number of `cachestat`, on all architectures.
 const SYS_CACHESTAT: c_long = 451;

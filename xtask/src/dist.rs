@@ -5,6 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::command::{output_of, root, run_prepared};
+
 /// The folder of everything that is made here. The Debian package takes its files from it.
 const DIST: &str = "target/shipped";
 const SHELLS: [(&str, &str); 3] = [("bash", "trueno-zram.bash"), ("zsh", "_trueno-zram"), ("fish", "trueno-zram.fish")];
@@ -14,7 +16,7 @@ const MAINTAINER: &str = "The trueno-zram authors <maintainers@trueno-zram.inval
 
 /// Runs `xtask dist [TARGET]`, from anywhere in the repository.
 pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask is not in the repository")?;
+    let root = &root();
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "--locked", "--profile", "dist", "-p", "trueno-zram"]).current_dir(root);
@@ -24,20 +26,20 @@ pub(crate) fn run(target: Option<&str>) -> Result<(), String> {
         binary.push(target);
     }
     binary.push("dist/trueno-zram");
-    succeed(&mut build)?;
+    run_prepared(&mut build)?;
     let dist = root.join(DIST);
     let man = empty_folder(dist.join("man"))?;
-    succeed(Command::new(&binary).args(["man", "--dir"]).arg(&man))?;
+    run_prepared(Command::new(&binary).args(["man", "--dir"]).arg(&man))?;
     let completions = empty_folder(dist.join("completions"))?;
     for (shell, name) in SHELLS {
-        write(&completions.join(name), &output(Command::new(&binary).args(["completions", shell]))?)?;
+        write(&completions.join(name), &output_of(Command::new(&binary).args(["completions", shell]))?)?;
     }
     let changelog = read(&root.join("CHANGELOG.md"))?;
     let (version, date) = latest_release(&changelog).ok_or("CHANGELOG.md has no dated release")?;
     write(&dist.join("changelog.Debian"), debian_changelog(version, date)?.as_bytes())?;
-    let packed = output(Command::new("gzip").args(["-9", "-n", "-c", "CHANGELOG.md"]).current_dir(root))?;
+    let packed = output_of(Command::new("gzip").args(["-9", "-n", "-c", "CHANGELOG.md"]).current_dir(root))?;
     write(&dist.join("changelog.gz"), &packed)?;
-    let about = output(Command::new(&binary).args(["--version", "--verbose"]))?;
+    let about = output_of(Command::new(&binary).args(["--version", "--verbose"]))?;
     let about = String::from_utf8(about).map_err(|error| error.to_string())?;
     let archive = archive(root, &dist, &binary, &about)?;
     println!("{about}{}\n{}", binary.display(), archive.display());
@@ -64,7 +66,7 @@ fn archive(root: &Path, dist: &Path, binary: &Path, about: &str) -> Result<PathB
     let packed = dist.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "-czf"]).arg(&packed);
-    succeed(tar.arg("-C").arg(dist).arg(&name))?;
+    run_prepared(tar.arg("-C").arg(dist).arg(&name))?;
     Ok(packed)
 }
 
@@ -78,7 +80,7 @@ fn latest_release(changelog: &str) -> Option<(&str, &str)> {
 
 /// The changelog of the Debian package. That of the project is shipped with it.
 fn debian_changelog(version: &str, date: &str) -> Result<String, String> {
-    let date = output(Command::new("date").args(["-u", "-R", "-d", date]))?;
+    let date = output_of(Command::new("date").args(["-u", "-R", "-d", date]))?;
     let date = String::from_utf8(date).map_err(|error| error.to_string())?;
     let date = date.trim();
     Ok(format!(
@@ -104,16 +106,6 @@ fn write(path: &Path, bytes: &[u8]) -> Result<(), String> {
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
-}
-
-fn succeed(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
-}
-
-fn output(command: &mut Command) -> Result<Vec<u8>, String> {
-    let output = command.output().map_err(|error| format!("{:?}: {error}", command.get_program()))?;
-    if output.status.success() { Ok(output.stdout) } else { Err(format!("{command:?}: {}", output.status)) }
 }
 
 #[cfg(test)]

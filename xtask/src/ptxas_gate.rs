@@ -1,6 +1,6 @@
 //! Assembles every kernel for every GPU generation, and checks registers, shared memory and spills against the budgets.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use trueno_gpu::Target;
@@ -15,12 +15,11 @@ struct Usage {
     spilled_bytes: u32,
 }
 
-pub(crate) fn run() -> Result<(), String> {
-    let ptxas = std::env::var_os("TRUENO_PTXAS").filter(|path| !path.is_empty());
-    let ptxas = ptxas.map_or_else(|| PathBuf::from("ptxas"), PathBuf::from);
+/// Runs the gate with this ptxas.
+pub(crate) fn run(ptxas: &Path) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("trueno-ptxas-{}", std::process::id()));
     std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let checked = check_all(&ptxas, &folder);
+    let checked = check_all(ptxas, &folder);
     let removed = std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()));
     checked.and(removed)
 }

@@ -2,14 +2,14 @@
 
 use trueno_zram_core::{PAGE_SIZE, PageData, PageKind};
 
-use crate::blocks::BlockPlace;
-use crate::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block, zero_pages_of};
-use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::hash::xxh32;
-use crate::header::RAW_BLOCK;
-use crate::index::page_len;
+use crate::hashes::content_hash::xxh32;
+use crate::index::blocks::BlockPlace;
+use crate::index::entry::PageEntry;
+use crate::index::layout::page_len;
+use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block, zero_pages_of};
+use crate::lz4::header::RAW_BLOCK;
 use crate::zstd::constant::{word_at, word_of as zstd_word_of};
 use crate::zstd::context::Context;
 use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};

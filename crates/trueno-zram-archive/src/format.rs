@@ -2,10 +2,10 @@
 
 use trueno_zram_core::PageKind;
 
-use crate::constant::{self, RUN_PAGES, WORD_BLOCK};
-use crate::entry::PageEntry;
-use crate::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, SKIPPABLE_MAGIC};
-use crate::index::GROUP_PAGES;
+use crate::index::entry::PageEntry;
+use crate::index::layout::GROUP_PAGES;
+use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK};
+use crate::lz4::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, SKIPPABLE_MAGIC};
 use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::{constant as zstd_constant, frame};
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trueno_zram_core::{PAGE_SIZE, Page, is_zero};
 
 use crate::error::{Error, Result};
-use crate::index::{page_len, pages_of};
+use crate::index::layout::{page_len, pages_of};
 use crate::read_at::{ReadAt, file_len};
 
 /// Memory content that is read page by page, by many threads.

@@ -7,9 +7,9 @@ use trueno_zram_core::{BatchCodec, Error as PageError, PAGE_SIZE, Page};
 
 use super::run::page_index;
 use super::{Archive, group_of};
+use crate::archive::group::GroupBuffer;
 use crate::error::{Error, Result};
-use crate::group::GroupBuffer;
-use crate::index::GROUP_PAGES;
+use crate::index::layout::GROUP_PAGES;
 use crate::pages::Pages;
 
 /// The pages of an archive, decoded by a codec, a group at a time. Made by [`Archive::with_codec`].

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
-use crate::index::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::index::layout::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
 use crate::read_at::{ReadAt, file_len, read_at};
 use crate::zstd::seek_table;
 

@@ -3,15 +3,15 @@
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
 use super::Archive;
+use crate::archive::group::{Depth, GroupBuffer, StreamReach};
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::group::{Depth, GroupBuffer, StreamReach};
-use crate::hash::ContentHash;
-use crate::index::GROUP_PAGES;
-use crate::index_builder::{IndexBuilder, Keeps};
-use crate::input::Input;
+use crate::hashes::content_hash::ContentHash;
+use crate::index::builder::{IndexBuilder, Keeps};
+use crate::index::layout::GROUP_PAGES;
 use crate::read_at::{Sequential, read_at};
-use crate::reader::{IndexVerdict, ReadSummary};
+use crate::stream::input::Input;
+use crate::stream::reader::{IndexVerdict, ReadSummary};
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
 /// Magic number and length of a skippable frame.

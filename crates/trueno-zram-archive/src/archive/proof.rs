@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::Archive;
+use crate::archive::group::{GroupBuffer, StreamReach};
 use crate::error::Result;
-use crate::group::{GroupBuffer, StreamReach};
-use crate::resident::ResidentGroup;
+use crate::index::resident::ResidentGroup;
 
 /// Bytes of the file that are checked before a page to prove its position, by default.
 pub(super) const WALK_LIMIT: u64 = 16 << 20;

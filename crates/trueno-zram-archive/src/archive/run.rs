@@ -5,14 +5,14 @@ use std::ops::{ControlFlow, Range};
 use trueno_zram_core::Page;
 
 use super::{Archive, group_of};
+use crate::archive::group::{Depth, GroupBuffer, StreamReach};
 use crate::block::Block;
-use crate::blocks::BlockPlace;
 use crate::error::Result;
-use crate::group::{Depth, GroupBuffer, StreamReach};
-use crate::index::GROUP_PAGES;
+use crate::index::blocks::BlockPlace;
+use crate::index::layout::GROUP_PAGES;
+use crate::index::resident::ResidentGroup;
 use crate::pages::{Pages, Visit, visit_portions};
 use crate::read_at::read_part;
-use crate::resident::ResidentGroup;
 
 /// Pages that are decoded at a time: their blocks stay in the core's cache between checksum and decoder.
 const DECODE_PAGES: usize = 16;

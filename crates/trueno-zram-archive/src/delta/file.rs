@@ -6,18 +6,18 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::archive::Archive;
 use crate::error::{Error, Result};
-use crate::hash::xxh32;
-use crate::hash_list::HashList;
-use crate::index::{GROUP_PAGES, pages_of};
-use crate::page_hash::PageHash;
+use crate::hashes::content_hash::xxh32;
+use crate::hashes::hash_list::HashList;
+use crate::hashes::page_hash::PageHash;
+use crate::index::layout::{GROUP_PAGES, pages_of};
 use crate::pages::Pages;
 use crate::read_at::{ReadAt, Span, read_part};
 
-use super::archive::PageArchive;
 use super::identity::ArchiveIdentity;
 use super::layout::{BaseRecord, Footer, GroupRecord, HEAD_LEN};
 use super::map::{Bounds, MapGroup, PageOrigin};
 use super::open::{read_base, read_footer, read_records};
+use super::page_archive::PageArchive;
 use super::reader::Delta;
 
 /// The file of a delta, without its base: where each page comes from, and the pages that are stored.

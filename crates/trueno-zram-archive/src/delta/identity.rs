@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::archive::Archive;
 use crate::error::Result;
-use crate::index::Footer;
+use crate::index::layout::Footer;
 use crate::read_at::ReadAt;
 
 use super::layout;

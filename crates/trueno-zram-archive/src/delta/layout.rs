@@ -1,9 +1,9 @@
 //! The layout of a delta: head, table, record of the base, footer. `docs/FORMAT.md` specifies it.
 
 use crate::error::{Error, Result};
-use crate::hash::xxh32;
-use crate::index::{GROUP_PAGES, pages_of};
-use crate::page_hash::PAGE_HASH_LEN;
+use crate::hashes::content_hash::xxh32;
+use crate::hashes::page_hash::PAGE_HASH_LEN;
+use crate::index::layout::{GROUP_PAGES, pages_of};
 
 use super::identity::{ArchiveIdentity, IDENTITY_LEN};
 use super::map::OriginCounts;

@@ -1,9 +1,9 @@
 //! Where the pages of a group come from, and their hashes: as they are in memory, and as they are in the file.
 
 use crate::error::{Error, Result};
-use crate::hash::xxh32;
-use crate::index::GROUP_PAGES;
-use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::hashes::content_hash::xxh32;
+use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::index::layout::GROUP_PAGES;
 use crate::varint;
 
 use super::layout::{GroupRecord, MAX_GROUP_LEN};

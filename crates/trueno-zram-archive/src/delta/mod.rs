@@ -4,22 +4,22 @@
 //! a standard archive of the pages that are stored, each once, and a map that says for every page of the image where it
 //! comes from, with its hash.
 
-pub(crate) mod archive;
 pub(crate) mod file;
 pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod map;
 pub(crate) mod open;
+pub(crate) mod page_archive;
 pub(crate) mod part;
 pub(crate) mod place;
 pub(crate) mod reader;
 pub(crate) mod writer;
 
-pub use archive::PageArchive;
 pub use file::DeltaFile;
 pub use identity::ArchiveIdentity;
 pub use layout::BaseRecord;
 pub use map::{OriginCounts, PageOrigin};
+pub use page_archive::PageArchive;
 pub use part::DeltaPart;
 pub use reader::Delta;
 pub use writer::{DeltaSummary, DeltaWriter};

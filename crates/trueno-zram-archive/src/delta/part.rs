@@ -3,8 +3,8 @@
 use trueno_zram_core::{Page, PageData};
 
 use crate::error::Result;
-use crate::page_blocks::{BlockShape, PageBlocks};
-use crate::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
+use crate::write::page_blocks::{BlockShape, PageBlocks};
 
 /// Consecutive pages of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

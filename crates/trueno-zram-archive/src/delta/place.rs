@@ -4,8 +4,8 @@ use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::archive::Archive;
 use crate::error::{Error, Result};
-use crate::index::page_len;
-use crate::page_hash::PageHash;
+use crate::hashes::page_hash::PageHash;
+use crate::index::layout::page_len;
 use crate::pages::Pages;
 
 use super::layout::HEAD_LEN;

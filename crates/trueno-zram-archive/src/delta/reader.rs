@@ -6,16 +6,16 @@ use trueno_zram_core::Page;
 
 use crate::archive::Archive;
 use crate::error::{Error, Result};
-use crate::hash_list::HashList;
-use crate::page_hash::PageHash;
+use crate::hashes::hash_list::HashList;
+use crate::hashes::page_hash::PageHash;
 use crate::pages::Pages;
 use crate::read_at::ReadAt;
 
-use super::archive::PageArchive;
 use super::file::DeltaFile;
 use super::identity::ArchiveIdentity;
 use super::layout::{BaseRecord, HEAD_MAGIC};
 use super::map::{OriginCounts, PageOrigin};
+use super::page_archive::PageArchive;
 
 /// A delta with its base, read by page number, by many threads at once.
 ///

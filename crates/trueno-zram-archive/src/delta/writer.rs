@@ -8,11 +8,11 @@ use std::slice;
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
 use crate::error::{Error, Result};
-use crate::index::pages_of;
-use crate::page_blocks::BlockShape;
-use crate::page_hash::PageHash;
-use crate::summary::WriteOptions;
-use crate::writer::ArchiveWriter;
+use crate::hashes::page_hash::PageHash;
+use crate::index::layout::pages_of;
+use crate::write::options::WriteOptions;
+use crate::write::page_blocks::BlockShape;
+use crate::write::writer::ArchiveWriter;
 
 use super::identity::digest;
 use super::layout::{BaseRecord, Footer, MAX_CONTENT_LEN, head};

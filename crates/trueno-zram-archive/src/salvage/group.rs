@@ -8,16 +8,16 @@ use trueno_zram_core::PAGE_SIZE;
 use super::walk::walk;
 use crate::archive::Archive;
 use crate::block::{Block, Fit};
-use crate::blocks::BlockPlace;
-use crate::content::Stretch;
-use crate::damage::DamageKind;
-use crate::entry::PageEntry;
 use crate::error::{Error, Result};
 use crate::format::Layout;
-use crate::header::ARCHIVE_MAX_BLOCK;
-use crate::index::GROUP_PAGES;
-use crate::lots::decode_extra;
+use crate::index::blocks::BlockPlace;
+use crate::index::entry::PageEntry;
+use crate::index::layout::GROUP_PAGES;
+use crate::lz4::header::ARCHIVE_MAX_BLOCK;
 use crate::read_at::Sequential;
+use crate::salvage::damage::DamageKind;
+use crate::stream::content::Stretch;
+use crate::stream::lots::decode_extra;
 
 /// The longest group that is read: 1,024 raw pages with headers and checksums take less.
 const MAX_GROUP_BYTES: u64 = 5 << 20;

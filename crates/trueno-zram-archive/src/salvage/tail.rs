@@ -3,13 +3,13 @@
 use std::io::{Chain, Cursor, Read};
 
 use crate::archive::Archive;
-use crate::content::ContentBatch;
-use crate::damage::{Damage, DamageKind, record};
 use crate::error::{Error, Result};
 use crate::format::Layout;
-use crate::header::Header;
+use crate::lz4::header::Header;
 use crate::read_at::Sequential;
-use crate::reader::FrameReader;
+use crate::salvage::damage::{Damage, DamageKind, record};
+use crate::stream::content::ContentBatch;
+use crate::stream::reader::FrameReader;
 
 /// Reads bytes that replace a header, and a part of the file after them.
 pub(super) type Stream = FrameReader<'static, Chain<Cursor<Vec<u8>>, Sequential>>;

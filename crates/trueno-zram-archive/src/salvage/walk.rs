@@ -3,10 +3,10 @@
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::block::Block;
-use crate::blocks::BlockPlace;
-use crate::constant::{damaged_zero_pages, zero_pages_of};
 use crate::format::Layout;
-use crate::header::RAW_BLOCK;
+use crate::index::blocks::BlockPlace;
+use crate::lz4::constant::{damaged_zero_pages, zero_pages_of};
+use crate::lz4::header::RAW_BLOCK;
 use crate::zstd::constant::word_of;
 use crate::zstd::frame::{Seen, look};
 

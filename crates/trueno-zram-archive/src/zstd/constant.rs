@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, fill_page};
 use xxhash_rust::xxh64::Xxh64;
 
-use crate::index::GROUP_PAGES;
+use crate::index::layout::GROUP_PAGES;
 use crate::zstd::frame::{
     CHECKSUM_FLAG, CHECKSUM_LEN, PageFrame, RLE, Seen, ZSTD_MAGIC, block_header, content_checksum, low_half,
     page_header,

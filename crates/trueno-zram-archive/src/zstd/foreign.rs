@@ -5,7 +5,7 @@ use std::io::Read;
 use zstd::zstd_safe::{DCtx, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 use crate::error::{Error, Result};
-use crate::input::Input;
+use crate::stream::input::Input;
 
 /// Bytes by which the output grows.
 const STEP_BYTES: usize = 128 << 10;

@@ -3,10 +3,10 @@
 use trueno_zram_core::{PAGE_SIZE, PageKind};
 
 use crate::block::Block;
-use crate::blocks::BlockPlace;
 use crate::error::Error;
 use crate::format::Format;
-use crate::header::SKIPPABLE_MAGIC;
+use crate::index::blocks::BlockPlace;
+use crate::lz4::header::SKIPPABLE_MAGIC;
 use crate::zstd::constant::word_of;
 use crate::zstd::frame::ZSTD_MAGIC;
 

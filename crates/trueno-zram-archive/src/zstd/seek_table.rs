@@ -8,8 +8,8 @@ use std::io::Read;
 use xxhash_rust::xxh64::Xxh64;
 
 use crate::error::Result;
-use crate::header::SKIPPABLE_MAGIC;
-use crate::input::Input;
+use crate::lz4::header::SKIPPABLE_MAGIC;
+use crate::stream::input::Input;
 
 /// Magic number of the skippable frame.
 pub(crate) const SEEK_FRAME_MAGIC: u32 = SKIPPABLE_MAGIC + 14;

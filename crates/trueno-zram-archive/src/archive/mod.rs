@@ -1,0 +1,467 @@
+//! An archive whose pages are read by number, by many threads at once.
+
+mod codec_pages;
+mod end;
+pub(crate) mod group;
+mod groups;
+mod in_flight;
+mod proof;
+mod run;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
+
+use crate::archive::group::GroupBuffer;
+use crate::block::{Block, Fit};
+use crate::delta::ArchiveIdentity;
+use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
+use crate::index::blocks::{BlockPlace, Blocks, GroupIndex};
+use crate::index::layout::{Footer, GROUP_PAGES, page_len, pages_of};
+use crate::index::resident::ResidentGroup;
+use crate::index::sections::{Section, Sections};
+use crate::index::table::Table;
+use crate::pages::{Pages, Visit};
+use crate::read_at::{ReadAt, file_len, read_part};
+use crate::stream::decoder::CpuPages;
+
+pub use codec_pages::CodecPages;
+pub(crate) use end::{ArchiveEnd, read_footer};
+pub use groups::GroupTotals;
+use in_flight::InFlight;
+pub use proof::Verify;
+use proof::WALK_LIMIT;
+
+/// The longest block in a file: a raw page with the headers and the checksum of either format.
+const MAX_STORED_LEN: usize = PAGE_SIZE + 16;
+
+/// Room for a block, from the start of a cache line: the kernel copies to it faster.
+#[repr(align(64))]
+struct StoredBlock([u8; MAX_STORED_LEN]);
+
+/// A standard .lz4 or .zst file with an index, read by page number from any thread.
+///
+/// Opening reads the first header, the footer and the table of groups: 6 KiB for 2 GiB of pages. The first read in a group of
+/// 1,024 pages reads the whole group and compares it with the index. From then on the group's index stays in memory, 2 bytes
+/// per page and 150 per group, and a page takes one read of its block, which is checked and decoded. Zero pages take no read.
+///
+/// An archive starts no threads. To restore all of it, threads of the caller [read groups](Self::read_group) side by side.
+///
+/// # What is guaranteed
+///
+/// The index says where to look, and is never believed on its own. Before a page is returned, all blocks of its group are read
+/// and compared with the index: their positions, lengths and forms, and the number of pages in each. The same is done for all
+/// groups before it, up to the [walk limit](Self::walk_limit): by default, 16 MiB of the file. Within the limit, a page is
+/// exactly what a [`FrameReader`](crate::FrameReader) returns at that position, or an error, whatever the file contains.
+///
+/// Beyond the limit, the position of the page's group is taken from the index. No reader that leaves parts of a file unread
+/// can prove it: the unread part may hold more or fewer pages than the index says. What holds at any distance is this: if a
+/// `FrameReader` accepts the file and finds that [the index agrees](crate::IndexVerdict::Agrees), every page by the index is
+/// the same page. [`Verify`] says how much is proven before a page is returned.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_archive::{Archive, WriteOptions, compress};
+///
+/// let content: Vec<u8> = (0..1000 * 4096u32).map(|at| (at / 64 * (at >> 12)) as u8).collect();
+/// let mut bytes = Vec::new(); // or a file
+/// compress(&content[..], &mut bytes, &WriteOptions::default())?;
+///
+/// let archive = Archive::read_from(Arc::new(bytes))?.expect("it has an index");
+/// std::thread::scope(|threads| {
+///     for thread in 0..4 {
+///         let (archive, content) = (&archive, &content);
+///         threads.spawn(move || {
+///             for number in (thread..1000).step_by(4) {
+///                 let page = archive.read_page(number as u64).expect("intact");
+///                 assert_eq!(page[..], content[number * 4096..][..4096]);
+///             }
+///         });
+///     }
+/// });
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+pub struct Archive {
+    pub(crate) file: Arc<dyn ReadAt>,
+    file_len: u64,
+    pub(crate) footer: Footer,
+    pub(crate) layout: Layout,
+    /// Length of the seek table behind the index; 0 if there is none.
+    pub(crate) seek_table_len: u64,
+    table: Table,
+    /// The groups whose places are known: those that were compared with the index, or with [`Verify::Touched`] their entries.
+    groups: Vec<OnceLock<Box<ResidentGroup>>>,
+    verify: Verify,
+    walk_limit: u64,
+    /// Groups from the start whose blocks were compared with the index; `u64::MAX` if a stream ends in one of them.
+    proven_groups: AtomicU64,
+    /// The first group that is not what the index says, once [`prove_next`](Self::prove_next) has found it.
+    disproven: OnceLock<u64>,
+    in_flight: InFlight,
+    /// Buffers that no thread uses.
+    idle: Mutex<Vec<GroupBuffer>>,
+    decoder: CpuPages,
+}
+
+/// Properties of an archive, as its index states them.
+///
+/// ```
+/// use std::sync::Arc;
+/// use trueno_zram_archive::{Archive, Format, WriteOptions, compress};
+/// let mut bytes = Vec::new();
+/// compress(&[0; 3 * 4096 + 5][..], &mut bytes, &WriteOptions::default())?;
+/// let info = Archive::read_from(Arc::new(bytes))?.expect("it has an index").info();
+/// assert_eq!((info.content_len, info.page_count, info.group_count), (3 * 4096 + 5, 4, 1));
+/// assert_eq!((info.format, info.pages.zero, info.pages.raw), (Format::Lz4, 3, 1));
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ArchiveInfo {
+    /// The format of its pages.
+    pub format: Format,
+    /// Length of the content in bytes.
+    pub content_len: u64,
+    /// Number of pages, a shorter last one included.
+    pub page_count: u64,
+    /// Number of groups of 1,024 pages.
+    pub group_count: u64,
+    /// Length of the file in bytes.
+    pub archive_len: u64,
+    /// Length of the index in bytes, with its sections and the seek table behind it.
+    pub index_len: u64,
+    /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
+    pub pages: PageStats,
+    /// Blocks have checksums.
+    pub block_checksums: bool,
+    /// The content has a checksum, which only reading all of it can check.
+    pub content_checksum: bool,
+}
+
+impl Archive {
+    /// Opens an archive by its path.
+    ///
+    /// `ArchiveOpener` of the crate `trueno-zram-io` opens deltas as well, and notices if the file is changed in place.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let folder = tempfile::tempdir().map_err(trueno_zram_archive::Error::Write)?;
+    /// # let path = folder.path().join("memory.lz4");
+    /// # let file = std::fs::File::create(&path).map_err(trueno_zram_archive::Error::Write)?;
+    /// compress(&[7; 100_000][..], file, &WriteOptions::default())?;
+    /// assert_eq!(Archive::open(&path)?.read_page(24)?[..1696], [7; 1696]);
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Read`] if it cannot be opened; [`Error::NoIndex`]; those of [`read_from`](Self::read_from).
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let file = File::open(path).map_err(|source| Error::Read { at: 0, source })?;
+        Self::read_from(Arc::new(file))?.ok_or(Error::NoIndex)
+    }
+
+    /// Opens an archive of either format; returns `None` if the file has no index at its end.
+    ///
+    /// ```
+    /// let other = std::sync::Arc::new(b"some other file".to_vec());
+    /// assert!(trueno_zram_archive::Archive::read_from(other)?.is_none());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Index`] if the index is damaged, of an unknown version, or does not describe the whole file;
+    /// [`Error::Read`]. The file may still be readable as a stream.
+    pub fn read_from(file: Arc<dyn ReadAt>) -> Result<Option<Self>> {
+        let Some(end) = read_footer(&*file)? else { return Ok(None) };
+        let (layout, start) = end.layout(&*file)?;
+        Self::with_layout(file, end, layout, start).map(Some)
+    }
+
+    /// Opens an archive with this layout, whose first block is at `start`.
+    pub(crate) fn with_layout(file: Arc<dyn ReadAt>, end: ArchiveEnd, layout: Layout, start: u64) -> Result<Self> {
+        let ArchiveEnd { footer, seek_table_len } = end;
+        if layout.content_size().is_some_and(|size| size != footer.content_len) {
+            return Err(Error::index("its content does not have the length that the frame's header announces"));
+        }
+        let file_len = file_len(&*file)?;
+        let table = Table::read(&*file, &footer, &layout, start)?;
+        let groups = (0..footer.groups()).map(|_| OnceLock::new()).collect();
+        Ok(Self {
+            file,
+            file_len,
+            footer,
+            layout,
+            seek_table_len,
+            table,
+            groups,
+            verify: Verify::Group,
+            walk_limit: WALK_LIMIT,
+            proven_groups: AtomicU64::new(0),
+            disproven: OnceLock::new(),
+            in_flight: InFlight::default(),
+            idle: Mutex::default(),
+            decoder: CpuPages::new(),
+        })
+    }
+
+    /// Returns what its index states.
+    #[must_use]
+    pub fn info(&self) -> ArchiveInfo {
+        let Self { footer, layout, seek_table_len, .. } = self;
+        let index_len = footer.index_len() + seek_table_len;
+        let header_len = self.table.get(0).map_or(footer.frame_len, |first| first.offset);
+        let bytes_out = footer.frame_len.saturating_sub(header_len + layout.end_len());
+        ArchiveInfo {
+            format: footer.format,
+            content_len: footer.content_len,
+            page_count: pages_of(footer.content_len),
+            group_count: footer.groups(),
+            archive_len: footer.frame_len + index_len,
+            index_len,
+            pages: PageStats { bytes_out, ..footer.pages },
+            block_checksums: layout.block_checksums(),
+            content_checksum: layout.content_checksum(),
+        }
+    }
+
+    /// Returns its identity, by which deltas name their base.
+    #[must_use]
+    pub fn identity(&self) -> ArchiveIdentity {
+        ArchiveIdentity::of_archive(self.file_len, &self.footer)
+    }
+
+    /// Returns the memory that the index takes now, in bytes.
+    #[must_use]
+    pub fn index_memory_bytes(&self) -> usize {
+        let touched: usize = self.groups.iter().filter_map(OnceLock::get).map(|group| group.memory_bytes()).sum();
+        self.table.memory_bytes() + size_of_val(&self.groups[..]) + touched
+    }
+
+    /// Returns the blocks that hold the pages of a range, in order: from the block of its first page to that of its
+    /// last. This is what the index says; the blocks themselves are not read.
+    ///
+    /// Entries are read group by group, so memory does not grow with the range.
+    ///
+    /// ```
+    /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
+    /// # let mut bytes = Vec::new();
+    /// # let options = WriteOptions { content_checksum: true, ..WriteOptions::default() };
+    /// # compress(&[0; 40 * 4096][..], &mut bytes, &options)?;
+    /// let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 zero pages
+    /// let blocks: Vec<_> = archive.blocks(20..40)?.collect::<Result<_, _>>()?;
+    /// assert_eq!((blocks[0].first_page, blocks[0].pages), (16, 16)); // zeros, in blocks of 16 pages
+    /// assert_eq!((blocks[1].first_page, blocks[1].pages), (32, 8));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::PageRange`]. The iterator returns [`Error::Index`] for damaged entries, and [`Error::Read`].
+    pub fn blocks(&self, pages: Range<u64>) -> Result<Blocks<'_>> {
+        self.check_range(&pages)?;
+        Ok(Blocks::new(self.index(), pages))
+    }
+
+    /// Returns the sections of the index, in order, after checking their checksum.
+    ///
+    /// # Errors
+    /// [`Error::Index`] if they are damaged, [`Error::Read`].
+    pub fn sections(&self) -> Result<Sections<'_>> {
+        let (start, end) = (self.footer.sections_at(), self.footer.table_at());
+        Sections::verified(&*self.file, start, end, self.footer.sections_checksum)
+    }
+
+    /// Reads a section by its name, if it has at most `max_bytes`. Its length is checked before memory is allocated.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{Archive, ArchiveWriter, WriteOptions};
+    /// let mut writer = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
+    /// writer.add_section("note", b"kept with the pages")?;
+    /// let archive = Archive::read_from(std::sync::Arc::new(writer.finish(None)?.0))?.expect("it has an index");
+    /// assert_eq!(archive.section("note", 1 << 20)?.as_deref(), Some(&b"kept with the pages"[..]));
+    /// assert_eq!(archive.section("other", 1 << 20)?, None);
+    /// assert!(archive.section("note", 10).is_err());
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SectionTooLarge`], [`Error::Index`] if the sections are damaged, [`Error::Read`].
+    pub fn section(&self, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>> {
+        let mut sections = self.sections()?;
+        while let Some(section) = sections.next() {
+            let section = section?;
+            if section.name != name {
+                continue;
+            }
+            if section.len_bytes > max_bytes {
+                let Section { name, len_bytes, .. } = section;
+                return Err(Error::SectionTooLarge { name, len_bytes, max_bytes });
+            }
+            return sections.read(&section).map(Some);
+        }
+        Ok(None)
+    }
+
+    /// Reads a page. A shorter last page is filled up with zeros.
+    ///
+    /// # Errors
+    /// [`Error::PageRange`]; [`Error::Index`] if the group is not what the index says; [`Error::BlockChecksum`] and
+    /// [`Error::Block`] if the page is damaged; [`Error::Read`].
+    pub fn read_page(&self, page: u64) -> Result<Page> {
+        let mut out = [0; PAGE_SIZE];
+        self.read_one(page, &mut out)?;
+        Ok(out)
+    }
+
+    pub(crate) fn index(&self) -> GroupIndex<'_> {
+        GroupIndex { file: &*self.file, footer: &self.footer, layout: &self.layout, table: &self.table }
+    }
+
+    /// Returns whether the table says that all pages of a group are zero.
+    pub(crate) fn is_zero_group(&self, number: u64) -> bool {
+        self.table.get(number).is_some_and(|group| group.all_zeros)
+    }
+
+    fn check_range(&self, pages: &Range<u64>) -> Result<()> {
+        if pages.start <= pages.end && pages.end <= self.page_count() {
+            return Ok(());
+        }
+        Err(Error::PageRange { start: pages.start, end: pages.end, pages: self.page_count() })
+    }
+
+    /// Returns the number of the group that holds a page.
+    fn group_with(&self, page: u64) -> Result<u64> {
+        self.check_range(&(page..page.saturating_add(1)))?;
+        Ok(group_of(page))
+    }
+
+    /// Returns the position of a group's first block.
+    pub(crate) fn offset_of(&self, number: u64) -> Result<u64> {
+        self.table.get(number).map(|group| group.offset).ok_or_else(|| Error::index("it has no such group"))
+    }
+
+    /// Reads a page by its number.
+    fn read_one(&self, page: u64, out: &mut Page) -> Result<()> {
+        let number = self.group_with(page)?;
+        match self.locate(number)? {
+            Some(group) => self.read_located(group.locate(page, &self.layout), out),
+            None => self.with_group(number, |group| self.decode_part(group, page..page + 1, std::slice::from_mut(out))),
+        }
+    }
+
+    /// Reads a page where the index says it is. The other blocks of its group are not compared with the index, so it may be
+    /// another page than a stream has there: the caller compares it with its hash. Takes two short reads of the file.
+    pub(crate) fn read_unproven(&self, page: u64, out: &mut Page) -> Result<()> {
+        let number = self.group_with(page)?;
+        if self.is_located(page) {
+            return self.read_one(page, out);
+        }
+        let group = self.resident(&self.index().places(number)?);
+        self.read_located(group.locate(page, &self.layout), out)
+    }
+
+    /// Reads a page from its block; a page without one is zero.
+    fn read_located(&self, place: Option<BlockPlace>, out: &mut Page) -> Result<()> {
+        let Some(place) = place else {
+            out.fill(0);
+            return Ok(());
+        };
+        let len = self.layout.overhead() + place.len_bytes as usize;
+        if let Some(bytes) = self.file.bytes_at(place.offset, len) {
+            prefetch_lines(bytes);
+            return self.restore_block(&place, bytes, out);
+        }
+        let mut bytes = StoredBlock([0; MAX_STORED_LEN]);
+        read_part(&*self.file, place.offset, &mut bytes.0[..len], Some(place.first_page), "a block")?;
+        self.restore_block(&place, &bytes.0[..len], out)
+    }
+
+    /// Restores a page from its block. The group was compared with the index, but the file may have changed since.
+    fn restore_block(&self, place: &BlockPlace, bytes: &[u8], out: &mut Page) -> Result<()> {
+        let (block, fit) = Block::described(place, &self.layout, place.offset, bytes, self.footer.content_len);
+        if fit == Fit::OtherHeader {
+            return Err(block.not_described());
+        }
+        if self.layout.block_checksums() {
+            block.verify(bytes)?;
+        }
+        self.decode(&block, bytes, out)
+    }
+
+    /// Decodes the block of a page. What lies behind a shorter last page is set to zero.
+    fn decode(&self, block: &Block, window: &[u8], out: &mut Page) -> Result<()> {
+        let len = page_len(self.footer.content_len, block.page.unwrap_or_default());
+        if len < PAGE_SIZE {
+            return block.decode_tail(window, len, out);
+        }
+        let data = block.as_page(window).ok_or_else(|| block.corrupt("it is not a page"))?;
+        self.decoder.decode_one(data, out, &mut None).map_err(|error| block.corrupt(error))
+    }
+
+    fn resident(&self, places: &[BlockPlace]) -> Box<ResidentGroup> {
+        Box::new(ResidentGroup::new(places, &self.layout, self.footer.content_len))
+    }
+
+    fn slot(&self, number: u64) -> Option<&OnceLock<Box<ResidentGroup>>> {
+        self.groups.get(usize::try_from(number).ok()?)
+    }
+
+    fn take_idle(&self) -> GroupBuffer {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn give_idle(&self, buffer: GroupBuffer) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
+    }
+}
+
+impl Pages for Archive {
+    fn len_bytes(&self) -> u64 {
+        self.footer.content_len
+    }
+
+    fn read(&self, first: u64, out: &mut [Page]) -> Result<()> {
+        match out {
+            [page] => self.read_one(first, page),
+            pages => self.read_pages(first, pages),
+        }
+    }
+
+    fn visit(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) {
+        self.visit_groups(pages, buffer, visit);
+    }
+
+    fn is_zero(&self, page: u64) -> Result<bool> {
+        let number = self.group_with(page)?;
+        match self.locate(number)? {
+            Some(group) => Ok(group.locate(page, &self.layout).is_none()),
+            None => {
+                self.with_group(number, |group| Ok(group.blocks_of(&(page..page + 1))?.all(|(place, _)| place.zero)))
+            }
+        }
+    }
+
+    fn is_located(&self, page: u64) -> bool {
+        page < self.page_count() && self.known(group_of(page)).is_some()
+    }
+}
+
+impl std::fmt::Debug for Archive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Archive({} pages in {} bytes)", self.page_count(), self.file_len)
+    }
+}
+
+/// Prefetches the cache lines of a block. A decoder would wait for them one after the other.
+fn prefetch_lines(bytes: &[u8]) {
+    std::hint::black_box(bytes.iter().step_by(64).fold(0, |all, byte| all ^ byte));
+}
+
+/// Returns the number of the group that holds a page.
+fn group_of(page: u64) -> u64 {
+    page / GROUP_PAGES as u64
+}

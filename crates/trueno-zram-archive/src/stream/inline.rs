@@ -1,0 +1,128 @@
+//! Decodes blocks on the calling thread: small ones, where handing work over costs more than doing it, and all blocks of
+//! a salvaging reader.
+
+use trueno_zram_core::PAGE_SIZE;
+
+use crate::block::Block;
+use crate::error::Result;
+use crate::lz4::constant::damaged_zero_pages;
+use crate::salvage::damage::{Damage, DamageKind, record};
+use crate::stream::content::{ContentBatch, ContentSpan, Stretch};
+use crate::stream::frame::{Frame, Shape};
+use crate::stream::lots::decode_extra;
+
+/// Content of a batch of small blocks.
+pub(crate) const INLINE_BYTES: usize = 1 << 20;
+
+/// The longest block that is decoded on the calling thread.
+const SMALL_BLOCK: usize = 1 << 10;
+
+/// A page frame of this many blocks or fewer is decoded on the calling thread.
+const SMALL_FRAME_BLOCKS: usize = 8;
+
+/// Bytes of a block of zeros that may be damaged for it to be recognised still.
+const DAMAGED_BYTES: usize = 16;
+
+impl Block {
+    /// Returns whether the block is decoded on the calling thread in frames that are not made of pages.
+    pub(crate) fn is_small(&self) -> bool {
+        self.len <= SMALL_BLOCK
+    }
+}
+
+/// Returns whether the next blocks are decoded on the calling thread.
+pub(crate) fn is_small(pending: &[Block], frame: &Frame) -> bool {
+    match frame.shape {
+        Shape::Pages => frame.ended && frame.content_len == 0 && pending.len() <= SMALL_FRAME_BLOCKS,
+        // Frames that hold less than a page; of archives, that is the last one.
+        Shape::PageFrames => pending.first().is_some_and(|block| block.part_of_page),
+        Shape::Blocks | Shape::Linked | Shape::Legacy => pending.first().is_some_and(Block::is_small),
+        Shape::Foreign => false,
+    }
+}
+
+/// Blocks to decode.
+pub(crate) struct Inline<'a> {
+    pub(crate) window: &'a [u8],
+    pub(crate) blocks: &'a [Block],
+    /// Takes damage, if the reader salvages.
+    pub(crate) damage: Option<&'a mut Vec<Damage>>,
+}
+
+impl Inline<'_> {
+    /// Appends the content of the blocks to `out`, as much as a batch has. Returns the number of blocks decoded.
+    pub(crate) fn decode(mut self, frame: &mut Frame, out: &mut ContentBatch) -> Result<usize> {
+        let takes = |block: &Block| match frame.shape {
+            Shape::Pages => true,
+            Shape::PageFrames => block.part_of_page,
+            _ => block.is_small(),
+        };
+        let all = self.blocks.iter().take_while(|block| self.damage.is_some() || takes(block)).count();
+        if !frame.shape.is_pages() {
+            frame.index = None;
+        }
+        let mut done = 0;
+        for block in &self.blocks[..all] {
+            if out.extra.len() >= INLINE_BYTES {
+                break;
+            }
+            let stretch = match decode_block(block, self.window, frame, out) {
+                Ok(stretch) => stretch,
+                Err(error) => {
+                    let (Some(damage), Some(kind)) = (&mut self.damage, DamageKind::of(&error)) else {
+                        return Err(error);
+                    };
+                    lose(block, self.window, frame, kind, damage)
+                }
+            };
+            if self.damage.is_none() {
+                frame.check_room(stretch.len_bytes())?;
+            }
+            let span = stretch.find(&[], &out.extra);
+            if frame.header.content_checksum {
+                frame.hash.update_span(span);
+            }
+            if let (Shape::Linked, ContentSpan::Data(bytes)) = (frame.shape, span) {
+                frame.history.push(bytes);
+            }
+            frame.enter(block.entry(self.window), stretch.len_bytes());
+            frame.content_len += stretch.len_bytes();
+            out.push(stretch);
+            done += 1;
+        }
+        Ok(done)
+    }
+}
+
+fn decode_block(block: &Block, window: &[u8], frame: &Frame, out: &mut ContentBatch) -> Result<Stretch> {
+    if frame.header.block_checksums {
+        block.verify(window)?;
+    }
+    if frame.shape == Shape::Linked && frame.damaged {
+        return Err(block.corrupt("it refers to content that was lost"));
+    }
+    if block.zero_pages > 0 {
+        return Ok(Stretch::Zeros((block.zero_pages * PAGE_SIZE) as u64));
+    }
+    let dictionary = if frame.shape == Shape::Linked { frame.history.bytes() } else { &[] };
+    decode_extra(block, window, dictionary, frame.header.max_block, &mut out.extra)
+}
+
+/// Replaces a damaged block by zeros.
+fn lose(block: &Block, window: &[u8], frame: &mut Frame, kind: DamageKind, damage: &mut Vec<Damage>) -> Stretch {
+    let len_bytes = if frame.shape == Shape::PageFrames {
+        block.page_frame(window).map_or(PAGE_SIZE, |frame| frame.content_len)
+    } else if block.raw {
+        block.len
+    } else if frame.shape == Shape::Pages {
+        damaged_zero_pages(block.bytes(window), DAMAGED_BYTES).unwrap_or(1) * PAGE_SIZE
+    } else {
+        // All blocks but the last are full, in the frames of all encoders that do not flush.
+        frame.header.max_block
+    };
+    let kind = if frame.shape == Shape::Linked && frame.damaged { DamageKind::LostReference } else { kind };
+    let (start, len_bytes) = (frame.content_start + frame.content_len, frame.clip(len_bytes as u64));
+    record(damage, block.at, start..start + len_bytes, kind);
+    frame.damaged = true;
+    Stretch::Zeros(len_bytes)
+}

@@ -1,0 +1,589 @@
+//! Streams any .lz4 or .zst input.
+
+mod gather;
+mod zstd;
+
+use std::io::Read;
+
+use trueno_zram_core::{BatchCodec, PAGE_SIZE, PageStats};
+
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
+use crate::index::builder::{IndexBuilder, Keeps};
+use crate::index::layout::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header, LEGACY_BLOCK, LEGACY_MAGIC, SKIPPABLE_MAGIC};
+use crate::salvage::damage::{Damage, DamageKind, record};
+use crate::stream::content::{ContentBatch, Stretch};
+use crate::stream::decoder::Decoders;
+use crate::stream::frame::{Frame, Shape};
+use crate::stream::index_check::{PageFrame, check_index};
+use crate::stream::inline::{INLINE_BYTES, Inline, is_small};
+use crate::stream::input::Input;
+use crate::stream::lots::Lots;
+use crate::zstd::foreign::ForeignDecoder;
+use crate::zstd::frame::ZSTD_MAGIC;
+use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
+
+use gather::{gather_blocks, gather_frames};
+
+/// Content of a batch by default.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// The result of comparing the stream's index with its frame.
+///
+/// ```
+/// use trueno_zram_archive::IndexVerdict;
+/// assert_eq!(IndexVerdict::default(), IndexVerdict::Absent);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum IndexVerdict {
+    /// The stream has no index.
+    #[default]
+    Absent,
+    /// The index describes the frame correctly, to the last entry.
+    Agrees,
+    /// The index is damaged or describes another frame. The content is correct without it, but pages read by this index
+    /// may be others. The text says what differs.
+    Disagrees(String),
+}
+
+/// What was read so far, and in total at the end.
+///
+/// ```
+/// use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentHash, FrameReader, IndexVerdict, WriteOptions};
+/// let (bytes, _) = ArchiveWriter::new(Vec::new(), WriteOptions::default())?.finish(Some(ContentHash::new()))?;
+/// let mut reader = FrameReader::new(&bytes[..]);
+/// while reader.read_batch(&mut ContentBatch::new())? {}
+/// let summary = reader.summary();
+/// assert_eq!((summary.frames, summary.skippable_frames, summary.content_checksums), (1, 1, 0));
+/// assert_eq!(summary.index, IndexVerdict::Agrees);
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadSummary {
+    /// Length of the content in bytes.
+    pub content_len: u64,
+    /// Bytes of input that are finished.
+    pub input_len: u64,
+    /// Frames with content, those of the legacy format included.
+    pub frames: u64,
+    /// Content checksums that were verified.
+    pub content_checksums: u64,
+    /// Skippable frames, the index included.
+    pub skippable_frames: u64,
+    /// Blocks. A Zstandard frame of an archive counts as one; those of other encoders are not counted.
+    pub blocks: u64,
+    /// Pages of each form, in frames that are made of pages. `bytes_out` is the length of their blocks, with size words
+    /// and checksums.
+    pub pages: PageStats,
+    /// The index. Of several, one that disagrees.
+    pub index: IndexVerdict,
+}
+
+/// Streams any .lz4 or .zst input: page archives, and frames of all other encoders, the legacy format of LZ4 included. Frames
+/// with a dictionary are refused.
+///
+/// Independent blocks are decoded on all threads of the rayon pool that it is called in. Whatever the input, memory
+/// stays bounded: one batch and its input, which is 16 MiB for page archives and up to 130 MiB for the largest blocks
+/// on many threads. An input of a few bytes cannot claim that much: batches grow with the input. Zstandard frames of
+/// other encoders are decoded on the calling thread, with the window that they ask for: 128 MiB at most, as `zstd -d`.
+///
+/// ```
+/// use trueno_zram_archive::{ContentBatch, ContentSpan, FrameReader};
+/// let frame = b"\x04\x22\x4d\x18\x60\x40\x82\x05\x00\x00\x80hello\x00\x00\x00\x00"; // made by any LZ4 tool
+/// let (mut reader, mut batch, mut content) = (FrameReader::new(&frame[..]), ContentBatch::new(), Vec::new());
+/// while reader.read_batch(&mut batch)? {
+///     for span in batch.spans() {
+///         match span {
+///             ContentSpan::Data(bytes) => content.extend_from_slice(bytes),
+///             ContentSpan::Zeros(len_bytes) => content.resize(content.len() + len_bytes as usize, 0),
+///         }
+///     }
+/// }
+/// assert_eq!(content, b"hello");
+/// # Ok::<(), trueno_zram_archive::Error>(())
+/// ```
+pub struct FrameReader<'c, R: Read> {
+    input: Input<R>,
+    decoders: Decoders<'c>,
+    batch_bytes: usize,
+    summary: ReadSummary,
+    announced_len: Option<u64>,
+    frame: Option<Frame>,
+    /// Blocks gathered and not decoded yet; they lie in the input's window.
+    pending: Vec<Block>,
+    /// An error after the blocks gathered; reported when these are decoded.
+    deferred: Option<Error>,
+    /// The format of the first frame with content. All others must have it, too.
+    format: Option<Format>,
+    /// The frame before, for its index.
+    page_frame: Option<PageFrame>,
+    /// The seek table that belongs behind the index that was read last.
+    seek_table: Option<ExpectedTable>,
+    /// Made for the first Zstandard frame that is not one of an archive.
+    foreign: Option<ForeignDecoder>,
+    /// Damage so far, if the reader salvages.
+    damage: Option<Vec<Damage>>,
+}
+
+impl<'c, R: Read> FrameReader<'c, R> {
+    /// Reads `input` and decodes on the rayon pool that it is called in.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
+    /// let nothing = FrameReader::new(std::io::empty()).read_batch(&mut ContentBatch::new());
+    /// assert!(matches!(nothing, Err(Error::Empty)));
+    /// ```
+    pub fn new(input: R) -> Self {
+        Self::build(input, Decoders::new(None))
+    }
+
+    /// Reads `input`, with pages decoded by `codec`.
+    ///
+    /// ```
+    /// use trueno_zram_archive::FrameReader;
+    /// use trueno_zram_core::CpuBatchCompressor;
+    /// let mut compressor = CpuBatchCompressor::default();
+    /// let reader = FrameReader::with_codec(std::io::empty(), &mut compressor);
+    /// assert_eq!(reader.summary().frames, 0);
+    /// ```
+    pub fn with_codec(input: R, codec: &'c mut dyn BatchCodec) -> Self {
+        Self::build(input, Decoders::new(Some(codec)))
+    }
+
+    fn build(input: R, decoders: Decoders<'c>) -> Self {
+        Self {
+            input: Input::new(input),
+            decoders,
+            batch_bytes: BATCH_BYTES,
+            summary: ReadSummary::default(),
+            announced_len: None,
+            frame: None,
+            pending: Vec::new(),
+            deferred: None,
+            format: None,
+            page_frame: None,
+            seek_table: None,
+            foreign: None,
+            damage: None,
+        }
+    }
+
+    /// Sets about how many bytes of content a batch has; 8 MiB by default. Frames of large blocks take more.
+    ///
+    /// ```
+    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty()).batch_bytes(64 << 20); // for a GPU
+    /// # drop(reader);
+    /// ```
+    #[must_use]
+    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+        self.batch_bytes = bytes.max(PAGE_SIZE);
+        self
+    }
+
+    /// Makes the reader go on after damage. Content that cannot be restored becomes zeros, and is listed by
+    /// [`damage`](Self::damage).
+    ///
+    /// A damaged block header ends the reading, since a stream cannot find the next block: the rest of the frame becomes
+    /// zeros, if its length is known. [`SalvageReader`](crate::SalvageReader) finds the next block by the index.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ContentBatch, DamageKind, FrameReader};
+    /// let wrong_checksum = b"\x04\x22\x4d\x18\x70\x40\xad\x05\x00\x00\x80hello\x01\x02\x03\x04\x00\x00\x00\x00";
+    /// let mut reader = FrameReader::new(&wrong_checksum[..]).salvaging();
+    /// while reader.read_batch(&mut ContentBatch::new())? {}
+    /// assert_eq!((reader.damage()[0].kind, reader.damage()[0].content.end), (DamageKind::Checksum, 5));
+    /// # Ok::<(), trueno_zram_archive::Error>(())
+    /// ```
+    #[must_use]
+    pub fn salvaging(mut self) -> Self {
+        self.damage = Some(Vec::new());
+        self
+    }
+
+    /// Adds damage to the header at the start of the input to the list.
+    pub(crate) fn with_damaged_header(mut self) -> Self {
+        record(self.damage.get_or_insert_default(), 0, 0..0, DamageKind::Header);
+        self
+    }
+
+    /// Returns the damage so far, in order of the content. Empty unless the reader is [`salvaging`](Self::salvaging).
+    ///
+    /// ```
+    /// assert!(trueno_zram_archive::FrameReader::new(std::io::empty()).damage().is_empty());
+    /// ```
+    #[must_use]
+    pub fn damage(&self) -> &[Damage] {
+        self.damage.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the damage, without a copy of the list.
+    ///
+    /// ```
+    /// assert!(trueno_zram_archive::FrameReader::new(std::io::empty()).salvaging().into_damage().is_empty());
+    /// ```
+    #[must_use]
+    pub fn into_damage(self) -> Vec<Damage> {
+        self.damage.unwrap_or_default()
+    }
+
+    /// Decodes the next batch; returns `false` at the end, when all checksums were verified.
+    ///
+    /// Every block in a batch matches its own checksum, if it has one. The content's checksum is known only at the end
+    /// of its frame: content of earlier batches may turn out to be wrong by a later error.
+    ///
+    /// ```
+    /// use trueno_zram_archive::{ContentBatch, Error, FrameReader};
+    /// let cut_short = b"\x04\x22\x4d\x18\x60\x40\x82\x05\x00\x00\x80hell";
+    /// let error = FrameReader::new(&cut_short[..]).read_batch(&mut ContentBatch::new());
+    /// assert!(matches!(error, Err(Error::Truncated { at: 15, .. })));
+    /// ```
+    ///
+    /// # Errors
+    /// The error says what is wrong and where. The reader cannot be used after an error.
+    pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
+        out.start(0);
+        match self.fill(out) {
+            // Content before the error first.
+            Err(error) if out.len_bytes() > 0 => {
+                self.pending.clear();
+                self.deferred = Some(error);
+                Ok(true)
+            }
+            result => result,
+        }
+    }
+
+    /// Fills a batch: with one lot of large blocks or pages, or with many small blocks, of many frames if need be.
+    fn fill(&mut self, out: &mut ContentBatch) -> Result<bool> {
+        loop {
+            if self.pending.is_empty()
+                && let Some(error) = self.deferred.take()
+            {
+                self.give_up(error, out)?;
+            }
+            let Some(frame) = &self.frame else {
+                if out.extra.len() >= INLINE_BYTES {
+                    return Ok(true);
+                }
+                match self.next_frame() {
+                    Ok(true) => continue,
+                    Ok(false) => return Ok(out.len_bytes() > 0),
+                    Err(error) => {
+                        self.give_up(error, out)?;
+                        continue;
+                    }
+                }
+            };
+            if frame.shape == Shape::Foreign {
+                if self.decode_foreign(out)? {
+                    return Ok(true);
+                }
+            } else if !self.pending.is_empty() {
+                if self.damage.is_some() || is_small(&self.pending, frame) {
+                    self.decode_inline(out)?;
+                    if out.extra.len() >= INLINE_BYTES {
+                        return Ok(true);
+                    }
+                } else if out.len_bytes() > 0 {
+                    return Ok(true);
+                } else {
+                    if let Err(error) = self.decode(out) {
+                        out.start(0);
+                        return Err(error);
+                    }
+                    if out.len_bytes() > 0 {
+                        return Ok(true);
+                    }
+                }
+            } else if frame.ended {
+                if let Err(error) = self.end_frame() {
+                    self.give_up(error, out)?;
+                }
+            } else if let Err(error) = self.gather() {
+                self.deferred = Some(error);
+            }
+        }
+    }
+
+    /// Returns what was read so far.
+    ///
+    /// ```
+    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
+    /// assert_eq!(reader.summary().input_len, 0);
+    /// ```
+    #[must_use]
+    pub fn summary(&self) -> &ReadSummary {
+        &self.summary
+    }
+
+    /// Returns the length of content that the first frame's header announces, once `read_batch` has read it.
+    ///
+    /// ```
+    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
+    /// assert_eq!(reader.announced_len(), None);
+    /// ```
+    #[must_use]
+    pub fn announced_len(&self) -> Option<u64> {
+        self.announced_len
+    }
+
+    /// Goes to the next frame; returns `false` at the end.
+    fn next_frame(&mut self) -> Result<bool> {
+        self.input.release();
+        let at = self.input.position();
+        self.summary.input_len = at;
+        if !self.input.need(1)? {
+            self.miss_seek_table();
+            return if at == 0 { Err(Error::Empty) } else { Ok(false) };
+        }
+        let magic = self.input.demand(4, "a frame's magic number")?;
+        let magic = u32::from_le_bytes(magic.try_into().expect("four bytes"));
+        let format = if magic == ZSTD_MAGIC { Format::Zstd } else { Format::Lz4 };
+        let mixed = self.format.is_some_and(|first| first != format);
+        if magic == ZSTD_MAGIC && !mixed {
+            return self.start_zstd(at).map(|()| true);
+        }
+        self.input.consume(4);
+        let content_start = self.summary.content_len;
+        match magic {
+            FRAME_MAGIC if !mixed => self.start_frame(at)?,
+            LEGACY_MAGIC if !mixed => {
+                let header = Header {
+                    independent: true,
+                    block_checksums: false,
+                    content_checksum: false,
+                    content_size: None,
+                    max_block: LEGACY_BLOCK,
+                };
+                self.frame = Some(Frame::new(at, content_start, header, Shape::Legacy, None));
+            }
+            other if other & !15 == SKIPPABLE_MAGIC => {
+                self.skip_frame(other, at)?;
+                self.summary.skippable_frames += 1;
+                return Ok(true);
+            }
+            other if at == 0 => return Err(Error::NotCompressed { magic: other.to_le_bytes() }),
+            _ => return Err(Error::TrailingGarbage { at }),
+        }
+        self.summary.frames += 1;
+        self.format = Some(Format::Lz4);
+        self.page_frame = None;
+        self.miss_seek_table();
+        Ok(true)
+    }
+
+    fn start_frame(&mut self, at: u64) -> Result<()> {
+        const WITHIN: &str = "a frame's header";
+        let flags = self.input.demand(1, WITHIN)?[0];
+        let len = 1 + Header::len_after(flags);
+        let header = Header::parse(self.input.demand(len, WITHIN)?, at)?;
+        self.input.consume(len);
+        if self.summary.frames == 0 {
+            self.announced_len = header.content_size;
+        }
+        let like_archive = header.independent && header.max_block == ARCHIVE_MAX_BLOCK;
+        let shape = match header.independent {
+            true if like_archive => Shape::Pages,
+            true => Shape::Blocks,
+            false => Shape::Linked,
+        };
+        let header_len = 4 + len as u64;
+        let index = like_archive.then(|| IndexBuilder::new(Layout::Lz4(header), header_len, Keeps::Checksums));
+        self.frame = Some(Frame::new(at, self.summary.content_len, header, shape, index));
+        Ok(())
+    }
+
+    /// Skips a skippable frame. An index is compared with the frame before it.
+    fn skip_frame(&mut self, magic: u32, at: u64) -> Result<()> {
+        const WITHIN: &str = "a skippable frame";
+        let len = self.input.take_u32(WITHIN)?;
+        if magic == SEEK_FRAME_MAGIC
+            && let Some(expected) = self.seek_table.take()
+        {
+            if !expected.agrees(&mut self.input, u64::from(len))? {
+                self.judge_index(IndexVerdict::Disagrees("its seek table does not describe the frames".to_owned()));
+            }
+            return Ok(());
+        }
+        self.miss_seek_table();
+        let marked = magic == INDEX_FRAME_MAGIC
+            && len as usize >= INDEX_MAGIC.len()
+            && self.input.demand(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
+        if !marked {
+            return self.input.skip(u64::from(len), WITHIN);
+        }
+        let mut described = self.page_frame.take();
+        if at == 0 {
+            // An archive without pages has no frame of them.
+            let index = IndexBuilder::new(Layout::Zstd { checksums: true }, 0, Keeps::Checksums).finish();
+            described = Some(PageFrame { index, content_len: 0, frame_len: 0 });
+        }
+        let verdict = check_index(&mut self.input, u64::from(len), described.as_ref())?;
+        self.judge_index(verdict);
+        self.seek_table = described.and_then(|described| described.index.seek_table).map(|mut table| {
+            // The index is a frame of the seek table, too.
+            table.push(SeekEntry { compressed_len: len.saturating_add(8), content_len: 0 });
+            table
+        });
+        Ok(())
+    }
+
+    /// Notes that the seek table does not follow the index, if it should.
+    fn miss_seek_table(&mut self) {
+        if self.seek_table.take().is_some_and(|expected| expected.frames() <= MAX_FRAMES) {
+            self.judge_index(IndexVerdict::Disagrees("its seek table is missing".to_owned()));
+        }
+    }
+
+    /// Notes what an index is worth. One that disagrees outweighs all others, and is damage if no other explains it.
+    fn judge_index(&mut self, verdict: IndexVerdict) {
+        let content_len = self.summary.content_len;
+        if let (Some(damage), IndexVerdict::Disagrees(_)) = (&mut self.damage, &verdict)
+            && damage.is_empty()
+        {
+            record(damage, self.input.position(), content_len..content_len, DamageKind::Index);
+        }
+        if !matches!(self.summary.index, IndexVerdict::Disagrees(_)) {
+            self.summary.index = verdict;
+        }
+    }
+
+    /// Gathers blocks of the frame, as many as a batch has.
+    fn gather(&mut self) -> Result<()> {
+        self.input.release();
+        let frame = self.frame.as_mut().expect("a frame is being read");
+        let mut page = frame.next_page();
+        let gathered = match frame.shape {
+            Shape::PageFrames => gather_frames(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
+            _ => gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
+        };
+        gathered.map_err(|error| error.in_page(page))
+    }
+
+    /// Decodes pending blocks on all threads.
+    fn decode(&mut self, out: &mut ContentBatch) -> Result<()> {
+        let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
+        // A frame that was taken for pages may have left more blocks here than there are slots for large ones.
+        let room = match frame.shape {
+            Shape::Pages | Shape::PageFrames => usize::MAX,
+            _ => frame.batch_blocks(self.batch_bytes, self.input.position()).0,
+        };
+        let blocks = &self.pending[..self.pending.len().min(room)];
+        let lots = Lots {
+            window: self.input.window(),
+            blocks,
+            checksummed: frame.header.block_checksums,
+            max_block: frame.header.max_block,
+            hash: frame.header.content_checksum.then_some(&mut frame.hash),
+        };
+        let done = match frame.shape {
+            Shape::Pages | Shape::PageFrames => {
+                let decoded = in_pool(blocks.len(), || lots.decode_pages(&mut self.decoders, out))?;
+                for (entry, len_bytes) in &decoded.entries {
+                    frame.enter(*entry, *len_bytes);
+                }
+                if frame.shape == Shape::Pages && decoded.odd * 8 > decoded.blocks {
+                    frame.shape = Shape::Blocks;
+                }
+                decoded.blocks
+            }
+            Shape::Blocks | Shape::Legacy | Shape::Foreign => {
+                frame.index = None;
+                in_pool(usize::MAX, || lots.decode_blocks(None, out))?
+            }
+            Shape::Linked => in_pool(usize::MAX, || lots.decode_blocks(Some(&mut frame.history), out))?,
+        };
+        frame.content_len += out.len_bytes();
+        self.finish_blocks(done, out.len_bytes())
+    }
+
+    /// Decodes pending blocks on this thread.
+    fn decode_inline(&mut self, out: &mut ContentBatch) -> Result<()> {
+        let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
+        let before = out.len_bytes();
+        let inline = Inline { window: self.input.window(), blocks: &self.pending, damage: self.damage.as_mut() };
+        match inline.decode(frame, out) {
+            Ok(done) => self.finish_blocks(done, out.len_bytes() - before),
+            Err(error) => {
+                self.summary.content_len += out.len_bytes() - before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts blocks that were decoded.
+    fn finish_blocks(&mut self, done: usize, content_len: u64) -> Result<()> {
+        self.pending.drain(..done);
+        self.summary.blocks += done as u64;
+        if self.frame.as_ref().is_some_and(|frame| frame.shape == Shape::PageFrames) {
+            self.summary.frames += done as u64;
+        }
+        self.summary.input_len = self.pending.first().map_or(self.input.position(), |block| block.at);
+        self.summary.content_len += content_len;
+        let frame = self.frame.as_ref().expect("blocks belong to a frame");
+        let checked = frame.check_len(|announced, actual| actual <= announced);
+        if self.damage.is_some() { Ok(()) } else { checked }
+    }
+
+    /// Checks the end of a frame.
+    fn end_frame(&mut self) -> Result<()> {
+        let frame = self.frame.take().expect("a frame is being read");
+        let mut checked = frame.check_len(|announced, actual| actual == announced);
+        if frame.header.content_checksum {
+            let at = self.input.position();
+            let expected = self.input.take_u32("the content's checksum")?;
+            let actual = frame.hash.digest();
+            if actual == expected {
+                self.summary.content_checksums += 1;
+            } else {
+                checked = checked.and(Err(Error::ContentChecksum { at, expected, actual }));
+            }
+        }
+        match (&mut self.damage, checked) {
+            (_, Ok(())) => {}
+            (None, Err(error)) => return Err(error),
+            (Some(_), Err(_)) if frame.damaged => {}
+            (Some(damage), Err(_)) => {
+                let content = frame.content_start..self.summary.content_len;
+                record(damage, frame.at, content, DamageKind::Content);
+            }
+        }
+        let (content_len, frame_len) = (frame.content_len, self.input.position() - frame.at);
+        self.page_frame = frame.index.map(|index| PageFrame { index: index.finish(), content_len, frame_len });
+        if let Some(PageFrame { index, .. }) = &self.page_frame {
+            self.summary.pages.merge(index.counts);
+        }
+        Ok(())
+    }
+
+    /// Ends the reading at an error, or in a salvaging reader: records the damage and loses the rest of the input.
+    fn give_up(&mut self, error: Error, out: &mut ContentBatch) -> Result<()> {
+        let (Some(damage), Some(kind)) = (&mut self.damage, DamageKind::of(&error)) else { return Err(error) };
+        if self.summary.frames == 0 {
+            return Err(error);
+        }
+        let at = self.input.position();
+        let lost_input = self.input.skip_rest()?;
+        let start = self.summary.content_len;
+        // No byte of LZ4 stands for more than 255 bytes: a length that is only claimed makes no larger output.
+        let bound = lost_input.saturating_mul(255);
+        let lost = self.frame.take().map_or(0, |frame| frame.header.content_size.map_or(0, |_| frame.clip(bound)));
+        out.push(Stretch::Zeros(lost));
+        self.summary.content_len += lost;
+        record(damage, at, start..start + lost, kind);
+        Ok(())
+    }
+}
+
+impl<R: Read> std::fmt::Debug for FrameReader<'_, R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrameReader").field("summary", &self.summary).finish_non_exhaustive()
+    }
+}
+
+/// Runs work that forks many times inside the pool, since entering it each time takes longer. Little work runs here.
+fn in_pool<T: Send>(blocks: usize, work: impl FnOnce() -> T + Send) -> T {
+    if blocks < 32 { work() } else { rayon::join(work, || ()).0 }
+}

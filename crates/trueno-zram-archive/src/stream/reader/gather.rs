@@ -1,0 +1,126 @@
+//! Gathers the blocks of a batch from the input.
+
+use std::io::Read;
+
+use crate::block::Block;
+use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
+use crate::lz4::constant::zero_pages_of;
+use crate::lz4::header::{LEGACY_BLOCK_BOUND, RAW_BLOCK};
+use crate::stream::frame::{Frame, MAX_BATCH_BLOCKS, Shape};
+use crate::stream::input::Input;
+use crate::zstd::frame::{Seen, look};
+
+/// Gathers blocks of a frame; `page` is the number of the next page, if the frame is made of pages.
+pub(super) fn gather_blocks<R: Read>(
+    input: &mut Input<R>,
+    frame: &mut Frame,
+    batch_bytes: usize,
+    pending: &mut Vec<Block>,
+    page: &mut Option<u64>,
+) -> Result<()> {
+    let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == Shape::Legacy);
+    let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
+    let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
+    let start = input.place();
+    while room > 0 && zero_room > 0 && input.place() - start <= frame.input_bound(batch_bytes) {
+        let at = input.position();
+        if legacy && !input.need(1)? {
+            frame.ended = true;
+            return Ok(());
+        }
+        let word = input.demand(4, "a block's size")?;
+        let word = u32::from_le_bytes(word.try_into().expect("four bytes"));
+        let (raw, len) = if legacy { (false, word) } else { (word & RAW_BLOCK != 0, word & !RAW_BLOCK) };
+        let len = len as usize;
+        if legacy && len > max_len {
+            // Not a block, but the magic number of the next frame.
+            frame.ended = true;
+            return Ok(());
+        }
+        if word == 0 && !legacy {
+            input.consume(4);
+            frame.ended = true;
+            return Ok(());
+        }
+        if len > max_len {
+            let (len_bytes, max_bytes) = (len as u64, max_len as u64);
+            return Err(Error::BlockTooLarge { at, page: None, len_bytes, max_bytes });
+        }
+        input.demand(4 + len + checksum_len, "a block")?;
+        let mut block = Block { page: *page, ..Block::lz4(at, input.place() + 4, len, raw) };
+        if frame.shape == Shape::Pages && !raw {
+            block.zero_pages = zero_pages_of(block.bytes(input.window())).unwrap_or(0);
+        }
+        *page = page.map(|page| page + block.zero_pages.max(1) as u64);
+        if block.zero_pages > 0 {
+            zero_room -= 1;
+        } else {
+            room -= 1;
+        }
+        // Most often the first block tells what the frame is made of.
+        if frame.shape == Shape::Pages && frame.content_len == 0 && pending.is_empty() && !block.may_be_page() {
+            (frame.shape, *page, block.page) = (Shape::Blocks, None, None);
+            room = room.min(frame.batch_blocks(batch_bytes, at).0);
+        }
+        // Small blocks are decoded without slots, so they do not count.
+        if frame.shape != Shape::Pages && block.is_small() && pending.len() < MAX_BATCH_BLOCKS {
+            room += 1;
+        }
+        input.consume(4 + len + checksum_len);
+        pending.push(block);
+    }
+    Ok(())
+}
+
+/// Looks at the start of the next Zstandard frame, with as many bytes as that takes and the input has.
+pub(super) fn look_ahead<R: Read>(input: &mut Input<R>) -> Result<Seen> {
+    loop {
+        match look(input.available()) {
+            Seen::Unclear { needed } if input.need(needed)? => {}
+            seen => return Ok(seen),
+        }
+    }
+}
+
+/// Gathers Zstandard frames such as an archive has; anything else ends them.
+pub(super) fn gather_frames<R: Read>(
+    input: &mut Input<R>,
+    frame: &mut Frame,
+    batch_bytes: usize,
+    pending: &mut Vec<Block>,
+    page: &mut Option<u64>,
+) -> Result<()> {
+    let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
+    let first = input.place();
+    let mut only_parts = true;
+    while room > 0 && zero_room > 0 && input.place() - first <= frame.input_bound(batch_bytes) {
+        let seen = match look_ahead(input)? {
+            Seen::Page(seen) => seen,
+            Seen::Unclear { .. } if !input.available().is_empty() => {
+                return Err(Error::Truncated { at: input.end_position(), page: None, within: "a frame" });
+            }
+            Seen::Unclear { .. } | Seen::Other => {
+                frame.ended = true;
+                return Ok(());
+            }
+        };
+        if frame.index.as_ref().is_some_and(|index| index.layout() != (Layout::Zstd { checksums: seen.checksum })) {
+            frame.index = None;
+        }
+        let part_of_page = seen.zero_pages == 0 && !seen.is_page();
+        let (at, start) = (input.position(), input.place());
+        let (format, len, raw, zero_pages) = (Format::Zstd, seen.len, seen.raw, seen.zero_pages);
+        pending.push(Block { format, at, start, len, raw, zero_pages, page: *page, part_of_page });
+        *page = page.map(|page| page + zero_pages.max(1) as u64);
+        only_parts &= part_of_page;
+        if zero_pages > 0 {
+            zero_room -= 1;
+        } else if !only_parts || pending.len() >= MAX_BATCH_BLOCKS {
+            // Less than a page at the start of a batch is decoded without a slot.
+            room -= 1;
+        }
+        input.consume(seen.len);
+    }
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! The part of the stream reader that is about Zstandard.
+
+use std::io::Read;
+
+use trueno_zram_core::PAGE_SIZE;
+
+use super::FrameReader;
+use super::gather::look_ahead;
+use crate::error::{Error, Result};
+use crate::format::{Format, Layout};
+use crate::index::builder::{IndexBuilder, Keeps};
+use crate::lz4::header::Header;
+use crate::stream::content::{ContentBatch, Stretch};
+use crate::stream::frame::{Frame, Shape};
+use crate::stream::inline::INLINE_BYTES;
+use crate::zstd::foreign::ForeignDecoder;
+use crate::zstd::frame::{FrameHeader, MAX_HEADER_LEN, Seen};
+
+impl<R: Read> FrameReader<'_, R> {
+    /// Starts to read Zstandard frames of pages, or one other frame.
+    pub(super) fn start_zstd(&mut self, at: u64) -> Result<()> {
+        (self.format, self.page_frame) = (Some(Format::Zstd), None);
+        self.miss_seek_table();
+        let mut header = Header {
+            independent: true,
+            // Frames tell themselves whether they have a checksum.
+            block_checksums: true,
+            content_checksum: false,
+            content_size: None,
+            max_block: PAGE_SIZE,
+        };
+        let content_start = self.summary.content_len;
+        if let Seen::Page(seen) = look_ahead(&mut self.input)? {
+            let layout = Layout::Zstd { checksums: seen.checksum };
+            let index = Some(IndexBuilder::new(layout, 0, Keeps::Checksums));
+            self.frame = Some(Frame::new(at, content_start, header, Shape::PageFrames, index));
+            return Ok(());
+        }
+        let mut needed = 5;
+        let parsed = loop {
+            let bytes = self.input.demand(needed, "a frame's header")?;
+            match FrameHeader::parse(bytes, at)? {
+                Some(parsed) => break parsed,
+                None => needed = (needed + 1).min(MAX_HEADER_LEN),
+            }
+        };
+        if parsed.dictionary != 0 {
+            return Err(Error::Dictionary { at, id: parsed.dictionary });
+        }
+        if self.summary.frames == 0 {
+            self.announced_len = parsed.content_size;
+        }
+        header.content_size = parsed.content_size;
+        let foreign = match &mut self.foreign {
+            Some(foreign) => foreign,
+            none => none.insert(ForeignDecoder::new()?),
+        };
+        foreign.start()?;
+        self.summary.frames += 1;
+        self.frame = Some(Frame::new(at, content_start, header, Shape::Foreign, None));
+        Ok(())
+    }
+
+    /// Decodes more of a Zstandard frame of any form; returns whether the batch is full.
+    pub(super) fn decode_foreign(&mut self, out: &mut ContentBatch) -> Result<bool> {
+        let frame = self.frame.as_mut().expect("a frame is being read");
+        let foreign = self.foreign.as_mut().expect("made with the frame");
+        let start = out.extra.len();
+        let limit = self.batch_bytes.max(INLINE_BYTES);
+        let decoded = foreign.decode(&mut self.input, frame.at, &mut out.extra, limit);
+        if decoded.is_err() && self.damage.is_none() {
+            // The checksum comes last: what was decoded since the last batch may be wrong.
+            out.extra.truncate(start);
+        }
+        let len = out.extra.len() - start;
+        out.push(Stretch::Extra { start, len });
+        frame.content_len += len as u64;
+        self.summary.content_len += len as u64;
+        self.summary.input_len = self.input.position();
+        match decoded {
+            Ok(true) => {
+                // libzstd has compared the length of the content and its checksum.
+                self.frame = None;
+                Ok(false)
+            }
+            Ok(false) => Ok(true),
+            Err(error) => self.give_up(error, out).map(|()| false),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The blocks of pages as they lie in the file, for both formats.
+
+use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind, is_zero};
+
+use crate::error::{Error, Result};
+use crate::format::Layout;
+use crate::hashes::content_hash::xxh32;
+use crate::index::entry::PageEntry;
+use crate::lz4::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
+use crate::lz4::header::RAW_BLOCK;
+use crate::zstd::constant::{put_word, put_zeros as put_zero_frame, word_of_block};
+use crate::zstd::context::Context;
+use crate::zstd::frame::{content_checksum, one_block, packed_frame_len, put_packed, put_raw};
+
+impl Layout {
+    /// Returns the entry of a page that is not zero.
+    pub(crate) fn entry_of(&self, page: PageData<'_>) -> Result<PageEntry> {
+        let len = u16::try_from(page.bytes().len()).expect("a compressed page is short");
+        Ok(match (self, page.kind()) {
+            (_, PageKind::SameFilled) => PageEntry::Word,
+            (_, PageKind::Raw) => PageEntry::Raw(len),
+            // Another encoder may have made the block of a repeated word that this crate makes.
+            (Self::Lz4(_), PageKind::Lz4) if page.bytes().len() == WORD_BLOCK && word_of(page.bytes()).is_some() => {
+                PageEntry::Word
+            }
+            (Self::Lz4(_), PageKind::Lz4) => PageEntry::Packed(len),
+            (Self::Zstd { checksums }, PageKind::Zstd) => {
+                let frame = one_block(page.bytes(), PAGE_SIZE);
+                let frame =
+                    frame.ok_or_else(|| Error::Misuse("a page is not a Zstandard frame of one block".to_owned()))?;
+                let len = packed_frame_len(PAGE_SIZE, frame.block.len(), *checksums);
+                let short = |len: usize| u16::try_from(len).expect("a page is short");
+                if word_of_block(frame.block).is_some() {
+                    PageEntry::Word
+                } else if len < PAGE_SIZE {
+                    PageEntry::Packed(short(len))
+                } else {
+                    PageEntry::Raw(short(PAGE_SIZE))
+                }
+            }
+            (Self::Lz4(_), PageKind::Zstd) => {
+                return Err(Error::Misuse("an archive of the LZ4 format cannot hold Zstandard pages".to_owned()));
+            }
+            (Self::Zstd { .. }, PageKind::Lz4) => {
+                return Err(Error::Misuse("an archive of the Zstandard format cannot hold LZ4 pages".to_owned()));
+            }
+        })
+    }
+
+    /// Returns the length of a block in the file.
+    pub(crate) fn stored_len(&self, entry: PageEntry) -> usize {
+        self.overhead() + self.block_len(entry).unwrap_or(0)
+    }
+
+    /// Appends the block of a run of zero pages.
+    pub(crate) fn put_zeros(&self, pages: u16, out: &mut Vec<u8>) {
+        match self {
+            Self::Lz4(header) => {
+                let zeros = zero_block(usize::from(pages));
+                out.extend(u32::try_from(zeros.bytes.len()).expect("a block is short").to_le_bytes());
+                out.extend_from_slice(&zeros.bytes);
+                if header.block_checksums {
+                    out.extend(zeros.checksum.to_le_bytes());
+                }
+            }
+            Self::Zstd { checksums } => put_zero_frame(usize::from(pages), *checksums, out),
+        }
+    }
+
+    /// Appends the block of the last page, which is shorter; returns its entry.
+    pub(crate) fn put_tail(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<PageEntry> {
+        let short = |len: usize| u16::try_from(len).expect("shorter than a page");
+        match self {
+            Self::Lz4(_) => {
+                let compressed = lz4_flex::block::compress(bytes);
+                let raw = compressed.len() >= bytes.len();
+                let block = if raw { bytes } else { &compressed[..] };
+                let start = out.len();
+                out.resize(start + self.overhead() + block.len(), 0);
+                put_block(if raw { RAW_BLOCK } else { 0 }, block, self.block_checksums(), &mut out[start..]);
+                Ok(if raw { PageEntry::Raw(short(block.len())) } else { PageEntry::Packed(short(block.len())) })
+            }
+            Self::Zstd { checksums } => {
+                let failed = |error: std::io::Error| trueno_zram_core::Error::ZstdFailed { reason: error.to_string() };
+                let frame = ::zstd::bulk::compress(bytes, ::zstd::DEFAULT_COMPRESSION_LEVEL);
+                let frame = frame.map_err(|error| Error::Decoder(failed(error)))?;
+                let checksum = checksums.then(|| content_checksum(bytes));
+                let raw = PageEntry::Raw(short(bytes.len()));
+                let packed = one_block(&frame, bytes.len())
+                    .map(|one| (one.block, packed_frame_len(bytes.len(), one.block.len(), *checksums)))
+                    .filter(|(_, len)| *len < self.stored_len(raw));
+                let start = out.len();
+                Ok(match packed {
+                    Some((block, len)) => {
+                        out.resize(start + len, 0);
+                        put_packed(bytes.len(), block, checksum, &mut out[start..]);
+                        PageEntry::Packed(short(len))
+                    }
+                    None => {
+                        out.resize(start + self.stored_len(raw), 0);
+                        put_raw(bytes, checksum, &mut out[start..]);
+                        raw
+                    }
+                })
+            }
+        }
+    }
+
+    /// Writes the block of a page to `place`, which has its length. `plain` is the page itself, if it is at hand.
+    pub(crate) fn put_page(
+        &self,
+        entry: PageEntry,
+        page: PageData<'_>,
+        plain: Option<&Page>,
+        place: &mut [u8],
+    ) -> Result<()> {
+        match self {
+            Self::Lz4(header) => {
+                let word;
+                let (flag, bytes) = match page.kind() {
+                    PageKind::SameFilled => {
+                        word = word_block(page.bytes().try_into().expect("such a page is held as its word"));
+                        (0, &word[..])
+                    }
+                    PageKind::Lz4 => (0, page.bytes()),
+                    PageKind::Raw | PageKind::Zstd => (RAW_BLOCK, page.bytes()),
+                };
+                put_block(flag, bytes, header.block_checksums, place);
+                Ok(())
+            }
+            Self::Zstd { checksums } => put_frame(entry, page, *checksums, plain, place),
+        }
+    }
+}
+
+/// Writes an LZ4 block with its size word and, if asked for, its checksum.
+fn put_block(flag: u32, bytes: &[u8], checksummed: bool, place: &mut [u8]) {
+    let size = u32::try_from(bytes.len()).expect("a block is short") | flag;
+    let (head, rest) = place.split_at_mut(4);
+    let (body, tail) = rest.split_at_mut(bytes.len());
+    head.copy_from_slice(&size.to_le_bytes());
+    body.copy_from_slice(bytes);
+    if checksummed {
+        tail.copy_from_slice(&xxh32(bytes).to_le_bytes());
+    }
+}
+
+/// Writes the Zstandard frame of a page. Without the plain page, one that has to be hashed or stored is decoded.
+fn put_frame(
+    entry: PageEntry,
+    page: PageData<'_>,
+    checksums: bool,
+    plain: Option<&Page>,
+    place: &mut [u8],
+) -> Result<()> {
+    let packed = if page.kind() == PageKind::Zstd { one_block(page.bytes(), PAGE_SIZE) } else { None };
+    match (entry, packed) {
+        (PageEntry::Word, packed) => {
+            let word = packed.and_then(|packed| word_of_block(packed.block));
+            let word = word.or_else(|| page.bytes().try_into().ok()).expect("such a page is held as its word");
+            let mut frame = Vec::with_capacity(place.len());
+            put_word(word, checksums, &mut frame);
+            place.copy_from_slice(&frame);
+        }
+        (PageEntry::Packed(_), Some(packed)) => {
+            let checksum = match packed.checksum {
+                _ if !checksums => None,
+                Some(stored) => Some(stored),
+                None => Some(content_checksum(content_of(page, plain, &mut [0; PAGE_SIZE])?)),
+            };
+            put_packed(PAGE_SIZE, packed.block, checksum, place);
+        }
+        (_, Some(_)) => {
+            let mut buffer = [0; PAGE_SIZE];
+            let content = content_of(page, plain, &mut buffer)?;
+            put_raw(content, checksums.then(|| content_checksum(content)), place);
+        }
+        (_, None) => put_raw(page.bytes(), checksums.then(|| content_checksum(page.bytes())), place),
+    }
+    Ok(())
+}
+
+/// Returns the content of a Zstandard page: the plain page, or the page decoded to `buffer`.
+fn content_of<'a>(page: PageData<'_>, plain: Option<&'a Page>, buffer: &'a mut Page) -> Result<&'a Page> {
+    if let Some(plain) = plain {
+        return Ok(plain);
+    }
+    let decoded = Context::lend().and_then(|mut context| context.decode_page(page.bytes(), buffer));
+    decoded.map_err(Error::Decoder)?;
+    Ok(buffer)
+}
+
+/// Returns whether a page is zero: as a word, or as the LZ4 block that readers recognise as a zero page.
+pub(crate) fn is_zero_page(page: PageData<'_>) -> bool {
+    match page.kind() {
+        PageKind::SameFilled => is_zero(page.bytes()),
+        PageKind::Lz4 => zero_pages_of(page.bytes()) == Some(1),
+        PageKind::Raw | PageKind::Zstd => false,
+    }
+}

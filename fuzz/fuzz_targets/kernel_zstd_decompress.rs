@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use trueno_gpu::kernels::packed::{DecompressRun, PackedEntry, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
+use trueno_test_kernels::zstd_restore::{Refusal, restore};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_fuzz::{damage, page_from};
 use zstd::bulk::Compressor;

@@ -58,6 +58,10 @@
 //! to run kernels on the CPU, over checked memory.
 #![forbid(unsafe_code)]
 
+// Files that the tests of other crates include name this crate as they do.
+#[cfg(test)]
+extern crate self as trueno_gpu;
+
 mod addr;
 mod builder;
 mod emit;

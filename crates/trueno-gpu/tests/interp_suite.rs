@@ -3,7 +3,8 @@
 mod support;
 
 use support::assemble;
-use trueno_gpu::interp::{LaneOrder, Launch, Memory, suite};
+use trueno_gpu::interp::{LaneOrder, Launch, Memory};
+use trueno_test_kernels::suite;
 
 #[test]
 fn every_case_gives_what_the_isa_says() {

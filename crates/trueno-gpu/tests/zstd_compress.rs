@@ -13,9 +13,8 @@ use packed::Packed;
 use support::{assert_decodes, is_same_filled};
 use trueno_gpu::interp::LaneOrder;
 use trueno_gpu::kernels::packed::PageKind;
-use trueno_gpu::kernels::zstd::{
-    Mode, TableStores, ZstdWarpCompressKernel, ZstdWarpDecompressKernel, encode::reference,
-};
+use trueno_gpu::kernels::zstd::{Mode, TableStores, ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
+use trueno_test_kernels::zstd_compress;
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
@@ -36,7 +35,7 @@ fn compress_and_check(kernel: &ZstdWarpCompressKernel, pages: &[Page], order: La
 fn compress_and_check_mode(kernel: &ZstdWarpCompressKernel, mode: Mode, pages: &[Page], order: LaneOrder) {
     let packed = compress(kernel, pages, order);
     for (i, page) in pages.iter().enumerate() {
-        let expected = reference::compress(page, mode);
+        let expected = zstd_compress::compress(page, mode);
         match packed.page(i) {
             (PageKind::SameFilled, word) => assert!(is_same_filled(page) && *word == page[..8], "page {i}"),
             (PageKind::Raw, bytes) => {
@@ -161,7 +160,7 @@ fn flat(generator: &mut Generator, symbols: usize) -> Page {
 fn the_most_sequences_are_the_twins() {
     let mut generator = Generator::new(84);
     let pages: Vec<Page> = (0..8).map(|_| shortest_matches(&mut generator)).collect();
-    let most = pages.iter().map(|page| reference::parsed(page, Mode::Fast).0).max();
+    let most = pages.iter().map(|page| zstd_compress::parsed(page, Mode::Fast).0).max();
     assert!(most > Some(950), "{most:?} sequences");
     compress_and_check(&ZstdWarpCompressKernel::new(100), &pages, LaneOrder::Descending);
 }
@@ -170,9 +169,9 @@ fn the_most_sequences_are_the_twins() {
 fn pages_of_literals_alone_are_the_twins() {
     let mut generator = Generator::new(85);
     let pages: Vec<Page> = [100, 128, 129, 180, 230, 250, 256].iter().map(|n| flat(&mut generator, *n)).collect();
-    let without_matches = pages.iter().filter(|page| reference::parsed(page, Mode::Fast) == (0, PAGE_SIZE)).count();
+    let without_matches = pages.iter().filter(|page| zstd_compress::parsed(page, Mode::Fast) == (0, PAGE_SIZE)).count();
     assert!(without_matches >= 3, "{without_matches} pages");
-    let compressed = pages.iter().filter(|page| reference::compress(page, Mode::Fast).is_some()).count();
+    let compressed = pages.iter().filter(|page| zstd_compress::compress(page, Mode::Fast).is_some()).count();
     assert!(compressed > 0 && compressed < pages.len(), "{compressed} pages shrink");
     compress_and_check(&ZstdWarpCompressKernel::new(100), &pages, LaneOrder::Ascending);
 }

@@ -4,14 +4,15 @@
 mod support;
 
 use support::{assert_decodes, is_same_filled, libzstd_bytes};
-use trueno_gpu::kernels::zstd::{Mode, encode::reference};
+use trueno_gpu::kernels::zstd::Mode;
+use trueno_test_kernels::zstd_compress;
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 
 const MODES: [Mode; 2] = [Mode::Fast, Mode::Ratio];
 
 /// Compresses a page, has it checked, and returns the bytes that it takes.
 fn compress_and_check(page: &Page, mode: Mode, name: &str) -> usize {
-    match reference::compress(page, mode) {
+    match zstd_compress::compress(page, mode) {
         Some(frame) => {
             assert!(frame.len() < PAGE_SIZE, "{name}: {} bytes", frame.len());
             assert_decodes(&frame, page, name);

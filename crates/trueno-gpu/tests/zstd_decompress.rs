@@ -7,8 +7,8 @@ mod support;
 use support::{LEVELS, compress, compress_flushed, compress_with, crafted, damage, pages, random_sequences};
 use trueno_gpu::interp::{LaneOrder, Report};
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
+use trueno_test_kernels::zstd_restore::{Refusal, restore};
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{PAGE_SIZE, Page};
 

@@ -7,7 +7,7 @@ mod support;
 use support::{
     LEVELS, Parts, compress, compress_flushed, compress_with, crafted, damage, libzstd, pages, random_sequences,
 };
-use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{Refusal, restore};
 use trueno_test_pages::generate::Generator;
 
 #[test]

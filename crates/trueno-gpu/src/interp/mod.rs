@@ -88,8 +88,6 @@ mod order;
 mod program;
 mod report;
 mod shared;
-#[cfg(any(test, feature = "internals"))]
-pub mod suite;
 mod traffic;
 mod warp;
 mod warp_ops;

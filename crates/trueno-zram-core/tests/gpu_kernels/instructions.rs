@@ -1,6 +1,6 @@
 //! Checks every instruction on the device against the PTX ISA, and runs the lane rule probe.
 
-use trueno_gpu::interp::suite::{self, SuiteCase};
+use trueno_test_kernels::suite::{self, SuiteCase};
 use trueno_zram_core::gpu::raw::{LaunchArgs, LoadedKernel, lane_rule};
 
 use crate::harness::{Device, FILL, device};

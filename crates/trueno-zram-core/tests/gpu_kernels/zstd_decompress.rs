@@ -7,7 +7,7 @@ use trueno_gpu::Target;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::ZstdWarpDecompressKernel;
-use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{Refusal, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, LaunchArgs, LoadedKernel};
 

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use rayon::prelude::*;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::packed::{Mode, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
+use trueno_test_kernels::zstd_restore::{Refusal, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, generate::Generator};
 use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream};
 

@@ -1,17 +1,17 @@
 //! Provokes each fault that is not a race.
 
-use super::super::suite::sketch::{FULL, Sketch, global, imm, is, reg, shared};
 use super::super::{Access, FaultKind, LaneSet, Launch, Location, Memory};
+use super::ir_builder::{FULL, IrBuilder, global, imm, is, reg, shared};
 use super::{fault, run};
 use crate::inst::Op;
 use crate::ir::{AtomOp, Branch, Inst, LoadHint, Operand, PredUse, RegId, ShflMode, SpecialReg, Stmt, VoteMode};
 use crate::types::{MemTy, RegClass, StateSpace};
 
-fn sketch() -> Sketch {
-    Sketch::new("broken", 1)
+fn sketch() -> IrBuilder {
+    IrBuilder::new("broken", 1)
 }
 
-fn below(k: &mut Sketch, limit: u32) -> PredUse {
+fn below(k: &mut IrBuilder, limit: u32) -> PredUse {
     is(k.op(Op::SetpLtU32, &[reg(k.index), imm(limit)]))
 }
 
@@ -80,7 +80,7 @@ fn misaligned_accesses() {
     let mut k = sketch();
     let region = k.region("data", 256);
     let own = k.op(Op::MadLoU32, &[reg(k.index), imm(8), reg(region)]);
-    k.inst(Sketch::store_inst(MemTy::U32, shared(own, 4), &[imm(0), imm(0)]));
+    k.inst(IrBuilder::store_inst(MemTy::U32, shared(own, 4), &[imm(0), imm(0)]));
     let (kind, _) = fault(k);
     assert!(matches!(kind, FaultKind::Misaligned { access: Access::Write, bytes: 8, .. }), "{kind}");
 
@@ -151,7 +151,7 @@ fn uniform_load_with_two_addresses() {
 fn warp_barrier_in_a_branch() {
     let mut k = sketch();
     let low = below(&mut k, 4);
-    k.if_else(low, Branch::Divergent, Sketch::warp_barrier, |_| {});
+    k.if_else(low, Branch::Divergent, IrBuilder::warp_barrier, |_| {});
     let (kind, _) = fault(k);
     assert_eq!(kind, FaultKind::WarpBarrierMissed { members: LaneSet::ALL, reached: LaneSet(0xf) });
 }
@@ -187,7 +187,7 @@ fn warp_operations_in_a_branch() {
         let mut k = sketch();
         let low = below(&mut k, 8);
         let (w, p) = (k.var(RegClass::B32), k.var(RegClass::Pred));
-        k.inst(Sketch::op_into(p, Op::MovPred, &[reg(low.reg)]));
+        k.inst(IrBuilder::op_into(p, Op::MovPred, &[reg(low.reg)]));
         k.if_else(low, Branch::Divergent, |_| {}, |k| k.inst(operation(w, p)));
         let (kind, _) = fault(k);
         assert_eq!(kind, FaultKind::WarpOperationMissed { members: LaneSet::ALL, reached: LaneSet(!0xff) });
@@ -199,7 +199,7 @@ fn shuffle_from_a_lane_that_does_not_take_part() {
     let mut k = sketch();
     let low = below(&mut k, 8);
     let index = k.index;
-    let fetch = move |k: &mut Sketch| {
+    let fetch = move |k: &mut IrBuilder| {
         k.def(RegClass::B32, |dst| Inst::Shfl {
             mode: ShflMode::Idx,
             dst,
@@ -234,7 +234,7 @@ fn registers_read_before_they_are_written() {
     let mut k = sketch();
     let low = below(&mut k, 3);
     let value = k.var(RegClass::B32);
-    k.when(low, Sketch::op_into(value, Op::Mov32, &[imm(1)]));
+    k.when(low, IrBuilder::op_into(value, Op::Mov32, &[imm(1)]));
     k.op(Op::AddU32, &[reg(value), imm(1)]);
     let (kind, lanes) = fault(k);
     assert!(
@@ -259,7 +259,7 @@ fn a_guarded_off_instruction_reads_nothing() {
     let mut k = sketch();
     let never = below(&mut k, 0);
     let wild = k.fresh(RegClass::B64);
-    k.when(never, Sketch::store_inst(MemTy::U64, global(wild, 0), &[reg(wild)]));
+    k.when(never, IrBuilder::store_inst(MemTy::U64, global(wild, 0), &[reg(wild)]));
     k.result(k.index, 0);
     run(k).0.unwrap();
 }
@@ -335,13 +335,13 @@ fn launches_that_do_not_fit() {
 
 #[test]
 fn invalid_trees_are_malformed() {
-    let kind = |k: Sketch| run(k).0.unwrap_err().kind;
-    let malformed: [fn(&mut Sketch); 5] = [
+    let kind = |k: IrBuilder| run(k).0.unwrap_err().kind;
+    let malformed: [fn(&mut IrBuilder); 5] = [
         |k| k.stmt(Stmt::Break { target: crate::ir::LabelId(9), cond: None, branch: Branch::Uniform }),
-        |k| k.inst(Sketch::op_into(RegId(99), Op::Mov32, &[imm(1)])),
-        |k| k.inst(Sketch::op_into(k.index, Op::Mov64, &[imm(1)])),
+        |k| k.inst(IrBuilder::op_into(RegId(99), Op::Mov32, &[imm(1)])),
+        |k| k.inst(IrBuilder::op_into(k.index, Op::Mov64, &[imm(1)])),
         |k| k.inst(Inst::Param { dst: k.input, index: 2 }),
-        |k| k.inst(Sketch::op_into(k.index, Op::AddU32, &[imm(1)])),
+        |k| k.inst(IrBuilder::op_into(k.index, Op::AddU32, &[imm(1)])),
     ];
     for make in malformed {
         let mut k = sketch();

@@ -1,7 +1,7 @@
 //! Many warps and blocks: barriers, atomics across blocks, determinism.
 
-use super::super::suite::sketch::{Sketch, global, imm, is, reg, shared};
 use super::super::{FaultKind, LaneSet, Launch, Memory, Report};
+use super::ir_builder::{IrBuilder, global, imm, is, reg, shared};
 use crate::inst::{CountKind, Op};
 use crate::ir::{AtomOp, Branch, Inst, ShflMode, SpecialReg, Stmt};
 use crate::types::{MemTy, RegClass};
@@ -9,12 +9,12 @@ use crate::validate::ValidKernel;
 
 /// Warps draw numbers from a counter and square them until none is left, like the page kernels.
 fn drawing(count: u32) -> ValidKernel {
-    let mut k = Sketch::new("drawing", 4);
+    let mut k = IrBuilder::new("drawing", 4);
     let lane = k.special(SpecialReg::LaneId);
     let first = is(k.op(Op::SetpEqU32, &[reg(lane), imm(0)]));
     let drawn = k.var(RegClass::B32);
     k.loop_(Branch::Uniform, |k, target| {
-        k.inst(Sketch::op_into(drawn, Op::Mov32, &[imm(0)]));
+        k.inst(IrBuilder::op_into(drawn, Op::Mov32, &[imm(0)]));
         let (op, ty, addr, value) = (AtomOp::Add, MemTy::U32, global(k.input, 0), imm(1));
         k.when(first, Inst::Atomic { dst: Some(drawn), op, ty, addr, value, compare: None });
         let item = k.def(RegClass::B32, |dst| Inst::Shfl {
@@ -24,13 +24,13 @@ fn drawing(count: u32) -> ValidKernel {
             src: reg(drawn),
             lane: imm(0),
             clamp: 31,
-            mask: super::super::suite::sketch::FULL,
+            mask: super::ir_builder::FULL,
         });
         let done = k.op(Op::SetpGeU32, &[reg(item), imm(count)]);
         k.stmt(Stmt::Break { target, cond: Some(is(done)), branch: Branch::Uniform });
         let square = k.op(Op::MulLoU32, &[reg(item), reg(item)]);
         let to = k.element(k.output, item, 4);
-        k.when(first, Sketch::store_inst(MemTy::U32, global(to, 0), &[reg(square)]));
+        k.when(first, IrBuilder::store_inst(MemTy::U32, global(to, 0), &[reg(square)]));
     });
     k.finish_unchecked()
 }
@@ -53,10 +53,10 @@ fn draw(count: u32, blocks: u32, threads: Option<usize>) -> (Vec<u8>, Report) {
 /// A kernel is lowered at its first launch. The values of a launch must not be part of that.
 #[test]
 fn each_launch_has_its_own_arguments_and_grid() {
-    let mut k = Sketch::new("shape", 4);
+    let mut k = IrBuilder::new("shape", 4);
     let (threads, blocks) = (k.special(SpecialReg::NtidX), k.special(SpecialReg::NctaidX));
-    k.inst(Sketch::store_inst(MemTy::U32, global(k.output, 0), &[reg(threads)]));
-    k.inst(Sketch::store_inst(MemTy::U32, global(k.output, 4), &[reg(blocks)]));
+    k.inst(IrBuilder::store_inst(MemTy::U32, global(k.output, 0), &[reg(threads)]));
+    k.inst(IrBuilder::store_inst(MemTy::U32, global(k.output, 4), &[reg(blocks)]));
     let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let input = memory.add("input", &[0; 4]);
@@ -90,7 +90,7 @@ fn one_thread_is_deterministic() {
 
 #[test]
 fn neighbouring_bytes_from_different_blocks_are_kept() {
-    let mut k = Sketch::new("bytes", 1);
+    let mut k = IrBuilder::new("bytes", 1);
     // Byte `lane * blocks + block`: all blocks write into every word.
     let (block, blocks) = (k.special(SpecialReg::CtaidX), k.special(SpecialReg::NctaidX));
     let lane = k.special(SpecialReg::LaneId);
@@ -109,7 +109,7 @@ fn neighbouring_bytes_from_different_blocks_are_kept() {
 
 #[test]
 fn the_fault_of_the_lowest_block_is_reported() {
-    let mut k = Sketch::new("late", 1);
+    let mut k = IrBuilder::new("late", 1);
     let block = k.special(SpecialReg::CtaidX);
     let late = is(k.op(Op::SetpGeU32, &[reg(block), imm(11)]));
     k.if_else(late, Branch::Uniform, |k| _ = k.load(MemTy::U8, global(k.output, 0)), |_| {});
@@ -124,7 +124,7 @@ fn the_fault_of_the_lowest_block_is_reported() {
 
 #[test]
 fn every_warp_must_reach_a_block_barrier() {
-    let mut k = Sketch::new("missing", 3);
+    let mut k = IrBuilder::new("missing", 3);
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(64)]));
     k.if_else(low, Branch::Uniform, |k| k.inst(Inst::BarBlock), |_| {});
     let kernel = k.finish_unchecked();
@@ -137,7 +137,7 @@ fn every_warp_must_reach_a_block_barrier() {
 
 #[test]
 fn every_lane_must_reach_a_block_barrier() {
-    let mut k = Sketch::new("missing", 1);
+    let mut k = IrBuilder::new("missing", 1);
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(5)]));
     k.when(low, Inst::BarBlock);
     let kernel = k.finish_unchecked();
@@ -149,7 +149,7 @@ fn every_lane_must_reach_a_block_barrier() {
 
 #[test]
 fn shared_memory_starts_unwritten_in_each_block() {
-    let mut k = Sketch::new("fresh", 1);
+    let mut k = IrBuilder::new("fresh", 1);
     let region = k.region("data", 128);
     let own = k.op(Op::MadLoU32, &[reg(k.index), imm(4), reg(region)]);
     let block = k.special(SpecialReg::CtaidX);

@@ -6,16 +6,25 @@ mod aliases;
 mod counters;
 mod faults;
 mod grids;
+mod ir_builder;
 mod orders;
 mod races;
 mod speed;
 
-use super::suite::sketch::Sketch;
 use super::{Fault, FaultKind, LaneSet, Launch, Memory, Report};
+use crate::validate::ValidKernel;
+use ir_builder::IrBuilder;
+
+impl IrBuilder {
+    /// Closes the kernel without validating it.
+    fn finish_unchecked(self) -> ValidKernel {
+        ValidKernel::unchecked(self.close())
+    }
+}
 
 /// Runs one block on an input of 128 bytes (words 0, 1, 2, ...). Returns the bytes of the output, `0xee` where
 /// unwritten.
-fn run(k: Sketch) -> (Result<Report, Fault>, Vec<u8>) {
+fn run(k: IrBuilder) -> (Result<Report, Fault>, Vec<u8>) {
     let kernel = k.finish_unchecked();
     let mut memory = Memory::new();
     let input = memory.add("input", &(0..32u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
@@ -25,7 +34,7 @@ fn run(k: Sketch) -> (Result<Report, Fault>, Vec<u8>) {
 }
 
 /// Returns the fault of a kernel that must have one, and the lanes it names.
-fn fault(k: Sketch) -> (FaultKind, LaneSet) {
+fn fault(k: IrBuilder) -> (FaultKind, LaneSet) {
     let fault = run(k).0.expect_err("this kernel has a fault");
     assert!(!fault.to_string().is_empty());
     let place = fault.place.expect("faults of a running kernel have a place");

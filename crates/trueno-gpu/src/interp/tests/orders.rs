@@ -1,7 +1,7 @@
 //! Lane orders: which lane wins a conflicting store, and what atomics return.
 
-use super::super::suite::sketch::{Sketch, global, imm, reg, shared};
 use super::super::{LaneOrder, Launch, Memory};
+use super::ir_builder::{IrBuilder, global, imm, reg, shared};
 use crate::inst::Op;
 use crate::ir::{AtomOp, Conflict, Inst, StoreHint};
 use crate::types::{MemTy, RegClass};
@@ -18,7 +18,7 @@ fn words(kernel: &ValidKernel, order: LaneOrder) -> Vec<u32> {
 
 /// All lanes store their number to one shared word, on purpose.
 fn contest() -> ValidKernel {
-    let mut k = Sketch::new("contest", 1);
+    let mut k = IrBuilder::new("contest", 1);
     let region = k.region("data", 4);
     let (src, ty, hint, conflict) = ([reg(k.index)].into(), MemTy::U16, StoreHint::Default, Conflict::Intended);
     k.inst(Inst::Store { src, ty, addr: shared(region, 0), hint, conflict });
@@ -41,7 +41,7 @@ fn the_order_decides_a_conflicting_store() {
 
 #[test]
 fn the_order_decides_a_conflicting_global_store() {
-    let mut k = Sketch::new("contest", 1);
+    let mut k = IrBuilder::new("contest", 1);
     let (src, ty, hint, conflict) = ([reg(k.index)].into(), MemTy::U32, StoreHint::Default, Conflict::Intended);
     k.inst(Inst::Store { src, ty, addr: global(k.output, 0), hint, conflict });
     let kernel = k.finish_unchecked();
@@ -51,13 +51,13 @@ fn the_order_decides_a_conflicting_global_store() {
 
 #[test]
 fn atomics_take_turns_in_order() {
-    let mut k = Sketch::new("tickets", 1);
+    let mut k = IrBuilder::new("tickets", 1);
     let (op, ty, addr, value) = (AtomOp::Add, MemTy::U32, global(k.output, 0), imm(1));
     let ticket = k.def(RegClass::B32, |dst| Inst::Atomic { dst: Some(dst), op, ty, addr, value, compare: None });
     let at = k.op(Op::MaxU32, &[reg(k.index), imm(1)]);
     let to = k.element(k.output, at, 4);
     let later = k.op(Op::SetpGtU32, &[reg(k.index), imm(0)]);
-    k.when(super::super::suite::sketch::is(later), Sketch::store_inst(MemTy::U32, global(to, 0), &[reg(ticket)]));
+    k.when(super::ir_builder::is(later), IrBuilder::store_inst(MemTy::U32, global(to, 0), &[reg(ticket)]));
     let kernel = k.finish_unchecked();
     let ascending: Vec<u32> = std::iter::once(32).chain(1..32).collect();
     assert_eq!(words(&kernel, LaneOrder::Ascending), ascending);
@@ -72,7 +72,7 @@ fn atomics_take_turns_in_order() {
 
 #[test]
 fn arbitrary_values_differ_between_orders() {
-    let mut k = Sketch::new("noise", 1);
+    let mut k = IrBuilder::new("noise", 1);
     let noise = k.def(RegClass::B32, |dst| Inst::Arbitrary { dst });
     k.result(noise, 0);
     let kernel = k.finish_unchecked();

@@ -1,15 +1,15 @@
 //! Races on shared memory, and accesses that do not race.
 
-use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
 use super::super::{Access, FaultKind, LaneSet, Launch, Memory, Races, Rival};
+use super::ir_builder::{FULL, IrBuilder, imm, is, reg, shared};
 use super::{fault, run};
 use crate::inst::Op;
 use crate::ir::{AtomOp, Branch, Conflict, Inst, MemAddr, Operand, RegId, ShflMode, StoreHint};
 use crate::types::{MemTy, RegClass};
 
 /// A kernel with 32 words of shared memory. Each lane uses its own word and the next lane's (lane 31 only its own).
-fn sketch() -> (Sketch, MemAddr, MemAddr) {
-    let mut k = Sketch::new("races", 1);
+fn sketch() -> (IrBuilder, MemAddr, MemAddr) {
+    let mut k = IrBuilder::new("races", 1);
     let region = k.region("data", 128);
     let own = k.op(Op::MadLoU32, &[reg(k.index), imm(4), reg(region)]);
     let next = k.op(Op::AddU32, &[reg(k.index), imm(1)]);
@@ -18,17 +18,17 @@ fn sketch() -> (Sketch, MemAddr, MemAddr) {
     (k, shared(own, 0), shared(next, 0))
 }
 
-fn conflicting(k: &mut Sketch, addr: MemAddr, value: Operand) {
+fn conflicting(k: &mut IrBuilder, addr: MemAddr, value: Operand) {
     let (src, ty, hint, conflict) = ([value].into(), MemTy::U32, StoreHint::Default, Conflict::Intended);
     k.inst(Inst::Store { src, ty, addr, hint, conflict });
 }
 
-fn atomic(k: &mut Sketch, addr: MemAddr) {
+fn atomic(k: &mut IrBuilder, addr: MemAddr) {
     let (op, ty, value) = (AtomOp::Add, MemTy::U32, imm(1));
     k.inst(Inst::Atomic { dst: None, op, ty, addr, value, compare: None });
 }
 
-fn race(k: Sketch) -> (Access, Access, Rival, LaneSet) {
+fn race(k: IrBuilder) -> (Access, Access, Rival, LaneSet) {
     match fault(k) {
         (FaultKind::SharedRace { access, earlier, rival, .. }, lanes) => (earlier, access, rival, lanes),
         (other, _) => panic!("{other}"),
@@ -104,7 +104,7 @@ fn read_by_many_then_write() {
     let lane = k.op(Op::MulLoU32, &[reg(k.index), imm(4)]);
     let base = k.op(Op::SubU32, &[reg(own.base), reg(lane)]);
     k.load(MemTy::U32, shared(base, 0));
-    k.when(is(fifth), Sketch::store_inst(MemTy::U8, shared(base, 1), &[imm(0)]));
+    k.when(is(fifth), IrBuilder::store_inst(MemTy::U8, shared(base, 1), &[imm(0)]));
     assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(!(1 << 5))), LaneSet(1 << 5)));
 }
 
@@ -113,13 +113,13 @@ fn write_then_write_by_another_lane() {
     let (mut k, own, next) = sketch();
     k.store(MemTy::U32, own, imm(1));
     let first = k.op(Op::SetpEqU32, &[reg(k.index), imm(0)]);
-    k.when(is(first), Sketch::store_inst(MemTy::U32, next, &[imm(2)]));
+    k.when(is(first), IrBuilder::store_inst(MemTy::U32, next, &[imm(2)]));
     assert_eq!(race(k), (Access::Write, Access::Write, Rival::Lanes(LaneSet(2)), LaneSet(1)));
 }
 
 #[test]
 fn different_bytes_of_a_word_do_not_race() {
-    let mut k = Sketch::new("bytes", 1);
+    let mut k = IrBuilder::new("bytes", 1);
     let region = k.region("data", 32);
     let own = k.op(Op::AddU32, &[reg(k.index), reg(region)]);
     k.store(MemTy::U8, shared(own, 0), reg(k.index));
@@ -130,7 +130,7 @@ fn different_bytes_of_a_word_do_not_race() {
 
 #[test]
 fn a_wide_read_of_a_neighbours_byte_races() {
-    let mut k = Sketch::new("bytes", 1);
+    let mut k = IrBuilder::new("bytes", 1);
     let region = k.region("data", 32);
     let own = k.op(Op::AddU32, &[reg(k.index), reg(region)]);
     k.store(MemTy::U8, shared(own, 0), reg(k.index));
@@ -215,8 +215,8 @@ fn a_barrier_of_some_lanes_orders_those() {
 
 #[test]
 fn warps_need_a_block_barrier() {
-    let make = |barrier: bool, first: fn(&mut Sketch, MemAddr), second: fn(&mut Sketch, MemAddr)| {
-        let mut k = Sketch::new("warps", 2);
+    let make = |barrier: bool, first: fn(&mut IrBuilder, MemAddr), second: fn(&mut IrBuilder, MemAddr)| {
+        let mut k = IrBuilder::new("warps", 2);
         let region = k.region("data", 128);
         let lane = k.op(Op::And32, &[reg(k.index), imm(31)]);
         let at = k.op(Op::MadLoU32, &[reg(lane), imm(4), reg(region)]);
@@ -232,10 +232,10 @@ fn warps_need_a_block_barrier() {
         k.if_else(is_first, Branch::Uniform, |_| {}, |k| second(k, shared(at, 0)));
         run(k).0
     };
-    let read: fn(&mut Sketch, MemAddr) = |k, at| _ = k.load(MemTy::U32, at);
-    let write: fn(&mut Sketch, MemAddr) = |k, at| k.store(MemTy::U32, at, imm(1));
-    let atomic: fn(&mut Sketch, MemAddr) = atomic;
-    let conflicting: fn(&mut Sketch, MemAddr) = |k, at| conflicting(k, at, imm(1));
+    let read: fn(&mut IrBuilder, MemAddr) = |k, at| _ = k.load(MemTy::U32, at);
+    let write: fn(&mut IrBuilder, MemAddr) = |k, at| k.store(MemTy::U32, at, imm(1));
+    let atomic: fn(&mut IrBuilder, MemAddr) = atomic;
+    let conflicting: fn(&mut IrBuilder, MemAddr) = |k, at| conflicting(k, at, imm(1));
     for (first, second, races) in [
         (read, read, false),
         (read, write, true),

@@ -1,8 +1,8 @@
 //! Speed of the interpreter on a loop with the instruction mix of a match finder. Run in release:
 //! `cargo test --release -p trueno-zram-kernels --lib -- --ignored --nocapture speed`
 
-use super::super::suite::sketch::{FULL, Sketch, imm, is, reg, shared};
 use super::super::{Launch, Memory, Races};
+use super::ir_builder::{FULL, IrBuilder, imm, is, reg, shared};
 use crate::inst::Op;
 use crate::ir::{Branch, Conflict, Inst, ShflMode, Stmt, StoreHint};
 use crate::types::{MemTy, RegClass};
@@ -10,19 +10,19 @@ use crate::validate::ValidKernel;
 
 /// Loads of four windows, hash, table lookup and insert, verify, vote, choose; `rounds` times.
 fn kernel(rounds: u32) -> ValidKernel {
-    let mut k = Sketch::new("speed", 1);
+    let mut k = IrBuilder::new("speed", 1);
     let lane = k.index;
     let page = k.region("page", 4096);
     let table = k.region("table", 4096);
     for offset in (0..8192).step_by(512) {
         let at = k.op(Op::MadLoU32, &[reg(lane), imm(16), reg(page)]);
         let value = k.op(Op::MulLoU32, &[reg(lane), imm(2_654_435_761)]);
-        k.inst(Sketch::store_inst(MemTy::U32, shared(at, offset), &[reg(value), reg(lane), reg(value), imm(7)]));
+        k.inst(IrBuilder::store_inst(MemTy::U32, shared(at, offset), &[reg(value), reg(lane), reg(value), imm(7)]));
     }
     k.warp_barrier();
     let (i, p) = (k.var(RegClass::B32), k.var(RegClass::B32));
-    k.inst(Sketch::op_into(i, Op::Mov32, &[imm(0)]));
-    k.inst(Sketch::op_into(p, Op::Mov32, &[imm(0)]));
+    k.inst(IrBuilder::op_into(i, Op::Mov32, &[imm(0)]));
+    k.inst(IrBuilder::op_into(p, Op::Mov32, &[imm(0)]));
     k.loop_(Branch::Uniform, |k, label| {
         let lane2 = k.op(Op::MadLoU32, &[reg(lane), imm(2), reg(p)]);
         let pos = k.op(Op::MinU32, &[reg(lane2), imm(4080)]);
@@ -54,7 +54,7 @@ fn kernel(rounds: u32) -> ValidKernel {
         let rev = k.op(Op::Brev32, &[reg(diff)]);
         let len = k.op(Op::BfindShiftamtU32, &[reg(rev)]);
         let len = k.op(Op::Selp32, &[reg(len), imm(0), reg(hit)]);
-        let shuffle = |k: &mut Sketch, n: u32| {
+        let shuffle = |k: &mut IrBuilder, n: u32| {
             k.def(RegClass::B32, |dst| Inst::Shfl {
                 mode: ShflMode::Up,
                 dst,
@@ -74,8 +74,8 @@ fn kernel(rounds: u32) -> ValidKernel {
         let step = k.op(Op::And32, &[reg(count), imm(63)]);
         let moved = k.op(Op::AddU32, &[reg(p), reg(step)]);
         let moved = k.op(Op::AddU32, &[reg(moved), imm(64)]);
-        k.inst(Sketch::op_into(p, Op::And32, &[reg(moved), imm(0xfff)]));
-        k.inst(Sketch::op_into(i, Op::AddU32, &[reg(i), imm(1)]));
+        k.inst(IrBuilder::op_into(p, Op::And32, &[reg(moved), imm(0xfff)]));
+        k.inst(IrBuilder::op_into(i, Op::AddU32, &[reg(i), imm(1)]));
         let done = k.op(Op::SetpGeU32, &[reg(i), imm(rounds)]);
         k.stmt(Stmt::Break { target: label, cond: Some(is(done)), branch: Branch::Uniform });
     });

@@ -1,7 +1,7 @@
 //! Zstandard for memory pages: one page per warp, frames in the standard format (RFC 8878).
 
-pub mod decode;
-pub mod encode;
+mod decode;
+mod encode;
 
 pub use super::packed::{Mode, TableStores};
 pub use decode::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel, ZstdWarpDecompressKernel};

@@ -1,6 +1,6 @@
 //! Constants of the Zstandard format (RFC 8878) that a decoder needs, and limits that follow from the page size.
 
-use crate::kernels::packed::PAGE_BYTES;
+use super::PAGE_BYTES;
 
 /// The first four bytes of a frame (section 3.1.1).
 pub(super) const MAGIC: u32 = 0xfd2f_b528;

@@ -17,12 +17,12 @@ mod interpret;
 mod kernel;
 mod literals;
 mod offsets;
-#[cfg(feature = "internals")]
-pub mod reference;
 mod restore;
 mod sequences;
 mod split;
 mod weights;
+
+use crate::kernels::packed::PAGE_BYTES;
 
 pub use kernel::ZstdWarpDecompressKernel;
 pub use split::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};

@@ -1,5 +1,7 @@
 //! Choices that the format leaves to an encoder. The kernel and its slow twin share them.
 
+use super::Mode;
+
 /// Positions that a warp looks at together.
 pub(super) const WINDOW: u32 = 32;
 
@@ -9,6 +11,15 @@ pub(super) const LAST_START: u32 = super::format::PAGE_BYTES - 4;
 /// The match table has 2^11 entries of 16 bits: the position below, a tag of the hash above. In [`Mode::Ratio`](super::Mode)
 /// half of them are for words of four bytes, half for eight.
 pub(super) const HASH_BITS: u32 = 11;
+
+/// Returns the number of bits that choose an entry of a table.
+pub(super) const fn hash_bits(mode: Mode) -> u32 {
+    match mode {
+        Mode::Fast => HASH_BITS,
+        Mode::Ratio => HASH_BITS - 1,
+    }
+}
+
 /// Multiplies the second word of eight bytes, whose hash is the sum of both products.
 pub(super) const SECOND_MULTIPLIER: u32 = 0x85eb_ca6b;
 /// Knuth's multiplicative hash: 2^32 over the golden ratio.

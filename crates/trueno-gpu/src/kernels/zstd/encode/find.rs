@@ -11,7 +11,7 @@
 use super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MAX_BACKWARD, MIN_SCORE, OFFSET_BIT,
     POSITION_BITS, REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP,
-    WINDOW,
+    WINDOW, hash_bits,
 };
 use super::format::{FIRST_OFFSETS, MIN_MATCH, PAGE_BYTES, REPEATED_OFFSETS};
 use super::record::{RECORD_BYTES, pack_lengths};
@@ -235,7 +235,7 @@ impl<'k> Finder<'k> {
 
     /// The table slot of a hash.
     fn slot(&self, product: Reg<'k, u32>, table: Reg<'k, u32>) -> Addr<'k, Shared, u16> {
-        let bits = self.mode.hash_bits();
+        let bits = hash_bits(self.mode);
         (product >> (31 - bits)).and_or((2 << bits) - 2, table).shared::<u16>()
     }
 

@@ -1,6 +1,6 @@
 //! The numbers of the Zstandard format (RFC 8878), and those that follow from the page's size.
 
-pub(super) use crate::kernels::packed::PAGE_BYTES;
+pub(super) use super::PAGE_BYTES;
 
 /// `Magic_Number` of a frame, little-endian.
 pub(super) const MAGIC: u32 = 0xfd2f_b528;

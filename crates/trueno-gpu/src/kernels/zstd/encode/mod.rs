@@ -12,19 +12,8 @@ mod huffman;
 mod interpret;
 mod literals;
 mod record;
-#[cfg(feature = "internals")]
-pub mod reference;
 mod sequences;
 
 use super::{Mode, TableStores};
+use crate::kernels::packed::PAGE_BYTES;
 pub use compress::ZstdWarpCompressKernel;
-
-impl Mode {
-    /// Each table has 2 to this power entries.
-    const fn hash_bits(self) -> u32 {
-        match self {
-            Self::Fast => choices::HASH_BITS,
-            Self::Ratio => choices::HASH_BITS - 1,
-        }
-    }
-}

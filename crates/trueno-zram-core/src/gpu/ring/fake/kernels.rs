@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry, PageKind, PageStatus};
-use trueno_gpu::kernels::zstd::decode::reference;
+use trueno_test_kernels::zstd_restore;
 
 use super::faults::Lie;
 use crate::algorithm::Algorithm;
@@ -192,10 +192,10 @@ fn restore(format: PageFormat, kind: PageKind, bytes: Option<Vec<u8>>, page: &mu
         }
         PageKind::Lz4 if decode_simple(&bytes, page).is_err() => return PageStatus::BadBlock,
         PageKind::Lz4 => {}
-        PageKind::Zstd => match reference::restore(&bytes) {
+        PageKind::Zstd => match zstd_restore::restore(&bytes) {
             Ok(restored) => *page = restored,
-            Err(reference::Refusal::Malformed) => return PageStatus::BadBlock,
-            Err(reference::Refusal::Unsupported) => return PageStatus::Unsupported,
+            Err(zstd_restore::Refusal::Malformed) => return PageStatus::BadBlock,
+            Err(zstd_restore::Refusal::Unsupported) => return PageStatus::Unsupported,
         },
     }
     PageStatus::Restored

@@ -1,10 +1,10 @@
 //! Cases of control flow: nested branches and loops with diverging lanes, and barriers between warps.
 
-use super::sketch::{Sketch, global, imm, is, reg, shared};
 use super::{SuiteCase, words};
-use crate::inst::Op;
-use crate::ir::{BoolOp, Branch, Combine, Inst, RegId, Stmt};
-use crate::types::{MemTy, RegClass};
+use crate::ir_builder::{IrBuilder, global, imm, is, reg, shared};
+use trueno_gpu::inst::Op;
+use trueno_gpu::ir::{BoolOp, Branch, Combine, Inst, RegId, Stmt};
+use trueno_gpu::{MemTy, RegClass};
 
 pub(super) fn cases() -> Vec<SuiteCase> {
     vec![
@@ -21,21 +21,21 @@ pub(super) fn cases() -> Vec<SuiteCase> {
     ]
 }
 
-fn case(name: &str, k: Sketch, input: Vec<u8>, results: impl IntoIterator<Item = u32>) -> SuiteCase {
+fn case(name: &str, k: IrBuilder, input: Vec<u8>, results: impl IntoIterator<Item = u32>) -> SuiteCase {
     SuiteCase { name: name.to_owned(), kernel: k.finish(), input, grid: 1, expected: words(results) }
 }
 
-fn set(k: &mut Sketch, var: RegId, op: Op, args: &[crate::ir::Operand]) {
-    k.inst(Sketch::op_into(var, op, args));
+fn set(k: &mut IrBuilder, var: RegId, op: Op, args: &[trueno_gpu::ir::Operand]) {
+    k.inst(IrBuilder::op_into(var, op, args));
 }
 
-fn break_if(k: &mut Sketch, target: crate::ir::LabelId, cond: RegId, branch: Branch) {
+fn break_if(k: &mut IrBuilder, target: trueno_gpu::ir::LabelId, cond: RegId, branch: Branch) {
     k.stmt(Stmt::Break { target, cond: Some(is(cond)), branch });
 }
 
 /// Lanes leave a loop after very different numbers of iterations, with a branch inside.
 fn collatz() -> SuiteCase {
-    let mut k = Sketch::new("collatz", 1);
+    let mut k = IrBuilder::new("collatz", 1);
     let (n, steps) = (k.var(RegClass::B32), k.var(RegClass::B32));
     let start = k.argument(RegClass::B32, 0);
     set(&mut k, n, Op::Mov32, &[reg(start)]);
@@ -67,7 +67,7 @@ fn collatz() -> SuiteCase {
 
 /// Two loops. Lanes leave the inner one or both, from inside a branch.
 fn nested_breaks() -> SuiteCase {
-    let mut k = Sketch::new("nested breaks", 1);
+    let mut k = IrBuilder::new("nested breaks", 1);
     let lane = k.index;
     let (sum, i, j) = (k.var(RegClass::B32), k.var(RegClass::B32), k.var(RegClass::B32));
     set(&mut k, sum, Op::Mov32, &[imm(0)]);
@@ -112,7 +112,7 @@ fn nested_breaks() -> SuiteCase {
 
 /// Lanes skip the rest of an iteration of the inner or the outer loop.
 fn continues() -> SuiteCase {
-    let mut k = Sketch::new("continues", 1);
+    let mut k = IrBuilder::new("continues", 1);
     let lane = k.index;
     let (sum, i, j) = (k.var(RegClass::B32), k.var(RegClass::B32), k.var(RegClass::B32));
     set(&mut k, sum, Op::Mov32, &[imm(0)]);
@@ -158,7 +158,7 @@ fn continues() -> SuiteCase {
 
 /// Lanes leave a scope at three places.
 fn scope() -> SuiteCase {
-    let mut k = Sketch::new("scope", 1);
+    let mut k = IrBuilder::new("scope", 1);
     let lane = k.index;
     let result = k.var(RegClass::B32);
     set(&mut k, result, Op::Mov32, &[imm(0)]);
@@ -179,7 +179,7 @@ fn scope() -> SuiteCase {
 
 /// Both sides run, each with its lanes.
 fn if_else(branch: Branch) -> SuiteCase {
-    let mut k = Sketch::new("if else", 1);
+    let mut k = IrBuilder::new("if else", 1);
     let lane = k.index;
     let result = k.var(RegClass::B32);
     let low = k.op(Op::SetpLtU32, &[reg(lane), imm(10)]);
@@ -195,7 +195,7 @@ fn if_else(branch: Branch) -> SuiteCase {
 
 /// A loop with a uniform test at its end, and both kinds of uniform branches inside.
 fn uniform_loop() -> SuiteCase {
-    let mut k = Sketch::new("uniform loop", 1);
+    let mut k = IrBuilder::new("uniform loop", 1);
     let lane = k.index;
     let (i, sum) = (k.var(RegClass::B32), k.var(RegClass::B32));
     set(&mut k, i, Op::Mov32, &[imm(0)]);
@@ -220,7 +220,7 @@ fn uniform_loop() -> SuiteCase {
 /// `setp` with a third predicate, plain and negated.
 fn combined_compare(op: BoolOp) -> SuiteCase {
     let name = format!("setp.lt.{op:?}");
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let lane = k.index;
     let odd = k.op(Op::And32, &[reg(lane), imm(1)]);
     let odd = k.op(Op::SetpNeU32, &[reg(odd), imm(0)]);
@@ -245,7 +245,7 @@ fn combined_compare(op: BoolOp) -> SuiteCase {
 
 /// Four warps pass on values through shared memory, twice.
 fn block_barrier() -> SuiteCase {
-    let mut k = Sketch::new("bar.sync", 4);
+    let mut k = IrBuilder::new("bar.sync", 4);
     let tid = k.index;
     let region = k.region("ring", 512);
     let own = k.op(Op::MadLoU32, &[reg(tid), imm(4), reg(region)]);

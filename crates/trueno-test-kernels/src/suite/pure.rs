@@ -1,10 +1,10 @@
 //! Cases of the pure instructions: known results, then combinations of edge values.
 
-use super::sketch::{Sketch, imm, reg};
 use super::{SuiteCase, isa, known, words};
-use crate::inst::Op;
-use crate::ir::Operand;
-use crate::types::RegClass;
+use crate::ir_builder::{IrBuilder, imm, reg};
+use trueno_gpu::RegClass;
+use trueno_gpu::inst::Op;
+use trueno_gpu::ir::Operand;
 
 /// Operands and result.
 pub(super) type Row = (Vec<u64>, u64);
@@ -154,7 +154,7 @@ fn case(op: Op, name: &str, rows: &[Row], table: Option<u64>) -> SuiteCase {
     let grid = rows.len().div_ceil(32);
     let threads = grid * 32;
     let rows: Vec<&Row> = rows.iter().cycle().take(threads).collect();
-    let mut k = Sketch::new(&format!("suite {name}"), 1);
+    let mut k = IrBuilder::new(&format!("suite {name}"), 1);
     k.require(op);
     let mut input = vec![];
     let mut args = vec![];

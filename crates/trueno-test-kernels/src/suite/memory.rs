@@ -1,10 +1,10 @@
 //! Cases of loads, stores and atomics, in shared and global memory.
 
-use super::sketch::{Sketch, global, imm, reg, shared};
 use super::{SuiteCase, words};
-use crate::inst::Op;
-use crate::ir::{AtomOp, Conflict, Inst, LoadHint, MemAddr, RegId, StoreHint};
-use crate::types::{MemTy, RegClass, StateSpace};
+use crate::ir_builder::{IrBuilder, global, imm, reg, shared};
+use trueno_gpu::inst::Op;
+use trueno_gpu::ir::{AtomOp, Conflict, Inst, LoadHint, MemAddr, RegId, StoreHint};
+use trueno_gpu::{MemTy, RegClass, StateSpace};
 
 /// Bytes with all signs, without a power-of-two pattern.
 fn noise(len: usize) -> Vec<u8> {
@@ -46,12 +46,12 @@ fn space_name(space: StateSpace) -> &'static str {
     }
 }
 
-fn case(name: String, k: Sketch, input: Vec<u8>, expected: Vec<u8>) -> SuiteCase {
+fn case(name: String, k: IrBuilder, input: Vec<u8>, expected: Vec<u8>) -> SuiteCase {
     SuiteCase { name, kernel: k.finish(), input, grid: 1, expected }
 }
 
 /// Copies `bytes` bytes of the input per lane to shared memory and returns their address there.
-fn to_shared(k: &mut Sketch, bytes: u32) -> RegId {
+fn to_shared(k: &mut IrBuilder, bytes: u32) -> RegId {
     let region = k.region("data", 32 * bytes);
     let to = k.op(Op::MadLoU32, &[reg(k.index), imm(bytes), reg(region)]);
     let from = k.element(k.input, k.index, bytes);
@@ -67,7 +67,7 @@ fn to_shared(k: &mut Sketch, bytes: u32) -> RegId {
 fn loads(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     let bytes = ty.bytes() * count;
     let name = format!("ld.{}.v{count}.{ty:?}", space_name(space));
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let addr = match space {
         StateSpace::Global => global(k.element(k.input, k.index, bytes), 0),
         StateSpace::Shared => shared(to_shared(&mut k, bytes), 0),
@@ -100,16 +100,16 @@ fn loads(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
 fn stores(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
     let bytes = ty.bytes() * count;
     let name = format!("st.{}.v{count}.{ty:?}", space_name(space));
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let size = if ty.class() == RegClass::B64 { 8 } else { 4 };
     let values: Vec<_> = (0..count).map(|array| reg(k.argument(ty.class(), array * 32 * size))).collect();
     let out = k.element(k.output, k.index, bytes);
     match space {
-        StateSpace::Global => k.inst(Sketch::store_inst(ty, global(out, 0), &values)),
+        StateSpace::Global => k.inst(IrBuilder::store_inst(ty, global(out, 0), &values)),
         StateSpace::Shared => {
             let region = k.region("data", 32 * bytes);
             let at = k.op(Op::MadLoU32, &[reg(k.index), imm(bytes), reg(region)]);
-            k.inst(Sketch::store_inst(ty, shared(at, 0), &values));
+            k.inst(IrBuilder::store_inst(ty, shared(at, 0), &values));
             k.warp_barrier();
             for offset in 0..i32::try_from(bytes).expect("few bytes") {
                 let byte = k.load(MemTy::U8, shared(at, offset));
@@ -131,7 +131,7 @@ fn stores(space: StateSpace, ty: MemTy, count: u32) -> SuiteCase {
 /// The atomic of each lane has its own place. The old and new values are returned.
 fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
     let name = format!("atom.{}.{op:?}.{ty:?}", space_name(space));
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let size = ty.bytes();
     let (class, array) = (ty.class(), 32 * size);
     let old: Vec<u64> =
@@ -140,7 +140,7 @@ fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
     let trim = |v: u64| if size == 8 { v } else { v & 0xffff_ffff };
     let start = k.argument(class, 0);
     let operand = reg(k.argument(class, array));
-    let compare = (op == AtomOp::Cas).then_some(crate::ir::Operand::Imm(5));
+    let compare = (op == AtomOp::Cas).then_some(trueno_gpu::ir::Operand::Imm(5));
     let addr: MemAddr = match space {
         StateSpace::Global => global(k.element(k.output, k.index, size), i32::try_from(array).expect("small")),
         StateSpace::Shared => {
@@ -199,21 +199,21 @@ fn atomics(space: StateSpace, op: AtomOp, ty: MemTy) -> SuiteCase {
 /// All lanes add to one place with a reduction. The sum is the same in any order.
 fn contended_add(space: StateSpace) -> SuiteCase {
     let name = format!("red.{}.add contended", space_name(space));
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let value = k.argument(RegClass::B32, 0);
     let first = k.op(Op::SetpEqU32, &[reg(k.index), imm(0)]);
     let addr = match space {
         StateSpace::Global => global(k.output, 0),
         StateSpace::Shared => shared(k.region("sum", 4), 0),
     };
-    k.when(super::sketch::is(first), Sketch::store_inst(MemTy::U32, addr, &[imm(1)]));
+    k.when(crate::ir_builder::is(first), IrBuilder::store_inst(MemTy::U32, addr, &[imm(1)]));
     k.warp_barrier();
     k.inst(Inst::Atomic { dst: None, op: AtomOp::Add, ty: MemTy::U32, addr, value: reg(value), compare: None });
     if space == StateSpace::Shared {
         k.warp_barrier();
         let sum = k.load(MemTy::U32, addr);
         let output = global(k.output, 0);
-        k.when(super::sketch::is(first), Sketch::store_inst(MemTy::U32, output, &[reg(sum)]));
+        k.when(crate::ir_builder::is(first), IrBuilder::store_inst(MemTy::U32, output, &[reg(sum)]));
     }
     let input = words((0..32).map(|lane| lane * 0x0800_0001));
     // 1 + the sum over the lanes: 496 times 0x0800_0001, modulo 2^32.
@@ -224,7 +224,7 @@ fn contended_add(space: StateSpace) -> SuiteCase {
 /// Cache hints do not change the result.
 fn hints() -> SuiteCase {
     let name = "ld and st hints".to_owned();
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let from = k.element(k.input, k.index, 4);
     let to = k.element(k.output, k.index, 4);
     let loads = [LoadHint::Default, LoadHint::NonCoherent, LoadHint::L2, LoadHint::Streaming, LoadHint::Volatile];
@@ -248,15 +248,15 @@ fn hints() -> SuiteCase {
 /// A lane whose guard fails keeps its register and accesses no memory: the addresses of odd lanes are invalid.
 fn guarded_load() -> SuiteCase {
     let name = "guarded ld".to_owned();
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);
     let even = k.op(Op::SetpEqU32, &[reg(odd), imm(0)]);
     let wild = k.op(Op::MadLoU32, &[reg(odd), imm(0x1234_5671), reg(k.index)]);
     let from = k.element(k.input, wild, 4);
     let value = k.var(RegClass::B32);
-    k.inst(Sketch::op_into(value, Op::Mov32, &[imm(77)]));
+    k.inst(IrBuilder::op_into(value, Op::Mov32, &[imm(77)]));
     k.when(
-        super::sketch::is(even),
+        crate::ir_builder::is(even),
         Inst::Load {
             dst: [value].into(),
             ty: MemTy::U32,
@@ -274,7 +274,7 @@ fn guarded_load() -> SuiteCase {
 /// Lanes may store the same value to one place in global memory.
 fn equal_stores() -> SuiteCase {
     let name = "st.global equal values".to_owned();
-    let mut k = Sketch::new(&name, 1);
+    let mut k = IrBuilder::new(&name, 1);
     let pair = k.op(Op::ShrU32, &[reg(k.index), imm(1)]);
     let to = k.element(k.output, pair, 4);
     k.store(MemTy::U32, global(to, 0), reg(pair));

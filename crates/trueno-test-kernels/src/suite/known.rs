@@ -1,7 +1,7 @@
 //! Known results, computed by hand from the PTX ISA, for instructions with edge cases.
 
 use super::pure::Row;
-use crate::inst::Op;
+use trueno_gpu::inst::Op;
 
 pub(super) fn rows(op: Op) -> Vec<Row> {
     let rows: &[(&[u64], u64)] = match op {

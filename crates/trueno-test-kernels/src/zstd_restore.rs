@@ -12,7 +12,11 @@
 //! | sequence tables of more than 768 entries together | [`Refusal::Unsupported`] |
 //! | several frames or blocks, windows below one page, a dictionary number of 0 that is spelt out | [`Refusal::Unsupported`] |
 
-use super::format::{
+#[path = "../../trueno-gpu/src/kernels/zstd/decode/format.rs"]
+mod format;
+
+use crate::PAGE_BYTES;
+use format::{
     CODE_KINDS, CodeKind, MAGIC, MAX_CODE_BITS, MAX_FRAME_BYTES, MAX_SEQUENCES, MAX_TABLE_ENTRIES, MIN_FRAME_BYTES,
     TableLimits, WEIGHTS,
 };
@@ -21,7 +25,7 @@ use trueno_page::{PAGE_SIZE, Page};
 /// Why a frame is not restored.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::decode::reference::{Refusal, restore};
+/// use trueno_test_kernels::zstd_restore::{Refusal, restore};
 /// assert_eq!(restore(&[0; 100]), Err(Refusal::Unsupported)); // not a Zstandard frame
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +43,14 @@ use Refusal::{Malformed, Unsupported};
 /// The reason if the frame is refused.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::decode::reference::restore;
+/// use trueno_test_kernels::zstd_restore::restore;
 /// let magic = [0x28, 0xb5, 0x2f, 0xfd];
 /// // One segment of 4096 bytes; the last block, of one byte 4096 times.
 /// let frame = [magic.as_slice(), &[0x60, 0x00, 0x0f], &[0x03, 0x80, 0x00], b"x"].concat();
 /// assert_eq!(restore(&frame).unwrap(), [b'x'; 4096]);
 /// ```
 pub fn restore(frame: &[u8]) -> Result<Page, Refusal> {
-    let header = Header::read(frame)?;
+    let header = FrameHeader::read(frame)?;
     let block = &frame[header.block_start..header.block_end];
     let page: Vec<u8> = match header.block_type {
         0 | 1 if header.block_size != PAGE_SIZE => return Err(Malformed),
@@ -70,8 +74,8 @@ fn size(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-/// What the headers of the frame and of its block say.
-struct Header {
+/// The contents of the frame header and its block header.
+struct FrameHeader {
     block_type: u64,
     block_size: usize,
     block_start: usize,
@@ -79,7 +83,7 @@ struct Header {
     checksum: Option<u32>,
 }
 
-impl Header {
+impl FrameHeader {
     fn read(frame: &[u8]) -> Result<Self, Refusal> {
         if frame.len() < MIN_FRAME_BYTES as usize || frame.len() > MAX_FRAME_BYTES as usize {
             return Err(Malformed);
@@ -97,7 +101,7 @@ impl Header {
         }
         let content = match content_bytes {
             0 if single_segment => return Err(Unsupported), // one byte: fewer than 256
-            0 => PAGE_SIZE as u64,                          // not said
+            0 => PAGE_SIZE as u64,                          // not stated
             2 => number(frame, content_at, 2) + 256,
             bytes => number(frame, content_at, bytes),
         };
@@ -217,7 +221,7 @@ fn huffman_literals(held: &[u8], len: usize, four_streams: bool) -> Result<Vec<u
     Ok(literals)
 }
 
-/// Returns the weights that are written and where the streams start.
+/// Returns the stored weights and the offset of the streams.
 fn huffman_weights(held: &[u8]) -> Result<(Vec<u32>, usize), Refusal> {
     let head = usize::from(*held.first().ok_or(Malformed)?);
     let direct = head.checked_sub(127);
@@ -317,14 +321,14 @@ impl<'a> BitsBackward<'a> {
 
 /// A cell of an FSE table.
 #[derive(Clone, Copy)]
-struct Cell {
+struct FseCell {
     symbol: u32,
     /// The next state is this plus the number in that many bits.
     base: usize,
     bits: u32,
 }
 
-/// Reads the counts of an FSE table at `at`. Returns them, the accuracy and where they end.
+/// Reads the counts of an FSE table at `at`. Returns them, the accuracy and the offset of their end.
 fn fse_counts(bytes: &[u8], at: usize, limits: TableLimits) -> Result<(Vec<i32>, u32, usize), Refusal> {
     let mut bit = 8 * at;
     let peek = |bit: usize, count: u32| number(bytes, bit / 8, 4) >> (bit % 8) & ((1 << count) - 1);
@@ -374,7 +378,7 @@ fn fse_counts(bytes: &[u8], at: usize, limits: TableLimits) -> Result<(Vec<i32>,
 }
 
 /// Builds a table from counts (section 4.1.1).
-fn fse_table(counts: &[i32], log: u32) -> Vec<Cell> {
+fn fse_table(counts: &[i32], log: u32) -> Vec<FseCell> {
     let len = 1usize << log;
     let mut symbols = vec![None; len];
     let (mut top, mut position) = (len, 0);
@@ -399,7 +403,7 @@ fn fse_table(counts: &[i32], log: u32) -> Vec<Cell> {
         let number = next[symbol];
         next[symbol] += 1;
         let bits = log - number.ilog2();
-        Cell { symbol: u32::try_from(symbol).expect("few symbols"), base: (number << bits) - len, bits }
+        FseCell { symbol: u32::try_from(symbol).expect("few symbols"), base: (number << bits) - len, bits }
     };
     symbols.into_iter().map(cell).collect()
 }
@@ -424,9 +428,9 @@ fn sequences_section(block: &[u8], modes_at: usize, count: usize, literals: &[u8
     for (state, (_, log)) in states.iter_mut().zip(&tables) {
         *state = bits.take(*log).ok_or(Malformed)?;
     }
-    let mut output = Output { page: Vec::new(), literals, history: [1, 4, 8] };
+    let mut output = PageOutput { page: Vec::new(), literals, history: [1, 4, 8] };
     for left in (0..count).rev() {
-        let cells: [Cell; 3] = std::array::from_fn(|i| tables[i].0[states[i]]);
+        let cells: [FseCell; 3] = std::array::from_fn(|i| tables[i].0[states[i]]);
         let mut value = |i: usize| {
             let (base, extra) = CODE_KINDS[i].codes[cells[i].symbol as usize];
             Some(base as usize + bits.take(extra)?)
@@ -448,7 +452,7 @@ fn sequences_section(block: &[u8], modes_at: usize, count: usize, literals: &[u8
     Ok(output.page)
 }
 
-fn sequence_table(block: &[u8], mode: u8, at: &mut usize, kind: &CodeKind) -> Result<(Vec<Cell>, u32), Refusal> {
+fn sequence_table(block: &[u8], mode: u8, at: &mut usize, kind: &CodeKind) -> Result<(Vec<FseCell>, u32), Refusal> {
     match mode {
         0 => {
             let counts: Vec<i32> = kind.predefined.iter().map(|count| i32::from(*count)).collect();
@@ -457,7 +461,7 @@ fn sequence_table(block: &[u8], mode: u8, at: &mut usize, kind: &CodeKind) -> Re
         1 => {
             let symbol = u32::from(*block.get(*at).ok_or(Malformed)?);
             *at += 1;
-            let cell = Cell { symbol, base: 0, bits: 0 };
+            let cell = FseCell { symbol, base: 0, bits: 0 };
             if symbol > kind.limits.max_symbol { Err(Malformed) } else { Ok((vec![cell], 0)) }
         }
         2 => {
@@ -470,13 +474,13 @@ fn sequence_table(block: &[u8], mode: u8, at: &mut usize, kind: &CodeKind) -> Re
 }
 
 /// The page so far, the literals not used yet, and the last three offsets.
-struct Output<'a> {
+struct PageOutput<'a> {
     page: Vec<u8>,
     literals: &'a [u8],
     history: [usize; 3],
 }
 
-impl Output<'_> {
+impl PageOutput<'_> {
     /// Runs a sequence. `offset` is the value as written: 1 to 3 are repeated offsets.
     fn run(&mut self, literal_len: usize, offset: usize, match_len: usize) -> Result<(), Refusal> {
         if literal_len > self.literals.len() {

@@ -1,20 +1,20 @@
 //! The Huffman code of the literals: tree, limited lengths, description, four streams (RFC 8878, section 4.2).
 
-use super::super::choices::{MANY_WEIGHTS, TREE_SIXTEENTHS, WEIGHTS_LOG};
-use super::super::format::{DIRECT_WEIGHTS_BASE, MAX_CODE_BITS, MAX_DIRECT_WEIGHTS, MAX_TREE_BYTES};
 use super::bits::{BitWriter, floor_log2, log2_fixed};
+use super::choices::{MANY_WEIGHTS, TREE_SIXTEENTHS, WEIGHTS_LOG};
+use super::format::{DIRECT_WEIGHTS_BASE, MAX_CODE_BITS, MAX_DIRECT_WEIGHTS, MAX_TREE_BYTES};
 use super::fse;
 
-/// How literals are stored.
-pub(super) enum Plan {
+/// The form in which literals are stored.
+pub(super) enum LiteralsPlan {
     Raw,
     Repeated(u8),
-    Coded(Code),
+    Coded(LiteralsCode),
 }
 
 /// A code for literals.
-pub(super) struct Code {
-    /// Code and number of bits of each byte; no bits for those that do not occur.
+pub(super) struct LiteralsCode {
+    /// LiteralsCode and number of bits of each byte; no bits for those that do not occur.
     codes: Vec<(usize, usize)>,
     /// Bits of all literals.
     bits: usize,
@@ -23,31 +23,31 @@ pub(super) struct Code {
 }
 
 /// Plans the coding of at least two literals.
-pub(super) fn plan(literals: &[u8]) -> Plan {
+pub(super) fn plan(literals: &[u8]) -> LiteralsPlan {
     let mut counts = [0; 256];
     literals.iter().for_each(|&byte| counts[usize::from(byte)] += 1);
     let mut symbols: Vec<usize> = (0..256).filter(|&symbol| counts[symbol] > 0).collect();
     if let [only] = symbols[..] {
-        return Plan::Repeated(u8::try_from(only).expect("a byte"));
+        return LiteralsPlan::Repeated(u8::try_from(only).expect("a byte"));
     }
     if cannot_pay(&counts, literals.len(), symbols.len()) {
-        return Plan::Raw;
+        return LiteralsPlan::Raw;
     }
     symbols.sort_by_key(|&symbol| counts[symbol]);
     let weights: Vec<usize> = symbols.iter().map(|&symbol| counts[symbol]).collect();
-    let Some(lengths) = limited_lengths(&depths(&weights), literals.len()) else { return Plan::Raw };
+    let Some(lengths) = limited_lengths(&depths(&weights), literals.len()) else { return LiteralsPlan::Raw };
     let mut bits_of = [0; 256];
     symbols.iter().zip(lengths).for_each(|(&symbol, length)| bits_of[symbol] = length);
     match describe(&bits_of) {
         Some(description) => {
             let bits = counts.iter().zip(bits_of).map(|(count, bits)| count * bits).sum();
-            Plan::Coded(Code { codes: assign_codes(&bits_of), bits, description })
+            LiteralsPlan::Coded(LiteralsCode { codes: assign_codes(&bits_of), bits, description })
         }
-        None => Plan::Raw,
+        None => LiteralsPlan::Raw,
     }
 }
 
-/// Whether the entropy alone, with a guess at the description, is as long as the literals.
+/// Returns `true` if the entropy alone, with an estimate of the description, is as long as the literals.
 fn cannot_pay(counts: &[usize; 256], total: usize, symbols: usize) -> bool {
     let present = counts.iter().filter(|count| **count > 0);
     let entropy: usize = present.map(|&count| count * (log2_fixed(total) - log2_fixed(count))).sum();
@@ -182,7 +182,7 @@ fn code_weights(weights: &[usize], direct_bytes: Option<usize>) -> Option<Vec<u8
     if promised >= direct_bytes.map_or(156, |bytes| (bytes + 4).min(156)) {
         return None;
     }
-    let table = fse::Table::build(&distribution, log);
+    let table = fse::FseTable::build(&distribution, log);
     let mut states = [None; 2];
     let mut bits = BitWriter::default();
     // Weights at even and odd places have a state each.
@@ -206,7 +206,7 @@ fn code_weights(weights: &[usize], direct_bytes: Option<usize>) -> Option<Vec<u8
     (description.len() <= MAX_TREE_BYTES as usize).then_some(description)
 }
 
-impl Code {
+impl LiteralsCode {
     /// Returns a bound of the literals section's bytes: each of the four streams may be a byte longer than its bits.
     pub(super) fn section_bytes_at_most(&self, count: usize) -> usize {
         let header_bytes = if count < 1024 { 3 } else { 4 };

@@ -1,17 +1,17 @@
-//! A minimal tree builder for the suite. The suite tests the instructions, so it uses nothing built on them.
+//! A minimal builder of instruction trees. It tests the instructions, so it uses nothing built on them.
+//!
+//! The instruction suite of `trueno-test-kernels` includes this file, so it names everything from `trueno_gpu`.
 
-use crate::inst::{Lanes, Op};
-use crate::ir::{
+use trueno_gpu::inst::{Lanes, Op};
+use trueno_gpu::ir::{
     Block, Branch, Conflict, Few, Inst, KernelIr, LabelId, LoadHint, MemAddr, Operand, ParamInfo, ParamTy, PredUse,
     RegId, RegInfo, RegionId, RegionInfo, RegionScope, SharedLayout, SpecialReg, Stmt, StoreHint,
 };
-use crate::target::Target;
-use crate::types::{MemTy, RegClass, StateSpace};
-use crate::validate::{ValidKernel, validate};
+use trueno_gpu::{MemTy, RegClass, StateSpace, Target};
 
 /// A kernel under construction, with an `input` and an `output` pointer.
-pub(crate) struct Sketch {
-    ir: KernelIr,
+pub(crate) struct IrBuilder {
+    pub(crate) ir: KernelIr,
     /// Open blocks, the innermost last.
     blocks: Vec<Block>,
     regions: Vec<RegionInfo>,
@@ -44,7 +44,7 @@ pub(crate) fn global(base: RegId, offset: i32) -> MemAddr {
     MemAddr { space: StateSpace::Global, base, offset }
 }
 
-impl Sketch {
+impl IrBuilder {
     pub(crate) fn new(name: &str, warps_per_block: u32) -> Self {
         Self::for_target(name, warps_per_block, Target::default())
     }
@@ -63,37 +63,22 @@ impl Sketch {
             body: vec![],
         };
         let (input, output, index) = (RegId(0), RegId(1), RegId(2));
-        let mut sketch = Self { ir, blocks: vec![vec![]], regions: vec![], labels: 0, input, output, index };
-        sketch.input = sketch.def(RegClass::B64, |dst| Inst::Param { dst, index: 0 });
-        sketch.output = sketch.def(RegClass::B64, |dst| Inst::Param { dst, index: 1 });
-        let block = sketch.special(SpecialReg::CtaidX);
-        let tid = sketch.special(SpecialReg::TidX);
-        sketch.index = sketch.op(Op::MadLoU32, &[reg(block), imm(32 * warps_per_block), reg(tid)]);
-        sketch
-    }
-
-    /// Closes and validates the kernel.
-    pub(crate) fn finish(self) -> ValidKernel {
-        validate(self.close()).unwrap_or_else(|error| panic!("the suite's kernels are valid: {error}"))
+        let mut builder = Self { ir, blocks: vec![vec![]], regions: vec![], labels: 0, input, output, index };
+        builder.input = builder.def(RegClass::B64, |dst| Inst::Param { dst, index: 0 });
+        builder.output = builder.def(RegClass::B64, |dst| Inst::Param { dst, index: 1 });
+        let block = builder.special(SpecialReg::CtaidX);
+        let tid = builder.special(SpecialReg::TidX);
+        builder.index = builder.op(Op::MadLoU32, &[reg(block), imm(32 * warps_per_block), reg(tid)]);
+        builder
     }
 
     /// Closes the kernel without validating it.
-    #[cfg(test)]
-    pub(crate) fn finish_unchecked(self) -> ValidKernel {
-        ValidKernel::unchecked(self.close())
-    }
-
-    fn close(mut self) -> KernelIr {
+    pub(crate) fn close(mut self) -> KernelIr {
         let warps = self.ir.warps_per_block;
-        self.ir.shared = SharedLayout::of(self.regions, warps).expect("regions of the suite are small");
+        self.ir.shared = SharedLayout::of(self.regions, warps).expect("regions are small");
         self.ir.body = self.blocks.pop().expect("the body is open");
         assert!(self.blocks.is_empty(), "a block is still open");
         self.ir
-    }
-
-    /// Raises the target so that it supports the instruction.
-    pub(crate) fn require(&mut self, op: Op) {
-        self.ir.target = self.ir.target.with_ptx(op.info().min_ptx);
     }
 
     pub(crate) fn fresh(&mut self, class: RegClass) -> RegId {
@@ -170,13 +155,6 @@ impl Sketch {
 
     pub(crate) fn warp_barrier(&mut self) {
         self.inst(Inst::BarWarp { mask: FULL });
-    }
-
-    /// Loads the lane's 32-bit or 64-bit element of an input array that starts at `at_bytes`.
-    pub(crate) fn argument(&mut self, class: RegClass, at_bytes: u32) -> RegId {
-        let (ty, scale) = if class == RegClass::B64 { (MemTy::U64, 8) } else { (MemTy::U32, 4) };
-        let address = self.element(self.input, self.index, scale);
-        self.load(ty, global(address, i32::try_from(at_bytes).expect("a small input")))
     }
 
     /// Stores the lane's 32-bit or 64-bit result (predicates as 0 and 1) in an output array that starts at `at_bytes`.

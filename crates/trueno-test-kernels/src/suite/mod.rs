@@ -1,14 +1,15 @@
 //! Small kernels with known results, one for each instruction, which the interpreter is tested against.
 //!
-//! The suite is public because it also runs on real devices: a launcher emits the kernel of each [`SuiteCase`],
-//! launches it on its input and compares the output. If interpreter and device agree on all cases, results of the
+//! The suite also runs on real devices: a launcher emits the kernel of each [`SuiteCase`], launches it on its input and
+//! compares the output. If interpreter and device agree on all cases, results of the
 //! interpreter for larger kernels hold on the device.
 //!
 //! Expected results come from the PTX ISA: as numbers, or from functions that follow its pseudo-code bit by bit. None
 //! comes from the instruction table, which is under test.
 //!
 //! ```
-//! use trueno_gpu::interp::{suite, Launch, Memory};
+//! use trueno_gpu::interp::{Launch, Memory};
+//! use trueno_test_kernels::suite;
 //! for case in suite::cases() {
 //!     let mut memory = Memory::new();
 //!     let input = memory.add("input", &case.input);
@@ -23,15 +24,18 @@ mod isa;
 mod known;
 mod memory;
 mod pure;
-pub(crate) mod sketch;
 mod warp;
 
-use crate::validate::ValidKernel;
+use crate::ir_builder::{IrBuilder, global};
+use trueno_gpu::inst::Op;
+use trueno_gpu::ir::RegId;
+use trueno_gpu::validate::validate;
+use trueno_gpu::{MemTy, RegClass, ValidKernel};
 
 /// A kernel with one input buffer and one output buffer, and the expected output.
 ///
 /// ```
-/// let case = &trueno_gpu::interp::suite::cases()[0];
+/// let case = &trueno_test_kernels::suite::cases()[0];
 /// assert_eq!(case.kernel.params.len(), 2);
 /// ```
 #[derive(Debug, Clone)]
@@ -51,7 +55,7 @@ pub struct SuiteCase {
 /// Returns all cases.
 ///
 /// ```
-/// assert!(trueno_gpu::interp::suite::cases().len() > 100);
+/// assert!(trueno_test_kernels::suite::cases().len() > 100);
 /// ```
 #[must_use]
 pub fn cases() -> Vec<SuiteCase> {
@@ -60,6 +64,26 @@ pub fn cases() -> Vec<SuiteCase> {
     cases.extend(warp::cases());
     cases.extend(control::cases());
     cases
+}
+
+/// The rest of the builder, which only the suite needs.
+impl IrBuilder {
+    /// Closes and validates the kernel.
+    fn finish(self) -> ValidKernel {
+        validate(self.close()).unwrap_or_else(|error| panic!("the kernel is valid: {error}"))
+    }
+
+    /// Raises the target so that it supports the instruction.
+    fn require(&mut self, op: Op) {
+        self.ir.target = self.ir.target.with_ptx(op.info().min_ptx);
+    }
+
+    /// Loads the lane's 32-bit or 64-bit element of an input array that starts at `at_bytes`.
+    fn argument(&mut self, class: RegClass, at_bytes: u32) -> RegId {
+        let (ty, scale) = if class == RegClass::B64 { (MemTy::U64, 8) } else { (MemTy::U32, 4) };
+        let address = self.element(self.input, self.index, scale);
+        self.load(ty, global(address, i32::try_from(at_bytes).expect("a small input")))
+    }
 }
 
 /// Returns 32-bit words as bytes.

@@ -1,11 +1,11 @@
 //! The sequences section: codes, tables and the bitstream of three interleaved states (RFC 8878, section 3.1.1.3.2).
 
-use super::super::choices::{LENGTHS_LOG, MANY_SEQUENCES, MIN_DESCRIBED_SEQUENCES, OFFSETS_LOG};
-use super::super::format::{
+use super::bits::{BitWriter, floor_log2};
+use super::choices::{LENGTHS_LOG, MANY_SEQUENCES, MIN_DESCRIBED_SEQUENCES, OFFSETS_LOG};
+use super::format::{
     LENGTHS_DEFAULT_LOG, LITERAL_LENGTHS_DEFAULT, MATCH_LENGTHS_DEFAULT, MIN_MATCH, MODE_FSE, MODE_PREDEFINED,
     MODE_RLE, OFFSETS_DEFAULT, OFFSETS_DEFAULT_LOG,
 };
-use super::bits::{BitWriter, floor_log2};
 use super::parse::Sequence;
 use super::{fits, fse};
 
@@ -58,26 +58,25 @@ pub(super) fn match_length_code(value: usize) -> (usize, usize) {
     }
 }
 
-/// What is known of each of the three tables beforehand: its predefined distribution and log, and the logs of described
-/// tables.
-struct Kind {
+/// The fixed properties of one of the three tables: its predefined distribution and log, and the logs of described tables.
+struct TableKind {
     predefined: &'static [i8],
     predefined_log: u32,
     logs: [u32; 2],
 }
 
-const KINDS: [Kind; 3] = [
-    Kind { predefined: &LITERAL_LENGTHS_DEFAULT, predefined_log: LENGTHS_DEFAULT_LOG, logs: LENGTHS_LOG },
-    Kind { predefined: &OFFSETS_DEFAULT, predefined_log: OFFSETS_DEFAULT_LOG, logs: OFFSETS_LOG },
-    Kind { predefined: &MATCH_LENGTHS_DEFAULT, predefined_log: LENGTHS_DEFAULT_LOG, logs: LENGTHS_LOG },
+const KINDS: [TableKind; 3] = [
+    TableKind { predefined: &LITERAL_LENGTHS_DEFAULT, predefined_log: LENGTHS_DEFAULT_LOG, logs: LENGTHS_LOG },
+    TableKind { predefined: &OFFSETS_DEFAULT, predefined_log: OFFSETS_DEFAULT_LOG, logs: OFFSETS_LOG },
+    TableKind { predefined: &MATCH_LENGTHS_DEFAULT, predefined_log: LENGTHS_DEFAULT_LOG, logs: LENGTHS_LOG },
 ];
 
 /// Chooses a table for codes in these numbers; returns its mode, its description and the table.
-fn choose_table(kind: &Kind, counts: &[usize]) -> (u32, Vec<u8>, fse::Table) {
+fn choose_table(kind: &TableKind, counts: &[usize]) -> (u32, Vec<u8>, fse::FseTable) {
     let total: usize = counts.iter().sum();
     let present: Vec<usize> = (0..counts.len()).filter(|&code| counts[code] > 0).collect();
     if let [only] = present[..] {
-        return (MODE_RLE, vec![u8::try_from(only).expect("small")], fse::Table::of_one_symbol(only));
+        return (MODE_RLE, vec![u8::try_from(only).expect("small")], fse::FseTable::of_one_symbol(only));
     }
     let predefined: Vec<i32> = kind.predefined.iter().map(|&cells| i32::from(cells)).collect();
     let predefined_log = kind.predefined_log as usize;
@@ -88,10 +87,10 @@ fn choose_table(kind: &Kind, counts: &[usize]) -> (u32, Vec<u8>, fse::Table) {
         fse::describe(&distribution, log, &mut description);
         let described_cost = (fse::cost(counts, &distribution, log) >> 8) + description.len_bits();
         if described_cost < fse::cost(counts, &predefined, predefined_log) >> 8 {
-            return (MODE_FSE, description.into_bytes(), fse::Table::build(&distribution, log));
+            return (MODE_FSE, description.into_bytes(), fse::FseTable::build(&distribution, log));
         }
     }
-    (MODE_PREDEFINED, Vec::new(), fse::Table::build(&predefined, predefined_log))
+    (MODE_PREDEFINED, Vec::new(), fse::FseTable::build(&predefined, predefined_log))
 }
 
 /// Appends the sequences section.
@@ -124,7 +123,7 @@ pub(super) fn write(frame: &mut Vec<u8>, sequences: &[Sequence]) -> Option<()> {
     let mut bits = BitWriter::default();
     let mut states: Option<[usize; 3]> = None;
     for [literal_length, offset, match_length] in coded.into_iter().rev() {
-        let mut write_step = |table: &fse::Table, coded: Coded, state: Option<usize>| match state {
+        let mut write_step = |table: &fse::FseTable, coded: Coded, state: Option<usize>| match state {
             None => table.first_state(coded.code),
             Some(state) => {
                 let (next, count) = table.next_state(coded.code, state);

@@ -1,6 +1,6 @@
 //! Results of pure instructions, by the definitions of the PTX ISA: plain, bit by bit, from operands to result.
 
-use crate::inst::Op;
+use trueno_gpu::inst::Op;
 
 fn bit(v: u64, i: u64) -> u64 {
     if i < 64 { v >> i & 1 } else { 0 }

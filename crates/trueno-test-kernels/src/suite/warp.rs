@@ -1,11 +1,11 @@
 //! Cases of shuffles, votes, matches, masks and special registers.
 
-use super::sketch::{FULL, Sketch, imm, is, reg};
 use super::{SuiteCase, words};
-use crate::inst::Op;
-use crate::ir::{Branch, Inst, Operand, ReduxOp, ShflMode, SpecialReg, VoteMode};
-use crate::target::Target;
-use crate::types::RegClass;
+use crate::ir_builder::{FULL, IrBuilder, imm, is, reg};
+use trueno_gpu::RegClass;
+use trueno_gpu::Target;
+use trueno_gpu::inst::Op;
+use trueno_gpu::ir::{Branch, Inst, Operand, ReduxOp, ShflMode, SpecialReg, VoteMode};
 
 pub(super) fn cases() -> Vec<SuiteCase> {
     let mut cases = shuffles();
@@ -17,7 +17,7 @@ pub(super) fn cases() -> Vec<SuiteCase> {
 }
 
 /// Makes a kernel in which every result is one array of 32 words.
-fn case(name: &str, k: Sketch, input: Vec<u8>, arrays: &[[u32; 32]]) -> SuiteCase {
+fn case(name: &str, k: IrBuilder, input: Vec<u8>, arrays: &[[u32; 32]]) -> SuiteCase {
     let expected = words(arrays.iter().flatten().copied());
     SuiteCase { name: name.to_owned(), kernel: k.finish(), input, grid: 1, expected }
 }
@@ -50,7 +50,7 @@ fn shuffles() -> Vec<SuiteCase> {
     let mut cases = vec![];
     for (name, mode, operand, clamp, source) in table {
         let name = format!("shfl.sync.{name}");
-        let mut k = Sketch::new(&name, 1);
+        let mut k = IrBuilder::new(&name, 1);
         let value = k.argument(RegClass::B32, 0);
         let operand_reg = k.argument(RegClass::B32, 128);
         for (array, lane) in (0..).zip([imm(operand), reg(operand_reg)]) {
@@ -77,7 +77,7 @@ fn shuffles() -> Vec<SuiteCase> {
 }
 
 fn votes() -> SuiteCase {
-    let mut k = Sketch::new("vote.sync", 1);
+    let mut k = IrBuilder::new("vote.sync", 1);
     let value = k.argument(RegClass::B32, 0);
     let thresholds = [0, 1, 40];
     let mut arrays = vec![];
@@ -85,7 +85,7 @@ fn votes() -> SuiteCase {
         let below = k.op(Op::SetpLtU32, &[reg(value), imm(threshold)]);
         for (j, mode) in (0..).zip([VoteMode::Any, VoteMode::All, VoteMode::Uni]) {
             for (n, negated) in (0..).zip([false, true]) {
-                let src = crate::ir::PredUse { reg: below, negated };
+                let src = trueno_gpu::ir::PredUse { reg: below, negated };
                 let answer = k.def(RegClass::Pred, |dst| Inst::Vote { mode, dst, src, mask: FULL });
                 k.result(answer, ((i * 3 + j) * 2 + n) * 128);
             }
@@ -99,7 +99,7 @@ fn votes() -> SuiteCase {
 }
 
 fn ballot() -> SuiteCase {
-    let mut k = Sketch::new("vote.sync.ballot", 1);
+    let mut k = IrBuilder::new("vote.sync.ballot", 1);
     let value = k.argument(RegClass::B32, 0);
     let odd = k.op(Op::And32, &[reg(value), imm(1)]);
     let odd = k.op(Op::SetpNeU32, &[reg(odd), imm(0)]);
@@ -114,7 +114,7 @@ fn ballot() -> SuiteCase {
 
 fn match_any(class: RegClass) -> SuiteCase {
     let name = if class == RegClass::B64 { "match.any.sync.b64" } else { "match.any.sync.b32" };
-    let mut k = Sketch::new(name, 1);
+    let mut k = IrBuilder::new(name, 1);
     let value = k.argument(class, 0);
     let same = k.def(RegClass::B32, |dst| Inst::MatchAny { dst, src: reg(value), class, mask: FULL });
     k.result(same, 0);
@@ -132,7 +132,7 @@ fn match_any(class: RegClass) -> SuiteCase {
 /// wrapping sum from a saturating one.
 fn redux() -> SuiteCase {
     const OPS: [ReduxOp; 6] = [ReduxOp::Add, ReduxOp::Min, ReduxOp::Max, ReduxOp::And, ReduxOp::Or, ReduxOp::Xor];
-    let mut k = Sketch::for_target("redux.sync", 1, Target::SM_80);
+    let mut k = IrBuilder::for_target("redux.sync", 1, Target::SM_80);
     let value = k.argument(RegClass::B32, 0);
     let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);
     let even = k.op(Op::SetpEqU32, &[reg(odd), imm(0)]);
@@ -140,7 +140,7 @@ fn redux() -> SuiteCase {
         let all = k.def(RegClass::B32, |dst| Inst::Redux { op, dst, src: reg(value), mask: FULL });
         k.result(all, n * 256);
         let some = k.var(RegClass::B32);
-        k.inst(Sketch::op_into(some, Op::Mov32, &[imm(9)]));
+        k.inst(IrBuilder::op_into(some, Op::Mov32, &[imm(9)]));
         let among_even = Inst::Redux { op, dst: some, src: reg(value), mask: imm(0x5555_5555) };
         k.if_else(is(even), Branch::Divergent, |k| k.inst(among_even), |_| {});
         k.result(some, n * 256 + 128);
@@ -162,11 +162,11 @@ fn redux() -> SuiteCase {
 
 /// Operations of the even lanes only, inside a branch, with their mask.
 fn partial_members() -> SuiteCase {
-    let mut k = Sketch::new("partial members", 1);
+    let mut k = IrBuilder::new("partial members", 1);
     let odd = k.op(Op::And32, &[reg(k.index), imm(1)]);
     let even = k.op(Op::SetpEqU32, &[reg(odd), imm(0)]);
     let result = k.var(RegClass::B32);
-    k.inst(Sketch::op_into(result, Op::Mov32, &[imm(9)]));
+    k.inst(IrBuilder::op_into(result, Op::Mov32, &[imm(9)]));
     let index = k.index;
     k.if_else(
         is(even),
@@ -185,7 +185,7 @@ fn partial_members() -> SuiteCase {
                 mask,
             });
             k.inst(Inst::BarWarp { mask });
-            k.inst(Sketch::op_into(result, Op::AddU32, &[reg(ballot), reg(fetched)]));
+            k.inst(IrBuilder::op_into(result, Op::AddU32, &[reg(ballot), reg(fetched)]));
         },
         |_| {},
     );
@@ -195,7 +195,7 @@ fn partial_members() -> SuiteCase {
 }
 
 fn active_mask() -> SuiteCase {
-    let mut k = Sketch::new("activemask", 1);
+    let mut k = IrBuilder::new("activemask", 1);
     let whole = k.def(RegClass::B32, |dst| Inst::ActiveMask { dst });
     k.result(whole, 0);
     case("activemask", k, vec![0; 4], &[[u32::MAX; 32]])
@@ -218,7 +218,7 @@ fn specials() -> Vec<SuiteCase> {
     ];
     let case = |(which, value): (SpecialReg, Value)| {
         let name = format!("mov {}", which.ptx_name());
-        let mut k = Sketch::new(&name, 2);
+        let mut k = IrBuilder::new(&name, 2);
         let got = k.special(which);
         k.result(got, 0);
         let warps = (0..3).flat_map(|block| (0..2).map(move |warp| (block, warp)));

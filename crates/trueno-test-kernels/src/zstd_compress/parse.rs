@@ -5,14 +5,14 @@
 //! next position's, becomes a sequence. After a sequence with another offset than the last, the repeated offsets are
 //! compared anew for the rest of the window.
 
-use super::super::Mode;
-use super::super::choices::{
+use super::Mode;
+use super::bits::floor_log2;
+use super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MAX_BACKWARD, MIN_SCORE, OFFSET_BIT,
     POSITION_BITS, REPEAT_BONUS, REPEAT_BYTE, SCORE_SHIFT, SECOND_MULTIPLIER, TABLE_BASE, TABLE_BYTE, TABLE_CAP,
-    WINDOW,
+    WINDOW, hash_bits,
 };
-use super::super::format::{FIRST_OFFSETS, MIN_MATCH, REPEATED_OFFSETS};
-use super::bits::floor_log2;
+use super::format::{FIRST_OFFSETS, MIN_MATCH, REPEATED_OFFSETS};
 use trueno_page::{PAGE_SIZE, Page};
 
 const WINDOW_LEN: usize = WINDOW as usize;
@@ -26,7 +26,7 @@ pub(super) struct Sequence {
     pub(super) offset_value: usize,
 }
 
-/// A number that grows with the worth of the match, and tells its offset; 0 is no candidate.
+/// The score of a match, with its offset in the low bits; 0 means no candidate.
 type Candidate = usize;
 
 fn candidate(score: usize, offset: usize) -> Candidate {
@@ -58,7 +58,7 @@ struct Parser<'a> {
     table: [u16; 1 << HASH_BITS],
     /// The repeated offsets, the last used first.
     offsets: [usize; 3],
-    /// Where the last match ended.
+    /// The end of the last match.
     anchor: usize,
     sequences: Vec<Sequence>,
 }
@@ -98,12 +98,12 @@ impl Parser<'_> {
 
     /// Returns the candidates by eight bytes for each position of the window; then all of them enter the table.
     fn look_up_eight_bytes(&mut self, start: usize) -> [Candidate; WINDOW_LEN] {
-        let hash_bits = self.mode.hash_bits();
+        let table_bits = hash_bits(self.mode);
         let hash = |parser: &Self, at: usize| {
             let (first, second) = (parser.word(at)?, parser.word(at + 4)?);
             let product = first.wrapping_mul(HASH_MULTIPLIER).wrapping_add(second.wrapping_mul(SECOND_MULTIPLIER));
-            let (slot, tag) = split_hash(product, hash_bits);
-            Some((slot + (1 << hash_bits), tag))
+            let (slot, tag) = split_hash(product, table_bits);
+            Some((slot + (1 << table_bits), tag))
         };
         let found = std::array::from_fn(|t| {
             let at = start + t;
@@ -133,7 +133,7 @@ impl Parser<'_> {
 
     /// Returns the table slot of a word, and the bits of its hash that go into the entry.
     fn slot_and_tag(&self, word: u32) -> (usize, usize) {
-        split_hash(word.wrapping_mul(HASH_MULTIPLIER), self.mode.hash_bits())
+        split_hash(word.wrapping_mul(HASH_MULTIPLIER), hash_bits(self.mode))
     }
 
     /// Returns the candidate of one position: the position before if four bytes are equal, else the table's.

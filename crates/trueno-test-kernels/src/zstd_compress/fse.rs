@@ -1,27 +1,27 @@
 //! Tables of finite state entropy coding: distribution, description, states (RFC 8878, section 4.1).
 
-use super::super::format::MIN_ACCURACY_LOG;
 use super::bits::{BitWriter, floor_log2, log2_fixed};
+use super::format::MIN_ACCURACY_LOG;
 
 /// A table to encode with.
-pub(super) struct Table {
+pub(super) struct FseTable {
     log: usize,
     /// For each symbol and each of its cells, the state of the cell, in ascending order.
     states: Vec<usize>,
-    /// How each symbol changes the state.
-    steps: Vec<Step>,
+    /// The change of state for each symbol.
+    steps: Vec<SymbolStep>,
 }
 
-/// What a symbol does to the state: with `bits = (state + bits_bound) >> 16`, the low `bits` bits of the state are
+/// The change of state that a symbol causes: with `bits = (state + bits_bound) >> 16`, the low `bits` bits of the state are
 /// written, and the rest leads to the next state.
 #[derive(Clone, Copy, Default)]
-struct Step {
+struct SymbolStep {
     bits_bound: usize,
     /// Index of the first state, less the symbol's number of cells.
     base: isize,
 }
 
-impl Table {
+impl FseTable {
     /// Builds the table of a distribution. -1 stands for a probability below 1.
     pub(super) fn build(distribution: &[i32], log: usize) -> Self {
         let size = 1 << log;
@@ -44,11 +44,11 @@ impl Table {
             let first = states.len();
             states.extend((0..size).filter(|cell| symbol_of[*cell] == symbol && count != 0).map(|cell| size + cell));
             steps.push(match states.len() - first {
-                0 => Step::default(),
+                0 => SymbolStep::default(),
                 cells => {
                     let most_bits = log - if cells > 1 { floor_log2(cells - 1) } else { 0 };
                     let bits_bound = (most_bits << 16) - (cells << most_bits);
-                    Step { bits_bound, base: first.cast_signed() - cells.cast_signed() }
+                    SymbolStep { bits_bound, base: first.cast_signed() - cells.cast_signed() }
                 }
             });
         }
@@ -57,7 +57,7 @@ impl Table {
 
     /// A table in which one symbol takes all: no bits are written.
     pub(super) fn of_one_symbol(symbol: usize) -> Self {
-        Self { log: 0, states: vec![0], steps: vec![Step::default(); symbol + 1] }
+        Self { log: 0, states: vec![0], steps: vec![SymbolStep::default(); symbol + 1] }
     }
 
     fn state_at(&self, symbol: usize, cell: usize) -> usize {
@@ -71,7 +71,7 @@ impl Table {
         self.state_at(symbol, ((bits << 16) - bound) >> bits)
     }
 
-    /// Encodes a symbol: returns the next state, and how many low bits of the present one are to be written.
+    /// Encodes a symbol. Returns the next state and the number of low bits of the current state to write.
     pub(super) fn next_state(&self, symbol: usize, state: usize) -> (usize, usize) {
         let bits = (state + self.steps[symbol].bits_bound) >> 16;
         (self.state_at(symbol, state >> bits), bits)
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn every_state_leads_to_each_symbol() {
-        let table = Table::build(&[3, 20, 0, 9], 5);
+        let table = FseTable::build(&[3, 20, 0, 9], 5);
         for symbol in [0, 1, 3] {
             for state in 32..64 {
                 let (next, bits) = table.next_state(symbol, state);

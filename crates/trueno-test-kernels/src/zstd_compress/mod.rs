@@ -1,30 +1,36 @@
 //! The slow twin of the compression kernel: the same frames, made in plain code, one page at a time.
 //!
 //! The kernel's tests compare its bytes with these. The algorithm is described here and in the files below; the kernel's
-//! own files say how a warp does the same.
+//! own files explain how a warp does the same.
 
 mod bits;
+#[path = "../../../trueno-gpu/src/kernels/zstd/encode/choices.rs"]
+mod choices;
+#[path = "../../../trueno-gpu/src/kernels/zstd/encode/format.rs"]
+mod format;
 mod fse;
 mod huffman;
 mod parse;
 mod sequences;
 
-use super::Mode;
-use super::choices::{FRAME_LIMIT, MIN_CODED_LITERALS};
-use super::format::{
+use crate::PAGE_BYTES;
+use choices::{FRAME_LIMIT, MIN_CODED_LITERALS};
+use format::{
     CONTENT_SIZE_BASE, FRAME_DESCRIPTOR, HEADERS_BYTES, LAST_COMPRESSED_BLOCK, LITERALS_COMPRESSED, LITERALS_RAW,
-    LITERALS_RLE, MAGIC, PAGE_BYTES,
+    LITERALS_RLE, MAGIC,
 };
-use huffman::Plan;
+use huffman::LiteralsPlan;
 use parse::Sequence;
+use trueno_gpu::kernels::zstd::Mode;
 use trueno_page::Page;
 
 /// Compresses a page to a Zstandard frame; `None` if it does not shrink.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::{Mode, encode::reference};
+/// use trueno_gpu::kernels::zstd::Mode;
+/// use trueno_test_kernels::zstd_compress;
 /// let text: trueno_page::Page = std::array::from_fn(|i| b"to be or not to be; "[i % 20]);
-/// let frame = reference::compress(&text, Mode::Fast).expect("text shrinks");
+/// let frame = zstd_compress::compress(&text, Mode::Fast).expect("text shrinks");
 /// assert_eq!(frame[..4], [0x28, 0xb5, 0x2f, 0xfd]);
 /// ```
 #[must_use]
@@ -41,9 +47,10 @@ pub fn compress(page: &Page, mode: Mode) -> Option<Vec<u8>> {
 /// Returns the number of sequences and of literals that a page is parsed to.
 ///
 /// ```
-/// use trueno_gpu::kernels::zstd::{Mode, encode::reference};
+/// use trueno_gpu::kernels::zstd::Mode;
+/// use trueno_test_kernels::zstd_compress;
 /// let page = std::array::from_fn(|i| b"pattern!"[i % 8]);
-/// assert_eq!(reference::parsed(&page, Mode::Fast), (1, 8));
+/// assert_eq!(zstd_compress::parsed(&page, Mode::Fast), (1, 8));
 /// ```
 #[must_use]
 pub fn parsed(page: &Page, mode: Mode) -> (usize, usize) {
@@ -51,7 +58,7 @@ pub fn parsed(page: &Page, mode: Mode) -> (usize, usize) {
     (sequences.len(), gather_literals(page, &sequences).len())
 }
 
-/// Returns whether a part of the frame may end here.
+/// Returns `None` if a part of the frame must not end here.
 fn fits(end: usize) -> Option<()> {
     (end <= FRAME_LIMIT as usize).then_some(())
 }
@@ -69,9 +76,9 @@ fn gather_literals(page: &Page, sequences: &[Sequence]) -> Vec<u8> {
 /// Appends the literals section: coded, one repeated byte, or raw.
 fn write_literals(frame: &mut Vec<u8>, literals: &[u8]) -> Option<()> {
     let count = literals.len();
-    let plan = if count < MIN_CODED_LITERALS as usize { Plan::Raw } else { huffman::plan(literals) };
+    let plan = if count < MIN_CODED_LITERALS as usize { LiteralsPlan::Raw } else { huffman::plan(literals) };
     match plan {
-        Plan::Coded(code) if code.section_bytes_at_most(count) < count => {
+        LiteralsPlan::Coded(code) if code.section_bytes_at_most(count) < count => {
             fits(frame.len() + code.section_bytes_at_most(count))?;
             let streams = code.streams(literals);
             let compressed_bytes = code.description.len() + streams.len();
@@ -82,11 +89,11 @@ fn write_literals(frame: &mut Vec<u8>, literals: &[u8]) -> Option<()> {
             frame.extend_from_slice(&code.description);
             frame.extend_from_slice(&streams);
         }
-        Plan::Repeated(byte) => {
+        LiteralsPlan::Repeated(byte) => {
             write_plain_header(frame, LITERALS_RLE, count);
             frame.push(byte);
         }
-        Plan::Raw | Plan::Coded(_) => {
+        LiteralsPlan::Raw | LiteralsPlan::Coded(_) => {
             fits(frame.len() + plain_header_bytes(count) + count)?;
             write_plain_header(frame, LITERALS_RAW, count);
             frame.extend_from_slice(literals);

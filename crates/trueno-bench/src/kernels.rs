@@ -11,12 +11,10 @@ use crate::document::{Document, Run};
 use crate::engine::verify;
 use crate::engines::cross::CrossEngine;
 use crate::engines::resident::{NvCompEngine, Session};
-use crate::engines::{NVCOMP, NVCOMP_ZSTD, kernels};
+use crate::engines::{C_LZ4_BLOCKS, NVCOMP, NVCOMP_ZSTD, kernels};
 use crate::error::Result;
 use crate::measure::{Observer, measure};
 
-/// Our decompressor on blocks that C lz4 made on the CPU. Their ratio is the bar.
-pub(crate) const C_LZ4_BLOCKS: &str = "c-lz4 blocks";
 /// Our decompressor on frames that libzstd made on the CPU at level 3.
 pub(crate) const ZSTD_3_FRAMES: &str = "zstd-3 frames";
 

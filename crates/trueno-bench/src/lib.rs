@@ -11,7 +11,8 @@
 //! - [`files`]: plain writers of a new file, and the library's batches, to compare the tool with.
 //! - [`Document`]: what a run found, as JSON, as text ([`table`]) and as an HTML page ([`html`]).
 //!
-//! The feature `rivals` (on by default, off in the released tool) links C lz4, lz4_flex and Zstandard.
+//! Two features are on by default and off in the released tool: `rivals` links C lz4, lz4_flex and Zstandard, and `device`
+//! adds [`kernels`], [`pipeline`] and nvCOMP.
 
 #![deny(unsafe_code)]
 
@@ -23,10 +24,12 @@ mod engines;
 mod error;
 pub mod files;
 pub mod html;
+#[cfg(feature = "device")]
 pub mod kernels;
 mod machine;
 mod measure;
 pub mod pages;
+#[cfg(feature = "device")]
 pub mod pipeline;
 mod quantity;
 mod series;

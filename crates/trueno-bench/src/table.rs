@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use crate::document::{Along, Direction, Document, Quotient, Row};
+use crate::engines::C_LZ4_BLOCKS;
 use crate::engines::cpu::TRUENO_CPU;
 use crate::engines::{BAR, NVCOMP, NVCOMP_ZSTD};
-use crate::kernels::C_LZ4_BLOCKS;
 use crate::quantity::{self, counted, figure};
 
 /// Blocks that were made on the CPU are a bar for ratios alone.

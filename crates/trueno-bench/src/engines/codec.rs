@@ -62,6 +62,7 @@ pub(crate) const C_LZ4: Option<MakeCodec> = match RIVALS {
 };
 
 /// libzstd at level 3, if it is linked.
+#[cfg(feature = "device")]
 pub(crate) const ZSTD_3: Option<MakeCodec> = match RIVALS {
     [_, _, _, zstd_3, ..] => Some(*zstd_3),
     _ => None,

@@ -44,6 +44,7 @@ impl Trueno {
     }
 
     /// `BatchCompressor`, which picks GPU or CPU by the cost that it measures.
+    #[cfg_attr(not(feature = "device"), allow(dead_code, reason = "only `pipeline` measures it"))]
     pub(crate) fn adaptive(config: GpuBatchConfig, pool: &Pool) -> Result<Self> {
         let name = "adaptive";
         let codec = BatchCompressor::new(config, &GpuOptions::new().pool(Pool::clone(pool)));

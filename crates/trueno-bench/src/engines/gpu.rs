@@ -1,13 +1,14 @@
 //! Our own batches on the GPU, from and to each kind of host memory.
+#![cfg_attr(not(feature = "device"), allow(dead_code, reason = "only `pipeline` measures every kind of memory"))]
 
 use std::cell::RefCell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use trueno_zram_core::gpu::raw::GpuContext;
 use trueno_zram_core::gpu::{
-    BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuOptions, PinnedBatch, PinnedPages,
+    BatchResult, BatchTimes, GpuBatchCompressor, GpuBatchConfig, GpuDeviceInfo, GpuDeviceStatus, GpuOptions,
+    PinnedBatch, PinnedPages,
 };
 use trueno_zram_core::{Algorithm, CompressedBatch, PAGE_SIZE, Page};
 
@@ -34,7 +35,7 @@ impl Gpu {
         let device = GpuDeviceInfo::all().into_iter().find(GpuDeviceInfo::is_supported);
         device.map_or_else(
             || {
-                let error = GpuContext::new(0).err();
+                let error = GpuDeviceStatus::query(0).err();
                 Self::Absent(error.map_or_else(|| "no device is supported".into(), |error| error.to_string()))
             },
             |device| Self::Present { device_index: device.index },

@@ -9,12 +9,12 @@ use trueno_zram_core::gpu::raw::{
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
-use super::Engines;
 use super::codec::{BLOCK_BOUND, Block, BlockCodec, C_LZ4, MakeCodec, ZSTD_3};
 use super::resident::{Session, device_failed};
+use super::{C_LZ4_BLOCKS, Engines};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::kernels::{C_LZ4_BLOCKS, ZSTD_3_FRAMES};
+use crate::kernels::ZSTD_3_FRAMES;
 
 /// Room after the packed pages: copies of 16 bytes per lane may read past the end of the last page.
 const SLACK_BYTES: usize = 64 * 1024;

@@ -1,27 +1,33 @@
 //! The engines: our own, and the rivals.
 
+#[cfg(feature = "device")]
 pub(crate) mod bus;
 pub(crate) mod codec;
 pub(crate) mod cpu;
+#[cfg(feature = "device")]
 pub(crate) mod cross;
 pub(crate) mod gpu;
 pub(crate) mod in_cache;
+#[cfg(feature = "device")]
 pub(crate) mod kernels;
+#[cfg(feature = "device")]
 pub(crate) mod nvcomp;
+pub(crate) mod on_device;
 pub(crate) mod pooled;
+#[cfg(feature = "device")]
 pub(crate) mod resident;
 pub(crate) mod zram;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use trueno_gpu::kernels::packed::Mode;
 use trueno_zram_core::Algorithm;
+#[cfg(feature = "device")]
 use trueno_zram_core::gpu::raw::PageFormat;
 
 use codec::{C_LZ4, RIVALS};
 use cpu::{Memcpy, Pool, Trueno};
-use kernels::KernelEngine;
+use on_device::OnDevice;
 use pooled::Pooled;
 use zram::Zram;
 
@@ -29,6 +35,8 @@ pub use gpu::Gpu;
 
 use crate::document::LeftOut;
 use crate::engine::Engine;
+#[cfg(not(feature = "device"))]
+use crate::error::Error;
 use crate::error::Result;
 
 /// The engine that CPU engines are compared with.
@@ -40,6 +48,8 @@ pub(crate) const TRUENO_KERNEL: &str = "trueno-kernel";
 pub(crate) const TRUENO_KERNEL_ZSTD: &str = "trueno-kernel-zstd";
 pub(crate) const NVCOMP: &str = "nvcomp-lz4";
 pub(crate) const NVCOMP_ZSTD: &str = "nvcomp-zstd";
+/// Our decompressor on blocks that C lz4 made on the CPU. Their ratio is the bar.
+pub(crate) const C_LZ4_BLOCKS: &str = "c-lz4 blocks";
 /// Our own, and all of them.
 const OURS_ON_GPU: [&str; 4] = [TRUENO_GPU, TRUENO_GPU_ZSTD, TRUENO_KERNEL, TRUENO_KERNEL_ZSTD];
 pub(crate) const ON_GPU: [&str; 6] =
@@ -47,8 +57,8 @@ pub(crate) const ON_GPU: [&str; 6] =
 /// The level of our own Zstandard engines.
 pub(crate) const ZSTD: Algorithm = Algorithm::Zstd { level: 3 };
 
-/// How to build the rivals into the tool.
-const HOW_TO_GET_RIVALS: &str =
+/// The reason why a rival was left out of the tool, and the way to get it.
+const NOT_IN_THIS_BUILD: &str =
     "not in this build; use `cargo run --release -p trueno-zram --features rivals -- bench`";
 
 pub(crate) type Engines<'a> = Vec<Box<dyn Engine + 'a>>;
@@ -65,19 +75,29 @@ pub struct Rivals {
 /// Everything that `bench` can run on this machine.
 pub(crate) struct Lineup {
     pub(crate) gpu: Gpu,
-    /// For kernels on pages in device memory: ours, and nvCOMP's if it was asked for.
-    session: Option<resident::Session>,
+    /// A session with nvCOMP, if it was asked for.
+    #[cfg(feature = "device")]
+    nvcomp: Option<resident::Session>,
     zram: bool,
 }
 
 impl Lineup {
     pub(crate) fn new(gpu: Gpu, rivals: &Rivals) -> Result<Self> {
-        let nvcomp = rivals.nvcomp.as_deref();
-        let session = match gpu {
-            Gpu::Present { device_index } => Some(resident::Session::new(device_index, nvcomp)?),
-            Gpu::Absent(_) => nvcomp.map(|file| resident::Session::new(0, Some(file))).transpose()?,
+        #[cfg(feature = "device")]
+        let nvcomp = {
+            let device_index = if let Gpu::Present { device_index } = gpu { device_index } else { 0 };
+            rivals.nvcomp.as_deref().map(|file| resident::Session::new(device_index, Some(file))).transpose()?
         };
-        Ok(Self { gpu, session, zram: rivals.zram })
+        #[cfg(not(feature = "device"))]
+        if rivals.nvcomp.is_some() {
+            return Err(Error::engine("nvCOMP")(NOT_IN_THIS_BUILD));
+        }
+        Ok(Self {
+            gpu,
+            #[cfg(feature = "device")]
+            nvcomp,
+            zram: rivals.zram,
+        })
     }
 
     /// CPU engines for batches of `pages` pages.
@@ -101,14 +121,11 @@ impl Lineup {
         if let Gpu::Present { device_index } = self.gpu {
             engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU, Algorithm::Lz4, device_index, pool)?));
             engines.push(Box::new(gpu::TruenoGpu::new(TRUENO_GPU_ZSTD, ZSTD, device_index, pool)?));
+            engines.push(Box::new(OnDevice::new(TRUENO_KERNEL, Algorithm::Lz4, device_index, pages, pool)?));
+            engines.push(Box::new(OnDevice::new(TRUENO_KERNEL_ZSTD, ZSTD, device_index, pages, pool)?));
         }
-        let Some(session) = &self.session else {
-            return Ok(engines);
-        };
-        for (format, name) in [(PageFormat::Lz4, TRUENO_KERNEL), (PageFormat::Zstd, TRUENO_KERNEL_ZSTD)] {
-            engines.push(Box::new(KernelEngine::of_product(session, name, format, Mode::Fast, pages)?));
-        }
-        if session.nvcomp.is_some() {
+        #[cfg(feature = "device")]
+        if let Some(session) = &self.nvcomp {
             for format in PageFormat::ALL {
                 engines.push(Box::new(resident::NvCompEngine::new(session, format, pages)?));
             }
@@ -122,13 +139,17 @@ impl Lineup {
         let mut all = Vec::new();
         if C_LZ4.is_none() {
             let rivals = [BAR, "lz4-flex", "zstd-1", "zstd-3", "zstd-9"];
-            all.extend(rivals.map(|engine| left_out(engine, HOW_TO_GET_RIVALS)));
+            all.extend(rivals.map(|engine| left_out(engine, NOT_IN_THIS_BUILD)));
         }
         if let Gpu::Absent(why) = &self.gpu {
             all.extend(OURS_ON_GPU.map(|engine| left_out(engine, why)));
         }
-        if self.session.as_ref().is_none_or(|session| session.nvcomp.is_none()) {
-            all.extend([NVCOMP, NVCOMP_ZSTD].map(|engine| left_out(engine, "runs only with --rival nvcomp=PATH")));
+        #[cfg(feature = "device")]
+        let no_nvcomp = self.nvcomp.is_none().then_some("runs only with --rival nvcomp=PATH");
+        #[cfg(not(feature = "device"))]
+        let no_nvcomp = Some(NOT_IN_THIS_BUILD);
+        if let Some(why) = no_nvcomp {
+            all.extend([NVCOMP, NVCOMP_ZSTD].map(|engine| left_out(engine, why)));
         }
         if !self.zram {
             all.push(left_out("zram-lz4", "runs only with --rival zram, as root"));

@@ -28,7 +28,7 @@ use interrupt::Watch;
 /// medians, and quotients are medians of neighbouring timings. The output of every engine is decoded and compared before it
 /// is timed.
 ///
-/// C lz4, lz4_flex and Zstandard are measured only by a tool that was built with the feature `rivals`.
+/// C lz4, lz4_flex, Zstandard and nvCOMP are measured only by a tool that was built with the feature `rivals`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Files of 4 KiB pages [default: the built-in corpus].

@@ -4,11 +4,9 @@ use std::fs;
 
 use serde::Serialize;
 use trueno_zram_core::Error;
-use trueno_zram_core::gpu::raw::GpuContext;
-use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
+use trueno_zram_core::gpu::{BusBandwidth, GpuDeviceInfo, GpuDeviceStatus, gpu_available};
 
 use super::Measure;
-use super::bandwidth::Bandwidth;
 
 /// All GPUs of the driver.
 #[derive(Debug, Serialize)]
@@ -42,21 +40,29 @@ pub(crate) struct Gpu {
     pub(crate) error: Option<String>,
 }
 
+/// The bandwidth of the bus in 10^9 bytes per second.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Bandwidth {
+    pub(crate) to_gpu_gbps: f64,
+    pub(crate) from_gpu_gbps: f64,
+}
+
 impl Gpus {
     pub(crate) fn look(measure: Measure) -> Self {
         let (mut cuda_version, mut devices) = (None, Vec::new());
         for info in GpuDeviceInfo::all() {
             let mut gpu = Gpu::from(&info);
-            match GpuContext::new(info.index) {
-                Ok(context) => {
-                    let limits = context.limits();
-                    cuda_version = Some(cuda_version_text(limits.driver_version));
-                    gpu.multiprocessors = Some(limits.multiprocessors);
-                    gpu.free_memory_bytes = context.free_memory().ok();
+            match GpuDeviceStatus::query(info.index) {
+                Ok(status) => {
+                    let (major, minor) = status.cuda_version;
+                    cuda_version = Some(format!("{major}.{minor}"));
+                    gpu.multiprocessors = Some(status.multiprocessors);
+                    gpu.free_memory_bytes = Some(status.free_memory);
                     if measure == Measure::Bandwidth {
-                        let measured = Bandwidth::measure(&context);
-                        gpu.error = measured.as_ref().err().map(ToString::to_string);
-                        gpu.bandwidth = measured.ok();
+                        match BusBandwidth::measure(info.index) {
+                            Ok(bus) => gpu.bandwidth = Some(bus.into()),
+                            Err(error) => gpu.error = Some(reason_of(error)),
+                        }
                     }
                 }
                 Err(error) => gpu.error = Some(reason_of(error)),
@@ -96,25 +102,27 @@ impl From<&GpuDeviceInfo> for Gpu {
     }
 }
 
+impl From<BusBandwidth> for Bandwidth {
+    fn from(bus: BusBandwidth) -> Self {
+        Self { to_gpu_gbps: bus.to_device_gbps, from_gpu_gbps: bus.from_device_gbps }
+    }
+}
+
 /// Returns the error of opening the first device.
 fn why_none() -> String {
-    match GpuContext::new(0) {
+    match GpuDeviceStatus::query(0) {
         Ok(_) => "the GPU works now, but did not at first".into(),
         Err(error) => reason_of(error),
     }
 }
 
-/// The text of the driver's error, without the introduction that there is no GPU.
+/// Returns the text of the driver's error, without the introduction that there is no GPU or that it failed.
 fn reason_of(error: Error) -> String {
     match error {
         Error::GpuNotAvailable(why) => why,
+        Error::Gpu(failure) => failure.to_string(),
         other => other.to_string(),
     }
-}
-
-/// CUDA encodes 13.0 as 13000.
-fn cuda_version_text(number: u32) -> String {
-    format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
 fn driver_version() -> Option<String> {
@@ -129,8 +137,6 @@ mod tests {
     #[test]
     fn the_reason_is_the_drivers_own_text() {
         assert_eq!(reason_of(Error::GpuNotAvailable("cuInit: X (999)".into())), "cuInit: X (999)");
-        assert_eq!(cuda_version_text(13000), "13.0");
-        assert_eq!(cuda_version_text(11040), "11.4");
     }
 
     #[test]

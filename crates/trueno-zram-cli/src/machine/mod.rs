@@ -1,6 +1,5 @@
 //! This machine: CPU, memory, GPUs, and how `auto` chooses between them.
 
-mod bandwidth;
 mod cpu;
 mod gpu;
 mod memory_room;

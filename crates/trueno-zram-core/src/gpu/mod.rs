@@ -19,10 +19,12 @@
 
 mod backend;
 pub(crate) mod bounded_drop;
+mod bus;
 pub(crate) mod codec;
 mod config;
 pub(crate) mod context;
 mod device;
+mod device_status;
 mod driver;
 pub(crate) mod error;
 mod event;
@@ -45,8 +47,10 @@ pub use crate::batch::{
 };
 pub(crate) use backend::GPU_MIN_PAGES;
 pub use backend::{BackendSelection, meets_pcie_rule, select_backend};
+pub use bus::BusBandwidth;
 pub use config::GpuBatchConfig;
 pub use device::{GpuBackend, GpuDeviceInfo, gpu_available};
+pub use device_status::GpuDeviceStatus;
 pub use error::{DriverError, GpuError};
 pub use pinned_batch::PinnedBatch;
 pub use pinned_pages::PinnedPages;

@@ -8,6 +8,7 @@ mod dist;
 mod ptxas_gate;
 mod public_api;
 mod tree;
+mod unsafe_files;
 
 use std::path::Path;
 use std::process::ExitCode;

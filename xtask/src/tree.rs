@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::command::{output, root};
+use crate::unsafe_files;
 
 /// The most lines of product code in a file: neither tests nor blank lines nor comments.
 const MAX_FILE_LINES: usize = 500;
@@ -51,6 +52,9 @@ fn faults_of_file(name: &str, text: &str) -> Vec<String> {
     // A module's first line says what lives there. Roots of tests and examples are programs, and say it as well.
     if !text.starts_with("//!") && !text.starts_with("#!") {
         faults.push(format!("{name}: does not open with a `//!` line"));
+    }
+    if unsafe_files::has_unsafe_code(text) && !unsafe_files::may_have_unsafe_code(name) {
+        faults.push(format!("{name}: has unsafe code, and is not in the list of xtask/src/unsafe_files.rs"));
     }
     for (number, line) in text.lines().enumerate() {
         if asks(line) && starts_comment(text, number) {

@@ -47,7 +47,7 @@ fuzz_target!(|data: &[u8]| {
                 store.compact().expect("memory can be returned");
                 store.tick();
                 let mut codec = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).expect("a known level");
-                let options = RecompressOptions { min_age: 1, ..RecompressOptions::default() };
+                let options = RecompressOptions::default().with_min_age(1);
                 store.recompress(&mut codec, &options).expect("pages are whole");
             }
             _ => {

@@ -4,11 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use trueno_zram_archive::Pages;
-use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_io::ArchiveOpener;
 use trueno_zram_store::{PageState, ZeroPages};
 
-use crate::export::{Export, ExportError, ExportIo};
+use crate::export::{Export, ExportError, ExportIo, Extent};
 
 /// An archive as a device that cannot be written. Pages are found through an index in memory, and read when they are needed.
 ///
@@ -93,16 +92,11 @@ impl ExportIo for ArchiveExport {
         Ok(())
     }
 
-    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64) {
-        let page_size = PAGE_SIZE as u64;
-        let end = offset.saturating_add(len_bytes);
-        // A page whose entry is damaged is data: reading it reports the damage.
-        let is_zero = |page| self.pages.is_zero(page).unwrap_or(false);
-        let first = offset / page_size;
-        let zero = is_zero(first);
-        let pages = (first..end.div_ceil(page_size)).take_while(|page| is_zero(*page) == zero).count() as u64;
-        let reached = (first + pages.max(1)).saturating_mul(page_size);
-        let state = if zero { PageState::Hole } else { PageState::Data };
-        (state, reached.min(end).saturating_sub(offset).max(1))
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent {
+        Extent::first(offset, len_bytes, |page| match self.pages.is_zero(page) {
+            Ok(true) => PageState::Hole,
+            // A page whose entry is damaged is data: reading it reports the damage.
+            Ok(false) | Err(_) => PageState::Data,
+        })
     }
 }

@@ -9,22 +9,20 @@
 mod client;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_connections::{Admitted, ConnectionLimits, Connections, Refusal, deadline_after, time_left};
+use trueno_zram_connections::{Admitted, ConnectionLimits, Refusal, deadline_after, time_left};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_io::{ChainFile, FileId};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};
-use crate::endpoint::{Endpoint, Listener, Stream};
+use crate::endpoint::{Endpoint, Stream};
 use crate::peer;
+use crate::server::{Service, SocketServer};
 
 pub use client::ControlClient;
 
@@ -39,6 +37,7 @@ const MAX_LINE: u64 = 1 << 20;
 /// assert!(limits.max_transfers < limits.max_clients, "the rest is for statistics");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ControlLimits {
     /// Clients at the same time. One more ends the oldest of those that do not save or load.
     pub max_clients: usize,
@@ -61,7 +60,33 @@ impl Default for ControlLimits {
     }
 }
 
-/// What a client asks for.
+impl ControlLimits {
+    /// Sets the number of clients at the same time.
+    #[must_use]
+    pub fn with_max_clients(self, max_clients: usize) -> Self {
+        Self { max_clients, ..self }
+    }
+
+    /// Sets the number of saves and loads at the same time.
+    #[must_use]
+    pub fn with_max_transfers(self, max_transfers: usize) -> Self {
+        Self { max_transfers, ..self }
+    }
+
+    /// Sets the time for a whole request.
+    #[must_use]
+    pub fn with_request_timeout(self, request_timeout: Duration) -> Self {
+        Self { request_timeout, ..self }
+    }
+
+    /// Sets the longest pause within an archive.
+    #[must_use]
+    pub fn with_idle_timeout(self, idle_timeout: Duration) -> Self {
+        Self { idle_timeout, ..self }
+    }
+}
+
+/// A request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 enum Request {
@@ -70,7 +95,7 @@ enum Request {
     Load { export: String },
 }
 
-/// What the server answers.
+/// An answer of the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Reply {
@@ -86,6 +111,7 @@ enum Reply {
 
 /// The statistics of one export.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ExportStat {
     /// The export's name.
     pub name: String,
@@ -94,13 +120,14 @@ pub struct ExportStat {
     /// The files that pages are read from which were never written: an archive, its base, the base of that, and so on.
     #[serde(default)]
     pub files: Vec<ServedFile>,
-    /// What the store holds and has done.
+    /// The statistics of the store.
     #[serde(flatten)]
     pub stats: StoreStats,
 }
 
 /// A file that an export is read from. It must not be replaced while it is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ServedFile {
     /// The path by which the server opened it.
     pub path: PathBuf,
@@ -161,16 +188,7 @@ pub enum ControlError {
 /// A running control socket. Dropping it ends all connections and waits for their threads.
 #[derive(Debug)]
 pub struct ControlServer {
-    shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    listener: Listener,
-    service: Arc<Service>,
-    stopping: AtomicBool,
-    connections: Arc<Connections<UnixStream>>,
+    server: SocketServer,
 }
 
 impl ControlServer {
@@ -178,94 +196,44 @@ impl ControlServer {
     ///
     /// # Errors
     /// If the socket cannot be created, or no thread can be started.
-    pub fn start(path: &Path, stores: Vec<ServedStore>) -> io::Result<Self> {
-        Self::start_with(path, stores, ControlLimits::default())
-    }
-
-    /// Like [`start`](Self::start), with limits.
-    ///
-    /// # Errors
-    /// As above.
-    pub fn start_with(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
-        let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
+    pub fn start(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
         let connection_limits =
             ConnectionLimits { established: limits.max_transfers, ..ConnectionLimits::new(limits.max_clients) };
-        let shared = Arc::new(Shared {
-            listener,
-            service: Arc::new(Service { stores, limits }),
-            stopping: AtomicBool::new(false),
-            connections: Connections::new(connection_limits),
-        });
-        let acceptor = std::thread::Builder::new().name("control".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.accept_all()
-        })?;
-        Ok(Self { shared, acceptor: Some(acceptor) })
+        let endpoint = Endpoint::Unix(path.to_owned());
+        let service = ControlService { stores, limits };
+        Ok(Self { server: SocketServer::start("control", &endpoint, connection_limits, service)? })
     }
 
     /// Returns the number of clients.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.connections.len()
-    }
-}
-
-impl Drop for ControlServer {
-    fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.listener.stop();
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
-        }
-        self.shared.connections.end_all();
-    }
-}
-
-impl Shared {
-    fn accept_all(&self) {
-        loop {
-            let accepted = self.listener.accept();
-            if self.stopping.load(Ordering::Relaxed) {
-                return;
-            }
-            match accepted {
-                // A client that cannot be served is disconnected. Others are not concerned.
-                Ok(Stream::Unix(stream)) => drop(self.start_connection(stream)),
-                // Out of descriptors or memory, or the client left already: back off.
-                _ => std::thread::sleep(Duration::from_millis(10)),
-            }
-        }
-    }
-
-    fn start_connection(&self, stream: UnixStream) -> io::Result<()> {
-        let deadline = deadline_after(self.service.limits.request_timeout);
-        stream.set_write_timeout(Some(self.service.limits.idle_timeout))?;
-        if let Err(error) = peer::check(&stream) {
-            // A line fits into the buffer of a new socket, so that this does not wait.
-            return send_line(&stream, &Reply::Error(error.to_string()));
-        }
-        let Ok(place) = self.connections.admit(stream) else { return Ok(()) };
-        let service = Arc::clone(&self.service);
-        std::thread::Builder::new().name("control".to_owned()).spawn(move || {
-            // The error is the client's to see.
-            let _ = service.serve(&place, deadline);
-            // The stores are let go before the server can see that the connection has ended.
-            drop(service);
-        })?;
-        Ok(())
+        self.server.connections()
     }
 }
 
 /// Answers requests.
 #[derive(Debug)]
-struct Service {
+struct ControlService {
     stores: Vec<ServedStore>,
     limits: ControlLimits,
 }
 
-impl Service {
-    fn serve(&self, place: &Admitted<UnixStream>, deadline: Instant) -> io::Result<()> {
-        let stream = place.connection();
+impl Service for ControlService {
+    fn prepare(&self, stream: &Stream) -> io::Result<Instant> {
+        let deadline = deadline_after(self.limits.request_timeout);
+        stream.set_write_timeout(Some(self.limits.idle_timeout))?;
+        if let Stream::Unix(unix) = stream
+            && let Err(refusal) = peer::check(unix)
+        {
+            // A line fits into the buffer of a new socket, so this does not wait.
+            send_line(stream, &Reply::Error(refusal.to_string()))?;
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        Ok(deadline)
+    }
+
+    fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()> {
+        let stream = client.connection();
         let mut input = BufReader::new(RequestReader { stream, deadline: Some(deadline) });
         let request = read_line(&mut input);
         input.get_mut().deadline = None;
@@ -273,22 +241,24 @@ impl Service {
         let reply = match request {
             Ok(Request::Stat) => Reply::Stat(self.stat()),
             Ok(Request::Save { export, algorithm }) => {
-                self.transfer(place, &export, |store| save(store, &algorithm, stream))?
+                self.transfer(client, &export, |store| save(store, &algorithm, stream))?
             }
-            Ok(Request::Load { export }) => self.transfer(place, &export, |store| load(store, stream, &mut input))?,
+            Ok(Request::Load { export }) => self.transfer(client, &export, |store| load(store, stream, &mut input))?,
             Err(error) => Reply::Error(error.to_string()),
         };
         send_line(stream, &reply)
     }
+}
 
+impl ControlService {
     /// Saves or loads a store, if not too many are saved and loaded.
     fn transfer(
         &self,
-        place: &Admitted<UnixStream>,
+        client: &Admitted<Stream>,
         export: &str,
         work: impl FnOnce(&Arc<Store>) -> Result<u64, String>,
     ) -> io::Result<Reply> {
-        match place.establish() {
+        match client.establish() {
             Ok(()) => Ok(self.with_store(export, work)),
             Err(Refusal::Full) => Ok(Reply::Error(format!(
                 "{} saves and loads are under way, which is the most there may be; try again when one has ended",
@@ -319,7 +289,7 @@ impl Service {
     }
 }
 
-fn save(store: &Arc<Store>, algorithm: &str, stream: &UnixStream) -> Result<u64, String> {
+fn save(store: &Arc<Store>, algorithm: &str, stream: &Stream) -> Result<u64, String> {
     let algorithm: Algorithm = algorithm.parse().map_err(|error| format!("{algorithm}: {error}"))?;
     let mut codec = CpuBatchCompressor::new(algorithm).map_err(|error| error.to_string())?;
     send_line(stream, &Reply::Ready).map_err(|error| error.to_string())?;
@@ -329,7 +299,7 @@ fn save(store: &Arc<Store>, algorithm: &str, stream: &UnixStream) -> Result<u64,
     saved
 }
 
-fn load(store: &Arc<Store>, stream: &UnixStream, input: &mut (impl Read + Send)) -> Result<u64, String> {
+fn load(store: &Arc<Store>, stream: &Stream, input: &mut (impl Read + Send)) -> Result<u64, String> {
     send_line(stream, &Reply::Ready).map_err(|error| error.to_string())?;
     let mut codec = CpuBatchCompressor::default();
     store.load(ChunkReader::new(input), &mut codec).map_err(describe)
@@ -338,7 +308,7 @@ fn load(store: &Arc<Store>, stream: &UnixStream, input: &mut (impl Read + Send))
 /// Reads from a client: its request until a moment, and the rest for as long as the socket waits.
 #[derive(Debug)]
 struct RequestReader<'a> {
-    stream: &'a UnixStream,
+    stream: &'a Stream,
     deadline: Option<Instant>,
 }
 
@@ -368,7 +338,7 @@ fn describe(error: trueno_zram_store::Error) -> String {
     text
 }
 
-fn send_line(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+fn send_line(mut stream: impl Write, message: &impl Serialize) -> io::Result<()> {
     let mut line = serde_json::to_vec(message)?;
     line.push(b'\n');
     stream.write_all(&line)

@@ -2,14 +2,14 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use trueno_zram_connections::stop_accepting;
+use trueno_zram_connections::{Disconnect, stop_accepting};
 use trueno_zram_io::UnixSocket;
 
 /// The address of a server.
@@ -131,17 +131,11 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+    /// Limits how long a read may wait for the client.
+    pub(crate) fn set_read_timeout(&self, time: Option<Duration>) -> io::Result<()> {
         match self {
-            Self::Unix(stream) => stream.try_clone().map(Self::Unix),
-            Self::Tcp(stream) => stream.try_clone().map(Self::Tcp),
-        }
-    }
-
-    pub(crate) fn shutdown(&self) -> io::Result<()> {
-        match self {
-            Self::Unix(stream) => stream.shutdown(Shutdown::Both),
-            Self::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Self::Unix(stream) => stream.set_read_timeout(time),
+            Self::Tcp(stream) => stream.set_read_timeout(time),
         }
     }
 
@@ -163,20 +157,29 @@ impl AsFd for Stream {
     }
 }
 
-impl Read for Stream {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+impl Disconnect for Stream {
+    fn disconnect(&self) {
         match self {
-            Self::Unix(stream) => stream.read(bytes),
-            Self::Tcp(stream) => stream.read(bytes),
+            Self::Unix(stream) => stream.disconnect(),
+            Self::Tcp(stream) => stream.disconnect(),
         }
     }
 }
 
-impl Write for Stream {
+impl Read for &Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Unix(stream) => (&mut &*stream).read(bytes),
+            Stream::Tcp(stream) => (&mut &*stream).read(bytes),
+        }
+    }
+}
+
+impl Write for &Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.write(bytes),
-            Self::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => (&mut &*stream).write(bytes),
+            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
         }
     }
 

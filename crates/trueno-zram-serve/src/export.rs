@@ -54,8 +54,30 @@ pub trait ExportIo: Send {
     /// [`ExportError`].
     fn flush(&mut self) -> Result<(), ExportError>;
 
-    /// Returns the state of the first bytes of a range, and how many have it: at least one, at most `len_bytes`.
-    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64);
+    /// Returns the first bytes of a range that have the same state: at least one, at most `len_bytes`.
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent;
+}
+
+/// A number of bytes that have the same state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Their state.
+    pub state: PageState,
+    /// Their number.
+    pub len_bytes: u64,
+}
+
+impl Extent {
+    /// Returns the first bytes of a range whose pages have the same state.
+    pub(crate) fn first(offset: u64, len_bytes: u64, state_of: impl Fn(u64) -> PageState) -> Self {
+        let page_size = PAGE_SIZE as u64;
+        let end = offset.saturating_add(len_bytes);
+        let first = offset / page_size;
+        let state = state_of(first);
+        let pages = (first..end.div_ceil(page_size)).take_while(|page| state_of(*page) == state).count() as u64;
+        let reached = (first + pages.max(1)).saturating_mul(page_size);
+        Self { state, len_bytes: reached.min(end).saturating_sub(offset).max(1) }
+    }
 }
 
 /// Why a request failed.
@@ -145,14 +167,7 @@ impl ExportIo for StoreHandle {
         Ok(())
     }
 
-    fn extent(&mut self, offset: u64, len_bytes: u64) -> (PageState, u64) {
-        let page_size = PAGE_SIZE as u64;
-        let end = offset.saturating_add(len_bytes);
-        let first = offset / page_size;
-        let state = |page| self.store().page_state(page).unwrap_or(PageState::Data);
-        let kind = state(first);
-        let pages = (first..end.div_ceil(page_size)).take_while(|page| state(*page) == kind).count() as u64;
-        let reached = (first + pages.max(1)).saturating_mul(page_size);
-        (kind, reached.min(end).saturating_sub(offset).max(1))
+    fn extent(&mut self, offset: u64, len_bytes: u64) -> Extent {
+        Extent::first(offset, len_bytes, |page| self.store().page_state(page).unwrap_or(PageState::Data))
     }
 }

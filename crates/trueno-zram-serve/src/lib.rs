@@ -17,7 +17,8 @@ mod chunks;
 mod endpoint;
 mod export;
 mod peer;
+mod server;
 
 pub use archive_export::ArchiveExport;
 pub use endpoint::Endpoint;
-pub use export::{Export, ExportError, ExportIo, StoreExport};
+pub use export::{Export, ExportError, ExportIo, Extent, StoreExport};

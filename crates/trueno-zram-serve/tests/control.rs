@@ -38,7 +38,7 @@ fn stores_are_shown_saved_and_loaded_by_name() {
     let path = folder.path().join("control");
     let (first, second) = (filled(), Arc::new(Store::create(&StoreOptions::new(SIZE)).unwrap()));
     let stores = vec![ServedStore::new("first", Arc::clone(&first)), ServedStore::new("second", Arc::clone(&second))];
-    let server = ControlServer::start(&path, stores).unwrap();
+    let server = ControlServer::start(&path, stores, ControlLimits::default()).unwrap();
     let connect = || ControlClient::connect(&path).unwrap();
 
     let exports = connect().stat().unwrap();
@@ -67,11 +67,11 @@ fn stores_are_shown_saved_and_loaded_by_name() {
 
 /// Limits with which only the number and the order of clients decide who is served.
 fn without_time_limits() -> ControlLimits {
-    ControlLimits { request_timeout: Duration::MAX, idle_timeout: Duration::MAX, ..ControlLimits::default() }
+    ControlLimits::default().with_request_timeout(Duration::MAX).with_idle_timeout(Duration::MAX)
 }
 
 fn start(path: &Path, limits: ControlLimits) -> ControlServer {
-    ControlServer::start_with(path, vec![ServedStore::new("ram", filled())], limits).unwrap()
+    ControlServer::start(path, vec![ServedStore::new("ram", filled())], limits).unwrap()
 }
 
 /// Sends a request for the whole store, and returns the first line of the answer. The rest is never read.
@@ -126,7 +126,7 @@ fn clients_have_limited_time() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("control");
     let short = Duration::from_millis(50);
-    let server = start(&path, ControlLimits { request_timeout: short, ..without_time_limits() });
+    let server = start(&path, without_time_limits().with_request_timeout(short));
     // No request, half a one, and one whose bytes come now and then: each gets an error and the end.
     let mut rest = Vec::new();
     UnixStream::connect(&path).unwrap().read_to_end(&mut rest).unwrap();
@@ -142,7 +142,7 @@ fn clients_have_limited_time() {
     assert!(refused);
     drop(server);
     // An archive that does not go on.
-    let _server = start(&path, ControlLimits { idle_timeout: short, ..without_time_limits() });
+    let _server = start(&path, without_time_limits().with_idle_timeout(short));
     let mut load = UnixStream::connect(&path).unwrap();
     load.write_all(b"{\"command\":\"load\",\"export\":\"ram\"}\n\0\0\x10\0").unwrap();
     load.read_to_end(&mut rest).unwrap();

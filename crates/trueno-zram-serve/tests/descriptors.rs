@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use client::{Client, Style};
 use front_end::{Guest, Notifications, memory_file};
-use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
-use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
+use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::vhost_user::VhostUserServer;
 use trueno_zram_serve::{Endpoint, Export, StoreExport};
 use trueno_zram_store::{Store, StoreOptions};
@@ -38,8 +38,9 @@ fn a_thousand_connections_of_all_kinds_leave_no_descriptor_open() {
     let export: Arc<dyn Export> = Arc::new(StoreExport::new(Arc::clone(&store)));
     let _vhost_user = VhostUserServer::start(&at("vhost-user"), &export, QUEUES).unwrap();
     let exports = Exports::new().with("ram", export);
-    let _nbd = NbdServer::start(&Endpoint::Unix(at("nbd")), exports, ServerLimits::default()).unwrap();
-    let _control = ControlServer::start(&at("control"), vec![ServedStore::new("ram", store)]).unwrap();
+    let _nbd = NbdServer::start(&Endpoint::Unix(at("nbd")), exports, NbdLimits::default()).unwrap();
+    let _control =
+        ControlServer::start(&at("control"), vec![ServedStore::new("ram", store)], ControlLimits::default()).unwrap();
     let one_of_each = |kind: usize| match kind {
         0 => drop(UnixStream::connect(at("vhost-user")).unwrap()),
         // Half of a header.

@@ -16,8 +16,8 @@ use std::time::Duration;
 use client::{Client, Style};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_core::Algorithm;
-use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
-use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
+use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::{Endpoint, StoreExport};
 use trueno_zram_store::{Store, StoreOptions};
 
@@ -98,8 +98,9 @@ fn random_sessions_leave_the_servers_as_they_were() {
     let [nbd, control] = ["nbd", "control"].map(|name| folder.path().join(name));
     let store = Arc::new(Store::create(&StoreOptions::new(SIZE)).unwrap());
     let exports = Exports::new().with("ram", Arc::new(StoreExport::new(Arc::clone(&store))));
-    let nbd_server = NbdServer::start(&Endpoint::Unix(nbd.clone()), exports, ServerLimits::default()).unwrap();
-    let control_server = ControlServer::start(&control, vec![ServedStore::new("ram", store)]).unwrap();
+    let nbd_server = NbdServer::start(&Endpoint::Unix(nbd.clone()), exports, NbdLimits::default()).unwrap();
+    let control_server =
+        ControlServer::start(&control, vec![ServedStore::new("ram", store)], ControlLimits::default()).unwrap();
     let serves = || {
         let mut client = Client::connect(&nbd, "ram", Style::Structured);
         client.write(8192, b"served").unwrap();

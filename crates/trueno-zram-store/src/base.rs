@@ -1,11 +1,20 @@
 //! The pages beneath a store: what is read where nothing was written.
 
+use std::ops::Range;
+
 use trueno_zram_archive::Pages;
 use trueno_zram_core::Page;
 
 use crate::entry::Form;
 use crate::error::{Error, Result};
 use crate::store::Store;
+
+/// A number of consecutive holes that are read alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoleRun {
+    Zeros(u64),
+    Base(u64),
+}
 
 impl Store {
     /// Puts the store on top of other pages, such as those of an archive or a delta. Pages that were never written are read from
@@ -58,13 +67,13 @@ impl Store {
         if self.hole_is_zero(page) { Form::Empty } else { Form::Fill([0; 4]) }
     }
 
-    /// The number of holes from `page` on, of `pages`, that are all zero or all not; and which.
-    pub(crate) fn holes_alike(&self, page: u64, pages: u64) -> (u64, bool) {
+    /// Returns the first holes of a range that is not empty which are all zero, or all read from the base.
+    pub(crate) fn hole_run(&self, holes: Range<u64>) -> HoleRun {
         if self.base.is_none() {
-            return (pages, true);
+            return HoleRun::Zeros(holes.end - holes.start);
         }
-        let zero = self.hole_is_zero(page);
-        let alike = (page + 1..page + pages).take_while(|page| self.hole_is_zero(*page) == zero).count();
-        (1 + alike as u64, zero)
+        let zero = self.hole_is_zero(holes.start);
+        let pages = holes.take_while(|page| self.hole_is_zero(*page) == zero).count() as u64;
+        if zero { HoleRun::Zeros(pages) } else { HoleRun::Base(pages) }
     }
 }

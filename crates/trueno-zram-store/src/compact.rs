@@ -1,15 +1,17 @@
 //! Compaction: moves pages out of slabs that are hardly used, and returns their memory.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::allocator::ClassSlabs;
+use crate::allocator::{Allocator, ClassSlabs};
 use crate::entry::Form;
 use crate::error::{Error, Result};
 use crate::geometry::{Class, SlotAt};
 use crate::slab::SlabState;
 use crate::stats::Counters;
 use crate::store::Store;
+use crate::table::Table;
 
 /// Pages moved while the lock of a class is held. Writers of that class wait meanwhile.
 const MOVES_AT_ONCE: usize = 16;
@@ -24,10 +26,20 @@ pub struct Compaction {
     pub bytes_returned: u64,
 }
 
-/// Whether to look at a class again.
+/// The next thing to do with a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Again,
     Done,
+}
+
+/// The result of an attempt to move pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moved {
+    None,
+    Some,
+    /// A page could not be moved.
+    Blocked,
 }
 
 impl Store {
@@ -49,41 +61,52 @@ impl Store {
     /// [`Error::System`] if the system does not take memory back.
     pub fn compact(&self) -> Result<Compaction> {
         let _alone = self.lock_maintenance();
-        let counters: Arc<Counters> = self.register_counters();
+        let counters = self.counters.register();
         let held_before = self.slots.budget().held();
-        let returned = "memory could not be returned";
+        let failed = "memory could not be returned";
         for class in Class::all() {
-            while matches!(self.compact_step(class, &counters).map_err(Error::system(returned))?, Step::Again) {}
+            while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? == Step::Again {}
         }
-        self.slots.return_free_slabs().map_err(Error::system(returned))?;
+        self.slots.return_free_slabs().map_err(Error::system(failed))?;
         let pages_moved = counters.pages_compacted.get();
         Ok(Compaction { pages_moved, bytes_returned: held_before.saturating_sub(self.slots.budget().held()) })
     }
+}
 
-    /// Moves a few pages of a class.
-    fn compact_step(&self, class: Class, counters: &Counters) -> std::io::Result<Step> {
-        let mut lists = self.slots.class(class);
+/// A few moves among the slabs of a class, whose lists are locked meanwhile.
+struct ClassPass<'a> {
+    slots: &'a Allocator,
+    table: &'a Table,
+    class: Class,
+    lists: MutexGuard<'a, ClassSlabs>,
+    counters: &'a Counters,
+}
+
+impl<'a> ClassPass<'a> {
+    fn lock(store: &'a Store, class: Class, counters: &'a Counters) -> Self {
+        let (slots, table) = (&store.slots, &store.table);
+        Self { slots, table, class, lists: slots.class(class), counters }
+    }
+
+    /// Moves a few pages.
+    fn step(mut self) -> io::Result<Step> {
         // Spare slots hold slabs as if they were used, and threads at work have made new ones since the last step.
-        self.slots.return_spares(&mut lists, class);
-        let mut partial = self.slots.partial(&lists);
-        let (source, has_target) = match (lists.growing(), partial.next()) {
+        self.slots.return_spares(&mut self.lists, self.class);
+        let mut partial = self.slots.partial(&self.lists);
+        let (source, has_target) = match (self.lists.growing(), partial.next()) {
             (Some(growing), first) => (growing, first.is_some()),
             (None, Some(first)) => {
                 let emptiest = partial.fold(first, |a, b| if self.used(b) < self.used(a) { b } else { a });
-                (emptiest, self.slots.partial(&lists).nth(1).is_some())
+                (emptiest, self.slots.partial(&self.lists).nth(1).is_some())
             }
             (None, None) => return Ok(Step::Done),
         };
-        let (moved, stuck) = if has_target {
-            self.empty_slab(&mut lists, class, source, counters)
-        } else {
-            self.pack_slab(&mut lists, class, source, counters)
-        };
-        if moved > 0 && !stuck {
+        let moved = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
+        if moved == Moved::Some {
             return Ok(Step::Again);
         }
         if !has_target && matches!(self.slots.slab(source).state(), SlabState::Partial | SlabState::Growing) {
-            self.slots.trim_to_growing(&mut lists, class, source)?;
+            self.slots.trim_to_growing(&mut self.lists, self.class, source)?;
         }
         Ok(Step::Done)
     }
@@ -92,64 +115,61 @@ impl Store {
         self.slots.slab(slab).used()
     }
 
-    /// Moves pages of `source` to partial slabs. Returns how many, and whether one could not be moved.
-    fn empty_slab(&self, lists: &mut ClassSlabs, class: Class, source: u32, counters: &Counters) -> (usize, bool) {
+    /// Moves pages of `source` to partial slabs.
+    fn empty_slab(&mut self, source: u32) -> Moved {
         let mut moved = 0;
-        for slot in 0..class.slots() {
-            let from = SlotAt { slab: source, slot };
+        for slot in 0..self.class.slots() {
             if moved == MOVES_AT_ONCE || self.used(source) == 0 {
                 break;
             }
             if !self.slots.slab(source).is_used(slot) {
                 continue;
             }
-            let Some(target) = self.slots.partial(lists).find(|slab| *slab != source) else { break };
-            if !self.move_page(lists, class, from, target, counters) {
-                return (moved, true);
+            let Some(target) = self.slots.partial(&self.lists).find(|slab| *slab != source) else { break };
+            if !self.move_page(SlotAt { slab: source, slot }, target) {
+                return Moved::Blocked;
             }
             moved += 1;
         }
-        (moved, false)
+        if moved > 0 { Moved::Some } else { Moved::None }
     }
 
     /// Moves the last pages of a slab to its first free slots.
-    fn pack_slab(&self, lists: &mut ClassSlabs, class: Class, number: u32, counters: &Counters) -> (usize, bool) {
-        let slab = self.slots.slab(number);
+    fn pack_slab(&mut self, number: u32) -> Moved {
         for moved in 0..MOVES_AT_ONCE {
-            let (Some(last), Some(free)) = (slab.last_used(), slab.first_free(class.slots())) else {
-                return (moved, false);
+            let slab = self.slots.slab(number);
+            let last = match (slab.last_used(), slab.first_free(self.class.slots())) {
+                (Some(last), Some(free)) if free < last => last,
+                _ => return if moved > 0 { Moved::Some } else { Moved::None },
             };
-            if free > last {
-                return (moved, false);
-            }
-            if !self.move_page(lists, class, SlotAt { slab: number, slot: last }, number, counters) {
-                return (moved, true);
+            if !self.move_page(SlotAt { slab: number, slot: last }, number) {
+                return Moved::Blocked;
             }
         }
-        (MOVES_AT_ONCE, false)
+        Moved::Some
     }
 
     /// Moves the page in a slot to the first free slot of `target`. Returns `false` if the page is in use, or if its entry
     /// names another slot: then this one was just taken, is free or about to be, or is kept for a snapshot.
-    fn move_page(&self, lists: &mut ClassSlabs, class: Class, from: SlotAt, target: u32, counters: &Counters) -> bool {
+    fn move_page(&mut self, from: SlotAt, target: u32) -> bool {
         let page = self.slots.owner(from);
         let Some(guard) = self.table.try_lock(page) else { return false };
         let entry = guard.entry();
         let Ok(Form::Stored(stored)) = entry.form() else { return false };
-        if stored.class() != class || stored.place != class.place(from) {
+        if stored.class() != self.class || stored.place != self.class.place(from) {
             return false;
         }
-        let Some(to) = self.slots.take_slot(lists, target, class) else { return false };
+        let Some(to) = self.slots.take_slot(&mut self.lists, target, self.class) else { return false };
         self.slots.set_owner(to, page);
         let len_bytes = usize::from(stored.len_bytes);
         let words = self.slots.slot_words(stored.place, len_bytes);
-        let place = class.place(to);
+        let place = self.class.place(to);
         for (from, to) in words.iter().zip(self.slots.slot_words(place, len_bytes)) {
             to.store(from.load(Relaxed), Relaxed);
         }
         guard.publish(entry.moved_to(place));
-        self.slots.free_in(lists, class, from);
-        counters.pages_compacted.add(1);
+        self.slots.free_in(&mut self.lists, self.class, from);
+        self.counters.pages_compacted.add(1);
         true
     }
 }

@@ -7,9 +7,7 @@ use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind
 
 use crate::entry::{Entry, Form, Stored, fill_word};
 use crate::error::{Error, Result};
-use crate::spare_slots::Stripe;
-use crate::stats::Counters;
-use crate::store::Store;
+use crate::store::{Store, Worker};
 use crate::write::{MAX_STAGED_PAGES, StagedPage};
 
 /// Reads and writes a store. Each thread has its own.
@@ -38,9 +36,7 @@ use crate::write::{MAX_STAGED_PAGES, StagedPage};
 #[derive(Debug)]
 pub struct StoreHandle {
     pub(crate) store: Arc<Store>,
-    pub(crate) counters: Arc<Counters>,
-    /// Where this thread keeps free slots for its next writes.
-    pub(crate) stripe: Stripe,
+    pub(crate) worker: Worker,
     pub(crate) codec: PageCodec,
     /// Where pages are compressed to.
     pub(crate) out: Box<Page>,
@@ -76,8 +72,7 @@ impl StoreHandle {
     /// [`Error::Codec`].
     pub fn new(store: &Arc<Store>) -> Result<Self> {
         let mut handle = Self {
-            counters: store.register_counters(),
-            stripe: store.slots.next_stripe(),
+            worker: store.register_worker(store.slots.next_stripe()),
             store: Arc::clone(store),
             codec: PageCodec::new(store.algorithm())?,
             out: Box::new([0; PAGE_SIZE]),
@@ -130,7 +125,7 @@ impl StoreHandle {
                 Ok(whole) => self.read_page(page, whole),
                 Err(_) => self.read_part(page, within, part),
             };
-            done.inspect_err(|_| self.counters.failed_reads.add(1))?;
+            done.inspect_err(|_| self.worker.counters.failed_reads.add(1))?;
             at += take as u64;
             rest = after;
         }
@@ -146,7 +141,7 @@ impl StoreHandle {
         let page_size = PAGE_SIZE as u64;
         for page in offset.div_ceil(page_size)..(offset + len_bytes) / page_size {
             self.set_form(page, self.store.discarded(page))?;
-            self.counters.notify_free.add(1);
+            self.worker.counters.notify_free.add(1);
         }
         Ok(())
     }
@@ -162,7 +157,7 @@ impl StoreHandle {
     /// As for [`read_at`](Self::read_at).
     pub fn read_page(&mut self, number: u64, page: &mut Page) -> Result<()> {
         self.check_page(number)?;
-        self.counters.pages_read.add(1);
+        self.worker.counters.pages_read.add(1);
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
         match self.store.table.load(number).form().map_err(corrupt)? {
@@ -204,7 +199,7 @@ impl StoreHandle {
             return Ok(());
         }
         let guard = self.store.table.lock(number);
-        self.store.replace(number, guard, entry, &self.counters, self.stripe)
+        self.store.replace(number, guard, entry, &self.worker)
     }
 
     pub(crate) fn check_range(&self, offset: u64, len_bytes: u64) -> Result<()> {
@@ -212,7 +207,7 @@ impl StoreHandle {
         if offset.checked_add(len_bytes).is_some_and(|end| end <= size_bytes) {
             return Ok(());
         }
-        self.counters.invalid_io.add(1);
+        self.worker.counters.invalid_io.add(1);
         Err(Error::OutOfRange { offset, len_bytes, size_bytes })
     }
 

@@ -17,6 +17,7 @@ use crate::store::Store;
 /// assert!(MaintenanceOptions::default().max_waste_percent < 100);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MaintenanceOptions {
     /// How often to look whether there is something to do.
     pub interval: Duration,
@@ -34,8 +35,34 @@ impl Default for MaintenanceOptions {
             interval: Duration::from_secs(1),
             tick: Duration::from_secs(60),
             max_waste_percent: 10,
-            recompress: RecompressOptions { cpu_percent: 20, ..RecompressOptions::default() },
+            recompress: RecompressOptions::default().with_cpu_percent(20),
         }
+    }
+}
+
+impl MaintenanceOptions {
+    /// Sets how often to look for work.
+    #[must_use]
+    pub fn with_interval(self, interval: Duration) -> Self {
+        Self { interval, ..self }
+    }
+
+    /// Sets the length of a tick.
+    #[must_use]
+    pub fn with_tick(self, tick: Duration) -> Self {
+        Self { tick, ..self }
+    }
+
+    /// Sets the part of unused memory above which to compact.
+    #[must_use]
+    pub fn with_max_waste_percent(self, max_waste_percent: u8) -> Self {
+        Self { max_waste_percent, ..self }
+    }
+
+    /// Sets the options of recompression.
+    #[must_use]
+    pub fn with_recompress(self, recompress: RecompressOptions) -> Self {
+        Self { recompress, ..self }
     }
 }
 

@@ -9,18 +9,18 @@ use crate::error::{Error, Result};
 use crate::geometry::Class;
 use crate::handle::decode;
 use crate::spare_slots::Stripe;
-use crate::stats::Counters;
-use crate::store::Store;
+use crate::store::{Store, Worker};
 use crate::write::place;
 
 /// Which pages to recompress, and how fast.
 ///
 /// ```
 /// use trueno_zram_store::RecompressOptions;
-/// let gentle = RecompressOptions { cpu_percent: 10, ..RecompressOptions::default() };
+/// let gentle = RecompressOptions::default().with_cpu_percent(10);
 /// assert!(gentle.min_age > 0);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecompressOptions {
     /// Pages that were not used for this many ticks or more.
     pub min_age: u8,
@@ -33,6 +33,26 @@ pub struct RecompressOptions {
 impl Default for RecompressOptions {
     fn default() -> Self {
         Self { min_age: 2, batch_pages: 1024, cpu_percent: 100 }
+    }
+}
+
+impl RecompressOptions {
+    /// Sets the number of ticks after which an unused page is recompressed.
+    #[must_use]
+    pub fn with_min_age(self, min_age: u8) -> Self {
+        Self { min_age, ..self }
+    }
+
+    /// Sets the number of pages per batch.
+    #[must_use]
+    pub fn with_batch_pages(self, batch_pages: usize) -> Self {
+        Self { batch_pages, ..self }
+    }
+
+    /// Sets the part of the time to work, 1 to 100.
+    #[must_use]
+    pub fn with_cpu_percent(self, cpu_percent: u8) -> Self {
+        Self { cpu_percent, ..self }
     }
 }
 
@@ -51,7 +71,7 @@ pub struct Recompression {
 /// What a pass keeps from batch to batch.
 struct Pass<'a> {
     store: &'a Store,
-    counters: &'a Counters,
+    worker: Worker,
     decoder: PageCodec,
     numbers: Vec<u64>,
     pages: Vec<Page>,
@@ -98,11 +118,10 @@ impl Store {
         pause: &mut dyn FnMut(Duration) -> bool,
     ) -> Result<Recompression> {
         let _alone = self.lock_maintenance();
-        let counters = self.register_counters();
         let batch_pages = options.batch_pages.clamp(1, 1 << 16);
         let mut pass = Pass {
             store: self,
-            counters: &counters,
+            worker: self.register_worker(Stripe::BACKGROUND),
             decoder: PageCodec::new(codec.algorithm())?,
             numbers: Vec::with_capacity(batch_pages),
             pages: Vec::with_capacity(batch_pages),
@@ -197,11 +216,11 @@ impl Pass<'_> {
             guard.publish(entry.tried());
             return Ok(());
         }
-        let new = place(self.store, Stripe::BACKGROUND, number, data)?.with_age(entry.age()).tried();
+        let new = place(self.store, self.worker.stripe, number, data)?.with_age(entry.age()).tried();
         let saved = u64::from(stored.len_bytes) - data.bytes().len() as u64;
-        self.store.replace(number, guard, new, self.counters, Stripe::BACKGROUND)?;
-        self.counters.pages_recompressed.add(1);
-        self.counters.recompressed_bytes_saved.add(saved);
+        self.store.replace(number, guard, new, &self.worker)?;
+        self.worker.counters.pages_recompressed.add(1);
+        self.worker.counters.recompressed_bytes_saved.add(saved);
         self.done.pages_replaced += 1;
         self.done.bytes_saved += saved;
         Ok(())

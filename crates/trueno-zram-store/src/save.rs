@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use trueno_zram_archive::{ArchiveWriter, Format, Summary, WriteOptions};
 use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
+use crate::base::HoleRun;
 use crate::error::Result;
 use crate::snapshot::SnapshotPart;
 use crate::store::Store;
@@ -77,13 +78,15 @@ impl BasePages<'_> {
     ) -> Result<()> {
         let mut at = holes.start;
         while at < holes.end {
-            let (alike, zero) = self.store.holes_alike(at, holes.end - at);
-            if zero {
-                archive.write_zero_pages(alike)?;
-                at += alike;
-                continue;
-            }
-            let pages = usize::try_from(alike).map_or(BATCH_PAGES, |pages| pages.min(BATCH_PAGES));
+            let from_base = match self.store.hole_run(at..holes.end) {
+                HoleRun::Zeros(pages) => {
+                    archive.write_zero_pages(pages)?;
+                    at += pages;
+                    continue;
+                }
+                HoleRun::Base(pages) => pages,
+            };
+            let pages = usize::try_from(from_base).map_or(BATCH_PAGES, |pages| pages.min(BATCH_PAGES));
             self.pages.resize(pages, [0; PAGE_SIZE]);
             let read = |(number, page): (usize, &mut Page)| self.store.read_hole(at + number as u64, page);
             codec.pool().install(|| self.pages.par_iter_mut().enumerate().try_for_each(read))?;

@@ -6,112 +6,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trueno_zram_archive::Pages;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
 
-use crate::allocator::{Allocator, MAX_PAGES, Residency};
-use crate::entry::{Entry, Form, MAX_UNITS, Stored};
+use crate::allocator::{Allocator, Residency};
+use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
-use crate::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, UNIT_BYTES};
+use crate::geometry::{GRANULE_BYTES, SLAB_BYTES};
 use crate::lock::EntryGuard;
-use crate::mapping::{Mapping, WORD_BYTES, copy_out};
+use crate::mapping::{Mapping, copy_out};
+use crate::options::{NO_LIMIT, StoreOptions};
 use crate::retained::Retained;
-use crate::slab::BITMAP_WORDS;
-use crate::spare_slots::{CELLS_BYTES, Stripe};
+use crate::spare_slots::Stripe;
 use crate::stats::{AllCounters, Counters, StoreStats};
-use crate::table::{Header, Table, table_bytes};
-
-/// A limit that no store reaches.
-const NO_LIMIT: u64 = u64::MAX;
-
-/// The options of a new store.
-///
-/// ```
-/// use trueno_zram_store::{Store, StoreOptions};
-/// let store = Store::create(&StoreOptions { limit_bytes: Some(64 << 20), ..StoreOptions::new(1 << 30) })?;
-/// assert_eq!(store.stats().mm.mem_limit, 64 << 20);
-/// # Ok::<(), trueno_zram_store::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreOptions {
-    /// Length of the store in bytes: a multiple of 4096, at most 16 TiB.
-    pub size_bytes: u64,
-    /// The most memory that compressed pages may take. Without a limit there is room for pages that do not shrink.
-    pub limit_bytes: Option<u64>,
-    /// The algorithm that compresses pages when they are written.
-    pub algorithm: Algorithm,
-    /// Takes all memory up to the limit at once and locks it, so that no request ever waits for memory.
-    pub locked: bool,
-}
-
-impl StoreOptions {
-    /// Options of an LZ4 store of this length, without a limit.
-    ///
-    /// ```
-    /// use trueno_zram_store::StoreOptions;
-    /// assert_eq!(StoreOptions::new(4096).limit_bytes, None);
-    /// ```
-    #[must_use]
-    pub fn new(size_bytes: u64) -> Self {
-        Self { size_bytes, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
-    }
-
-    /// Returns the memory that the store takes if no page shrinks, or at its limit, in bytes. It is an estimate for a store
-    /// that is not locked: slabs that are not full take more until they are compacted.
-    ///
-    /// ```
-    /// use trueno_zram_store::StoreOptions;
-    /// let options = StoreOptions { limit_bytes: Some(64 << 20), ..StoreOptions::new(1 << 30) };
-    /// assert!((64 << 20..70 << 20).contains(&options.max_memory_bytes()?));
-    /// # Ok::<(), trueno_zram_store::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`Error::Options`] for impossible options.
-    pub fn max_memory_bytes(&self) -> Result<u64> {
-        let Header { pages, slabs, limit_bytes, .. } = self.header()?;
-        let table = table_bytes(pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
-        let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(raw_slab_bytes(pages) + PARTIAL_SLABS_BYTES);
-        let bitmaps = slabs * (BITMAP_WORDS * WORD_BYTES) as u64;
-        Ok(table as u64 + of_slabs + bitmaps + CELLS_BYTES as u64)
-    }
-
-    /// Checks the options and chooses the number of slabs.
-    fn header(&self) -> Result<Header> {
-        let (pages, page_size) = (self.size_bytes / PAGE_SIZE as u64, PAGE_SIZE as u64);
-        if pages == 0 || !self.size_bytes.is_multiple_of(page_size) || pages > MAX_PAGES {
-            let size = self.size_bytes;
-            let message = format!("the size must be a multiple of {page_size} from {page_size} to 16 TiB, not {size}");
-            return Err(Error::Options(message));
-        }
-        let slab = SLAB_BYTES as u64;
-        let (classes, raw_slab_bytes) = (PARTIAL_SLABS_BYTES, raw_slab_bytes(pages));
-        let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
-        let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
-        let slabs = match residency {
-            Residency::Locked => limit_bytes.min(raw_slab_bytes + classes) / slab,
-            // Twice what is needed, since slabs are not full before compaction. What is not used takes no memory.
-            Residency::OnDemand => (limit_bytes.min(2 * raw_slab_bytes) + classes) / slab,
-        };
-        if slabs == 0 {
-            return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
-        }
-        let most = MAX_UNITS * UNIT_BYTES as u64;
-        if slabs > most / slab {
-            let needed = slabs.saturating_mul(slab);
-            return Err(Error::Options(format!(
-                "the store needs {needed} bytes of slots, more than the {most} that it can address; give a lower limit or size"
-            )));
-        }
-        Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
-    }
-}
-
-/// One slab per class, which may be nearly empty.
-const PARTIAL_SLABS_BYTES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
-
-/// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the names of the others.
-fn raw_slab_bytes(pages: u64) -> u64 {
-    let slab = SLAB_BYTES as u64;
-    pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab
-}
+use crate::table::Table;
 
 /// What a page holds, as far as its table entry tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,6 +59,14 @@ pub struct Store {
     pub(crate) snapshot: Mutex<()>,
     /// Held by whoever compacts or recompresses.
     pub(crate) maintenance: Mutex<()>,
+}
+
+/// A thread that changes pages.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) counters: Arc<Counters>,
+    /// The spare slots that it takes slots from and frees slots to.
+    pub(crate) stripe: Stripe,
 }
 
 impl Store {
@@ -378,23 +291,16 @@ impl Store {
         held
     }
 
-    /// Publishes an entry in place of the guard's, and frees what the old one held.
-    pub(crate) fn replace(
-        &self,
-        page: u64,
-        guard: EntryGuard<'_>,
-        new: Entry,
-        counters: &Counters,
-        stripe: Stripe,
-    ) -> Result<()> {
+    /// Publishes an entry in place of the guard's, and frees the slot of the old one.
+    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: Entry, worker: &Worker) -> Result<()> {
         let old = guard.entry();
         let old_form = old.form().map_err(|defect| Error::CorruptEntry { page, defect })?;
         let kept = self.retained.keep(page, old);
         guard.publish(new);
-        counters.count_out(old_form);
-        counters.count_in(new.form().expect("this process made the entry"));
+        worker.counters.count_out(old_form);
+        worker.counters.count_in(new.form().expect("this process made the entry"));
         if let Some(stored) = old_form.stored().filter(|_| !kept) {
-            self.slots.free(stripe, stored);
+            self.slots.free(worker.stripe, stored);
         }
         Ok(())
     }
@@ -404,9 +310,9 @@ impl Store {
         Error::NoSpace { page, held_bytes: budget.held(), limit_bytes: budget.limit_now() }
     }
 
-    /// Registers counters for a thread.
-    pub(crate) fn register_counters(&self) -> Arc<Counters> {
-        self.counters.register()
+    /// Registers a thread that changes pages, with the spare slots of `stripe`.
+    pub(crate) fn register_worker(&self, stripe: Stripe) -> Worker {
+        Worker { counters: self.counters.register(), stripe }
     }
 
     /// Waits until no other thread compacts or recompresses.

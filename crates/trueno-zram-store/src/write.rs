@@ -9,8 +9,7 @@ use crate::handle::{StoreHandle, ZeroPages, decode, split};
 use crate::lock::EntryGuard;
 use crate::mapping::copy_in;
 use crate::spare_slots::Stripe;
-use crate::stats::Counters;
-use crate::store::Store;
+use crate::store::{Store, Worker};
 
 /// The longest write that either fits as a whole or changes nothing, in bytes. Longer ones are divided. Readers may still see
 /// some of its pages new and some old.
@@ -84,7 +83,7 @@ impl StoreHandle {
             let (head, middle) = part.split_at(range.head_bytes);
             let (pages, tail) = middle.as_chunks();
             let written = self.write_pages(range.whole.clone().zip(pages), range.patches(head, tail));
-            written.inspect_err(|_| self.counters.failed_writes.add(1))?;
+            written.inspect_err(|_| self.worker.counters.failed_writes.add(1))?;
             at += len as u64;
             rest = after;
         }
@@ -108,7 +107,7 @@ impl StoreHandle {
                 ZeroPages::Keep => self.set_form(page, Form::Fill([0; 4])),
             })
         });
-        written.inspect_err(|_| self.counters.failed_writes.add(1))
+        written.inspect_err(|_| self.worker.counters.failed_writes.add(1))
     }
 
     /// Writes a page.
@@ -131,7 +130,7 @@ impl StoreHandle {
         for StagedPage { entry, .. } in self.staged.drain(..) {
             // It failed, and these were not published.
             if let Some(stored) = entry.form().ok().and_then(Form::stored) {
-                self.store.slots.free(self.stripe, stored);
+                self.store.slots.free(self.worker.stripe, stored);
             }
         }
         written
@@ -141,7 +140,7 @@ impl StoreHandle {
         pages.try_for_each(|(number, page)| {
             let data = self.codec.compress(page, &mut self.out);
             let data = data.map_err(|source| Error::Compress { page: number, source })?;
-            let entry = place(&self.store, self.stripe, number, data)?;
+            let entry = place(&self.store, self.worker.stripe, number, data)?;
             self.staged.push(StagedPage { number, entry });
             Ok(())
         })
@@ -153,7 +152,7 @@ impl StoreHandle {
     /// locks are taken in the order of the pages, and both are released before another one is waited for. So writers never
     /// wait for each other in a circle.
     fn patch_and_publish(&mut self, patches: [Option<Patch<'_>>; 2]) -> Result<()> {
-        let Self { store, counters, stripe, codec, out, held, page, staged } = self;
+        let Self { store, worker, codec, out, held, page, staged } = self;
         let mut guards = [None, None];
         for (guard, patch) in guards.iter_mut().zip(patches) {
             let Some(Patch { number, start, bytes }) = patch else { continue };
@@ -165,33 +164,27 @@ impl StoreHandle {
             }
             page[start..start + bytes.len()].copy_from_slice(bytes);
             let data = codec.compress(page, out).map_err(|source| Error::Compress { page: number, source })?;
-            staged.push(StagedPage { number, entry: place(store, *stripe, number, data)? });
+            staged.push(StagedPage { number, entry: place(store, worker.stripe, number, data)? });
         }
         // From here on nothing lacks room. The pages that are locked were staged last.
         for guard in guards.into_iter().flatten().rev() {
-            publish_last(store, guard, staged, counters, *stripe)?;
+            publish_last(store, guard, staged, worker)?;
         }
         while let Some(StagedPage { number, .. }) = staged.last() {
-            publish_last(store, store.table.lock(*number), staged, counters, *stripe)?;
+            publish_last(store, store.table.lock(*number), staged, worker)?;
         }
         Ok(())
     }
 }
 
 /// Publishes the page that was staged last. The guard is that page's.
-fn publish_last(
-    store: &Store,
-    guard: EntryGuard<'_>,
-    staged: &mut Vec<StagedPage>,
-    counters: &Counters,
-    stripe: Stripe,
-) -> Result<()> {
+fn publish_last(store: &Store, guard: EntryGuard<'_>, staged: &mut Vec<StagedPage>, worker: &Worker) -> Result<()> {
     let Some(StagedPage { number, entry }) = staged.last().copied() else { return Ok(()) };
-    store.replace(number, guard, entry, counters, stripe)?;
+    store.replace(number, guard, entry, worker)?;
     staged.pop();
-    counters.pages_written.add(1);
+    worker.counters.pages_written.add(1);
     let stored = entry.form().ok().and_then(Form::stored);
-    counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
+    worker.counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
     Ok(())
 }
 
@@ -215,7 +208,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{PageState, StoreOptions};
+    use crate::options::StoreOptions;
+    use crate::store::PageState;
 
     /// A writer that held the lock of a part's page while it waits for another one could wait for a writer that does the
     /// same the other way round.

@@ -116,7 +116,7 @@ fn saved_and_loaded_stores_are_equal_whatever_the_algorithms() {
     assert_eq!(summary.content_len, store.size_bytes());
     assert!(decoded(&archive) == expected);
 
-    let options = StoreOptions { algorithm: Algorithm::Zstd { level: 1 }, ..StoreOptions::new(store.size_bytes()) };
+    let options = StoreOptions::new(store.size_bytes()).with_algorithm(Algorithm::Zstd { level: 1 });
     let other = Arc::new(Store::create(&options).unwrap());
     StoreHandle::new(&other).unwrap().write_at(0, &[9; 1 << 20]).unwrap();
     assert_eq!(other.load(&archive[..], &mut lz4).unwrap(), store.size_bytes());
@@ -132,7 +132,7 @@ fn saved_and_loaded_stores_are_equal_whatever_the_algorithms() {
 fn idle_pages_are_recompressed_once_and_changed_pages_again() {
     let store = filled_store();
     let mut zstd = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
-    let options = RecompressOptions { min_age: 3, ..RecompressOptions::default() };
+    let options = RecompressOptions::default().with_min_age(3);
     assert_eq!(store.recompress(&mut zstd, &options).unwrap().pages_tried, 0, "nothing is idle yet");
     (0..3).for_each(|_| store.tick());
     let mut handle = StoreHandle::new(&store).unwrap();

@@ -83,7 +83,7 @@ fn a_million_requests_agree_with_a_plain_array() {
             .collect();
         scope.spawn(|| {
             let mut codec = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
-            let options = RecompressOptions { min_age: 1, batch_pages: 64, ..RecompressOptions::default() };
+            let options = RecompressOptions::default().with_min_age(1).with_batch_pages(64);
             while !done.load(Ordering::Relaxed) {
                 store.compact().unwrap();
                 store.tick();
@@ -190,7 +190,7 @@ fn changes_of_parts_of_a_page_are_not_lost() {
 #[test]
 fn at_the_limit_writes_fail_and_change_nothing() {
     let limit = 4 << 20;
-    let options = StoreOptions { limit_bytes: Some(limit), ..StoreOptions::new(32 << 20) };
+    let options = StoreOptions::new(32 << 20).with_limit_bytes(limit);
     let store = Arc::new(Store::create(&options).unwrap());
     let pages = store.page_count();
     let refused = AtomicU64::new(0);
@@ -253,7 +253,7 @@ fn pages_that_fit(handle: &mut StoreHandle) -> u64 {
 #[test]
 fn what_other_threads_have_freed_can_be_written() {
     for locked in [false, true] {
-        let options = StoreOptions { limit_bytes: Some(4 << 20), locked, ..StoreOptions::new(32 << 20) };
+        let options = StoreOptions::new(32 << 20).with_limit_bytes(4 << 20).with_locked(locked);
         let fresh = Arc::new(Store::create(&options).unwrap());
         let room = pages_that_fit(&mut StoreHandle::new(&fresh).unwrap());
         assert!(room > 900, "{room}");

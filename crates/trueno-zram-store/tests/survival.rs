@@ -67,7 +67,7 @@ fn writer() {
             });
         }
         let mut codec = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap();
-        let options = RecompressOptions { min_age: 1, batch_pages: 16, ..RecompressOptions::default() };
+        let options = RecompressOptions::default().with_min_age(1).with_batch_pages(16);
         while running.load(Ordering::Relaxed) {
             store.compact().unwrap();
             store.tick();

@@ -15,7 +15,7 @@ use trueno_zram_store::{Error, MAX_UNDIVIDED_WRITE_BYTES, Store, StoreHandle, St
 const SIZE: usize = 4 << 20;
 
 fn tight_store() -> Arc<Store> {
-    let options = StoreOptions { limit_bytes: Some(1 << 20), ..StoreOptions::new(SIZE as u64) };
+    let options = StoreOptions::new(SIZE as u64).with_limit_bytes(1 << 20);
     Arc::new(Store::create(&options).unwrap())
 }
 

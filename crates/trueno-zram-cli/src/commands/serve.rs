@@ -12,9 +12,9 @@ use trueno_zram_archive::Pages;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
 use trueno_zram_io::ArchiveChain;
-use trueno_zram_serve::control::{ControlServer, ServedStore};
+use trueno_zram_serve::control::{ControlLimits, ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
-use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::vhost_user::VhostUserServer;
 use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
@@ -212,7 +212,7 @@ fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failu
     let mut servers = Vec::new();
     for endpoint in &args.nbd {
         let exports = Exports::new().with(&args.name, Arc::clone(&export));
-        let server = NbdServer::start(endpoint, exports, ServerLimits::default());
+        let server = NbdServer::start(endpoint, exports, NbdLimits::default());
         servers.push(server.map_err(|error| Failure::io(endpoint, &error))?);
     }
     let _device = match &args.vhost_user {
@@ -226,8 +226,8 @@ fn serve(args: &Args, global: &Global, served: Served) -> Result<ExitCode, Failu
     };
     let _control = match (&args.control, store) {
         (Some(path), Some(store)) => {
-            let server =
-                ControlServer::start(path, vec![store]).map_err(|error| Failure::io(path.display(), &error))?;
+            let server = ControlServer::start(path, vec![store], ControlLimits::default())
+                .map_err(|error| Failure::io(path.display(), &error))?;
             Some(server)
         }
         _ => None,
@@ -318,7 +318,7 @@ fn keeper_failed(path: &Path, error: KeeperError) -> Failure {
 fn store_options(args: &Args, size_bytes: u64) -> StoreOptions {
     // Memory that is swapped to must not be swapped out itself.
     let locked = args.lock || args.swap;
-    StoreOptions { limit_bytes: args.limit, algorithm: args.algorithm, locked, size_bytes }
+    StoreOptions::new(size_bytes).with_limit_bytes(args.limit).with_algorithm(args.algorithm).with_locked(locked)
 }
 
 fn load(store: &Arc<Store>, path: &Path, global: &Global) -> Result<(), Failure> {
@@ -346,11 +346,13 @@ fn start_maintenance(store: &Arc<Store>, args: &Args, global: &Global) -> Result
             (Some(engine.into_codec()), batch_pages)
         }
     };
-    let options = MaintenanceOptions {
-        tick: std::time::Duration::from_secs(args.idle.into()) / u32::from(TICKS),
-        recompress: RecompressOptions { min_age: TICKS, batch_pages, cpu_percent: args.recompress_cpu },
-        ..MaintenanceOptions::default()
-    };
+    let recompress = RecompressOptions::default()
+        .with_min_age(TICKS)
+        .with_batch_pages(batch_pages)
+        .with_cpu_percent(args.recompress_cpu);
+    let options = MaintenanceOptions::default()
+        .with_tick(std::time::Duration::from_secs(args.idle.into()) / u32::from(TICKS))
+        .with_recompress(recompress);
     Maintenance::start(store, options, codec).map_err(store_failed)
 }
 

@@ -14,12 +14,13 @@ use crate::chunks::{ChunkReader, ChunkWriter};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_serve::control::{ControlClient, ControlServer, ServedStore};
+/// use trueno_zram_serve::control::{ControlClient, ControlLimits, ControlServer, ServedStore};
 /// use trueno_zram_store::{Store, StoreOptions};
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("control");
 /// let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
-/// let _server = ControlServer::start(&path, vec![ServedStore::new("ram", store)])?;
+/// let stores = vec![ServedStore::new("ram", store)];
+/// let _server = ControlServer::start(&path, stores, ControlLimits::default())?;
 /// let exports = ControlClient::connect(&path)?.stat()?;
 /// assert_eq!(exports[0].stats.size_bytes, 1 << 20);
 /// # Ok::<(), Box<dyn std::error::Error>>(())

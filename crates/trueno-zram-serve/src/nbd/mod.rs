@@ -24,7 +24,7 @@ use trueno_zram_connections::Patience;
 use crate::export::Export;
 use stream::{AnyStream, Buffered};
 
-pub use server::{NbdServer, ServerLimits};
+pub use server::{NbdLimits, NbdServer};
 
 /// The exports of a server. The first one is also the default, whose name is empty.
 ///

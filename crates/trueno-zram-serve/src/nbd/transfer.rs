@@ -155,13 +155,13 @@ impl<S: Duplex> Transfer<'_, S> {
         let mut extents: Vec<u8> = Vec::new();
         let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
         while at < end && extents.len() < max_extents * 8 {
-            let (kind, len) = self.io.extent(at, end - at);
-            let flags = match kind {
+            let extent = self.io.extent(at, end - at);
+            let flags = match extent.state {
                 PageState::Hole => state::HOLE | state::ZERO,
                 PageState::Zero => state::ZERO,
                 PageState::Data => 0,
             };
-            let len = len.clamp(1, end - at);
+            let len = extent.len_bytes.clamp(1, end - at);
             extents.extend(u32::try_from(len).unwrap_or(u32::MAX).to_be_bytes());
             extents.extend(flags.to_be_bytes());
             at += len;

@@ -211,7 +211,7 @@ mod tests {
         assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &ranges), 0).0, Status::Ok);
         assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(32, 8, 0)), 0).0, Status::Ok);
         assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(48, 8, 1)), 0).0, Status::Ok);
-        let states: Vec<_> = (0..8).map(|page| queue.io.extent(page * 4096, 1).0).collect();
+        let states: Vec<_> = (0..8).map(|page| queue.io.extent(page * 4096, 1).state).collect();
         use PageState::{Data, Hole, Zero};
         assert_eq!(states, [Hole, Data, Hole, Data, Zero, Data, Hole, Data]);
     }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use trueno_test_pages::generate::Generator;
-use trueno_zram_serve::nbd::ServerLimits;
+use trueno_zram_serve::nbd::NbdLimits;
 use trueno_zram_store::StoreOptions;
 
 use crate::client::{self, READ, Style, WRITE};
@@ -81,7 +81,7 @@ fn a_client_that_leaves_within_a_request_does_no_harm() {
 
 #[test]
 fn a_client_that_does_not_read_its_replies_is_disconnected_and_others_are_served() {
-    let limits = ServerLimits { write_timeout: Duration::from_millis(300), ..ServerLimits::default() };
+    let limits = NbdLimits::default().with_write_timeout(Duration::from_millis(300));
     let served = Served::start(&StoreOptions::new(SIZE), limits);
     let mut stalled = served.client(Style::Structured);
     for _ in 0..8 {
@@ -112,7 +112,7 @@ fn a_client_that_sends_without_end_is_served_without_taking_memory() {
 
 #[test]
 fn there_are_only_so_many_connections() {
-    let limits = ServerLimits { max_connections: 3, ..ServerLimits::default() };
+    let limits = NbdLimits::default().with_max_connections(3);
     let served = Served::start(&StoreOptions::new(SIZE), limits);
     let clients: Vec<_> = (0..3).map(|_| served.client(Style::Simple)).collect();
     let mut refused = UnixStream::connect(served.path()).unwrap();
@@ -126,9 +126,11 @@ fn there_are_only_so_many_connections() {
 }
 
 /// Limits with which only the order of connections decides which of them ends.
-fn without_time_limits() -> ServerLimits {
-    let [negotiation_timeout, request_timeout, write_timeout] = [Duration::MAX; 3];
-    ServerLimits { negotiation_timeout, request_timeout, write_timeout, ..ServerLimits::default() }
+fn without_time_limits() -> NbdLimits {
+    NbdLimits::default()
+        .with_negotiation_timeout(Duration::MAX)
+        .with_request_timeout(Duration::MAX)
+        .with_write_timeout(Duration::MAX)
 }
 
 #[test]
@@ -156,7 +158,7 @@ fn silent_connections_leave_for_a_client_that_negotiates_the_oldest_first() {
 
 #[test]
 fn a_negotiation_that_takes_too_long_ends() {
-    let limits = ServerLimits { negotiation_timeout: Duration::from_millis(50), ..without_time_limits() };
+    let limits = without_time_limits().with_negotiation_timeout(Duration::from_millis(50));
     let served = Served::start(&StoreOptions::new(SIZE), limits);
     assert!(ends(&mut UnixStream::connect(served.path()).unwrap()));
     // A client that sends a byte now and then as well.
@@ -171,7 +173,7 @@ fn a_negotiation_that_takes_too_long_ends() {
 
 #[test]
 fn a_client_that_stops_within_a_request_is_disconnected_and_idle_ones_stay() {
-    let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..without_time_limits() };
+    let limits = without_time_limits().with_request_timeout(Duration::from_millis(50));
     let served = Served::start(&StoreOptions::new(SIZE), limits);
     let mut idle = served.client(Style::Structured);
     let mut header = served.client(Style::Structured);

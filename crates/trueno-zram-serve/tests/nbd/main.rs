@@ -10,7 +10,7 @@ use client::{BLOCK_STATUS, Client, DISCONNECT, FLUSH, READ, Style, TRIM, WRITE, 
 use tempfile::TempDir;
 use trueno_test_pages::generate::Generator;
 use trueno_zram_core::CpuBatchCompressor;
-use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::{ArchiveExport, Endpoint, StoreExport};
 use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, Store, StoreHandle, StoreOptions};
 
@@ -26,7 +26,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    pub(crate) fn start(options: &StoreOptions, limits: ServerLimits) -> Self {
+    pub(crate) fn start(options: &StoreOptions, limits: NbdLimits) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::create(options).unwrap());
         let other = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
@@ -39,7 +39,7 @@ impl Served {
     }
 
     pub(crate) fn new() -> Self {
-        Self::start(&StoreOptions::new(SIZE), ServerLimits::default())
+        Self::start(&StoreOptions::new(SIZE), NbdLimits::default())
     }
 
     pub(crate) fn path(&self) -> std::path::PathBuf {
@@ -176,8 +176,8 @@ fn wrong_requests_get_errors_and_the_connection_lives() {
 
 #[test]
 fn a_full_store_says_so_and_keeps_what_it_has() {
-    let options = StoreOptions { limit_bytes: Some(1 << 20), ..StoreOptions::new(SIZE) };
-    let served = Served::start(&options, ServerLimits::default());
+    let options = StoreOptions::new(SIZE).with_limit_bytes(1 << 20);
+    let served = Served::start(&options, NbdLimits::default());
     let mut client = served.client(Style::Structured);
     let mut random = Generator::new(5);
     let noise: Vec<u8> = (0..4096).map(|_| random.byte()).collect();
@@ -208,7 +208,7 @@ fn tcp_is_served_too_and_the_socket_goes_with_the_server() {
     let store = Arc::new(Store::create(&StoreOptions::new(SIZE)).unwrap());
     let exports = Exports::new().with("", Arc::new(StoreExport::new(store)));
     let endpoint = "tcp:127.0.0.1:0".parse().unwrap();
-    let server = NbdServer::start(&endpoint, exports, ServerLimits::default()).unwrap();
+    let server = NbdServer::start(&endpoint, exports, NbdLimits::default()).unwrap();
     let Endpoint::Tcp(address) = server.endpoint().unwrap() else { panic!("not TCP") };
     let mut stream = std::net::TcpStream::connect(address).unwrap();
     assert_eq!(&client::bytes(&mut stream, 16), b"NBDMAGICIHAVEOPT");
@@ -217,7 +217,7 @@ fn tcp_is_served_too_and_the_socket_goes_with_the_server() {
 
     let served = Served::new();
     let path = served.path();
-    let again = NbdServer::start(&Endpoint::Unix(path.clone()), Exports::new(), ServerLimits::default());
+    let again = NbdServer::start(&Endpoint::Unix(path.clone()), Exports::new(), NbdLimits::default());
     assert!(again.is_err(), "the socket is in use");
     drop(served.server);
     assert!(!path.exists());
@@ -238,7 +238,7 @@ fn an_archive_is_a_device_that_cannot_be_written() {
     store.save(file, &mut CpuBatchCompressor::default()).unwrap();
 
     let exports = Exports::new().with("old", Arc::new(ArchiveExport::from_file(&path).unwrap()));
-    let _server = NbdServer::start(&Endpoint::Unix(socket.clone()), exports, ServerLimits::default()).unwrap();
+    let _server = NbdServer::start(&Endpoint::Unix(socket.clone()), exports, NbdLimits::default()).unwrap();
     let mut client = Client::connect(&socket, "old", Style::Structured);
     // HAS_FLAGS, READ_ONLY, SEND_FLUSH, SEND_DF, CAN_MULTI_CONN.
     assert_eq!((client.size, client.flags), (1 << 20, 0b1_1000_0111));
@@ -256,8 +256,8 @@ fn an_archive_is_a_device_that_cannot_be_written() {
 
 #[test]
 fn a_long_write_that_does_not_fit_changes_nothing() {
-    let options = StoreOptions { limit_bytes: Some(1 << 20), ..StoreOptions::new(SIZE) };
-    let served = Served::start(&options, ServerLimits::default());
+    let options = StoreOptions::new(SIZE).with_limit_bytes(1 << 20);
+    let served = Served::start(&options, NbdLimits::default());
     let (mut model, mut random) = (vec![0; usize::try_from(SIZE).unwrap()], Generator::new(9));
     let mut refused = 0;
     for style in [Style::Simple, Style::Structured] {

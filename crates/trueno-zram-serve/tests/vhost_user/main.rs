@@ -16,7 +16,7 @@ use std::sync::Arc;
 use client::{Client, Style};
 use front_end::{DATA_AT, Guest, Notifications, memory_file};
 use rustix::fs::{MemfdFlags, memfd_create};
-use trueno_zram_serve::nbd::{Exports, NbdServer, ServerLimits};
+use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
 use trueno_zram_serve::vhost_user::VhostUserServer;
 use trueno_zram_serve::{Endpoint, Export, StoreExport};
 use trueno_zram_store::{Store, StoreOptions};
@@ -38,7 +38,7 @@ impl Setup {
         let vhost_user = VhostUserServer::start(&folder.path().join("vhost-user"), &export, 1).unwrap();
         let exports = Exports::new().with("ram", export);
         let nbd = Endpoint::Unix(folder.path().join("nbd"));
-        let nbd = NbdServer::start(&nbd, exports, ServerLimits::default()).unwrap();
+        let nbd = NbdServer::start(&nbd, exports, NbdLimits::default()).unwrap();
         let setup = Self { folder, _vhost_user: vhost_user, _nbd: nbd };
         setup.client().write(1 << 20, &pattern()).unwrap();
         setup

@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn compared(limit: Option<u64>, locked: bool, lockable_bytes: Option<u64>) -> Result<Option<String>, Failure> {
-        let options = StoreOptions { limit_bytes: limit, locked, ..StoreOptions::new(16 * GIB) };
+        let options = StoreOptions::new(16 * GIB).with_limit_bytes(limit).with_locked(locked);
         compare(&options, options.max_memory_bytes().unwrap(), room(8 * GIB, 4 * GIB), lockable_bytes)
     }
 

@@ -1,0 +1,113 @@
+//! The frame of the servers on sockets: accepts connections, limits their number, and serves each on a thread of its own.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use trueno_zram_connections::{Admitted, ConnectionLimits, Connections};
+
+use crate::endpoint::{Endpoint, Listener, Stream};
+
+/// The pause after a failed accept: out of descriptors or memory, or the client left already.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A protocol that a [`SocketServer`] serves.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// Configures a new connection, on the thread that accepts: it must not wait for the client. Returns the time by which the
+    /// client must have negotiated, or have sent its request. Counted from here, waiting for a place does not lengthen it.
+    ///
+    /// # Errors
+    /// If the client is not served.
+    fn prepare(&self, stream: &Stream) -> io::Result<Instant>;
+
+    /// Serves a client to its end.
+    ///
+    /// # Errors
+    /// The client's to see. Other clients are not affected.
+    fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()>;
+}
+
+/// A listening socket and its connections. Dropping it ends all connections and waits for their threads.
+#[derive(Debug)]
+pub(crate) struct SocketServer {
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// The name of the threads.
+    name: &'static str,
+    listener: Listener,
+    stopping: AtomicBool,
+    connections: Arc<Connections<Stream>>,
+}
+
+impl SocketServer {
+    /// Listens, and serves clients until the server is dropped.
+    pub(crate) fn start(
+        name: &'static str,
+        endpoint: &Endpoint,
+        limits: ConnectionLimits,
+        service: impl Service,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            name,
+            listener: Listener::bind(endpoint)?,
+            stopping: AtomicBool::new(false),
+            connections: Connections::new(limits),
+        });
+        let acceptor = thread::Builder::new().name(name.to_owned()).spawn({
+            let shared = Arc::clone(&shared);
+            move || shared.accept_all(&Arc::new(service))
+        })?;
+        Ok(Self { shared, acceptor: Some(acceptor) })
+    }
+
+    pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
+        self.shared.listener.endpoint()
+    }
+
+    /// Returns the number of clients.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.connections.len()
+    }
+}
+
+impl Drop for SocketServer {
+    fn drop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.listener.stop();
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        self.shared.connections.end_all();
+    }
+}
+
+impl Shared {
+    fn accept_all(&self, service: &Arc<impl Service>) {
+        loop {
+            match self.listener.accept() {
+                _ if self.stopping.load(Ordering::Relaxed) => return,
+                // A client that cannot be served is disconnected. Others are not affected.
+                Ok(stream) => drop(self.start_connection(service, stream)),
+                Err(_) => thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    fn start_connection(&self, service: &Arc<impl Service>, stream: Stream) -> io::Result<()> {
+        let deadline = service.prepare(&stream)?;
+        let Ok(client) = self.connections.admit(stream) else { return Ok(()) };
+        let service = Arc::clone(service);
+        thread::Builder::new().name(self.name.to_owned()).spawn(move || {
+            let _ = service.serve(&client, deadline);
+            // Released before the server can see that the connection has ended.
+            drop(service);
+        })?;
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The options of a new store, and the sizes of its table and slabs that follow from them.
+
+use trueno_zram_core::{Algorithm, PAGE_SIZE};
+
+use crate::allocator::{MAX_PAGES, Residency};
+use crate::entry::MAX_UNITS;
+use crate::error::{Error, Result};
+use crate::geometry::{CLASS_COUNT, SLAB_BYTES, UNIT_BYTES};
+use crate::mapping::WORD_BYTES;
+use crate::slab::BITMAP_WORDS;
+use crate::spare_slots::CELLS_BYTES;
+use crate::table::{Header, table_bytes};
+
+/// A limit that no store reaches.
+pub(crate) const NO_LIMIT: u64 = u64::MAX;
+
+/// The options of a new store.
+///
+/// ```
+/// use trueno_zram_store::{Store, StoreOptions};
+/// let store = Store::create(&StoreOptions::new(1 << 30).with_limit_bytes(64 << 20))?;
+/// assert_eq!(store.stats().mm.mem_limit, 64 << 20);
+/// # Ok::<(), trueno_zram_store::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// Length of the store in bytes: a multiple of 4096, at most 16 TiB.
+    pub size_bytes: u64,
+    /// The most memory that compressed pages may take. Without a limit there is room for pages that do not shrink.
+    pub limit_bytes: Option<u64>,
+    /// The algorithm that compresses pages when they are written.
+    pub algorithm: Algorithm,
+    /// Takes all memory up to the limit at once and locks it, so that no request ever waits for memory.
+    pub locked: bool,
+}
+
+impl StoreOptions {
+    /// Options of an LZ4 store of this length, without a limit.
+    ///
+    /// ```
+    /// use trueno_zram_store::StoreOptions;
+    /// assert_eq!(StoreOptions::new(4096).limit_bytes, None);
+    /// ```
+    #[must_use]
+    pub fn new(size_bytes: u64) -> Self {
+        Self { size_bytes, limit_bytes: None, algorithm: Algorithm::Lz4, locked: false }
+    }
+
+    /// Sets the most memory that compressed pages may take, or removes the limit with `None`.
+    #[must_use]
+    pub fn with_limit_bytes(self, limit_bytes: impl Into<Option<u64>>) -> Self {
+        Self { limit_bytes: limit_bytes.into(), ..self }
+    }
+
+    /// Sets the algorithm that compresses pages when they are written.
+    #[must_use]
+    pub fn with_algorithm(self, algorithm: Algorithm) -> Self {
+        Self { algorithm, ..self }
+    }
+
+    /// Sets whether all memory up to the limit is taken at once and locked.
+    #[must_use]
+    pub fn with_locked(self, locked: bool) -> Self {
+        Self { locked, ..self }
+    }
+
+    /// Returns the memory that the store takes if no page shrinks, or at its limit, in bytes. It is an estimate for a store
+    /// that is not locked: slabs that are not full take more until they are compacted.
+    ///
+    /// ```
+    /// use trueno_zram_store::StoreOptions;
+    /// let options = StoreOptions::new(1 << 30).with_limit_bytes(64 << 20);
+    /// assert!((64 << 20..70 << 20).contains(&options.max_memory_bytes()?));
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Options`] for impossible options.
+    pub fn max_memory_bytes(&self) -> Result<u64> {
+        let Header { pages, slabs, limit_bytes, .. } = self.header()?;
+        let table = table_bytes(pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
+        let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(raw_slab_bytes(pages) + PARTIAL_SLABS_BYTES);
+        let bitmaps = slabs * (BITMAP_WORDS * WORD_BYTES) as u64;
+        Ok(table as u64 + of_slabs + bitmaps + CELLS_BYTES as u64)
+    }
+
+    /// Checks the options and chooses the number of slabs.
+    pub(crate) fn header(&self) -> Result<Header> {
+        let (pages, page_size) = (self.size_bytes / PAGE_SIZE as u64, PAGE_SIZE as u64);
+        if pages == 0 || !self.size_bytes.is_multiple_of(page_size) || pages > MAX_PAGES {
+            let size = self.size_bytes;
+            let message = format!("the size must be a multiple of {page_size} from {page_size} to 16 TiB, not {size}");
+            return Err(Error::Options(message));
+        }
+        let slab = SLAB_BYTES as u64;
+        let (classes, raw_slab_bytes) = (PARTIAL_SLABS_BYTES, raw_slab_bytes(pages));
+        let limit_bytes = self.limit_bytes.unwrap_or(NO_LIMIT);
+        let residency = if self.locked { Residency::Locked } else { Residency::OnDemand };
+        let slabs = match residency {
+            Residency::Locked => limit_bytes.min(raw_slab_bytes + classes) / slab,
+            // Twice what is needed, since slabs are not full before compaction. What is not used takes no memory.
+            Residency::OnDemand => (limit_bytes.min(2 * raw_slab_bytes) + classes) / slab,
+        };
+        if slabs == 0 {
+            return Err(Error::Options(format!("a limit of {limit_bytes} bytes is less than one slab of {slab}")));
+        }
+        let most = MAX_UNITS * UNIT_BYTES as u64;
+        if slabs > most / slab {
+            let needed = slabs.saturating_mul(slab);
+            return Err(Error::Options(format!(
+                "the store needs {needed} bytes of slots, more than the {most} that it can address; give a lower limit or size"
+            )));
+        }
+        Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
+    }
+}
+
+/// One slab per class, which may be nearly empty.
+const PARTIAL_SLABS_BYTES: u64 = (CLASS_COUNT * SLAB_BYTES) as u64;
+
+/// Bytes of slabs for pages that do not shrink. A slab loses one of its 64 pages to the names of the others.
+fn raw_slab_bytes(pages: u64) -> u64 {
+    let slab = SLAB_BYTES as u64;
+    pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab
+}

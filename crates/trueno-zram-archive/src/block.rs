@@ -11,9 +11,9 @@ use crate::index::layout::page_len;
 use crate::lz4::constant::{LAST_LITERALS, MIN_MATCH, WORD_BLOCK, word_of, zero_block, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK;
 use crate::zstd::constant::{word_at, word_of as zstd_word_of};
-use crate::zstd::context::Context;
 use crate::zstd::frame::{PageFrame, Seen, content_checksum, look};
 use crate::zstd::group::check_frame;
+use crate::zstd::libzstd::Context;
 
 /// The agreement of a block with its description in an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

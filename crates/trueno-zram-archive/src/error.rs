@@ -36,6 +36,12 @@ pub enum Error {
     /// The writer was given something that it cannot accept.
     #[error("{0}")]
     Misuse(String),
+    /// The file or archive is in the Zstandard format, which this build was made without.
+    #[error("Zstandard files need the feature `{feature}`, which this build lacks")]
+    MissingFeature {
+        /// The missing Cargo feature.
+        feature: &'static str,
+    },
     /// The input could not be read.
     #[error("cannot read at byte {at}: {source}")]
     Read {

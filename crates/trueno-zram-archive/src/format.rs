@@ -2,6 +2,7 @@
 
 use trueno_zram_core::PageKind;
 
+use crate::error::{Error, Result};
 use crate::index::entry::PageEntry;
 use crate::index::layout::GROUP_PAGES;
 use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK};
@@ -54,6 +55,14 @@ impl Format {
             magic if magic & !15 == SKIPPABLE_MAGIC => Some(Self::Lz4),
             ZSTD_MAGIC => Some(Self::Zstd),
             _ => None,
+        }
+    }
+
+    /// Fails if this build cannot compress and restore pages of the format.
+    pub(crate) fn check_supported(self) -> Result<()> {
+        match self {
+            Self::Zstd if !cfg!(feature = "zstd") => Err(Error::MissingFeature { feature: "zstd" }),
+            Self::Lz4 | Self::Zstd => Ok(()),
         }
     }
 

@@ -1,4 +1,5 @@
 //! Archives as we write them: read back as a stream, by page, and by C lz4's frame library.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

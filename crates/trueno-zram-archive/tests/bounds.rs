@@ -1,4 +1,5 @@
 //! Inputs that ask for much: many tiny frames, lengths that are only claimed, blocks that no encoder writes.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

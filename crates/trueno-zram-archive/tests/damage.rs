@@ -1,4 +1,5 @@
 //! Damaged archives: every byte, every truncation. What is wrong is said, or what comes out is right.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

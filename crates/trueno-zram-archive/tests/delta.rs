@@ -1,4 +1,5 @@
 //! Deltas read back, whatever changed between the images, in all combinations of formats and over chains of bases.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

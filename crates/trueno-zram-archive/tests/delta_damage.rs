@@ -1,4 +1,5 @@
 //! Damaged and lying deltas, and bases that were changed: an error, or the pages that were hashed; never other bytes.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! Frames of other encoders: C lz4's in every shape, lz4_flex's, the old format, and what may stand between them.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! Whole archives by their groups: what a stream returns, or an error.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

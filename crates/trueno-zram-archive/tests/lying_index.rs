@@ -1,4 +1,5 @@
 //! An index that lies, with every checksum right: a page read by the index is that of the stream, or an error.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

@@ -1,5 +1,6 @@
 //! Matches that reach before the start of their page or frame: an error in every reader, although its buffers hold a page of
 //! secrets.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

@@ -1,4 +1,5 @@
 //! The shared reader: the same pages as the stream's, from many threads, with little memory and few reads.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

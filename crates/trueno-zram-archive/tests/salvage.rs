@@ -1,4 +1,5 @@
 //! Damaged files: what is intact comes back at its place, what is not becomes zeros and is listed.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

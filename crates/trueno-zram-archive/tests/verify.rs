@@ -1,4 +1,5 @@
 //! The proof of positions: as much as is asked for before a page is returned, the rest later.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

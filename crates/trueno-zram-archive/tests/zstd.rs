@@ -1,4 +1,5 @@
 //! Archives of the Zstandard format: the seek table, runs of zeros, and .zst files of other encoders.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod support;

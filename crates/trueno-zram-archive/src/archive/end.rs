@@ -20,7 +20,10 @@ impl ArchiveEnd {
     pub(super) fn layout(&self, file: &dyn ReadAt) -> Result<(Layout, u64)> {
         match self.footer.format {
             Format::Lz4 => read_header(file),
-            Format::Zstd => Ok((Layout::Zstd { checksums: self.footer.frame_checksums }, 0)),
+            Format::Zstd => {
+                Format::Zstd.check_supported()?;
+                Ok((Layout::Zstd { checksums: self.footer.frame_checksums }, 0))
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ use rayon::prelude::*;
 use trueno_zram_core::cpu::{InstructionSet, restore_page};
 use trueno_zram_core::{BatchCodec, Error, Page, PageData, PageKind, Result, lz4};
 
-use crate::zstd::context::Context;
+use crate::zstd::libzstd::Context;
 
 /// Pages that one thread takes at a time; fewer are decoded on the calling thread.
 const CHUNK_PAGES: usize = 16;

@@ -21,8 +21,8 @@ use crate::stream::index_check::{PageFrame, check_index};
 use crate::stream::inline::{INLINE_BYTES, Inline, is_small};
 use crate::stream::input::Input;
 use crate::stream::lots::Lots;
-use crate::zstd::foreign::ForeignDecoder;
 use crate::zstd::frame::ZSTD_MAGIC;
+use crate::zstd::libzstd::ForeignDecoder;
 use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
 
 use gather::{gather_blocks, gather_frames};

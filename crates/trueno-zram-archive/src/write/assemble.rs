@@ -9,8 +9,8 @@ use crate::index::entry::PageEntry;
 use crate::lz4::constant::{WORD_BLOCK, word_block, word_of, zero_block, zero_pages_of};
 use crate::lz4::header::RAW_BLOCK;
 use crate::zstd::constant::{put_word, put_zeros as put_zero_frame, word_of_block};
-use crate::zstd::context::Context;
 use crate::zstd::frame::{content_checksum, one_block, packed_frame_len, put_packed, put_raw};
+use crate::zstd::libzstd::{self, Context};
 
 impl Layout {
     /// Returns the entry of a page that is not zero.
@@ -81,9 +81,7 @@ impl Layout {
                 Ok(if raw { PageEntry::Raw(short(block.len())) } else { PageEntry::Packed(short(block.len())) })
             }
             Self::Zstd { checksums } => {
-                let failed = |error: std::io::Error| trueno_zram_core::Error::ZstdFailed { reason: error.to_string() };
-                let frame = ::zstd::bulk::compress(bytes, ::zstd::DEFAULT_COMPRESSION_LEVEL);
-                let frame = frame.map_err(|error| Error::Decoder(failed(error)))?;
+                let frame = libzstd::compress(bytes).map_err(Error::Decoder)?;
                 let checksum = checksums.then(|| content_checksum(bytes));
                 let raw = PageEntry::Raw(short(bytes.len()));
                 let packed = one_block(&frame, bytes.len())

@@ -32,6 +32,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// [`Error::Read`] for the input, [`Error::Write`] for the output; [`Error::Misuse`] if the input does not have the
 /// [announced length](WriteOptions::content_len).
 pub fn compress(mut input: impl Read, out: impl Write, options: &WriteOptions) -> Result<Summary> {
+    options.format.check_supported()?;
     let algorithm = match options.format {
         Format::Lz4 => Algorithm::Lz4,
         Format::Zstd => Algorithm::Zstd { level: ZSTD_LEVEL },

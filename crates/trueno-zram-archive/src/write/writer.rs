@@ -79,9 +79,10 @@ impl<W: Write> ArchiveWriter<W> {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Write`].
+    /// [`Error::Write`]; [`Error::MissingFeature`] for [`Format::Zstd`] in a build without the feature `zstd`.
     pub fn new(out: W, options: WriteOptions) -> Result<Self> {
         let WriteOptions { format, content_len, block_checksums, content_checksum, page_hashes } = options;
+        format.check_supported()?;
         let (layout, bytes) = match format {
             Format::Lz4 => {
                 let header = Header::archive(content_len, block_checksums, content_checksum);

@@ -6,6 +6,7 @@
 //! To add a file, add a line with `-` for length and hash, and run this test with `UPDATE_GOLDEN=1`. That makes the files that do
 //! not exist and changes no other. If the writer is meant to give other bytes from now on, the old files stay as well: name a new
 //! folder in [`WRITER`], and add lines for it.
+#![cfg(feature = "zstd")]
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 mod by_hand;

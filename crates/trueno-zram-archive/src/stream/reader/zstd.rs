@@ -13,12 +13,13 @@ use crate::lz4::header::Header;
 use crate::stream::content::{ContentBatch, Stretch};
 use crate::stream::frame::{Frame, Shape};
 use crate::stream::inline::INLINE_BYTES;
-use crate::zstd::foreign::ForeignDecoder;
 use crate::zstd::frame::{FrameHeader, MAX_HEADER_LEN, Seen};
+use crate::zstd::libzstd::ForeignDecoder;
 
 impl<R: Read> FrameReader<'_, R> {
     /// Starts to read Zstandard frames of pages, or one other frame.
     pub(super) fn start_zstd(&mut self, at: u64) -> Result<()> {
+        Format::Zstd.check_supported()?;
         (self.format, self.page_frame) = (Some(Format::Zstd), None);
         self.miss_seek_table();
         let mut header = Header {

@@ -17,10 +17,12 @@ use trueno_zram_io::{
     ArchiveOutput, Base, Compressed, CompressedDelta, Compressors, Decoders, Gpu, Observer, PageSource,
 };
 
-use crate::args::{Backend, Global};
-use crate::compression::{self, CompressionArgs};
+use crate::args::{
+    Backend, Global,
+    compression::{self, CompressionArgs},
+};
 use crate::failure::Failure;
-use crate::messages;
+use crate::print::messages;
 
 /// Pages per slot of the GPU's ring: 4 MiB, which the bus needs for full speed, and as many as a group of an archive.
 const GPU_SLOT_PAGES: usize = 1024;

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use trueno_zram_io::{Refusal, STANDARD_OUTPUT, os_text};
 
-use crate::{messages, signals};
+use crate::print::messages;
+use crate::signals;
 
 /// Why a command stopped.
 #[derive(Debug)]

@@ -1,40 +1,19 @@
 //! `trueno-zram`: compresses memory images into standard .lz4 and .zst files.
 #![deny(unsafe_code)]
-// A line that cannot be written must not panic: see `messages`.
+// A line that cannot be written must not panic: see `print::messages`.
 #![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod args;
 mod checks;
 mod commands;
-mod compression;
-mod control;
-mod delta;
-mod descriptors;
-mod draw;
-mod elf_core;
 mod engine;
 mod failure;
 mod files;
-mod fill;
-mod habits;
-mod input;
-mod json;
 mod machine;
-mod messages;
-mod needed_files;
-mod output;
-mod printable;
+mod print;
 mod process;
-mod process_state;
-mod progress;
-mod quantity;
-mod ranges;
-mod report;
-mod restore;
 mod signals;
 mod survey;
-mod terminal;
-mod version;
 
 use std::env;
 use std::io::{self, Write};
@@ -42,19 +21,20 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{Cli, Command};
+use args::{Cli, Command, lz4_compat, version};
 use commands::{
     bench, completions, compress, criu, decompress, extract, flatten, info, inspect, load, man, restore_uffd, save,
     selftest, serve, snapshot, stat, test,
 };
 use failure::Failure;
+use print::{json, messages, stdout};
 
 fn main() -> ExitCode {
     let args: Vec<_> = env::args_os().collect();
     if version::is_asked_for(&args) {
         return version::print();
     }
-    let cli = match habits::with_command(args).map(|args| Cli::try_parse_from(habits::with_level(args))) {
+    let cli = match lz4_compat::with_command(args).map(|args| Cli::try_parse_from(lz4_compat::with_level(args))) {
         Ok(Ok(cli)) => cli,
         Ok(Err(error)) => return print_of_parser(&error),
         Err(failure) => return failure.report(),
@@ -76,7 +56,7 @@ fn print_of_parser(error: &clap::Error) -> ExitCode {
         messages::lines(error.render());
         return ExitCode::from(2);
     }
-    let written = output::print(|_| error.print().and_then(|()| io::stdout().flush()));
+    let written = stdout::print(|_| error.print().and_then(|()| io::stdout().flush()));
     written.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 

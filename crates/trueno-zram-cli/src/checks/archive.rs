@@ -7,7 +7,7 @@ use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
 use super::samples::{Random, Set};
 use super::{Check, Proof};
-use crate::quantity;
+use crate::print::quantity;
 
 /// Zero pages in the middle, which a hole of an image becomes.
 const ZERO_PAGES: usize = 40;

@@ -6,7 +6,7 @@ use trueno_zram_core::{BatchCodec, CompressedBatch, FILL_WORD_BYTES, PAGE_SIZE, 
 
 use super::Proof;
 use super::samples::{Set, batch_of};
-use crate::quantity;
+use crate::print::quantity;
 
 /// The plain decoder, lz4_flex and the codec itself restore what the codec makes of the pages.
 pub(super) fn round_trip(codec: &mut dyn BatchCodec, pages: &[Page]) -> Proof {

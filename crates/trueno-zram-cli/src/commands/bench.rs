@@ -11,14 +11,13 @@ use std::str::FromStr;
 use serde::Serialize;
 use trueno_bench::bench::Bench;
 use trueno_bench::{Document, Gpu, Rivals, Run, html, load, table};
+use trueno_zram_io::{Output, OutputOptions, Target};
 
 use crate::args::{Backend, Global};
 use crate::failure::Failure;
-use crate::json;
+use crate::files::needed_files;
 use crate::machine::{Machine, Measure};
-use crate::needed_files;
-use crate::output::{self, Output, OutputOptions, Target};
-use crate::report::say;
+use crate::print::{json, report::say, stdout};
 use interrupt::Watch;
 
 /// Measure our engines and their rivals side by side.
@@ -121,7 +120,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         json::print(global, "bench", &Report { machine: Machine::look(Measure::Nothing, None), document: &document })?;
     } else {
-        output::print_lines(&table::draw(&document))?;
+        stdout::print_lines(&table::draw(&document))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,8 +7,7 @@ use clap_complete::Shell;
 
 use crate::args::{Cli, Global};
 use crate::failure::Failure;
-use crate::json;
-use crate::output;
+use crate::print::{json, stdout};
 
 /// Print shell completions.
 #[derive(Debug, clap::Args)]
@@ -26,6 +25,6 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     json::refuse(global, "completions")?;
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "trueno-zram", &mut script);
-    output::print(|out| out.write_all(&script))?;
+    stdout::print(|out| out.write_all(&script))?;
     Ok(ExitCode::SUCCESS)
 }

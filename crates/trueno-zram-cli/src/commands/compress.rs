@@ -7,21 +7,21 @@ use std::time::Duration;
 use serde::Serialize;
 use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Warning};
+use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, Target, Warning};
 
-use crate::args::Global;
-use crate::compression::CompressionArgs;
-use crate::delta::{self, CheckBase, OpenBase, Origins};
+use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files::{self, FileArgs};
-use crate::input::Input;
-use crate::json;
-use crate::messages;
-use crate::output::{Output, OutputOptions, Target};
-use crate::progress::Progress;
-use crate::quantity;
-use crate::report::{self, Report};
+use crate::files::{
+    self, FileArgs,
+    delta::{self, CheckBase, OpenBase, Origins},
+};
+use crate::print::{
+    json, messages,
+    progress::Progress,
+    quantity,
+    report::{self, Report},
+};
 
 /// Arguments of `compress`.
 #[derive(Debug, clap::Args)]

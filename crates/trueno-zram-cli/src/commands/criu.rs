@@ -10,12 +10,10 @@ use clap::Subcommand;
 use trueno_zram_criu::{Error, ImageDir, PagesName};
 use trueno_zram_io::{open_regular_file, os_text};
 
-use crate::args::Global;
+use crate::args::{Global, compression::CompressionArgs};
 use crate::commands::{compress, decompress};
-use crate::compression::CompressionArgs;
-use crate::delta::BasesArgs;
 use crate::failure::Failure;
-use crate::restore::open_failure;
+use crate::files::{delta::BasesArgs, restore::open_failure};
 
 /// Compress the memory in CRIU's image directories, and restore processes from it page by page.
 ///

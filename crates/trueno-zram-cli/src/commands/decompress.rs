@@ -4,22 +4,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_io::Warning;
+use trueno_zram_io::{Input, Output, OutputOptions, Target, Warning};
 
 use crate::args::Global;
-use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::files::{self, FileArgs};
-use crate::fill;
-use crate::input::Input;
-use crate::json;
-use crate::needed_files::{InputChains, NeededFiles};
-use crate::output::{Output, OutputOptions, Target};
-use crate::progress::Progress;
-use crate::quantity;
-use crate::report;
-use crate::restore;
+use crate::files::{
+    self, FileArgs,
+    delta::BasesArgs,
+    in_place,
+    needed_files::{InputChains, NeededFiles},
+    restore,
+};
+use crate::print::{json, progress::Progress, quantity, report};
 
 /// Arguments of `decompress`.
 #[derive(Debug, clap::Args)]
@@ -82,7 +79,7 @@ fn decompress(
     if let Some(output) = args.files.output.as_deref().filter(|_| args.in_place) {
         let removal = args.files.removal(path, &input)?;
         let delta = args.bases.open_delta(path, &input)?;
-        fill::fill_file((&input, delta.as_ref()), output, engine, global)?;
+        in_place::fill_file((&input, delta.as_ref()), output, engine, global)?;
         return removal.complete();
     }
     // Of a file that is not compressed at all, its name is not the problem.

@@ -9,20 +9,21 @@ use serde::Serialize;
 use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
 use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, PageArchive, Pages};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{Sink, WriteMode};
+use trueno_zram_io::{Input, Output, OutputOptions, Sink, Target, WriteMode};
 
-use crate::args::Global;
-use crate::delta::BasesArgs;
+use crate::args::{
+    Global,
+    ranges::{OpenRange, RangeList, parse_range, parse_range_list},
+};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::input::Input;
-use crate::json;
-use crate::needed_files::{self, NeededFiles};
-use crate::output::{Output, OutputOptions, Target};
-use crate::ranges::{OpenRange, RangeList, parse_range, parse_range_list};
-use crate::report;
-use crate::restore::{format_of_input, input_failure, not_compressed, pages_by_index};
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore::{format_of_input, input_failure, not_compressed, pages_by_index},
+};
+use crate::print::{json, report};
 
 /// Arguments of `extract`.
 #[derive(Debug, clap::Args)]

@@ -7,21 +7,22 @@ use std::sync::Arc;
 use trueno_zram_archive::address_map::{self, StoredMap};
 use trueno_zram_archive::{Pages, WriteOptions, process_state};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{Claim, ClaimedRange, Compressed, NamedArchive, PageSource};
+use trueno_zram_io::{Claim, ClaimedRange, Compressed, Input, NamedArchive, Output, OutputOptions, PageSource, Target};
 
-use crate::args::Global;
-use crate::compression::CompressionArgs;
-use crate::delta::BasesArgs;
+use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::input::Input;
-use crate::json;
-use crate::needed_files::{self, NeededFiles};
-use crate::output::{Output, OutputOptions, Target};
-use crate::progress::Progress;
-use crate::report::{self, Report};
-use crate::restore::input_failure;
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore::input_failure,
+};
+use crate::print::{
+    json,
+    progress::Progress,
+    report::{self, Report},
+};
 
 /// Make a standard archive of a delta.
 ///

@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::json::{self, Status};
 use crate::machine::{Gpu, Machine, Measure};
-use crate::output;
-use crate::quantity;
+use crate::print::{
+    json::{self, Status},
+    quantity, stdout,
+};
 
 /// Show the CPU and the GPUs of this machine, and how `--backend auto` chooses between them.
 #[derive(Debug, clap::Args)]
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         };
         json::print_with(global, "info", status, &Report { machine: &machine, error })?;
     } else {
-        output::print_lines(&describe(&machine))?;
+        stdout::print_lines(&describe(&machine))?;
     }
     Ok(failure.map_or(ExitCode::SUCCESS, |failure| failure.report()))
 }

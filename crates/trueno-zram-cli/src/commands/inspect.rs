@@ -12,23 +12,23 @@ use trueno_zram_archive::{
     Archive, BlockPlace, ContentBatch, ContentSpan, Delta, Error, FrameReader, IndexVerdict, Pages,
 };
 use trueno_zram_core::{PAGE_SIZE, Page, PageKind};
-use trueno_zram_io::ArchiveChain;
+use trueno_zram_io::{ArchiveChain, Input};
 
 use crate::args::Global;
 use crate::commands::inspect_delta::DeltaFindings;
-use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::input::Input;
-use crate::json;
-use crate::messages;
-use crate::needed_files::{self, NeededFiles};
-use crate::output;
-use crate::quantity;
-use crate::restore::{input_failure, pages_by_index};
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore::{input_failure, pages_by_index},
+};
+use crate::print::{
+    json, messages, quantity, stdout,
+    terminal::{DrawChoice, Style},
+};
 use crate::survey::{Container, Findings, Format, HEAD_BYTES, Ranges, Survey, SurveyedPage, Surveyor};
-use crate::terminal::{DrawChoice, Style};
 
 /// Show what the pages of files and archives are made of.
 ///
@@ -77,7 +77,7 @@ enum Order {
 impl Order {
     /// Prints the text of a file.
     fn print(self, describe: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-        output::print(|out| {
+        stdout::print(|out| {
             let separated = if self == Self::First { Ok(()) } else { writeln!(out) };
             separated.and_then(|()| describe(out))
         })

@@ -4,15 +4,11 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 use trueno_zram_archive::{Delta, PageArchive, Pages};
+use trueno_zram_io::Input;
 
-use crate::delta::Origins;
-use crate::input::Input;
-use crate::json::PageKinds;
-use crate::printable::printable;
-use crate::quantity;
-use crate::report;
+use crate::files::delta::Origins;
+use crate::print::{json::PageKinds, printable::printable, quantity, report, terminal::Style};
 use crate::survey::{Content, ContentJson};
-use crate::terminal::Style;
 
 /// The findings, for scripts and people.
 #[derive(Debug, Serialize)]

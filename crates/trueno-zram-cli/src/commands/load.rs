@@ -7,9 +7,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 
 use crate::args::Global;
-use crate::control;
+use crate::commands::control;
 use crate::failure::Failure;
-use crate::{json, needed_files, quantity, report};
+use crate::files::needed_files;
+use crate::print::{json, quantity, report};
 
 /// Load a page archive, or any other .lz4 or .zst file, into a running `serve`, from the start of the device on.
 #[derive(Debug, clap::Args)]

@@ -10,8 +10,7 @@ use clap_mangen::Man;
 
 use crate::args::{Cli, Global};
 use crate::failure::Failure;
-use crate::json;
-use crate::output;
+use crate::print::{json, stdout};
 
 /// Print the manual page.
 #[derive(Debug, clap::Args)]
@@ -103,7 +102,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     command.build();
     let Some(dir) = &args.dir else {
         let page = render(&command).map_err(|e| Failure::io("the manual page", &e))?;
-        output::print(|out| out.write_all(&page))?;
+        stdout::print(|out| out.write_all(&page))?;
         return Ok(ExitCode::SUCCESS);
     };
     fs::create_dir_all(dir).map_err(|e| Failure::io(dir.display(), &e))?;

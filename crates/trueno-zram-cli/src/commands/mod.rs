@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod compress;
+mod control;
 pub(crate) mod criu;
 pub(crate) mod decompress;
 pub(crate) mod extract;

@@ -11,19 +11,18 @@ use trueno_zram_archive::address_map::StoredMap;
 use trueno_zram_archive::process_state::ProcessState;
 use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{ArchiveChain, Operation};
+use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions, Target};
 
 use crate::args::Global;
-use crate::delta::BasesArgs;
-use crate::elf_core::{CoreFile, Part};
 use crate::failure::Failure;
 use crate::files;
-use crate::json;
-use crate::needed_files::NeededFiles;
-use crate::output::{Output, OutputOptions, Target};
-use crate::quantity;
-use crate::report;
-use crate::restore::{input_failure, open_failure};
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::NeededFiles,
+    restore::{input_failure, open_failure},
+};
+use crate::print::{json, quantity, report};
+use crate::process::elf_core::{CoreFile, Part};
 
 /// Pages restored at a time.
 const COPY_PAGES: usize = 64;

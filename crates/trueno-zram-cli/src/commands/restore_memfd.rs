@@ -11,17 +11,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use trueno_zram_connections::serve_each;
-use trueno_zram_io::UnixSocket;
+use trueno_zram_io::{Input, UnixSocket};
 use trueno_zram_restore::{Error, receive_file};
 
 use crate::args::Global;
-use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::fill;
-use crate::input::Input;
-use crate::json;
-use crate::report::{self, Report};
+use crate::files::{delta::BasesArgs, in_place};
+use crate::print::{
+    json,
+    report::{self, Report},
+};
 
 /// How long a program may take to send its file, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -91,7 +91,7 @@ fn fill_file(
 ) -> Result<u64, Failure> {
     let input = Input::open_at_once(archive)?;
     let delta = bases.open_delta(archive, &input)?;
-    let filled = fill::fill((&input, delta.as_ref()), file, "the file that was handed over", engine, global)?;
+    let filled = in_place::fill((&input, delta.as_ref()), file, "the file that was handed over", engine, global)?;
     let report = Report { command: "restore", ..filled };
     report::say(global, &format!("{}: {} bytes restored into a file", input.name, report.bytes_out));
     report::print_json(global, &report)?;

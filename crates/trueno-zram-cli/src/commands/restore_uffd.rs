@@ -16,17 +16,15 @@ use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, Options,
 
 use super::restore_core::{self, CoreOptions};
 use super::restore_memfd;
-use crate::args::{Global, parse_whole};
-use crate::delta::BasesArgs;
-use crate::descriptors;
+use crate::args::{Global, parse_whole, ranges::parse_number};
 use crate::failure::Failure;
-use crate::json;
-use crate::messages;
-use crate::needed_files::{self, NeededFiles};
-use crate::quantity;
-use crate::ranges::parse_number;
-use crate::report;
-use crate::restore::open_failure;
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore::open_failure,
+};
+use crate::machine::descriptors;
+use crate::print::{json, messages, quantity, report};
 use crate::signals;
 
 /// Run VMs from an archive of their memory, or turn it into a core file or another process's memory.

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trueno_zram_core::Algorithm;
-use trueno_zram_io::{ChainFile, FileId, Operation};
+use trueno_zram_io::{ChainFile, FileId, Operation, Output, OutputOptions, Target};
 use trueno_zram_serve::control::{ControlError, ServedFile};
 
 use crate::args::Global;
-use crate::control;
+use crate::commands::control;
 use crate::failure::Failure;
-use crate::needed_files::NeededFiles;
-use crate::output::{Output, OutputOptions, Target};
-use crate::{files, json, quantity, report};
+use crate::files;
+use crate::files::needed_files::NeededFiles;
+use crate::print::{json, quantity, report};
 
 /// Save what a running `serve` holds to a page archive, as it is at this moment. Requests go on meanwhile.
 #[derive(Debug, clap::Args)]

@@ -8,10 +8,11 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::checks::{self, Check, Outcome};
 use crate::failure::Failure;
-use crate::json::{self, Status};
 use crate::machine::{Gpus, Measure};
-use crate::output;
-use crate::quantity;
+use crate::print::{
+    json::{self, Status},
+    quantity, stdout,
+};
 
 /// Check the codecs and the kernels on this machine.
 ///
@@ -121,7 +122,7 @@ fn verdict(outcomes: &[Outcome], took: Duration) -> String {
 }
 
 fn say(text: &str) -> Result<(), Failure> {
-    output::print_lines(&format!("{text}\n"))
+    stdout::print_lines(&format!("{text}\n"))
 }
 
 #[cfg(test)]

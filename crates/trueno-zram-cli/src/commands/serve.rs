@@ -11,7 +11,7 @@ use serde::Serialize;
 use trueno_zram_archive::Pages;
 use trueno_zram_core::cpu::InstructionSet;
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, build_pool};
-use trueno_zram_io::ArchiveChain;
+use trueno_zram_io::{ArchiveChain, Input};
 use trueno_zram_serve::control::{ControlLimits, ControlServer, ServedStore};
 use trueno_zram_serve::keeper::{self, Claim, Keeper, KeeperError};
 use trueno_zram_serve::nbd::{Exports, NbdLimits, NbdServer};
@@ -20,13 +20,14 @@ use trueno_zram_serve::{ArchiveExport, Endpoint, Export, StoreExport};
 use trueno_zram_store::{Maintenance, MaintenanceOptions, RecompressOptions, Store, StoreOptions};
 
 use crate::args::Global;
-use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::needed_files::{self, NeededFiles};
-use crate::restore::open_failure;
-use crate::{json, quantity, report};
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore::open_failure,
+};
+use crate::print::{json, quantity, report};
 use block_device::BlockDevice;
 
 /// Serve compressed memory as a block device, until the process is ended.

@@ -12,22 +12,16 @@ use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState}
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, Summary, WriteOptions};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, PageSource, Spool};
+use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, PageSource, Spool, Target};
 
-use crate::args::{Global, parse_whole};
-use crate::compression::CompressionArgs;
-use crate::delta::{self, CheckBase, OpenBase, Origins};
+use crate::args::{Global, compression::CompressionArgs, parse_whole};
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::json;
-use crate::messages;
-use crate::output::{Output, OutputOptions, Target};
+use crate::files::delta::{self, CheckBase, OpenBase, Origins};
+use crate::print::{json, messages, progress::Stages, quantity, report};
+use crate::process::state;
 use crate::process::{MemoryReader, Process, ProcessError, ReadProcess, Selection, Stopped, Windows};
-use crate::process_state;
-use crate::progress::Stages;
-use crate::quantity;
-use crate::report;
 
 /// Save the anonymous memory of a running process as a page archive.
 ///
@@ -131,7 +125,7 @@ impl<'scope> ProcessSource<'scope> {
         let taken_unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let (pid, command) = (process.pid, process.command.clone());
         let maps = process.maps().map_err(failed)?;
-        let state = args.stop.then(|| process_state::of_stopped(process, &maps));
+        let state = args.stop.then(|| state::of_stopped(process, &maps));
         let reader = MemoryReader::new(pid, process, maps, selection).on_threads(threads);
         let map = AddressMap { pid, command, taken_unix_s, consistency, mappings: Vec::new() };
         let windows = Windows::read(scope, reader, stopped.map(|stopped| (stopped, begun)));

@@ -8,10 +8,9 @@ use serde::Serialize;
 use trueno_zram_serve::control::ExportStat;
 
 use crate::args::Global;
-use crate::control;
+use crate::commands::control;
 use crate::failure::Failure;
-use crate::printable::printable;
-use crate::{json, output, quantity};
+use crate::print::{json, printable::printable, quantity, stdout};
 
 /// Show what a running `serve` holds.
 #[derive(Debug, clap::Args)]
@@ -39,7 +38,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
         if global.json {
             json::print(global, "stat", &Report { exports })?;
         } else {
-            output::print_lines(&table(&exports))?;
+            stdout::print_lines(&table(&exports))?;
         }
         match args.watch {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds.into())),

@@ -5,19 +5,22 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use trueno_zram_archive::{IndexVerdict, PageArchive};
-use trueno_zram_io::Discard;
+use trueno_zram_io::{Discard, Input};
 
 use crate::args::Global;
-use crate::delta::BasesArgs;
 use crate::engine::Engine;
 use crate::failure::Failure;
 use crate::files;
-use crate::input::Input;
-use crate::json;
-use crate::needed_files::{self, NeededFiles};
-use crate::progress::Progress;
-use crate::report::{self, Report};
-use crate::restore;
+use crate::files::{
+    delta::BasesArgs,
+    needed_files::{self, NeededFiles},
+    restore,
+};
+use crate::print::{
+    json,
+    progress::Progress,
+    report::{self, Report},
+};
 
 /// Arguments of `test`.
 #[derive(Debug, clap::Args)]

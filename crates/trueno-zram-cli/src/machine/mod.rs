@@ -1,6 +1,7 @@
 //! This machine: CPU, memory, GPUs, and how `auto` chooses between them.
 
 mod cpu;
+pub(crate) mod descriptors;
 mod gpu;
 mod memory_room;
 mod placement_rule;

@@ -1,10 +1,12 @@
 //! A running process, by the files of `/proc/PID`.
 
+pub(crate) mod elf_core;
 mod error;
 mod maps;
 mod pagemap;
 mod reader;
 mod registers;
+pub(crate) mod state;
 mod stop;
 mod windows;
 
@@ -15,6 +17,7 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
 use rustix::io::Errno;
+use trueno_zram_io::read_process_memory;
 
 pub(crate) use error::ProcessError;
 pub(crate) use maps::MapsLine;
@@ -22,7 +25,6 @@ pub(crate) use pagemap::Wanted;
 pub(crate) use reader::{MemoryReader, Selection};
 pub(crate) use registers::registers_of;
 pub(crate) use stop::Stopped;
-use trueno_zram_io::read_process_memory;
 pub(crate) use windows::{ReadProcess, Windows};
 
 /// A process whose memory can be read. The files are opened together, so all are of one process even if its number goes

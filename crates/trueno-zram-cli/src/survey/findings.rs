@@ -4,7 +4,7 @@ use serde::{Serialize, Serializer};
 use trueno_zram_archive::address_map::{MappedRun, PageState, StoredMap, StoredMapping};
 
 use super::{Copies, Entropies, Overview, Survey, ratio};
-use crate::json::{self, PageKinds};
+use crate::print::json::{self, PageKinds};
 
 /// The kind of file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -10,7 +10,7 @@ mod surveyor;
 
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
-use crate::json::PageKinds;
+use crate::print::json::PageKinds;
 
 pub(crate) use container::{Container, HEAD_BYTES};
 pub(crate) use copies::Copies;

@@ -7,10 +7,12 @@ use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE};
 
 use super::findings::{Content, Findings, Format};
 use super::{Cell, SIZE_STEP, Survey, ratio};
-use crate::draw::{Bar, Shade, bars, beside, cells, legend};
-use crate::printable::printable;
-use crate::quantity;
-use crate::terminal::Style;
+use crate::print::{
+    draw::{Bar, Shade, bars, beside, cells, legend},
+    printable::printable,
+    quantity,
+    terminal::Style,
+};
 
 /// Two histograms are drawn side by side from this many columns on.
 const WIDE: usize = 100;

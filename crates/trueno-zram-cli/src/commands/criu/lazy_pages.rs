@@ -12,12 +12,10 @@ use trueno_zram_restore::{Notice, Options};
 use super::failure;
 use crate::args::Global;
 use crate::commands::restore_uffd::{Damage, say_end};
-use crate::delta::BasesArgs;
-use crate::descriptors;
 use crate::failure::Failure;
-use crate::messages;
-use crate::quantity;
-use crate::report;
+use crate::files::delta::BasesArgs;
+use crate::machine::descriptors;
+use crate::print::{messages, quantity, report};
 use crate::signals;
 
 /// Restore processes at once, and their pages when they touch them: in place of `criu lazy-pages`.

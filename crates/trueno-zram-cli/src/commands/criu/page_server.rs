@@ -13,11 +13,9 @@ use trueno_zram_criu::{Error, LazyDir, Memory, PageServer};
 
 use super::{failure, open_dir};
 use crate::args::{Global, parse_whole};
-use crate::delta::BasesArgs;
 use crate::failure::Failure;
-use crate::json;
-use crate::quantity;
-use crate::report;
+use crate::files::delta::BasesArgs;
+use crate::print::{json, quantity, report};
 use crate::signals;
 
 /// Serve an image directory's pages to `criu lazy-pages`.

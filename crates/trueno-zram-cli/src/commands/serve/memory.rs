@@ -10,7 +10,7 @@ use trueno_zram_store::{Store, StoreOptions};
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::machine::{Memory, lockable_bytes};
-use crate::{quantity, report};
+use crate::print::{quantity, report};
 
 /// The interval at which the machine's memory is read. Between two looks, the store takes no more than there was at the first one.
 const INTERVAL: Duration = Duration::from_millis(250);

@@ -4,7 +4,7 @@ use trueno_zram_archive::address_map::{MappedRun, PageState, StoredMap, StoredMa
 use trueno_zram_archive::process_state::{ProcessState, ThreadState};
 use trueno_zram_core::PAGE_SIZE;
 
-use crate::process_state;
+use crate::process::state;
 
 /// Untouched memory of at most this length becomes a hole in the file; more of it is left out, as programs reserve terabytes.
 const MAX_HOLE_BYTES: u64 = 16 << 20;
@@ -71,7 +71,7 @@ pub(crate) enum CoreError {
 impl CoreFile {
     /// Plans the core file of a snapshot. Without a state it has no registers.
     pub(crate) fn new(map: &StoredMap, state: Option<&ProcessState>) -> Result<Self, CoreError> {
-        let machine = state.map_or_else(process_state::machine, |state| state.machine);
+        let machine = state.map_or_else(state::machine, |state| state.machine);
         let registers_len = registers_len(machine)?;
         let mut core =
             Self { machine, notes: notes(map, state, registers_len)?, segments: Vec::new(), parts: Vec::new() };
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(CoreFile::new(&map, Some(&wrong)).unwrap_err(), refused);
         let other = ProcessState { machine: 3, ..state() };
         assert_eq!(CoreFile::new(&map, Some(&other)).unwrap_err(), CoreError::Machine(3));
-        assert!(CoreFile::new(&map, None).is_ok() || process_state::machine() == 0);
+        assert!(CoreFile::new(&map, None).is_ok() || state::machine() == 0);
     }
 
     #[test]

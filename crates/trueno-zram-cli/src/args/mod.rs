@@ -1,5 +1,10 @@
 //! The command line: options of all commands, and the commands.
 
+pub(crate) mod compression;
+pub(crate) mod lz4_compat;
+pub(crate) mod ranges;
+pub(crate) mod version;
+
 use std::num::{IntErrorKind, NonZeroUsize, ParseIntError};
 use std::str::FromStr;
 use std::thread::available_parallelism;

@@ -8,17 +8,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, MappedFile};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, Target};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::needed_files::NeededFiles;
-use crate::output::Target;
-use crate::quantity;
-use crate::report;
-use crate::restore::{input_failure, open_failure};
+use crate::files::{
+    needed_files::NeededFiles,
+    restore::{input_failure, open_failure},
+};
+use crate::print::{quantity, report};
 
 /// The usual ending of a delta's name, without the dot.
 pub(crate) const EXTENSION: &str = "tzd";

@@ -1,7 +1,7 @@
 //! A map of shaded cells in rows.
 
 use super::coloured;
-use crate::terminal::Style;
+use crate::print::terminal::Style;
 
 /// The shade of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,11 @@
-//! Outputs as the I/O crate makes them, and text on standard output.
+//! Text on standard output. Data goes through `trueno_zram_io::Output`.
 
 use std::io::{self, BufWriter, Write};
 
 use trueno_zram_io::{Error, STANDARD_OUTPUT, check_stdout_written};
-pub(crate) use trueno_zram_io::{Output, OutputOptions, Target};
 
 use crate::failure::Failure;
-use crate::printable::printable_lines;
+use crate::print::printable::printable_lines;
 
 /// Writes to standard output for people or scripts. All text goes through here, so that none is lost silently: not if
 /// standard output is closed, nor if the last bytes cannot be written, even if that shows only when it is closed.

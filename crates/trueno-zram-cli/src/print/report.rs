@@ -8,9 +8,8 @@ use trueno_zram_archive::{Delta, Pages as _, ReadSummary};
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::json;
-pub(crate) use crate::json::PageKinds as Pages;
-use crate::messages;
+pub(crate) use crate::print::json::PageKinds as Pages;
+use crate::print::{json, messages};
 
 /// The result of one file. `ratio` is the size of its content divided by that of its compressed form, in both directions.
 #[derive(Debug, Serialize)]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use crate::printable::{printable, printable_lines};
+use crate::print::printable::{printable, printable_lines};
 
 /// Writes a line to standard error, as far as it is printable.
 pub(crate) fn line(text: impl fmt::Display) {

@@ -8,7 +8,7 @@ pub(crate) use bars::{Bar, bars};
 pub(crate) use beside::beside;
 pub(crate) use cells::{Shade, cells, legend};
 
-use crate::terminal::Style;
+use crate::print::terminal::Style;
 
 /// Returns the text in one of 256 colours, if the style has colours.
 fn coloured(text: &str, colour: u8, style: Style) -> String {

@@ -4,12 +4,11 @@ use std::fmt;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, ChainFile, FileId, STANDARD_OUTPUT, stdout_file};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, ChainFile, FileId, STANDARD_OUTPUT, Target, stdout_file};
 
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::files;
-use crate::output::Target;
 
 /// An archive and its bases, or bases alone, which an output or a removal could hit.
 #[derive(Clone, Copy, Debug)]

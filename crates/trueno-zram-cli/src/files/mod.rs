@@ -1,5 +1,10 @@
 //! The files of a command: which there are, where their outputs go, and the loop over them.
 
+pub(crate) mod delta;
+pub(crate) mod in_place;
+pub(crate) mod needed_files;
+pub(crate) mod restore;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, Metadata};
 use std::io::{self, IsTerminal};
@@ -9,14 +14,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trueno_zram_archive::Format;
-use trueno_zram_io::{OpenForWriting, Refusal, ReservedInput};
+use trueno_zram_io::{Input, OpenForWriting, Refusal, ReservedInput, Target};
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::needed_files;
-use crate::output::Target;
-use crate::report;
+use crate::print::report;
 
 /// The suffixes of compressed files.
 const SUFFIXES: [&str; 3] = [".lz4", ".zst", ".tzd"];

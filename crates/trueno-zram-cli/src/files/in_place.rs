@@ -4,17 +4,17 @@ use std::fs::File;
 use std::path::Path;
 
 use trueno_zram_archive::Pages;
-use trueno_zram_io::{ArchiveChain, ExistingFile, FileId};
+use trueno_zram_io::{ArchiveChain, ExistingFile, FileId, Input};
 
 use crate::args::Global;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::messages;
-use crate::needed_files::NeededFiles;
-use crate::progress::Progress;
-use crate::report::{self, Report};
-use crate::restore;
+use crate::files::{needed_files::NeededFiles, restore};
+use crate::print::{
+    messages,
+    progress::Progress,
+    report::{self, Report},
+};
 use crate::signals::{self, ActionId};
 
 /// What a file is filled with: an input, with its bases if it is a delta.

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::output;
+use crate::print::stdout;
 
 /// Whether the arguments, the program's name first, ask for the long version and nothing else.
 pub(crate) fn is_asked_for(args: &[OsString]) -> bool {
@@ -17,7 +17,7 @@ pub(crate) fn is_asked_for(args: &[OsString]) -> bool {
 
 /// Prints the long version.
 pub(crate) fn print() -> ExitCode {
-    let written = output::print(|out| out.write_all(verbose().as_bytes()));
+    let written = stdout::print(|out| out.write_all(verbose().as_bytes()));
     written.map_or_else(|failure| failure.report(), |()| ExitCode::SUCCESS)
 }
 

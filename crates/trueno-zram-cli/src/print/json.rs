@@ -11,8 +11,7 @@ use trueno_zram_core::PageStats;
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output;
-use crate::printable::PrintableFormatter;
+use crate::print::{printable::PrintableFormatter, stdout};
 
 /// The version of the schema. It changes when a key changes its meaning or disappears, not when one is added.
 pub(crate) const SCHEMA: u32 = 1;
@@ -90,7 +89,7 @@ pub(crate) fn print_with(
     if !global.json {
         return Ok(());
     }
-    output::print(|out| write(out, command, status, result))
+    stdout::print(|out| write(out, command, status, result))
 }
 
 /// Refuses `--json` for a command that prints a document of its own.

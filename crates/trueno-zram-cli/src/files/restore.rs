@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trueno_zram_archive::{Damage, Delta, Error, Format, IndexVerdict, PageArchive, ReadSummary};
-use trueno_zram_io::{ArchiveChain, Salvaged, Sink};
+use trueno_zram_io::{ArchiveChain, Input, Salvaged, Sink};
 
 use crate::args::Global;
-use crate::delta;
 use crate::engine::Engine;
 use crate::failure::Failure;
-use crate::input::Input;
-use crate::messages;
-use crate::progress::Progress;
-use crate::report::Report;
+use crate::files::delta;
+use crate::print::{messages, progress::Progress, report::Report};
 
 /// Decodes all of `input` into `sink`. The caller judges the index.
 pub(crate) fn restore(
@@ -104,7 +101,7 @@ fn description(summary: &ReadSummary) -> String {
         summary.frames,
         summary.content_checksums,
         summary.blocks,
-        crate::report::Pages::from(summary.pages)
+        crate::print::report::Pages::from(summary.pages)
     )
 }
 

@@ -7,8 +7,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use trueno_zram_io::{Observer, Stage, Timeline};
 
 use crate::args::Global;
-use crate::messages;
-use crate::printable::printable;
+use crate::print::{messages, printable::printable};
 
 /// Shorter work needs no bar.
 const QUIET_MS: u64 = 300;

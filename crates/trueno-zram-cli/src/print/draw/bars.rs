@@ -1,8 +1,7 @@
 //! Horizontal bars, one per line. The longest fills the width.
 
 use super::Shade;
-use crate::quantity;
-use crate::terminal::Style;
+use crate::print::{quantity, terminal::Style};
 
 /// One bar.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use trueno_gpu::kernels::packed::{DecompressRun, PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
-use trueno_test_kernels::zstd_restore::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_zram_core::{PAGE_SIZE, Page};
 use trueno_zram_fuzz::{damage, page_from};
 use zstd::bulk::Compressor;
@@ -108,8 +108,8 @@ fn expected_of(frame: &[u8]) -> (PageStatus, Page) {
             assert!(zstd::bulk::decompress(frame, PAGE_SIZE).is_ok_and(|theirs| theirs == page));
             (PageStatus::Restored, page)
         }
-        Err(Refusal::Malformed) => (PageStatus::BadBlock, OLD),
-        Err(Refusal::Unsupported) => (PageStatus::Unsupported, OLD),
+        Err(RestoreError::Malformed) => (PageStatus::BadBlock, OLD),
+        Err(RestoreError::Unsupported) => (PageStatus::Unsupported, OLD),
     }
 }
 

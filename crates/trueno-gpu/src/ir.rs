@@ -25,7 +25,7 @@ mod visit;
 pub use few::Few;
 pub use inst::{AtomOp, BoolOp, Combine, Conflict, FenceScope, Inst, LoadHint, MemAddr, Operand, PredUse, ShflMode};
 pub use inst::{ReduxOp, SpecialReg, StoreHint, VoteMode};
-pub use path::{Part, Path};
+pub use path::{BlockKind, Path};
 pub use shared::{RegionId, RegionInfo, RegionScope, SharedLayout};
 
 use crate::target::Target;

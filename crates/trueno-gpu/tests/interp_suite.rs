@@ -3,14 +3,14 @@
 mod support;
 
 use support::assemble;
-use trueno_gpu::interp::{LaneOrder, Launch, Memory};
+use trueno_gpu::interp::{DeviceMemory, LaneOrder, Launch};
 use trueno_test_kernels::suite;
 
 #[test]
 fn every_case_gives_what_the_isa_says() {
     for case in suite::cases() {
         for order in [LaneOrder::Ascending, LaneOrder::Descending, LaneOrder::Shuffled { seed: 42 }] {
-            let mut memory = Memory::new();
+            let mut memory = DeviceMemory::new();
             let input = memory.add("input", &case.input);
             let output = memory.add_uninit("output", case.expected.len());
             let launch = Launch::new(&case.kernel).grid(case.grid).arg(input).arg(output).lane_order(order);

@@ -1,12 +1,12 @@
 //! The lane rule probe in the interpreter, with lanes that store in a chosen order.
 
-use trueno_gpu::interp::{LaneOrder, Launch, Memory};
+use trueno_gpu::interp::{DeviceMemory, LaneOrder, Launch};
 use trueno_gpu::kernels::lz4::TableStores;
 use trueno_gpu::kernels::{Kernel, LaneRuleCounts, LaneRuleKernel};
 
 fn probe(order: LaneOrder) -> LaneRuleCounts {
     let kernel = LaneRuleKernel::new();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let counts = memory.add("counts", &[0; 8]);
     let launch = Launch::new(kernel.ir()).grid(2).arg(counts).arg(256u32).lane_order(order);
     launch.run(&mut memory).unwrap_or_else(|fault| panic!("{fault}"));

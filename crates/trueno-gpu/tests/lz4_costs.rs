@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use support::{compress_on, decompress};
-use trueno_gpu::interp::{LaneOrder, Report};
+use trueno_gpu::interp::{LaneOrder, LaunchReport};
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel, Mode, TableStores};
 use trueno_test_pages::{Page, corpus};
 
@@ -20,7 +20,7 @@ const ALLOWED_RISE: f64 = 1.05;
 /// Returns instructions and shared-memory wavefronts per page, by kernel.
 fn measure() -> BTreeMap<String, [f64; 2]> {
     let pages: Vec<Page> = corpus::all_pages().step_by(4).copied().collect();
-    let per_page = |report: &Report| {
+    let per_page = |report: &LaunchReport| {
         let counts = [report.total.instructions(), report.total.shared_wavefronts];
         counts.map(|count| count as f64 / pages.len() as f64)
     };

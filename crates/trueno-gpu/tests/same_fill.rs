@@ -1,6 +1,6 @@
 //! The example kernel in the interpreter, compared with the definition on the CPU.
 
-use trueno_gpu::interp::{Launch, Memory};
+use trueno_gpu::interp::{DeviceMemory, Launch};
 use trueno_gpu::kernels::{Kernel, SameFillKernel};
 use trueno_page::{PAGE_SIZE, Page, fill_page, same_filled};
 
@@ -25,7 +25,7 @@ fn flags_exactly_the_same_filled_pages() {
         pages.iter().flat_map(|page| u32::from(same_filled(page).is_some()).to_le_bytes()).collect();
     assert_eq!(expected.iter().filter(|byte| **byte == 1).count(), 5, "both answers occur");
     let count = u32::try_from(pages.len()).expect("few");
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let input = memory.add("pages", pages.as_flattened());
     let flags = memory.add_uninit("flags", pages.len() * 4);
     let launch = Launch::new(kernel.ir()).grid(kernel.grid(count)).arg(input).arg(flags).arg(count);

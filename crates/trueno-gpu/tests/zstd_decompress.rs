@@ -5,10 +5,10 @@
 mod support;
 
 use support::{LEVELS, compress, compress_flushed, compress_with, crafted, damage, pages, random_sequences};
-use trueno_gpu::interp::{LaneOrder, Report};
+use trueno_gpu::interp::{LaneOrder, LaunchReport};
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
-use trueno_test_kernels::zstd_restore::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::generate::Generator;
 use trueno_test_pages::{PAGE_SIZE, Page};
 
@@ -24,7 +24,7 @@ enum Design {
 }
 
 /// Restores frames in one batch.
-fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
+fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus, Page)>, LaunchReport) {
     let (mut bytes, mut index) = (Vec::new(), Vec::new());
     for frame in frames {
         let len_bytes = u16::try_from(frame.len()).expect("frames are shorter than 64 KiB");
@@ -36,7 +36,7 @@ fn run(design: Design, frames: &[Vec<u8>], order: LaneOrder) -> (Vec<(PageStatus
 }
 
 /// Restores a packed batch. Any stray access would be a fault.
-fn run_packed(design: Design, bytes: &[u8], index: &[u8], order: LaneOrder) -> (Vec<(PageStatus, Page)>, Report) {
+fn run_packed(design: Design, bytes: &[u8], index: &[u8], order: LaneOrder) -> (Vec<(PageStatus, Page)>, LaunchReport) {
     let mut pages = vec![[0xee; PAGE_SIZE]; index.len() / PackedEntry::BYTES];
     // With one warp per block, every address past the warp's own memory is out of bounds.
     let warps_per_block = if order == LaneOrder::Ascending { 4 } else { 1 };
@@ -72,9 +72,9 @@ fn assert_design_equals_twin(design: Design, frames: &[Vec<u8>], order: LaneOrde
         let expected = restore(frame);
         let expected_status = match expected {
             Ok(_) => PageStatus::Restored,
-            Err(Refusal::Malformed) if frame.is_empty() || frame.len() > PAGE_SIZE + 32 => PageStatus::BadEntry,
-            Err(Refusal::Malformed) => PageStatus::BadBlock,
-            Err(Refusal::Unsupported) => PageStatus::Unsupported,
+            Err(RestoreError::Malformed) if frame.is_empty() || frame.len() > PAGE_SIZE + 32 => PageStatus::BadEntry,
+            Err(RestoreError::Malformed) => PageStatus::BadBlock,
+            Err(RestoreError::Unsupported) => PageStatus::Unsupported,
         };
         assert_eq!(*status, expected_status, "{design:?}, frame {i}: {frame:02x?}");
         // A refused page is not written.

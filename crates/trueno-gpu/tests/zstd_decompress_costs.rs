@@ -10,7 +10,7 @@ mod support;
 use std::collections::BTreeMap;
 
 use support::{compress, most_sequences};
-use trueno_gpu::interp::Report;
+use trueno_gpu::interp::LaunchReport;
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_pages::generate::Generator;
@@ -35,7 +35,7 @@ enum Design {
     Group,
 }
 
-fn run(design: Design, frames: &[Vec<u8>]) -> Report {
+fn run(design: Design, frames: &[Vec<u8>]) -> LaunchReport {
     let (mut bytes, mut index) = (Vec::new(), Vec::new());
     for frame in frames {
         let len_bytes = u16::try_from(frame.len()).expect("frames are short");

@@ -7,7 +7,7 @@ mod support;
 use support::{
     LEVELS, Parts, compress, compress_flushed, compress_with, crafted, damage, libzstd, pages, random_sequences,
 };
-use trueno_test_kernels::zstd_restore::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::generate::Generator;
 
 #[test]
@@ -29,7 +29,7 @@ fn every_form_of_the_header_is_read() {
                 if checksum {
                     let last = frame.len() - 1;
                     frame[last] ^= 1;
-                    assert_eq!(restore(&frame), Err(Refusal::Malformed));
+                    assert_eq!(restore(&frame), Err(RestoreError::Malformed));
                 }
             }
         }
@@ -47,7 +47,7 @@ fn other_content_than_one_page_is_refused() {
         }
     }
     let two = [compress(&text[..4096], 3), compress(&[], 3)].concat();
-    assert_eq!(restore(&two), Err(Refusal::Unsupported));
+    assert_eq!(restore(&two), Err(RestoreError::Unsupported));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn crafted_frames_are_refused_or_restored_as_libzstd_does() {
     for (name, frame) in crafted() {
         let ours = restore(&frame);
         if name.contains("12 bits") {
-            assert_eq!(ours, Err(Refusal::Unsupported), "{name}");
+            assert_eq!(ours, Err(RestoreError::Unsupported), "{name}");
             continue;
         }
         assert!(ours.ok() == libzstd(&frame), "{name}: {:?}", ours.err());
@@ -84,8 +84,8 @@ fn damaged_frames_are_refused_or_restored_as_libzstd_does() {
                     restored += 1;
                 }
                 (Err(_), None) => refused += 1,
-                (Err(Refusal::Unsupported), Some(_)) => laxer += 1,
-                (Err(Refusal::Malformed), Some(_)) => {
+                (Err(RestoreError::Unsupported), Some(_)) => laxer += 1,
+                (Err(RestoreError::Malformed), Some(_)) => {
                     // Only the ends of Huffman streams.
                     let parts = Parts::of(&frame).expect("a compressed block");
                     assert_eq!(parts.literals_kind, 2, "libzstd restores a page from {frame:02x?}");

@@ -7,10 +7,10 @@
 //!
 //! | difference | answer |
 //! | --- | --- |
-//! | Huffman streams that do not end exactly, which libzstd's fast loop does not check | [`Refusal::Malformed`] |
-//! | Huffman codes of 12 bits, which the specification does not allow | [`Refusal::Unsupported`] |
-//! | sequence tables of more than 768 entries together | [`Refusal::Unsupported`] |
-//! | several frames or blocks, windows below one page, a dictionary number of 0 that is spelt out | [`Refusal::Unsupported`] |
+//! | Huffman streams that do not end exactly, which libzstd's fast loop does not check | [`RestoreError::Malformed`] |
+//! | Huffman codes of 12 bits, which the specification does not allow | [`RestoreError::Unsupported`] |
+//! | sequence tables of more than 768 entries together | [`RestoreError::Unsupported`] |
+//! | several frames or blocks, windows below one page, a dictionary number of 0 that is spelt out | [`RestoreError::Unsupported`] |
 
 #[path = "../../trueno-gpu/src/kernels/zstd/decode/format.rs"]
 mod format;
@@ -25,17 +25,17 @@ use trueno_page::{PAGE_SIZE, Page};
 /// Why a frame is not restored.
 ///
 /// ```
-/// use trueno_test_kernels::zstd_restore::{Refusal, restore};
-/// assert_eq!(restore(&[0; 100]), Err(Refusal::Unsupported)); // not a Zstandard frame
+/// use trueno_test_kernels::zstd_restore::{RestoreError, restore};
+/// assert_eq!(restore(&[0; 100]), Err(RestoreError::Unsupported)); // not a Zstandard frame
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RestoreError {
     /// The frame does not decode to exactly one page.
     Malformed,
     /// The frame has a form that the kernel does not decode.
     Unsupported,
 }
-use Refusal::{Malformed, Unsupported};
+use RestoreError::{Malformed, Unsupported};
 
 /// Restores the page that a frame holds.
 ///
@@ -49,8 +49,8 @@ use Refusal::{Malformed, Unsupported};
 /// let frame = [magic.as_slice(), &[0x60, 0x00, 0x0f], &[0x03, 0x80, 0x00], b"x"].concat();
 /// assert_eq!(restore(&frame).unwrap(), [b'x'; 4096]);
 /// ```
-pub fn restore(frame: &[u8]) -> Result<Page, Refusal> {
-    let header = FrameHeader::read(frame)?;
+pub fn restore(frame: &[u8]) -> Result<Page, RestoreError> {
+    let header = FrameHeaders::read(frame)?;
     let block = &frame[header.block_start..header.block_end];
     let page: Vec<u8> = match header.block_type {
         0 | 1 if header.block_size != PAGE_SIZE => return Err(Malformed),
@@ -75,7 +75,7 @@ fn size(number: u64) -> usize {
 }
 
 /// The contents of the frame header and its block header.
-struct FrameHeader {
+struct FrameHeaders {
     block_type: u64,
     block_size: usize,
     block_start: usize,
@@ -83,8 +83,8 @@ struct FrameHeader {
     checksum: Option<u32>,
 }
 
-impl FrameHeader {
-    fn read(frame: &[u8]) -> Result<Self, Refusal> {
+impl FrameHeaders {
+    fn read(frame: &[u8]) -> Result<Self, RestoreError> {
         if frame.len() < MIN_FRAME_BYTES as usize || frame.len() > MAX_FRAME_BYTES as usize {
             return Err(Malformed);
         }
@@ -137,7 +137,7 @@ impl FrameHeader {
     }
 }
 
-fn compressed_block(block: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn compressed_block(block: &[u8]) -> Result<Vec<u8>, RestoreError> {
     let (literals, sequences_at) = literals_section(block)?;
     let mut at = sequences_at;
     let mut byte = || {
@@ -159,7 +159,7 @@ fn compressed_block(block: &[u8]) -> Result<Vec<u8>, Refusal> {
 }
 
 /// Returns the literals and the start of the sequences section.
-fn literals_section(block: &[u8]) -> Result<(Vec<u8>, usize), Refusal> {
+fn literals_section(block: &[u8]) -> Result<(Vec<u8>, usize), RestoreError> {
     if block.len() < 2 {
         return Err(Malformed);
     }
@@ -190,7 +190,7 @@ fn literals_section(block: &[u8]) -> Result<(Vec<u8>, usize), Refusal> {
     Ok((literals, end))
 }
 
-fn huffman_literals(held: &[u8], len: usize, four_streams: bool) -> Result<Vec<u8>, Refusal> {
+fn huffman_literals(held: &[u8], len: usize, four_streams: bool) -> Result<Vec<u8>, RestoreError> {
     let (mut weights, streams_at) = huffman_weights(held)?;
     let log = complete_weights(&mut weights)?;
     // Entry `i` is for codes that start with the bits of `i`: lighter symbols first, then by number.
@@ -222,7 +222,7 @@ fn huffman_literals(held: &[u8], len: usize, four_streams: bool) -> Result<Vec<u
 }
 
 /// Returns the stored weights and the offset of the streams.
-fn huffman_weights(held: &[u8]) -> Result<(Vec<u32>, usize), Refusal> {
+fn huffman_weights(held: &[u8]) -> Result<(Vec<u32>, usize), RestoreError> {
     let head = usize::from(*held.first().ok_or(Malformed)?);
     let direct = head.checked_sub(127);
     let end = 1 + direct.map_or(head, |count| count.div_ceil(2));
@@ -257,7 +257,7 @@ fn huffman_weights(held: &[u8]) -> Result<(Vec<u32>, usize), Refusal> {
 }
 
 /// Adds the last weight, which is not written. Returns the length of the longest code.
-fn complete_weights(weights: &mut Vec<u32>) -> Result<u32, Refusal> {
+fn complete_weights(weights: &mut Vec<u32>) -> Result<u32, RestoreError> {
     if weights.iter().any(|weight| *weight > MAX_CODE_BITS + 1) {
         return Err(Malformed);
     }
@@ -278,7 +278,7 @@ fn complete_weights(weights: &mut Vec<u32>) -> Result<u32, Refusal> {
     if log > MAX_CODE_BITS { Err(Unsupported) } else { Ok(log) }
 }
 
-fn huffman_stream(stream: &[u8], table: &[(usize, u32)], log: u32, count: usize) -> Result<Vec<u8>, Refusal> {
+fn huffman_stream(stream: &[u8], table: &[(usize, u32)], log: u32, count: usize) -> Result<Vec<u8>, RestoreError> {
     let mut bits = BitsBackward::new(stream)?;
     let mut literals = Vec::new();
     for _ in 0..count {
@@ -298,7 +298,7 @@ struct BitsBackward<'a> {
 
 impl<'a> BitsBackward<'a> {
     /// The highest set bit of the last byte marks the end of the stream.
-    fn new(stream: &'a [u8]) -> Result<Self, Refusal> {
+    fn new(stream: &'a [u8]) -> Result<Self, RestoreError> {
         let mark = stream.last().and_then(|byte| byte.checked_ilog2()).ok_or(Malformed)?;
         Ok(Self { stream, left: 8 * (stream.len() - 1) + mark as usize })
     }
@@ -329,7 +329,7 @@ struct FseCell {
 }
 
 /// Reads the counts of an FSE table at `at`. Returns them, the accuracy and the offset of their end.
-fn fse_counts(bytes: &[u8], at: usize, limits: TableLimits) -> Result<(Vec<i32>, u32, usize), Refusal> {
+fn fse_counts(bytes: &[u8], at: usize, limits: TableLimits) -> Result<(Vec<i32>, u32, usize), RestoreError> {
     let mut bit = 8 * at;
     let peek = |bit: usize, count: u32| number(bytes, bit / 8, 4) >> (bit % 8) & ((1 << count) - 1);
     let log = u32::try_from(peek(bit, 4)).expect("four bits") + 5;
@@ -408,7 +408,7 @@ fn fse_table(counts: &[i32], log: u32) -> Vec<FseCell> {
     symbols.into_iter().map(cell).collect()
 }
 
-fn sequences_section(block: &[u8], modes_at: usize, count: usize, literals: &[u8]) -> Result<Vec<u8>, Refusal> {
+fn sequences_section(block: &[u8], modes_at: usize, count: usize, literals: &[u8]) -> Result<Vec<u8>, RestoreError> {
     let modes = *block.get(modes_at).ok_or(Malformed)?;
     let mut at = modes_at + 1;
     if modes & 3 != 0 {
@@ -452,7 +452,12 @@ fn sequences_section(block: &[u8], modes_at: usize, count: usize, literals: &[u8
     Ok(output.page)
 }
 
-fn sequence_table(block: &[u8], mode: u8, at: &mut usize, kind: &CodeKind) -> Result<(Vec<FseCell>, u32), Refusal> {
+fn sequence_table(
+    block: &[u8],
+    mode: u8,
+    at: &mut usize,
+    kind: &CodeKind,
+) -> Result<(Vec<FseCell>, u32), RestoreError> {
     match mode {
         0 => {
             let counts: Vec<i32> = kind.predefined.iter().map(|count| i32::from(*count)).collect();
@@ -482,7 +487,7 @@ struct PageOutput<'a> {
 
 impl PageOutput<'_> {
     /// Runs a sequence. `offset` is the value as written: 1 to 3 are repeated offsets.
-    fn run(&mut self, literal_len: usize, offset: usize, match_len: usize) -> Result<(), Refusal> {
+    fn run(&mut self, literal_len: usize, offset: usize, match_len: usize) -> Result<(), RestoreError> {
         if literal_len > self.literals.len() {
             return Err(Malformed);
         }

@@ -22,7 +22,7 @@ pub struct Relation {
 #[must_use]
 pub fn all(seed: u64, pages: usize) -> Vec<Relation> {
     assert!(pages.is_multiple_of(2), "blocks of two pages");
-    let kinds: [(&str, Layout, Row); 7] = [
+    let kinds: [(&str, FillPage, WriteRow); 7] = [
         ("PostgreSQL index of integers", Rows::postgres_block, Rows::integer_entry),
         ("PostgreSQL index of times", Rows::postgres_block, Rows::time_entry),
         ("PostgreSQL index of addresses", Rows::postgres_block, Rows::address_entry),
@@ -31,7 +31,7 @@ pub fn all(seed: u64, pages: usize) -> Vec<Relation> {
         ("SQLite table of people", Rows::sqlite_page, Rows::person_cell),
         ("SQLite index of addresses", Rows::sqlite_page, Rows::address_cell),
     ];
-    let relation = |(name, layout, row): (&'static str, Layout, Row)| {
+    let relation = |(name, layout, row): (&'static str, FillPage, WriteRow)| {
         let mut rows = Rows::new(seed);
         let mut bytes = Vec::with_capacity(pages * PAGE_SIZE);
         while bytes.len() < pages * PAGE_SIZE {
@@ -43,9 +43,9 @@ pub fn all(seed: u64, pages: usize) -> Vec<Relation> {
 }
 
 /// Writes the next row.
-type Row = fn(&mut Rows) -> Vec<u8>;
+type WriteRow = fn(&mut Rows) -> Vec<u8>;
 /// Fills one or two pages with rows.
-type Layout = fn(&mut Rows, Row) -> Vec<u8>;
+type FillPage = fn(&mut Rows, WriteRow) -> Vec<u8>;
 
 /// Rows in the order in which they were inserted, and where PostgreSQL's table has them.
 struct Rows {
@@ -99,7 +99,7 @@ impl Rows {
     }
 
     /// Fills a block of 8 KiB from both ends: header and item pointers, a gap, and the rows from the end backwards.
-    fn postgres_block(&mut self, row: Row) -> Vec<u8> {
+    fn postgres_block(&mut self, row: WriteRow) -> Vec<u8> {
         const BLOCK: usize = 2 * PAGE_SIZE;
         let mut block = vec![0; BLOCK];
         // A tenth is left free, or more after a split.
@@ -206,7 +206,7 @@ impl Rows {
     }
 
     /// Fills a page from both ends: header and cell pointers, a gap, and the cells from the end backwards.
-    fn sqlite_page(&mut self, row: Row) -> Vec<u8> {
+    fn sqlite_page(&mut self, row: WriteRow) -> Vec<u8> {
         let mut page = vec![0; PAGE_SIZE];
         let (mut lower, mut upper) = (8, PAGE_SIZE);
         let fill = PAGE_SIZE - self.random.below(3) * 200;

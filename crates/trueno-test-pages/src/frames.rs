@@ -14,7 +14,7 @@ const LZ4F_VERSION: u32 = 100;
 
 /// The settings of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct FrameSettings {
     /// 4 for blocks of 64 KiB, 5 for 256 KiB, 6 for 1 MiB, 7 for 4 MiB.
     pub block_size_id: u8,
     /// Blocks that refer to those before.
@@ -31,8 +31,8 @@ pub struct Shape {
 
 /// Returns every combination of settings, for the fast encoder.
 #[must_use]
-pub fn shapes() -> Vec<Shape> {
-    let combination = |block_size_id: u8, bits: u8| Shape {
+pub fn all_settings() -> Vec<FrameSettings> {
+    let combination = |block_size_id: u8, bits: u8| FrameSettings {
         block_size_id,
         linked: bits & 1 != 0,
         block_checksums: bits & 2 != 0,
@@ -43,7 +43,7 @@ pub fn shapes() -> Vec<Shape> {
     (4..=7).flat_map(|id| (0..16).map(move |bits| combination(id, bits))).collect()
 }
 
-impl Shape {
+impl FrameSettings {
     fn preferences(self, content_len: usize) -> LZ4FPreferences {
         LZ4FPreferences {
             frame_info: LZ4FFrameInfo {
@@ -79,8 +79,8 @@ impl Shape {
 /// # Panics
 /// If the library fails.
 #[must_use]
-pub fn compress(content: &[u8], shape: &Shape) -> Vec<u8> {
-    let preferences = shape.preferences(content.len());
+pub fn compress(content: &[u8], settings: &FrameSettings) -> Vec<u8> {
+    let preferences = settings.preferences(content.len());
     // SAFETY: the preferences are a valid structure that outlives the call.
     let bound = unsafe { LZ4F_compressBound(content.len(), &raw const preferences) };
     let mut frame = vec![0u8; bound + 64];

@@ -237,7 +237,7 @@ fn errors_name_the_page() {
 /// The most content that a byte of a file stands for, as SECURITY.md states it: the densest files come close, and stay below.
 #[test]
 fn no_byte_stands_for_more_than_its_format_allows() {
-    let shape = frames::Shape {
+    let shape = frames::FrameSettings {
         block_size_id: 7,
         linked: false,
         block_checksums: false,

@@ -153,7 +153,7 @@ fn intact_pages_are_read_behind_damage() {
 fn random_damage_to_foreign_frames_never_panics_and_never_disagrees_with_c_lz4() {
     let mut random = Generator::new(6);
     let content = mixed_content(7, 300_000);
-    for shape in frames::shapes() {
+    for shape in frames::all_settings() {
         let frame = frames::compress(&content, &shape);
         for _ in 0..12 {
             let mut damaged = frame.clone();
@@ -169,7 +169,7 @@ fn random_damage_to_foreign_frames_never_panics_and_never_disagrees_with_c_lz4()
 #[test]
 fn shuffled_soup_of_frames() {
     let mut random = Generator::new(8);
-    let shapes = frames::shapes();
+    let shapes = frames::all_settings();
     for _ in 0..200 {
         let mut soup = Vec::new();
         for _ in 0..1 + random.below(5) {

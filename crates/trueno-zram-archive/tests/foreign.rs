@@ -7,7 +7,7 @@ mod support;
 use std::io::Write;
 
 use support::{mixed_content, plain_archive_of, read_good, read_stream};
-use trueno_test_pages::frames::{self, Shape};
+use trueno_test_pages::frames::{self, FrameSettings};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{ContentBatch, Error, FrameReader, IndexVerdict};
 
@@ -28,7 +28,7 @@ fn text(seed: u64, len: usize) -> Vec<u8> {
 #[test]
 fn c_lz4_in_every_shape_and_many_lengths() {
     let contents = [text(1, 9_000_000), mixed_content(2, 5_000_000)];
-    for shape in frames::shapes() {
+    for shape in frames::all_settings() {
         for content in &contents {
             for len in [0, 1, 5, 4095, 4096, 65_535, 65_536, 65_537, 300_000, content.len()] {
                 let frame = frames::compress(&content[..len], &shape);
@@ -45,8 +45,8 @@ fn c_lz4_in_every_shape_and_many_lengths() {
 fn c_lz4_slow_encoder() {
     let content = text(3, 700_000);
     for level in [3, 9, 12] {
-        for shape in frames::shapes().into_iter().step_by(5) {
-            let frame = frames::compress(&content, &Shape { level, ..shape });
+        for shape in frames::all_settings().into_iter().step_by(5) {
+            let frame = frames::compress(&content, &FrameSettings { level, ..shape });
             assert!(read_good(&frame).0 == content, "level {level}, {shape:?}");
         }
     }
@@ -90,7 +90,7 @@ fn the_old_format() {
         assert!(read_good(&legacy(&content[..len])).0 == content[..len], "{len} bytes");
     }
     let (first, second) = (&content[..100_000], &content[5_000_000..5_200_000]);
-    let shape = frames::shapes()[3];
+    let shape = frames::all_settings()[3];
     let mixed = [legacy(first), legacy(second), frames::compress(first, &shape), legacy(second)].concat();
     let (read, summary) = read_good(&mixed);
     assert!(read == [first, second, first, second].concat());
@@ -111,7 +111,7 @@ fn skippable(number: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn skippable_frames_anywhere() {
     let (first, second) = (text(7, 100_000), mixed_content(8, 100_000));
-    let shape = frames::shapes()[9];
+    let shape = frames::all_settings()[9];
     let large = vec![7; 3_000_000];
     let mut bytes = Vec::new();
     for number in 0..16 {
@@ -135,7 +135,7 @@ fn skippable_frames_anywhere() {
 
 #[test]
 fn rejects_non_frames_like_lz4() {
-    let frame = frames::compress(b"hello hello hello hello", &frames::shapes()[0]);
+    let frame = frames::compress(b"hello hello hello hello", &frames::all_settings()[0]);
     let error_of = |bytes: &[u8]| read_stream(bytes, 1 << 20).1.unwrap_err();
     assert!(matches!(error_of(b""), Error::Empty));
     assert!(matches!(error_of(b"PK\x03"), Error::Truncated { at: 3, .. }));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use support::forge::Forged;
 use support::{FORMATS, append, archive_of, mixed_content, opened, read_stream, with_checksums};
-use trueno_test_pages::frames::{self, Shape};
+use trueno_test_pages::frames::{self, FrameSettings};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
     BlockPlace, ContentBatch, ContentHash, Damage, DamageKind, Format, FrameReader, IndexVerdict, Pages, SalvageReader,
@@ -60,7 +60,7 @@ fn nothing_is_lost_of_a_whole_file() {
         let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
         assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
     }
-    for shape in frames::shapes().into_iter().step_by(7) {
+    for shape in frames::all_settings().into_iter().step_by(7) {
         assert_eq!(salvage(&frames::compress(&content, &shape)), (content.clone(), Vec::new(), false), "{shape:?}");
     }
 }
@@ -252,7 +252,7 @@ fn truncated_files_give_what_they_have() {
 fn foreign_frames() {
     let content = mixed_content(9, 1_000_000);
     for (linked, level) in [(false, 0), (true, 0), (true, 9)] {
-        let shape = Shape {
+        let shape = FrameSettings {
             block_size_id: 4,
             linked,
             block_checksums: true,
@@ -342,7 +342,7 @@ fn a_damaged_frame_header_loses_nothing_without_an_index() {
             assert_eq!(salvage(&damaged), (content.clone(), vec![header_damage()], false), "{options:?}, byte {at}");
         }
     }
-    for shape in frames::shapes() {
+    for shape in frames::all_settings() {
         let mut damaged = frames::compress(&content, &shape);
         damaged[if shape.content_size { 14 } else { 6 }] ^= 1;
         let (restored, damage, _) = salvage(&damaged);

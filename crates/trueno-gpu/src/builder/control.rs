@@ -1,7 +1,7 @@
 //! Structured control flow: uniform forms, which the validator checks, and divergent forms.
 
 use super::KernelBuilder;
-use crate::ir::{Block, Branch, LabelId, Part, Stmt};
+use crate::ir::{Block, BlockKind, Branch, LabelId, Stmt};
 use crate::value::Pred;
 
 /// The label of a loop, to break out of it or continue it from any depth.
@@ -129,7 +129,7 @@ impl<'k> ScopeLabel<'k> {
 }
 
 impl KernelBuilder {
-    fn nested<R>(&self, part: Part, body: impl FnOnce() -> R) -> (Block, R) {
+    fn nested<R>(&self, part: BlockKind, body: impl FnOnce() -> R) -> (Block, R) {
         self.state.borrow_mut().open.push((part, Vec::new()));
         let result = body();
         let (_, block) = self.state.borrow_mut().open.pop().expect("what was opened above is still open");
@@ -147,20 +147,20 @@ impl KernelBuilder {
         self.check_owner(p.k, p.id);
         // Read the condition at the branch, before anything in the blocks can change it.
         let cond = p.pred_use();
-        let (then, ()) = self.nested(Part::Then, then);
-        let (otherwise, ()) = self.nested(Part::Else, otherwise);
+        let (then, ()) = self.nested(BlockKind::Then, then);
+        let (otherwise, ()) = self.nested(BlockKind::Else, otherwise);
         self.push_stmt(Stmt::If { cond, branch, then, otherwise });
     }
 
     fn loop_with<'k>(&'k self, branch: Branch, body: impl FnOnce(LoopLabel<'k>)) {
         let label = self.label();
-        let (body, ()) = self.nested(Part::Loop, || body(LoopLabel { k: self, label, branch }));
+        let (body, ()) = self.nested(BlockKind::Loop, || body(LoopLabel { k: self, label, branch }));
         self.push_stmt(Stmt::Loop { label, branch, body });
     }
 
     fn scope_with<'k>(&'k self, branch: Branch, body: impl FnOnce(ScopeLabel<'k>)) {
         let label = self.label();
-        let (body, ()) = self.nested(Part::Scope, || body(ScopeLabel { k: self, label, branch }));
+        let (body, ()) = self.nested(BlockKind::Scope, || body(ScopeLabel { k: self, label, branch }));
         self.push_stmt(Stmt::Scope { label, body });
     }
 

@@ -16,7 +16,7 @@ pub use warp::Members;
 use crate::addr::Addr;
 use crate::inst::Op;
 use crate::ir::{
-    self, Block, Few, Inst, KernelIr, ParamInfo, ParamTy, Part, Path, PredUse, RegId, RegInfo, RegionInfo,
+    self, Block, BlockKind, Few, Inst, KernelIr, ParamInfo, ParamTy, Path, PredUse, RegId, RegInfo, RegionInfo,
 };
 use crate::ir::{SharedLayout, SpecialReg, Stmt};
 use crate::target::Target;
@@ -43,11 +43,11 @@ use std::marker::PhantomData;
 /// ```
 #[derive(Debug)]
 pub struct KernelBuilder {
-    state: RefCell<State>,
+    state: RefCell<BuilderState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct BuilderState {
     name: String,
     target: Target,
     warps_per_block: u32,
@@ -56,7 +56,7 @@ struct State {
     regs: Vec<RegInfo>,
     regions: Vec<RegionInfo>,
     /// The open block and the blocks around it.
-    open: Vec<(Part, Block)>,
+    open: Vec<(BlockKind, Block)>,
     labels: u32,
     /// The first error that only the builder can detect.
     misuse: Option<ValidateError>,
@@ -71,7 +71,7 @@ impl KernelBuilder {
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self {
-            state: RefCell::new(State {
+            state: RefCell::new(BuilderState {
                 name: name.to_owned(),
                 target: Target::default(),
                 warps_per_block: 1,
@@ -79,7 +79,7 @@ impl KernelBuilder {
                 params: Vec::new(),
                 regs: Vec::new(),
                 regions: Vec::new(),
-                open: vec![(Part::Body, Vec::new())],
+                open: vec![(BlockKind::Body, Vec::new())],
                 labels: 0,
                 misuse: None,
             }),

@@ -1,6 +1,6 @@
 //! The rows of instructions that do more than compute: memory, warp operations and barriers.
 
-use super::{CountKind, Info, Uniformity};
+use super::{CountKind, InstInfo, Uniformity};
 use crate::ir::{AtomOp, Inst, ShflMode, SpecialReg};
 use crate::target::PtxVersion;
 use crate::types::StateSpace::{Global, Shared};
@@ -21,11 +21,11 @@ pub(super) const fn special(reg: SpecialReg) -> (&'static str, bool) {
     }
 }
 
-const fn row(ptx_name: &'static str, major: u8, minor: u8, uniformity: Uniformity, count: CountKind) -> Info {
-    Info { ptx_name, min_ptx: PtxVersion(major, minor), min_sm: 70, uniformity, count }
+const fn row(ptx_name: &'static str, major: u8, minor: u8, uniformity: Uniformity, count: CountKind) -> InstInfo {
+    InstInfo { ptx_name, min_ptx: PtxVersion(major, minor), min_sm: 70, uniformity, count }
 }
 
-pub(super) fn info(inst: &Inst) -> Info {
+pub(super) fn info(inst: &Inst) -> InstInfo {
     use CountKind as C;
     use Uniformity::{Always, LaneOperand, Never, Pure};
     match inst {
@@ -63,7 +63,7 @@ pub(super) fn info(inst: &Inst) -> Info {
         Inst::Vote { .. } => row("vote.sync", 6, 0, Always, C::Warp),
         Inst::Ballot { .. } => row("vote.sync.ballot.b32", 6, 0, Always, C::Warp),
         Inst::MatchAny { .. } => row("match.any.sync", 6, 0, Never, C::Warp),
-        Inst::Redux { .. } => Info { min_sm: 80, ..row("redux.sync", 7, 0, Always, C::Warp) },
+        Inst::Redux { .. } => InstInfo { min_sm: 80, ..row("redux.sync", 7, 0, Always, C::Warp) },
         Inst::ActiveMask { .. } => row("activemask.b32", 6, 2, Never, C::Warp),
         Inst::BarWarp { .. } => row("bar.warp.sync", 6, 0, Pure, C::Barrier),
         Inst::BarBlock => row("bar.sync", 6, 0, Pure, C::Barrier),

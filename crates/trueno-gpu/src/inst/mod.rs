@@ -42,11 +42,11 @@ pub enum Uniformity {
 /// The category that counters count an instruction in.
 ///
 /// ```
-/// use trueno_gpu::{KernelBuilder, inst::CountKind, interp::{Launch, Memory}};
+/// use trueno_gpu::{KernelBuilder, inst::CountKind, interp::{Launch, DeviceMemory}};
 /// let k = KernelBuilder::new("meet_twice");
 /// k.sync_warp();
 /// k.sync_warp();
-/// let report = Launch::new(&k.finish().unwrap()).run(&mut Memory::new()).unwrap();
+/// let report = Launch::new(&k.finish().unwrap()).run(&mut DeviceMemory::new()).unwrap();
 /// assert_eq!(report.total[CountKind::Barrier], 2);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -78,13 +78,13 @@ pub enum CountKind {
 /// The properties of an instruction, besides its operands.
 ///
 /// ```
-/// use trueno_gpu::{PtxVersion, inst::{Info, Op}};
-/// let Info { ptx_name, min_ptx, .. } = Op::BmskClamp.info();
+/// use trueno_gpu::{PtxVersion, inst::{InstInfo, Op}};
+/// let InstInfo { ptx_name, min_ptx, .. } = Op::BmskClamp.info();
 /// assert_eq!(ptx_name, "bmsk.clamp.b32");
 /// assert!(min_ptx > PtxVersion(7, 0)); // an older driver does not know it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Info {
+pub struct InstInfo {
     /// PTX spelling, up to the modifiers that the operands determine.
     pub ptx_name: &'static str,
     /// PTX version that introduced the instruction.
@@ -108,7 +108,7 @@ impl Inst {
     /// assert_eq!(Inst::BarBlock.info().count, CountKind::Barrier);
     /// ```
     #[must_use]
-    pub fn info(&self) -> Info {
+    pub fn info(&self) -> InstInfo {
         match self {
             Self::Pure { op, .. } | Self::Setp { op, .. } => op.info(),
             _ => effects::info(self),

@@ -2,7 +2,7 @@
 
 use super::lanes::{Lanes, cmp32, cmp64, d1, d1w1, d2, narrow1, w1, w2, w3, w4, widen1, widen2, widen3};
 use super::semantics as s;
-use super::{CountKind, Info, Uniformity};
+use super::{CountKind, InstInfo, Uniformity};
 use crate::target::PtxVersion;
 
 macro_rules! table {
@@ -35,11 +35,11 @@ macro_rules! table {
             /// assert_eq!(Op::BmskClamp.info().min_ptx, PtxVersion(7, 6));
             /// ```
             #[must_use]
-            pub const fn info(self) -> Info {
+            pub const fn info(self) -> InstInfo {
                 let (ptx_name, min_ptx, count) = match self {
                     $(Self::$op => ($name, PtxVersion($major, $minor), CountKind::$count),)*
                 };
-                Info { ptx_name, min_ptx, min_sm: 70, uniformity: Uniformity::Pure, count }
+                InstInfo { ptx_name, min_ptx, min_sm: 70, uniformity: Uniformity::Pure, count }
             }
 
             /// Returns the meaning. Its variant is also the signature.

@@ -1,13 +1,13 @@
 //! Loads, stores and atomics of a warp.
 
-use super::fault::{Access, FaultKind, Location, Step, trap};
-use super::memory::{Memory, Problem};
+use super::fault::{Access, FaultKind, Location, StepResult, trap};
+use super::memory::{AccessProblem, DeviceMemory};
 use super::narrow::{lane_u32, low32, low32_of, low64_of};
 use super::order::LaneOrder;
 use super::program::{AtomicOp, MemOp, Program};
 use super::shared::{SharedMemory, SharedProblem};
 use super::traffic::{atomic_wavefronts, bits, sectors, wavefronts};
-use super::warp::{Context, Warp};
+use super::warp::{LaunchContext, Warp};
 use crate::inst::atomic_result;
 use crate::ir::{RegionInfo, RegionScope};
 use crate::types::{MemTy, RegClass, StateSpace};
@@ -23,33 +23,33 @@ fn extend(ty: MemTy, bits: u32) -> u32 {
 }
 
 /// Up to 16 bytes of memory, the most that a load or store moves.
-type Raw = u128;
+type RawBytes = u128;
 
 /// Returns element `k` of the loaded bytes.
-fn element(raw: Raw, ty: MemTy, k: usize) -> u64 {
+fn element(raw: RawBytes, ty: MemTy, k: usize) -> u64 {
     let bits = ty.bytes() * 8;
     low64_of(raw >> (lane_u32(k) * bits)) & (u64::MAX >> (64 - bits))
 }
 
 impl Warp {
-    fn shared_addresses(&self, cx: &Context<'_>, base: u32, offset: i32, exec: u32) -> Step<[u32; 32]> {
+    fn shared_addresses(&self, cx: &LaunchContext<'_>, base: u32, offset: i32, exec: u32) -> StepResult<[u32; 32]> {
         self.need(RegClass::B32, base, exec, cx.program)?;
         Ok(self.w.value[base as usize].map(|base| base.wrapping_add_signed(offset)))
     }
 
-    fn global_addresses(&self, cx: &Context<'_>, base: u32, offset: i32, exec: u32) -> Step<[u64; 32]> {
+    fn global_addresses(&self, cx: &LaunchContext<'_>, base: u32, offset: i32, exec: u32) -> StepResult<[u64; 32]> {
         self.need(RegClass::B64, base, exec, cx.program)?;
         Ok(self.d.value[base as usize].map(|base| base.wrapping_add_signed(i64::from(offset))))
     }
 
     /// Faults unless the lanes have written all registers of a store.
-    fn need_values(&self, cx: &Context<'_>, op: &MemOp, exec: u32) -> Step {
+    fn need_values(&self, cx: &LaunchContext<'_>, op: &MemOp, exec: u32) -> StepResult {
         let count = usize::from(op.count);
         op.regs[..count].iter().try_for_each(|&reg| self.need(op.ty.class(), reg, exec, cx.program))
     }
 
     /// Returns the bytes that a lane stores.
-    fn raw(&self, op: &MemOp, lane: usize) -> Raw {
+    fn raw(&self, op: &MemOp, lane: usize) -> RawBytes {
         let mut raw = 0;
         for &reg in op.regs[..usize::from(op.count)].iter().rev() {
             let value = match op.ty.class() {
@@ -57,13 +57,13 @@ impl Warp {
                 _ => u64::from(self.w.value[reg as usize][lane]),
             };
             let bits = op.ty.bytes() * 8;
-            raw = raw << bits | Raw::from(value & (u64::MAX >> (64 - bits)));
+            raw = raw << bits | RawBytes::from(value & (u64::MAX >> (64 - bits)));
         }
         raw
     }
 
     /// Distributes the loaded elements over the destinations.
-    fn set_loaded(&mut self, op: &MemOp, exec: u32, raw: &[Raw; 32]) {
+    fn set_loaded(&mut self, op: &MemOp, exec: u32, raw: &[RawBytes; 32]) {
         for (k, &reg) in op.regs[..usize::from(op.count)].iter().enumerate() {
             match op.ty.class() {
                 RegClass::B64 => self.d.set(reg, exec, &raw.map(|raw| element(raw, op.ty, k))),
@@ -74,12 +74,12 @@ impl Warp {
 
     pub(super) fn shared_load(
         &mut self,
-        cx: &Context<'_>,
+        cx: &LaunchContext<'_>,
         shared: &mut SharedMemory,
         op: &MemOp,
         uniform: bool,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let addresses = self.shared_addresses(cx, op.base, op.offset, exec)?;
         if uniform && bits(exec).any(|lane| addresses[lane] != addresses[exec.trailing_zeros() as usize]) {
             return trap(exec, FaultKind::DivergentUniformLoad);
@@ -111,10 +111,10 @@ impl Warp {
             let address = addresses[lane];
             let mut load = || {
                 if bytes == 2 {
-                    return Ok(Raw::from(shared.load::<2>(&visit, lane, address)?));
+                    return Ok(RawBytes::from(shared.load::<2>(&visit, lane, address)?));
                 }
                 (0..bytes).step_by(4).try_fold(0, |value, at| {
-                    Ok(value | Raw::from(shared.load::<4>(&visit, lane, address + at)?) << (at * 8))
+                    Ok(value | RawBytes::from(shared.load::<4>(&visit, lane, address + at)?) << (at * 8))
                 })
             };
             raw[lane] = load().map_err(|problem| (lane, problem))?;
@@ -129,12 +129,12 @@ impl Warp {
 
     pub(super) fn shared_store(
         &mut self,
-        cx: &Context<'_>,
+        cx: &LaunchContext<'_>,
         shared: &mut SharedMemory,
         op: &MemOp,
         conflicting: bool,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let addresses = self.shared_addresses(cx, op.base, op.offset, exec)?;
         self.need_values(cx, op, exec)?;
         let bytes = op.bytes();
@@ -175,11 +175,11 @@ impl Warp {
 
     pub(super) fn shared_atomic(
         &mut self,
-        cx: &Context<'_>,
+        cx: &LaunchContext<'_>,
         shared: &mut SharedMemory,
         op: &AtomicOp,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let addresses = self.shared_addresses(cx, op.base, op.offset, exec)?;
         let (value, compare) = self.atomic_operands(cx, op, exec)?;
         let bytes = op.ty.bytes();
@@ -200,7 +200,7 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn global_load(&mut self, cx: &Context<'_>, op: &MemOp, uniform: bool, exec: u32) -> Step {
+    pub(super) fn global_load(&mut self, cx: &LaunchContext<'_>, op: &MemOp, uniform: bool, exec: u32) -> StepResult {
         let addresses = self.global_addresses(cx, op.base, op.offset, exec)?;
         if uniform && bits(exec).any(|lane| addresses[lane] != addresses[exec.trailing_zeros() as usize]) {
             return trap(exec, FaultKind::DivergentUniformLoad);
@@ -210,7 +210,7 @@ impl Warp {
         let mut raw = [0; 32];
         for lane in bits(exec) {
             match cx.memory.load(addresses[lane], bytes) {
-                Ok([low, high]) => raw[lane] = Raw::from(low) | Raw::from(high) << 64,
+                Ok([low, high]) => raw[lane] = RawBytes::from(low) | RawBytes::from(high) << 64,
                 Err(problem) => return global_fault(cx.memory, problem, Access::Read, &addresses, bytes, lane, exec),
             }
         }
@@ -218,7 +218,13 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn global_store(&mut self, cx: &Context<'_>, op: &MemOp, conflicting: bool, exec: u32) -> Step {
+    pub(super) fn global_store(
+        &mut self,
+        cx: &LaunchContext<'_>,
+        op: &MemOp,
+        conflicting: bool,
+        exec: u32,
+    ) -> StepResult {
         let addresses = self.global_addresses(cx, op.base, op.offset, exec)?;
         self.need_values(cx, op, exec)?;
         let bytes = op.bytes();
@@ -243,7 +249,7 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn global_atomic(&mut self, cx: &Context<'_>, op: &AtomicOp, exec: u32) -> Step {
+    pub(super) fn global_atomic(&mut self, cx: &LaunchContext<'_>, op: &AtomicOp, exec: u32) -> StepResult {
         let addresses = self.global_addresses(cx, op.base, op.offset, exec)?;
         let (value, compare) = self.atomic_operands(cx, op, exec)?;
         let bytes = op.ty.bytes();
@@ -263,8 +269,8 @@ impl Warp {
         Ok(())
     }
 
-    fn atomic_operands(&self, cx: &Context<'_>, op: &AtomicOp, exec: u32) -> Step<([u64; 32], [u64; 32])> {
-        let read = |slot: u32| -> Step<[u64; 32]> {
+    fn atomic_operands(&self, cx: &LaunchContext<'_>, op: &AtomicOp, exec: u32) -> StepResult<([u64; 32], [u64; 32])> {
+        let read = |slot: u32| -> StepResult<[u64; 32]> {
             self.need(op.ty.class(), slot, exec, cx.program)?;
             Ok(match op.ty.class() {
                 RegClass::B64 => self.d.value[slot as usize],
@@ -286,13 +292,13 @@ impl Warp {
     #[inline]
     fn check_shared(
         &self,
-        cx: &Context<'_>,
+        cx: &LaunchContext<'_>,
         shared: &SharedMemory,
         access: Access,
         addresses: &[u32; 32],
         bytes: u32,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let bad = shared.check_all(addresses, exec, bytes);
         if bad == 0 {
             return Ok(());
@@ -315,19 +321,19 @@ fn each_turn<E>(turns: &[u8; 32], lanes: u32, mut f: impl FnMut(usize) -> Result
 
 #[cold]
 fn shared_fault(
-    cx: &Context<'_>,
+    cx: &LaunchContext<'_>,
     problem: SharedProblem,
     access: Access,
     addresses: &[u32; 32],
     bytes: u32,
     lane: usize,
     exec: u32,
-) -> Step {
+) -> StepResult {
     let at = |address: u32| shared_location(cx.program, u64::from(address));
     match problem {
-        SharedProblem::Unwritten { address } => trap(1 << lane, FaultKind::UninitialisedMemory { at: at(address) }),
-        SharedProblem::Race { address, earlier, rival } => {
-            trap(1 << lane, FaultKind::SharedRace { at: at(address), access, earlier, rival })
+        SharedProblem::UnwrittenByte { address } => trap(1 << lane, FaultKind::UninitialisedMemory { at: at(address) }),
+        SharedProblem::Race { address, earlier, earlier_by } => {
+            trap(1 << lane, FaultKind::SharedRace { at: at(address), access, earlier, earlier_by })
         }
         SharedProblem::Conflict { address } => {
             let hits = |&lane: &usize| address.wrapping_sub(addresses[lane]) < bytes;
@@ -337,26 +343,32 @@ fn shared_fault(
     }
 }
 
-fn access_fault(problem: Problem, access: Access, address: u64, bytes: u32, at: impl Fn(u64) -> Location) -> FaultKind {
+fn access_fault(
+    problem: AccessProblem,
+    access: Access,
+    address: u64,
+    bytes: u32,
+    at: impl Fn(u64) -> Location,
+) -> FaultKind {
     match problem {
-        Problem::OutOfBounds => FaultKind::OutOfBounds { access, at: at(address), bytes },
-        Problem::Misaligned => FaultKind::Misaligned { access, at: at(address), bytes },
-        Problem::Unwritten(byte) => FaultKind::UninitialisedMemory { at: at(byte) },
+        AccessProblem::OutOfBounds => FaultKind::OutOfBounds { access, at: at(address), bytes },
+        AccessProblem::Misaligned => FaultKind::Misaligned { access, at: at(address), bytes },
+        AccessProblem::UnwrittenByte(byte) => FaultKind::UninitialisedMemory { at: at(byte) },
     }
 }
 
 #[cold]
 fn global_fault(
-    memory: &Memory,
-    problem: Problem,
+    memory: &DeviceMemory,
+    problem: AccessProblem,
     access: Access,
     addresses: &[u64; 32],
     bytes: u32,
     lane: usize,
     exec: u32,
-) -> Step {
+) -> StepResult {
     let same = |&lane: &usize| match (problem, memory.load(addresses[lane], bytes)) {
-        (Problem::Unwritten(_), Err(Problem::Unwritten(_))) => true,
+        (AccessProblem::UnwrittenByte(_), Err(AccessProblem::UnwrittenByte(_))) => true,
         (problem, Err(other)) => problem == other,
         _ => false,
     };
@@ -365,7 +377,7 @@ fn global_fault(
 }
 
 /// Returns the lanes of a store that write the same bytes with different values.
-fn conflict(addresses: &[u64; 32], raw: &[Raw; 32], exec: u32) -> Option<(u32, u64)> {
+fn conflict(addresses: &[u64; 32], raw: &[RawBytes; 32], exec: u32) -> Option<(u32, u64)> {
     // With equal sizes and natural alignment, accesses overlap only if their addresses are equal. Addresses mostly
     // rise.
     let mut lanes = bits(exec);

@@ -113,18 +113,18 @@ impl fmt::Display for Access {
 /// The other side of a race.
 ///
 /// ```
-/// use trueno_gpu::interp::{LaneSet, Rival};
-/// assert_eq!(Rival::Lanes(LaneSet(1)).to_string(), "lane 0 of the same warp");
+/// use trueno_gpu::interp::{LaneSet, Accessor};
+/// assert_eq!(Accessor::Lanes(LaneSet(1)).to_string(), "lane 0 of the same warp");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rival {
+pub enum Accessor {
     /// Other lanes of the same warp. If several lanes accessed the byte, all except the faulting one.
     Lanes(LaneSet),
     /// Another warp of the block, which ran earlier since the last block barrier.
     OtherWarp,
 }
 
-impl fmt::Display for Rival {
+impl fmt::Display for Accessor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Lanes(lanes) => write!(f, "{lanes} of the same warp"),
@@ -175,7 +175,7 @@ pub enum FaultKind {
         at: Location,
     },
     /// Two accesses of the same shared byte, at least one of them a write, without a barrier that orders them.
-    #[error("race on {at}: {access} against an earlier {earlier} by {rival}, with no barrier between")]
+    #[error("race on {at}: {access} against an earlier {earlier} by {earlier_by}, with no barrier between")]
     SharedRace {
         /// First such byte.
         at: Location,
@@ -184,7 +184,7 @@ pub enum FaultKind {
         /// The earlier access.
         earlier: Access,
         /// Who made the earlier access.
-        rival: Rival,
+        earlier_by: Accessor,
     },
     /// Two lanes of one store that is not declared as conflicting write the same byte. In global memory, equal values
     /// are allowed.
@@ -252,14 +252,14 @@ pub enum FaultKind {
 /// Where a fault happened, in the kernel and in the grid.
 ///
 /// ```
-/// use trueno_gpu::interp::{LaneSet, Place};
-/// use trueno_gpu::ir::{Part, Path};
-/// let path = Path::default().child(Part::Body, 3);
-/// let place = Place { path, section: Some("copy".into()), block: 1, warp: 2, lanes: LaneSet(4) };
-/// assert_eq!(place.to_string(), "at body[3] (section \"copy\"), block 1, warp 2, lane 2");
+/// use trueno_gpu::interp::{LaneSet, FaultSite};
+/// use trueno_gpu::ir::{BlockKind, Path};
+/// let path = Path::default().child(BlockKind::Body, 3);
+/// let site = FaultSite { path, section: Some("copy".into()), block: 1, warp: 2, lanes: LaneSet(4) };
+/// assert_eq!(site.to_string(), "at body[3] (section \"copy\"), block 1, warp 2, lane 2");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FaultSite {
     /// The statement.
     pub path: Path,
     /// The last section comment before it.
@@ -272,7 +272,7 @@ pub struct Place {
     pub lanes: LaneSet,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for FaultSite {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at {}", self.path)?;
         if let Some(section) = &self.section {
@@ -286,7 +286,7 @@ impl fmt::Display for Place {
 ///
 /// ```
 /// use trueno_gpu::interp::{Fault, FaultKind};
-/// let fault = Fault { kernel: "copy".into(), place: None, kind: FaultKind::StepLimit { limit: 5 } };
+/// let fault = Fault { kernel: "copy".into(), site: None, kind: FaultKind::StepLimit { limit: 5 } };
 /// assert_eq!(fault.to_string(), "kernel `copy`: more than 5 steps");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -294,7 +294,7 @@ pub struct Fault {
     /// The kernel's name.
     pub kernel: String,
     /// Where it happened; `None` if nothing ran yet.
-    pub place: Option<Box<Place>>,
+    pub site: Option<Box<FaultSite>>,
     /// What happened.
     pub kind: FaultKind,
 }
@@ -302,8 +302,8 @@ pub struct Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "kernel `{}`", self.kernel)?;
-        if let Some(place) = &self.place {
-            write!(f, " {place}")?;
+        if let Some(site) = &self.site {
+            write!(f, " {site}")?;
         }
         write!(f, ": {}", self.kind)
     }
@@ -319,10 +319,10 @@ pub(super) struct Trap {
 }
 
 /// The result of a step. Boxed, so that the path without faults carries one word.
-pub(super) type Step<T = ()> = Result<T, Box<Trap>>;
+pub(super) type StepResult<T = ()> = Result<T, Box<Trap>>;
 
 /// Raises a fault.
 #[cold]
-pub(super) fn trap<T>(lanes: u32, kind: FaultKind) -> Step<T> {
+pub(super) fn trap<T>(lanes: u32, kind: FaultKind) -> StepResult<T> {
     Err(Box::new(Trap { lanes: LaneSet(lanes), kind }))
 }

@@ -1,10 +1,10 @@
 //! Runs the blocks of a grid in parallel, and the warps of each block in turn.
 
-use super::fault::{Fault, FaultKind, LaneSet, Place, Trap, trap};
-use super::program::{Line, Program};
-use super::report::{Counts, Report, SectionReport, WarpReport};
+use super::fault::{Fault, FaultKind, FaultSite, LaneSet, Trap, trap};
+use super::program::{Program, ProgramLine};
+use super::report::{Counts, LaunchReport, SectionReport, WarpReport};
 use super::shared::SharedMemory;
-use super::warp::{Context, Stop, Warp};
+use super::warp::{LaunchContext, Warp, WarpStop};
 use crate::inst::CountKind;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Size of a run.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Extent {
+pub(super) struct GridSize {
     pub(super) blocks: u32,
     pub(super) warps_per_block: u32,
     pub(super) threads: Option<usize>,
@@ -21,7 +21,7 @@ pub(super) struct Extent {
 
 /// The results of one thread.
 #[derive(Default)]
-struct Yield {
+struct WorkerTotals {
     warps: Vec<WarpReport>,
     hits: Vec<u64>,
     traffic: Vec<u64>,
@@ -29,17 +29,17 @@ struct Yield {
 
 /// Runs all blocks. If several fault, reports the fault of the lowest block, so that the result does not depend on
 /// timing.
-pub(super) fn run(cx: &Context<'_>, extent: Extent) -> Result<Report, Fault> {
+pub(super) fn run(cx: &LaunchContext<'_>, size: GridSize) -> Result<LaunchReport, Fault> {
     let next_block = AtomicU32::new(0);
     let worst: Mutex<Option<(u32, Fault)>> = Mutex::new(None);
     // Blocks below the lowest faulting one must still run; those above need not.
     let lowest_fault = AtomicU32::new(u32::MAX);
     let worker = || {
-        let mut runner = Runner::new(cx, extent);
+        let mut runner = BlockRunner::new(cx, size);
         loop {
             let block = next_block.fetch_add(1, Ordering::Relaxed);
-            if block >= extent.blocks || block > lowest_fault.load(Ordering::Relaxed) {
-                return runner.gain;
+            if block >= size.blocks || block > lowest_fault.load(Ordering::Relaxed) {
+                return runner.totals;
             }
             if let Err(fault) = runner.block(block) {
                 lowest_fault.fetch_min(block, Ordering::Relaxed);
@@ -50,28 +50,28 @@ pub(super) fn run(cx: &Context<'_>, extent: Extent) -> Result<Report, Fault> {
             }
         }
     };
-    let threads = extent.threads.unwrap_or_else(rayon::current_num_threads).min(extent.blocks as usize);
-    let gains = if threads <= 1 {
+    let threads = size.threads.unwrap_or_else(rayon::current_num_threads).min(size.blocks as usize);
+    let all_totals = if threads <= 1 {
         vec![worker()]
     } else {
         (0..threads).into_par_iter().with_max_len(1).map(|_| worker()).collect()
     };
     match worst.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some((_, fault)) => Err(fault),
-        None => Ok(report(cx.program, gains)),
+        None => Ok(report(cx.program, all_totals)),
     }
 }
 
-fn report(program: &Program, gains: Vec<Yield>) -> Report {
-    let mut report = Report::default();
+fn report(program: &Program, all_totals: Vec<WorkerTotals>) -> LaunchReport {
+    let mut report = LaunchReport::default();
     // Slot 0 is for the code before the first section.
     let mut sections = vec![Counts::default(); program.sections.len() + 1];
-    for gain in gains {
-        for (pc, line) in program.lines.iter().enumerate().filter(|(pc, _)| gain.hits[*pc] > 0) {
-            let section = program.sites[line.site as usize].section.map_or(0, |section| section as usize + 1);
-            sections[section].add_line(line, gain.hits[pc], gain.traffic[pc]);
+    for totals in all_totals {
+        for (pc, line) in program.lines.iter().enumerate().filter(|(pc, _)| totals.hits[*pc] > 0) {
+            let section = program.origins[line.origin as usize].section.map_or(0, |section| section as usize + 1);
+            sections[section].add_line(line, totals.hits[pc], totals.traffic[pc]);
         }
-        report.warps.extend(gain.warps);
+        report.warps.extend(totals.warps);
     }
     report.warps.sort_by_key(|warp| (warp.block, warp.warp));
     sections.iter().for_each(|counts| report.total += counts);
@@ -85,7 +85,7 @@ fn report(program: &Program, gains: Vec<Yield>) -> Report {
 }
 
 impl Counts {
-    fn add_line(&mut self, line: &Line, hits: u64, traffic: u64) {
+    fn add_line(&mut self, line: &ProgramLine, hits: u64, traffic: u64) {
         let Some(kind) = line.kind else { return };
         self.add(kind, hits);
         match kind {
@@ -101,26 +101,26 @@ impl Counts {
 }
 
 /// Runs blocks, one after the other, in the same memory.
-struct Runner<'a> {
-    cx: &'a Context<'a>,
+struct BlockRunner<'a> {
+    cx: &'a LaunchContext<'a>,
     warps_per_block: u32,
     shared: SharedMemory,
     /// One per warp of a block; a single one if no barrier makes warps wait for each other.
     warps: Vec<Warp>,
-    gain: Yield,
+    totals: WorkerTotals,
 }
 
-impl<'a> Runner<'a> {
-    fn new(cx: &'a Context<'a>, extent: Extent) -> Self {
+impl<'a> BlockRunner<'a> {
+    fn new(cx: &'a LaunchContext<'a>, size: GridSize) -> Self {
         let program = cx.program;
-        let warps = if program.has_block_barrier { extent.warps_per_block } else { 1 };
+        let warps = if program.has_block_barrier { size.warps_per_block } else { 1 };
         let lines = program.lines.len();
         Self {
             cx,
-            warps_per_block: extent.warps_per_block,
-            shared: SharedMemory::new(program.shared_base, program.shared.bytes, extent.track_races),
+            warps_per_block: size.warps_per_block,
+            shared: SharedMemory::new(program.shared_base, program.shared.bytes, size.track_races),
             warps: (0..warps).map(|_| Warp::new(program)).collect(),
-            gain: Yield { warps: vec![], hits: vec![0; lines], traffic: vec![0; lines] },
+            totals: WorkerTotals { warps: vec![], hits: vec![0; lines], traffic: vec![0; lines] },
         }
     }
 
@@ -131,11 +131,11 @@ impl<'a> Runner<'a> {
                 let warp = &mut self.warps[0];
                 warp.reset(self.cx, block, index);
                 while warp.run(self.cx, &mut self.shared).map_err(|trap| fault(self.cx, warp, block, *trap))?
-                    == Stop::BlockBarrier
+                    == WarpStop::BlockBarrier
                 {
                     self.shared.block_barrier();
                 }
-                self.gain.add(self.cx.program, block, warp);
+                self.totals.add(self.cx.program, block, warp);
             }
             return Ok(());
         }
@@ -147,8 +147,8 @@ impl<'a> Runner<'a> {
             let mut waiting = None;
             for (index, warp) in self.warps.iter_mut().enumerate() {
                 match warp.run(self.cx, &mut self.shared).map_err(|trap| fault(self.cx, warp, block, *trap))? {
-                    Stop::Ended => ended = ended.or(Some(index)),
-                    Stop::BlockBarrier => waiting = waiting.or(Some(index)),
+                    WarpStop::Ended => ended = ended.or(Some(index)),
+                    WarpStop::BlockBarrier => waiting = waiting.or(Some(index)),
                 }
             }
             let Some(waiting) = waiting else { break };
@@ -163,13 +163,13 @@ impl<'a> Runner<'a> {
             self.shared.block_barrier();
         }
         for warp in &self.warps {
-            self.gain.add(self.cx.program, block, warp);
+            self.totals.add(self.cx.program, block, warp);
         }
         Ok(())
     }
 }
 
-impl Yield {
+impl WorkerTotals {
     fn add(&mut self, program: &Program, block: u32, warp: &Warp) {
         let mut counts = Counts::default();
         let lines = program.lines.iter().zip(warp.hits.iter().zip(&warp.traffic));
@@ -185,15 +185,15 @@ impl Yield {
     }
 }
 
-fn fault(cx: &Context<'_>, warp: &Warp, block: u32, trap: Trap) -> Fault {
+fn fault(cx: &LaunchContext<'_>, warp: &Warp, block: u32, trap: Trap) -> Fault {
     let program = cx.program;
-    let site = &program.sites[program.lines[warp.pc].site as usize];
-    let place = Place {
-        path: site.path.clone(),
-        section: site.section.map(|section| program.sections[section as usize].clone()),
+    let origin = &program.origins[program.lines[warp.pc].origin as usize];
+    let site = FaultSite {
+        path: origin.path.clone(),
+        section: origin.section.map(|section| program.sections[section as usize].clone()),
         block,
         warp: warp.index,
         lanes: trap.lanes,
     };
-    Fault { kernel: program.name.clone(), place: Some(Box::new(place)), kind: trap.kind }
+    Fault { kernel: program.name.clone(), site: Some(Box::new(site)), kind: trap.kind }
 }

@@ -1,10 +1,10 @@
 //! Lowers the tree of a kernel to a flat program, once per kernel.
 
-use super::program::{Code, Cond, File, FrameId, Line, Pc, Program, Site, Slot};
+use super::program::{Cond, FrameId, Pc, Program, ProgramLine, RegSlot, RegisterFile, StepCode, StepOrigin};
 use super::shared::base_address;
 use crate::inst::{CountKind, L32, L64, Mask};
 use crate::ir::{
-    Branch, Inst, KernelIr, LabelId, Operand, Part, Path, PredUse, RegId, SpecialReg, Stmt, loop_tail_test,
+    BlockKind, Branch, Inst, KernelIr, LabelId, Operand, Path, PredUse, RegId, SpecialReg, Stmt, loop_tail_test,
 };
 use crate::types::RegClass;
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ impl fmt::Debug for Lowered {
 
 /// A loop or scope that lanes can leave or continue.
 #[derive(Clone, Copy)]
-struct Target {
+struct JumpTarget {
     label: LabelId,
     frame: FrameId,
     is_loop: bool,
@@ -44,12 +44,12 @@ pub(super) struct Lowering<'a> {
     pub(super) kernel: &'a KernelIr,
     pub(super) program: Program,
     /// Slot of each register in the file of its class.
-    slots: Vec<Slot>,
-    w_constants: HashMap<u32, Slot>,
-    d_constants: HashMap<u64, Slot>,
-    p_constants: HashMap<bool, Slot>,
-    pub(super) specials: HashMap<SpecialReg, Slot>,
-    targets: Vec<Target>,
+    slots: Vec<RegSlot>,
+    w_constants: HashMap<u32, RegSlot>,
+    d_constants: HashMap<u64, RegSlot>,
+    p_constants: HashMap<bool, RegSlot>,
+    pub(super) specials: HashMap<SpecialReg, RegSlot>,
+    targets: Vec<JumpTarget>,
     depth: FrameId,
     section: Option<u32>,
     /// For each open frame, the steps whose `skip` is set when it ends.
@@ -63,12 +63,12 @@ fn lower(kernel: &KernelIr) -> Malformed<Program> {
     let program = Program {
         name: kernel.name.clone(),
         lines: vec![],
-        sites: vec![],
+        origins: vec![],
         sections: vec![],
         frames: 0,
-        w: File::default(),
-        d: File::default(),
-        p: File::default(),
+        w: RegisterFile::default(),
+        d: RegisterFile::default(),
+        p: RegisterFile::default(),
         specials: vec![],
         params: vec![],
         has_block_barrier: false,
@@ -89,11 +89,11 @@ fn lower(kernel: &KernelIr) -> Malformed<Program> {
         skips: vec![vec![]],
     };
     lowering.registers()?;
-    lowering.block(&kernel.body, &Path::default(), Part::Body)?;
+    lowering.block(&kernel.body, &Path::default(), BlockKind::Body)?;
     let end = lowering.here()?;
     lowering.land_skips(end);
     let always = lowering.always()?;
-    lowering.push(Code::End, always, None, &Path::default())?;
+    lowering.push(StepCode::End, always, None, &Path::default())?;
     Ok(lowering.program)
 }
 
@@ -118,7 +118,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    pub(super) fn reg(&self, id: RegId, class: RegClass) -> Malformed<Slot> {
+    pub(super) fn reg(&self, id: RegId, class: RegClass) -> Malformed<RegSlot> {
         let info = self.kernel.regs.get(id.index()).ok_or_else(|| format!("register #{} does not exist", id.0))?;
         if info.class != class {
             return Err(format!("register #{} is {:?}, used as {class:?}", id.0, info.class));
@@ -126,7 +126,7 @@ impl Lowering<'_> {
         Ok(self.slots[id.index()])
     }
 
-    pub(super) fn w_constant(&mut self, value: u32) -> Malformed<Slot> {
+    pub(super) fn w_constant(&mut self, value: u32) -> Malformed<RegSlot> {
         if let Some(&slot) = self.w_constants.get(&value) {
             return Ok(slot);
         }
@@ -135,14 +135,14 @@ impl Lowering<'_> {
         Ok(slot)
     }
 
-    pub(super) fn w_slot(&mut self, value: L32) -> Malformed<Slot> {
+    pub(super) fn w_slot(&mut self, value: L32) -> Malformed<RegSlot> {
         let slot = count(self.program.w.len())?;
         self.program.w.constants.push(value);
         Ok(slot)
     }
 
     /// Returns a slot that is filled when a warp starts.
-    pub(super) fn launch_slot(&mut self, class: RegClass) -> Malformed<Slot> {
+    pub(super) fn launch_slot(&mut self, class: RegClass) -> Malformed<RegSlot> {
         if class != RegClass::B64 {
             return self.w_slot([0; 32]);
         }
@@ -151,7 +151,7 @@ impl Lowering<'_> {
         Ok(slot)
     }
 
-    pub(super) fn d_constant(&mut self, value: u64) -> Malformed<Slot> {
+    pub(super) fn d_constant(&mut self, value: u64) -> Malformed<RegSlot> {
         let next = count(self.program.d.len())?;
         let constants: &mut Vec<L64> = &mut self.program.d.constants;
         Ok(*self.d_constants.entry(value).or_insert_with(|| {
@@ -160,7 +160,7 @@ impl Lowering<'_> {
         }))
     }
 
-    fn p_constant(&mut self, value: bool) -> Malformed<Slot> {
+    fn p_constant(&mut self, value: bool) -> Malformed<RegSlot> {
         let next = count(self.program.p.len())?;
         let constants: &mut Vec<Mask> = &mut self.program.p.constants;
         Ok(*self.p_constants.entry(value).or_insert_with(|| {
@@ -169,7 +169,7 @@ impl Lowering<'_> {
         }))
     }
 
-    pub(super) fn operand(&mut self, operand: Operand, class: RegClass) -> Malformed<Slot> {
+    pub(super) fn operand(&mut self, operand: Operand, class: RegClass) -> Malformed<RegSlot> {
         match (operand, class) {
             (Operand::Reg(reg), _) => self.reg(reg, class),
             (Operand::Imm(bits), RegClass::B32) => {
@@ -201,24 +201,24 @@ impl Lowering<'_> {
     }
 
     /// Adds a step and returns its index, for [`Self::land`].
-    fn push(&mut self, code: Code, guard: Cond, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
-        let site = count(self.program.sites.len())?;
-        let same = self.program.sites.last().is_some_and(|s| s.path == *path && s.section == self.section);
+    fn push(&mut self, code: StepCode, guard: Cond, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+        let origin = count(self.program.origins.len())?;
+        let same = self.program.origins.last().is_some_and(|s| s.path == *path && s.section == self.section);
         if !same {
-            self.program.sites.push(Site { path: path.clone(), section: self.section });
+            self.program.origins.push(StepOrigin { path: path.clone(), section: self.section });
         }
-        let site = if same { site - 1 } else { site };
-        self.program.lines.push(Line { code, guard, kind, site });
+        let origin = if same { origin - 1 } else { origin };
+        self.program.lines.push(ProgramLine { code, guard, kind, origin });
         Ok(self.program.lines.len() - 1)
     }
 
-    fn control(&mut self, code: Code, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+    fn control(&mut self, code: StepCode, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
         let always = self.always()?;
         self.push(code, always, kind, path)
     }
 
     /// Like [`Self::control`], for a step that skips to the end of the innermost open frame.
-    fn control_skipping(&mut self, code: Code, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
+    fn control_skipping(&mut self, code: StepCode, kind: Option<CountKind>, path: &Path) -> Malformed<usize> {
         let index = self.control(code, kind, path)?;
         self.skips.last_mut().expect("the list of the kernel itself is never popped").push(index);
         Ok(index)
@@ -234,15 +234,15 @@ impl Lowering<'_> {
 
     fn land(&mut self, index: usize, to: Pc) {
         match &mut self.program.lines[index].code {
-            Code::UniformIf { otherwise: target, .. }
-            | Code::Split { otherwise: target, .. }
-            | Code::Else { end: target, .. }
-            | Code::Merge { skip: target, .. }
-            | Code::Jump { to: target }
-            | Code::LoopEnd { skip: target, .. }
-            | Code::ScopeEnd { skip: target, .. }
-            | Code::Break { skip: target, .. }
-            | Code::Continue { skip: target, .. } => *target = to,
+            StepCode::UniformIf { otherwise: target, .. }
+            | StepCode::Split { otherwise: target, .. }
+            | StepCode::Else { end: target, .. }
+            | StepCode::Merge { skip: target, .. }
+            | StepCode::Jump { to: target }
+            | StepCode::LoopEnd { skip: target, .. }
+            | StepCode::ScopeEnd { skip: target, .. }
+            | StepCode::Break { skip: target, .. }
+            | StepCode::Continue { skip: target, .. } => *target = to,
             other => unreachable!("{other:?} does not jump"),
         }
     }
@@ -263,7 +263,7 @@ impl Lowering<'_> {
         Ok(())
     }
 
-    fn block(&mut self, stmts: &[Stmt], parent: &Path, part: Part) -> Malformed {
+    fn block(&mut self, stmts: &[Stmt], parent: &Path, part: BlockKind) -> Malformed {
         for (index, stmt) in stmts.iter().enumerate() {
             let path = parent.child(part, index);
             self.stmt(stmt, &path).map_err(|e| if e.starts_with("at ") { e } else { format!("at {path}: {e}") })?;
@@ -291,35 +291,35 @@ impl Lowering<'_> {
             Stmt::If { cond, branch, then, otherwise } => self.branch(*cond, *branch, then, otherwise, path),
             Stmt::Loop { label, body, .. } => {
                 let frame = self.open_frame();
-                self.control(Code::Enter { frame }, None, path)?;
+                self.control(StepCode::Enter { frame }, None, path)?;
                 let top = self.here()?;
-                self.targets.push(Target { label: *label, frame, is_loop: true });
-                self.block(body, path, Part::Loop)?;
+                self.targets.push(JumpTarget { label: *label, frame, is_loop: true });
+                self.block(body, path, BlockKind::Loop)?;
                 self.targets.pop();
                 if loop_tail_test(*label, body).is_none() {
                     // The branch back, for lanes that reach the end. `LoopEnd` itself is bookkeeping.
                     let end = self.here()? + 1;
-                    self.control(Code::Jump { to: end }, Some(CountKind::Branch), path)?;
+                    self.control(StepCode::Jump { to: end }, Some(CountKind::Branch), path)?;
                 }
                 self.close_frame()?;
-                self.control_skipping(Code::LoopEnd { frame, top, skip: LATER }, None, path)?;
+                self.control_skipping(StepCode::LoopEnd { frame, top, skip: LATER }, None, path)?;
                 Ok(())
             }
             Stmt::Scope { label, body } => {
                 let frame = self.open_frame();
-                self.control(Code::Enter { frame }, None, path)?;
-                self.targets.push(Target { label: *label, frame, is_loop: false });
-                self.block(body, path, Part::Scope)?;
+                self.control(StepCode::Enter { frame }, None, path)?;
+                self.targets.push(JumpTarget { label: *label, frame, is_loop: false });
+                self.block(body, path, BlockKind::Scope)?;
                 self.targets.pop();
                 self.close_frame()?;
-                self.control_skipping(Code::ScopeEnd { frame, skip: LATER }, None, path)?;
+                self.control_skipping(StepCode::ScopeEnd { frame, skip: LATER }, None, path)?;
                 Ok(())
             }
             Stmt::Break { target, cond, branch } => {
                 let frame = self.target(*target)?.frame;
                 let (cond, uniform) = (self.cond_or_always(*cond)?, *branch == Branch::Uniform);
                 self.control_skipping(
-                    Code::Break { cond, uniform, frame, skip: LATER },
+                    StepCode::Break { cond, uniform, frame, skip: LATER },
                     Some(CountKind::Branch),
                     path,
                 )?;
@@ -331,14 +331,14 @@ impl Lowering<'_> {
                     return Err(format!("continue refers to scope {}, not to a loop", target.label.0));
                 }
                 let (cond, uniform, frame) = (self.cond_or_always(*cond)?, *branch == Branch::Uniform, target.frame);
-                let code = Code::Continue { cond, uniform, frame, skip: LATER };
+                let code = StepCode::Continue { cond, uniform, frame, skip: LATER };
                 self.control_skipping(code, Some(CountKind::Branch), path)?;
                 Ok(())
             }
         }
     }
 
-    fn target(&self, label: LabelId) -> Malformed<Target> {
+    fn target(&self, label: LabelId) -> Malformed<JumpTarget> {
         let found = self.targets.iter().rev().find(|t| t.label == label);
         found.copied().ok_or_else(|| format!("label {} does not enclose this statement", label.0))
     }
@@ -347,39 +347,39 @@ impl Lowering<'_> {
         let cond = self.cond(cond)?;
         let kind = Some(CountKind::Branch);
         if branch == Branch::Uniform {
-            let split = self.control(Code::UniformIf { cond, otherwise: LATER }, kind, path)?;
-            self.block(then, path, Part::Then)?;
+            let split = self.control(StepCode::UniformIf { cond, otherwise: LATER }, kind, path)?;
+            self.block(then, path, BlockKind::Then)?;
             if otherwise.is_empty() {
                 let end = self.here()?;
                 self.land(split, end);
                 return Ok(());
             }
-            let jump = self.control(Code::Jump { to: LATER }, kind, path)?;
+            let jump = self.control(StepCode::Jump { to: LATER }, kind, path)?;
             let start = self.here()?;
             self.land(split, start);
-            self.block(otherwise, path, Part::Else)?;
+            self.block(otherwise, path, BlockKind::Else)?;
             let end = self.here()?;
             self.land(jump, end);
             return Ok(());
         }
         let frame = self.open_frame();
-        let split = self.control(Code::Split { cond, frame, otherwise: LATER }, kind, path)?;
-        self.block(then, path, Part::Then)?;
+        let split = self.control(StepCode::Split { cond, frame, otherwise: LATER }, kind, path)?;
+        self.block(then, path, BlockKind::Then)?;
         if otherwise.is_empty() {
             let end = self.here()?;
             self.land(split, end);
         } else {
             let after = self.here()? + 1;
-            self.control(Code::Jump { to: after }, kind, path)?;
+            self.control(StepCode::Jump { to: after }, kind, path)?;
             self.land_skips(after);
             self.land(split, after);
-            let turn = self.control(Code::Else { frame, end: LATER }, None, path)?;
-            self.block(otherwise, path, Part::Else)?;
+            let turn = self.control(StepCode::Else { frame, end: LATER }, None, path)?;
+            self.block(otherwise, path, BlockKind::Else)?;
             let end = self.here()?;
             self.land(turn, end);
         }
         self.close_frame()?;
-        self.control_skipping(Code::Merge { frame, skip: LATER }, None, path)?;
+        self.control_skipping(StepCode::Merge { frame, skip: LATER }, None, path)?;
         Ok(())
     }
 }

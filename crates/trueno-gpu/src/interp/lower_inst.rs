@@ -1,13 +1,13 @@
 //! Lowers single instructions: operands become slots, table rows become functions over the lanes.
 
 use super::lower::{Lowering, Malformed};
-use super::program::{AtomicOp, Code, MemOp, ParamSlot, ShflOp, Slot, WarpValue};
+use super::program::{AtomicOp, MemOp, ParamSlot, RegSlot, ShflOp, StepCode, WarpValue};
 use crate::inst::{Lanes, Op};
 use crate::ir::{Conflict, Inst, MemAddr, Operand, RegId, SpecialReg};
 use crate::types::{MemTy, RegClass, StateSpace};
 
 impl Lowering<'_> {
-    pub(super) fn inst(&mut self, inst: &Inst) -> Malformed<Code> {
+    pub(super) fn inst(&mut self, inst: &Inst) -> Malformed<StepCode> {
         use RegClass::{B32, B64, Pred};
         Ok(match inst {
             Inst::Pure { op, dst, args } => self.pure(*op, *dst, args)?,
@@ -19,17 +19,17 @@ impl Lowering<'_> {
                 let dst = self.reg(*dst, Pred)?;
                 match op.lanes() {
                     Lanes::Cmp32(f) => {
-                        Code::Cmp32 { f, dst, a: self.operand(*a, B32)?, b: self.operand(*b, B32)?, combine }
+                        StepCode::Cmp32 { f, dst, a: self.operand(*a, B32)?, b: self.operand(*b, B32)?, combine }
                     }
                     Lanes::Cmp64(f) => {
-                        Code::Cmp64 { f, dst, a: self.operand(*a, B64)?, b: self.operand(*b, B64)?, combine }
+                        StepCode::Cmp64 { f, dst, a: self.operand(*a, B64)?, b: self.operand(*b, B64)?, combine }
                     }
                     _ => return Err(format!("{op:?} is not a comparison")),
                 }
             }
             Inst::Arbitrary { dst } => {
                 let class = self.kernel.regs.get(dst.index()).ok_or("destination does not exist")?.class;
-                Code::Noise { class, dst: self.reg(*dst, class)? }
+                StepCode::Noise { class, dst: self.reg(*dst, class)? }
             }
             Inst::Special { dst, reg } => {
                 let value = self.special(*reg)?;
@@ -43,7 +43,7 @@ impl Lowering<'_> {
                 match class {
                     B64 => {
                         let Lanes::D1(f) = Op::Mov64.lanes() else { unreachable!("a move of 64 bits") };
-                        Code::D1 { f, dst: self.reg(*dst, B64)?, a: slot }
+                        StepCode::D1 { f, dst: self.reg(*dst, B64)?, a: slot }
                     }
                     _ => self.mov32(*dst, slot)?,
                 }
@@ -61,8 +61,8 @@ impl Lowering<'_> {
                 }
                 let (op, uniform) = (self.mem(regs, dst.len(), *ty, addr)?, *uniform);
                 match addr.space {
-                    StateSpace::Shared => Code::SharedLoad { op, uniform },
-                    StateSpace::Global => Code::GlobalLoad { op, uniform },
+                    StateSpace::Shared => StepCode::SharedLoad { op, uniform },
+                    StateSpace::Global => StepCode::GlobalLoad { op, uniform },
                 }
             }
             Inst::Store { src, ty, addr, conflict, .. } => {
@@ -72,8 +72,8 @@ impl Lowering<'_> {
                 }
                 let (op, conflicting) = (self.mem(regs, src.len(), *ty, addr)?, *conflict == Conflict::Intended);
                 match addr.space {
-                    StateSpace::Shared => Code::SharedStore { op, conflicting },
-                    StateSpace::Global => Code::GlobalStore { op, conflicting },
+                    StateSpace::Shared => StepCode::SharedStore { op, conflicting },
+                    StateSpace::Global => StepCode::GlobalStore { op, conflicting },
                 }
             }
             Inst::Atomic { dst, op, ty, addr, value, compare } => {
@@ -90,11 +90,11 @@ impl Lowering<'_> {
                     compare: compare.map(|compare| self.operand(compare, ty.class())).transpose()?,
                 };
                 match addr.space {
-                    StateSpace::Shared => Code::SharedAtomic(atomic),
-                    StateSpace::Global => Code::GlobalAtomic(atomic),
+                    StateSpace::Shared => StepCode::SharedAtomic(atomic),
+                    StateSpace::Global => StepCode::GlobalAtomic(atomic),
                 }
             }
-            Inst::Shfl { mode, dst, in_range, src, lane, clamp, mask } => Code::Shfl(ShflOp {
+            Inst::Shfl { mode, dst, in_range, src, lane, clamp, mask } => StepCode::Shfl(ShflOp {
                 mode: *mode,
                 dst: self.reg(*dst, B32)?,
                 in_range: in_range.map(|p| self.reg(p, Pred)).transpose()?,
@@ -103,38 +103,38 @@ impl Lowering<'_> {
                 clamp: *clamp,
                 mask: self.operand(*mask, B32)?,
             }),
-            Inst::Vote { mode, dst, src, mask } => Code::Vote {
+            Inst::Vote { mode, dst, src, mask } => StepCode::Vote {
                 mode: *mode,
                 dst: self.reg(*dst, Pred)?,
                 src: self.cond(*src)?,
                 mask: self.operand(*mask, B32)?,
             },
             Inst::Ballot { dst, src, mask } => {
-                Code::Ballot { dst: self.reg(*dst, B32)?, src: self.cond(*src)?, mask: self.operand(*mask, B32)? }
+                StepCode::Ballot { dst: self.reg(*dst, B32)?, src: self.cond(*src)?, mask: self.operand(*mask, B32)? }
             }
-            Inst::MatchAny { dst, src, class, mask } => Code::MatchAny {
+            Inst::MatchAny { dst, src, class, mask } => StepCode::MatchAny {
                 dst: self.reg(*dst, B32)?,
                 src: self.operand(*src, *class)?,
                 wide: *class == B64,
                 mask: self.operand(*mask, B32)?,
             },
-            Inst::Redux { op, dst, src, mask } => Code::Redux {
+            Inst::Redux { op, dst, src, mask } => StepCode::Redux {
                 op: *op,
                 dst: self.reg(*dst, B32)?,
                 src: self.operand(*src, B32)?,
                 mask: self.operand(*mask, B32)?,
             },
-            Inst::ActiveMask { dst } => Code::ActiveMask { dst: self.reg(*dst, B32)? },
-            Inst::BarWarp { mask } => Code::BarWarp { mask: self.operand(*mask, B32)? },
+            Inst::ActiveMask { dst } => StepCode::ActiveMask { dst: self.reg(*dst, B32)? },
+            Inst::BarWarp { mask } => StepCode::BarWarp { mask: self.operand(*mask, B32)? },
             Inst::BarBlock => {
                 self.program.has_block_barrier = true;
-                Code::BarBlock
+                StepCode::BarBlock
             }
-            Inst::Fence { .. } => Code::Fence,
+            Inst::Fence { .. } => StepCode::Fence,
         })
     }
 
-    fn pure(&mut self, op: Op, dst: RegId, args: &[Operand]) -> Malformed<Code> {
+    fn pure(&mut self, op: Op, dst: RegId, args: &[Operand]) -> Malformed<StepCode> {
         let lanes = op.lanes();
         let (class, sources) = lanes.signature();
         if args.len() != sources.len() {
@@ -147,43 +147,43 @@ impl Lowering<'_> {
         }
         let [a, b, c, d] = slots;
         Ok(match lanes {
-            Lanes::W1(f) => Code::W1 { f, dst, a },
-            Lanes::W2(f) => Code::W2 { f, dst, a, b },
-            Lanes::W3(f) => Code::W3 { f, dst, a, b, c },
-            Lanes::W4(f) => Code::W4 { f, dst, a, b, c, d },
-            Lanes::D1(f) => Code::D1 { f, dst, a },
-            Lanes::D2(f) => Code::D2 { f, dst, a, b },
-            Lanes::D1W1(f) => Code::D1W1 { f, dst, a, b },
-            Lanes::Widen1(f) => Code::Widen1 { f, dst, a },
-            Lanes::Widen2(f) => Code::Widen2 { f, dst, a, b },
-            Lanes::Widen3(f) => Code::Widen3 { f, dst, a, b, c },
-            Lanes::Narrow1(f) => Code::Narrow1 { f, dst, a },
-            Lanes::Cmp32(f) => Code::Cmp32 { f, dst, a, b, combine: None },
-            Lanes::Cmp64(f) => Code::Cmp64 { f, dst, a, b, combine: None },
-            Lanes::Sel32(f) => Code::Sel32 { f, dst, a, b, p: c },
-            Lanes::Sel64(f) => Code::Sel64 { f, dst, a, b, p: c },
-            Lanes::P1(f) => Code::P1 { f, dst, a },
-            Lanes::P2(f) => Code::P2 { f, dst, a, b },
+            Lanes::W1(f) => StepCode::W1 { f, dst, a },
+            Lanes::W2(f) => StepCode::W2 { f, dst, a, b },
+            Lanes::W3(f) => StepCode::W3 { f, dst, a, b, c },
+            Lanes::W4(f) => StepCode::W4 { f, dst, a, b, c, d },
+            Lanes::D1(f) => StepCode::D1 { f, dst, a },
+            Lanes::D2(f) => StepCode::D2 { f, dst, a, b },
+            Lanes::D1W1(f) => StepCode::D1W1 { f, dst, a, b },
+            Lanes::Widen1(f) => StepCode::Widen1 { f, dst, a },
+            Lanes::Widen2(f) => StepCode::Widen2 { f, dst, a, b },
+            Lanes::Widen3(f) => StepCode::Widen3 { f, dst, a, b, c },
+            Lanes::Narrow1(f) => StepCode::Narrow1 { f, dst, a },
+            Lanes::Cmp32(f) => StepCode::Cmp32 { f, dst, a, b, combine: None },
+            Lanes::Cmp64(f) => StepCode::Cmp64 { f, dst, a, b, combine: None },
+            Lanes::Sel32(f) => StepCode::Sel32 { f, dst, a, b, p: c },
+            Lanes::Sel64(f) => StepCode::Sel64 { f, dst, a, b, p: c },
+            Lanes::P1(f) => StepCode::P1 { f, dst, a },
+            Lanes::P2(f) => StepCode::P2 { f, dst, a, b },
         })
     }
 
-    fn mov32(&mut self, dst: RegId, a: Slot) -> Malformed<Code> {
+    fn mov32(&mut self, dst: RegId, a: RegSlot) -> Malformed<StepCode> {
         let Lanes::W1(f) = Op::Mov32.lanes() else { unreachable!("a move of 32 bits") };
-        Ok(Code::W1 { f, dst: self.reg(dst, RegClass::B32)?, a })
+        Ok(StepCode::W1 { f, dst: self.reg(dst, RegClass::B32)?, a })
     }
 
-    fn base(&self, addr: &MemAddr) -> Malformed<Slot> {
+    fn base(&self, addr: &MemAddr) -> Malformed<RegSlot> {
         self.reg(addr.base, if addr.space == StateSpace::Global { RegClass::B64 } else { RegClass::B32 })
     }
 
-    fn mem(&self, regs: [Slot; 4], len: usize, ty: MemTy, addr: &MemAddr) -> Malformed<MemOp> {
+    fn mem(&self, regs: [RegSlot; 4], len: usize, ty: MemTy, addr: &MemAddr) -> Malformed<MemOp> {
         let valid = matches!(len, 1 | 2 | 4) && len as u64 * u64::from(ty.bytes()) <= 16;
         let count = u8::try_from(len).ok().filter(|_| valid);
         let count = count.ok_or_else(|| format!("an access cannot have {len} elements of {ty:?}"))?;
         Ok(MemOp { regs, count, ty, base: self.base(addr)?, offset: addr.offset })
     }
 
-    fn special(&mut self, reg: SpecialReg) -> Malformed<Slot> {
+    fn special(&mut self, reg: SpecialReg) -> Malformed<RegSlot> {
         if let Some(&slot) = self.specials.get(&reg) {
             return Ok(slot);
         }

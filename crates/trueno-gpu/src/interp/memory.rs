@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Distance of buffers. An overrun of one by less than this hits no other.
 const SPACING_LOG2: u32 = 40;
 
-/// A buffer of a [`Memory`].
+/// A buffer of a [`DeviceMemory`].
 ///
 /// ```
-/// use trueno_gpu::interp::Memory;
-/// let mut memory = Memory::new();
+/// use trueno_gpu::interp::DeviceMemory;
+/// let mut memory = DeviceMemory::new();
 /// let first = memory.add("first", &[0; 8]);
 /// let second = memory.add("second", &[0; 8]);
 /// assert_ne!(first, second);
@@ -28,14 +28,14 @@ pub struct BufferId(usize);
 /// A requested buffer byte that was never written.
 ///
 /// ```
-/// use trueno_gpu::interp::Memory;
-/// let mut memory = Memory::new();
+/// use trueno_gpu::interp::DeviceMemory;
+/// let mut memory = DeviceMemory::new();
 /// let out = memory.add_uninit("out", 4);
 /// assert_eq!(memory.bytes(out).unwrap_err().to_string(), "buffer `out`: byte 0 was never written");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("buffer `{buffer}`: byte {offset} was never written")]
-pub struct Unwritten {
+pub struct UnwrittenByte {
     /// Name of the buffer.
     pub buffer: String,
     /// The first such byte.
@@ -45,8 +45,8 @@ pub struct Unwritten {
 /// The global memory of a launch.
 ///
 /// ```
-/// use trueno_gpu::interp::Memory;
-/// let mut memory = Memory::new();
+/// use trueno_gpu::interp::DeviceMemory;
+/// let mut memory = DeviceMemory::new();
 /// let input = memory.add("input", b"four");
 /// let output = memory.add_uninit("output", 2);
 /// assert_eq!(memory.bytes(input).unwrap(), b"four");
@@ -55,12 +55,12 @@ pub struct Unwritten {
 /// assert_eq!(memory.bytes_or(output, b'?'), b"?x");
 /// ```
 #[derive(Debug, Default)]
-pub struct Memory {
-    buffers: Vec<Buffer>,
+pub struct DeviceMemory {
+    buffers: Vec<NamedBuffer>,
 }
 
 #[derive(Debug)]
-struct Buffer {
+struct NamedBuffer {
     name: String,
     len_bytes: usize,
     words: Vec<AtomicU64>,
@@ -70,18 +70,18 @@ struct Buffer {
 
 /// The problem with an access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Problem {
+pub(super) enum AccessProblem {
     OutOfBounds,
     Misaligned,
     /// Address of the first byte that was never written.
-    Unwritten(u64),
+    UnwrittenByte(u64),
 }
 
-impl Memory {
+impl DeviceMemory {
     /// Makes a memory without buffers.
     ///
     /// ```
-    /// let memory = trueno_gpu::interp::Memory::new();
+    /// let memory = trueno_gpu::interp::DeviceMemory::new();
     /// ```
     #[must_use]
     pub fn new() -> Self {
@@ -91,7 +91,7 @@ impl Memory {
     /// Adds a buffer with these bytes.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let page = memory.add("page", &[7; 4096]);
     /// assert_eq!(memory.len_bytes(page), 4096);
     /// ```
@@ -107,14 +107,14 @@ impl Memory {
     /// If the buffer is larger than 1 TiB, the space between two buffers.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let out = memory.add_uninit("out", 16);
     /// assert!(memory.bytes(out).is_err());
     /// ```
     pub fn add_uninit(&mut self, name: &str, len_bytes: usize) -> BufferId {
         assert!(len_bytes < 1 << SPACING_LOG2, "buffer `{name}` is too large");
         let words = len_bytes.div_ceil(8);
-        self.buffers.push(Buffer {
+        self.buffers.push(NamedBuffer {
             name: name.to_owned(),
             len_bytes,
             words: (0..words).map(|_| AtomicU64::new(0)).collect(),
@@ -129,7 +129,7 @@ impl Memory {
     /// If they do not fit the buffer, or the buffer belongs to another memory.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let counter = memory.add("counter", &[9; 4]);
     /// memory.write(counter, 0, &[0; 4]);
     /// assert_eq!(memory.bytes(counter).unwrap(), [0; 4]);
@@ -161,7 +161,7 @@ impl Memory {
     /// If the buffer belongs to another memory.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let out = memory.add_uninit("out", 100);
     /// assert_eq!(memory.len_bytes(out), 100);
     /// ```
@@ -173,20 +173,20 @@ impl Memory {
     /// Returns the bytes of the buffer.
     ///
     /// # Errors
-    /// [`Unwritten`] if one of them was never written.
+    /// [`UnwrittenByte`] if one of them was never written.
     ///
     /// # Panics
     /// If the buffer belongs to another memory.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let id = memory.add("id", &[1, 2, 3]);
     /// assert_eq!(memory.bytes(id)?, [1, 2, 3]);
-    /// # Ok::<(), trueno_gpu::interp::Unwritten>(())
+    /// # Ok::<(), trueno_gpu::interp::UnwrittenByte>(())
     /// ```
-    pub fn bytes(&self, id: BufferId) -> Result<Vec<u8>, Unwritten> {
+    pub fn bytes(&self, id: BufferId) -> Result<Vec<u8>, UnwrittenByte> {
         match self.initialised(id).iter().position(|written| !written) {
-            Some(offset) => Err(Unwritten { buffer: self.buffers[id.0].name.clone(), offset }),
+            Some(offset) => Err(UnwrittenByte { buffer: self.buffers[id.0].name.clone(), offset }),
             None => Ok(self.bytes_or(id, 0)),
         }
     }
@@ -197,7 +197,7 @@ impl Memory {
     /// If the buffer belongs to another memory.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let out = memory.add_uninit("out", 2);
     /// assert_eq!(memory.bytes_or(out, 0xee), [0xee; 2]);
     /// ```
@@ -224,7 +224,7 @@ impl Memory {
     /// If the buffer belongs to another memory.
     ///
     /// ```
-    /// let mut memory = trueno_gpu::interp::Memory::new();
+    /// let mut memory = trueno_gpu::interp::DeviceMemory::new();
     /// let out = memory.add_uninit("out", 2);
     /// memory.write(out, 0, &[1]);
     /// assert_eq!(memory.initialised(out), [true, false]);
@@ -249,7 +249,7 @@ impl Memory {
 
     /// Returns the buffer whose space contains an address, and the offset.
     #[inline]
-    fn find(&self, address: u64) -> Option<(&Buffer, usize)> {
+    fn find(&self, address: u64) -> Option<(&NamedBuffer, usize)> {
         let index = usize::try_from((address >> SPACING_LOG2).checked_sub(1)?).ok()?;
         let offset = usize::try_from(address & ((1 << SPACING_LOG2) - 1)).ok()?;
         Some((self.buffers.get(index)?, offset))
@@ -257,20 +257,20 @@ impl Memory {
 
     /// Returns the buffer and word of an access that lies inside and is aligned.
     #[inline]
-    fn check(&self, address: u64, bytes: u32) -> Result<(&Buffer, usize), Problem> {
-        let (buffer, offset) = self.find(address).ok_or(Problem::OutOfBounds)?;
+    fn check(&self, address: u64, bytes: u32) -> Result<(&NamedBuffer, usize), AccessProblem> {
+        let (buffer, offset) = self.find(address).ok_or(AccessProblem::OutOfBounds)?;
         if offset + bytes as usize > buffer.len_bytes {
-            return Err(Problem::OutOfBounds);
+            return Err(AccessProblem::OutOfBounds);
         }
         if address & u64::from(bytes - 1) != 0 {
-            return Err(Problem::Misaligned);
+            return Err(AccessProblem::Misaligned);
         }
         Ok((buffer, offset / 8))
     }
 
     /// Loads 1 to 16 bytes, zero-extended.
     #[inline]
-    pub(super) fn load(&self, address: u64, bytes: u32) -> Result<[u64; 2], Problem> {
+    pub(super) fn load(&self, address: u64, bytes: u32) -> Result<[u64; 2], AccessProblem> {
         let (buffer, word) = self.check(address, bytes)?;
         let low = buffer.load_word(word, address, bytes.min(8))?;
         let high = if bytes == 16 { buffer.load_word(word + 1, address + 8, 8)? } else { 0 };
@@ -279,7 +279,7 @@ impl Memory {
 
     /// Stores 1 to 16 bytes.
     #[inline]
-    pub(super) fn store(&self, address: u64, bytes: u32, value: [u64; 2]) -> Result<(), Problem> {
+    pub(super) fn store(&self, address: u64, bytes: u32, value: [u64; 2]) -> Result<(), AccessProblem> {
         let (buffer, word) = self.check(address, bytes)?;
         buffer.update_word(word, address, bytes.min(8), |_| value[0]);
         if bytes == 16 {
@@ -289,7 +289,7 @@ impl Memory {
     }
 
     /// Replaces 4 or 8 bytes by a function of them, atomically. Returns the old value.
-    pub(super) fn atomic(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> Result<u64, Problem> {
+    pub(super) fn atomic(&self, address: u64, bytes: u32, f: impl Fn(u64) -> u64) -> Result<u64, AccessProblem> {
         let (buffer, word) = self.check(address, bytes)?;
         buffer.load_word(word, address, bytes)?;
         Ok(buffer.exchange_word(word, address, bytes, f))
@@ -320,14 +320,14 @@ fn byte_mask(address: u64, bytes: u32) -> u8 {
     low8(((1 << bytes) - 1) << low32(address & 7))
 }
 
-impl Buffer {
+impl NamedBuffer {
     /// Reads up to 8 bytes of a word. The mask of written bytes is stored last and read first, so a set bit guarantees
     /// the data.
     #[inline]
-    fn load_word(&self, word: usize, address: u64, bytes: u32) -> Result<u64, Problem> {
+    fn load_word(&self, word: usize, address: u64, bytes: u32) -> Result<u64, AccessProblem> {
         let missing = byte_mask(address, bytes) & !self.written[word].load(Ordering::Acquire);
         if missing != 0 {
-            return Err(Problem::Unwritten((address & !7) + u64::from(missing.trailing_zeros())));
+            return Err(AccessProblem::UnwrittenByte((address & !7) + u64::from(missing.trailing_zeros())));
         }
         let (shift, mask) = field(address, bytes);
         Ok(self.words[word].load(Ordering::Acquire) >> shift & mask)
@@ -368,34 +368,34 @@ mod tests {
 
     #[test]
     fn accesses_are_checked() {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let id = memory.add_uninit("b", 13);
         let base = memory.address(id).unwrap();
         assert_eq!(memory.store(base + 4, 4, [0xdead_beef, 0]), Ok(()));
         assert_eq!(memory.load(base + 6, 2), Ok([0xdead, 0]));
-        assert_eq!(memory.load(base + 2, 2), Err(Problem::Unwritten(base + 2)));
-        assert_eq!(memory.load(base, 8), Err(Problem::Unwritten(base)));
-        assert_eq!(memory.load(base + 5, 2), Err(Problem::Misaligned));
-        assert_eq!(memory.store(base + 12, 2, [0; 2]), Err(Problem::OutOfBounds));
+        assert_eq!(memory.load(base + 2, 2), Err(AccessProblem::UnwrittenByte(base + 2)));
+        assert_eq!(memory.load(base, 8), Err(AccessProblem::UnwrittenByte(base)));
+        assert_eq!(memory.load(base + 5, 2), Err(AccessProblem::Misaligned));
+        assert_eq!(memory.store(base + 12, 2, [0; 2]), Err(AccessProblem::OutOfBounds));
         assert_eq!(memory.store(base + 12, 1, [0x101, 0]), Ok(()));
         assert_eq!(memory.load(base + 12, 1), Ok([1, 0]));
-        assert_eq!(memory.load(base - 1, 1), Err(Problem::OutOfBounds));
-        assert_eq!(memory.load(0, 1), Err(Problem::OutOfBounds));
-        assert_eq!(memory.load(u64::MAX, 1), Err(Problem::OutOfBounds));
+        assert_eq!(memory.load(base - 1, 1), Err(AccessProblem::OutOfBounds));
+        assert_eq!(memory.load(0, 1), Err(AccessProblem::OutOfBounds));
+        assert_eq!(memory.load(u64::MAX, 1), Err(AccessProblem::OutOfBounds));
         assert_eq!(memory.atomic(base + 4, 4, |v| v + 1), Ok(0xdead_beef));
         assert_eq!(memory.load(base + 4, 4), Ok([0xdead_bef0, 0]));
-        assert_eq!(memory.atomic(base, 4, |v| v), Err(Problem::Unwritten(base)));
+        assert_eq!(memory.atomic(base, 4, |v| v), Err(AccessProblem::UnwrittenByte(base)));
     }
 
     #[test]
     fn sixteen_bytes_are_two_words() {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let id = memory.add_uninit("b", 32);
         let base = memory.address(id).unwrap();
         assert_eq!(memory.store(base + 16, 16, [1, 2]), Ok(()));
         assert_eq!(memory.load(base + 24, 8), Ok([2, 0]));
-        assert_eq!(memory.load(base + 8, 16), Err(Problem::Misaligned));
-        assert_eq!(memory.load(base, 16), Err(Problem::Unwritten(base)));
+        assert_eq!(memory.load(base + 8, 16), Err(AccessProblem::Misaligned));
+        assert_eq!(memory.load(base, 16), Err(AccessProblem::UnwrittenByte(base)));
         assert_eq!(memory.initialised(id), [[false; 16], [true; 16]].concat());
     }
 }

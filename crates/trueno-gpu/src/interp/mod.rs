@@ -6,7 +6,7 @@
 //! ```
 //! use trueno_gpu::KernelBuilder;
 //! use trueno_gpu::inst::CountKind;
-//! use trueno_gpu::interp::{FaultKind, Launch, Memory};
+//! use trueno_gpu::interp::{FaultKind, Launch, DeviceMemory};
 //!
 //! // Each lane adds its neighbour's word to its own, through shared memory.
 //! let k = KernelBuilder::new("neighbours");
@@ -20,7 +20,7 @@
 //! output.index(lane).store(own + neighbour);
 //! let kernel = k.finish()?;
 //!
-//! let mut memory = Memory::new();
+//! let mut memory = DeviceMemory::new();
 //! let bytes: Vec<u8> = (0..32u32).flat_map(u32::to_le_bytes).collect();
 //! let input = memory.add("input", &bytes);
 //! let output = memory.add_uninit("output", 128);
@@ -73,7 +73,7 @@
 //! several orders: if the bytes differ, they depend on something that no device guarantees.
 //!
 //! # Counters
-//! [`Report`] counts warp instructions by kind, shared-memory wavefronts with bank conflicts, and global sectors. It
+//! [`LaunchReport`] counts warp instructions by kind, shared-memory wavefronts with bank conflicts, and global sectors. It
 //! does so for the run, for each warp, and for each section of the kernel.
 
 mod access;
@@ -97,10 +97,10 @@ mod tests;
 
 pub(crate) use lower::Lowered;
 
-pub use fault::{Access, Fault, FaultKind, LaneSet, Location, Place, Rival};
-pub use memory::{BufferId, Memory, Unwritten};
+pub use fault::{Access, Accessor, Fault, FaultKind, FaultSite, LaneSet, Location};
+pub use memory::{BufferId, DeviceMemory, UnwrittenByte};
 pub use order::LaneOrder;
-pub use report::{Counts, Report, SectionReport, WarpReport};
+pub use report::{Counts, LaunchReport, SectionReport, WarpReport};
 
 use crate::ir::ParamTy;
 use crate::validate::ValidKernel;
@@ -108,8 +108,8 @@ use crate::validate::ValidKernel;
 /// A kernel argument.
 ///
 /// ```
-/// use trueno_gpu::interp::{Arg, Memory};
-/// let mut memory = Memory::new();
+/// use trueno_gpu::interp::{Arg, DeviceMemory};
+/// let mut memory = DeviceMemory::new();
 /// let pages = memory.add("pages", &[0; 8192]);
 /// let second_page: Arg = pages.at(4096);
 /// let count: Arg = 2u32.into();
@@ -151,8 +151,8 @@ impl BufferId {
     /// Returns a pointer to a byte of the buffer.
     ///
     /// ```
-    /// use trueno_gpu::interp::{Arg, Memory};
-    /// let mut memory = Memory::new();
+    /// use trueno_gpu::interp::{Arg, DeviceMemory};
+    /// let mut memory = DeviceMemory::new();
     /// let buffer = memory.add("buffer", &[0; 8]);
     /// assert_eq!(buffer.at(0), Arg::from(buffer));
     /// ```
@@ -182,10 +182,10 @@ const DEFAULT_STEP_LIMIT: u32 = 100_000_000;
 /// A launch: kernel, grid, arguments and options.
 ///
 /// ```
-/// use trueno_gpu::interp::{LaneOrder, Launch, Memory};
+/// use trueno_gpu::interp::{LaneOrder, Launch, DeviceMemory};
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
 /// let kernel = SameFillKernel::new();
-/// let mut memory = Memory::new();
+/// let mut memory = DeviceMemory::new();
 /// let pages = memory.add("pages", &[7; 4096]);
 /// let flags = memory.add_uninit("flags", 4);
 /// Launch::new(kernel.ir())
@@ -331,20 +331,20 @@ impl<'k> Launch<'k> {
     /// The fault of the lowest block that has one. What blocks wrote before stays in memory.
     ///
     /// ```
-    /// use trueno_gpu::interp::{FaultKind, Launch, Memory};
+    /// use trueno_gpu::interp::{FaultKind, Launch, DeviceMemory};
     /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
-    /// let fault = Launch::new(SameFillKernel::new().ir()).run(&mut Memory::new()).unwrap_err();
+    /// let fault = Launch::new(SameFillKernel::new().ir()).run(&mut DeviceMemory::new()).unwrap_err();
     /// assert!(matches!(fault.kind, FaultKind::BadLaunch(_)), "three arguments are missing");
     /// ```
-    pub fn run(&self, memory: &mut Memory) -> Result<Report, Fault> {
-        let fail = |kind| Fault { kernel: self.kernel.name.clone(), place: None, kind };
+    pub fn run(&self, memory: &mut DeviceMemory) -> Result<LaunchReport, Fault> {
+        let fail = |kind| Fault { kernel: self.kernel.name.clone(), site: None, kind };
         let warps_per_block = self.warps_per_block().map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let params = self.params(memory).map_err(|e| fail(FaultKind::BadLaunch(e)))?;
         let program = self.kernel.lowered().of(self.kernel).map_err(|e| fail(FaultKind::Malformed(e)))?;
-        let shape = warp::Shape { blocks: self.blocks, warps_per_block, params: &params };
-        let cx = warp::Context { program, shape, memory, order: self.order, step_limit: self.step_limit };
+        let shape = warp::LaunchShape { blocks: self.blocks, warps_per_block, params: &params };
+        let cx = warp::LaunchContext { program, shape, memory, order: self.order, step_limit: self.step_limit };
         let track_races = self.races == Races::Fault;
-        grid::run(&cx, grid::Extent { blocks: self.blocks, warps_per_block, threads: self.threads, track_races })
+        grid::run(&cx, grid::GridSize { blocks: self.blocks, warps_per_block, threads: self.threads, track_races })
     }
 
     fn warps_per_block(&self) -> Result<u32, String> {
@@ -356,7 +356,7 @@ impl<'k> Launch<'k> {
     }
 
     /// Returns the arguments as bits.
-    fn params(&self, memory: &Memory) -> Result<Vec<u64>, String> {
+    fn params(&self, memory: &DeviceMemory) -> Result<Vec<u64>, String> {
         let params = &self.kernel.params;
         if params.len() != self.args.len() {
             return Err(format!("{} arguments for {} parameters", self.args.len(), params.len()));

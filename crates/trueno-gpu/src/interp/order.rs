@@ -38,7 +38,7 @@ impl LaneOrder {
     }
 
     /// Returns the lanes of a mask in order: the first `lanes.count_ones()` entries.
-    pub(super) fn turns(self, lanes: u32, random: &mut Random) -> [u8; 32] {
+    pub(super) fn turns(self, lanes: u32, random: &mut SplitMix64) -> [u8; 32] {
         let mut turns = [0; 32];
         let members = (0..32u8).filter(|lane| lanes >> lane & 1 == 1);
         let count = lanes.count_ones() as usize;
@@ -65,9 +65,9 @@ fn mix(mut z: u64) -> u64 {
 
 /// SplitMix64: a small generator, good enough for orders and noise.
 #[derive(Debug)]
-pub(super) struct Random(u64);
+pub(super) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn turns_are_permutations() {
-        let mut random = Random::new(7);
+        let mut random = SplitMix64::new(7);
         for lanes in [u32::MAX, 0b1011, 1 << 31] {
             for order in [LaneOrder::Ascending, LaneOrder::Descending, LaneOrder::Shuffled { seed: 9 }] {
                 let turns = order.turns(lanes, &mut random);

@@ -10,7 +10,7 @@ use crate::ir::{AtomOp, BoolOp, Path, ReduxOp, SharedLayout, ShflMode, VoteMode}
 use crate::types::{MemTy, RegClass};
 
 /// Index into the register file of the operand's class.
-pub(super) type Slot = u32;
+pub(super) type RegSlot = u32;
 /// Index of a step.
 pub(super) type Pc = u32;
 /// Index of a frame.
@@ -19,7 +19,7 @@ pub(super) type FrameId = u32;
 /// A predicate slot, possibly negated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cond {
-    pub(super) slot: Slot,
+    pub(super) slot: RegSlot,
     /// 0, or all ones for the negation.
     pub(super) flip: u32,
 }
@@ -27,10 +27,10 @@ pub(super) struct Cond {
 /// Operands of a load or store: one, two or four registers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MemOp {
-    pub(super) regs: [Slot; 4],
+    pub(super) regs: [RegSlot; 4],
     pub(super) count: u8,
     pub(super) ty: MemTy,
-    pub(super) base: Slot,
+    pub(super) base: RegSlot,
     pub(super) offset: i32,
 }
 
@@ -44,137 +44,137 @@ impl MemOp {
 /// Operands of an atomic.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct AtomicOp {
-    pub(super) dst: Option<Slot>,
+    pub(super) dst: Option<RegSlot>,
     pub(super) op: AtomOp,
     pub(super) ty: MemTy,
-    pub(super) base: Slot,
+    pub(super) base: RegSlot,
     pub(super) offset: i32,
-    pub(super) value: Slot,
-    pub(super) compare: Option<Slot>,
+    pub(super) value: RegSlot,
+    pub(super) compare: Option<RegSlot>,
 }
 
 /// Operands of a shuffle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ShflOp {
     pub(super) mode: ShflMode,
-    pub(super) dst: Slot,
-    pub(super) in_range: Option<Slot>,
-    pub(super) src: Slot,
-    pub(super) lane: Slot,
+    pub(super) dst: RegSlot,
+    pub(super) in_range: Option<RegSlot>,
+    pub(super) src: RegSlot,
+    pub(super) lane: RegSlot,
     pub(super) clamp: u32,
-    pub(super) mask: Slot,
+    pub(super) mask: RegSlot,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Code {
+pub(super) enum StepCode {
     W1 {
         f: fn(&L32) -> L32,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     W2 {
         f: fn(&L32, &L32) -> L32,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     W3 {
         f: fn(&L32, &L32, &L32) -> L32,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        c: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
+        c: RegSlot,
     },
     W4 {
         f: fn(&L32, &L32, &L32, &L32) -> L32,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        c: Slot,
-        d: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
+        c: RegSlot,
+        d: RegSlot,
     },
     D1 {
         f: fn(&L64) -> L64,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     D2 {
         f: fn(&L64, &L64) -> L64,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     D1W1 {
         f: fn(&L64, &L32) -> L64,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     Widen1 {
         f: fn(&L32) -> L64,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     Widen2 {
         f: fn(&L32, &L32) -> L64,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     Widen3 {
         f: fn(&L32, &L32, &L64) -> L64,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        c: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
+        c: RegSlot,
     },
     Narrow1 {
         f: fn(&L64) -> L32,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     Cmp32 {
         f: fn(&L32, &L32) -> Mask,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
         combine: Option<(BoolOp, Cond)>,
     },
     Cmp64 {
         f: fn(&L64, &L64) -> Mask,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
         combine: Option<(BoolOp, Cond)>,
     },
     Sel32 {
         f: fn(&L32, &L32, Mask) -> L32,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        p: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
+        p: RegSlot,
     },
     Sel64 {
         f: fn(&L64, &L64, Mask) -> L64,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
-        p: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
+        p: RegSlot,
     },
     P1 {
         f: fn(Mask) -> Mask,
-        dst: Slot,
-        a: Slot,
+        dst: RegSlot,
+        a: RegSlot,
     },
     P2 {
         f: fn(Mask, Mask) -> Mask,
-        dst: Slot,
-        a: Slot,
-        b: Slot,
+        dst: RegSlot,
+        a: RegSlot,
+        b: RegSlot,
     },
     Noise {
         class: RegClass,
-        dst: Slot,
+        dst: RegSlot,
     },
     SharedLoad {
         op: MemOp,
@@ -197,32 +197,32 @@ pub(super) enum Code {
     Shfl(ShflOp),
     Vote {
         mode: VoteMode,
-        dst: Slot,
+        dst: RegSlot,
         src: Cond,
-        mask: Slot,
+        mask: RegSlot,
     },
     Ballot {
-        dst: Slot,
+        dst: RegSlot,
         src: Cond,
-        mask: Slot,
+        mask: RegSlot,
     },
     MatchAny {
-        dst: Slot,
-        src: Slot,
+        dst: RegSlot,
+        src: RegSlot,
         wide: bool,
-        mask: Slot,
+        mask: RegSlot,
     },
     Redux {
         op: ReduxOp,
-        dst: Slot,
-        src: Slot,
-        mask: Slot,
+        dst: RegSlot,
+        src: RegSlot,
+        mask: RegSlot,
     },
     ActiveMask {
-        dst: Slot,
+        dst: RegSlot,
     },
     BarWarp {
-        mask: Slot,
+        mask: RegSlot,
     },
     BarBlock,
     Fence,
@@ -280,18 +280,18 @@ pub(super) enum Code {
 
 /// A step, executed by the lanes where the guard holds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line {
-    pub(super) code: Code,
+pub(super) struct ProgramLine {
+    pub(super) code: StepCode,
     pub(super) guard: Cond,
     /// Category in which it is counted; `None` if it is not an instruction.
     pub(super) kind: Option<CountKind>,
-    /// Index into [`Program::sites`].
-    pub(super) site: u32,
+    /// Index into [`Program::origins`].
+    pub(super) origin: u32,
 }
 
 /// The statement that a step came from.
 #[derive(Debug, Clone)]
-pub(super) struct Site {
+pub(super) struct StepOrigin {
     pub(super) path: Path,
     /// Index into [`Program::sections`].
     pub(super) section: Option<u32>,
@@ -300,16 +300,16 @@ pub(super) struct Site {
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) name: String,
-    pub(super) lines: Vec<Line>,
-    pub(super) sites: Vec<Site>,
+    pub(super) lines: Vec<ProgramLine>,
+    pub(super) origins: Vec<StepOrigin>,
     pub(super) sections: Vec<String>,
     pub(super) frames: u32,
     /// Initial register files of a warp: registers first, then constants.
-    pub(super) w: File<L32>,
-    pub(super) d: File<L64>,
-    pub(super) p: File<Mask>,
+    pub(super) w: RegisterFile<L32>,
+    pub(super) d: RegisterFile<L64>,
+    pub(super) p: RegisterFile<Mask>,
     /// Slots to fill for each warp: values of the launch that the kernel reads.
-    pub(super) specials: Vec<(WarpValue, Slot)>,
+    pub(super) specials: Vec<(WarpValue, RegSlot)>,
     pub(super) params: Vec<ParamSlot>,
     pub(super) has_block_barrier: bool,
     pub(super) shared: SharedLayout,
@@ -330,17 +330,17 @@ pub(super) enum WarpValue {
 pub(super) struct ParamSlot {
     pub(super) index: u32,
     pub(super) class: RegClass,
-    pub(super) slot: Slot,
+    pub(super) slot: RegSlot,
 }
 
 /// A register file before the start: the names of the registers, then constants.
 #[derive(Debug, Default)]
-pub(super) struct File<T> {
+pub(super) struct RegisterFile<T> {
     pub(super) names: Vec<String>,
     pub(super) constants: Vec<T>,
 }
 
-impl<T: Copy> File<T> {
+impl<T: Copy> RegisterFile<T> {
     pub(super) fn len(&self) -> usize {
         self.names.len() + self.constants.len()
     }

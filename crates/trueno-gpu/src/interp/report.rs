@@ -103,9 +103,9 @@ impl AddAssign<&Self> for Counts {
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
-/// use trueno_gpu::interp::{Launch, Memory};
+/// use trueno_gpu::interp::{Launch, DeviceMemory};
 /// let kernel = KernelBuilder::new("nothing").with_warps_per_block(4).finish().unwrap();
-/// let report = Launch::new(&kernel).grid(2).run(&mut Memory::new())?;
+/// let report = Launch::new(&kernel).grid(2).run(&mut DeviceMemory::new())?;
 /// assert_eq!((report.warps[5].block, report.warps[5].warp), (1, 1));
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
@@ -123,11 +123,11 @@ pub struct WarpReport {
 ///
 /// ```
 /// use trueno_gpu::KernelBuilder;
-/// use trueno_gpu::interp::{Launch, Memory};
+/// use trueno_gpu::interp::{Launch, DeviceMemory};
 /// let k = KernelBuilder::new("sections");
 /// k.section("wait");
 /// k.sync_warp();
-/// let report = Launch::new(&k.finish().unwrap()).run(&mut Memory::new())?;
+/// let report = Launch::new(&k.finish().unwrap()).run(&mut DeviceMemory::new())?;
 /// let wait = report.sections.iter().find(|section| section.section.as_deref() == Some("wait"));
 /// assert_eq!(wait.map(|section| section.counts), Some(report.total));
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
@@ -145,10 +145,10 @@ pub struct SectionReport {
 /// ```
 /// use trueno_gpu::KernelBuilder;
 /// use trueno_gpu::inst::CountKind;
-/// use trueno_gpu::interp::{Launch, Memory};
+/// use trueno_gpu::interp::{Launch, DeviceMemory};
 /// let k = KernelBuilder::new("store_lanes");
 /// k.param_ptr::<u32>("output").index(k.lane_id()).store(k.lane_id());
-/// let mut memory = Memory::new();
+/// let mut memory = DeviceMemory::new();
 /// let output = memory.add_uninit("output", 128);
 /// let report = Launch::new(&k.finish().unwrap()).arg(output).run(&mut memory)?;
 /// assert_eq!(report.warps.len(), 1);
@@ -158,7 +158,7 @@ pub struct SectionReport {
 /// # Ok::<(), trueno_gpu::interp::Fault>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct LaunchReport {
     /// Total over all warps.
     pub total: Counts,
     /// Per warp, in order of blocks.

@@ -8,8 +8,8 @@
 //! a summary of what other warps did.
 
 use super::clock::LaneClock;
-use super::fault::{Access, LaneSet, Rival};
-use super::memory::Problem;
+use super::fault::{Access, Accessor, LaneSet};
+use super::memory::AccessProblem;
 use super::narrow::{lane_u8, low32};
 use super::traffic::bits;
 
@@ -19,7 +19,7 @@ pub(super) const fn base_address(align: u32) -> u32 {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Cell {
+struct SharedWord {
     data: u32,
     /// Block phase and warp that accessed the word last.
     owner: u32,
@@ -30,7 +30,7 @@ struct Cell {
     /// Four tags: the readers of each byte.
     readers: u32,
     /// What the owner and other warps did since the last block barrier.
-    sums: Sums,
+    sums: AccessSummary,
     /// `0xff` in each byte that was written.
     written: u32,
 }
@@ -38,7 +38,7 @@ struct Cell {
 /// Bytes of a word that were accessed, by kind: one nibble each for reads, writes, conflicting writes and atomics. The
 /// low half is for the owner, the high half for other warps.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Sums(u32);
+struct AccessSummary(u32);
 
 /// A tag holds the lane and kind of an access in one byte: `many | kind (2 bits) | lane (5 bits)`; 0 means none.
 mod tag {
@@ -67,7 +67,7 @@ mod tag {
     }
 }
 
-impl Sums {
+impl AccessSummary {
     const fn shift(access: Access) -> u32 {
         match access {
             Access::Read => 0,
@@ -107,7 +107,7 @@ const fn compatible(a: Access, b: Access) -> bool {
 
 /// What race tracking needs besides the address, the same for all lanes of an instruction.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Visit<'a> {
+pub(super) struct SharedAccess<'a> {
     clock: &'a LaneClock,
     floor: u32,
     /// Step of the warp.
@@ -117,9 +117,9 @@ pub(super) struct Visit<'a> {
     access: Access,
     /// Tag of lane 0.
     tag: u8,
-    /// From [`Sums::rivals`].
+    /// From [`AccessSummary::rivals`].
     rivals: u32,
-    /// From [`Sums::shift`].
+    /// From [`AccessSummary::shift`].
     shift: u32,
 }
 
@@ -127,9 +127,9 @@ pub(super) struct Visit<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SharedProblem {
     /// A read of a byte that was never written.
-    Unwritten { address: u32 },
+    UnwrittenByte { address: u32 },
     /// Address of the byte, and the earlier access.
-    Race { address: u32, earlier: Access, rival: Rival },
+    Race { address: u32, earlier: Access, earlier_by: Accessor },
     /// Two lanes of the same store.
     Conflict { address: u32 },
 }
@@ -139,7 +139,7 @@ pub(super) struct SharedMemory {
     base: u32,
     len_bytes: u32,
     /// Empty before the first block.
-    cells: Vec<Cell>,
+    cells: Vec<SharedWord>,
     /// Number of block barriers, over all blocks that use this memory.
     phase: u32,
     track_races: bool,
@@ -153,7 +153,7 @@ impl SharedMemory {
     /// Starts a new block, with unwritten memory.
     pub(super) fn reset(&mut self) {
         self.cells.clear();
-        self.cells.resize(self.len_bytes.div_ceil(4) as usize, Cell::default());
+        self.cells.resize(self.len_bytes.div_ceil(4) as usize, SharedWord::default());
         self.phase = 1;
     }
 
@@ -163,27 +163,27 @@ impl SharedMemory {
     }
 
     /// Returns the tracking data for an access of a warp at its step `now`.
-    pub(super) fn visit<'a>(&self, clock: &'a LaneClock, now: u32, warp: u32, access: Access) -> Visit<'a> {
-        Visit {
+    pub(super) fn visit<'a>(&self, clock: &'a LaneClock, now: u32, warp: u32, access: Access) -> SharedAccess<'a> {
+        SharedAccess {
             clock,
             floor: clock.floor(),
             now,
             owner: self.phase << 5 | warp,
             access,
             tag: tag::new(access, 0),
-            rivals: Sums::rivals(access),
-            shift: Sums::shift(access),
+            rivals: AccessSummary::rivals(access),
+            shift: AccessSummary::shift(access),
         }
     }
 
     /// Returns the first problem of bounds or alignment that an access has.
     #[inline]
-    pub(super) fn check(&self, address: u32, bytes: u32) -> Result<(), Problem> {
+    pub(super) fn check(&self, address: u32, bytes: u32) -> Result<(), AccessProblem> {
         if u64::from(address.wrapping_sub(self.base)) + u64::from(bytes) > u64::from(self.len_bytes) {
-            return Err(Problem::OutOfBounds);
+            return Err(AccessProblem::OutOfBounds);
         }
         if address & (bytes - 1) != 0 {
-            return Err(Problem::Misaligned);
+            return Err(AccessProblem::Misaligned);
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl SharedMemory {
     /// Loads `BYTES` bytes (1, 2 or 4) per lane at checked addresses, zero-extended.
     pub(super) fn load_lanes<const BYTES: u32>(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lanes: u32,
         addresses: &[u32; 32],
     ) -> Result<[u32; 32], (usize, SharedProblem)> {
@@ -216,7 +216,7 @@ impl SharedMemory {
     /// Stores the low `BYTES` bytes (1, 2 or 4) per lane at checked addresses, in ascending order of lanes.
     pub(super) fn store_lanes<const BYTES: u32>(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lanes: u32,
         addresses: &[u32; 32],
         values: &[u32; 32],
@@ -232,15 +232,15 @@ impl SharedMemory {
     #[inline(always)]
     pub(super) fn load<const BYTES: u32>(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lane: usize,
         address: u32,
     ) -> Result<u32, SharedProblem> {
-        let field = Field::new::<BYTES>(address);
+        let field = WordBytes::new::<BYTES>(address);
         let cell = &mut self.cells[(address.wrapping_sub(self.base) / 4) as usize];
         let missing = field.mask & !cell.written;
         if missing != 0 {
-            return Err(SharedProblem::Unwritten { address: (address & !3) + missing.trailing_zeros() / 8 });
+            return Err(SharedProblem::UnwrittenByte { address: (address & !3) + missing.trailing_zeros() / 8 });
         }
         if self.track_races {
             // Atomics get here too: they both read and write.
@@ -257,12 +257,12 @@ impl SharedMemory {
     #[inline(always)]
     pub(super) fn store<const BYTES: u32>(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lane: usize,
         address: u32,
         value: u32,
     ) -> Result<(), SharedProblem> {
-        let field = Field::new::<BYTES>(address);
+        let field = WordBytes::new::<BYTES>(address);
         let cell = &mut self.cells[(address.wrapping_sub(self.base) / 4) as usize];
         if self.track_races {
             cell.touch::<false>(visit, lane, address, field)?;
@@ -275,7 +275,7 @@ impl SharedMemory {
     /// Replaces 4 or 8 bytes by a function of them. Returns the old value.
     pub(super) fn atomic(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lane: usize,
         address: u32,
         bytes: u32,
@@ -296,7 +296,7 @@ impl SharedMemory {
 
 /// The bytes of an access inside its word.
 #[derive(Debug, Clone, Copy)]
-struct Field {
+struct WordBytes {
     shift: u32,
     /// `0xff` in each byte of the access.
     mask: u32,
@@ -304,7 +304,7 @@ struct Field {
     nibble: u32,
 }
 
-impl Field {
+impl WordBytes {
     #[inline(always)]
     const fn new<const BYTES: u32>(address: u32) -> Self {
         let byte = if BYTES == 4 { 0 } else { address & 3 };
@@ -313,15 +313,15 @@ impl Field {
     }
 }
 
-impl Cell {
+impl SharedWord {
     /// Checks an access against what is known about the word, and records it.
     #[inline(always)]
     fn touch<const READ: bool>(
         &mut self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lane: usize,
         address: u32,
-        field: Field,
+        field: WordBytes,
     ) -> Result<(), SharedProblem> {
         if self.owner != visit.owner {
             self.change_owner(visit.owner);
@@ -354,7 +354,7 @@ impl Cell {
     }
 
     fn change_owner(&mut self, owner: u32) {
-        self.sums = if self.owner >> 5 == owner >> 5 { self.sums.pass_on() } else { Sums::default() };
+        self.sums = if self.owner >> 5 == owner >> 5 { self.sums.pass_on() } else { AccessSummary::default() };
         self.owner = owner;
         // Times belong to the warp.
         self.write_time = 0;
@@ -365,19 +365,19 @@ impl Cell {
     #[inline(never)]
     fn investigate(
         &self,
-        visit: &Visit<'_>,
+        visit: &SharedAccess<'_>,
         lane: usize,
         address: u32,
-        field: Field,
+        field: WordBytes,
         writers: u32,
         readers: u32,
     ) -> Result<(), SharedProblem> {
         let word = address & !3;
         for earlier in [Access::Read, Access::Write, Access::ConflictingWrite, Access::Atomic] {
-            let common = self.sums.0 >> 16 >> Sums::shift(earlier) & field.nibble;
+            let common = self.sums.0 >> 16 >> AccessSummary::shift(earlier) & field.nibble;
             if common != 0 && !compatible(earlier, visit.access) {
                 let address = word + common.trailing_zeros();
-                return Err(SharedProblem::Race { address, earlier, rival: Rival::OtherWarp });
+                return Err(SharedProblem::Race { address, earlier, earlier_by: Accessor::OtherWarp });
             }
         }
         for (byte, tag) in tags(writers) {
@@ -389,18 +389,18 @@ impl Cell {
             if earlier == Access::Write && visit.access == Access::Write && self.write_time == visit.now {
                 return Err(SharedProblem::Conflict { address });
             }
-            return Err(SharedProblem::Race { address, earlier, rival: rival(tag, lane) });
+            return Err(SharedProblem::Race { address, earlier, earlier_by: earlier_by(tag, lane) });
         }
         for (byte, tag) in tags(readers) {
             if visit.access != Access::Read && !self.ordered(visit, tag, self.read_time, lane) {
                 let address = word + byte;
-                return Err(SharedProblem::Race { address, earlier: Access::Read, rival: rival(tag, lane) });
+                return Err(SharedProblem::Race { address, earlier: Access::Read, earlier_by: earlier_by(tag, lane) });
             }
         }
         Ok(())
     }
 
-    fn ordered(&self, visit: &Visit<'_>, tag: u8, at: u32, lane: usize) -> bool {
+    fn ordered(&self, visit: &SharedAccess<'_>, tag: u8, at: u32, lane: usize) -> bool {
         match tag::lane(tag) {
             Some(earlier) => visit.clock.ordered(earlier, at, lane),
             None => visit.clock.ordered_all(at, lane),
@@ -408,8 +408,8 @@ impl Cell {
     }
 }
 
-fn rival(tag: u8, lane: usize) -> Rival {
-    Rival::Lanes(LaneSet(match tag::lane(tag) {
+fn earlier_by(tag: u8, lane: usize) -> Accessor {
+    Accessor::Lanes(LaneSet(match tag::lane(tag) {
         Some(other) => 1 << other,
         None => !(1 << lane),
     }))

@@ -1,11 +1,11 @@
 //! One warp: its registers, its active lanes, and the loop that runs its steps.
 
 use super::clock::LaneClock;
-use super::fault::{FaultKind, LaneSet, Step, trap};
-use super::memory::Memory;
+use super::fault::{FaultKind, LaneSet, StepResult, trap};
+use super::memory::DeviceMemory;
 use super::narrow::{lane_u32, low32};
-use super::order::{LaneOrder, Random};
-use super::program::{Code, Cond, File, Program, Slot, WarpValue};
+use super::order::{LaneOrder, SplitMix64};
+use super::program::{Cond, Program, RegSlot, RegisterFile, StepCode, WarpValue};
 use super::shared::SharedMemory;
 use crate::inst::{L32, L64, Mask};
 use crate::ir::BoolOp;
@@ -18,7 +18,7 @@ pub(super) const ALL: u32 = u32::MAX;
 
 /// The values of a launch that kernels read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape<'a> {
+pub(super) struct LaunchShape<'a> {
     pub(super) blocks: u32,
     pub(super) warps_per_block: u32,
     /// Bits of the parameters.
@@ -27,24 +27,24 @@ pub(super) struct Shape<'a> {
 
 /// What all warps of a launch share.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Context<'a> {
+pub(super) struct LaunchContext<'a> {
     pub(super) program: &'a Program,
-    pub(super) shape: Shape<'a>,
-    pub(super) memory: &'a Memory,
+    pub(super) shape: LaunchShape<'a>,
+    pub(super) memory: &'a DeviceMemory,
     pub(super) order: LaneOrder,
     pub(super) step_limit: u32,
 }
 
 /// The registers of one class: values, and which lanes have written each.
 #[derive(Debug, Default)]
-pub(super) struct Bank<T> {
+pub(super) struct RegisterBank<T> {
     pub(super) value: Vec<T>,
     pub(super) written: Vec<u32>,
     registers: usize,
 }
 
-impl<T: Copy + Default> Bank<T> {
-    fn new(file: &File<T>, blank: T) -> Self {
+impl<T: Copy + Default> RegisterBank<T> {
+    fn new(file: &RegisterFile<T>, blank: T) -> Self {
         let registers = file.names.len();
         let mut value = vec![blank; registers];
         value.extend_from_slice(&file.constants);
@@ -61,7 +61,7 @@ impl<T: Copy + Default> Bank<T> {
 
 /// Lanes that wait in a structure.
 #[derive(Debug, Clone, Copy, Default)]
-struct Frame {
+struct DivergenceFrame {
     /// Lanes of the other side of an `If`.
     waiting: u32,
     /// Lanes that finished their side of an `If`, or left the loop or scope.
@@ -72,7 +72,7 @@ struct Frame {
 
 /// Why [`Warp::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum WarpStop {
     Ended,
     BlockBarrier,
 }
@@ -80,16 +80,16 @@ pub(super) enum Stop {
 #[derive(Debug)]
 pub(super) struct Warp {
     pub(super) index: u32,
-    pub(super) w: Bank<L32>,
-    pub(super) d: Bank<L64>,
-    pub(super) p: Bank<Mask>,
+    pub(super) w: RegisterBank<L32>,
+    pub(super) d: RegisterBank<L64>,
+    pub(super) p: RegisterBank<Mask>,
     pub(super) clock: LaneClock,
-    pub(super) random: Random,
+    pub(super) random: SplitMix64,
     /// The current step.
     pub(super) pc: usize,
     pub(super) steps: u32,
     active: u32,
-    frames: Vec<Frame>,
+    frames: Vec<DivergenceFrame>,
     /// Per step: how often it ran, and its wavefronts or sectors.
     pub(super) hits: Vec<u64>,
     pub(super) traffic: Vec<u64>,
@@ -99,22 +99,22 @@ impl Warp {
     pub(super) fn new(program: &Program) -> Self {
         Self {
             index: 0,
-            w: Bank::new(&program.w, [0; 32]),
-            d: Bank::new(&program.d, [0; 32]),
-            p: Bank::new(&program.p, 0),
+            w: RegisterBank::new(&program.w, [0; 32]),
+            d: RegisterBank::new(&program.d, [0; 32]),
+            p: RegisterBank::new(&program.p, 0),
             clock: LaneClock::default(),
-            random: Random::new(0),
+            random: SplitMix64::new(0),
             pc: 0,
             steps: 0,
             active: ALL,
-            frames: vec![Frame::default(); program.frames as usize],
+            frames: vec![DivergenceFrame::default(); program.frames as usize],
             hits: vec![0; program.lines.len()],
             traffic: vec![0; program.lines.len()],
         }
     }
 
     /// Turns it into warp `index` of a block, at its start.
-    pub(super) fn reset(&mut self, cx: &Context<'_>, block: u32, index: u32) {
+    pub(super) fn reset(&mut self, cx: &LaunchContext<'_>, block: u32, index: u32) {
         self.index = index;
         self.w.reset();
         self.d.reset();
@@ -135,7 +135,7 @@ impl Warp {
             }
         }
         self.clock.reset();
-        self.random = Random::new(cx.order.seed(block, index));
+        self.random = SplitMix64::new(cx.order.seed(block, index));
         self.pc = 0;
         self.steps = 0;
         self.active = ALL;
@@ -144,7 +144,7 @@ impl Warp {
     }
 
     /// Runs from the current step to the end or the next block barrier. After a fault, `pc` is the faulting step.
-    pub(super) fn run(&mut self, cx: &Context<'_>, shared: &mut SharedMemory) -> Step<Stop> {
+    pub(super) fn run(&mut self, cx: &LaunchContext<'_>, shared: &mut SharedMemory) -> StepResult<WarpStop> {
         let lines = &cx.program.lines[..];
         // Functions of one to four registers, by the classes of their operands.
         macro_rules! pure {
@@ -195,60 +195,61 @@ impl Warp {
             let exec = self.active & guard;
             let mut next = self.pc + 1;
             match line.code {
-                Code::W1 { f, dst, a } => pure!(exec, w[dst] = f(w[a])),
-                Code::W2 { f, dst, a, b } => pure!(exec, w[dst] = f(w[a], w[b])),
-                Code::W3 { f, dst, a, b, c } => pure!(exec, w[dst] = f(w[a], w[b], w[c])),
-                Code::W4 { f, dst, a, b, c, d } => pure!(exec, w[dst] = f(w[a], w[b], w[c], w[d])),
-                Code::D1 { f, dst, a } => pure!(exec, d[dst] = f(d[a])),
-                Code::D2 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], d[b])),
-                Code::D1W1 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], w[b])),
-                Code::Widen1 { f, dst, a } => pure!(exec, d[dst] = f(w[a])),
-                Code::Widen2 { f, dst, a, b } => pure!(exec, d[dst] = f(w[a], w[b])),
-                Code::Widen3 { f, dst, a, b, c } => pure!(exec, d[dst] = f(w[a], w[b], d[c])),
-                Code::Narrow1 { f, dst, a } => pure!(exec, w[dst] = f(d[a])),
-                Code::Sel32 { f, dst, a, b, p } => pure!(exec, w[dst] = f(w[a], w[b], p[p])),
-                Code::Sel64 { f, dst, a, b, p } => pure!(exec, d[dst] = f(d[a], d[b], p[p])),
-                Code::P1 { f, dst, a } => pure!(exec, p[dst] = f(p[a])),
-                Code::P2 { f, dst, a, b } => pure!(exec, p[dst] = f(p[a], p[b])),
-                Code::Cmp32 { f, dst, a, b, combine } => {
+                StepCode::W1 { f, dst, a } => pure!(exec, w[dst] = f(w[a])),
+                StepCode::W2 { f, dst, a, b } => pure!(exec, w[dst] = f(w[a], w[b])),
+                StepCode::W3 { f, dst, a, b, c } => pure!(exec, w[dst] = f(w[a], w[b], w[c])),
+                StepCode::W4 { f, dst, a, b, c, d } => pure!(exec, w[dst] = f(w[a], w[b], w[c], w[d])),
+                StepCode::D1 { f, dst, a } => pure!(exec, d[dst] = f(d[a])),
+                StepCode::D2 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], d[b])),
+                StepCode::D1W1 { f, dst, a, b } => pure!(exec, d[dst] = f(d[a], w[b])),
+                StepCode::Widen1 { f, dst, a } => pure!(exec, d[dst] = f(w[a])),
+                StepCode::Widen2 { f, dst, a, b } => pure!(exec, d[dst] = f(w[a], w[b])),
+                StepCode::Widen3 { f, dst, a, b, c } => pure!(exec, d[dst] = f(w[a], w[b], d[c])),
+                StepCode::Narrow1 { f, dst, a } => pure!(exec, w[dst] = f(d[a])),
+                StepCode::Sel32 { f, dst, a, b, p } => pure!(exec, w[dst] = f(w[a], w[b], p[p])),
+                StepCode::Sel64 { f, dst, a, b, p } => pure!(exec, d[dst] = f(d[a], d[b], p[p])),
+                StepCode::P1 { f, dst, a } => pure!(exec, p[dst] = f(p[a])),
+                StepCode::P2 { f, dst, a, b } => pure!(exec, p[dst] = f(p[a], p[b])),
+                StepCode::Cmp32 { f, dst, a, b, combine } => {
                     // Read first: this may be the old value of the destination.
                     let combine = self.combined(combine, exec, cx.program)?;
                     pure!(exec, p[dst] = f(w[a], w[b]));
                     self.combine(dst, combine, exec);
                 }
-                Code::Cmp64 { f, dst, a, b, combine } => {
+                StepCode::Cmp64 { f, dst, a, b, combine } => {
                     // Read first: this may be the old value of the destination.
                     let combine = self.combined(combine, exec, cx.program)?;
                     pure!(exec, p[dst] = f(d[a], d[b]));
                     self.combine(dst, combine, exec);
                 }
-                Code::Noise { class, dst } => self.noise(class, dst, exec),
-                Code::ActiveMask { dst } => self.w.set(dst, exec, &[exec; 32]),
-                Code::Fence => {}
+                StepCode::Noise { class, dst } => self.noise(class, dst, exec),
+                StepCode::ActiveMask { dst } => self.w.set(dst, exec, &[exec; 32]),
+                StepCode::Fence => {}
 
-                Code::UniformIf { cond, otherwise } => {
+                StepCode::UniformIf { cond, otherwise } => {
                     if self.decide(cond, true, cx.program)? == 0 {
                         next = otherwise as usize;
                     }
                 }
-                Code::Split { cond, frame, otherwise } => {
+                StepCode::Split { cond, frame, otherwise } => {
                     let taking = self.decide(cond, false, cx.program)?;
-                    self.frames[frame as usize] = Frame { waiting: self.active & !taking, ..Frame::default() };
+                    self.frames[frame as usize] =
+                        DivergenceFrame { waiting: self.active & !taking, ..DivergenceFrame::default() };
                     self.go_on(taking, otherwise, &mut next);
                 }
-                Code::Else { frame, end } => {
+                StepCode::Else { frame, end } => {
                     let frame = &mut self.frames[frame as usize];
                     frame.done = self.active;
                     let waiting = std::mem::take(&mut frame.waiting);
                     self.go_on(waiting, end, &mut next);
                 }
-                Code::Merge { frame, skip } => {
-                    let Frame { waiting, done, .. } = self.frames[frame as usize];
+                StepCode::Merge { frame, skip } => {
+                    let DivergenceFrame { waiting, done, .. } = self.frames[frame as usize];
                     self.go_on(self.active | waiting | done, skip, &mut next);
                 }
-                Code::Jump { to } => next = to as usize,
-                Code::Enter { frame } => self.frames[frame as usize] = Frame::default(),
-                Code::LoopEnd { frame, top, skip } => {
+                StepCode::Jump { to } => next = to as usize,
+                StepCode::Enter { frame } => self.frames[frame as usize] = DivergenceFrame::default(),
+                StepCode::LoopEnd { frame, top, skip } => {
                     let frame = &mut self.frames[frame as usize];
                     let again = self.active | std::mem::take(&mut frame.next_round);
                     let done = frame.done;
@@ -259,44 +260,44 @@ impl Warp {
                         next = top as usize;
                     }
                 }
-                Code::ScopeEnd { frame, skip } => {
+                StepCode::ScopeEnd { frame, skip } => {
                     let done = self.frames[frame as usize].done;
                     self.go_on(self.active | done, skip, &mut next);
                 }
-                Code::Break { cond, uniform, frame, skip } => {
+                StepCode::Break { cond, uniform, frame, skip } => {
                     let leaving = self.decide(cond, uniform, cx.program)?;
                     self.frames[frame as usize].done |= leaving;
                     self.go_on(self.active & !leaving, skip, &mut next);
                 }
-                Code::Continue { cond, uniform, frame, skip } => {
+                StepCode::Continue { cond, uniform, frame, skip } => {
                     let leaving = self.decide(cond, uniform, cx.program)?;
                     self.frames[frame as usize].next_round |= leaving;
                     self.go_on(self.active & !leaving, skip, &mut next);
                 }
-                Code::End => return Ok(Stop::Ended),
+                StepCode::End => return Ok(WarpStop::Ended),
 
                 // A device issues these as well, but they have no effect.
                 _ if exec == 0 => {}
-                Code::SharedLoad { op, uniform } => self.shared_load(cx, shared, &op, uniform, exec)?,
-                Code::SharedStore { op, conflicting } => self.shared_store(cx, shared, &op, conflicting, exec)?,
-                Code::GlobalLoad { op, uniform } => self.global_load(cx, &op, uniform, exec)?,
-                Code::GlobalStore { op, conflicting } => self.global_store(cx, &op, conflicting, exec)?,
-                Code::SharedAtomic(op) => self.shared_atomic(cx, shared, &op, exec)?,
-                Code::GlobalAtomic(op) => self.global_atomic(cx, &op, exec)?,
-                Code::Shfl(op) => self.shfl(cx, &op, exec)?,
-                Code::Vote { mode, dst, src, mask } => self.vote(cx, mode, dst, src, mask, exec)?,
-                Code::Ballot { dst, src, mask } => self.ballot(cx, dst, src, mask, exec)?,
-                Code::MatchAny { dst, src, wide, mask } => self.match_any(cx, dst, src, wide, mask, exec)?,
-                Code::Redux { op, dst, src, mask } => self.redux(cx, op, dst, src, mask, exec)?,
-                Code::BarWarp { mask } => self.warp_barrier(cx, mask, exec)?,
-                Code::BarBlock => {
+                StepCode::SharedLoad { op, uniform } => self.shared_load(cx, shared, &op, uniform, exec)?,
+                StepCode::SharedStore { op, conflicting } => self.shared_store(cx, shared, &op, conflicting, exec)?,
+                StepCode::GlobalLoad { op, uniform } => self.global_load(cx, &op, uniform, exec)?,
+                StepCode::GlobalStore { op, conflicting } => self.global_store(cx, &op, conflicting, exec)?,
+                StepCode::SharedAtomic(op) => self.shared_atomic(cx, shared, &op, exec)?,
+                StepCode::GlobalAtomic(op) => self.global_atomic(cx, &op, exec)?,
+                StepCode::Shfl(op) => self.shfl(cx, &op, exec)?,
+                StepCode::Vote { mode, dst, src, mask } => self.vote(cx, mode, dst, src, mask, exec)?,
+                StepCode::Ballot { dst, src, mask } => self.ballot(cx, dst, src, mask, exec)?,
+                StepCode::MatchAny { dst, src, wide, mask } => self.match_any(cx, dst, src, wide, mask, exec)?,
+                StepCode::Redux { op, dst, src, mask } => self.redux(cx, op, dst, src, mask, exec)?,
+                StepCode::BarWarp { mask } => self.warp_barrier(cx, mask, exec)?,
+                StepCode::BarBlock => {
                     if exec != ALL {
                         let reached = LaneSet(exec);
                         return trap(!exec, FaultKind::BlockBarrierMissed { reached, ended_warp: None });
                     }
                     self.clock.barrier(ALL, self.steps);
                     self.pc = next;
-                    return Ok(Stop::BlockBarrier);
+                    return Ok(WarpStop::BlockBarrier);
                 }
             }
             self.pc = next;
@@ -314,7 +315,7 @@ impl Warp {
 
     /// Returns the lanes of `lanes` whose condition holds. They must have written it.
     #[inline]
-    pub(super) fn condition(&self, cond: Cond, lanes: u32, program: &Program) -> Step<u32> {
+    pub(super) fn condition(&self, cond: Cond, lanes: u32, program: &Program) -> StepResult<u32> {
         let slot = cond.slot as usize;
         if lanes & !self.p.written[slot] != 0 {
             self.need(RegClass::Pred, cond.slot, lanes, program)?;
@@ -324,7 +325,7 @@ impl Warp {
 
     /// Returns the active lanes that take a branch.
     #[inline]
-    fn decide(&self, cond: Cond, uniform: bool, program: &Program) -> Step<u32> {
+    fn decide(&self, cond: Cond, uniform: bool, program: &Program) -> StepResult<u32> {
         let taking = self.condition(cond, self.active, program)?;
         if uniform && taking != 0 && taking != self.active {
             let kind = FaultKind::DivergentUniformBranch { taking: LaneSet(taking), active: LaneSet(self.active) };
@@ -335,7 +336,12 @@ impl Warp {
 
     /// Applies the predicate that a comparison is combined with.
     #[inline]
-    fn combined(&self, combine: Option<(BoolOp, Cond)>, exec: u32, program: &Program) -> Step<Option<(BoolOp, u32)>> {
+    fn combined(
+        &self,
+        combine: Option<(BoolOp, Cond)>,
+        exec: u32,
+        program: &Program,
+    ) -> StepResult<Option<(BoolOp, u32)>> {
         match combine {
             Some((op, with)) => Ok(Some((op, self.condition(with, exec, program)?))),
             None => Ok(None),
@@ -343,7 +349,7 @@ impl Warp {
     }
 
     #[inline]
-    fn combine(&mut self, dst: Slot, combine: Option<(BoolOp, u32)>, exec: u32) {
+    fn combine(&mut self, dst: RegSlot, combine: Option<(BoolOp, u32)>, exec: u32) {
         if let Some((op, other)) = combine {
             let own = self.p.value[dst as usize];
             let result = match op {
@@ -357,7 +363,7 @@ impl Warp {
 
     /// Faults if one of the lanes has not written the register.
     #[inline]
-    pub(super) fn need(&self, class: RegClass, slot: Slot, lanes: u32, program: &Program) -> Step {
+    pub(super) fn need(&self, class: RegClass, slot: RegSlot, lanes: u32, program: &Program) -> StepResult {
         let (written, names) = match class {
             RegClass::B32 => (&self.w.written, &program.w.names),
             RegClass::B64 => (&self.d.written, &program.d.names),
@@ -371,7 +377,7 @@ impl Warp {
         trap(missing, FaultKind::UnwrittenRegister { register })
     }
 
-    fn noise(&mut self, class: RegClass, dst: Slot, exec: u32) {
+    fn noise(&mut self, class: RegClass, dst: RegSlot, exec: u32) {
         match class {
             RegClass::B32 => {
                 let noise = [(); 32].map(|()| self.random.next_u32());
@@ -402,10 +408,10 @@ pub(super) const LANE_BIT: [u32; 32] = {
 
 macro_rules! set_lanes {
     ($ty:ty) => {
-        impl Bank<[$ty; 32]> {
+        impl RegisterBank<[$ty; 32]> {
             /// Writes the register in the given lanes.
             #[inline]
-            pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &[$ty; 32]) {
+            pub(super) fn set(&mut self, dst: RegSlot, lanes: u32, value: &[$ty; 32]) {
                 let old = &mut self.value[dst as usize];
                 if lanes == ALL {
                     *old = *value;
@@ -422,10 +428,10 @@ macro_rules! set_lanes {
 set_lanes!(u32);
 set_lanes!(u64);
 
-impl Bank<Mask> {
+impl RegisterBank<Mask> {
     /// Writes the register in the given lanes.
     #[inline]
-    pub(super) fn set(&mut self, dst: Slot, lanes: u32, value: &Mask) {
+    pub(super) fn set(&mut self, dst: RegSlot, lanes: u32, value: &Mask) {
         let old = &mut self.value[dst as usize];
         *old = *old & !lanes | value & lanes;
         self.written[dst as usize] |= lanes;

@@ -1,16 +1,16 @@
 //! Shuffles, votes, matches and barriers of a warp.
 
-use super::fault::{FaultKind, LaneSet, Step, trap};
+use super::fault::{FaultKind, LaneSet, StepResult, trap};
 use super::narrow::lane_u32;
-use super::program::{Cond, ShflOp, Slot};
+use super::program::{Cond, RegSlot, ShflOp};
 use super::traffic::bits;
-use super::warp::{ALL, Context, Warp};
+use super::warp::{ALL, LaunchContext, Warp};
 use crate::inst::{L32, shfl_source};
 use crate::ir::{ReduxOp, VoteMode};
 use crate::types::RegClass;
 
 /// The lanes that take part in a warp operation.
-enum Members<'a> {
+enum MemberGroups<'a> {
     /// All lanes that execute it, together.
     One,
     /// Several groups. Each lane has the mask of its own.
@@ -21,15 +21,15 @@ impl Warp {
     /// Checks that the mask of each lane names exactly the lanes that execute this with the same mask.
     fn members(
         &self,
-        cx: &Context<'_>,
-        mask: Slot,
+        cx: &LaunchContext<'_>,
+        mask: RegSlot,
         exec: u32,
         missed: fn(LaneSet, LaneSet) -> FaultKind,
-    ) -> Step<Members<'_>> {
+    ) -> StepResult<MemberGroups<'_>> {
         self.need(RegClass::B32, mask, exec, cx.program)?;
         let masks = &self.w.value[mask as usize];
         if exec == ALL && masks.iter().all(|&mask| mask == ALL) {
-            return Ok(Members::One);
+            return Ok(MemberGroups::One);
         }
         let mut one = true;
         for lane in bits(exec) {
@@ -39,18 +39,18 @@ impl Warp {
             }
             one &= same == exec;
         }
-        Ok(if one { Members::One } else { Members::Groups(masks) })
+        Ok(if one { MemberGroups::One } else { MemberGroups::Groups(masks) })
     }
 
-    fn operation(&self, cx: &Context<'_>, mask: Slot, exec: u32) -> Step<Members<'_>> {
+    fn operation(&self, cx: &LaunchContext<'_>, mask: RegSlot, exec: u32) -> StepResult<MemberGroups<'_>> {
         self.members(cx, mask, exec, |members, reached| FaultKind::WarpOperationMissed { members, reached })
     }
 
     /// Applies a function to the group of each lane, once if there is only one group.
-    fn by_group<T: Copy + Default>(members: &Members<'_>, exec: u32, f: impl Fn(u32) -> T) -> [T; 32] {
+    fn by_group<T: Copy + Default>(members: &MemberGroups<'_>, exec: u32, f: impl Fn(u32) -> T) -> [T; 32] {
         match members {
-            Members::One => [f(exec); 32],
-            Members::Groups(masks) => {
+            MemberGroups::One => [f(exec); 32],
+            MemberGroups::Groups(masks) => {
                 let mut results = [T::default(); 32];
                 bits(exec).for_each(|lane| results[lane] = f(masks[lane]));
                 results
@@ -58,7 +58,7 @@ impl Warp {
         }
     }
 
-    pub(super) fn shfl(&mut self, cx: &Context<'_>, op: &ShflOp, exec: u32) -> Step {
+    pub(super) fn shfl(&mut self, cx: &LaunchContext<'_>, op: &ShflOp, exec: u32) -> StepResult {
         self.need(RegClass::B32, op.src, exec, cx.program)?;
         self.need(RegClass::B32, op.lane, exec, cx.program)?;
         let members = self.operation(cx, op.mask, exec)?;
@@ -69,8 +69,8 @@ impl Warp {
             let (source, valid) = shfl_source(op.mode, lane_u32(lane), lanes[lane], op.clamp);
             let source = source as usize & 31;
             let group = match members {
-                Members::One => exec,
-                Members::Groups(masks) => masks[lane],
+                MemberGroups::One => exec,
+                MemberGroups::Groups(masks) => masks[lane],
             };
             // If out of range, the source is the lane itself, which takes part.
             if group >> source & 1 == 0 {
@@ -88,13 +88,13 @@ impl Warp {
 
     pub(super) fn vote(
         &mut self,
-        cx: &Context<'_>,
+        cx: &LaunchContext<'_>,
         mode: VoteMode,
-        dst: Slot,
+        dst: RegSlot,
         src: Cond,
-        mask: Slot,
+        mask: RegSlot,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let holds = self.condition(src, exec, cx.program)?;
         let members = self.operation(cx, mask, exec)?;
         let answers = Self::by_group(&members, exec, |group| match mode {
@@ -107,7 +107,14 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn ballot(&mut self, cx: &Context<'_>, dst: Slot, src: Cond, mask: Slot, exec: u32) -> Step {
+    pub(super) fn ballot(
+        &mut self,
+        cx: &LaunchContext<'_>,
+        dst: RegSlot,
+        src: Cond,
+        mask: RegSlot,
+        exec: u32,
+    ) -> StepResult {
         let holds = self.condition(src, exec, cx.program)?;
         let members = self.operation(cx, mask, exec)?;
         let result = Self::by_group(&members, exec, |group| holds & group);
@@ -117,13 +124,13 @@ impl Warp {
 
     pub(super) fn match_any(
         &mut self,
-        cx: &Context<'_>,
-        dst: Slot,
-        src: Slot,
+        cx: &LaunchContext<'_>,
+        dst: RegSlot,
+        src: RegSlot,
         wide: bool,
-        mask: Slot,
+        mask: RegSlot,
         exec: u32,
-    ) -> Step {
+    ) -> StepResult {
         let values = if wide {
             self.need(RegClass::B64, src, exec, cx.program)?;
             self.d.value[src as usize]
@@ -142,7 +149,15 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn redux(&mut self, cx: &Context<'_>, op: ReduxOp, dst: Slot, src: Slot, mask: Slot, exec: u32) -> Step {
+    pub(super) fn redux(
+        &mut self,
+        cx: &LaunchContext<'_>,
+        op: ReduxOp,
+        dst: RegSlot,
+        src: RegSlot,
+        mask: RegSlot,
+        exec: u32,
+    ) -> StepResult {
         self.need(RegClass::B32, src, exec, cx.program)?;
         let members = self.operation(cx, mask, exec)?;
         let values = &self.w.value[src as usize];
@@ -161,12 +176,12 @@ impl Warp {
         Ok(())
     }
 
-    pub(super) fn warp_barrier(&mut self, cx: &Context<'_>, mask: Slot, exec: u32) -> Step {
+    pub(super) fn warp_barrier(&mut self, cx: &LaunchContext<'_>, mask: RegSlot, exec: u32) -> StepResult {
         let members =
             self.members(cx, mask, exec, |members, reached| FaultKind::WarpBarrierMissed { members, reached })?;
         match members {
-            Members::One => self.clock.barrier(exec, self.steps),
-            Members::Groups(masks) => {
+            MemberGroups::One => self.clock.barrier(exec, self.steps),
+            MemberGroups::Groups(masks) => {
                 let masks = *masks;
                 let mut left = exec;
                 while left != 0 {

@@ -1,7 +1,7 @@
 //! A probe that finds out which lane wins when several lanes store to the same place in shared memory.
 
 use super::lz4::TableStores;
-use super::{Budget, Kernel};
+use super::{Kernel, ResourceBudget};
 use crate::addr::Addr;
 use crate::builder::KernelBuilder;
 use crate::ir::AtomOp;
@@ -18,7 +18,7 @@ const CLEARED: u32 = 0xffff;
 
 /// What a lane derives its entry from.
 #[derive(Clone, Copy)]
-enum Source {
+enum EntrySource {
     /// The lane's number without its lowest bits.
     LaneOver(u32),
     /// Random bits, different in each lane.
@@ -27,22 +27,22 @@ enum Source {
 
 /// A pattern of conflicts: `(source & mask) << spread`, plus a random offset that all lanes share.
 #[derive(Clone, Copy)]
-struct Pattern {
-    source: Source,
+struct ConflictPattern {
+    source: EntrySource,
     mask: u32,
     spread: u32,
 }
 
-const fn lanes_over(bits: u32, mask: u32, spread: u32) -> Pattern {
-    Pattern { source: Source::LaneOver(bits), mask, spread }
+const fn lanes_over(bits: u32, mask: u32, spread: u32) -> ConflictPattern {
+    ConflictPattern { source: EntrySource::LaneOver(bits), mask, spread }
 }
 
-const fn random(mask: u32, spread: u32) -> Pattern {
-    Pattern { source: Source::Random, mask, spread }
+const fn random(mask: u32, spread: u32) -> ConflictPattern {
+    ConflictPattern { source: EntrySource::Random, mask, spread }
 }
 
 /// The patterns to try. 64 entries span all 32 banks once, so a spread of 6 puts different words into one bank.
-const PATTERNS: [Pattern; 12] = [
+const PATTERNS: [ConflictPattern; 12] = [
     lanes_over(0, 0, 0),    // all lanes, one entry
     lanes_over(1, 15, 0),   // neighbouring lanes, adjacent entries, two per word
     lanes_over(1, 15, 6),   // neighbouring lanes, all in one bank
@@ -130,7 +130,7 @@ impl LaneRuleKernel {
         let counts = k.param_ptr::<u32>("counts");
         let rounds = k.param_u32("rounds");
         let table = k.shared_per_warp("table", ENTRIES * ENTRY_BYTES, 4).base::<u16>(k.warp_id());
-        let probe = Probe {
+        let probe = ConflictProbe {
             k: &k,
             lane: k.lane_id().named("lane"),
             lower_lanes: k.lanemask_lt(),
@@ -167,7 +167,7 @@ fn add_to<'k>(k: &'k KernelBuilder, to: Addr<'k, Global, u32>, count: Var<'k, u3
 }
 
 /// The state that all tries of a warp share.
-struct Probe<'k> {
+struct ConflictProbe<'k> {
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     lower_lanes: Reg<'k, u32>,
@@ -177,15 +177,15 @@ struct Probe<'k> {
     lowest_lane_won: Var<'k, u32>,
 }
 
-impl<'k> Probe<'k> {
+impl<'k> ConflictProbe<'k> {
     /// Stores once with all lanes, and once with about half of them.
-    fn try_pattern(&self, pattern: Pattern, seed: Reg<'k, u32>) {
+    fn try_pattern(&self, pattern: ConflictPattern, seed: Reg<'k, u32>) {
         let k = self.k;
         k.section("places");
         let noise = mix(seed + self.lane * 0x85eb_ca6b);
         let source = match pattern.source {
-            Source::LaneOver(bits) => self.lane >> bits,
-            Source::Random => noise,
+            EntrySource::LaneOver(bits) => self.lane >> bits,
+            EntrySource::Random => noise,
         };
         let place = (((source & pattern.mask) << pattern.spread) + (seed >> 16)) & (ENTRIES - 1);
         let everyone = k.value(1u32).ne(0);
@@ -228,7 +228,7 @@ impl Kernel for LaneRuleKernel {
         &self.ir
     }
 
-    fn budget(&self) -> Budget {
-        Budget { registers: 48, shared_bytes: WARPS_PER_BLOCK * ENTRIES * ENTRY_BYTES }
+    fn budget(&self) -> ResourceBudget {
+        ResourceBudget { registers: 48, shared_bytes: WARPS_PER_BLOCK * ENTRIES * ENTRY_BYTES }
     }
 }

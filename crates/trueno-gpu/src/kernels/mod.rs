@@ -31,7 +31,7 @@ pub trait Kernel {
     fn ir(&self) -> &ValidKernel;
 
     /// Returns the resources that the kernel may use on any target.
-    fn budget(&self) -> Budget;
+    fn budget(&self) -> ResourceBudget;
 
     /// Returns the name of the entry point.
     fn name(&self) -> &str {
@@ -79,7 +79,7 @@ pub trait Kernel {
 /// assert!(SameFillKernel::new().budget().registers <= 64);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Budget {
+pub struct ResourceBudget {
     /// Registers per thread.
     pub registers: u32,
     /// Static and dynamic shared memory per block.

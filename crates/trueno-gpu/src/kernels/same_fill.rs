@@ -1,7 +1,7 @@
 //! A small example: flags the pages that are filled with one 8-byte word.
 
 use super::packed::PAGE_BYTES;
-use super::{Budget, Kernel};
+use super::{Kernel, ResourceBudget};
 use crate::builder::KernelBuilder;
 use crate::ir::LoadHint;
 use crate::validate::ValidKernel;
@@ -80,7 +80,7 @@ impl Kernel for SameFillKernel {
         &self.ir
     }
 
-    fn budget(&self) -> Budget {
-        Budget { registers: 48, shared_bytes: 0 }
+    fn budget(&self) -> ResourceBudget {
+        ResourceBudget { registers: 48, shared_bytes: 0 }
     }
 }

@@ -2,21 +2,21 @@
 //! read.
 
 use super::{ValidateError, name_of};
-use crate::ir::{Block, Inst, KernelIr, LabelId, Operand, Part, Path, RegId, RegionId, Stmt};
+use crate::ir::{Block, BlockKind, Inst, KernelIr, LabelId, Operand, Path, RegId, RegionId, Stmt};
 use crate::types::RegClass;
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
     let mut checker =
         Checker { kernel, written: vec![false; kernel.regs.len()], enclosing: Vec::new(), labels: Vec::new() };
     let mut state = Some(vec![false; kernel.regs.len()]);
-    checker.block(&kernel.body, &Path::default(), Part::Body, &mut state)
+    checker.block(&kernel.body, &Path::default(), BlockKind::Body, &mut state)
 }
 
 /// The registers that are certainly assigned; `None` in unreachable code.
-type State = Option<Vec<bool>>;
+type Assigned = Option<Vec<bool>>;
 
 /// Returns what is assigned on both paths.
-fn meet(a: &mut State, b: &State) {
+fn meet(a: &mut Assigned, b: &Assigned) {
     match (a.as_mut(), b) {
         (Some(a), Some(b)) => a.iter_mut().zip(b).for_each(|(a, b)| *a &= b),
         (None, Some(b)) => *a = Some(b.clone()),
@@ -28,7 +28,7 @@ struct Enclosing {
     label: LabelId,
     is_loop: bool,
     /// What is assigned on every exit by `Break`.
-    at_exit: State,
+    at_exit: Assigned,
 }
 
 struct Checker<'a> {
@@ -40,14 +40,20 @@ struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    fn block(&mut self, block: &Block, parent: &Path, part: Part, state: &mut State) -> Result<(), ValidateError> {
+    fn block(
+        &mut self,
+        block: &Block,
+        parent: &Path,
+        part: BlockKind,
+        state: &mut Assigned,
+    ) -> Result<(), ValidateError> {
         for (i, stmt) in block.iter().enumerate() {
             self.stmt(stmt, &parent.child(part, i), state)?;
         }
         Ok(())
     }
 
-    fn stmt(&mut self, stmt: &Stmt, path: &Path, state: &mut State) -> Result<(), ValidateError> {
+    fn stmt(&mut self, stmt: &Stmt, path: &Path, state: &mut Assigned) -> Result<(), ValidateError> {
         if let Some(p) = stmt.condition() {
             self.read(p.reg, RegClass::Pred, path, state)?;
         }
@@ -56,21 +62,21 @@ impl Checker<'_> {
             Stmt::Section(_) => Ok(()),
             Stmt::If { then, otherwise, .. } => {
                 let mut other = state.clone();
-                self.block(then, path, Part::Then, state)?;
-                self.block(otherwise, path, Part::Else, &mut other)?;
+                self.block(then, path, BlockKind::Then, state)?;
+                self.block(otherwise, path, BlockKind::Else, &mut other)?;
                 meet(state, &other);
                 Ok(())
             }
             // The first iteration has the fewest assignments, so one pass over the body decides.
             Stmt::Loop { label, body, .. } => {
                 self.enter(*label, true, path)?;
-                self.block(body, path, Part::Loop, state)?;
+                self.block(body, path, BlockKind::Loop, state)?;
                 *state = self.leave();
                 Ok(())
             }
             Stmt::Scope { label, body } => {
                 self.enter(*label, false, path)?;
-                self.block(body, path, Part::Scope, state)?;
+                self.block(body, path, BlockKind::Scope, state)?;
                 let exits = self.leave();
                 meet(state, &exits);
                 Ok(())
@@ -106,11 +112,11 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn leave(&mut self) -> State {
+    fn leave(&mut self) -> Assigned {
         self.enclosing.pop().expect("every entered block is left").at_exit
     }
 
-    fn inst(&mut self, inst: &Inst, guarded: bool, path: &Path, state: &mut State) -> Result<(), ValidateError> {
+    fn inst(&mut self, inst: &Inst, guarded: bool, path: &Path, state: &mut Assigned) -> Result<(), ValidateError> {
         self.shape(inst, path)?;
         let mut result = Ok(());
         inst.for_each_use(|reg, class| {
@@ -180,7 +186,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn read(&self, reg: RegId, class: RegClass, path: &Path, state: &State) -> Result<(), ValidateError> {
+    fn read(&self, reg: RegId, class: RegClass, path: &Path, state: &Assigned) -> Result<(), ValidateError> {
         self.class(reg, class, path)?;
         match state {
             Some(assigned) if !assigned[reg.index()] => {
@@ -196,7 +202,7 @@ impl Checker<'_> {
         class: RegClass,
         guarded: bool,
         path: &Path,
-        state: &mut State,
+        state: &mut Assigned,
     ) -> Result<(), ValidateError> {
         self.class(reg, class, path)?;
         let (path, name) = (path.clone(), name_of(self.kernel, reg));

@@ -2,13 +2,13 @@
 
 use super::{ValidateError, each_inst};
 use crate::inst::Op;
-use crate::ir::{AtomOp, Inst, KernelIr, LoadHint, MemAddr, Operand, Part, Path, RegId, RegionScope, StoreHint};
+use crate::ir::{AtomOp, BlockKind, Inst, KernelIr, LoadHint, MemAddr, Operand, Path, RegId, RegionScope, StoreHint};
 use crate::types::{MemTy, StateSpace};
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
     // Values that are the start of a region plus a constant. Values come before their uses in program order.
-    let mut known: Vec<Option<Place>> = vec![None; kernel.regs.len()];
-    each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| {
+    let mut known: Vec<Option<RegionOffset>> = vec![None; kernel.regs.len()];
+    each_inst(&kernel.body, &Path::default(), BlockKind::Body, &mut |inst, path| {
         check_form(inst, path)?;
         check_access(kernel, &known, inst, path)?;
         let place = place_of(kernel, &known, inst);
@@ -23,26 +23,26 @@ pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
 
 /// A constant position in a region.
 #[derive(Clone, Copy)]
-struct Place {
+struct RegionOffset {
     region: usize,
     offset: i64,
 }
 
-fn place_of(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst) -> Option<Place> {
+fn place_of(kernel: &KernelIr, known: &[Option<RegionOffset>], inst: &Inst) -> Option<RegionOffset> {
     let at = |operand: Operand| match operand {
         Operand::Reg(RegId(r)) => known[r as usize],
         Operand::Imm(_) => None,
     };
     let Inst::Pure { op, args, .. } = inst else {
         return match inst {
-            Inst::SharedBase { region, .. } => Some(Place { region: region.0 as usize, offset: 0 }),
+            Inst::SharedBase { region, .. } => Some(RegionOffset { region: region.0 as usize, offset: 0 }),
             _ => None,
         };
     };
     match (op, args[0], args.get(1), args.get(2)) {
         (Op::Mov32, from, ..) => at(from),
         (Op::AddU32, base, Some(&Operand::Imm(bytes)), _) | (Op::AddU32, Operand::Imm(bytes), Some(&base), _) => {
-            at(base).map(|p| Place { offset: p.offset + signed(bytes), ..p })
+            at(base).map(|p| RegionOffset { offset: p.offset + signed(bytes), ..p })
         }
         // The start of a warp's own part, as the builder writes it.
         (Op::MadLoU32, _, Some(Operand::Imm(stride)), Some(&base)) => at(base).filter(|p| {
@@ -58,7 +58,12 @@ fn signed(bits: u64) -> i64 {
     u32::try_from(bits).map_or(0, |b| i64::from(b.cast_signed()))
 }
 
-fn check_access(kernel: &KernelIr, known: &[Option<Place>], inst: &Inst, path: &Path) -> Result<(), ValidateError> {
+fn check_access(
+    kernel: &KernelIr,
+    known: &[Option<RegionOffset>],
+    inst: &Inst,
+    path: &Path,
+) -> Result<(), ValidateError> {
     let (addr, ty, count): (&MemAddr, MemTy, usize) = match inst {
         Inst::Load { addr, ty, dst, .. } => (addr, *ty, dst.len()),
         Inst::Store { addr, ty, src, .. } => (addr, *ty, src.len()),

@@ -9,7 +9,7 @@ mod valid_kernel;
 pub use error::ValidateError;
 pub use valid_kernel::ValidKernel;
 
-use crate::ir::{Inst, KernelIr, Part, Path, Stmt};
+use crate::ir::{BlockKind, Inst, KernelIr, Path, Stmt};
 use crate::target::Target;
 
 /// Validates a kernel for its own target.
@@ -60,7 +60,7 @@ fn check_shared(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> 
 
 /// Checks that the target has all instructions.
 fn check_instructions(kernel: &KernelIr, target: Target) -> Result<(), ValidateError> {
-    each_inst(&kernel.body, &Path::default(), Part::Body, &mut |inst, path| {
+    each_inst(&kernel.body, &Path::default(), BlockKind::Body, &mut |inst, path| {
         let info = inst.info();
         if info.min_ptx > target.ptx || info.min_sm > target.sm {
             let (inst, needs_ptx, needs_sm) = (info.ptx_name, info.min_ptx, info.min_sm);
@@ -74,7 +74,7 @@ fn check_instructions(kernel: &KernelIr, target: Target) -> Result<(), ValidateE
 fn each_inst<E>(
     block: &[Stmt],
     parent: &Path,
-    part: Part,
+    part: BlockKind,
     f: &mut impl FnMut(&Inst, &Path) -> Result<(), E>,
 ) -> Result<(), E> {
     for (i, stmt) in block.iter().enumerate() {
@@ -82,11 +82,11 @@ fn each_inst<E>(
         match stmt {
             Stmt::Inst { inst, .. } => f(inst, &path)?,
             Stmt::If { then, otherwise, .. } => {
-                each_inst(then, &path, Part::Then, f)?;
-                each_inst(otherwise, &path, Part::Else, f)?;
+                each_inst(then, &path, BlockKind::Then, f)?;
+                each_inst(otherwise, &path, BlockKind::Else, f)?;
             }
-            Stmt::Loop { body, .. } => each_inst(body, &path, Part::Loop, f)?,
-            Stmt::Scope { body, .. } => each_inst(body, &path, Part::Scope, f)?,
+            Stmt::Loop { body, .. } => each_inst(body, &path, BlockKind::Loop, f)?,
+            Stmt::Scope { body, .. } => each_inst(body, &path, BlockKind::Scope, f)?,
             Stmt::Section(_) | Stmt::Break { .. } | Stmt::Continue { .. } => {}
         }
     }

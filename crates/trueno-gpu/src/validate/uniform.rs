@@ -7,10 +7,10 @@
 
 use super::{ValidateError, name_of};
 use crate::inst::Uniformity;
-use crate::ir::{Block, Branch, Inst, KernelIr, LabelId, Operand, Part, Path, PredUse, RegId, Stmt};
+use crate::ir::{Block, BlockKind, Branch, Inst, KernelIr, LabelId, Operand, Path, PredUse, RegId, Stmt};
 
 pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
-    let mut flow = Flow {
+    let mut flow = DataFlow {
         kernel,
         level: vec![Level::Block; kernel.regs.len()],
         cause: vec![None; kernel.regs.len()],
@@ -20,10 +20,10 @@ pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
         report: false,
     };
     while std::mem::take(&mut flow.changed) {
-        flow.block(&kernel.body, &Path::default(), Part::Body, Level::Block)?;
+        flow.block(&kernel.body, &Path::default(), BlockKind::Body, Level::Block)?;
     }
     flow.report = true;
-    flow.block(&kernel.body, &Path::default(), Part::Body, Level::Block)
+    flow.block(&kernel.body, &Path::default(), BlockKind::Body, Level::Block)
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,25 +43,25 @@ enum Cause {
 }
 
 /// A statement around the current one.
-enum Frame {
+enum OuterStmt {
     Target(LabelId),
     DivergentIf,
 }
 
-struct Flow<'a> {
+struct DataFlow<'a> {
     kernel: &'a KernelIr,
     level: Vec<Level>,
     cause: Vec<Option<Cause>>,
     /// The highest level at which each loop or scope is left or restarted.
     exits: Vec<(LabelId, Level)>,
-    frames: Vec<Frame>,
+    frames: Vec<OuterStmt>,
     changed: bool,
     /// Reports what breaks the rules, once the levels are final.
     report: bool,
 }
 
-impl Flow<'_> {
-    fn block(&mut self, block: &Block, parent: &Path, part: Part, control: Level) -> Result<(), ValidateError> {
+impl DataFlow<'_> {
+    fn block(&mut self, block: &Block, parent: &Path, part: BlockKind, control: Level) -> Result<(), ValidateError> {
         for (i, stmt) in block.iter().enumerate() {
             let path = parent.child(part, i);
             match stmt {
@@ -70,10 +70,10 @@ impl Flow<'_> {
                 Stmt::If { cond, branch, then, otherwise } => {
                     let inner = control.max(self.branch_level(Some(*cond), *branch, &path)?);
                     if *branch == Branch::Divergent {
-                        self.frames.push(Frame::DivergentIf);
+                        self.frames.push(OuterStmt::DivergentIf);
                     }
-                    self.block(then, &path, Part::Then, inner)?;
-                    self.block(otherwise, &path, Part::Else, inner)?;
+                    self.block(then, &path, BlockKind::Then, inner)?;
+                    self.block(otherwise, &path, BlockKind::Else, inner)?;
                     if *branch == Branch::Divergent {
                         self.frames.pop();
                     }
@@ -84,11 +84,11 @@ impl Flow<'_> {
                         let chain = "lanes may leave or restart this loop at different times".to_owned();
                         return Err(ValidateError::NotUniform { path, chain });
                     }
-                    self.target(*label, body, &path, Part::Loop, inner)?;
+                    self.target(*label, body, &path, BlockKind::Loop, inner)?;
                 }
                 Stmt::Scope { label, body } => {
                     let inner = control.max(self.exit_level(*label));
-                    self.target(*label, body, &path, Part::Scope, inner)?;
+                    self.target(*label, body, &path, BlockKind::Scope, inner)?;
                 }
                 Stmt::Break { target, cond, branch } | Stmt::Continue { target, cond, branch } => {
                     self.jump(*target, *cond, *branch, &path, control)?;
@@ -103,10 +103,10 @@ impl Flow<'_> {
         label: LabelId,
         body: &Block,
         path: &Path,
-        part: Part,
+        part: BlockKind,
         inner: Level,
     ) -> Result<(), ValidateError> {
-        self.frames.push(Frame::Target(label));
+        self.frames.push(OuterStmt::Target(label));
         self.block(body, path, part, inner)?;
         self.frames.pop();
         Ok(())
@@ -129,12 +129,12 @@ impl Flow<'_> {
         let mut crossed = Vec::new();
         for frame in self.frames.iter().rev() {
             match frame {
-                Frame::DivergentIf if branch == Branch::Uniform && self.report => {
+                OuterStmt::DivergentIf if branch == Branch::Uniform && self.report => {
                     let chain = "a uniform jump under a divergent `if`".to_owned();
                     return Err(ValidateError::NotUniform { path: path.clone(), chain });
                 }
-                Frame::DivergentIf => {}
-                Frame::Target(label) => {
+                OuterStmt::DivergentIf => {}
+                OuterStmt::Target(label) => {
                     crossed.push(*label);
                     if *label == target {
                         break;

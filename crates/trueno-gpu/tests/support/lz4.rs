@@ -5,7 +5,7 @@ mod packed;
 
 #[allow(unused_imports)]
 pub(crate) use packed::{Packed, whole_index};
-use trueno_gpu::interp::{Fault, LaneOrder, Report};
+use trueno_gpu::interp::{Fault, LaneOrder, LaunchReport};
 use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page};
@@ -31,7 +31,7 @@ pub(crate) fn decompress(
     index: &[PackedEntry],
     bytes: &[u8],
     order: LaneOrder,
-) -> Result<(Vec<(PageStatus, Page)>, Report), Fault> {
+) -> Result<(Vec<(PageStatus, Page)>, LaunchReport), Fault> {
     let words: Vec<_> = index.iter().map(|entry| entry.bits().to_le_bytes()).collect();
     let mut pages = vec![[0xee; PAGE_SIZE]; index.len()];
     let run = kernel.interpret(bytes, words.as_flattened(), &mut pages, |launch| launch.lane_order(order))?;

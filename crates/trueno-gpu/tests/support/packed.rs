@@ -1,13 +1,13 @@
 //! A packed batch, checked as a whole.
 
-use trueno_gpu::interp::Report;
+use trueno_gpu::interp::LaunchReport;
 use trueno_gpu::kernels::packed::{CompressRun, PackedEntry, PageKind};
 
 /// A packed batch.
 pub(crate) struct Packed {
     pub(crate) index: Vec<PackedEntry>,
     pub(crate) bytes: Vec<u8>,
-    pub(crate) report: Report,
+    pub(crate) report: LaunchReport,
 }
 
 impl Packed {

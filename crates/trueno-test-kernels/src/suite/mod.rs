@@ -8,10 +8,10 @@
 //! comes from the instruction table, which is under test.
 //!
 //! ```
-//! use trueno_gpu::interp::{Launch, Memory};
+//! use trueno_gpu::interp::{Launch, DeviceMemory};
 //! use trueno_test_kernels::suite;
 //! for case in suite::cases() {
-//!     let mut memory = Memory::new();
+//!     let mut memory = DeviceMemory::new();
 //!     let input = memory.add("input", &case.input);
 //!     let output = memory.add_uninit("output", case.expected.len());
 //!     Launch::new(&case.kernel).grid(case.grid).arg(input).arg(output).run(&mut memory).unwrap();

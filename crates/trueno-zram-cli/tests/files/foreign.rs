@@ -11,7 +11,7 @@ fn frames_of_c_lz4_in_every_shape_are_restored() {
     let folder = folder();
     let mut content = image(1200);
     content.truncate(content.len() - 1234);
-    for shape in frames::shapes() {
+    for shape in frames::all_settings() {
         let frame = frames::compress(&content, &shape);
         fs::write(folder.path().join("x.lz4"), &frame).unwrap();
         run(folder.path(), &["decompress", "-f", "x.lz4"]).ok();
@@ -24,7 +24,7 @@ fn frames_of_c_lz4_in_every_shape_are_restored() {
 fn short_and_empty_frames_are_restored() {
     let folder = folder();
     let whole = image(1);
-    for shape in frames::shapes().iter().step_by(3) {
+    for shape in frames::all_settings().iter().step_by(3) {
         for len in [0, 1, 12, 13, 64, 4095, 4096] {
             let frame = frames::compress(&whole[..len], shape);
             assert!(run_with(folder.path(), &["decompress"], &frame).ok().stdout == whole[..len], "{shape:?} {len}");
@@ -47,7 +47,7 @@ fn the_old_format_is_restored() {
 fn skippable_and_concatenated_frames_are_read_as_one() {
     let folder = folder();
     let (first, second) = (image(20), image(30));
-    let shapes = frames::shapes();
+    let shapes = frames::all_settings();
     let skippable = [&0x184d_2a53_u32.to_le_bytes()[..], &5_u32.to_le_bytes(), b"notes"].concat();
     let ours = run_with(folder.path(), &["compress"], &second).ok().stdout;
     let input = [skippable.clone(), frames::compress(&first, &shapes[3]), skippable, ours].concat();

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use trueno_test_pages::PAGE_SIZE;
-use trueno_test_pages::frames::{self, Shape};
+use trueno_test_pages::frames::{self, FrameSettings};
 use trueno_test_pages::generate::Generator;
 
 use crate::hostile::{archive, run_limited};
@@ -47,7 +47,7 @@ fn header_claiming(content_size: u64, block_size_id: u8) -> Vec<u8> {
 fn large_blocks_that_expand_255_times() {
     let content = vec![0x5a; 48 << 20];
     for linked in [false, true] {
-        let shape = Shape {
+        let shape = FrameSettings {
             block_size_id: 7,
             linked,
             block_checksums: false,
@@ -97,7 +97,7 @@ fn lengths_that_are_only_claimed() {
 #[test]
 fn small_blocks_that_may_be_large() {
     let mut random = Generator::new(7);
-    let shape = Shape {
+    let shape = FrameSettings {
         block_size_id: 7,
         linked: false,
         block_checksums: true,

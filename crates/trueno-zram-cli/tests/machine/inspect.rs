@@ -119,7 +119,7 @@ fn other_lz4_files_are_decoded() {
 
 /// A frame by C lz4, of 64 KiB blocks.
 fn foreign_frame(content: &[u8]) -> Vec<u8> {
-    let shape = trueno_test_pages::frames::shapes()[0];
+    let shape = trueno_test_pages::frames::all_settings()[0];
     trueno_test_pages::frames::compress(content, &shape)
 }
 

@@ -7,7 +7,7 @@ use trueno_gpu::Target;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::ZstdWarpDecompressKernel;
-use trueno_test_kernels::zstd_restore::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
 use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, LaunchArgs, LoadedKernel};
 
@@ -95,11 +95,11 @@ fn assert_equals_twin(device: &Device, frames: &[Vec<u8>]) -> usize {
         for (i, ((status, page), expected)) in batch.results(device).iter().zip(&expected).enumerate() {
             let expected_status = match expected {
                 Ok(_) => PageStatus::Restored,
-                Err(Refusal::Malformed) if frames[i].is_empty() || frames[i].len() > PAGE_SIZE + 32 => {
+                Err(RestoreError::Malformed) if frames[i].is_empty() || frames[i].len() > PAGE_SIZE + 32 => {
                     PageStatus::BadEntry
                 }
-                Err(Refusal::Malformed) => PageStatus::BadBlock,
-                Err(Refusal::Unsupported) => PageStatus::Unsupported,
+                Err(RestoreError::Malformed) => PageStatus::BadBlock,
+                Err(RestoreError::Unsupported) => PageStatus::Unsupported,
             };
             assert_eq!(*status, expected_status, "{warps} warps, frame {i}: {:02x?}", frames[i]);
             assert!(*page == expected.unwrap_or([FILL; PAGE_SIZE]), "{warps} warps, frame {i}: {:02x?}", frames[i]);

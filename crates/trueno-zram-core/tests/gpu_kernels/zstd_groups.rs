@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::packed::{Mode, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
-use trueno_test_kernels::zstd_restore::{Refusal, restore};
+use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, generate::Generator};
 use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream};
 
@@ -30,8 +30,8 @@ impl Case {
             (PageKind::Raw, PAGE_SIZE) => Ok(bytes[..].try_into().unwrap()),
             // 32 bytes are more than any header and checksum take.
             (PageKind::Zstd, 1..=4128) => restore(&bytes).map_err(|refusal| match refusal {
-                Refusal::Malformed => PageStatus::BadBlock,
-                Refusal::Unsupported => PageStatus::Unsupported,
+                RestoreError::Malformed => PageStatus::BadBlock,
+                RestoreError::Unsupported => PageStatus::Unsupported,
             }),
             _ => Err(PageStatus::BadEntry),
         };

@@ -3,7 +3,7 @@
 use super::simplify;
 use crate::addr::Addr;
 use crate::builder::KernelBuilder;
-use crate::interp::{Launch, Memory};
+use crate::interp::{DeviceMemory, Launch};
 use crate::types::Global;
 use crate::validate::{ValidKernel, validate};
 use crate::value::{Pred, Reg, Var};
@@ -156,7 +156,7 @@ fn program(seed: u64) -> ValidKernel {
 }
 
 fn run(kernel: &ValidKernel) -> (Vec<u8>, u64) {
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let words: Vec<u8> = (0..64u32).flat_map(|i| i.wrapping_mul(0x9e37_79b1).to_le_bytes()).collect();
     let (input, out) = (memory.add("input", &words), memory.add("out", &[0; 1024]));
     let report = Launch::new(kernel).grid(1).arg(input).arg(out).run(&mut memory).expect("no fault");

@@ -1,13 +1,13 @@
 //! Counters of kernels with known costs.
 
-use super::super::{Counts, Report};
+use super::super::{Counts, LaunchReport};
 use super::ir_builder::{IrBuilder, global, imm, is, reg, shared};
 use super::run;
 use crate::inst::{CountKind, Op};
 use crate::ir::{AtomOp, Branch, Inst, Stmt};
 use crate::types::{MemTy, RegClass};
 
-fn report(k: IrBuilder) -> Report {
+fn report(k: IrBuilder) -> LaunchReport {
     run(k).0.unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Provokes each fault that is not a race.
 
-use super::super::{Access, FaultKind, LaneSet, Launch, Location, Memory};
+use super::super::{Access, DeviceMemory, FaultKind, LaneSet, Launch, Location};
 use super::ir_builder::{FULL, IrBuilder, global, imm, is, reg, shared};
 use super::{fault, run};
 use crate::inst::Op;
@@ -282,7 +282,7 @@ fn step_limit_is_exact() {
     // One step per statement, and the end.
     let steps = kernel.body.len() as u64 + 1;
     for (limit, ok) in [(steps, true), (steps - 1, false)] {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let (input, output) = (memory.add("input", &[]), memory.add_uninit("output", 128));
         let result = Launch::new(&kernel).arg(input).arg(output).step_limit(limit).run(&mut memory);
         assert_eq!(result.is_ok(), ok, "{limit}");
@@ -306,7 +306,7 @@ fn a_fault_names_statement_and_section() {
         );
     });
     let fault = run(k).0.unwrap_err();
-    let place = fault.place.clone().unwrap();
+    let place = fault.site.clone().unwrap();
     assert_eq!(place.path.to_string(), "body[7].loop[0].else[1]");
     assert_eq!(place.section.as_deref(), Some("the rest"));
     let text = "kernel `broken` at body[7].loop[0].else[1] (section \"the rest\"), block 0, warp 0, lanes 4-31: \
@@ -317,7 +317,7 @@ fn a_fault_names_statement_and_section() {
 #[test]
 fn launches_that_do_not_fit() {
     let kernel = sketch().finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let buffer = memory.add("buffer", &[0]);
     let launches = [
         Launch::new(&kernel).arg(buffer),
@@ -328,7 +328,7 @@ fn launches_that_do_not_fit() {
     for launch in launches {
         assert!(matches!(launch.run(&mut memory).unwrap_err().kind, FaultKind::BadLaunch(_)));
     }
-    let mut other = Memory::new();
+    let mut other = DeviceMemory::new();
     assert!(Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut other).is_err());
     assert!(Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut memory).is_ok());
 }

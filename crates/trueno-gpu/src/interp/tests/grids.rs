@@ -1,6 +1,6 @@
 //! Many warps and blocks: barriers, atomics across blocks, determinism.
 
-use super::super::{FaultKind, LaneSet, Launch, Memory, Report};
+use super::super::{DeviceMemory, FaultKind, LaneSet, Launch, LaunchReport};
 use super::ir_builder::{IrBuilder, global, imm, is, reg, shared};
 use crate::inst::{CountKind, Op};
 use crate::ir::{AtomOp, Branch, Inst, ShflMode, SpecialReg, Stmt};
@@ -35,9 +35,9 @@ fn drawing(count: u32) -> ValidKernel {
     k.finish_unchecked()
 }
 
-fn draw(count: u32, blocks: u32, threads: Option<usize>) -> (Vec<u8>, Report) {
+fn draw(count: u32, blocks: u32, threads: Option<usize>) -> (Vec<u8>, LaunchReport) {
     let kernel = drawing(count);
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let counter = memory.add("counter", &[0; 4]);
     let output = memory.add_uninit("output", count as usize * 4);
     let mut launch = Launch::new(&kernel).grid(blocks).arg(counter).arg(output);
@@ -58,7 +58,7 @@ fn each_launch_has_its_own_arguments_and_grid() {
     k.inst(IrBuilder::store_inst(MemTy::U32, global(k.output, 0), &[reg(threads)]));
     k.inst(IrBuilder::store_inst(MemTy::U32, global(k.output, 4), &[reg(blocks)]));
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let input = memory.add("input", &[0; 4]);
     for (blocks, threads) in [(1, 32), (3, 128)] {
         let output = memory.add_uninit("output", 8);
@@ -99,7 +99,7 @@ fn neighbouring_bytes_from_different_blocks_are_kept() {
     k.store(MemTy::U8, global(to, 0), reg(block));
     let kernel = k.finish_unchecked();
     for _ in 0..20 {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let input = memory.add("input", &[]);
         let output = memory.add_uninit("output", 32 * 8);
         Launch::new(&kernel).grid(8).arg(input).arg(output).run(&mut memory).unwrap();
@@ -115,10 +115,10 @@ fn the_fault_of_the_lowest_block_is_reported() {
     k.if_else(late, Branch::Uniform, |k| _ = k.load(MemTy::U8, global(k.output, 0)), |_| {});
     let kernel = k.finish_unchecked();
     for _ in 0..20 {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let (input, output) = (memory.add("input", &[]), memory.add_uninit("output", 4));
         let fault = Launch::new(&kernel).grid(40).arg(input).arg(output).run(&mut memory).unwrap_err();
-        assert_eq!(fault.place.unwrap().block, 11);
+        assert_eq!(fault.site.unwrap().block, 11);
     }
 }
 
@@ -128,11 +128,11 @@ fn every_warp_must_reach_a_block_barrier() {
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(64)]));
     k.if_else(low, Branch::Uniform, |k| k.inst(Inst::BarBlock), |_| {});
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut memory).unwrap_err();
     assert_eq!(fault.kind, FaultKind::BlockBarrierMissed { reached: LaneSet::ALL, ended_warp: Some(2) });
-    assert_eq!(fault.place.unwrap().path.to_string(), "body[6].then[0]");
+    assert_eq!(fault.site.unwrap().path.to_string(), "body[6].then[0]");
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn every_lane_must_reach_a_block_barrier() {
     let low = is(k.op(Op::SetpLtU32, &[reg(k.index), imm(5)]));
     k.when(low, Inst::BarBlock);
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).arg(buffer).arg(buffer).run(&mut memory).unwrap_err();
     assert_eq!(fault.kind, FaultKind::BlockBarrierMissed { reached: LaneSet(0b1_1111), ended_warp: None });
@@ -164,7 +164,7 @@ fn shared_memory_starts_unwritten_in_each_block() {
         },
     );
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let buffer = memory.add("buffer", &[]);
     let fault = Launch::new(&kernel).grid(2).arg(buffer).arg(buffer).threads(1).run(&mut memory).unwrap_err();
     assert!(matches!(fault.kind, FaultKind::UninitialisedMemory { .. }), "{fault}");

@@ -11,7 +11,7 @@ mod orders;
 mod races;
 mod speed;
 
-use super::{Fault, FaultKind, LaneSet, Launch, Memory, Report};
+use super::{DeviceMemory, Fault, FaultKind, LaneSet, Launch, LaunchReport};
 use crate::validate::ValidKernel;
 use ir_builder::IrBuilder;
 
@@ -24,9 +24,9 @@ impl IrBuilder {
 
 /// Runs one block on an input of 128 bytes (words 0, 1, 2, ...). Returns the bytes of the output, `0xee` where
 /// unwritten.
-fn run(k: IrBuilder) -> (Result<Report, Fault>, Vec<u8>) {
+fn run(k: IrBuilder) -> (Result<LaunchReport, Fault>, Vec<u8>) {
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let input = memory.add("input", &(0..32u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
     let output = memory.add_uninit("output", 512);
     let result = Launch::new(&kernel).arg(input).arg(output).step_limit(10_000).run(&mut memory);
@@ -37,7 +37,7 @@ fn run(k: IrBuilder) -> (Result<Report, Fault>, Vec<u8>) {
 fn fault(k: IrBuilder) -> (FaultKind, LaneSet) {
     let fault = run(k).0.expect_err("this kernel has a fault");
     assert!(!fault.to_string().is_empty());
-    let place = fault.place.expect("faults of a running kernel have a place");
+    let place = fault.site.expect("faults of a running kernel have a place");
     assert_eq!((place.block, place.warp), (0, 0));
     (fault.kind, place.lanes)
 }

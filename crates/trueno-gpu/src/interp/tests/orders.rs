@@ -1,6 +1,6 @@
 //! Lane orders: which lane wins a conflicting store, and what atomics return.
 
-use super::super::{LaneOrder, Launch, Memory};
+use super::super::{DeviceMemory, LaneOrder, Launch};
 use super::ir_builder::{IrBuilder, global, imm, reg, shared};
 use crate::inst::Op;
 use crate::ir::{AtomOp, Conflict, Inst, StoreHint};
@@ -8,7 +8,7 @@ use crate::types::{MemTy, RegClass};
 use crate::validate::ValidKernel;
 
 fn words(kernel: &ValidKernel, order: LaneOrder) -> Vec<u32> {
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let input = memory.add("input", &[0; 4]);
     let output = memory.add("output", &[0; 128]);
     Launch::new(kernel).arg(input).arg(output).lane_order(order).run(&mut memory).unwrap();

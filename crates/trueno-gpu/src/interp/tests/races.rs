@@ -1,6 +1,6 @@
 //! Races on shared memory, and accesses that do not race.
 
-use super::super::{Access, FaultKind, LaneSet, Launch, Memory, Races, Rival};
+use super::super::{Access, Accessor, DeviceMemory, FaultKind, LaneSet, Launch, Races};
 use super::ir_builder::{FULL, IrBuilder, imm, is, reg, shared};
 use super::{fault, run};
 use crate::inst::Op;
@@ -28,9 +28,9 @@ fn atomic(k: &mut IrBuilder, addr: MemAddr) {
     k.inst(Inst::Atomic { dst: None, op, ty, addr, value, compare: None });
 }
 
-fn race(k: IrBuilder) -> (Access, Access, Rival, LaneSet) {
+fn race(k: IrBuilder) -> (Access, Access, Accessor, LaneSet) {
     match fault(k) {
-        (FaultKind::SharedRace { access, earlier, rival, .. }, lanes) => (earlier, access, rival, lanes),
+        (FaultKind::SharedRace { access, earlier, earlier_by, .. }, lanes) => (earlier, access, earlier_by, lanes),
         (other, _) => panic!("{other}"),
     }
 }
@@ -40,7 +40,7 @@ fn write_then_read_by_another_lane() {
     let (mut k, own, next) = sketch();
     k.store(MemTy::U32, own, imm(1));
     k.load(MemTy::U32, next);
-    assert_eq!(race(k), (Access::Write, Access::Read, Rival::Lanes(LaneSet(2)), LaneSet(1)));
+    assert_eq!(race(k), (Access::Write, Access::Read, Accessor::Lanes(LaneSet(2)), LaneSet(1)));
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn races_can_be_ignored() {
     k.store(MemTy::U32, own, imm(1));
     k.load(MemTy::U32, next);
     let kernel = k.finish_unchecked();
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let buffer = memory.add("buffer", &[0; 4]);
     let launch = Launch::new(&kernel).arg(buffer).arg(buffer);
     launch.clone().run(&mut memory).unwrap_err();
@@ -92,7 +92,7 @@ fn read_then_write_by_another_lane() {
     k.load(MemTy::U32, next);
     k.store(MemTy::U32, own, imm(2));
     // Only lane 0 accessed its own word, but it also read that of lane 1.
-    assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(1)), LaneSet(2)));
+    assert_eq!(race(k), (Access::Read, Access::Write, Accessor::Lanes(LaneSet(1)), LaneSet(2)));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn read_by_many_then_write() {
     let base = k.op(Op::SubU32, &[reg(own.base), reg(lane)]);
     k.load(MemTy::U32, shared(base, 0));
     k.when(is(fifth), IrBuilder::store_inst(MemTy::U8, shared(base, 1), &[imm(0)]));
-    assert_eq!(race(k), (Access::Read, Access::Write, Rival::Lanes(LaneSet(!(1 << 5))), LaneSet(1 << 5)));
+    assert_eq!(race(k), (Access::Read, Access::Write, Accessor::Lanes(LaneSet(!(1 << 5))), LaneSet(1 << 5)));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn write_then_write_by_another_lane() {
     k.store(MemTy::U32, own, imm(1));
     let first = k.op(Op::SetpEqU32, &[reg(k.index), imm(0)]);
     k.when(is(first), IrBuilder::store_inst(MemTy::U32, next, &[imm(2)]));
-    assert_eq!(race(k), (Access::Write, Access::Write, Rival::Lanes(LaneSet(2)), LaneSet(1)));
+    assert_eq!(race(k), (Access::Write, Access::Write, Accessor::Lanes(LaneSet(2)), LaneSet(1)));
 }
 
 #[test]
@@ -135,9 +135,9 @@ fn a_wide_read_of_a_neighbours_byte_races() {
     let own = k.op(Op::AddU32, &[reg(k.index), reg(region)]);
     k.store(MemTy::U8, shared(own, 0), reg(k.index));
     k.load(MemTy::U32, shared(region, 0));
-    let (earlier, access, rival, lanes) = race(k);
+    let (earlier, access, earlier_by, lanes) = race(k);
     assert_eq!((earlier, access), (Access::Write, Access::Read));
-    assert_eq!((rival, lanes), (Rival::Lanes(LaneSet(2)), LaneSet(1)));
+    assert_eq!((earlier_by, lanes), (Accessor::Lanes(LaneSet(2)), LaneSet(1)));
 }
 
 #[test]
@@ -251,8 +251,8 @@ fn warps_need_a_block_barrier() {
             Ok(_) => assert!(!races),
             Err(fault) => {
                 assert!(races, "{fault}");
-                assert!(matches!(fault.kind, FaultKind::SharedRace { rival: Rival::OtherWarp, .. }), "{fault}");
-                assert_eq!(fault.place.unwrap().warp, 1);
+                assert!(matches!(fault.kind, FaultKind::SharedRace { earlier_by: Accessor::OtherWarp, .. }), "{fault}");
+                assert_eq!(fault.site.unwrap().warp, 1);
             }
         }
     }

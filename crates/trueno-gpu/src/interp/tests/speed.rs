@@ -1,7 +1,7 @@
 //! Speed of the interpreter on a loop with the instruction mix of a match finder. Run in release:
 //! `cargo test --release -p trueno-zram-kernels --lib -- --ignored --nocapture speed`
 
-use super::super::{Launch, Memory, Races};
+use super::super::{DeviceMemory, Launch, Races};
 use super::ir_builder::{FULL, IrBuilder, imm, is, reg, shared};
 use crate::inst::Op;
 use crate::ir::{Branch, Conflict, Inst, ShflMode, Stmt, StoreHint};
@@ -88,7 +88,7 @@ fn kernel(rounds: u32) -> ValidKernel {
 fn speed() {
     let kernel = kernel(100_000);
     for races in [Races::Fault, Races::Ignore] {
-        let mut memory = Memory::new();
+        let mut memory = DeviceMemory::new();
         let input = memory.add("input", &[0]);
         let output = memory.add_uninit("output", 128);
         let start = std::time::Instant::now();

@@ -24,7 +24,7 @@ pub(super) const PHANTOM_MATCH: u32 = MIN_MATCH + RUN_MASK;
 
 /// The block in shared memory.
 #[derive(Clone, Copy)]
-pub(super) struct Input<'k> {
+pub(super) struct BlockInput<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
     pub(super) start: Reg<'k, u32>,
@@ -32,7 +32,7 @@ pub(super) struct Input<'k> {
 }
 
 /// One complete sequence.
-pub(super) struct Sequence<'k> {
+pub(super) struct ReadSequence<'k> {
     /// Address of the first literal.
     pub(super) literals: Reg<'k, u32>,
     pub(super) literal_len: Reg<'k, u32>,
@@ -43,7 +43,7 @@ pub(super) struct Sequence<'k> {
 }
 
 /// A lane's part of the true chain.
-pub(super) struct Part<'k> {
+pub(super) struct ChainPart<'k> {
     /// Address of the part's first token.
     pub(super) first: Reg<'k, u32>,
     /// Tokens at or after this address belong to later lanes.
@@ -56,7 +56,7 @@ pub(super) struct Part<'k> {
 
 /// What a walk does besides following the chain.
 #[derive(Clone, Copy, PartialEq)]
-enum Walk {
+enum WalkKind {
     /// Nothing else.
     Plain,
     /// Detects that a lane is off the chain (an offset above 4095, or literals past the end) and moves it 4 bytes on.
@@ -65,9 +65,9 @@ enum Walk {
     Counting,
 }
 
-impl<'k> Input<'k> {
+impl<'k> BlockInput<'k> {
     /// Finds the chain, and the output bytes and segments of each lane's part.
-    pub(super) fn find_chain(self) -> Part<'k> {
+    pub(super) fn find_chain(self) -> ChainPart<'k> {
         let Self { k, lane, start, end } = self;
         k.section("token chain: every lane walks from its part's start");
         let part_bytes = (end - start + 31) >> 5;
@@ -81,8 +81,8 @@ impl<'k> Input<'k> {
             k.when(*again).set(at, *first);
             k.if_else_uniform(
                 round.lt(2),
-                || self.walk(Walk::Sceptical, at, part_end, *again, unused),
-                || self.walk(Walk::Plain, at, part_end, *again, unused),
+                || self.walk(WalkKind::Sceptical, at, part_end, *again, unused),
+                || self.walk(WalkKind::Plain, at, part_end, *again, unused),
             );
             round.set(round + 1);
             // Long literal runs jump over whole parts, so the furthest end of all lanes before this one counts.
@@ -96,14 +96,14 @@ impl<'k> Input<'k> {
         k.section("output bytes and segments of each lane");
         let sum = k.var(0u32).named("sum");
         at.set(first);
-        self.walk(Walk::Counting, at, part_end, k.value(true), sum);
+        self.walk(WalkKind::Counting, at, part_end, k.value(true), sum);
         let own = (sum & OUTPUT_MASK).min(OUTPUT_CLAMP) | (sum & !OUTPUT_MASK);
         let through = scan(k, own, |a, b| a + b);
-        Part { first: *first, end: part_end, before: through - own, total: through.shfl(31u32) }
+        ChainPart { first: *first, end: part_end, before: through - own, total: through.shfl(31u32) }
     }
 
     /// Walks from `at` to the first token at or after `part_end`, in the lanes where `go` holds.
-    fn walk(self, kind: Walk, at: Var<'k, u32>, part_end: Reg<'k, u32>, go: Pred<'k>, sum: Var<'k, u32>) {
+    fn walk(self, kind: WalkKind, at: Var<'k, u32>, part_end: Reg<'k, u32>, go: Pred<'k>, sum: Var<'k, u32>) {
         let k = self.k;
         // A lane that meets a length of several bytes stops by setting its limit to 0. A lane that does not walk has
         // limit 1.
@@ -119,7 +119,7 @@ impl<'k> Input<'k> {
             walking.break_if(!stopped.any());
             k.section("a length of several bytes");
             let sequence = self.read_sequence(*at, stopped);
-            if kind == Walk::Counting {
+            if kind == WalkKind::Counting {
                 k.when(stopped).set(sum, sum + sequence.literal_len + sequence.extra + (ONE_SEGMENT + MIN_MATCH));
                 k.when(stopped & sequence.literal_len.ne(0)).set(sum, sum + ONE_SEGMENT);
             }
@@ -130,7 +130,7 @@ impl<'k> Input<'k> {
 
     /// Takes one step along the chain in the lanes below their limit, without a branch. `bytes` are registers for
     /// loaded bytes, kept between steps.
-    fn hop(self, kind: Walk, at: Var<'k, u32>, limit: Var<'k, u32>, sum: Var<'k, u32>, bytes: [Var<'k, u32>; 4]) {
+    fn hop(self, kind: WalkKind, at: Var<'k, u32>, limit: Var<'k, u32>, sum: Var<'k, u32>, bytes: [Var<'k, u32>; 4]) {
         let k = self.k;
         let [token, literal_more, match_more, offset_high] = bytes;
         let here = at.shared::<u8>();
@@ -145,14 +145,14 @@ impl<'k> Input<'k> {
         let match_nibble = token & RUN_MASK;
         let long_match = match_nibble.eq(RUN_MASK) & goes;
         let off_chain = match kind {
-            Walk::Sceptical => {
+            WalkKind::Sceptical => {
                 let has_match = n.lt(self.end - 3) & goes;
                 k.when(has_match).load(offset_high, n.shared::<u8>().at(2));
                 let too_far = offset_high.gt((PAGE_BYTES >> 8) - 1) & has_match;
                 let ends_wrong = n.ge(self.end - 3) & goes & n.ne(self.end - 1);
                 Some(too_far | ends_wrong)
             }
-            Walk::Plain | Walk::Counting => None,
+            WalkKind::Plain | WalkKind::Counting => None,
         };
         let long_match = off_chain.map_or(long_match, |off_chain| long_match & !off_chain);
         let long_match = n.lt(self.end - 3) & long_match;
@@ -161,7 +161,7 @@ impl<'k> Input<'k> {
         let stops = (literal_more.eq(255) & long_literals) | (match_more.eq(255) & long_match);
         k.when(stops).set(limit, 0u32);
         let goes = goes & !stops;
-        if kind == Walk::Counting {
+        if kind == WalkKind::Counting {
             k.when(goes).set(sum, sum + (nibble + match_nibble) + (ONE_SEGMENT + MIN_MATCH));
             k.when(goes & token.ge(16)).set(sum, sum + ONE_SEGMENT);
             k.when(goes & long_literals).set(sum, sum + literal_more);
@@ -175,13 +175,13 @@ impl<'k> Input<'k> {
 
     /// Reads the sequence at `at` in the lanes where `go` holds, with lengths of any number of bytes. Never reads past
     /// the input.
-    pub(super) fn read_sequence(self, at: Reg<'k, u32>, go: Pred<'k>) -> Sequence<'k> {
+    pub(super) fn read_sequence(self, at: Reg<'k, u32>, go: Pred<'k>) -> ReadSequence<'k> {
         let k = self.k;
         let token = k.when(go).load_or(at.shared::<u8>(), 0u32);
         let (literal_len, literals) = self.read_length(token >> 4, at + 1, go);
         let after_offset = literals + literal_len + 2;
         let (extra, next) = self.read_length(token & RUN_MASK, after_offset, go);
-        Sequence { literals, literal_len, extra, next }
+        ReadSequence { literals, literal_len, extra, next }
     }
 
     /// Reads a length that starts with `nibble` and continues at `at`. Returns it, and the address after its last byte.

@@ -1,11 +1,11 @@
 //! The LZ4 compression kernel.
 
 use super::encode::encode;
-use super::find::{MAX_RECORDS, RECORD_BYTES, TABLE_BYTES, Workspace, find_matches};
+use super::find::{Lz4Workspace, MAX_RECORDS, RECORD_BYTES, TABLE_BYTES, find_matches};
 use super::format::PAGE_BYTES;
 use super::{Mode, TableStores};
-use crate::kernels::packed::{BatchKernel, Buffers, CompressBatch, LoadedPage, PageKind, SET_ASIDE_BYTES};
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::packed::{BatchKernel, CompressBatch, CompressBuffers, LoadedPage, PageKind, SET_ASIDE_BYTES};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Target, ValidKernel};
 
 /// Scratch memory for the match records of one page.
@@ -125,12 +125,12 @@ impl Kernel for Lz4WarpCompressKernel {
         self.batch.ir("lz4_warp_compress", |k| build(k, self.mode, self.stores))
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self) -> ResourceBudget {
         // Six blocks of four warps are resident where shared memory allows, which leaves 85 registers per thread; 28 warps
         // leave 73. Aligning the page costs up to 3 KiB per block.
         let warps_per_block = self.batch.warps_per_block();
         let registers = if warps_per_block > 4 { 72 } else { 84 };
-        Budget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
+        ResourceBudget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
     }
 
     fn grid(&self, pages: u32) -> u32 {
@@ -145,10 +145,14 @@ fn build(k: &KernelBuilder, mode: Mode, stores: TableStores) {
     let page = region.base::<u32>(batch.warp).raw().named("page");
     let table = (page + PAGE_BYTES).named("table");
     let records = batch.warp_scratch(SCRATCH_BYTES_PER_WARP);
-    let ws = Workspace { k, lane: batch.lane, page, table, records };
+    let ws = Lz4Workspace { k, lane: batch.lane, page, table, records };
     // The block takes the table's place: the records are complete when the encoder starts.
-    let buffers =
-        Buffers { page, staging: table, aside: records.byte_offset(RECORDS_BYTES.cast_signed()), aside_pages: 1 };
+    let buffers = CompressBuffers {
+        page,
+        staging: table,
+        aside: records.byte_offset(RECORDS_BYTES.cast_signed()),
+        aside_pages: 1,
+    };
     batch.compress_pages(PageKind::Lz4, &buffers, |loaded| {
         store_and_clear_table(ws, loaded);
         k.sync_warp();
@@ -159,7 +163,7 @@ fn build(k: &KernelBuilder, mode: Mode, stores: TableStores) {
 }
 
 /// Stores the page to shared memory and clears the table.
-fn store_and_clear_table<'k>(ws: Workspace<'k>, loaded: &LoadedPage<'k>) {
+fn store_and_clear_table<'k>(ws: Lz4Workspace<'k>, loaded: &LoadedPage<'k>) {
     let place = (ws.page + ws.lane * 16).shared::<u32>();
     for (piece, i) in loaded.pieces.iter().zip(0..) {
         place.byte_offset(512 * i).store_vec(*piece);

@@ -1,12 +1,12 @@
 //! The LZ4 decompression kernel. Every read and write is checked.
 
-use super::chain::Input;
+use super::chain::BlockInput;
 use super::format::{MAX_BLOCK_BYTES, PAGE_BYTES};
-use super::gather::{AFTER_BLOCK_BYTES, BITMAP_BYTES, SEGMENTS_BYTES, Tables, decode};
+use super::gather::{AFTER_BLOCK_BYTES, BITMAP_BYTES, GatherTables, SEGMENTS_BYTES, decode};
 use crate::kernels::packed::{
-    BatchKernel, DecompressBatch, PACK_ALIGN_BYTES, PackedPage, PageKind, Restored, align_up,
+    BatchKernel, DecompressBatch, PACK_ALIGN_BYTES, PackedPage, PageKind, RestoreAttempt, align_up,
 };
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Reg, Target, ValidKernel};
 
 /// Bytes for the output, with the block at its end, aligned to 16 bytes. Decoding in place is safe. From any literal
@@ -92,9 +92,9 @@ impl Kernel for Lz4WarpDecompressKernel {
         self.batch.ir("lz4_warp_decompress", build)
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self) -> ResourceBudget {
         // Seven blocks of four warps, or one of 28, leave 73 registers per thread.
-        Budget { registers: 72, shared_bytes: self.batch.warps_per_block() * WARP_BYTES }
+        ResourceBudget { registers: 72, shared_bytes: self.batch.warps_per_block() * WARP_BYTES }
     }
 
     fn grid(&self, pages: u32) -> u32 {
@@ -106,8 +106,11 @@ fn build(k: &KernelBuilder) {
     let (batch, next_page) = DecompressBatch::declare(k, "next_page");
     let region = k.shared_per_warp("buffer_and_tables", WARP_BYTES, 16);
     let buffer = region.base::<u32>(k.warp_id()).raw().named("buffer");
-    let tables =
-        Tables { output: buffer, bitmap: buffer + BUFFER_BYTES, segments: buffer + (BUFFER_BYTES + BITMAP_BYTES) };
+    let tables = GatherTables {
+        output: buffer,
+        bitmap: buffer + BUFFER_BYTES,
+        segments: buffer + (BUFFER_BYTES + BITMAP_BYTES),
+    };
     batch.restore_pages(next_page, PageKind::Lz4, MAX_BLOCK_BYTES, |page| restore_block(k, batch.lane, page, tables));
 }
 
@@ -115,14 +118,14 @@ fn restore_block<'k>(
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     page: &PackedPage<'k>,
-    tables: Tables<'k>,
-) -> Restored<'k> {
+    tables: GatherTables<'k>,
+) -> RestoreAttempt<'k> {
     let buffer = tables.output;
     k.section("bring the block in, at the buffer's end");
     let whole = align_up(page.len);
     let start = (buffer + (BUFFER_BYTES - AFTER_BLOCK_BYTES) - whole).named("start");
     page.load_to(start, whole);
     k.sync_warp();
-    let is_page = decode(Input { k, lane, start, end: start + page.len }, tables);
-    Restored { is_page, page: buffer, refused_as: None }
+    let is_page = decode(BlockInput { k, lane, start, end: start + page.len }, tables);
+    RestoreAttempt { is_page, page: buffer, refused_as: None }
 }

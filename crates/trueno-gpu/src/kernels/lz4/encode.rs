@@ -1,6 +1,6 @@
 //! Encodes match records as LZ4 sequences, 32 at a time, one per lane.
 
-use super::find::{RECORD_BYTES, Workspace};
+use super::find::{Lz4Workspace, RECORD_BYTES};
 use super::format::{MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::kernels::copy::copy_by_warp;
 use crate::kernels::scan::scan;
@@ -25,7 +25,7 @@ fn extension_byte<'k>(length: Reg<'k, u32>, n: u32) -> Reg<'k, u32> {
 
 /// The sequence that one lane encodes.
 #[derive(Clone, Copy)]
-struct Sequence<'k> {
+struct LaneSequence<'k> {
     active: Pred<'k>,
     /// Shared address of the literals.
     literals: Reg<'k, u32>,
@@ -40,8 +40,8 @@ struct Sequence<'k> {
 
 /// Encodes `count` records into the staging buffer, which overwrites the table. Returns the length of the block, or
 /// [`PAGE_BYTES`] if it would not be shorter than the page.
-pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32> {
-    let Workspace { k, lane, page, records, .. } = ws;
+pub(super) fn encode<'k>(ws: Lz4Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32> {
+    let Lz4Workspace { k, lane, page, records, .. } = ws;
     let staging = ws.table;
     let len = k.var(PAGE_BYTES).named("len");
     k.block_uniform(|give_up| {
@@ -71,7 +71,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
                 let back = backward(ws, start, offset, room);
                 let literal_len = room - back;
                 let extra = found + back;
-                let sequence = Sequence {
+                let sequence = LaneSequence {
                     active,
                     literals,
                     literal_len,
@@ -107,7 +107,7 @@ pub(super) fn encode<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32>
 }
 
 /// Returns how many bytes before the match are equal too: none before the sequence, nor before the source's first word.
-fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Var<'k, u32> {
+fn backward<'k>(ws: Lz4Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Var<'k, u32> {
     let k = ws.k;
     let word_before = |address: Reg<'k, u32>| {
         let aligned = (address & !3u32).shared::<u32>();
@@ -131,7 +131,7 @@ fn backward<'k>(ws: Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, ro
 }
 
 /// Writes the sequences of all lanes, each to its own place.
-fn write<'k>(ws: Workspace<'k>, s: &Sequence<'k>, place: Reg<'k, u32>) {
+fn write<'k>(ws: Lz4Workspace<'k>, s: &LaneSequence<'k>, place: Reg<'k, u32>) {
     let k = ws.k;
     let token = place.shared::<u8>();
     let literals_at = place + 1 + s.literal_ext;

@@ -41,7 +41,7 @@ pub(super) const MAX_RECORDS: u32 = 1024;
 
 /// The memory that a warp works on.
 #[derive(Clone, Copy)]
-pub(super) struct Workspace<'k> {
+pub(super) struct Lz4Workspace<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
     /// Shared address of the page: 4096 bytes, aligned to 4096.
@@ -97,9 +97,9 @@ struct Choice<'k> {
 }
 
 /// Finds the matches of the page, stores them as records, and returns their number.
-pub(super) fn find_matches<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
+pub(super) fn find_matches<'k>(ws: Lz4Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
     let k = ws.k;
-    let finder = Finder {
+    let finder = MatchFinder {
         ws,
         mode,
         stores,
@@ -132,8 +132,8 @@ enum PageEnd {
 }
 
 /// The state that all windows of a page share.
-struct Finder<'k> {
-    ws: Workspace<'k>,
+struct MatchFinder<'k> {
+    ws: Lz4Workspace<'k>,
     mode: Mode,
     stores: TableStores,
     /// The lane's first position, in a window that starts at 0.
@@ -151,7 +151,7 @@ struct Finder<'k> {
     misses: Var<'k, u32>,
 }
 
-impl<'k> Finder<'k> {
+impl<'k> MatchFinder<'k> {
     /// Finds, chooses and records the matches of one window, and advances to the next.
     fn window(&self, end: PageEnd) {
         let Self { ws, mode, p, count, misses, .. } = *self;
@@ -315,7 +315,7 @@ impl<'k> Finder<'k> {
 
     /// Verifies a candidate and compares up to [`CAP`] bytes.
     fn measure(&self, candidate: Candidate<'k>) -> Match<'k> {
-        let Self { ws: Workspace { k, .. }, earlier, .. } = *self;
+        let Self { ws: Lz4Workspace { k, .. }, earlier, .. } = *self;
         k.section("verify and measure");
         let source = candidate.source;
         let aligned = (source & !3u32).shared::<u32>();
@@ -358,7 +358,7 @@ impl<'k> Finder<'k> {
     /// after its end.
     fn choose(&self, found: &Match<'k>, wanted: Reg<'k, u32>) -> Choice<'k> {
         let Self { ws, mode, p, last_offset, .. } = *self;
-        let Workspace { k, lane, page, .. } = ws;
+        let Lz4Workspace { k, lane, page, .. } = ws;
         let candidate = &found.candidate;
         k.section("choose from the left");
         let all = k.value(u32::MAX);
@@ -432,8 +432,8 @@ fn tags_agree<'k>(entry: Reg<'k, u32>, product: Reg<'k, u32>) -> Pred<'k> {
 }
 
 /// Returns how many bytes from `end` on equal those one offset earlier, up to the end limit; uniform.
-fn extend<'k>(ws: Workspace<'k>, end: Var<'k, u32>, offset: Var<'k, u32>) -> Var<'k, u32> {
-    let Workspace { k, lane, page, .. } = ws;
+fn extend<'k>(ws: Lz4Workspace<'k>, end: Var<'k, u32>, offset: Var<'k, u32>) -> Var<'k, u32> {
+    let Lz4Workspace { k, lane, page, .. } = ws;
     let limit = page + MATCH_END_LIMIT;
     let at = k.var(page + lane + end);
     let more = k.var(0u32);

@@ -1,7 +1,7 @@
 //! Writes the output by gathering. A bitmap marks where literal runs and matches start, and a table holds the distance
 //! to the source of each. Then each lane fetches its own byte, 32 output bytes at a time.
 
-use super::chain::{Input, OUTPUT_MASK, PHANTOM_MATCH, Part, SEGMENT_SHIFT};
+use super::chain::{BlockInput, ChainPart, OUTPUT_MASK, PHANTOM_MATCH, SEGMENT_SHIFT};
 use super::format::{LAST_LITERALS, MATCH_START_LIMIT, MIN_MATCH, PAGE_BYTES, RUN_MASK};
 use crate::ir::AtomOp;
 use crate::kernels::window::{follow_sources, repeat_pattern};
@@ -22,7 +22,7 @@ pub(super) const SEGMENTS_BYTES: u32 = 2 * MAX_SEGMENTS;
 
 /// The shared memory of a warp.
 #[derive(Clone, Copy)]
-pub(super) struct Tables<'k> {
+pub(super) struct GatherTables<'k> {
     /// Address of the output.
     pub(super) output: Reg<'k, u32>,
     pub(super) bitmap: Reg<'k, u32>,
@@ -31,8 +31,8 @@ pub(super) struct Tables<'k> {
 }
 
 /// Decodes the block into `tables.output`. Returns whether it decoded to exactly one page; uniform.
-pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> {
-    let Input { k, lane, .. } = input;
+pub(super) fn decode<'k>(input: BlockInput<'k>, tables: GatherTables<'k>) -> Var<'k, bool> {
+    let BlockInput { k, lane, .. } = input;
     let is_page = k.var(false).named("is_page");
     // The 16 bytes before the bitmap follow the block: a token in the last place may be read together with the next
     // byte.
@@ -55,8 +55,8 @@ pub(super) fn decode<'k>(input: Input<'k>, tables: Tables<'k>) -> Var<'k, bool> 
 
 /// Walks the chain again, marks the starts of segments and stores their distances. Returns whether the block is
 /// complete and every offset lies inside the page; uniform.
-fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> Pred<'k> {
-    let Input { k, end, .. } = input;
+fn mark_segments<'k>(input: BlockInput<'k>, tables: GatherTables<'k>, part: &ChainPart<'k>) -> Pred<'k> {
+    let BlockInput { k, end, .. } = input;
     k.section("mark segments");
     let at = k.var(part.first).named("at");
     let produced = k.var(part.before & OUTPUT_MASK).named("produced");
@@ -117,7 +117,7 @@ fn mark_segments<'k>(input: Input<'k>, tables: Tables<'k>, part: &Part<'k>) -> P
 }
 
 /// Fetches every output byte from its source, which is the segment's distance away.
-fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: Tables<'k>) {
+fn gather<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, tables: GatherTables<'k>) {
     k.section("gather 128 output bytes a round");
     let up_to_own = k.lanemask_le();
     let place = k.var(tables.output + lane).named("place");

@@ -1,7 +1,7 @@
 //! Compresses a batch into packed pages, with any algorithm that compresses one page per warp.
 
 use super::entry::kind_code;
-use super::look_back::{Packer, Ring};
+use super::look_back::{AsideRing, Packer};
 use super::{FILL_WORD_BYTES, PACK_ALIGN_BYTES, PAGE_BYTES, PAGE_STEPS, STEP_BYTES, for_each_page};
 use crate::ir::LoadHint;
 use crate::types::Global;
@@ -25,7 +25,7 @@ pub(in crate::kernels) struct CompressBatch<'k> {
 }
 
 /// The memory in which a warp compresses a page.
-pub(in crate::kernels) struct Buffers<'k> {
+pub(in crate::kernels) struct CompressBuffers<'k> {
     /// Shared address of the page.
     pub(in crate::kernels) page: Reg<'k, u32>,
     /// Shared address of the compressed bytes.
@@ -69,7 +69,7 @@ impl<'k> CompressBatch<'k> {
     pub(in crate::kernels) fn compress_pages(
         &self,
         kind: PageKind,
-        buffers: &Buffers<'k>,
+        buffers: &CompressBuffers<'k>,
         encode: impl FnOnce(&LoadedPage<'k>) -> Var<'k, u32>,
     ) {
         let Self { k, lane, .. } = *self;
@@ -79,7 +79,7 @@ impl<'k> CompressBatch<'k> {
             index: self.index,
             output: self.output.step(lane, PACK_ALIGN_BYTES),
             aside: buffers.aside.step(lane, PACK_ALIGN_BYTES),
-            ring: (buffers.aside_pages > 1).then(|| Ring { places: buffers.aside_pages, next: k.var(0u32) }),
+            ring: (buffers.aside_pages > 1).then(|| AsideRing { places: buffers.aside_pages, next: k.var(0u32) }),
             page: k.var(0u32).named("aside_page"),
             entry: k.var(0u32).named("aside_entry"),
         };

@@ -20,7 +20,7 @@ pub(in crate::kernels) struct DecompressBatch<'k> {
 }
 
 /// A page that an algorithm tried to restore.
-pub(in crate::kernels) struct Restored<'k> {
+pub(in crate::kernels) struct RestoreAttempt<'k> {
     /// Whether the compressed bytes decoded to exactly one page; uniform.
     pub(in crate::kernels) is_page: Var<'k, bool>,
     /// Shared address of the page.
@@ -46,7 +46,7 @@ impl<'k> DecompressBatch<'k> {
         next_page: Addr<'k, Global, u32>,
         kind: PageKind,
         max_len: u32,
-        decode: impl FnOnce(&PackedPage<'k>) -> Restored<'k>,
+        decode: impl FnOnce(&PackedPage<'k>) -> RestoreAttempt<'k>,
     ) {
         let lanes = self.lane_addresses();
         for_each_page(self.k, self.lane, next_page, self.pages, |number| {
@@ -69,10 +69,10 @@ impl<'k> DecompressBatch<'k> {
         number: Reg<'k, u32>,
         kind: PageKind,
         max_len: u32,
-        decode: impl FnOnce(&PackedPage<'k>) -> Restored<'k>,
+        decode: impl FnOnce(&PackedPage<'k>) -> RestoreAttempt<'k>,
     ) {
         let Self { k, lane, input, .. } = *self;
-        let entry = Entry::new(self.index.index(number).load_uniform());
+        let entry = EntryFields::new(self.index.index(number).load_uniform());
         let from = lanes.input.step(entry.place, PACK_ALIGN_BYTES);
         let to = lanes.output.step(number, PAGE_BYTES);
         let page = PackedPage { k, lane, len: entry.len, input, place: entry.place, from, to };
@@ -90,7 +90,7 @@ impl<'k> DecompressBatch<'k> {
                 done.exit();
             });
             done.exit_if(!entry.is_held_as(kind) | (entry.len - 1).ge(max_len));
-            let Restored { is_page, page: restored, refused_as } = decode(&page);
+            let RestoreAttempt { is_page, page: restored, refused_as } = decode(&page);
             k.sync_warp();
             code.set(match refused_as {
                 Some(refused_as) => is_page.select(PageStatus::Restored as u32, refused_as),
@@ -111,7 +111,7 @@ impl<'k> DecompressBatch<'k> {
         kind: PageKind,
         max_len: u32,
     ) -> (Pred<'k>, Addr<'k, Global, u32>, Reg<'k, u32>) {
-        let entry = Entry::new(self.k.when(wanted).load_or(self.index.index(number), 0u64));
+        let entry = EntryFields::new(self.k.when(wanted).load_or(self.index.index(number), 0u64));
         let is_whole = entry.is_inside(self.input_len) & (entry.len - 1).lt(max_len);
         (is_whole & entry.is_held_as(kind), self.input.step(entry.place, PACK_ALIGN_BYTES), entry.len)
     }
@@ -126,14 +126,14 @@ pub(in crate::kernels) struct LaneAddresses<'k> {
 
 /// An entry of the index in registers.
 #[derive(Clone, Copy)]
-struct Entry<'k> {
+struct EntryFields<'k> {
     place: Reg<'k, u32>,
     len: Reg<'k, u32>,
     high: Reg<'k, u32>,
     kind: Reg<'k, u32>,
 }
 
-impl<'k> Entry<'k> {
+impl<'k> EntryFields<'k> {
     fn new(bits: Reg<'k, u64>) -> Self {
         let (place, high) = (bits.lo(), bits.hi());
         Self { place, len: high & LEN_MASK, high, kind: (high >> KIND_SHIFT) & 3 }

@@ -1,7 +1,7 @@
 //! Runs kernels over batches in the interpreter: buffers, arguments, limits and results of a launch.
 
 use super::PackedEntry;
-use crate::interp::{BufferId, Fault, FaultKind, Launch, Memory, Report};
+use crate::interp::{BufferId, DeviceMemory, Fault, FaultKind, Launch, LaunchReport};
 use crate::kernels::Kernel;
 use trueno_page::Page;
 
@@ -34,7 +34,7 @@ pub struct CompressRun {
     /// One [`PackedEntry`] per page, [`PackedEntry::BYTES`] each.
     pub index: Vec<u8>,
     /// What the run cost.
-    pub report: Report,
+    pub report: LaunchReport,
 }
 
 /// The result of a decompression kernel in the interpreter, besides the pages.
@@ -55,7 +55,7 @@ pub struct DecompressRun {
     /// that no page counts as restored unless the kernel says so.
     pub status: Vec<u8>,
     /// What the run cost.
-    pub report: Report,
+    pub report: LaunchReport,
 }
 
 /// Compresses pages in a grid of two blocks, unless `adjust` changes it. `scratch_bytes` gets the number of blocks.
@@ -67,7 +67,7 @@ pub(in crate::kernels) fn interpret_compress<'k>(
 ) -> Result<CompressRun, Fault> {
     let count = count_of(kernel, pages)?;
     let launch = adjust(launch(kernel, count));
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let input = memory.add("input", pages.as_flattened());
     let output = memory.add_uninit("output", size_of_val(pages));
     let index = memory.add("index", &vec![0; pages.len() * PackedEntry::BYTES]);
@@ -91,7 +91,7 @@ pub(in crate::kernels) fn interpret_decompress<'k>(
     pages: &mut [Page],
     adjust: impl FnOnce(Launch<'k>) -> Launch<'k>,
 ) -> Result<DecompressRun, Fault> {
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let next_page = memory.add("next_page", &FIRST_PAGE);
     let count = count_of(kernel, pages)?;
     decompress(&[adjust(launch(kernel, count))], memory, next_page, packed, index, pages, count)
@@ -110,7 +110,7 @@ pub(in crate::kernels) fn interpret_decompress_after<'k>(
 ) -> Result<DecompressRun, Fault> {
     let count = count_of(kernel, pages)?;
     let last = adjust(launch(kernel, count));
-    let mut memory = Memory::new();
+    let mut memory = DeviceMemory::new();
     let scratch = add_scratch(&mut memory, kernel, scratch_bytes(last.blocks()))?;
     memory.write(scratch, 0, &vec![0; zeroed_bytes as usize]);
     let first = Launch::new(before.ir()).grid(before.grid(count).max(1));
@@ -120,7 +120,7 @@ pub(in crate::kernels) fn interpret_decompress_after<'k>(
 /// Runs kernels one after the other; `own` is the buffer of their own pointer. Reports what the last one cost.
 fn decompress(
     launches: &[Launch<'_>],
-    mut memory: Memory,
+    mut memory: DeviceMemory,
     own: BufferId,
     packed: &[u8],
     index: &[u8],
@@ -131,7 +131,7 @@ fn decompress(
     let index = memory.add("index", index);
     let output = memory.add("output", pages.as_flattened());
     let status = memory.add_uninit("status", pages.len() * STATUS_BYTES);
-    let mut report = Report::default();
+    let mut report = LaunchReport::default();
     for launch in launches {
         let launch = launch.clone().arg(input).arg(packed.len() as u64).arg(index);
         report = launch.arg(output).arg(status).arg(own).arg(count).run(&mut memory)?;
@@ -140,7 +140,7 @@ fn decompress(
     Ok(DecompressRun { status: memory.bytes_or(status, 0xff), report })
 }
 
-fn add_scratch(memory: &mut Memory, kernel: &impl Kernel, bytes: u64) -> Result<BufferId, Fault> {
+fn add_scratch(memory: &mut DeviceMemory, kernel: &impl Kernel, bytes: u64) -> Result<BufferId, Fault> {
     let bytes = usize::try_from(bytes).map_err(|_| refused(kernel, format!("{bytes} bytes of scratch memory")))?;
     Ok(memory.add_uninit("scratch", bytes))
 }
@@ -154,5 +154,5 @@ fn count_of(kernel: &impl Kernel, pages: &[Page]) -> Result<u32, Fault> {
 }
 
 fn refused(kernel: &impl Kernel, why: String) -> Fault {
-    Fault { kernel: kernel.name().to_owned(), place: None, kind: FaultKind::BadLaunch(why) }
+    Fault { kernel: kernel.name().to_owned(), site: None, kind: FaultKind::BadLaunch(why) }
 }

@@ -24,7 +24,7 @@ pub(super) struct Packer<'k> {
     /// The first page set aside, at the lane's first 16 bytes.
     pub(super) aside: Addr<'k, Global, u32>,
     /// The places of several pages that are set aside; `None` if there is room for one.
-    pub(super) ring: Option<Ring<'k>>,
+    pub(super) ring: Option<AsideRing<'k>>,
     /// Number of the page set aside: in the lane of its place in a ring, otherwise in all lanes.
     pub(super) page: Var<'k, u32>,
     /// High half of its index entry, without the state; 0 if no page is set aside. Likewise.
@@ -32,21 +32,21 @@ pub(super) struct Packer<'k> {
 }
 
 /// Places in turn: a page takes the place of the one that was set aside first.
-pub(super) struct Ring<'k> {
+pub(super) struct AsideRing<'k> {
     /// A power of two up to 32.
     pub(super) places: u32,
     /// The next place; uniform.
     pub(super) next: Var<'k, u32>,
 }
 
-impl Ring<'_> {
+impl AsideRing<'_> {
     fn advance(&self) {
         self.next.set((self.next + 1) & (self.places - 1));
     }
 }
 
 /// A page set aside.
-struct Aside<'k> {
+struct AsidePage<'k> {
     page: Reg<'k, u32>,
     entry: Reg<'k, u32>,
     /// The page's bytes, at the lane's first 16.
@@ -98,10 +98,10 @@ impl<'k> Packer<'k> {
     }
 
     /// Returns the page that was set aside first.
-    fn oldest(&self) -> Aside<'k> {
+    fn oldest(&self) -> AsidePage<'k> {
         match &self.ring {
-            None => Aside { page: *self.page, entry: *self.entry, bytes: self.aside },
-            Some(ring) => Aside {
+            None => AsidePage { page: *self.page, entry: *self.entry, bytes: self.aside },
+            Some(ring) => AsidePage {
                 page: self.page.shfl(*ring.next),
                 entry: self.entry.shfl(*ring.next),
                 bytes: self.aside.step(*ring.next, SET_ASIDE_BYTES),
@@ -110,7 +110,7 @@ impl<'k> Packer<'k> {
     }
 
     /// Moves a page set aside, if there is one, to its place.
-    fn settle(&self, aside: &Aside<'k>) {
+    fn settle(&self, aside: &AsidePage<'k>) {
         let k = self.k;
         k.if_uniform(aside.entry.ne(0), || {
             let place = self.look_back(aside.page);

@@ -20,8 +20,8 @@ pub use options::{Mode, TableStores};
 pub use status::PageStatus;
 pub use trueno_page::PageKind;
 
-pub(super) use compress::{Buffers, CompressBatch, LoadedPage, SET_ASIDE_BYTES};
-pub(super) use decompress::{DecompressBatch, LaneAddresses, PackedPage, Restored};
+pub(super) use compress::{CompressBatch, CompressBuffers, LoadedPage, SET_ASIDE_BYTES};
+pub(super) use decompress::{DecompressBatch, LaneAddresses, PackedPage, RestoreAttempt};
 pub(super) use entry::align_up;
 pub(super) use interpret::{interpret_compress, interpret_decompress, interpret_decompress_after};
 pub(super) use kernel::BatchKernel;

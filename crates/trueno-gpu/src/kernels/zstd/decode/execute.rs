@@ -28,7 +28,7 @@ pub(super) struct Gather<'k> {
 }
 
 /// The sequences of the lanes, with their places. All lie inside the page.
-pub(super) struct Placed<'k> {
+pub(super) struct PlacedSequences<'k> {
     pub(super) is_active: Pred<'k>,
     pub(super) has_literals: Pred<'k>,
     /// Positions in the page.
@@ -50,9 +50,9 @@ impl<'k> Gather<'k> {
     }
 
     /// Runs up to 32 sequences.
-    pub(super) fn run(self, frame: Frame<'k>, literals: &Literals<'k>, placed: &Placed<'k>) {
+    pub(super) fn run(self, frame: Frame<'k>, literals: &Literals<'k>, placed: &PlacedSequences<'k>) {
         let Frame { k, lane, .. } = frame;
-        let Placed { is_active, has_literals, literal_start, match_start, .. } = *placed;
+        let PlacedSequences { is_active, has_literals, literal_start, match_start, .. } = *placed;
         k.section("mark segments");
         let segments = self.segments();
         // The records of the sequences were in the same place.
@@ -107,7 +107,7 @@ impl<'k> Gather<'k> {
     /// Writes `output_bytes` from the segments that are marked.
     fn write(self, frame: Frame<'k>, segments: Reg<'k, u32>, output_bytes: Reg<'k, u32>) {
         let Frame { k, lane, .. } = frame;
-        let windows = Windows {
+        let windows = OutputWindows {
             k,
             lane,
             up_to_own: k.lanemask_le(),
@@ -184,7 +184,7 @@ impl<'k> Gather<'k> {
 }
 
 /// Windows of 32 output bytes.
-struct Windows<'k> {
+struct OutputWindows<'k> {
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     up_to_own: Reg<'k, u32>,
@@ -194,7 +194,7 @@ struct Windows<'k> {
     entry: Var<'k, u32>,
 }
 
-impl<'k> Windows<'k> {
+impl<'k> OutputWindows<'k> {
     /// Returns the address of the source of the lane's byte in the next window, if that starts at `place`. `bits` tells
     /// where segments start, and `goes_on` whether none does; uniform.
     fn source(&self, bits: Reg<'k, u32>, goes_on: Pred<'k>) -> Addr<'k, Shared, u8> {

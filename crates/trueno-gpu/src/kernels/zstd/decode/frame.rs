@@ -6,7 +6,7 @@ use crate::{Addr, KernelBuilder, Pred, Reg, ScopeLabel, Var};
 
 /// Whether lanes read the same place.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Lanes {
+pub(super) enum LaneAccess {
     /// All lanes read the same place, so the result is uniform.
     Alike,
     /// Each lane reads its own place.
@@ -19,7 +19,7 @@ pub(super) struct Frame<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
     /// Whether all lanes read this frame, or each its own.
-    pub(super) lanes: Lanes,
+    pub(super) lanes: LaneAccess,
     pub(super) words: Addr<'k, Global, u32>,
     /// Number of bytes.
     pub(super) len: Reg<'k, u32>,
@@ -44,7 +44,7 @@ impl<'k> Frame<'k> {
     ) -> Self {
         let last_word = (align_up(page.len) >> 2) - 1;
         let (words, zero) = (page.start(), k.value(0u32));
-        Self { k, lane, lanes: Lanes::Alike, words, len: page.len, last_word, zero, refuse, refused_as }
+        Self { k, lane, lanes: LaneAccess::Alike, words, len: page.len, last_word, zero, refuse, refused_as }
     }
 
     /// Refuses the frame as malformed if `p` holds, which all lanes of a frame that they share must agree on.
@@ -58,15 +58,15 @@ impl<'k> Frame<'k> {
         self.refuse.exit_if(p);
     }
 
-    pub(super) fn load(addr: Addr<'k, Global, u32>, lanes: Lanes) -> Reg<'k, u32> {
+    pub(super) fn load(addr: Addr<'k, Global, u32>, lanes: LaneAccess) -> Reg<'k, u32> {
         match lanes {
-            Lanes::Alike => addr.load_uniform(),
-            Lanes::Apart => addr.load(),
+            LaneAccess::Alike => addr.load_uniform(),
+            LaneAccess::Apart => addr.load(),
         }
     }
 
     /// Returns 32 bits from bit `bit` on, for any `bit`. Those past the last word have no meaning.
-    pub(super) fn window(self, bit: Reg<'k, u32>, lanes: Lanes) -> Reg<'k, u32> {
+    pub(super) fn window(self, bit: Reg<'k, u32>, lanes: LaneAccess) -> Reg<'k, u32> {
         let word = bit >> 5;
         let low = Self::load(self.words.index(word.min(self.last_word)), lanes);
         let high = Self::load(self.words.index((word + 1).min(self.last_word)), lanes);
@@ -74,7 +74,7 @@ impl<'k> Frame<'k> {
     }
 
     /// Returns the 32 bits below bit `end`, which is at least 32 and inside the frame.
-    pub(super) fn window_below(self, end: Reg<'k, u32>, lanes: Lanes) -> Reg<'k, u32> {
+    pub(super) fn window_below(self, end: Reg<'k, u32>, lanes: LaneAccess) -> Reg<'k, u32> {
         let word = self.words.index(end >> 5);
         Self::load(word.at(-1), lanes).funnel_shr(Self::load(word, lanes), end)
     }
@@ -85,27 +85,27 @@ impl<'k> Frame<'k> {
     }
 
     /// Returns the byte at `at`, for any `at`. Past the last word it has no meaning.
-    pub(super) fn byte(self, at: Reg<'k, u32>, lanes: Lanes) -> Reg<'k, u32> {
+    pub(super) fn byte(self, at: Reg<'k, u32>, lanes: LaneAccess) -> Reg<'k, u32> {
         Self::load(self.words.index((at >> 2).min(self.last_word)), lanes).bfe((at & 3) * 8, 8u32)
     }
 }
 
 /// 32 words of a frame, one per lane, in the lane of their index modulo 32.
 #[derive(Clone, Copy)]
-pub(super) struct Chunk<'k> {
+pub(super) struct FrameChunk<'k> {
     held: Reg<'k, u32>,
 }
 
 impl<'k> Frame<'k> {
     /// Loads the 32 words from that of bit `bit` on. Those past the last word have no meaning.
-    pub(super) fn chunk(self, bit: Reg<'k, u32>) -> Chunk<'k> {
+    pub(super) fn chunk(self, bit: Reg<'k, u32>) -> FrameChunk<'k> {
         let first = bit >> 5;
         let word = first + ((self.lane - first) & 31);
-        Chunk { held: Self::load(self.words.index(word.min(self.last_word)), Lanes::Apart) }
+        FrameChunk { held: Self::load(self.words.index(word.min(self.last_word)), LaneAccess::Apart) }
     }
 }
 
-impl<'k> Chunk<'k> {
+impl<'k> FrameChunk<'k> {
     /// The number of bits from the first on that a window may start at.
     pub(super) const BITS: u32 = 30 * 32;
 

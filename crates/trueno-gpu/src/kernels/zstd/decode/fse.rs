@@ -2,7 +2,7 @@
 
 use super::constants::EXTRA_SHIFT;
 use super::format::MAX_TABLE_ENTRIES;
-use super::frame::{Chunk, Frame};
+use super::frame::{Frame, FrameChunk};
 use crate::ir::AtomOp;
 use crate::kernels::scan::scan;
 use crate::types::Shared;
@@ -37,13 +37,13 @@ const SYMBOLS_AT: u32 = COUNTS_BYTES + 4 * STARTS_WORDS;
 pub(super) const FSE_SCRATCH_BYTES: u32 = SYMBOLS_AT + 64;
 
 /// Each of the symbols takes ten bits at most, and two more for a run of zeros.
-const _: () = assert!(4 + 64 * 12 <= Chunk::BITS);
+const _: () = assert!(4 + 64 * 12 <= FrameChunk::BITS);
 
 /// An entry of a table, or the sum of several.
 #[derive(Clone, Copy)]
-pub(super) struct Entry<'k>(pub(super) Reg<'k, u32>);
+pub(super) struct FseEntry<'k>(pub(super) Reg<'k, u32>);
 
-impl<'k> Entry<'k> {
+impl<'k> FseEntry<'k> {
     pub(super) fn symbol(self) -> Reg<'k, u32> {
         self.0.bfe(SYMBOL_SHIFT, SYMBOL_BITS)
     }
@@ -76,14 +76,14 @@ impl<'k> Entry<'k> {
 
 /// Where a table lies and what it is built from.
 #[derive(Clone, Copy)]
-pub(super) struct Table<'k> {
+pub(super) struct FseTable<'k> {
     pub(super) entries: Addr<'k, Shared, u32>,
     pub(super) scratch: Reg<'k, u32>,
     /// Words of the codes that the symbols stand for, if those have extra bits.
     pub(super) codes: Option<Addr<'k, Shared, u32>>,
 }
 
-impl<'k> Table<'k> {
+impl<'k> FseTable<'k> {
     /// Stores the table of one symbol, which takes no bits.
     pub(super) fn store_single(self, symbol: Reg<'k, u32>) {
         let extra = self.codes.expect("only sequence tables").index(symbol).load() >> EXTRA_SHIFT;

@@ -12,7 +12,7 @@ pub(super) const COMPRESSED: u32 = 2;
 const RESERVED: u32 = 3;
 
 /// What the headers say. All of it is uniform if the lanes share the frame.
-pub(super) struct Header<'k> {
+pub(super) struct FrameHeaders<'k> {
     pub(super) block_type: Reg<'k, u32>,
     pub(super) block_size: Reg<'k, u32>,
     /// Position of the block's content in the frame.
@@ -24,7 +24,7 @@ pub(super) struct Header<'k> {
 
 impl<'k> Frame<'k> {
     /// Reads the headers of a frame with one block, which an empty raw block may follow.
-    pub(super) fn read_header(self) -> Header<'k> {
+    pub(super) fn read_header(self) -> FrameHeaders<'k> {
         let Self { k, len, lanes, .. } = self;
         k.section("headers");
         self.malformed_if(len.lt(MIN_FRAME_BYTES));
@@ -58,7 +58,7 @@ impl<'k> Frame<'k> {
         self.malformed_if(frame_end.gt(len));
         let next_block = self.window(end * 8, lanes) & 0xff_ffff;
         self.unsupported_if((!is_last & next_block.ne(1)) | frame_end.lt(len));
-        Header {
+        FrameHeaders {
             block_type,
             block_size,
             start,

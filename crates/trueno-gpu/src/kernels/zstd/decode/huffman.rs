@@ -14,7 +14,7 @@ pub(super) const HUFFMAN_TABLE_BYTES: u32 = 2 << MAX_CODE_BITS;
 
 /// Where weights, sorted symbols and table lie.
 #[derive(Clone, Copy)]
-pub(super) struct Tree<'k> {
+pub(super) struct HuffmanBuffers<'k> {
     pub(super) weights: Reg<'k, u32>,
     pub(super) sorted: Reg<'k, u32>,
     /// Entries of 16 bits, symbol above and length of the code below, by the next bits of the stream.
@@ -46,7 +46,7 @@ impl<'k> Holders<'k> {
     }
 }
 
-impl<'k> Tree<'k> {
+impl<'k> HuffmanBuffers<'k> {
     /// Completes `count` weights and builds the table. Returns the length of the longest code; uniform.
     pub(super) fn build(self, frame: Frame<'k>, count: Reg<'k, u32>) -> Reg<'k, u32> {
         let Frame { k, lane, .. } = frame;

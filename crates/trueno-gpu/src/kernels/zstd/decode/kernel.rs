@@ -4,7 +4,7 @@ use super::constants::{CONSTANT_BYTES, Constants};
 use super::format::MAX_FRAME_BYTES;
 use super::restore::{WARP_BYTES, restore_frame};
 use crate::kernels::packed::{BatchKernel, DecompressBatch, PageKind};
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Target, ValidKernel};
 
 /// Restores Zstandard frames of one block each, from any encoder at any level.
@@ -73,9 +73,9 @@ impl Kernel for ZstdWarpDecompressKernel {
         self.batch.ir("zstd_warp_decompress", build)
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self) -> ResourceBudget {
         // Seven blocks of four warps, or one of 28, leave 73 registers per thread.
-        Budget { registers: 72, shared_bytes: self.batch.warps_per_block() * WARP_BYTES + CONSTANT_BYTES }
+        ResourceBudget { registers: 72, shared_bytes: self.batch.warps_per_block() * WARP_BYTES + CONSTANT_BYTES }
     }
 
     fn grid(&self, pages: u32) -> u32 {

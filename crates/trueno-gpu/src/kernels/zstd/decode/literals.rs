@@ -1,9 +1,9 @@
 //! Decodes the literals section to the end of the page buffer (section 3.1.1.3.1).
 
 use super::format::MIN_FRAME_BYTES;
-use super::frame::{Frame, Lanes};
-use super::fse::Table;
-use super::huffman::Tree;
+use super::frame::{Frame, LaneAccess};
+use super::fse::FseTable;
+use super::huffman::HuffmanBuffers;
 use super::weights::read_weights;
 use crate::kernels::packed::PAGE_BYTES;
 use crate::{KernelBuilder, Pred, Reg, Var};
@@ -21,9 +21,9 @@ const TREELESS: u32 = 3;
 #[derive(Clone, Copy)]
 pub(super) struct LiteralBuffers<'k> {
     pub(super) page: Reg<'k, u32>,
-    pub(super) tree: Tree<'k>,
+    pub(super) tree: HuffmanBuffers<'k>,
     /// Table of the weights' codes.
-    pub(super) weights_table: Table<'k>,
+    pub(super) weights_table: FseTable<'k>,
 }
 
 /// The decoded literals. All of it is uniform.
@@ -111,10 +111,10 @@ pub(super) fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: R
     let end = literals.first + literals.len;
     let to = k.var((literals.first & !3) + lane * 4);
     let round = k.var(literals.first & !3);
-    let byte = frame.byte(held_at, Lanes::Alike);
+    let byte = frame.byte(held_at, LaneAccess::Alike);
     k.do_while_uniform(|| {
         let from = held_at + to - literals.first;
-        let word = is_repeated.select(byte * 0x0101_0101, frame.window(from * 8, Lanes::Apart));
+        let word = is_repeated.select(byte * 0x0101_0101, frame.window(from * 8, LaneAccess::Apart));
         k.when(to.lt(end)).store(to.shared::<u32>(), word);
         to.set(to + 128);
         round.set(round + 128);
@@ -123,7 +123,7 @@ pub(super) fn copy_plain<'k>(frame: Frame<'k>, is_repeated: Pred<'k>, held_at: R
 }
 
 /// A stream of Huffman codes, one of four per lane or the same in all lanes.
-struct Stream<'k> {
+struct HuffmanStream<'k> {
     first_bit: Reg<'k, i32>,
     /// Position after the bits to come.
     left: Var<'k, i32>,
@@ -150,7 +150,7 @@ pub(super) fn decode_streams<'k>(
     let (most, fewest) = (k.var(len).named("most"), k.var(len).named("fewest"));
     k.if_uniform(is_four, || {
         frame.malformed_if(len.lt(6) | (end - at).lt(10));
-        let (low, high) = (frame.window(at * 8, Lanes::Alike), frame.window(at * 8 + 32, Lanes::Alike));
+        let (low, high) = (frame.window(at * 8, LaneAccess::Alike), frame.window(at * 8 + 32, LaneAccess::Alike));
         let stream = lane & 3;
         let second = at + 6 + (low & 0xffff);
         let third = second + (low >> 16);
@@ -166,9 +166,9 @@ pub(super) fn decode_streams<'k>(
         count.set(stream.eq(3).select(*fewest, *most));
         place.set(stream.mad(*most, first));
     });
-    let last = frame.byte(to - 1, Lanes::Apart);
+    let last = frame.byte(to - 1, LaneAccess::Apart);
     frame.malformed_if(last.eq(0).any() | from.ge(to).any());
-    let stream = Stream {
+    let stream = HuffmanStream {
         first_bit: (from * 8).as_i32(),
         left: k.var(((to - 1) * 8 + last.bfind()).as_i32()).named("left"),
         to: place,
@@ -196,10 +196,10 @@ pub(super) fn decode_streams<'k>(
     frame.malformed_if(stream.left.ne(stream.first_bit).any());
 }
 
-impl<'k> Stream<'k> {
+impl<'k> HuffmanStream<'k> {
     /// Returns the next 32 bits. Once the stream is used up they have no meaning, which its end will show.
     fn window(&self, frame: Frame<'k>) -> Reg<'k, u32> {
-        frame.window_below(self.left.max(self.first_bit).as_u32(), Lanes::Apart)
+        frame.window_below(self.left.max(self.first_bit).as_u32(), LaneAccess::Apart)
     }
 
     /// Returns the table's entry for the next bits. `unused` is 32 less the longest code.

@@ -19,9 +19,9 @@ const PLACE: u32 = 0x80;
 
 /// The last three offsets, the newest first; uniform.
 #[derive(Clone, Copy)]
-pub(super) struct History<'k>([Var<'k, u32>; 3]);
+pub(super) struct OffsetHistory<'k>([Var<'k, u32>; 3]);
 
-impl<'k> History<'k> {
+impl<'k> OffsetHistory<'k> {
     /// The offsets at the start of a frame.
     pub(super) fn new(k: &'k KernelBuilder) -> Self {
         Self([1u32, 4, 8].map(|offset| k.var(offset).named("repeated")))

@@ -4,14 +4,14 @@ use super::checksum::xxh64_low;
 use super::constants::Constants;
 use super::execute::{GATHER_SCRATCH_BYTES, Gather};
 use super::format::{MAX_CODE_BITS, MAX_TABLE_ENTRIES};
-use super::frame::{Frame, Lanes};
-use super::fse::{FSE_SCRATCH_BYTES, Table};
-use super::header::{Header, RAW, RLE};
-use super::huffman::{HUFFMAN_TABLE_BYTES, Tree};
+use super::frame::{Frame, LaneAccess};
+use super::fse::{FSE_SCRATCH_BYTES, FseTable};
+use super::header::{FrameHeaders, RAW, RLE};
+use super::huffman::{HUFFMAN_TABLE_BYTES, HuffmanBuffers};
 use super::literals::{LiteralBuffers, SLACK_BYTES, decode_literals};
 use super::sequences::{RECORDS_BYTES, SequenceBuffers, decode_sequences};
 use super::weights::WEIGHTS_BYTES;
-use crate::kernels::packed::{PAGE_BYTES, PackedPage, PageStatus, Restored};
+use crate::kernels::packed::{PAGE_BYTES, PackedPage, PageStatus, RestoreAttempt};
 use crate::{KernelBuilder, Reg};
 
 /// The page, and the literals behind its end.
@@ -34,7 +34,7 @@ pub(super) fn restore_frame<'k>(
     page: &PackedPage<'k>,
     buffer: Reg<'k, u32>,
     constants: Constants<'k>,
-) -> Restored<'k> {
+) -> RestoreAttempt<'k> {
     let is_page = k.var(false).named("is_page");
     let refused_as = k.var(PageStatus::BadBlock as u32).named("refused_as");
     k.block_uniform(|refuse| {
@@ -50,20 +50,20 @@ pub(super) fn restore_frame<'k>(
         });
         is_page.set(true);
     });
-    Restored { is_page, page: buffer, refused_as: Some(refused_as) }
+    RestoreAttempt { is_page, page: buffer, refused_as: Some(refused_as) }
 }
 
 /// Copies a raw block, or repeats the byte of an RLE block.
-fn copy_block<'k>(frame: Frame<'k>, header: &Header<'k>, page: Reg<'k, u32>) {
+fn copy_block<'k>(frame: Frame<'k>, header: &FrameHeaders<'k>, page: Reg<'k, u32>) {
     let Frame { k, lane, .. } = frame;
     k.section("a raw or RLE block");
     frame.malformed_if(header.block_size.ne(PAGE_BYTES));
     let is_raw = header.block_type.eq(RAW);
-    let byte = frame.byte(header.start, Lanes::Alike);
+    let byte = frame.byte(header.start, LaneAccess::Alike);
     let at = k.var(lane * 4);
     let round = k.var(0u32);
     k.do_while_uniform(|| {
-        let word = is_raw.select(frame.window((header.start + at) * 8, Lanes::Apart), byte * 0x0101_0101);
+        let word = is_raw.select(frame.window((header.start + at) * 8, LaneAccess::Apart), byte * 0x0101_0101);
         (page + at).shared::<u32>().store(word);
         at.set(at + 128);
         round.set(round + 128);
@@ -73,13 +73,13 @@ fn copy_block<'k>(frame: Frame<'k>, header: &Header<'k>, page: Reg<'k, u32>) {
 }
 
 /// Decodes a compressed block.
-fn decode_block<'k>(frame: Frame<'k>, header: &Header<'k>, page: Reg<'k, u32>, constants: Constants<'k>) {
+fn decode_block<'k>(frame: Frame<'k>, header: &FrameHeaders<'k>, page: Reg<'k, u32>, constants: Constants<'k>) {
     let k = frame.k;
     frame.malformed_if(header.block_size.lt(2));
     let tables = page + BUFFER_BYTES;
     let scratch = tables + SCRATCH_AT;
-    let tree = Tree { weights: page, sorted: page + WEIGHTS_BYTES, table: tables, max_log: MAX_CODE_BITS };
-    let weights_table = Table { entries: tables.shared(), scratch, codes: None };
+    let tree = HuffmanBuffers { weights: page, sorted: page + WEIGHTS_BYTES, table: tables, max_log: MAX_CODE_BITS };
+    let weights_table = FseTable { entries: tables.shared(), scratch, codes: None };
     let literals = decode_literals(frame, LiteralBuffers { page, tree, weights_table }, header.start, header.end);
     let buffers = SequenceBuffers { tables: tables.shared(), scratch, constants };
     decode_sequences(frame, buffers, Gather::new(k, page, scratch), &literals, header.end);

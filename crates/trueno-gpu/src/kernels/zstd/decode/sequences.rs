@@ -1,12 +1,12 @@
 //! Decodes the sequences section, 32 sequences at a time (section 3.1.1.3.2).
 
 use super::constants::{Constants, EXTRA_SHIFT};
-use super::execute::{Gather, Placed};
+use super::execute::{Gather, PlacedSequences};
 use super::format::{CODE_KINDS, MAX_SEQUENCES, MAX_TABLE_ENTRIES};
-use super::frame::{Frame, Lanes, top_bits};
-use super::fse::{Entry, Table};
+use super::frame::{Frame, LaneAccess, top_bits};
+use super::fse::{FseEntry, FseTable};
 use super::literals::Literals;
-use super::offsets::History;
+use super::offsets::OffsetHistory;
 use super::weights::end_of_stream;
 use crate::kernels::packed::PAGE_BYTES;
 use crate::kernels::scan::scan;
@@ -29,7 +29,7 @@ pub(super) struct SequenceBuffers<'k> {
 
 /// A table in use.
 #[derive(Clone, Copy)]
-struct Coder<'k> {
+struct SequenceTable<'k> {
     log: Var<'k, u32>,
     /// Address of the first entry.
     entries: Var<'k, u32>,
@@ -88,7 +88,7 @@ fn run_sequences<'k>(
     k.section("sequence states");
     let first_bit = (at * 8).named("first_bit");
     let stream_end = end_of_stream(frame, first_bit, end);
-    let bits = k.var(frame.window_below(stream_end, Lanes::Alike));
+    let bits = k.var(frame.window_below(stream_end, LaneAccess::Alike));
     let left = k.var(stream_end.as_i32()).named("left");
     let states = coders.map(|coder| {
         let state = k.var(top_bits(*bits, *coder.log)).named("state");
@@ -97,7 +97,7 @@ fn run_sequences<'k>(
         state
     });
     frame.malformed_if(left.lt(first_bit.as_i32()));
-    let history = History::new(k);
+    let history = OffsetHistory::new(k);
     let done = k.var(0u32).named("done");
     k.while_uniform(
         || done.lt(count),
@@ -113,8 +113,8 @@ fn run_sequences<'k>(
 
             k.section("sequence values");
             let codes = [(0, literal_entry), (2, match_entry)]
-                .map(|(kind, entry)| buffers.constants.codes(kind).index(Entry(entry).symbol()).load());
-            let offset_code = Entry(offset_entry).symbol();
+                .map(|(kind, entry)| buffers.constants.codes(kind).index(FseEntry(entry).symbol()).load());
+            let offset_code = FseEntry(offset_entry).symbol();
             let [literal_bits, match_bits] = codes.map(|word| word >> EXTRA_SHIFT);
             let used = offset_code + literal_bits + match_bits;
             let after = end - used.as_i32();
@@ -123,7 +123,7 @@ fn run_sequences<'k>(
             // half a page each.
             let overruns = after.lt(first_bit.as_i32()) | (is_last & after.ne(first_bit.as_i32()));
             let is_bad = offset_code.gt(12) | used.gt(32) | overruns;
-            let bits = frame.window_below(end.max(32i32).as_u32(), Lanes::Apart);
+            let bits = frame.window_below(end.max(32i32).as_u32(), LaneAccess::Apart);
             let (offset_extra, bits) = (top_bits(bits, offset_code), frame.after_top(bits, offset_code));
             let (match_extra, bits) = (top_bits(bits, match_bits), frame.after_top(bits, match_bits));
             let [literal_base, match_base] = codes.map(|word| word & 0xff_ffff);
@@ -145,7 +145,7 @@ fn run_sequences<'k>(
             gather.run(
                 frame,
                 literals,
-                &Placed {
+                &PlacedSequences {
                     is_active,
                     has_literals,
                     literal_start: match_start - literal_len,
@@ -167,13 +167,13 @@ fn read_tables<'k>(
     buffers: SequenceBuffers<'k>,
     at: Var<'k, u32>,
     end: Reg<'k, u32>,
-) -> [Coder<'k>; 3] {
+) -> [SequenceTable<'k>; 3] {
     let Frame { k, lane, .. } = frame;
     frame.malformed_if(at.ge(end));
-    let modes = k.var(frame.byte(*at, Lanes::Alike)).named("modes");
+    let modes = k.var(frame.byte(*at, LaneAccess::Alike)).named("modes");
     at.set(at + 1);
     frame.malformed_if((modes & 3).ne(0));
-    let coders = [(); 3].map(|()| Coder { log: k.var(0u32), entries: k.var(0u32) });
+    let coders = [(); 3].map(|()| SequenceTable { log: k.var(0u32), entries: k.var(0u32) });
     let kind = k.var(0u32).named("kind");
     let entries = k.var(0u32).named("entries");
     k.do_while_uniform(|| {
@@ -183,13 +183,14 @@ fn read_tables<'k>(
         let by_kind = |values: [u32; 3]| is_offset.select(values[1], kind.eq(0).select(values[0], values[2]));
         let max_symbol = by_kind(CODE_KINDS.map(|kind| kind.limits.max_symbol));
         let first = buffers.tables.index(*entries);
-        let table = Table { entries: first, scratch: buffers.scratch, codes: Some(buffers.constants.codes_of(*kind)) };
+        let table =
+            FseTable { entries: first, scratch: buffers.scratch, codes: Some(buffers.constants.codes_of(*kind)) };
         let log = k.var(by_kind(CODE_KINDS.map(|kind| kind.predefined_log))).named("log");
         frame.unsupported_if(mode.eq(REPEAT));
         k.if_else_uniform(
             mode.eq(RLE),
             || {
-                let symbol = frame.byte(*at, Lanes::Alike);
+                let symbol = frame.byte(*at, LaneAccess::Alike);
                 frame.malformed_if(at.ge(end) | symbol.gt(max_symbol));
                 at.set(at + 1);
                 log.set(0u32);
@@ -232,7 +233,7 @@ fn read_tables<'k>(
 /// Walks the states of up to 32 sequences, one after the other, and leaves a record of each.
 fn walk_states<'k>(
     frame: Frame<'k>,
-    coders: [Coder<'k>; 3],
+    coders: [SequenceTable<'k>; 3],
     states: [Var<'k, u32>; 3],
     left: Var<'k, i32>,
     records: Reg<'k, u32>,
@@ -244,14 +245,14 @@ fn walk_states<'k>(
     let end = batch.mad(RECORD_BYTES, records);
     let writes = lane.eq(0);
     k.do_while_uniform(|| {
-        let entries =
-            [0, 1, 2].map(|kind| Entry(states[kind].mad(4u32, *coders[kind].entries).shared::<u32>().load_uniform()));
+        let entries = [0, 1, 2]
+            .map(|kind| FseEntry(states[kind].mad(4u32, *coders[kind].entries).shared::<u32>().load_uniform()));
         let [literals, offset, matched] = entries;
         k.when(writes).store_vec(record.shared::<u32>(), [literals.0, offset.0, matched.0, left.as_u32()]);
-        let sum = Entry(literals.0 + offset.0 + matched.0);
+        let sum = FseEntry(literals.0 + offset.0 + matched.0);
         // An overrun stops at bit 32, before every stream, and is refused with the values.
         let state_end = (left - sum.extra_bits().as_i32()).max(32i32);
-        let bits = frame.window_below(state_end.as_u32(), Lanes::Alike);
+        let bits = frame.window_below(state_end.as_u32(), LaneAccess::Alike);
         states[0].set(literals.next_state(bits));
         let bits = frame.after_top(bits, literals.0);
         states[2].set(matched.next_state(bits));

@@ -1,8 +1,8 @@
 //! Reads the weights of a Huffman tree (section 4.2.1).
 
 use super::format::WEIGHTS;
-use super::frame::{Frame, Lanes};
-use super::fse::{Entry, Table};
+use super::frame::{Frame, LaneAccess};
+use super::fse::{FseEntry, FseTable};
 use crate::{Reg, Var};
 
 /// Number of bytes for weights, one per symbol.
@@ -24,7 +24,7 @@ pub(super) struct Weights<'k> {
 /// is built at `table`. The streams must start before `end`.
 pub(super) fn read_weights<'k>(
     frame: Frame<'k>,
-    table: Table<'k>,
+    table: FseTable<'k>,
     weights: Reg<'k, u32>,
     at: Reg<'k, u32>,
     end: Reg<'k, u32>,
@@ -33,7 +33,7 @@ pub(super) fn read_weights<'k>(
     k.section("Huffman weights");
     (weights + lane * 8).shared::<u32>().store_vec([0u32; 2]);
     k.sync_warp();
-    let head = frame.byte(at, Lanes::Alike);
+    let head = frame.byte(at, LaneAccess::Alike);
     let count = k.var(head - 127).named("count");
     let streams_at = k.var(at + 1 + head).named("streams_at");
     let is_direct = head.ge(128);
@@ -54,7 +54,7 @@ pub(super) fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'
     let first = k.var(0u32);
     k.do_while_uniform(|| {
         let i = first + lane;
-        let byte = frame.byte(at + (i >> 1), Lanes::Apart);
+        let byte = frame.byte(at + (i >> 1), LaneAccess::Apart);
         let shift = 4 - (i & 1) * 4;
         k.when(i.lt(count)).store((weights + i).shared::<u8>(), (byte >> shift) & 15);
         first.set(first + 32);
@@ -65,7 +65,7 @@ pub(super) fn read_direct<'k>(frame: Frame<'k>, weights: Reg<'k, u32>, at: Reg<'
 /// Reads weights that two FSE states produce in turn, until the stream is used up.
 fn read_coded<'k>(
     frame: Frame<'k>,
-    table: Table<'k>,
+    table: FseTable<'k>,
     weights: Reg<'k, u32>,
     at: Reg<'k, u32>,
     end: Reg<'k, u32>,
@@ -78,20 +78,20 @@ fn read_coded<'k>(
     k.section("Huffman weights");
     let first_bit = bit.get();
     let stream_end = end_of_stream(frame, first_bit, end);
-    let bits = frame.window_below(stream_end, Lanes::Alike);
+    let bits = frame.window_below(stream_end, LaneAccess::Alike);
     let states =
         [bits >> (32 - log), frame.after_top(bits, log) >> (32 - log)].map(|state| k.var(state).named("state"));
     let left = k.var(stream_end - log * 2).named("left");
     frame.malformed_if(left.lt(first_bit));
     count.set(0u32);
-    let entry_of = |state: Reg<'k, u32>| Entry(table.entries.index(state).load_uniform());
+    let entry_of = |state: Reg<'k, u32>| FseEntry(table.entries.index(state).load_uniform());
     read_pairs_of_pairs(frame, table, weights, states, left, first_bit, count);
     let last_state = k.var(0u32);
     // Whether the first state could still change when the second could not.
     let ends_with_first = k.var(false);
     k.loop_uniform(|pairs| {
         let [first, second] = states.map(|state| entry_of(*state));
-        let bits = frame.window_below(*left, Lanes::Alike);
+        let bits = frame.window_below(*left, LaneAccess::Alike);
         (weights + count).shared::<u16>().store_conflicting(first.two_plain_symbols(second));
         count.set(count + 2);
         // At most 12 bits, and more than that lie before any stream.
@@ -113,7 +113,7 @@ fn read_coded<'k>(
 /// Reads four weights per window, as long as the bits surely last.
 fn read_pairs_of_pairs<'k>(
     frame: Frame<'k>,
-    table: Table<'k>,
+    table: FseTable<'k>,
     weights: Reg<'k, u32>,
     states: [Var<'k, u32>; 2],
     left: Var<'k, u32>,
@@ -125,10 +125,10 @@ fn read_pairs_of_pairs<'k>(
     k.while_uniform(
         || left.ge(enough) & count.le(MAX_WEIGHTS - 7),
         || {
-            let bits = k.var(frame.window_below(*left, Lanes::Alike));
+            let bits = k.var(frame.window_below(*left, LaneAccess::Alike));
             let used = k.var(0u32);
             let entries = [states[0], states[1], states[0], states[1]].map(|state| {
-                let entry = Entry(table.entries.index(*state).load_uniform());
+                let entry = FseEntry(table.entries.index(*state).load_uniform());
                 state.set(entry.next_state(*bits));
                 bits.set(frame.after_top(*bits, entry.0));
                 used.set(used + entry.0);
@@ -136,7 +136,7 @@ fn read_pairs_of_pairs<'k>(
             });
             let [low, high] = [0, 2].map(|i| entries[i].two_plain_symbols(entries[i + 1]));
             (weights + count).shared::<u32>().store_conflicting(low.prmt(high, 0x5410u32));
-            left.set(left - Entry(*used).state_bits());
+            left.set(left - FseEntry(*used).state_bits());
             count.set(count + 4);
         },
     );
@@ -145,7 +145,7 @@ fn read_pairs_of_pairs<'k>(
 /// Returns the position of the mark that ends a stream between bit `first_bit` and byte `end`: the highest set bit of
 /// its last byte. Refuses a stream without one.
 pub(super) fn end_of_stream<'k>(frame: Frame<'k>, first_bit: Reg<'k, u32>, end: Reg<'k, u32>) -> Reg<'k, u32> {
-    let last = frame.byte(end - 1, Lanes::Alike);
+    let last = frame.byte(end - 1, LaneAccess::Alike);
     frame.malformed_if(last.eq(0) | first_bit.ge(end * 8));
     (end - 1) * 8 + last.bfind()
 }

@@ -22,17 +22,17 @@ pub(super) struct CodeTable<'k> {
 
 /// From a lane on: the code of its first length, by how many bits the lane's distance is shifted to get to the next code,
 /// and the extra bits.
-type Range = (u32, u32, i32, u32);
+type CodeRange = (u32, u32, i32, u32);
 
 /// Literal lengths 16 to 63.
-const LITERAL_RANGES: [Range; 4] = [(8, 16, 0, 1), (12, 20, 1, 2), (16, 22, 2, 3), (24, 24, 31, 4)];
+const LITERAL_RANGES: [CodeRange; 4] = [(8, 16, 0, 1), (12, 20, 1, 2), (16, 22, 2, 3), (24, 24, 31, 4)];
 /// Match values 32 to 127. A lane of the first range has two codes.
-const MATCH_RANGES: [Range; 5] = [(8, 32, -1, 1), (10, 36, 0, 2), (12, 38, 1, 3), (16, 40, 2, 4), (24, 42, 31, 5)];
+const MATCH_RANGES: [CodeRange; 5] = [(8, 32, -1, 1), (10, 36, 0, 2), (12, 38, 1, 3), (16, 40, 2, 4), (24, 42, 31, 5)];
 
 impl<'k> CodeTable<'k> {
     pub(super) fn new(ws: Workspace<'k>) -> Self {
         let Workspace { k, lane, .. } = ws;
-        let entries = |ranges: &[Range]| {
+        let entries = |ranges: &[CodeRange]| {
             let entry = k.var(0u32);
             for &(from, code, shift, extra_bits) in ranges {
                 let distance = lane - from;

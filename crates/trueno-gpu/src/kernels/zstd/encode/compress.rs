@@ -7,8 +7,8 @@ use super::huffman::CODES_BYTES;
 use super::record::RECORDS_BYTES;
 use super::{Mode, TableStores};
 use crate::kernels::copy::WarpCopy;
-use crate::kernels::packed::{BatchKernel, Buffers, CompressBatch, LoadedPage, PageKind, SET_ASIDE_BYTES};
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::packed::{BatchKernel, CompressBatch, CompressBuffers, LoadedPage, PageKind, SET_ASIDE_BYTES};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Target, ValidKernel};
 
 /// Pages that a warp can set aside: some take several times as long as others, and with room for one alone a quarter of the
@@ -122,11 +122,11 @@ impl Kernel for ZstdWarpCompressKernel {
         self.batch.ir("zstd_warp_compress", |k| build(k, self.mode, self.stores))
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self) -> ResourceBudget {
         // 28 warps leave 72 registers per thread; six blocks of four warps leave 80.
         let warps_per_block = self.batch.warps_per_block();
         let registers = if warps_per_block > 4 { 72 } else { 80 };
-        Budget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
+        ResourceBudget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }
     }
 
     fn grid(&self, pages: u32) -> u32 {
@@ -144,7 +144,7 @@ fn build(k: &KernelBuilder, mode: Mode, stores: TableStores) {
     let ws = Workspace { k, lane: batch.lane, page, table, records, copy: WarpCopy::new(k, batch.lane) };
     let aside = records.byte_offset((RECORDS_BYTES + CODES_BYTES).cast_signed());
     // The frame takes the page's place, and the page comes back from global memory if it does not shrink.
-    let buffers = Buffers { page, staging: page, aside, aside_pages: ASIDE_PAGES };
+    let buffers = CompressBuffers { page, staging: page, aside, aside_pages: ASIDE_PAGES };
     batch.compress_pages(PageKind::Zstd, &buffers, |loaded| {
         store_page(ws, loaded);
         clear_table(ws);

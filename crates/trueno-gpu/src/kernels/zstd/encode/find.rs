@@ -58,7 +58,7 @@ pub(super) fn find_sequences<'k>(ws: Workspace<'k>, mode: Mode, stores: TableSto
     let k = ws.k;
     k.section("find: prepare");
     let place = 31 - ws.lane;
-    let finder = Finder {
+    let finder = SequenceFinder {
         ws,
         mode,
         stores,
@@ -106,7 +106,7 @@ const fn repeat_base(rank: usize, offset: u32) -> u32 {
 }
 
 /// What the windows of a page have in common.
-struct Finder<'k> {
+struct SequenceFinder<'k> {
     ws: Workspace<'k>,
     mode: Mode,
     stores: TableStores,
@@ -165,7 +165,7 @@ impl<'k> Differences<'k> {
     }
 }
 
-impl<'k> Finder<'k> {
+impl<'k> SequenceFinder<'k> {
     /// Finds and chooses the sequences of one window, and moves on to the next.
     fn window(&self) {
         let Self { ws: Workspace { k, .. }, start, anchor, waiting, .. } = *self;

@@ -6,9 +6,9 @@ use super::format::{
     CONTENT_SIZE_BASE, FRAME_DESCRIPTOR, HEADERS_BYTES, LAST_COMPRESSED_BLOCK, LITERALS_COMPRESSED, LITERALS_RAW,
     LITERALS_RLE, MAGIC, PAGE_BYTES,
 };
-use super::huffman::{self, Carried, Plan};
+use super::huffman::{self, LiteralsPlan, SavedCodes};
 use super::literals::gather_literals;
-use super::sequences::{Output, write_sequences};
+use super::sequences::{FrameOutput, write_sequences};
 use super::{Mode, TableStores};
 use crate::ir::AtomOp;
 use crate::{Reg, Var};
@@ -23,12 +23,12 @@ pub(super) fn compress_page<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStor
         k.sync_warp();
         let literals = gather_literals(ws, sequences);
         k.sync_warp();
-        let plan = Plan { description_bytes: k.var(0u32), bits: k.var(0u32), repeated: k.var(0u32) };
+        let plan = LiteralsPlan { description_bytes: k.var(0u32), bits: k.var(0u32), repeated: k.var(0u32) };
         k.if_uniform(literals.ge(MIN_CODED_LITERALS), || plan.set(&huffman::plan(ws, ws.table, *literals)));
-        let carried = Carried::take(ws);
+        let carried = SavedCodes::take(ws);
         k.sync_warp();
         clear_frame(ws);
-        let out = Output { frame: page, len: k.var(HEADERS_BYTES).named("len"), give_up };
+        let out = FrameOutput { frame: page, len: k.var(HEADERS_BYTES).named("len"), give_up };
         write_literals(ws, *literals, &plan, &carried, out);
         k.sync_warp();
         write_sequences(ws, *sequences, out);
@@ -51,7 +51,13 @@ fn clear_frame(ws: Workspace<'_>) {
 }
 
 /// Writes the literals section: coded, one repeated byte, or raw.
-fn write_literals<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, plan: &Plan<'k>, carried: &Carried<'k>, out: Output<'k>) {
+fn write_literals<'k>(
+    ws: Workspace<'k>,
+    count: Reg<'k, u32>,
+    plan: &LiteralsPlan<'k>,
+    carried: &SavedCodes<'k>,
+    out: FrameOutput<'k>,
+) {
     let Workspace { k, lane, .. } = ws;
     k.section("frame: literals");
     let literals = ws.table;
@@ -104,7 +110,7 @@ fn write_literals<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, plan: &Plan<'k>, c
 }
 
 /// Appends the low bytes of a value.
-fn write_bytes<'k>(ws: Workspace<'k>, out: Output<'k>, value: Reg<'k, u32>, bytes: Reg<'k, u32>) {
+fn write_bytes<'k>(ws: Workspace<'k>, out: FrameOutput<'k>, value: Reg<'k, u32>, bytes: Reg<'k, u32>) {
     let Workspace { k, lane, .. } = ws;
     k.when(lane.lt(bytes)).store((out.end() + lane).shared::<u8>(), value >> (lane << 3));
     out.len.set(out.len + bytes);
@@ -121,7 +127,7 @@ fn write_headers<'k>(ws: Workspace<'k>, len: Reg<'k, u32>) {
     k.when(lane.lt(3)).reduce((page + (lane << 2)).shared::<u32>(), AtomOp::Or, word);
 }
 
-impl<'k> Plan<'k> {
+impl<'k> LiteralsPlan<'k> {
     /// Takes over another plan.
     fn set(&self, other: &Self) {
         self.description_bytes.set(other.description_bytes);

@@ -18,7 +18,7 @@ pub(super) type BySymbol<'k> = [Reg<'k, u32>; 2];
 
 /// Shared memory of a table.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'k> {
+pub(super) struct TableMemory<'k> {
     /// The states of each symbol in turn, 2 bytes each.
     pub(super) states: Reg<'k, u32>,
     /// A step for each symbol.
@@ -139,7 +139,13 @@ impl<'k> Fse<'k> {
     }
 
     /// Builds the states and steps of a table. The last `improbable` symbols, of one cell each, have the last cells.
-    pub(super) fn build(self, cells: BySymbol<'k>, log: Reg<'k, u32>, improbable: Reg<'k, u32>, place: Place<'k>) {
+    pub(super) fn build(
+        self,
+        cells: BySymbol<'k>,
+        log: Reg<'k, u32>,
+        improbable: Reg<'k, u32>,
+        place: TableMemory<'k>,
+    ) {
         let Self { k, lane } = self;
         let size = 1u32 << log;
         let symbols_by_cells = (place.scratch + SYMBOLS_AT).named("symbols_by_cells");
@@ -216,7 +222,7 @@ impl<'k> Fse<'k> {
     }
 
     /// Puts the states of each symbol in ascending order of their cells.
-    fn order_states(self, symbol_of_cell: Reg<'k, u32>, place: Place<'k>, size: Reg<'k, u32>) {
+    fn order_states(self, symbol_of_cell: Reg<'k, u32>, place: TableMemory<'k>, size: Reg<'k, u32>) {
         let Self { k, lane } = self;
         let at = k.var(0u32);
         let below = k.lanemask_lt();

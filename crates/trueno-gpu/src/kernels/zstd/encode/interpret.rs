@@ -24,7 +24,7 @@ impl ZstdWarpCompressKernel {
     /// The kernel's fault; or that of the launch, for more pages than a kernel can count.
     ///
     /// # Panics
-    /// If pages or scratch memory take more than a buffer of [`Memory`](crate::interp::Memory) may have, a tebibyte.
+    /// If pages or scratch memory take more than a buffer of [`DeviceMemory`](crate::interp::Memory) may have, a tebibyte.
     pub fn interpret<'k>(
         &'k self,
         pages: &[Page],

@@ -2,7 +2,7 @@
 
 use super::find::Workspace;
 use super::format::PAGE_BYTES;
-use super::record::Records;
+use super::record::RecordReader;
 use crate::kernels::scan::scan;
 use crate::{Reg, Var};
 
@@ -17,7 +17,7 @@ pub(super) fn gather_literals<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var
     let done = k.var(0u32);
     // Bytes of the page and of the literals that are dealt with.
     let (covered, gathered) = (k.var(0u32), k.var(0u32).named("gathered"));
-    let records = Records::start(ws, *count, k.value(0u32));
+    let records = RecordReader::start(ws, *count, k.value(0u32));
     k.while_uniform(
         || done.lt(count),
         || {

@@ -17,7 +17,7 @@ pub(super) fn pack_lengths<'k>(literals: Reg<'k, u32>, length: Reg<'k, u32>) -> 
 }
 
 /// A lane's record of 32 that are read together; the next 32 are under way.
-pub(super) struct Records<'k> {
+pub(super) struct RecordReader<'k> {
     ws: Workspace<'k>,
     count: Reg<'k, u32>,
     next: [Var<'k, u32>; 2],
@@ -31,7 +31,7 @@ pub(super) struct Record<'k> {
     pub(super) offset_value: Reg<'k, u32>,
 }
 
-impl<'k> Records<'k> {
+impl<'k> RecordReader<'k> {
     /// Starts reading at the record `first` plus the lane.
     pub(super) fn start(ws: Workspace<'k>, count: Reg<'k, u32>, first: Reg<'k, u32>) -> Self {
         let records = Self { ws, count, next: [ws.k.var(0u32), ws.k.var(0u32)] };

@@ -11,8 +11,8 @@ use super::format::{
     LENGTHS_DEFAULT_LOG, LITERAL_LENGTHS_DEFAULT, MATCH_LENGTHS_DEFAULT, MODE_FSE, MODE_PREDEFINED, MODE_RLE,
     OFFSETS_DEFAULT, OFFSETS_DEFAULT_LOG,
 };
-use super::fse::{BySymbol, Fse, Place, SCRATCH_BYTES, STEP_BYTES, step_bits};
-use super::record::Records;
+use super::fse::{BySymbol, Fse, SCRATCH_BYTES, STEP_BYTES, TableMemory, step_bits};
+use super::record::RecordReader;
 use crate::ir::AtomOp;
 use crate::kernels::scan::scan;
 use crate::{Pred, Reg, ScopeLabel, Var};
@@ -41,7 +41,7 @@ const _: () = assert!(COUNTS_END <= super::format::PAGE_BYTES);
 
 /// Where the section is written.
 #[derive(Clone, Copy)]
-pub(super) struct Output<'k> {
+pub(super) struct FrameOutput<'k> {
     /// Shared address of the frame, zeroed from where it ends.
     pub(super) frame: Reg<'k, u32>,
     /// Bytes of the frame so far; uniform.
@@ -50,7 +50,7 @@ pub(super) struct Output<'k> {
     pub(super) give_up: ScopeLabel<'k>,
 }
 
-impl<'k> Output<'k> {
+impl<'k> FrameOutput<'k> {
     /// Gives up if `more` bytes would make the frame too long.
     pub(super) fn check(self, more: Reg<'k, u32>) {
         self.give_up.exit_if((self.len + more).gt(FRAME_LIMIT));
@@ -63,7 +63,7 @@ impl<'k> Output<'k> {
 }
 
 /// Writes the sequences section.
-pub(super) fn write_sequences<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, out: Output<'k>) {
+pub(super) fn write_sequences<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, out: FrameOutput<'k>) {
     let Workspace { k, lane, .. } = ws;
     k.section("sequences: header");
     k.if_else_uniform(
@@ -82,7 +82,7 @@ pub(super) fn write_sequences<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, out: O
             out.len.set(out.len + header_bytes + 1);
             let codes = CodeTable::new(ws);
             count_codes(ws, codes, count);
-            let tables = Tables { ws, fse: Fse { k, lane }, log: k.var(0u32), modes: k.var(0u32) };
+            let tables = SequenceTables { ws, fse: Fse { k, lane }, log: k.var(0u32), modes: k.var(0u32) };
             tables.choose(count, out);
             k.when(writes).store(modes_at, tables.modes);
             tables.write_bits(codes, count, out);
@@ -99,7 +99,7 @@ fn count_codes<'k>(ws: Workspace<'k>, codes: CodeTable<'k>, count: Reg<'k, u32>)
     }
     k.sync_warp();
     let done = k.var(0u32);
-    let records = Records::start(ws, count, k.value(0u32));
+    let records = RecordReader::start(ws, count, k.value(0u32));
     k.do_while_uniform(|| {
         let active = (done + lane).lt(count);
         let record = records.take(done + 32);
@@ -155,7 +155,7 @@ const PREDEFINED: [Predefined; 3] = [
 ];
 
 /// The three tables, while they are chosen and used.
-struct Tables<'k> {
+struct SequenceTables<'k> {
     ws: Workspace<'k>,
     fse: Fse<'k>,
     /// Lane 0 to 2: the table's log.
@@ -164,7 +164,7 @@ struct Tables<'k> {
     modes: Var<'k, u32>,
 }
 
-impl<'k> Tables<'k> {
+impl<'k> SequenceTables<'k> {
     /// Picks the constant of a kind; uniform.
     fn of_kind(&self, kind: Reg<'k, u32>, [first, second, third]: [u32; 3]) -> Reg<'k, u32> {
         kind.eq(0).select(first, kind.eq(1).select(second, third))
@@ -181,7 +181,7 @@ impl<'k> Tables<'k> {
     }
 
     /// Chooses, describes and builds the tables.
-    fn choose(&self, count: Reg<'k, u32>, out: Output<'k>) {
+    fn choose(&self, count: Reg<'k, u32>, out: FrameOutput<'k>) {
         let Workspace { k, lane, table, .. } = self.ws;
         let kind = k.var(0u32).named("kind");
         k.do_while_uniform(|| {
@@ -193,7 +193,7 @@ impl<'k> Tables<'k> {
                 [k.when(lane.lt(codes)).load_or(own, 0u32), k.when((lane + 32).lt(codes)).load_or(own.at(32), 0u32)];
             let present = counts.map(|count| count.ne(0).ballot());
             let base = table + kind * KIND_BYTES;
-            let place = Place { states: base, steps: base + STATES_BYTES, scratch: table + SCRATCH };
+            let place = TableMemory { states: base, steps: base + STATES_BYTES, scratch: table + SCRATCH };
             let mode = k.var(MODE_RLE);
             let log = k.var(0u32);
             k.if_else_uniform(
@@ -213,7 +213,7 @@ impl<'k> Tables<'k> {
     }
 
     /// One symbol takes all: its number is the description, and no bits are written.
-    fn use_one_symbol(&self, symbol: Reg<'k, u32>, place: Place<'k>, out: Output<'k>) {
+    fn use_one_symbol(&self, symbol: Reg<'k, u32>, place: TableMemory<'k>, out: FrameOutput<'k>) {
         let Workspace { k, lane, .. } = self.ws;
         let writes = lane.eq(0);
         out.check(k.value(1u32));
@@ -230,9 +230,9 @@ impl<'k> Tables<'k> {
         kind: Reg<'k, u32>,
         counts: BySymbol<'k>,
         count: Reg<'k, u32>,
-        place: Place<'k>,
+        place: TableMemory<'k>,
         (mode, log): (Var<'k, u32>, Var<'k, u32>),
-        out: Output<'k>,
+        out: FrameOutput<'k>,
     ) {
         let Self { ws: Workspace { k, lane, table, .. }, fse, .. } = *self;
         let predefined = self.predefined_cells(kind);
@@ -271,7 +271,7 @@ impl<'k> Tables<'k> {
     }
 
     /// Writes the bitstream, from the last sequence to the first.
-    fn write_bits(&self, codes: CodeTable<'k>, count: Reg<'k, u32>, out: Output<'k>) {
+    fn write_bits(&self, codes: CodeTable<'k>, count: Reg<'k, u32>, out: FrameOutput<'k>) {
         let Self { ws, fse, .. } = *self;
         let Workspace { k, lane, table, .. } = ws;
         k.section("sequences: prepare the chains");
@@ -282,7 +282,7 @@ impl<'k> Tables<'k> {
         let chain_states = table + CHAIN_STATES + (chain << 1);
         let first = k.var((count - 1) & !31u32);
         let is_last_group = k.var(true);
-        let records = Records::start(ws, count, *first);
+        let records = RecordReader::start(ws, count, *first);
         k.loop_uniform(|groups| {
             k.section("sequences: prepare the chains");
             let active = (first + lane).lt(count);

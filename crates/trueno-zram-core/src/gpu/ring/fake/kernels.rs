@@ -194,8 +194,8 @@ fn restore(format: PageFormat, kind: PageKind, bytes: Option<Vec<u8>>, page: &mu
         PageKind::Lz4 => {}
         PageKind::Zstd => match zstd_restore::restore(&bytes) {
             Ok(restored) => *page = restored,
-            Err(zstd_restore::Refusal::Malformed) => return PageStatus::BadBlock,
-            Err(zstd_restore::Refusal::Unsupported) => return PageStatus::Unsupported,
+            Err(zstd_restore::RestoreError::Malformed) => return PageStatus::BadBlock,
+            Err(zstd_restore::RestoreError::Unsupported) => return PageStatus::Unsupported,
         },
     }
     PageStatus::Restored

@@ -5,7 +5,7 @@ use super::super::execute::BITMAP_BYTES;
 use super::super::format::CODE_KINDS;
 use super::super::format::WEIGHTS;
 use super::super::restore::{BUFFER_BYTES, WARP_BYTES};
-use super::lookup::Lookup;
+use super::lookup::SharedTables;
 use super::ring::{CHUNKS_BYTES, RING_BYTES};
 use super::tables::{ENTRY_BYTES, list_bytes};
 use crate::kernels::packed::PAGE_BYTES;
@@ -66,12 +66,12 @@ pub(super) const fn third_stage_warps(warps: u32) -> u32 {
 
 /// Returns the shared memory of a block in bytes.
 pub(super) const fn shared_bytes(warps: u32) -> u32 {
-    stage_bytes(warps) + GROUP_PAGES * Description::BYTES + 16 + Lookup::BYTES
+    stage_bytes(warps) + GROUP_PAGES * Description::BYTES + 16 + SharedTables::BYTES
 }
 
 /// The memory of a block's group.
 #[derive(Clone, Copy)]
-pub(super) struct Group<'k> {
+pub(super) struct PageGroup<'k> {
     /// Address of the memory that the stages share.
     pub(super) work: Reg<'k, u32>,
     descriptions: Addr<'k, Shared, u32>,
@@ -109,7 +109,7 @@ pub(super) const HAS_CHECKSUM: u32 = 1 << 25;
 pub(super) const KIND_SHIFT: u32 = 30;
 const _: () = assert!(PAGE_BYTES <= LITERALS_MASK && MAX_RECORDS < 1 << SEQUENCES_BITS);
 
-impl<'k> Group<'k> {
+impl<'k> PageGroup<'k> {
     pub(super) fn declare(k: &'k KernelBuilder, warps: u32, slots: Addr<'k, Global, u32>) -> Self {
         let work = k.shared_per_block("stages", stage_bytes(warps), 16).base::<u32>().raw();
         let descriptions = k.shared_per_block("descriptions", GROUP_PAGES * Description::BYTES, 16).base();

@@ -5,10 +5,10 @@ use super::super::format::MAX_FRAME_BYTES;
 use super::super::restore::{WARP_BYTES, restore_frame};
 use super::frame::GuardedLoads;
 use super::group::{
-    Description, GROUP_PAGES, Group, PAGE_WARP_BYTES, SCRATCH_BYTES, THIRD_STAGE_WARP_BYTES, shared_bytes,
+    Description, GROUP_PAGES, PAGE_WARP_BYTES, PageGroup, SCRATCH_BYTES, THIRD_STAGE_WARP_BYTES, shared_bytes,
     third_stage_warps,
 };
-use super::lookup::Lookup;
+use super::lookup::SharedTables;
 use super::order::{COUNTERS_BYTES, LISTS_BYTES_PER_PAGE, Lists};
 use super::parse::LanePage;
 use super::prepared::restore_prepared;
@@ -16,7 +16,7 @@ use super::walk::prepare_sequences;
 use super::weights::prepare_weights;
 use crate::ir::AtomOp;
 use crate::kernels::packed::{BatchKernel, DecompressBatch, LaneAddresses, PageKind};
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Reg, Target, ValidKernel};
 
 /// Warps that an SM of compute capability 9.0 has the shared memory for, in blocks of four.
@@ -109,10 +109,10 @@ impl Kernel for ZstdGroupDecompressKernel {
         self.batch.ir("zstd_group_decompress", |k| build(k, warps))
     }
 
-    fn budget(&self) -> Budget {
+    fn budget(&self) -> ResourceBudget {
         // Seven blocks of four warps leave 73 registers per thread. Elsewhere shared memory allows five at most.
         let registers = if self.batch.has_large_sm() { 72 } else { 96 };
-        Budget { registers, shared_bytes: shared_bytes(self.batch.warps_per_block()) + 256 }
+        ResourceBudget { registers, shared_bytes: shared_bytes(self.batch.warps_per_block()) + 256 }
     }
 
     fn grid(&self, pages: u32) -> u32 {
@@ -123,10 +123,10 @@ impl Kernel for ZstdGroupDecompressKernel {
 fn build(k: &KernelBuilder, warps: u32) {
     let (batch, scratch) = DecompressBatch::declare(k, "scratch");
     let (lane, warp) = (batch.lane, k.warp_id().named("warp"));
-    let lookup = Lookup::fill(k, lane);
+    let lookup = SharedTables::fill(k, lane);
     let lists = Lists::new(k, scratch, batch.pages);
-    let group = Group::declare(k, warps, lists.end());
-    let stages = Stages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
+    let group = PageGroup::declare(k, warps, lists.end());
+    let stages = GroupStages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
     stages.draw_group(lists);
     k.sync_block();
     // Pages with too many sequences come first, in groups of one for each warp of the third stage; if there are many, of more.
@@ -175,15 +175,15 @@ fn quotient_up(number: Reg<'_, u32>, by: u32) -> Reg<'_, u32> {
 }
 
 /// The stages that a group of pages passes.
-struct Stages<'k, 'b> {
+struct GroupStages<'k, 'b> {
     k: &'k KernelBuilder,
     batch: &'b DecompressBatch<'k>,
     lanes: LaneAddresses<'k>,
-    group: Group<'k>,
+    group: PageGroup<'k>,
     warp: Reg<'k, u32>,
 }
 
-impl<'k> Stages<'k, '_> {
+impl<'k> GroupStages<'k, '_> {
     /// Draws the block's next group.
     fn draw_group(&self, lists: Lists<'k>) {
         let Self { k, batch, group, warp, .. } = *self;
@@ -195,7 +195,7 @@ impl<'k> Stages<'k, '_> {
 
     /// Prepares the pages from position `first` of the order on, one per lane: the first warp their sequences, the second
     /// their weights.
-    fn prepare(&self, lists: Lists<'k>, first: Reg<'k, u32>, lookup: Lookup<'k>, warps: u32) {
+    fn prepare(&self, lists: Lists<'k>, first: Reg<'k, u32>, lookup: SharedTables<'k>, warps: u32) {
         let Self { k, batch, group, warp, .. } = *self;
         let lane = batch.lane;
         k.section("headers, one page per lane");

@@ -19,11 +19,11 @@ const LOOKUP_BYTES: u32 = 256 + 2 * (64 + 32 + 64);
 
 /// The tables in shared memory.
 #[derive(Clone, Copy)]
-pub(super) struct Lookup<'k> {
+pub(super) struct SharedTables<'k> {
     base: Addr<'k, Shared, u32>,
 }
 
-impl<'k> Lookup<'k> {
+impl<'k> SharedTables<'k> {
     /// Bytes of shared memory.
     pub(super) const BYTES: u32 = LOOKUP_BYTES;
 

@@ -6,7 +6,7 @@ use super::parse::LanePage;
 use crate::ir::AtomOp;
 use crate::kernels::packed::{BatchKernel, DecompressBatch};
 use crate::kernels::scan::scan;
-use crate::kernels::{Budget, Kernel};
+use crate::kernels::{Kernel, ResourceBudget};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Target, ValidKernel};
 
@@ -132,8 +132,8 @@ impl Kernel for ZstdGroupOrderKernel {
         self.batch.ir("zstd_group_order", build)
     }
 
-    fn budget(&self) -> Budget {
-        Budget { registers: 64, shared_bytes: 0 }
+    fn budget(&self) -> ResourceBudget {
+        ResourceBudget { registers: 64, shared_bytes: 0 }
     }
 
     /// Returns the number of blocks for a batch: a thread per page.

@@ -1,7 +1,7 @@
 //! Reads the headers of frames, one page per lane.
 
 use super::super::format::MAX_FRAME_BYTES;
-use super::super::frame::{Frame, Lanes};
+use super::super::frame::{Frame, LaneAccess};
 use super::super::header::COMPRESSED;
 use super::frame::{GuardedLoads, LaneFrame};
 use super::group::{HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, MAX_RECORDS, SEQUENCES_SHIFT};
@@ -45,7 +45,7 @@ impl<'k> LanePage<'k> {
         let refused_as = k.var(PageStatus::BadBlock as u32);
         k.block(|refuse| {
             refuse.exit_if(!is_frame);
-            let (lanes, zero) = (Lanes::Apart, k.value(0u32));
+            let (lanes, zero) = (LaneAccess::Apart, k.value(0u32));
             let frame = Frame { k, lane: batch.lane, lanes, words, len, last_word, zero, refuse, refused_as };
             let header = frame.read_header();
             refuse.exit_if(header.block_type.ne(COMPRESSED));

@@ -2,18 +2,18 @@
 
 use super::super::checksum::xxh64_low;
 use super::super::execute::{BITMAP_BYTES, Gather};
-use super::super::frame::{Frame, Lanes};
-use super::super::huffman::Tree;
+use super::super::frame::{Frame, LaneAccess};
+use super::super::huffman::HuffmanBuffers;
 use super::super::literals::{Literals, RLE, copy_plain, decode_streams};
 use super::super::restore::BUFFER_BYTES;
 use super::super::weights::{WEIGHTS_BYTES, read_direct};
 use super::group::{
-    Description, Group, HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, LITERALS_MASK, MAX_CODE_BITS, RECORD_BYTES,
+    Description, HAS_CHECKSUM, IS_FOUR, IS_PREPARED, KIND_SHIFT, LITERALS_MASK, MAX_CODE_BITS, PageGroup, RECORD_BYTES,
     SEQUENCES_BITS, SEQUENCES_SHIFT,
 };
 use super::weights::{CODED, COUNT_SHIFT, IS_DIRECT};
 use crate::ir::AtomOp;
-use crate::kernels::packed::{PAGE_BYTES, PackedPage, PageStatus, Restored};
+use crate::kernels::packed::{PAGE_BYTES, PackedPage, PageStatus, RestoreAttempt};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg};
 
@@ -24,9 +24,9 @@ pub(super) fn restore_prepared<'k>(
     lane: Reg<'k, u32>,
     page: &PackedPage<'k>,
     buffer: Reg<'k, u32>,
-    group: Group<'k>,
+    group: PageGroup<'k>,
     slot: Reg<'k, u32>,
-) -> Restored<'k> {
+) -> RestoreAttempt<'k> {
     k.section("a prepared page");
     let is_page = k.var(false).named("is_page");
     let refused_as = k.var(PageStatus::BadBlock as u32);
@@ -43,7 +43,7 @@ pub(super) fn restore_prepared<'k>(
             kind.le(RLE),
             || copy_plain(frame, kind.eq(RLE), held_at, &literals),
             || {
-                let tree = Tree {
+                let tree = HuffmanBuffers {
                     weights: buffer,
                     sorted: buffer + WEIGHTS_BYTES,
                     table: buffer + BUFFER_BYTES,
@@ -64,14 +64,14 @@ pub(super) fn restore_prepared<'k>(
         });
         gather.finish(frame, &literals);
         k.if_uniform((sizes & HAS_CHECKSUM).ne(0), || {
-            let stored = frame.window((frame.len - 4) * 8, Lanes::Alike);
+            let stored = frame.window((frame.len - 4) * 8, LaneAccess::Alike);
             frame.malformed_if(xxh64_low(k, lane, buffer).ne(stored));
         });
         is_page.set(true);
     });
     let is_left_over = lane.eq(0) & !*is_page;
     k.when(is_left_over).reduce(group.left_over, AtomOp::Or, 1u32 << slot);
-    Restored { is_page, page: buffer, refused_as: None }
+    RestoreAttempt { is_page, page: buffer, refused_as: None }
 }
 
 /// Brings the weights of a tree, one byte each; bytes after them are 0.

@@ -16,7 +16,7 @@ pub(super) const CHUNKS_BYTES: u32 = CHUNKS * CHUNK_WORDS * 4;
 /// the next lie side by side.
 pub(super) const RING_BYTES: u32 = CHUNKS_BYTES + 4;
 
-/// The most bits that may be used between two calls of [`Ring::refill`]. With the 64 that a window may start and end
+/// The most bits that may be used between two calls of [`BitRing::refill`]. With the 64 that a window may start and end
 /// before, they are never more than what two of four chunks hold.
 pub(super) const MAX_BITS_PER_REFILL: u32 = 110;
 const _: () = assert!(MAX_BITS_PER_REFILL + 64 <= 2 << CHUNK_BITS_LOG);
@@ -71,7 +71,7 @@ impl<'k> Staged<'k> {
 
 /// The bits of the lane's frame below a position that moves downwards.
 #[derive(Clone, Copy)]
-pub(super) struct Ring<'k> {
+pub(super) struct BitRing<'k> {
     frame: LaneFrame<'k>,
     base: Reg<'k, u32>,
     /// The next chunk to load.
@@ -80,7 +80,7 @@ pub(super) struct Ring<'k> {
     is_loading: Var<'k, bool>,
 }
 
-impl<'k> Ring<'k> {
+impl<'k> BitRing<'k> {
     /// Starts at bit `end` of the frame, with a ring at shared address `base`, where `wanted`.
     pub(super) fn start(frame: LaneFrame<'k>, base: Reg<'k, u32>, wanted: Pred<'k>, end: Reg<'k, i32>) -> Self {
         let k: &'k KernelBuilder = frame.k;

@@ -35,7 +35,7 @@ pub(super) struct LaneTable<'k> {
 
 /// Limits of a table's counts.
 #[derive(Clone, Copy)]
-pub(super) struct Limits<'k> {
+pub(super) struct CountLimits<'k> {
     /// Position by which they end.
     pub(super) end: Reg<'k, u32>,
     pub(super) max_log: Reg<'k, u32>,
@@ -45,7 +45,7 @@ pub(super) struct Limits<'k> {
 }
 
 /// What the counts of a table say.
-pub(super) struct Counts<'k> {
+pub(super) struct TableCounts<'k> {
     /// Whether the lane has read counts of a table that fits.
     pub(super) are_read: Pred<'k>,
     pub(super) log: Reg<'k, u32>,
@@ -66,9 +66,9 @@ impl<'k> LaneTable<'k> {
         window: impl Fn(Pred<'k>, Reg<'k, u32>) -> Reg<'k, u32>,
         wanted: Pred<'k>,
         bit: Var<'k, u32>,
-        limits: Limits<'k>,
-    ) -> Counts<'k> {
-        let Limits { end, max_log, max_symbol, room } = limits;
+        limits: CountLimits<'k>,
+    ) -> TableCounts<'k> {
+        let CountLimits { end, max_log, max_symbol, room } = limits;
         let Self { k, list, .. } = self;
         k.section("FSE counts, one page per lane");
         let log = (window(wanted, *bit) & 15) + 5;
@@ -122,13 +122,13 @@ impl<'k> LaneTable<'k> {
         // Walking the list ends with an entry more.
         k.when(are_read).store(front.shared::<u16>(), 0u32);
         let free = ((last_cell + ENTRY_BYTES) - self.entries) >> 1;
-        Counts { are_read, log, free }
+        TableCounts { are_read, log, free }
     }
 
     /// Builds the table in the lanes that have read counts.
-    pub(super) fn build(self, counts: &Counts<'k>) {
+    pub(super) fn build(self, counts: &TableCounts<'k>) {
         let Self { k, entries, list, .. } = self;
-        let Counts { are_read, log, free } = *counts;
+        let TableCounts { are_read, log, free } = *counts;
         k.section("FSE tables, one page per lane");
         let size = 1u32 << log;
         let largest = warp_max(k, are_read.select(size, 0u32)).named("largest");

@@ -4,12 +4,12 @@ use super::super::format::CODE_KINDS;
 use super::super::frame::top_bits;
 use super::frame::GuardedLoads;
 use super::group::{
-    Description, Group, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES,
+    Description, PageGroup, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES,
 };
-use super::lookup::{LENGTH_SHIFT, Lookup, MATCH_CODES_AT, MIN_MATCH};
+use super::lookup::{LENGTH_SHIFT, MATCH_CODES_AT, MIN_MATCH, SharedTables};
 use super::parse::LanePage;
-use super::ring::{MAX_BITS_PER_REFILL, Ring, Staged};
-use super::tables::{ENTRY_BYTES, LaneTable, Limits, MAX_LOG, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
+use super::ring::{BitRing, MAX_BITS_PER_REFILL, Staged};
+use super::tables::{CountLimits, ENTRY_BYTES, LaneTable, MAX_LOG, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::kernels::packed::PAGE_BYTES;
 use crate::kernels::reduce::warp_max;
 use crate::types::Global;
@@ -28,7 +28,7 @@ const _: () = assert!(2 * (MAX_EXTRA_BITS + 3 * MAX_LOG) <= MAX_BITS_PER_REFILL)
 
 /// A table in use.
 #[derive(Clone, Copy)]
-struct Coder<'k> {
+struct SequenceTable<'k> {
     log: Var<'k, u32>,
     /// Address of the first entry.
     entries: Var<'k, u32>,
@@ -39,8 +39,8 @@ pub(super) fn prepare_sequences<'k>(
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,
     page: &LanePage<'k>,
-    group: Group<'k>,
-    lookup: Lookup<'k>,
+    group: PageGroup<'k>,
+    lookup: SharedTables<'k>,
 ) {
     let description = group.description(lane);
     description.at(Description::HELD).store(*page.held_at | (*page.held_end << 16));
@@ -49,7 +49,7 @@ pub(super) fn prepare_sequences<'k>(
     let is_empty = page.sequences.eq(0) & page.at.eq(*page.end);
     let walks = k.var(*page.is_there & page.sequences.ne(0)).named("walks");
     let coders = read_tables(k, page, walks, memory, lookup);
-    let walk = Walk::start(k, page, walks, coders, memory + SEQUENCES_STAGE_AT);
+    let walk = SequenceWalk::start(k, page, walks, coders, memory + SEQUENCES_STAGE_AT);
     walk.run(page, group.records(lane), lookup);
     let ends_whole = walk.literals.le(*page.literal_len)
         & (walk.written + *page.literal_len - walk.literals).eq(PAGE_BYTES)
@@ -64,8 +64,8 @@ fn read_tables<'k>(
     page: &LanePage<'k>,
     walks: Var<'k, bool>,
     memory: Reg<'k, u32>,
-    lookup: Lookup<'k>,
-) -> [Coder<'k>; 3] {
+    lookup: SharedTables<'k>,
+) -> [SequenceTable<'k>; 3] {
     let (frame, at, end) = (page.frame, page.at, *page.end);
     k.section("sequence tables, one page per lane");
     walks.set(*walks & at.lt(end));
@@ -73,7 +73,7 @@ fn read_tables<'k>(
     let modes = k.var(staged.window(*walks, *at * 8) & 0xff).named("modes");
     at.set(at + 1);
     walks.set(*walks & (modes & 3).eq(0));
-    let coders = [(); 3].map(|()| Coder { log: k.var(0u32), entries: k.var(0u32) });
+    let coders = [(); 3].map(|()| SequenceTable { log: k.var(0u32), entries: k.var(0u32) });
     let kind = k.var(0u32).named("kind");
     let used = k.var(0u32).named("used");
     k.do_while_uniform(|| {
@@ -96,7 +96,8 @@ fn read_tables<'k>(
         let is_there = k.var(is_single_there | mode.eq(PREDEFINED));
         k.if_uniform(is_coded.any(), || {
             let window = |wanted, bit| staged.window(wanted, bit);
-            let counts = table.read_counts(window, is_coded, bit, Limits { end: end * 8, max_log, max_symbol, room });
+            let counts =
+                table.read_counts(window, is_coded, bit, CountLimits { end: end * 8, max_log, max_symbol, room });
             table.build(&counts);
             k.when(is_coded).set(log, counts.log);
             is_there.set(*is_there | counts.are_read);
@@ -104,7 +105,7 @@ fn read_tables<'k>(
         k.when(is_single).set(log, 0u32);
         walks.set(*walks & *is_there);
         at.set(is_coded.select(*bit >> 3, *at + is_single.to_u32()));
-        let predefined = lookup.table(by_kind(Lookup::tables_at()));
+        let predefined = lookup.table(by_kind(SharedTables::tables_at()));
         // After three rounds, each is in its place.
         for i in [0, 1] {
             coders[i].log.set(coders[i + 1].log);
@@ -122,10 +123,10 @@ fn read_tables<'k>(
 }
 
 /// A walk over the sequences.
-struct Walk<'k> {
+struct SequenceWalk<'k> {
     k: &'k KernelBuilder,
-    ring: Ring<'k>,
-    coders: [Coder<'k>; 3],
+    ring: BitRing<'k>,
+    coders: [SequenceTable<'k>; 3],
     /// Addresses of the entries of the three states.
     states: [Var<'k, u32>; 3],
     /// Position after the bits to come.
@@ -141,12 +142,12 @@ struct Walk<'k> {
     count: Reg<'k, u32>,
 }
 
-impl<'k> Walk<'k> {
+impl<'k> SequenceWalk<'k> {
     fn start(
         k: &'k KernelBuilder,
         page: &LanePage<'k>,
         walks: Var<'k, bool>,
-        coders: [Coder<'k>; 3],
+        coders: [SequenceTable<'k>; 3],
         ring: Reg<'k, u32>,
     ) -> Self {
         k.section("sequences, one page per lane");
@@ -156,7 +157,7 @@ impl<'k> Walk<'k> {
         let last = frame.byte(*walks, end - 1);
         walks.set(*walks & last.ne(0));
         let left = k.var(((end - 1) * 8 + last.bfind()).as_i32()).named("left");
-        let ring = Ring::start(frame, ring, *walks, *left);
+        let ring = BitRing::start(frame, ring, *walks, *left);
         let bits = k.var(ring.window_below(*walks, *left));
         let states = coders.map(|coder| {
             let state = k.var(top_bits(*bits, *coder.log).mad(ENTRY_BYTES, *coder.entries)).named("state");
@@ -182,7 +183,7 @@ impl<'k> Walk<'k> {
 
     /// Walks all sequences. What is wrong with them shows at the end: literals, output and bits only add up, so the sums bound
     /// every step. An offset is checked where it is used.
-    fn run(&self, page: &LanePage<'k>, records: Addr<'k, Global, u32>, lookup: Lookup<'k>) {
+    fn run(&self, page: &LanePage<'k>, records: Addr<'k, Global, u32>, lookup: SharedTables<'k>) {
         let Self { k, left, written, literals, .. } = *self;
         let most = warp_max(k, self.count).named("most");
         let codes = lookup.codes();

@@ -2,9 +2,9 @@
 
 use super::super::format::WEIGHTS;
 use super::super::frame::top_bits;
-use super::group::{Description, GROUP_PAGES, Group, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
+use super::group::{Description, GROUP_PAGES, PageGroup, SEQUENCES_LANE_BYTES, WEIGHTS_LANE_BYTES, WEIGHTS_LIST_AT};
 use super::parse::LanePage;
-use super::tables::{ENTRY_BYTES, LaneTable, Limits, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
+use super::tables::{CountLimits, ENTRY_BYTES, LaneTable, SYMBOL_SHIFT, list_bytes, next_state, state_bits};
 use crate::{KernelBuilder, Reg};
 
 /// The kind of literals that have a tree.
@@ -19,7 +19,7 @@ pub(super) const COUNT_SHIFT: u32 = 16;
 pub(super) const IS_DIRECT: u32 = 1 << 31;
 
 /// Reads the weights of the lanes' pages and describes them to the second stage.
-pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page: &LanePage<'k>, group: Group<'k>) {
+pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page: &LanePage<'k>, group: PageGroup<'k>) {
     let frame = page.frame;
     k.section("Huffman weights, one page per lane");
     let has_tree = *page.is_there & page.literal_kind.eq(CODED);
@@ -33,7 +33,7 @@ pub(super) fn prepare_weights<'k>(k: &'k KernelBuilder, lane: Reg<'k, u32>, page
     let list_len = list_bytes(WEIGHTS.max_symbol) / 2;
     let table = LaneTable { k, entries: memory, list: memory + WEIGHTS_LIST_AT, list_len, loads: frame.loads };
     let bit = k.var((*page.held_at + 1) * 8);
-    let limits = Limits {
+    let limits = CountLimits {
         end: streams_at * 8,
         max_log: k.value(WEIGHTS.max_log),
         max_symbol: k.value(WEIGHTS.max_symbol),

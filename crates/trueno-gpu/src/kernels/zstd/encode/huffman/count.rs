@@ -9,7 +9,7 @@ use crate::kernels::reduce::{warp_max, warp_sum};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
 /// What the counts say. The keys of the symbols that occur, count above symbol, lie at [`NODES`] in order of the symbols.
-pub(super) struct Counted<'k> {
+pub(super) struct LiteralCounts<'k> {
     /// How many symbols occur; uniform.
     pub(super) symbols: Var<'k, u32>,
     /// The last of them; uniform.
@@ -20,7 +20,7 @@ pub(super) struct Counted<'k> {
     entropy: Var<'k, u32>,
 }
 
-pub(super) fn count<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k, u32>) -> Counted<'k> {
+pub(super) fn count<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k, u32>) -> LiteralCounts<'k> {
     let Workspace { k, lane, page, .. } = ws;
     k.section("huffman: count");
     let own = (page + lane * 16).shared::<u32>();
@@ -50,16 +50,16 @@ pub(super) fn count<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k
 }
 
 /// Lists the symbols that occur.
-fn list_symbols<'k>(ws: Workspace<'k>, total: Reg<'k, u32>) -> Counted<'k> {
+fn list_symbols<'k>(ws: Workspace<'k>, total: Reg<'k, u32>) -> LiteralCounts<'k> {
     let Workspace { k, lane, page, .. } = ws;
     k.section("huffman: list the symbols");
-    let counted = Counted {
+    let counted = LiteralCounts {
         symbols: k.var(0u32).named("symbols"),
         last: k.var(0u32),
         largest: k.var(0u32),
         entropy: k.var(0u32),
     };
-    let Counted { symbols, last, largest, entropy } = counted;
+    let LiteralCounts { symbols, last, largest, entropy } = counted;
     let below = k.lanemask_lt();
     let log_total = log2_fixed(total);
     let first = k.var(0u32);
@@ -81,7 +81,7 @@ fn list_symbols<'k>(ws: Workspace<'k>, total: Reg<'k, u32>) -> Counted<'k> {
     counted
 }
 
-impl<'k> Counted<'k> {
+impl<'k> LiteralCounts<'k> {
     /// Whether the entropy alone, with a guess at the description, is as long as the literals; uniform.
     pub(super) fn cannot_pay(&self, k: &'k KernelBuilder, total: Reg<'k, u32>) -> Pred<'k> {
         let bytes = warp_sum(k, *self.entropy) >> 11;

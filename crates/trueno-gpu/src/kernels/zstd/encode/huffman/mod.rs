@@ -11,7 +11,7 @@ pub(super) use streams::write_streams;
 
 use super::find::Workspace;
 use crate::{Reg, Var};
-use count::Counted;
+use count::LiteralCounts;
 
 /// Scratch memory in the page's place. Several parts are used twice, one after the other.
 ///
@@ -41,7 +41,7 @@ const CODE_LENGTH_SHIFT: u32 = 12;
 
 /// How the literals can be coded; all uniform.
 #[derive(Clone, Copy)]
-pub(super) struct Plan<'k> {
+pub(super) struct LiteralsPlan<'k> {
     /// Bytes of the tree's description; 0 if the literals are not coded.
     pub(super) description_bytes: Var<'k, u32>,
     /// Bits of all literals.
@@ -51,12 +51,12 @@ pub(super) struct Plan<'k> {
 }
 
 /// Plans the coding of the literals, of which there are at least two. Leaves codes and description in scratch memory.
-pub(super) fn plan<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k, u32>) -> Plan<'k> {
+pub(super) fn plan<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k, u32>) -> LiteralsPlan<'k> {
     let k = ws.k;
-    let plan = Plan { description_bytes: k.var(0u32), bits: k.var(0u32), repeated: k.var(0u32) };
+    let plan = LiteralsPlan { description_bytes: k.var(0u32), bits: k.var(0u32), repeated: k.var(0u32) };
     k.block_uniform(|raw| {
         let counted = count::count(ws, literals, total);
-        let Counted { symbols, last, .. } = counted;
+        let LiteralCounts { symbols, last, .. } = counted;
         k.if_uniform(symbols.eq(1), || {
             plan.repeated.set(last + 1);
             raw.exit();
@@ -75,12 +75,12 @@ pub(super) fn plan<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k,
 }
 
 /// The codes and the description, carried in registers from scratch memory to their places.
-pub(super) struct Carried<'k> {
+pub(super) struct SavedCodes<'k> {
     codes: [Reg<'k, u32>; 4],
     description: Reg<'k, u32>,
 }
 
-impl<'k> Carried<'k> {
+impl<'k> SavedCodes<'k> {
     /// Takes them from scratch memory.
     pub(super) fn take(ws: Workspace<'k>) -> Self {
         let Workspace { lane, page, .. } = ws;

@@ -1,7 +1,7 @@
 //! Sorts symbols by their counts: a radix sort of 5 bits at a time, as many times as the largest count needs.
 
 use super::super::find::Workspace;
-use super::count::Counted;
+use super::count::LiteralCounts;
 use super::{DIGITS, LEAVES, NODES, SYMBOLS};
 use crate::ir::AtomOp;
 use crate::kernels::scan::scan;
@@ -13,7 +13,7 @@ const DIGIT_BITS: u32 = 5;
 
 /// Sorts the keys at [`NODES`]; leaves the counts, ascending, at [`LEAVES`] and the symbols at [`SYMBOLS`]. Symbols of the
 /// same count stay in order.
-pub(super) fn sort<'k>(ws: Workspace<'k>, counted: &Counted<'k>) {
+pub(super) fn sort<'k>(ws: Workspace<'k>, counted: &LiteralCounts<'k>) {
     let Workspace { k, page, .. } = ws;
     let symbols = counted.symbols;
     k.section("huffman: sort");

@@ -26,7 +26,7 @@ pub(in crate::kernels::zstd::encode) fn write_streams<'k>(
     let start = stream * stream_literals;
     let own = total.min(start + stream_literals) - start;
     let skipped = own.min(in_stream * piece_literals);
-    let piece = Piece {
+    let piece = StreamPiece {
         ws,
         last: literals + start + own - skipped - 1,
         len: (own - skipped).min(piece_literals),
@@ -64,7 +64,7 @@ pub(in crate::kernels::zstd::encode) fn write_streams<'k>(
 }
 
 /// The literals of a lane, from the last to the first.
-struct Piece<'k> {
+struct StreamPiece<'k> {
     ws: Workspace<'k>,
     /// Shared address of the last one.
     last: Reg<'k, u32>,
@@ -73,7 +73,7 @@ struct Piece<'k> {
     longest: Reg<'k, u32>,
 }
 
-impl<'k> Piece<'k> {
+impl<'k> StreamPiece<'k> {
     /// The code of the literal at an address, with its length; 0 where there is none.
     fn code(&self, at: Reg<'k, u32>, there_is: Pred<'k>) -> Reg<'k, u32> {
         let k = self.ws.k;

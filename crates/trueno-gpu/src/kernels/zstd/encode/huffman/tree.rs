@@ -22,7 +22,7 @@ pub(super) const ANCESTOR_MASK: u32 = 0xff;
 pub(super) fn grow<'k>(ws: Workspace<'k>, leaves: Reg<'k, u32>) {
     let k = ws.k;
     k.section("huffman: grow the tree");
-    let tree = Tree { ws, leaf: k.var(0u32), inner: k.var(0u32), made: k.var(0u32) };
+    let tree = TreeGrowth { ws, leaf: k.var(0u32), inner: k.var(0u32), made: k.var(0u32) };
     k.do_while_uniform(|| {
         tree.round(leaves);
         (tree.made + 1).lt(leaves)
@@ -31,7 +31,7 @@ pub(super) fn grow<'k>(ws: Workspace<'k>, leaves: Reg<'k, u32>) {
 }
 
 /// The state of growth; all uniform.
-struct Tree<'k> {
+struct TreeGrowth<'k> {
     ws: Workspace<'k>,
     /// The lightest leaf that has no parent.
     leaf: Var<'k, u32>,
@@ -41,7 +41,7 @@ struct Tree<'k> {
     made: Var<'k, u32>,
 }
 
-impl<'k> Tree<'k> {
+impl<'k> TreeGrowth<'k> {
     /// Pairs up the lightest nodes.
     fn round(&self, leaves: Reg<'k, u32>) {
         let Self { ws: Workspace { k, lane, page, .. }, leaf, inner, made } = *self;

@@ -4,7 +4,7 @@ use super::super::bits::{low_bits, or_bits};
 use super::super::choices::{MANY_WEIGHTS, WEIGHTS_LOG};
 use super::super::find::Workspace;
 use super::super::format::{DIRECT_WEIGHTS_BASE, MAX_DIRECT_WEIGHTS, MAX_TREE_BYTES};
-use super::super::fse::{Fse, Place, SCRATCH_BYTES, STEP_BYTES, step_bits};
+use super::super::fse::{Fse, SCRATCH_BYTES, STEP_BYTES, TableMemory, step_bits};
 use super::code::Lengths;
 use super::sort::for_each_32;
 use super::{COUNTS, DESCRIPTION, LEAVES, SYMBOLS};
@@ -84,7 +84,8 @@ fn code_weights<'k>(
     let head_end = (fse.describe(cells, log, out, 8) + 7) & !7u32;
     let promised = (head_end + (fse.cost(counts, cells, log) >> 8)) >> 3;
     k.if_uniform(promised.lt(most), || {
-        let place = Place { states: page + TABLE_STATES, steps: page + TABLE_STEPS, scratch: page + TABLE_SCRATCH };
+        let place =
+            TableMemory { states: page + TABLE_STATES, steps: page + TABLE_STEPS, scratch: page + TABLE_SCRATCH };
         fse.build(cells, log, none, place);
         k.section("huffman: chains of weights");
         let last_states = run_chains(ws, fse, count);

@@ -39,7 +39,7 @@ fn judge(bytes: &[u8]) {
 }
 
 fn read_stream(bytes: &[u8]) -> Option<(Vec<u8>, IndexVerdict)> {
-    let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
+    let mut reader = FrameReader::new(bytes).with_batch_bytes(64 << 10);
     let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     while reader.read_batch(&mut batch).ok()? {
         append(&mut content, &batch);
@@ -81,13 +81,10 @@ fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
 
 /// An archive of a few pages and a tail.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
-    let options = WriteOptions {
-        format: Format::Lz4,
-        content_len: None,
-        block_checksums: mode & 4 != 0,
-        content_checksum: mode & 8 != 0,
-        page_hashes: false,
-    };
+    let options = WriteOptions::default()
+        .with_format(Format::Lz4)
+        .with_block_checksums(mode & 4 != 0)
+        .with_content_checksum(mode & 8 != 0);
     let (pages, tail) =
         ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);
     let write = || {

@@ -55,7 +55,7 @@ fn judge_pages(bytes: &[u8], content_len: u64, sample: u64) {
         there == read || verdict.is_none() && there.len() < PAGE_SIZE
     };
     if let Some(archive) = open(bytes, u64::MAX).filter(|_| sample & 0x20 != 0) {
-        judge_touched(&archive.verify(Verify::Touched), &pages, is_right);
+        judge_touched(&archive.with_verify(Verify::Touched), &pages, is_right);
     }
     for (turn, page) in (0..).zip(&pages) {
         let read = read_page(proving.as_ref(), *page);
@@ -125,7 +125,7 @@ struct Content {
 impl Content {
     /// The content, up to an error if there is one, and the verdict on the index, if there is none.
     fn read(bytes: &[u8]) -> (Self, Option<IndexVerdict>) {
-        let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
+        let mut reader = FrameReader::new(bytes).with_batch_bytes(64 << 10);
         let (mut content, mut batch) = (Self::default(), ContentBatch::new());
         loop {
             match reader.read_batch(&mut batch) {
@@ -162,7 +162,7 @@ impl Content {
 }
 
 fn open(bytes: &[u8], walk_limit: u64) -> Option<Archive> {
-    Some(Archive::read_from(Arc::new(bytes.to_vec())).ok()??.walk_limit(walk_limit))
+    Some(Archive::read_from(Arc::new(bytes.to_vec())).ok()??.with_walk_limit(walk_limit))
 }
 
 fn read_page(archive: Option<&Archive>, page: u64) -> Option<Vec<u8>> {

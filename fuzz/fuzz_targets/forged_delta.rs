@@ -72,7 +72,7 @@ fn image(bytes: &[u8], mode: u8) -> Vec<Page> {
 }
 
 fn archive(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default();
     let mut archive = ArchiveWriter::new(Vec::new(), options).expect("vectors can be written to");
     archive.write_batch(&compress(Format::Lz4, pages)).expect("vectors can be written to");
     archive.finish(None).expect("vectors can be written to").0

@@ -46,7 +46,7 @@ fn judge_streams(mode: u8, first: &[u8], second: &[u8]) {
 
 /// The content, up to an error if there is one.
 fn read(bytes: &[u8], batch: &mut ContentBatch) -> (Vec<u8>, bool) {
-    let (mut reader, mut content) = (FrameReader::new(bytes).batch_bytes(64 << 10), Vec::new());
+    let (mut reader, mut content) = (FrameReader::new(bytes).with_batch_bytes(64 << 10), Vec::new());
     loop {
         match reader.read_batch(batch) {
             Ok(true) => {}

@@ -62,7 +62,7 @@ fn judge(bytes: &[u8]) {
 /// The content, or nothing after an error; `None` if it is too long to compare.
 #[allow(clippy::option_option)]
 fn read_stream(bytes: &[u8]) -> Option<Option<(Vec<u8>, IndexVerdict)>> {
-    let mut reader = FrameReader::new(bytes).batch_bytes(64 << 10);
+    let mut reader = FrameReader::new(bytes).with_batch_bytes(64 << 10);
     let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     loop {
         match reader.read_batch(&mut batch) {
@@ -104,7 +104,7 @@ fn append(content: &mut Vec<u8>, batch: &ContentBatch) -> Option<()> {
 
 /// An archive of a few pages and a tail.
 fn archive(mode: u8, data: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { format: Format::Zstd, block_checksums: mode & 4 != 0, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_format(Format::Zstd).with_block_checksums(mode & 4 != 0);
     let (pages, tail) =
         ([page_from(data), [0; 4096], page_from(&data[data.len() / 2..])], &data[..data.len().min(100)]);
     let write = || {

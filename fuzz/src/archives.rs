@@ -59,7 +59,7 @@ fn stock_pages() -> impl Iterator<Item = Page> {
 pub fn archive_of(mode: u8, data: &[u8]) -> Vec<u8> {
     let format = if mode & 4 == 0 { Format::Lz4 } else { Format::Zstd };
     let block_checksums = mode & 1 != 0;
-    let options = WriteOptions { format, block_checksums, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_format(format).with_block_checksums(block_checksums);
     let stock = &STOCK[usize::from(format == Format::Zstd)];
     let (steps, own) = data.split_at(data.len().min(MAX_STEPS));
     let write_steps = |blocks: &mut PageBlocks| {

@@ -26,7 +26,7 @@ use trueno_zram_core::{CpuBatchCompressor, Page};
 /// If memory runs out.
 #[must_use]
 pub fn archive_of(pages: &[Page]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default();
     let mut archive = ArchiveWriter::new(Vec::new(), options).expect("memory");
     archive.write_batch(&CpuBatchCompressor::default().compress(pages).expect("pages")).expect("memory");
     archive.finish(None).expect("memory").0

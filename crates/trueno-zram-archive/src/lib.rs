@@ -22,8 +22,9 @@
 //! # Ok::<(), trueno_zram_archive::Error>(())
 //! ```
 //!
-//! Pages are compressed and decoded on the CPU, unless the caller lends a codec: the writer takes any
-//! [`CompressedBatch`](trueno_zram_core::CompressedBatch).
+//! Pages are compressed and decoded on the CPU, unless the caller lends a codec: readers take any [`BatchCodec`], and the
+//! writer takes any [`CompressedBatch`]. These and the other types of the codec crate that appear here are re-exported; its
+//! errors are [`CodecError`].
 //!
 //! The format is specified in `docs/FORMAT.md` of the repository.
 //!
@@ -67,12 +68,16 @@ pub use index::blocks::{BlockPlace, Blocks};
 pub use index::layout::GROUP_PAGES;
 pub use index::sections::{Section, Sections};
 pub use pages::{Image, Pages, PagesCursor, PlainPages, Visit};
-pub use read_at::{ReadAt, Span};
+pub use read_at::ReadAt;
 pub use salvage::SalvageReader;
 pub use salvage::damage::{Damage, DamageKind};
 pub use stream::content::{ContentBatch, ContentSpan};
 pub use stream::reader::{FrameReader, IndexVerdict, ReadSummary};
+pub use trueno_zram_core::{
+    Algorithm, BatchCodec, CodecStats, CompressedBatch, CpuBatchCompressor, Error as CodecError, PAGE_SIZE, Page,
+    PageCodec, PageData, PageKind, PageStats, Progress,
+};
 pub use write::compress::compress;
-pub use write::options::{Summary, WriteOptions};
+pub use write::options::{WriteOptions, WriteSummary};
 pub use write::page_blocks::{BlockShape, PageBlocks};
 pub use write::writer::ArchiveWriter;

@@ -105,13 +105,13 @@ impl<T: ReadAt + ?Sized> ReadAt for Arc<T> {
 
 /// A part of a file, as a file of its own.
 #[derive(Clone)]
-pub struct Span {
+pub(crate) struct FileSpan {
     file: Arc<dyn ReadAt>,
     start: u64,
     len: u64,
 }
 
-impl Span {
+impl FileSpan {
     pub(crate) fn new(file: Arc<dyn ReadAt>, start: u64, len: u64) -> Self {
         Self { file, start, len }
     }
@@ -123,7 +123,7 @@ impl Span {
     }
 }
 
-impl ReadAt for Span {
+impl ReadAt for FileSpan {
     fn read_exact_at(&self, bytes: &mut [u8], at: u64) -> io::Result<()> {
         let place = self.place_of(at, bytes.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         self.file.read_exact_at(bytes, place)
@@ -152,9 +152,9 @@ impl ReadAt for Span {
     }
 }
 
-impl std::fmt::Debug for Span {
+impl std::fmt::Debug for FileSpan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Span({} bytes at {})", self.len, self.start)
+        write!(f, "FileSpan({} bytes at {})", self.len, self.start)
     }
 }
 
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn a_span_is_a_file_of_its_own() {
         let file = Arc::new(Expecting((0..100).collect(), Mutex::default()));
-        let span = Span::new(Arc::clone(&file) as _, 10, 50);
+        let span = FileSpan::new(Arc::clone(&file) as _, 10, 50);
         let mut bytes = [0; 3];
         span.read_exact_at(&mut bytes, 47).unwrap();
         assert_eq!((bytes, span.bytes_at(47, 3), span.len_bytes().unwrap()), ([57, 58, 59], Some(&bytes[..]), 50));

@@ -41,7 +41,7 @@ fn every_length_around_page_boundaries() {
     for len in [0, 1, 2, 3, 16, 17, 32].into_iter().flat_map(around) {
         for format in FORMATS {
             let content_len = (len % 2 == 0).then_some(len as u64);
-            let options = WriteOptions { format, content_len, ..with_checksums() };
+            let options = with_checksums().with_format(format).with_content_len(content_len);
             assert_reads_everywhere(&content[..len], options, 7);
         }
     }
@@ -51,13 +51,11 @@ fn every_length_around_page_boundaries() {
 fn all_options_and_batch_sizes() {
     let content = mixed_content(2, 3_000_000);
     for bits in 0..16 {
-        let options = WriteOptions {
-            format: FORMATS[bits >> 3],
-            content_len: (bits & 1 != 0).then_some(content.len() as u64),
-            block_checksums: bits & 2 != 0,
-            content_checksum: bits & 4 != 0,
-            page_hashes: false,
-        };
+        let options = WriteOptions::default()
+            .with_format(FORMATS[bits >> 3])
+            .with_content_len((bits & 1 != 0).then_some(content.len() as u64))
+            .with_block_checksums(bits & 2 != 0)
+            .with_content_checksum(bits & 4 != 0);
         for batch_pages in [1, 5, 16, 100, 100_000] {
             assert_reads_everywhere(&content, options, batch_pages);
         }
@@ -69,7 +67,7 @@ fn real_and_edge_pages() {
     let mut content: Vec<u8> = corpus::all_pages().flatten().copied().collect();
     edge::all().iter().for_each(|edge| content.extend_from_slice(&edge.page[..]));
     for format in FORMATS {
-        assert_reads_everywhere(&content, WriteOptions { format, ..with_checksums() }, 1024);
+        assert_reads_everywhere(&content, with_checksums().with_format(format), 1024);
     }
 }
 
@@ -251,7 +249,7 @@ fn misuse_is_refused() {
     let batch = { zstd }.compress(&[page]).unwrap();
     let new = |options| ArchiveWriter::new(Vec::new(), options).unwrap();
     assert!(matches!(new(with_checksums()).write_batch(&batch), Err(Error::Misuse(_))));
-    let announced = WriteOptions { content_len: Some(10), ..with_checksums() };
+    let announced = with_checksums().with_content_len(10);
     assert!(matches!(new(announced).write_zero_pages(1), Err(Error::Misuse(_))));
     assert!(matches!(new(announced).write_zero_pages(u64::MAX), Err(Error::Misuse(_))));
     assert!(matches!(new(announced).finish(Some(ContentHash::new())), Err(Error::Misuse(_))));
@@ -289,7 +287,10 @@ fn compress_takes_any_reader_and_any_options() {
     {
         let content = mixed_content(len as u64, len);
         for content_checksum in [false, true] {
-            let options = WriteOptions { format, content_checksum, page_hashes: true, ..WriteOptions::default() };
+            let options = WriteOptions::default()
+                .with_format(format)
+                .with_content_checksum(content_checksum)
+                .with_page_hashes(true);
             let mut archive = Vec::new();
             let summary = compress(Trickle(&content), &mut archive, &options).unwrap();
             assert_eq!((summary.content_len, summary.archive_len), (len as u64, archive.len() as u64));
@@ -306,7 +307,7 @@ fn compress_takes_any_reader_and_any_options() {
         }
     }
     assert!(matches!(compress(Broken, Vec::new(), &WriteOptions::default()), Err(Error::Read { at: 0, .. })));
-    let announced = WriteOptions { content_len: Some(10), ..WriteOptions::default() };
+    let announced = WriteOptions::default().with_content_len(10);
     assert!(matches!(compress(&b"four"[..], Vec::new(), &announced), Err(Error::Misuse(_))));
 }
 
@@ -334,13 +335,11 @@ proptest! {
     #[test]
     fn any_content_in_any_batches(seed: u64, len in 0usize..600_000, batch_pages in 1usize..200, bits in 0u8..16) {
         let content = mixed_content(seed, len);
-        let options = WriteOptions {
-            format: FORMATS[usize::from(bits >> 3)],
-            content_len: (bits & 1 != 0).then_some(len as u64),
-            block_checksums: bits & 2 != 0,
-            content_checksum: bits & 4 != 0,
-            page_hashes: false,
-        };
+        let options = WriteOptions::default()
+            .with_format(FORMATS[usize::from(bits >> 3)])
+            .with_content_len((bits & 1 != 0).then_some(len as u64))
+            .with_block_checksums(bits & 2 != 0)
+            .with_content_checksum(bits & 4 != 0);
         assert_reads_everywhere(&content, options, batch_pages);
     }
 

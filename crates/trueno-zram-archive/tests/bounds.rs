@@ -111,13 +111,10 @@ fn a_block_that_ends_in_a_match_is_refused_as_by_c_lz4() {
 #[test]
 fn frames_without_a_content_checksum_have_no_full_blocks() {
     for (content_checksum, block_checksums) in [(true, true), (false, true), (false, false)] {
-        let options = WriteOptions {
-            format: Format::Lz4,
-            content_len: None,
-            block_checksums,
-            content_checksum,
-            page_hashes: false,
-        };
+        let options = WriteOptions::default()
+            .with_format(Format::Lz4)
+            .with_block_checksums(block_checksums)
+            .with_content_checksum(content_checksum);
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         let mut hash = ContentHash::new();
         archive.write_zero_pages(300).unwrap();
@@ -249,7 +246,7 @@ fn no_byte_stands_for_more_than_its_format_allows() {
     let factor = content.len() / frames::compress(&content, &shape).len();
     assert!((250..255).contains(&factor), "{factor} in large blocks of LZ4");
     for (format, factors) in [(Format::Lz4, 200..255), (Format::Zstd, 25_000..32_768)] {
-        let options = WriteOptions { format, content_checksum: false, ..with_checksums() };
+        let options = with_checksums().with_format(format).with_content_checksum(false);
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         archive.write_zero_pages(1 << 18).unwrap();
         let (archive, _) = archive.finish(None).unwrap();

@@ -61,22 +61,16 @@ fn assert_damage_shows(content: &[u8], options: WriteOptions) {
 fn every_byte_damaged() {
     let content = small_content();
     let content_len = Some(content.len() as u64);
-    assert_damage_shows(&content, WriteOptions { content_len, ..with_checksums() });
+    assert_damage_shows(&content, with_checksums().with_content_len(content_len));
     assert_damage_shows(&content, with_checksums());
-    assert_damage_shows(&content, WriteOptions { content_checksum: false, ..with_checksums() });
+    assert_damage_shows(&content, with_checksums().with_content_checksum(false));
 }
 
 /// Without checksums damage may go unnoticed; it must not do more than that.
 #[test]
 fn every_byte_damaged_without_checksums() {
     let content = small_content();
-    let options = WriteOptions {
-        format: Format::Lz4,
-        content_len: None,
-        block_checksums: false,
-        content_checksum: false,
-        page_hashes: false,
-    };
+    let options = WriteOptions::default().with_format(Format::Lz4).with_block_checksums(false);
     let (archive, summary) = archive_of(&content, options, 100);
     for at in 0..archive.len() {
         for change in [0x01, 0x80, 0xff] {

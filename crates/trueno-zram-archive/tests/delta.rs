@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standard};
 use support::{FORMATS, mixed_content, plain_archive_in, with_checksums};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions};
+use trueno_zram_archive::{Delta, Error, Format, PageArchive, PageHash, PageHashes, PageOrigin, Pages};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Changes content as programs change memory: some bytes, whole pages, pages that move, and another length.
@@ -38,7 +38,7 @@ fn edited(content: &[u8], seed: u64) -> Vec<u8> {
 }
 
 fn base_of(content: &[u8], format: Format, page_hashes: bool) -> Vec<u8> {
-    let options = WriteOptions { format, content_checksum: false, page_hashes, ..with_checksums() };
+    let options = with_checksums().with_format(format).with_content_checksum(false).with_page_hashes(page_hashes);
     if !page_hashes {
         return plain_archive_in(format, content);
     }
@@ -158,7 +158,7 @@ fn stored_hashes_are_those_of_the_pages() {
 
 #[test]
 fn hashes_that_were_not_given_are_an_error() {
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..with_checksums() };
+    let options = with_checksums().with_page_hashes(true).with_content_checksum(false);
     let mut archive = trueno_zram_archive::ArchiveWriter::new(Vec::new(), options).unwrap();
     let batch = trueno_zram_core::CpuBatchCompressor::default().compress(&[[7; PAGE_SIZE]; 3]).unwrap();
     assert!(matches!(archive.write_batch(&batch), Err(Error::Misuse(_))));

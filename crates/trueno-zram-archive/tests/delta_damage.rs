@@ -10,7 +10,7 @@ use support::deltas::{ForgedDelta, assert_reads, delta_of, open, padded, standar
 use support::{archive_of, mixed_content, plain_archive_in, with_checksums};
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    ArchiveWriter, Delta, Error, Format, HashCheck, PageArchive, PageHash, PageHashes, PageOrigin, Pages, WriteOptions,
+    ArchiveWriter, Delta, Error, Format, HashCheck, PageArchive, PageHash, PageHashes, PageOrigin, Pages,
 };
 use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page};
 
@@ -145,7 +145,7 @@ fn references_to_other_pages_are_found_by_the_hash() {
 fn a_base_that_keeps_its_index_and_changes_its_pages_is_noticed() {
     let mut random = Generator::new(8);
     let content: Vec<u8> = (0..300 * PAGE_SIZE).map(|_| random.byte()).collect();
-    let options = WriteOptions { block_checksums: false, content_checksum: false, ..with_checksums() };
+    let options = with_checksums().with_block_checksums(false).with_content_checksum(false);
     let base = archive_of(&content, options, 100).0;
     let (delta, summary) = delta_of(&content, &standard(&base), Format::Lz4, 64);
     assert_eq!(summary.base_pages, 300);
@@ -218,7 +218,7 @@ fn distinct_pages(count: u32) -> Vec<Page> {
 
 /// An archive that states the hashes of other pages than it has. All its checksums are right.
 fn with_hashes_of(stated: &[Page], pages: &[Page]) -> PageArchive {
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..with_checksums() };
+    let options = with_checksums().with_page_hashes(true).with_content_checksum(false);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_batch_of(&CpuBatchCompressor::default().compress(pages).unwrap(), stated).unwrap();
     standard(&archive.finish(None).unwrap().0)

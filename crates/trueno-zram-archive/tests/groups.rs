@@ -50,7 +50,7 @@ fn by_stream(archive: &[u8]) -> Result<(Vec<u8>, ReadSummary)> {
 }
 
 fn options(format: Format, block_checksums: bool, content_checksum: bool) -> WriteOptions {
-    WriteOptions { format, block_checksums, content_checksum, ..with_checksums() }
+    with_checksums().with_format(format).with_block_checksums(block_checksums).with_content_checksum(content_checksum)
 }
 
 #[test]

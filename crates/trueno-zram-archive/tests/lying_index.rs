@@ -13,7 +13,7 @@ use trueno_zram_core::PAGE_SIZE;
 /// Reads one page by the index, without proof of where its group starts.
 fn read_unproven(archive: &[u8], page: u64) -> Result<Option<Vec<u8>>, Error> {
     let Some(archive) = opened(archive)? else { return Ok(None) };
-    let archive = archive.walk_limit(0);
+    let archive = archive.with_walk_limit(0);
     let mut content = [[0xff; PAGE_SIZE]];
     archive.read_pages(page, &mut content)?;
     Ok(Some(content[0][..archive.page_len(page)].to_vec()))
@@ -60,13 +60,10 @@ fn archives() -> Vec<Vec<u8>> {
     let mut archives = Vec::new();
     for (seed, pages) in [(1, 40), (2, 300), (3, 1500), (4, 2600)] {
         for bits in 0..8 {
-            let options = WriteOptions {
-                format: FORMATS[bits >> 2],
-                content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
-                block_checksums: bits & 2 != 0,
-                content_checksum: false,
-                page_hashes: false,
-            };
+            let options = WriteOptions::default()
+                .with_format(FORMATS[bits >> 2])
+                .with_content_len((bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64))
+                .with_block_checksums(bits & 2 != 0);
             archives.push(archive_of(&mixed_content(seed, pages * PAGE_SIZE + 100), options, 500).0);
         }
     }
@@ -107,7 +104,7 @@ fn the_walk_limit_is_what_proves_positions() {
     let pages: Vec<u8> =
         (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
     for format in FORMATS {
-        let options = WriteOptions { format, content_checksum: false, ..with_checksums() };
+        let options = with_checksums().with_format(format).with_content_checksum(false);
         assert_limit_proves(&pages, &archive_of(&pages, options, 500).0);
     }
 }
@@ -126,13 +123,7 @@ fn assert_limit_proves(pages: &[u8], archive: &[u8]) {
 
 #[test]
 fn rejects_a_frame_that_goes_on_behind_the_last_block() {
-    let options = WriteOptions {
-        format: Format::Lz4,
-        content_len: None,
-        block_checksums: false,
-        content_checksum: false,
-        page_hashes: false,
-    };
+    let options = WriteOptions::default().with_format(Format::Lz4).with_block_checksums(false);
     let mut archive = archive_of(&mixed_content(5, 40 * PAGE_SIZE + 100), options, 500).0;
     assert!(read_pages(&archive, 40..41).unwrap().is_some());
     let footer = archive.len() - 80;

@@ -14,7 +14,6 @@ use reaching::{leaks, lz4_blocks, secrets, zstd_frames};
 use support::{FORMATS, append, opened, read_pages, read_stream, with_checksums};
 use trueno_zram_archive::{
     ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, Pages, SalvageReader,
-    WriteOptions,
 };
 use trueno_zram_core::{CompressedBatch, PAGE_SIZE, PageData, PageKind};
 
@@ -29,7 +28,8 @@ fn archive_with(format: Format, bad: &[u8], block_checksums: bool) -> Vec<u8> {
     batch.push(PageData::new(whole.0, &whole.1).unwrap());
     batch.push(PageData::new(kind, bad).unwrap());
     batch.push(PageData::new(whole.0, &whole.1).unwrap());
-    let options = WriteOptions { format, block_checksums, content_checksum: false, ..with_checksums() };
+    let options =
+        with_checksums().with_format(format).with_block_checksums(block_checksums).with_content_checksum(false);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_batch(&batch).unwrap();
     archive.finish(None).unwrap().0

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{FORMATS, archive_of, mixed_content, opened, plain_archive_in, read_pages, with_checksums};
 use trueno_test_pages::generate::Generator;
-use trueno_zram_archive::{Archive, ArchiveWriter, Error, Format, Pages, PagesCursor, ReadAt, WriteOptions};
+use trueno_zram_archive::{Archive, ArchiveWriter, Error, Format, Pages, PagesCursor, ReadAt};
 use trueno_zram_core::PAGE_SIZE;
 
 /// Counts the bytes that are read.
@@ -52,7 +52,7 @@ fn every_page_from_many_threads() {
     let content = mixed_content(1, 5000 * PAGE_SIZE + 77);
     for format in FORMATS {
         for block_checksums in [true, false] {
-            let options = WriteOptions { format, block_checksums, ..with_checksums() };
+            let options = with_checksums().with_format(format).with_block_checksums(block_checksums);
             let archive = opened(&archive_of(&content, options, 700).0).unwrap().unwrap();
             std::thread::scope(|threads| {
                 for thread in 0..4u64 {
@@ -197,7 +197,7 @@ fn groups_that_follow_each_other_are_read_once() {
 #[test]
 fn an_archive_of_100_gb_opens_by_its_table_alone() {
     const GROUPS: u64 = (100 << 30) / (1024 * PAGE_SIZE as u64);
-    let options = WriteOptions { format: Format::Zstd, content_checksum: false, ..with_checksums() };
+    let options = with_checksums().with_format(Format::Zstd).with_content_checksum(false);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_zero_pages(GROUPS * 1024).unwrap();
     let (bytes, _) = archive.finish(None).unwrap();
@@ -207,7 +207,7 @@ fn an_archive_of_100_gb_opens_by_its_table_alone() {
     assert!(read < GROUPS * 12 + 1000, "{read} bytes read");
     let memory = archive.index_memory_bytes() as u64;
     assert!(memory <= GROUPS * 32, "{memory} bytes of memory for {GROUPS} groups");
-    assert!(archive.walk_limit(0).is_zero(GROUPS * 1024 - 1).unwrap());
+    assert!(archive.with_walk_limit(0).is_zero(GROUPS * 1024 - 1).unwrap());
 }
 
 #[test]

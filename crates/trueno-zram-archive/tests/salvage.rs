@@ -55,7 +55,7 @@ fn blocks(archive: &[u8]) -> Vec<BlockPlace> {
 fn nothing_is_lost_of_a_whole_file() {
     let content = mixed_content(1, 3000 * PAGE_SIZE + 77);
     for format in FORMATS {
-        let (archive, summary) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
+        let (archive, summary) = archive_of(&content, with_checksums().with_format(format), 500);
         assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
         let frame_len = archive.len() - usize::try_from(summary.index_len).unwrap();
         assert_eq!(salvage(&archive[..frame_len]), (content.clone(), Vec::new(), false));
@@ -75,7 +75,7 @@ fn a_damaged_block_loses_its_own_pages() {
 
 fn assert_own_pages_lost(format: Format) {
     let content = mixed_content(2, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
+    let (archive, _) = archive_of(&content, with_checksums().with_format(format), 500);
     let blocks = blocks(&archive);
     let mut random = Generator::new(3);
     for round in 0..150 {
@@ -120,7 +120,7 @@ fn damaged_entries_lose_nothing() {
 
 fn assert_found_without_entries(format: Format) {
     let content = mixed_content(5, 2500 * PAGE_SIZE + 77);
-    let (archive, summary) = archive_of(&content, WriteOptions { format, ..with_checksums() }, 500);
+    let (archive, summary) = archive_of(&content, with_checksums().with_format(format), 500);
     let entries_at = archive.len() - usize::try_from(summary.index_len).unwrap() + 16;
     let mut damaged = archive.clone();
     damaged[entries_at + 100] ^= 1;
@@ -169,7 +169,7 @@ fn salvage_reports_swapped_blocks() {
 #[test]
 fn salvage_reports_a_flipped_byte_without_block_checksums() {
     let content = mixed_content(13, 2500 * PAGE_SIZE + 77);
-    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..with_checksums() }, 500);
+    let (archive, _) = archive_of(&content, with_checksums().with_block_checksums(false), 500);
     assert_eq!(salvage(&archive), (content.clone(), Vec::new(), true));
     let raw = raw_pages(&archive);
     for at in [raw[0], raw[raw.len() / 2], raw[raw.len() - 1]] {
@@ -211,7 +211,7 @@ fn adjacent_bad_blocks_are_one_entry() {
 #[test]
 fn streams_go_on_after_damaged_blocks() {
     let content = mixed_content(6, 600 * PAGE_SIZE + 77);
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..with_checksums() };
+    let options = with_checksums().with_content_len(content.len() as u64);
     let (archive, _) = archive_of(&content, options, 500);
     let blocks = blocks(&archive);
     let mut random = Generator::new(7);
@@ -237,7 +237,7 @@ fn streams_go_on_after_damaged_blocks() {
 #[test]
 fn truncated_files_give_what_they_have() {
     let content = mixed_content(8, 300 * PAGE_SIZE);
-    let options = WriteOptions { content_len: Some(content.len() as u64), ..with_checksums() };
+    let options = with_checksums().with_content_len(content.len() as u64);
     let (archive, _) = archive_of(&content, options, 500);
     for len in (100..archive.len()).step_by(3001) {
         let (restored, damage, indexed) = salvage(&archive[..len]);
@@ -272,12 +272,12 @@ fn foreign_frames() {
 
 fn all_options(content: &[u8]) -> impl Iterator<Item = WriteOptions> {
     let len_bytes = content.len() as u64;
-    (0..8).map(move |bits| WriteOptions {
-        format: Format::Lz4,
-        content_len: (bits & 4 != 0).then_some(len_bytes),
-        block_checksums: bits & 1 != 0,
-        content_checksum: bits & 2 != 0,
-        page_hashes: false,
+    (0..8).map(move |bits| {
+        WriteOptions::default()
+            .with_format(Format::Lz4)
+            .with_content_len((bits & 4 != 0).then_some(len_bytes))
+            .with_block_checksums(bits & 1 != 0)
+            .with_content_checksum(bits & 2 != 0)
     })
 }
 
@@ -318,7 +318,7 @@ fn a_damaged_frame_header_loses_nothing_with_an_index() {
 #[test]
 fn a_damaged_frame_header_hides_no_wrong_content() {
     let content = mixed_content(15, 500 * PAGE_SIZE);
-    let (archive, _) = archive_of(&content, WriteOptions { block_checksums: false, ..with_checksums() }, 500);
+    let (archive, _) = archive_of(&content, with_checksums().with_block_checksums(false), 500);
     let mut damaged = archive.clone();
     damaged[4] ^= 0xff;
     damaged[raw_pages(&archive)[0] + 1000] ^= 0xff;
@@ -400,13 +400,7 @@ fn solid_content(pages: usize) -> Vec<u8> {
 fn solid_archives(pages: usize) -> (Vec<u8>, Vec<Vec<u8>>) {
     let content = solid_content(pages);
     let archives = (0..4).map(|bits| {
-        let options = WriteOptions {
-            format: FORMATS[bits >> 1],
-            content_len: None,
-            block_checksums: bits & 1 != 0,
-            content_checksum: false,
-            page_hashes: false,
-        };
+        let options = WriteOptions::default().with_format(FORMATS[bits >> 1]).with_block_checksums(bits & 1 != 0);
         archive_of(&content, options, 500).0
     });
     let archives = archives.collect();
@@ -492,13 +486,10 @@ fn no_forged_archive_is_undamaged_and_incomplete() {
     let (mut whole, mut damaged) = (0, 0);
     for (seed, pages) in [(1, 40), (2, 300), (3, 1500)] {
         for bits in 0..8 {
-            let options = WriteOptions {
-                format: FORMATS[bits >> 2],
-                content_len: (bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64),
-                block_checksums: bits & 2 != 0,
-                content_checksum: false,
-                page_hashes: false,
-            };
+            let options = WriteOptions::default()
+                .with_format(FORMATS[bits >> 2])
+                .with_content_len((bits & 1 != 0).then_some((pages * PAGE_SIZE + 100) as u64))
+                .with_block_checksums(bits & 2 != 0);
             let archive = archive_of(&mixed_content(seed, pages * PAGE_SIZE + 100), options, 500).0;
             let parsed = Forged::parse(&archive);
             for round in 0..if pages > 1000 { 12 } else { 60 } {

@@ -47,7 +47,7 @@ fn every_verification_returns_the_same_pages() {
     for format in FORMATS {
         let bytes = plain_archive_in(format, &content);
         for verify in [Verify::Group, Verify::Touched, Verify::All] {
-            let archive = opened(&bytes).unwrap().unwrap().verify(verify);
+            let archive = opened(&bytes).unwrap().unwrap().with_verify(verify);
             for page in (0..5001).rev().step_by(37) {
                 assert!(archive.read_page(page).unwrap().starts_with(page_of(&content, page)), "{verify:?}: {page}");
                 assert!(archive.is_located(page), "{verify:?}: {page}");
@@ -71,7 +71,7 @@ fn a_touched_page_takes_two_short_reads() {
     let content = mixed_content(2, 3000 * PAGE_SIZE);
     for format in FORMATS {
         let file = Arc::new(Counted(plain_archive_in(format, &content), AtomicU64::new(0)));
-        let archive = Archive::read_from(Arc::clone(&file) as _).unwrap().unwrap().verify(Verify::Touched);
+        let archive = Archive::read_from(Arc::clone(&file) as _).unwrap().unwrap().with_verify(Verify::Touched);
         for page in [2500, 2501, 7] {
             file.1.store(0, Ordering::Relaxed);
             assert!(archive.read_page(page).unwrap() == page_of(&content, page));
@@ -91,11 +91,11 @@ fn a_lie_about_positions_is_found_by_the_proof_and_by_nothing_else() {
     let content: Vec<u8> =
         (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
     for format in FORMATS {
-        let options = WriteOptions { format, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_format(format);
         let mut forged = Forged::parse(&archive_of(&content, options, 500).0);
         assert!(forged.move_boundary(&mut |_| 900), "the second and third group start a block late");
         let lying = forged.build();
-        let open = |verify| opened(&lying).unwrap().unwrap().verify(verify);
+        let open = |verify| opened(&lying).unwrap().unwrap().with_verify(verify);
         assert!(matches!(open(Verify::Group).read_page(1500), Err(Error::Index(_))), "{format:?}");
         assert!(matches!(open(Verify::All).read_page(1500), Err(Error::Index(_))), "{format:?}");
 
@@ -118,11 +118,11 @@ fn all_has_no_limit() {
     let content: Vec<u8> =
         (0..3000 * PAGE_SIZE).map(|at| (at / PAGE_SIZE % 251 * (at % 7) + 1).to_le_bytes()[0]).collect();
     for format in FORMATS {
-        let options = WriteOptions { format, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_format(format);
         let mut forged = Forged::parse(&archive_of(&content, options, 500).0);
         assert!(forged.move_boundary(&mut |_| 900));
         let lying = forged.build();
-        let open = |verify| opened(&lying).unwrap().unwrap().walk_limit(0).verify(verify);
+        let open = |verify| opened(&lying).unwrap().unwrap().with_walk_limit(0).with_verify(verify);
         assert!(open(Verify::Group).read_page(1500).unwrap() != page_of(&content, 1500), "{format:?}");
         assert!(open(Verify::All).read_page(1500).is_err(), "{format:?}");
     }
@@ -141,7 +141,7 @@ fn damage_is_found_where_it_is() {
             blocks.find(|place| place.len_bytes > 1000).unwrap()
         };
         bytes[usize::try_from(place.offset).unwrap() + 500] ^= 1;
-        let archive = opened(&bytes).unwrap().unwrap().verify(Verify::Touched);
+        let archive = opened(&bytes).unwrap().unwrap().with_verify(Verify::Touched);
         assert!(archive.read_page(place.first_page).is_err(), "{format:?}");
         let other = place.first_page + 1;
         assert!(archive.read_page(other).unwrap() == page_of(&content, other), "{format:?}");
@@ -156,7 +156,7 @@ fn damage_is_found_where_it_is() {
 fn proof_runs_beside_reads() {
     let content = mixed_content(4, 6000 * PAGE_SIZE);
     for format in FORMATS {
-        let archive = opened(&plain_archive_in(format, &content)).unwrap().unwrap().verify(Verify::Touched);
+        let archive = opened(&plain_archive_in(format, &content)).unwrap().unwrap().with_verify(Verify::Touched);
         std::thread::scope(|threads| {
             for _ in 0..2 {
                 threads.spawn(|| prove_all(&archive).unwrap());

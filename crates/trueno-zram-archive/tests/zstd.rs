@@ -12,13 +12,10 @@ use trueno_zram_archive::{ArchiveWriter, ContentBatch, Error, Format, FrameReade
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 use zstd_safe::seekable::Seekable;
 
-const OPTIONS: WriteOptions = WriteOptions {
-    format: Format::Zstd,
-    content_len: None,
-    block_checksums: true,
-    content_checksum: false,
-    page_hashes: false,
-};
+/// The options of these archives.
+fn options() -> WriteOptions {
+    WriteOptions::default().with_format(Format::Zstd)
+}
 
 fn u32_at(bytes: &[u8], at: usize) -> usize {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
@@ -48,7 +45,7 @@ fn the_seek_table_leads_to_every_frame() {
     for len in [0, 1, 100, 255, 256, 4095, 4096, 4097, 70_000, 3_000_000] {
         let content = mixed_content(1, len);
         for block_checksums in [true, false] {
-            let archive = archive_of(&content, WriteOptions { block_checksums, ..OPTIONS }, 300).0;
+            let archive = archive_of(&content, options().with_block_checksums(block_checksums), 300).0;
             let table = seek_table(&archive);
             let (&(index_at, index_len, none), frames) = table.split_last().unwrap();
             assert_eq!((u32_at(&archive, index_at), none), (0x184d_2a5d, 0), "the last frame is the index");
@@ -88,7 +85,7 @@ fn the_c_reader_of_the_seekable_format_finds_any_bytes() {
 
 #[test]
 fn zeros_take_a_frame_per_group_and_little_memory() {
-    let mut archive = ArchiveWriter::new(Vec::new(), OPTIONS).unwrap();
+    let mut archive = ArchiveWriter::new(Vec::new(), options()).unwrap();
     let page: Page = std::array::from_fn(|i| (i / 64).to_le_bytes()[0]);
     let batch = CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap().compress(&[page]).unwrap();
     archive.write_batch(&batch).unwrap();
@@ -138,7 +135,7 @@ fn frames_of_any_encoder_are_taken() {
     assert!(index.len() > 50);
     let batch = CompressedBatch::from_parts(arena, index).unwrap();
     for block_checksums in [true, false] {
-        let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions { block_checksums, ..OPTIONS }).unwrap();
+        let mut archive = ArchiveWriter::new(Vec::new(), options().with_block_checksums(block_checksums)).unwrap();
         archive.write_batch(&batch).unwrap();
         let (bytes, summary) = archive.finish(None).unwrap();
         let (read, read_summary) = read_good(&bytes);
@@ -172,7 +169,7 @@ fn frames_that_would_not_fit_are_stored() {
             vec![IndexEntry { offset: 0, len_bytes: u16::try_from(frame.len()).unwrap(), kind: PageKind::Zstd }];
         let batch = CompressedBatch::from_parts(frame, index).unwrap();
         for (with_pages, block_checksums) in [(true, true), (false, true), (false, false)] {
-            let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions { block_checksums, ..OPTIONS }).unwrap();
+            let mut archive = ArchiveWriter::new(Vec::new(), options().with_block_checksums(block_checksums)).unwrap();
             if with_pages { archive.write_batch_of(&batch, &[page]) } else { archive.write_batch(&batch) }.unwrap();
             let (bytes, summary) = archive.finish(None).unwrap();
             let stored = block_checksums && saved < 24;
@@ -240,7 +237,7 @@ fn every_truncation() {
 
 #[test]
 fn misuse_is_refused() {
-    let new = || ArchiveWriter::new(Vec::new(), OPTIONS).unwrap();
+    let new = || ArchiveWriter::new(Vec::new(), options()).unwrap();
     let page: Page = std::array::from_fn(|i| (i / 64).to_le_bytes()[0]);
     let lz4 = CpuBatchCompressor::default().compress(&[page]).unwrap();
     assert!(matches!(new().write_batch(&lz4), Err(Error::Misuse(_))));

@@ -63,7 +63,7 @@ mod tests {
     fn archive() -> Vec<u8> {
         let pages: Vec<[u8; PAGE_SIZE]> =
             (0..1024u64).map(|n| std::array::from_fn(|i| (i as u64 / 64 * n).to_le_bytes()[0])).collect();
-        let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions::default();
         let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
         let group = CpuBatchCompressor::default().compress(&pages).unwrap();
         (0..40).for_each(|_| archive.write_batch(&group).unwrap());

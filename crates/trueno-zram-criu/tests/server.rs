@@ -133,7 +133,7 @@ fn all_memory_comes_in_any_order_and_any_portion() {
 #[test]
 fn both_formats_and_plain_pages_give_the_same_memory() {
     let pages = pages(2207);
-    let options = WriteOptions { format: Format::Zstd, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_format(Format::Zstd);
     let mut zst = ArchiveWriter::new(Vec::new(), options).unwrap();
     let algorithm = trueno_zram_core::Algorithm::Zstd { level: 1 };
     let codec = CpuBatchCompressor::new(algorithm);

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Mutex;
 
 use rayon::ThreadPool;
-use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, Summary, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, WriteOptions, WriteSummary};
 use trueno_zram_core::gpu::{CompressedSlot, Cuda, Device, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
 use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
 
@@ -73,7 +73,7 @@ pub struct Compressed<S, W> {
     /// The output, which holds the whole archive.
     pub out: W,
     /// What was written.
-    pub summary: Summary,
+    pub summary: WriteSummary,
 }
 
 /// Compresses all of `source` into a page archive, which is written to `out`. Errors of the output use `out_name`.

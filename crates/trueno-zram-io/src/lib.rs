@@ -28,7 +28,7 @@
 //! let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build()?;
 //! let mut codecs = [PageCodec::new(Algorithm::Lz4)?, PageCodec::new(Algorithm::Lz4)?];
 //! let source = Input::open(&path)?.into_pages();
-//! let options = WriteOptions { content_len: source.len_bytes(), ..WriteOptions::default() };
+//! let options = WriteOptions::default().with_content_len(source.len_bytes());
 //! let done = compress(source, (Vec::new(), "memory"), options, Compressors::Lanes(&mut codecs), &pool, &())?;
 //! assert_eq!(done.summary.content_len, 100_000);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -88,7 +88,7 @@ mod bench {
         let image = dir.path().join("image");
         fs::write(&image, pages.as_flattened())?;
         let path = dir.path().join("image.lz4");
-        let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions::default();
         let mut archive = ArchiveWriter::new(fs::File::create(&path)?, options)?;
         archive.write_batch(&CpuBatchCompressor::default().compress(&pages)?)?;
         archive.finish(None)?;
@@ -167,7 +167,7 @@ mod bench {
     /// Measures opening an archive of 100 GB: zeros, but its table of groups is as long as any other.
     fn open_large() -> Result<(), Box<dyn Error>> {
         let pages = (100 << 30) / PAGE_SIZE as u64;
-        let options = WriteOptions { format: Format::Zstd, content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_format(Format::Zstd);
         let mut archive = ArchiveWriter::new(Vec::new(), options)?;
         archive.write_zero_pages(pages)?;
         let (bytes, _) = archive.finish(None)?;

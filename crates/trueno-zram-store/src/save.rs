@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use rayon::prelude::*;
-use trueno_zram_archive::{ArchiveWriter, Format, Summary, WriteOptions};
+use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{Algorithm, BatchCodec, CompressedBatch, IndexEntry, PAGE_SIZE, Page, PageKind};
 
 use crate::base::HoleRun;
@@ -37,13 +37,13 @@ impl Store {
     /// # Errors
     /// [`Error::Archive`](crate::Error::Archive) if the output cannot be written; [`Error::Base`](crate::Error::Base);
     /// [`Error::CorruptEntry`](crate::Error::CorruptEntry); [`Error::Codec`](crate::Error::Codec).
-    pub fn save<W: Write + Send>(&self, out: W, codec: &mut dyn BatchCodec) -> Result<(W, Summary)> {
+    pub fn save<W: Write + Send>(&self, out: W, codec: &mut dyn BatchCodec) -> Result<(W, WriteSummary)> {
         let (format, kind) = match codec.algorithm() {
             Algorithm::Zstd { .. } => (Format::Zstd, PageKind::Zstd),
             Algorithm::Lz4 | Algorithm::None => (Format::Lz4, PageKind::Lz4),
         };
         let content_len = Some(self.size_bytes());
-        let options = WriteOptions { format, content_len, content_checksum: false, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_format(format).with_content_len(content_len);
         let mut archive = ArchiveWriter::new(out, options)?;
         let mut snapshot = self.snapshot()?;
         let mut base = BasePages { store: self, pages: Vec::new(), batch: CompressedBatch::new() };

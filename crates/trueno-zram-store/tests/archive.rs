@@ -39,11 +39,8 @@ fn what_is_saved_while_pages_change_is_the_moment_of_the_start() {
     let mut handle = StoreHandle::new(&store).unwrap();
     handle.write_at(0, &[1; 40_000]).unwrap();
     handle.discard(50 << 12, 100 << 12).unwrap();
-    let mut archive = trueno_zram_archive::ArchiveWriter::new(
-        Vec::new(),
-        trueno_zram_archive::WriteOptions { content_checksum: false, ..trueno_zram_archive::WriteOptions::default() },
-    )
-    .unwrap();
+    let mut archive =
+        trueno_zram_archive::ArchiveWriter::new(Vec::new(), trueno_zram_archive::WriteOptions::default()).unwrap();
     std::thread::scope(|scope| {
         for seed in 0..2 {
             let mut handle = StoreHandle::new(&store).unwrap();

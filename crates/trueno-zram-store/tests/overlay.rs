@@ -28,7 +28,7 @@ fn archive(format: Format) -> (File, Vec<u8>) {
     let tail = &corpus::all_pages().next().unwrap()[..TAIL];
     let algorithm = if format == Format::Zstd { Algorithm::Zstd { level: 1 } } else { Algorithm::Lz4 };
     let batch = CpuBatchCompressor::new(algorithm).unwrap().compress(&pages).unwrap();
-    let options = WriteOptions { format, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_format(format);
     let mut writer = ArchiveWriter::new(tempfile::tempfile().unwrap(), options).unwrap();
     writer.write_batch(&batch).unwrap();
     writer.write_tail(tail).unwrap();

@@ -27,7 +27,7 @@ impl Archive {
     ///
     /// ```
     /// # use trueno_zram_archive::{Archive, Pages, WriteOptions, compress};
-    /// use trueno_zram_core::CpuBatchCompressor;
+    /// use trueno_zram_archive::CpuBatchCompressor;
     /// # let mut bytes = Vec::new();
     /// # compress(&[7; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
     /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");

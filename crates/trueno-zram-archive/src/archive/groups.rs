@@ -51,8 +51,9 @@ impl Archive {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use trueno_zram_archive::{Archive, ContentSpan, GroupBuffer, GroupTotals, WriteOptions, compress};
-    /// use trueno_zram_core::{PAGE_SIZE, PageCodec};
+    /// use trueno_zram_archive::{
+    ///     Archive, ContentSpan, GroupBuffer, GroupTotals, PAGE_SIZE, PageCodec, WriteOptions, compress,
+    /// };
     ///
     /// let content: Vec<u8> = (0..3000 * 4096u32).map(|at| (at / 64 * (at >> 12)) as u8).collect();
     /// let mut bytes = Vec::new();

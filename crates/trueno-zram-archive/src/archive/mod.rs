@@ -56,7 +56,7 @@ struct StoredBlock([u8; MAX_STORED_LEN]);
 ///
 /// The index says where to look, and is never believed on its own. Before a page is returned, all blocks of its group are read
 /// and compared with the index: their positions, lengths and forms, and the number of pages in each. The same is done for all
-/// groups before it, up to the [walk limit](Self::walk_limit): by default, 16 MiB of the file. Within the limit, a page is
+/// groups before it, up to the [walk limit](Self::with_walk_limit): by default, 16 MiB of the file. Within the limit, a page is
 /// exactly what a [`FrameReader`](crate::FrameReader) returns at that position, or an error, whatever the file contains.
 ///
 /// Beyond the limit, the position of the page's group is taken from the index. No reader that leaves parts of a file unread
@@ -250,7 +250,7 @@ impl Archive {
     /// ```
     /// # use trueno_zram_archive::{Archive, WriteOptions, compress};
     /// # let mut bytes = Vec::new();
-    /// # let options = WriteOptions { content_checksum: true, ..WriteOptions::default() };
+    /// # let options = WriteOptions::default().with_content_checksum(true);
     /// # compress(&[0; 40 * 4096][..], &mut bytes, &options)?;
     /// let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index"); // of 40 zero pages
     /// let blocks: Vec<_> = archive.blocks(20..40)?.collect::<Result<_, _>>()?;

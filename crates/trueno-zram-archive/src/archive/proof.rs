@@ -18,7 +18,7 @@ pub(super) const WALK_LIMIT: u64 = 16 << 20;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Verify {
-    /// All blocks of the page's group, and those of the groups before it up to the [walk limit](Archive::walk_limit).
+    /// All blocks of the page's group, and those of the groups before it up to the [walk limit](Archive::with_walk_limit).
     #[default]
     Group,
     /// The block of the page: its entry, its place, its header and its checksum. It may be another page than a stream has
@@ -37,13 +37,13 @@ impl Archive {
     /// # let mut bytes = Vec::new();
     /// # compress(&[0; 40 * 4096][..], &mut bytes, &WriteOptions::default())?;
     /// # let archive = Archive::read_from(std::sync::Arc::new(bytes))?.expect("it has an index");
-    /// let archive = archive.verify(Verify::Touched);
+    /// let archive = archive.with_verify(Verify::Touched);
     /// archive.read_page(0)?;
     /// while archive.prove_next()? {} // in a thread of its own
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
     #[must_use]
-    pub fn verify(mut self, verify: Verify) -> Self {
+    pub fn with_verify(mut self, verify: Verify) -> Self {
         self.verify = verify;
         self
     }
@@ -51,7 +51,7 @@ impl Archive {
     /// Sets how many bytes of the file may be read before a page to prove its position: 16 MiB by default. See
     /// [what is guaranteed](Self#what-is-guaranteed).
     #[must_use]
-    pub fn walk_limit(mut self, bytes: u64) -> Self {
+    pub fn with_walk_limit(mut self, bytes: u64) -> Self {
         self.walk_limit = bytes;
         self
     }

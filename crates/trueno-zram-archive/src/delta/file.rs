@@ -11,7 +11,7 @@ use crate::hashes::hash_list::HashList;
 use crate::hashes::page_hash::PageHash;
 use crate::index::layout::{GROUP_PAGES, pages_of};
 use crate::pages::Pages;
-use crate::read_at::{ReadAt, Span, read_part};
+use crate::read_at::{FileSpan, ReadAt, read_part};
 
 use super::identity::ArchiveIdentity;
 use super::layout::{BaseRecord, Footer, GroupRecord, HEAD_LEN};
@@ -59,7 +59,7 @@ impl DeltaFile {
         let Some(footer) = read_footer(&*file)? else { return Ok(None) };
         let records = read_records(&*file, &footer)?;
         let base = read_base(&*file, &footer, &records)?;
-        let span = Span::new(Arc::clone(&file), HEAD_LEN as u64, footer.stored_len);
+        let span = FileSpan::new(Arc::clone(&file), HEAD_LEN as u64, footer.stored_len);
         let stored =
             Archive::read_from(Arc::new(span)).map_err(|error| Error::delta(format!("its stored pages: {error}")))?;
         let stored = stored.ok_or_else(|| Error::delta("its stored pages have no index"))?;

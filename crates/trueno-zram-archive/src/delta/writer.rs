@@ -27,8 +27,9 @@ use super::part::{DeltaPart, PartRun};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_archive::{Delta, DeltaPart, DeltaWriter, PageArchive, PageHash, Pages, WriteOptions, compress};
-/// use trueno_zram_core::PageCodec;
+/// use trueno_zram_archive::{
+///     Delta, DeltaPart, DeltaWriter, PageArchive, PageCodec, PageHash, Pages, WriteOptions, compress,
+/// };
 ///
 /// let mut bytes = Vec::new();
 /// compress(&[0; 100 * 4096][..], &mut bytes, &WriteOptions::default())?;
@@ -59,6 +60,7 @@ pub struct DeltaWriter<W: Write> {
 
 /// Totals of a delta that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeltaSummary {
     /// Length of the content in bytes.
     pub content_len: u64,

@@ -16,8 +16,7 @@ use crate::read_at::{ReadAt, read_at};
 /// A block as the index describes it.
 ///
 /// ```
-/// use trueno_zram_archive::BlockPlace;
-/// use trueno_zram_core::PageKind;
+/// use trueno_zram_archive::{BlockPlace, PageKind};
 /// let kind = PageKind::SameFilled;
 /// let place = BlockPlace { first_page: 32, pages: 16, kind, zero: true, offset: 15, len_bytes: 266 };
 /// assert_eq!(place.first_page + place.pages, 48);

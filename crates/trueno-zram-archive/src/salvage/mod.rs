@@ -41,8 +41,7 @@ use tail::{Stream, Tail};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use trueno_zram_archive::{ArchiveWriter, ContentBatch, DamageKind, SalvageReader, WriteOptions};
-/// use trueno_zram_core::CpuBatchCompressor;
+/// use trueno_zram_archive::{ArchiveWriter, ContentBatch, CpuBatchCompressor, DamageKind, SalvageReader, WriteOptions};
 ///
 /// let options = WriteOptions::default();
 /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;

@@ -48,7 +48,7 @@ pub enum IndexVerdict {
     Disagrees(String),
 }
 
-/// What was read so far, and in total at the end.
+/// Totals of a stream, as far as it was read.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, ContentBatch, ContentHash, FrameReader, IndexVerdict, WriteOptions};
@@ -61,6 +61,7 @@ pub enum IndexVerdict {
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadSummary {
     /// Length of the content in bytes.
     pub content_len: u64,
@@ -142,8 +143,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// Reads `input`, with pages decoded by `codec`.
     ///
     /// ```
-    /// use trueno_zram_archive::FrameReader;
-    /// use trueno_zram_core::CpuBatchCompressor;
+    /// use trueno_zram_archive::{CpuBatchCompressor, FrameReader};
     /// let mut compressor = CpuBatchCompressor::default();
     /// let reader = FrameReader::with_codec(std::io::empty(), &mut compressor);
     /// assert_eq!(reader.summary().frames, 0);
@@ -173,11 +173,11 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// Sets about how many bytes of content a batch has; 8 MiB by default. Frames of large blocks take more.
     ///
     /// ```
-    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty()).batch_bytes(64 << 20); // for a GPU
+    /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty()).with_batch_bytes(64 << 20); // for a GPU
     /// # drop(reader);
     /// ```
     #[must_use]
-    pub fn batch_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_batch_bytes(mut self, bytes: usize) -> Self {
         self.batch_bytes = bytes.max(PAGE_SIZE);
         self
     }

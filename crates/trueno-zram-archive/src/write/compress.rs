@@ -7,7 +7,7 @@ use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, PageRoom};
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::hashes::content_hash::ContentHash;
-use crate::write::options::{Summary, WriteOptions};
+use crate::write::options::{WriteOptions, WriteSummary};
 use crate::write::writer::ArchiveWriter;
 
 /// Pages that are read and compressed at a time: 16 MiB.
@@ -21,7 +21,7 @@ const ZSTD_LEVEL: i32 = 3;
 ///
 /// ```
 /// use trueno_zram_archive::{Format, WriteOptions, compress};
-/// let options = WriteOptions { format: Format::Zstd, ..WriteOptions::default() };
+/// let options = WriteOptions::default().with_format(Format::Zstd);
 /// let mut archive = Vec::new();
 /// let summary = compress(&[7; 100_000][..], &mut archive, &options)?;
 /// assert_eq!((summary.content_len, summary.archive_len), (100_000, archive.len() as u64));
@@ -31,7 +31,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// # Errors
 /// [`Error::Read`] for the input, [`Error::Write`] for the output; [`Error::Misuse`] if the input does not have the
 /// [announced length](WriteOptions::content_len).
-pub fn compress(mut input: impl Read, out: impl Write, options: &WriteOptions) -> Result<Summary> {
+pub fn compress(mut input: impl Read, out: impl Write, options: &WriteOptions) -> Result<WriteSummary> {
     options.format.check_supported()?;
     let algorithm = match options.format {
         Format::Lz4 => Algorithm::Lz4,

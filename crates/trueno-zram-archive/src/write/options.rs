@@ -1,4 +1,4 @@
-//! Options of the writer, and what it has written.
+//! Options of the writer, and the totals of a finished archive.
 
 use trueno_zram_core::PageStats;
 
@@ -8,10 +8,11 @@ use crate::format::Format;
 ///
 /// ```
 /// use trueno_zram_archive::WriteOptions;
-/// let options = WriteOptions { content_len: Some(1 << 31), ..WriteOptions::default() };
+/// let options = WriteOptions::default().with_content_len(1 << 31);
 /// assert!(options.block_checksums && !options.content_checksum);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteOptions {
     /// The format.
     pub format: Format,
@@ -39,7 +40,50 @@ impl Default for WriteOptions {
     }
 }
 
-/// What was written.
+impl WriteOptions {
+    /// Sets the format: LZ4 by default.
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Announces the length of the content, if it is known; it is not by default.
+    ///
+    /// ```
+    /// use trueno_zram_archive::WriteOptions;
+    /// assert_eq!(WriteOptions::default().with_content_len(4096).content_len, Some(4096));
+    /// assert_eq!(WriteOptions::default().with_content_len(None).content_len, None);
+    /// ```
+    #[must_use]
+    pub fn with_content_len(mut self, len_bytes: impl Into<Option<u64>>) -> Self {
+        self.content_len = len_bytes.into();
+        self
+    }
+
+    /// Sets whether every block has a checksum: `true` by default.
+    #[must_use]
+    pub fn with_block_checksums(mut self, block_checksums: bool) -> Self {
+        self.block_checksums = block_checksums;
+        self
+    }
+
+    /// Sets whether an LZ4 frame ends with a checksum of all content: `false` by default.
+    #[must_use]
+    pub fn with_content_checksum(mut self, content_checksum: bool) -> Self {
+        self.content_checksum = content_checksum;
+        self
+    }
+
+    /// Sets whether the index has a hash per page: `false` by default.
+    #[must_use]
+    pub fn with_page_hashes(mut self, page_hashes: bool) -> Self {
+        self.page_hashes = page_hashes;
+        self
+    }
+}
+
+/// Totals of an archive that was written.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
@@ -49,7 +93,7 @@ impl Default for WriteOptions {
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct WriteSummary {
     /// Pages of each form. `bytes_out` is the length of their blocks, with size words and checksums.
     pub pages: PageStats,
     /// Length of the content in bytes.

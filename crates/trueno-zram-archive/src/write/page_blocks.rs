@@ -49,8 +49,7 @@ impl BlockShape {
 /// [`place_blocks`](crate::ArchiveWriter::place_blocks) tells where the caller is to write them. Reuse it: its memory is kept.
 ///
 /// ```
-/// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
-/// use trueno_zram_core::{PAGE_SIZE, PageCodec};
+/// use trueno_zram_archive::{ArchiveWriter, PAGE_SIZE, PageBlocks, PageCodec, WriteOptions};
 ///
 /// let options = WriteOptions::default();
 /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
@@ -122,7 +121,7 @@ impl PageBlocks {
     /// Adds a compressed page. Consecutive zero pages share blocks.
     ///
     /// ```
-    /// use trueno_zram_core::{PageData, PageKind};
+    /// use trueno_zram_archive::{PageData, PageKind};
     /// let mut blocks = trueno_zram_archive::PageBlocks::new();
     /// blocks.push(PageData::new(PageKind::Raw, &[7; 4096])?)?;
     /// assert_eq!(blocks.content_len(), 4096);
@@ -142,7 +141,7 @@ impl PageBlocks {
     /// Like [`push`](Self::push), with the page that was compressed.
     ///
     /// ```
-    /// use trueno_zram_core::{PageData, PageKind};
+    /// use trueno_zram_archive::{PageData, PageKind};
     /// let (mut blocks, page) = (trueno_zram_archive::PageBlocks::new(), [7; 4096]);
     /// blocks.push_of(PageData::new(PageKind::Raw, &page)?, &page)?;
     /// assert_eq!(blocks.content_len(), 4096);
@@ -195,9 +194,8 @@ impl PageBlocks {
     /// Many pages at a time are hashed faster than one. Call it before other pages, zeros or a tail are added.
     ///
     /// ```
-    /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, WriteOptions};
-    /// use trueno_zram_core::PageCodec;
-    /// let options = WriteOptions { content_checksum: false, page_hashes: true, ..WriteOptions::default() };
+    /// use trueno_zram_archive::{ArchiveWriter, PageBlocks, PageCodec, WriteOptions};
+    /// let options = WriteOptions::default().with_page_hashes(true);
     /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
     /// let (mut blocks, mut codec, pages) = (PageBlocks::new(), PageCodec::default(), [[7; 4096]; 10]);
     /// blocks.start(0, archive.block_shape());

@@ -14,7 +14,7 @@ use crate::index::builder::{BuiltIndex, IndexBuilder, Keeps};
 use crate::index::entry::PageEntry;
 use crate::index::sections;
 use crate::lz4::header::Header;
-use crate::write::options::{Summary, WriteOptions};
+use crate::write::options::{WriteOptions, WriteSummary};
 use crate::write::page_blocks::{BlockShape, PageBlocks};
 use crate::zstd::seek_table::{self, SeekEntry};
 
@@ -33,8 +33,7 @@ const ZEROS_AT_ONCE: u64 = 60 << 10;
 /// keeps two bytes per page for the index, and none for long runs of zeros.
 ///
 /// ```
-/// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
-/// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+/// use trueno_zram_archive::{ArchiveWriter, ContentHash, CpuBatchCompressor, PAGE_SIZE, WriteOptions};
 ///
 /// let pages = vec![std::array::from_fn::<u8, PAGE_SIZE, _>(|i| (i / 64) as u8); 100];
 /// let mut compressor = CpuBatchCompressor::default();
@@ -110,8 +109,7 @@ impl<W: Write> ArchiveWriter<W> {
     /// Consecutive zero pages share blocks.
     ///
     /// ```
-    /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
-    /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
+    /// use trueno_zram_archive::{ArchiveWriter, CpuBatchCompressor, PAGE_SIZE, WriteOptions};
     /// let mut archive = ArchiveWriter::new(Vec::new(), WriteOptions::default())?;
     /// archive.write_batch(&CpuBatchCompressor::default().compress(&[[7; PAGE_SIZE]; 10])?)?;
     /// assert_eq!(archive.pages().same_filled, 10);
@@ -131,11 +129,10 @@ impl<W: Write> ArchiveWriter<W> {
     /// Like [`write_batch`](Self::write_batch), with the pages that the batch was compressed from.
     ///
     /// ```
-    /// use trueno_zram_archive::{ArchiveWriter, Format, WriteOptions};
-    /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
+    /// use trueno_zram_archive::{Algorithm, ArchiveWriter, CpuBatchCompressor, Format, PAGE_SIZE, WriteOptions};
     /// let pages = vec![std::array::from_fn::<u8, PAGE_SIZE, _>(|i| (i / 64) as u8); 100];
     /// let mut compressor = CpuBatchCompressor::new(Algorithm::Zstd { level: 3 })?;
-    /// let options = WriteOptions { format: Format::Zstd, ..WriteOptions::default() };
+    /// let options = WriteOptions::default().with_format(Format::Zstd);
     /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
     /// archive.write_batch_of(&compressor.compress(&pages)?, &pages)?;
     /// let (bytes, summary) = archive.finish(None)?;
@@ -358,7 +355,7 @@ impl<W: Write> ArchiveWriter<W> {
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
-    /// let options = WriteOptions { content_len: Some(0), ..WriteOptions::default() };
+    /// let options = WriteOptions::default().with_content_len(0);
     /// assert_eq!(ArchiveWriter::new(Vec::new(), options)?.written(), 15);
     /// # Ok::<(), trueno_zram_archive::Error>(())
     /// ```
@@ -386,7 +383,7 @@ impl<W: Write> ArchiveWriter<W> {
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, ContentHash, WriteOptions};
-    /// let options = WriteOptions { content_checksum: true, ..WriteOptions::default() };
+    /// let options = WriteOptions::default().with_content_checksum(true);
     /// let mut archive = ArchiveWriter::new(Vec::new(), options)?;
     /// archive.write_tail(b"never hashed")?;
     /// assert!(archive.finish(Some(ContentHash::new())).is_err());
@@ -396,7 +393,7 @@ impl<W: Write> ArchiveWriter<W> {
     /// # Errors
     /// [`Error::Write`]; [`Error::Misuse`] for content that does not have the announced or hashed length, and for sections
     /// of an archive that is too large for an index.
-    pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, Summary)> {
+    pub fn finish(mut self, hash: Option<ContentHash>) -> Result<(W, WriteSummary)> {
         let content_len = self.content_len;
         if let Some(announced) = self.announced_len.filter(|announced| *announced != content_len) {
             return Err(Error::Misuse(format!(
@@ -424,7 +421,7 @@ impl<W: Write> ArchiveWriter<W> {
         }
         self.out.flush().map_err(Error::Write)?;
         let index_len = if encoded.is_empty() { 0 } else { self.written - index_at };
-        let summary = Summary { pages: index.counts, content_len, archive_len: self.written, index_len };
+        let summary = WriteSummary { pages: index.counts, content_len, archive_len: self.written, index_len };
         Ok((self.out, summary))
     }
 

@@ -31,7 +31,7 @@ pub(crate) fn open_any(path: &Path) -> Result<Option<PageArchive>, Error> {
 
 /// As a stream, in batches of about this many bytes. Returns the verdict on the index as well.
 pub(crate) fn stream(bytes: &[u8], batch_bytes: usize) -> (Vec<u8>, IndexVerdict) {
-    let mut reader = FrameReader::new(bytes).batch_bytes(batch_bytes);
+    let mut reader = FrameReader::new(bytes).with_batch_bytes(batch_bytes);
     let content = all_batches(|batch| reader.read_batch(batch));
     (content, reader.summary().index.clone())
 }

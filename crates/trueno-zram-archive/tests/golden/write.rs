@@ -91,13 +91,12 @@ fn write_options(content: &[u8], format: &str, options: &[&str]) -> WriteOptions
     let known = ["block-checksums", "content-checksum", "content-size", "page-hashes"];
     let unknown = options.iter().find(|option| !option.contains('=') && !known.contains(option));
     assert_eq!(unknown, None, "an option of the manifest");
-    WriteOptions {
-        format: if format == "lz4" { Format::Lz4 } else { Format::Zstd },
-        content_len: options.contains(&"content-size").then_some(content.len() as u64),
-        block_checksums: options.contains(&"block-checksums"),
-        content_checksum: options.contains(&"content-checksum"),
-        page_hashes: options.contains(&"page-hashes"),
-    }
+    WriteOptions::default()
+        .with_format(if format == "lz4" { Format::Lz4 } else { Format::Zstd })
+        .with_content_len(options.contains(&"content-size").then_some(content.len() as u64))
+        .with_block_checksums(options.contains(&"block-checksums"))
+        .with_content_checksum(options.contains(&"content-checksum"))
+        .with_page_hashes(options.contains(&"page-hashes"))
 }
 
 fn algorithm(format: &str, options: &[&str]) -> Algorithm {

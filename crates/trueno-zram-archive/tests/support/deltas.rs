@@ -23,7 +23,7 @@ pub(crate) fn delta_of(
         Format::Zstd => Algorithm::Zstd { level: 1 },
     };
     let (mut codec, mut out) = (PageCodec::new(algorithm).unwrap(), [0; PAGE_SIZE]);
-    let options = WriteOptions { format, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_format(format);
     let mut delta = DeltaWriter::new(Vec::new(), base.record(b"base.lz4").unwrap(), options).unwrap();
     let pages: Vec<Page> = padded(content);
     let mut part = DeltaPart::new();

@@ -8,15 +8,15 @@ use std::sync::Arc;
 
 use trueno_test_pages::generate::Generator;
 use trueno_zram_archive::{
-    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadSummary, Summary,
-    WriteOptions,
+    Archive, ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, ReadSummary,
+    WriteOptions, WriteSummary,
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
 
 pub(crate) const FORMATS: [Format; 2] = [Format::Lz4, Format::Zstd];
 
 /// An archive of `content`, made in batches of `batch_pages`.
-pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usize) -> (Vec<u8>, Summary) {
+pub(crate) fn archive_of(content: &[u8], options: WriteOptions, batch_pages: usize) -> (Vec<u8>, WriteSummary) {
     let algorithm = match options.format {
         Format::Lz4 => Algorithm::Lz4,
         Format::Zstd => Algorithm::Zstd { level: 3 },
@@ -46,7 +46,7 @@ pub(crate) fn plain_archive_of(content: &[u8]) -> Vec<u8> {
 
 /// Like `plain_archive_of`, in either format.
 pub(crate) fn plain_archive_in(format: Format, content: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { format, content_len: Some(content.len() as u64), ..with_checksums() };
+    let options = with_checksums().with_format(format).with_content_len(content.len() as u64);
     archive_of(content, options, 1000).0
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn append(content: &mut Vec<u8>, batch: &ContentBatch) {
 
 /// All content of a stream, or the error and what came before it.
 pub(crate) fn read_stream(bytes: &[u8], batch_bytes: usize) -> (Vec<u8>, Result<ReadSummary, Error>) {
-    let mut reader = FrameReader::new(bytes).batch_bytes(batch_bytes);
+    let mut reader = FrameReader::new(bytes).with_batch_bytes(batch_bytes);
     let (mut content, mut batch) = (Vec::new(), ContentBatch::new());
     loop {
         match reader.read_batch(&mut batch) {
@@ -90,7 +90,7 @@ pub(crate) fn read_good(bytes: &[u8]) -> (Vec<u8>, ReadSummary) {
 
 /// Checksums of every kind.
 pub(crate) fn with_checksums() -> WriteOptions {
-    WriteOptions { content_checksum: true, ..WriteOptions::default() }
+    WriteOptions::default().with_content_checksum(true)
 }
 
 /// An archive in memory; `None` if it has no index.

@@ -34,8 +34,7 @@ fn content_of(pages: &[Page]) -> Vec<u8> {
 
 fn archive_of(pages: &[Page]) -> Result<Vec<u8>, String> {
     let content = content_of(pages);
-    let options =
-        WriteOptions { content_len: Some(content.len() as u64), content_checksum: true, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_content_len(content.len() as u64).with_content_checksum(true);
     let mut writer = ArchiveWriter::new(Vec::new(), options).map_err(words)?;
     let mut compressor = CpuBatchCompressor::new(trueno_zram_core::Algorithm::Lz4).map_err(words)?;
     let (before, after) = pages.split_at(pages.len() / 2);

@@ -123,13 +123,12 @@ fn compress(
     let format = args.compression.format();
     // Zstandard files have a checksum per page and none of the whole content.
     let content_checksum = args.content_checksum || (input.len_bytes.is_none() && !args.no_content_checksum);
-    let options = WriteOptions {
-        format,
-        content_len: input.len_bytes,
-        block_checksums: !args.no_block_checksums,
-        content_checksum: content_checksum && format == Format::Lz4,
-        page_hashes: args.page_hashes,
-    };
+    let options = WriteOptions::default()
+        .with_format(format)
+        .with_content_len(input.len_bytes)
+        .with_block_checksums(!args.no_block_checksums)
+        .with_content_checksum(content_checksum && format == Format::Lz4)
+        .with_page_hashes(args.page_hashes);
     if args.page_hashes && input.len_bytes.is_some_and(|len| len / PAGE_SIZE as u64 > MAX_HASHED_PAGES) {
         let limit = quantity::count(MAX_HASHED_PAGES);
         report::warn(

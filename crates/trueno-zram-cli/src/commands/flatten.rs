@@ -123,13 +123,10 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
     let output = Output::create(target, Some(&input.metadata), options)?;
     let output_name = output.name.clone();
-    let options = WriteOptions {
-        format: args.compression.format(),
-        content_len: Some(archive.len_bytes()),
-        content_checksum: false,
-        page_hashes: args.page_hashes,
-        ..WriteOptions::default()
-    };
+    let options = WriteOptions::default()
+        .with_format(args.compression.format())
+        .with_content_len(archive.len_bytes())
+        .with_page_hashes(args.page_hashes);
     let progress = Progress::start(global, &name, options.content_len);
     let from = Arc::new(NamedArchive { archive, name: name.clone() });
     let source = ArchiveSource { from, next_page: 0 };

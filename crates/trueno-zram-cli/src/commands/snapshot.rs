@@ -10,7 +10,7 @@ use rustix::fs::Mode;
 use serde::Serialize;
 use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState};
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
-use trueno_zram_archive::{DeltaSummary, Format, Summary, WriteOptions};
+use trueno_zram_archive::{DeltaSummary, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
 use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, PageSource, Spool, Target};
 
@@ -196,7 +196,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let timeline = Stages::default();
     let format = args.compression.format();
     // The length is not known beforehand: in an LZ4 frame, the checksum of all content makes up for that.
-    let write_options = WriteOptions { format, content_checksum: format == Format::Lz4, ..WriteOptions::default() };
+    let write_options = WriteOptions::default().with_format(format).with_content_checksum(format == Format::Lz4);
     // A delta is read back from where it was written, and standard output cannot be read.
     let is_spooled = args.stop && output.can_block() || base.is_some() && output.new_file()?.is_none();
     let report = thread::scope(|scope| {
@@ -239,7 +239,7 @@ impl Compressing<'_> {
         &mut self,
         source: ProcessSource<'p>,
         out: (W, &str),
-    ) -> Result<(ProcessSource<'p>, W, Summary, Option<Origins>), Failure> {
+    ) -> Result<(ProcessSource<'p>, W, WriteSummary, Option<Origins>), Failure> {
         let Some(base) = self.base.take() else {
             let done = self.engine.compress(source, out, self.options, self.timeline)?;
             return Ok((done.source, done.out, done.summary, None));
@@ -248,7 +248,7 @@ impl Compressing<'_> {
         let done = self.engine.compress_delta(source, out, base, self.options, self.timeline)?;
         let DeltaSummary { content_len, archive_len, zero_pages, stored, .. } = done.summary;
         let pages = PageStats { zero: zero_pages, same_filled: stored.same_filled + zero_pages, ..stored };
-        let summary = Summary { pages, content_len, archive_len, index_len: 0 };
+        let summary = WriteSummary { pages, content_len, archive_len, index_len: 0 };
         Ok((done.source, done.out, summary, Some(Origins::written(&record, &done.summary))))
     }
 }
@@ -258,7 +258,13 @@ fn failed(error: ProcessError) -> Failure {
 }
 
 impl Report {
-    fn new(source: &ProcessSource<'_>, summary: &Summary, engine: &Engine, output: String, took: Duration) -> Self {
+    fn new(
+        source: &ProcessSource<'_>,
+        summary: &WriteSummary,
+        engine: &Engine,
+        output: String,
+        took: Duration,
+    ) -> Self {
         let map = &source.map;
         let (swapped, left) = source.read.as_ref().map_or_else(Default::default, |read| (read.swapped, read.left));
         let PageStats { zero, same_filled, lz4, zstd, raw, .. } = summary.pages;

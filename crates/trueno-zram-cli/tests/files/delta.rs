@@ -147,7 +147,7 @@ fn the_longest_chain_is_read_by_every_command_and_does_not_become_longer() {
 
 /// Writes an archive that states the hashes of other pages than it has. All its checksums are right.
 fn write_lying_base(path: &Path, content: &[u8], stated: &[u8]) {
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_page_hashes(true);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let batch = CpuBatchCompressor::default().compress(content.as_chunks().0).unwrap();
     archive.write_batch_of(&batch, stated.as_chunks().0).unwrap();

@@ -17,7 +17,7 @@ const CPU_SECONDS: u32 = 30;
 
 /// An archive of zero pages and a tail, with an address map of these bytes.
 pub(crate) fn archive(zero_pages: u64, tail: &[u8], map: &[u8]) -> Vec<u8> {
-    let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default();
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     archive.write_zero_pages(zero_pages).unwrap();
     archive.write_tail(tail).unwrap();

@@ -369,7 +369,7 @@ fn a_delta_that_could_not_be_restored_is_not_kept() {
     let stated = crate::victim::content(MANY_PAGES);
     let mut content = stated.clone();
     content[MANY_PAGES / 2 * PAGE_SIZE + 9] ^= 1;
-    let options = WriteOptions { page_hashes: true, content_checksum: false, ..WriteOptions::default() };
+    let options = WriteOptions::default().with_page_hashes(true);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let batch = CpuBatchCompressor::default().compress(content.as_chunks().0).unwrap();
     archive.write_batch_of(&batch, stated.as_chunks().0).unwrap();

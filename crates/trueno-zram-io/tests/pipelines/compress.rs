@@ -111,7 +111,7 @@ fn a_gpu_with_and_without_helpers_makes_an_archive_of_the_same_content() {
     for content_checksum in [false, true] {
         for helper_count in [0, 3] {
             let (mut gpu, mut helpers) = (interpreter(Algorithm::Lz4, 8), codecs(helper_count));
-            let options = WriteOptions { content_checksum, ..WriteOptions::default() };
+            let options = WriteOptions::default().with_content_checksum(content_checksum);
             let compressors = Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut helpers };
             let source = Input::open(&path).unwrap().into_pages();
             let done = compress(source, (Vec::new(), "out"), options, compressors, &pool(3), &()).unwrap();
@@ -164,7 +164,7 @@ fn a_file_that_changes_while_many_lanes_read_it_is_an_error() {
                 0 => Compressors::Lanes(&mut lanes),
                 _ => Compressors::Gpu { gpu: Gpu::Interpreter(&mut gpu), helpers: &mut lanes },
             };
-            let options = WriteOptions { content_checksum: false, ..WriteOptions::default() };
+            let options = WriteOptions::default();
             let failed = compress(source, (Vec::new(), "out"), options, compressors, &pool(4), &changes);
             let error = failed.err().unwrap().to_string();
             // Lanes may have read everything before a file became shorter; the check at the end finds that.

@@ -75,7 +75,7 @@ fn every_changed_bit_is_noticed_and_equal_pages_are_stored_once() {
     for (lanes, has_hashes) in [(1, true), (2, false), (3, true)] {
         let (pool, mut codecs) = (pool(lanes), codecs(lanes));
         let old = image(&mut random);
-        let options = WriteOptions { page_hashes: has_hashes, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_page_hashes(has_hashes);
         let out = (Vec::new(), "base");
         let base = compress(source(&folder, &old), out, options, Compressors::Lanes(&mut codecs), &pool, &()).unwrap();
         let base = PageArchive::standard(Arc::new(base.out)).unwrap().unwrap();
@@ -111,7 +111,7 @@ impl Fixture {
     fn new(old: &[Page]) -> Self {
         let (folder, pool, mut codecs) = (tempfile::tempdir().unwrap(), pool(2), codecs(2));
         let source = source(&folder, old);
-        let options = WriteOptions { page_hashes: true, ..WriteOptions::default() };
+        let options = WriteOptions::default().with_page_hashes(true);
         let lanes = Compressors::Lanes(&mut codecs);
         let base = compress(source, (Vec::new(), "base"), options, lanes, &pool, &()).unwrap().out;
         Self { folder, base, pool }

@@ -41,7 +41,10 @@ fn archive(bytes: &[u8], content_checksum: bool) -> Vec<u8> {
 
 pub(crate) fn archive_in(format: Format, bytes: &[u8], content_checksum: bool) -> Vec<u8> {
     let content_len = Some(bytes.len() as u64);
-    let options = WriteOptions { format, content_checksum, content_len, ..WriteOptions::default() };
+    let options = WriteOptions::default()
+        .with_format(format)
+        .with_content_checksum(content_checksum)
+        .with_content_len(content_len);
     let mut archive = ArchiveWriter::new(Vec::new(), options).unwrap();
     let (pages, tail) = bytes.as_chunks();
     let algorithm = match format {

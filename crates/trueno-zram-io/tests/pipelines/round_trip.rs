@@ -29,7 +29,10 @@ enum On {
 fn compress_file(from: &Path, to: &Path, (format, algorithm): (Format, Algorithm), on: On) {
     let source = Input::open(from).unwrap().into_pages();
     let content_checksum = format == Format::Lz4 && on != On::Gpu;
-    let options = WriteOptions { format, content_checksum, content_len: source.len_bytes(), ..WriteOptions::default() };
+    let options = WriteOptions::default()
+        .with_format(format)
+        .with_content_checksum(content_checksum)
+        .with_content_len(source.len_bytes());
     let output = Output::create(&Target::Path(to.to_owned()), None, OutputOptions::default()).unwrap();
     let (mut gpu, mut codecs) = (interpreter(algorithm, 64), codecs_of(algorithm, 3));
     let compressors = match on {
@@ -79,7 +82,7 @@ fn a_standard_archive_and_a_delta_take_the_same_way_to_the_same_output() {
         fs::write(&image, &bytes).unwrap();
         let made_from = Base { record: base().record(b"archive").unwrap(), hashes: &hashes };
         let (source, options) =
-            (Input::open(&image).unwrap().into_pages(), WriteOptions { format, ..WriteOptions::default() });
+            (Input::open(&image).unwrap().into_pages(), WriteOptions::default().with_format(format));
         let mut codecs = codecs_of(algorithm, 2);
         let done = compress_delta(source, (Vec::new(), "delta"), made_from, options, &mut codecs, &pool(2), &());
         let delta = Delta::open(Arc::new(done.unwrap().out), |_| Ok(base())).unwrap().unwrap();

@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         compressor.instruction_set()
     );
     println!("held       {:.1} MiB, ratio {:.3}", mib(stats.bytes_out), stats.ratio());
-    println!("as         {} lz4, {} same-filled, {} raw", stats.lz4, stats.same_filled, stats.raw);
+    println!("as         {} zero, {} same-filled, {} lz4, {} raw", stats.zero, stats.same_filled, stats.lz4, stats.raw);
     println!("compress   {:.2} GB/s", gbps(compress_s));
     println!("decompress {:.2} GB/s, all bytes identical", gbps(decompress_s));
     Ok(())

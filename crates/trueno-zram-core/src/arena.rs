@@ -199,7 +199,7 @@ impl CompressedBatch {
     /// use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE};
     /// let ramp: [u8; PAGE_SIZE] = std::array::from_fn(|i| (i / 16) as u8);
     /// let stats = CpuBatchCompressor::new(Algorithm::Lz4)?.compress(&[[0; PAGE_SIZE], ramp])?.stats();
-    /// assert_eq!((stats.same_filled, stats.lz4, stats.raw), (1, 1, 0));
+    /// assert_eq!((stats.zero, stats.lz4, stats.raw), (1, 1, 0));
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]

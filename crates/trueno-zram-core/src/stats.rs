@@ -8,16 +8,16 @@ use crate::page::{PAGE_SIZE, PageData, PageKind};
 /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE};
 /// let batch = CpuBatchCompressor::default().compress(&vec![[0; PAGE_SIZE]; 100])?;
 /// let stats = batch.stats();
-/// assert_eq!((stats.pages(), stats.same_filled, stats.zero), (100, 100, 100));
+/// assert_eq!((stats.pages(), stats.zero, stats.same_filled), (100, 100, 0));
 /// assert_eq!((stats.bytes_in(), stats.bytes_out), (409_600, 800));
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageStats {
-    /// Pages held as one repeated word, zero pages included.
-    pub same_filled: u64,
-    /// The part of `same_filled` whose word is zero.
+    /// Zero pages, which are held as one word.
     pub zero: u64,
+    /// Pages held as one repeated word other than zero.
+    pub same_filled: u64,
     /// Pages held as LZ4 blocks.
     pub lz4: u64,
     /// Pages held as Zstandard frames.
@@ -39,7 +39,7 @@ impl PageStats {
     /// ```
     #[must_use]
     pub fn pages(&self) -> u64 {
-        self.same_filled + self.lz4 + self.zstd + self.raw
+        self.zero + self.same_filled + self.lz4 + self.zstd + self.raw
     }
 
     /// Returns the length of the pages before compression.
@@ -78,12 +78,12 @@ impl PageStats {
     /// ```
     pub fn add(&mut self, page: PageData<'_>) {
         *match page.kind() {
+            PageKind::SameFilled if page.bytes().iter().all(|byte| *byte == 0) => &mut self.zero,
             PageKind::SameFilled => &mut self.same_filled,
             PageKind::Lz4 => &mut self.lz4,
             PageKind::Zstd => &mut self.zstd,
             PageKind::Raw => &mut self.raw,
         } += 1;
-        self.zero += u64::from(page.kind() == PageKind::SameFilled && page.bytes().iter().all(|byte| *byte == 0));
         self.bytes_out += page.bytes().len() as u64;
     }
 
@@ -96,8 +96,8 @@ impl PageStats {
     /// assert_eq!((all.raw, all.bytes_out), (3, 12288));
     /// ```
     pub fn merge(&mut self, other: Self) {
-        self.same_filled += other.same_filled;
         self.zero += other.zero;
+        self.same_filled += other.same_filled;
         self.lz4 += other.lz4;
         self.zstd += other.zstd;
         self.raw += other.raw;

@@ -142,10 +142,11 @@ fn stats_count_every_page_by_its_kind() {
     assert_eq!(stats.bytes_out, batch.arena().len() as u64);
     let count = |kind| batch.index().iter().filter(|entry| entry.kind == kind).count() as u64;
     assert_eq!(
-        (stats.same_filled, stats.lz4, stats.zstd, stats.raw),
+        (stats.zero + stats.same_filled, stats.lz4, stats.zstd, stats.raw),
         (count(PageKind::SameFilled), count(PageKind::Lz4), 0, count(PageKind::Raw))
     );
-    assert!(stats.same_filled > 0 && stats.raw > 0 && stats.lz4 > 1000);
+    assert_eq!(stats.zero, pages.iter().filter(|page| **page == [0; PAGE_SIZE]).count() as u64);
+    assert!(stats.zero > 0 && stats.same_filled > 0 && stats.raw > 0 && stats.lz4 > 1000);
 }
 
 #[test]

@@ -92,7 +92,6 @@ impl IndexBuilder {
             PageEntry::Zeros(pages) => {
                 self.group_all_zeros &= self.run_room() == format.run_pages() as u64;
                 self.counts.zero += u64::from(pages);
-                self.counts.same_filled += u64::from(pages);
             }
             PageEntry::Word => self.counts.same_filled += 1,
             PageEntry::Packed(_) if format == Format::Lz4 => self.counts.lz4 += 1,

@@ -84,7 +84,7 @@ impl Footer {
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut bytes = Vec::with_capacity(FOOTER_LEN);
         let PageStats { zero, same_filled, lz4, zstd, raw, .. } = self.pages;
-        for long in [self.content_len, self.frame_len, zero, same_filled - zero, lz4 + zstd, raw] {
+        for long in [self.content_len, self.frame_len, zero, same_filled, lz4 + zstd, raw] {
             bytes.extend(long.to_le_bytes());
         }
         let version = self.format.index_version() | if self.frame_checksums { FRAME_CHECKSUMS } else { 0 };
@@ -105,7 +105,6 @@ impl Footer {
         let (content_len, frame_len) = (fields.u64(), fields.u64());
         let [zero, same_filled, packed, raw] = std::array::from_fn(|_| fields.u64());
         let total = [zero, same_filled, packed, raw].into_iter().try_fold(0, u64::checked_add);
-        let same_filled = zero.saturating_add(same_filled);
         let [entries_len, sections_len, table_checksum, sections_checksum, version] =
             std::array::from_fn(|_| fields.u32());
         if fields.u32() != xxh32(&bytes[..FOOTER_LEN - 12]) {
@@ -117,7 +116,7 @@ impl Footer {
             _ => return Err(Error::index(format!("unknown version {version}; this reader knows versions 1 and 2"))),
         };
         let (lz4, zstd) = if format == Format::Lz4 { (packed, 0) } else { (0, packed) };
-        let pages = PageStats { same_filled, zero, lz4, zstd, raw, bytes_out: 0 };
+        let pages = PageStats { zero, same_filled, lz4, zstd, raw, bytes_out: 0 };
         let footer = Self {
             format,
             frame_checksums,

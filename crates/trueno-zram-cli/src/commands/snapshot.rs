@@ -247,7 +247,7 @@ impl Compressing<'_> {
         let record = base.record.clone();
         let done = self.engine.compress_delta(source, out, base, self.options, self.timeline)?;
         let DeltaSummary { content_len, archive_len, zero_pages, stored, .. } = done.summary;
-        let pages = PageStats { zero: zero_pages, same_filled: stored.same_filled + zero_pages, ..stored };
+        let pages = PageStats { zero: zero_pages, ..stored };
         let summary = WriteSummary { pages, content_len, archive_len, index_len: 0 };
         Ok((done.source, done.out, summary, Some(Origins::written(&record, &done.summary))))
     }
@@ -276,7 +276,7 @@ impl Report {
             mappings: map.mappings.len(),
             pages: map.pages(PageState::Stored),
             zero,
-            same_filled: same_filled - zero,
+            same_filled,
             lz4,
             zstd,
             raw,

@@ -42,7 +42,7 @@ struct FailedResult<'a> {
     error: &'a str,
 }
 
-/// The numbers of pages by kind. `zero` and `same_filled` exclude each other.
+/// The numbers of pages by kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct PageKinds {
     pub(crate) pages: u64,
@@ -53,11 +53,10 @@ pub(crate) struct PageKinds {
     pub(crate) raw: u64,
 }
 
-/// `PageStats` counts zero pages as same-filled ones too.
 impl From<PageStats> for PageKinds {
     fn from(stats: PageStats) -> Self {
-        let PageStats { same_filled, zero, lz4, zstd, raw, .. } = stats;
-        Self { pages: stats.pages(), zero, same_filled: same_filled - zero, lz4, zstd, raw }
+        let PageStats { zero, same_filled, lz4, zstd, raw, .. } = stats;
+        Self { pages: stats.pages(), zero, same_filled, lz4, zstd, raw }
     }
 }
 
@@ -160,7 +159,7 @@ mod tests {
 
     #[test]
     fn every_object_starts_with_the_same_keys_and_is_one_line() {
-        let stats = PageStats { zero: 1, same_filled: 3, lz4: 3, raw: 4, ..PageStats::default() };
+        let stats = PageStats { zero: 1, same_filled: 2, lz4: 3, raw: 4, ..PageStats::default() };
         assert_eq!(
             written(Status::Ok, &PageKinds::from(stats)),
             "{\"schema\":1,\"command\":\"test\",\"status\":\"ok\",\

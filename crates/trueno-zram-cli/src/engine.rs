@@ -116,7 +116,7 @@ impl Engine {
     }
 
     fn build(backend: Backend, algorithm: Algorithm, mode: Mode, pool: Arc<ThreadPool>) -> Result<Self, Failure> {
-        let options = GpuOptions::new().pool(Arc::clone(&pool)).mode(mode);
+        let options = GpuOptions::new().with_pool(Arc::clone(&pool)).with_mode(mode);
         let config = GpuBatchConfig {
             algorithm,
             batch_size: GPU_SLOT_PAGES,

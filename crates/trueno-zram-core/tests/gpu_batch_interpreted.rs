@@ -22,7 +22,7 @@ fn few_pages() -> Vec<Page> {
 
 fn compressor(batch_size: usize, ring_buffer_slots: usize, mode: Mode) -> GpuBatchCompressor<Interpreter> {
     let config = GpuBatchConfig { batch_size, ring_buffer_slots, ..GpuBatchConfig::default() };
-    let options = GpuOptions::new().mode(mode);
+    let options = GpuOptions::new().with_mode(mode);
     GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere")
 }
 
@@ -235,7 +235,7 @@ fn a_caller_on_a_thread_of_the_pool_is_served() {
     for threads in [1, 2] {
         let pool = build_pool(NonZeroUsize::new(threads).expect("not zero")).expect("threads can be started");
         let config = GpuBatchConfig { batch_size: 8, ring_buffer_slots: 2, ..GpuBatchConfig::default() };
-        let options = GpuOptions::new().pool(Arc::clone(&pool));
+        let options = GpuOptions::new().with_pool(Arc::clone(&pool));
         let mut compressor =
             GpuBatchCompressor::interpreted(config, &options).expect("the interpreter runs everywhere");
         let restored = pool.install(|| {

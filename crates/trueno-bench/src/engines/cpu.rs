@@ -47,7 +47,7 @@ impl Trueno {
     #[cfg_attr(not(feature = "device"), allow(dead_code, reason = "only `pipeline` measures it"))]
     pub(crate) fn adaptive(config: GpuBatchConfig, pool: &Pool) -> Result<Self> {
         let name = "adaptive";
-        let codec = BatchCompressor::new(config, &GpuOptions::new().pool(Pool::clone(pool)));
+        let codec = BatchCompressor::new(config, &GpuOptions::new().with_pool(Pool::clone(pool)));
         let codec = Box::new(codec.map_err(Error::engine(name))?);
         Ok(Self { name, codec, warm_up_batches: 4, batch: CompressedBatch::new() })
     }

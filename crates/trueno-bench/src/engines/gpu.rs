@@ -97,7 +97,7 @@ impl TruenoGpu {
         memory: Memory,
         pinned: &SharedPinned,
     ) -> Result<Self> {
-        let options = GpuOptions::new().multiprocessors(multiprocessors).pool(Pool::clone(pool));
+        let options = GpuOptions::new().with_multiprocessors(multiprocessors).with_pool(Pool::clone(pool));
         let compressor = GpuBatchCompressor::with_options(config, &options);
         Ok(Self {
             name: name.to_owned(),

@@ -31,7 +31,7 @@ impl OnDevice {
     ) -> Result<Self> {
         // Nothing passes through the ring.
         let config = GpuBatchConfig { device_index, algorithm, batch_size: 1, async_dma: false, ring_buffer_slots: 1 };
-        let options = GpuOptions::new().pool(Pool::clone(pool));
+        let options = GpuOptions::new().with_pool(Pool::clone(pool));
         let set_up = || {
             let compressor = GpuBatchCompressor::with_options(config, &options)?;
             Ok(Self {

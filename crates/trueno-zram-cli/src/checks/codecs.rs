@@ -53,12 +53,12 @@ fn all_cores() -> Opened {
 
 /// The interpreter stops at races, reads of uninitialised memory and accesses out of bounds.
 fn interpreted(mode: Mode) -> Opened {
-    let options = GpuOptions::new().mode(mode);
+    let options = GpuOptions::new().with_mode(mode);
     Ok(Box::new(GpuBatchCompressor::interpreted(config(0, INTERPRETER_SLOT_PAGES), &options)?))
 }
 
 fn on_gpu(device_index: u32, mode: Mode) -> Opened {
-    let options = GpuOptions::new().mode(mode);
+    let options = GpuOptions::new().with_mode(mode);
     Ok(Box::new(GpuBatchCompressor::with_options(config(device_index, GPU_SLOT_PAGES), &options)?))
 }
 

@@ -194,7 +194,7 @@ impl<D: RingDevice> BatchCompressor<D> {
     /// ```
     /// use std::num::NonZeroUsize;
     /// use trueno_zram_core::{BatchCompressor, build_pool, gpu::{GpuBatchConfig, GpuOptions}};
-    /// let options = GpuOptions::new().pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
+    /// let options = GpuOptions::new().with_pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
     /// let compressor = BatchCompressor::new(GpuBatchConfig::default(), &options)?;
     /// assert_eq!(compressor.threads(), 2);
     /// # Ok::<(), trueno_zram_core::Error>(())

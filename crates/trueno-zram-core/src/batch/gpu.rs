@@ -125,7 +125,7 @@ impl GpuBatchCompressor {
     /// use std::num::NonZeroU32;
     /// use trueno_gpu::kernels::packed::Mode;
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
-    /// let options = GpuOptions::new().mode(Mode::Ratio).multiprocessors(NonZeroU32::new(33));
+    /// let options = GpuOptions::new().with_mode(Mode::Ratio).with_multiprocessors(NonZeroU32::new(33));
     /// let compressor = GpuBatchCompressor::with_options(GpuBatchConfig::default(), &options)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```

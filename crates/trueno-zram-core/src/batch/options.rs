@@ -13,17 +13,17 @@ use trueno_gpu::kernels::packed::Mode;
 /// use std::num::NonZeroU32;
 /// use trueno_zram_core::gpu::GpuOptions;
 /// // A quarter of an H200 fills the bus: the rest stays with the user's own kernels.
-/// let options = GpuOptions::new().multiprocessors(NonZeroU32::new(33));
+/// let options = GpuOptions::new().with_multiprocessors(NonZeroU32::new(33));
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GpuOptions {
-    /// Whether the kernels favour speed or ratio. Zstandard at levels 4 to 9 favours ratio in either case.
+    /// Speed or ratio as the aim of the kernels. Zstandard at levels 4 to 9 always aims at ratio.
     pub mode: Mode,
     /// The most multiprocessors that the kernels may occupy, or `None` for all.
     pub multiprocessors: Option<NonZeroU32>,
-    /// How long a batch may stay in one stage before the GPU counts as hung and is abandoned, and how long dropping the
-    /// compressor or its page-locked memory may wait for kernels launched by other users of the context.
+    /// The time that a batch may stay in one stage before the GPU counts as hung and is abandoned. Dropping the compressor
+    /// or its page-locked memory waits as long, at most, for kernels launched by other users of the context.
     pub time_limit: Duration,
     /// The threads that stage pages, take results and replace the GPU when it fails, or `None` for the process-wide
     /// [`default_gpu_pool`](crate::default_gpu_pool).
@@ -47,10 +47,10 @@ impl GpuOptions {
     /// ```
     /// use trueno_gpu::kernels::packed::Mode;
     /// use trueno_zram_core::gpu::GpuOptions;
-    /// assert_eq!(GpuOptions::new().mode(Mode::Ratio).mode, Mode::Ratio);
+    /// assert_eq!(GpuOptions::new().with_mode(Mode::Ratio).mode, Mode::Ratio);
     /// ```
     #[must_use]
-    pub fn mode(self, mode: Mode) -> Self {
+    pub fn with_mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
@@ -59,10 +59,10 @@ impl GpuOptions {
     /// ```
     /// use std::num::NonZeroU32;
     /// use trueno_zram_core::gpu::GpuOptions;
-    /// assert_eq!(GpuOptions::new().multiprocessors(NonZeroU32::new(8)).multiprocessors, NonZeroU32::new(8));
+    /// assert_eq!(GpuOptions::new().with_multiprocessors(NonZeroU32::new(8)).multiprocessors, NonZeroU32::new(8));
     /// ```
     #[must_use]
-    pub fn multiprocessors(self, multiprocessors: Option<NonZeroU32>) -> Self {
+    pub fn with_multiprocessors(self, multiprocessors: Option<NonZeroU32>) -> Self {
         Self { multiprocessors, ..self }
     }
 
@@ -71,10 +71,10 @@ impl GpuOptions {
     /// ```
     /// use std::time::Duration;
     /// use trueno_zram_core::gpu::GpuOptions;
-    /// assert_eq!(GpuOptions::new().time_limit(Duration::from_secs(1)).time_limit.as_millis(), 1000);
+    /// assert_eq!(GpuOptions::new().with_time_limit(Duration::from_secs(1)).time_limit.as_millis(), 1000);
     /// ```
     #[must_use]
-    pub fn time_limit(self, time_limit: Duration) -> Self {
+    pub fn with_time_limit(self, time_limit: Duration) -> Self {
         Self { time_limit, ..self }
     }
 
@@ -83,12 +83,12 @@ impl GpuOptions {
     /// ```
     /// use std::num::NonZeroUsize;
     /// use trueno_zram_core::{build_pool, gpu::GpuOptions};
-    /// let options = GpuOptions::new().pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
+    /// let options = GpuOptions::new().with_pool(build_pool(NonZeroUsize::new(2).expect("not zero"))?);
     /// # assert!(options.pool.is_some());
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
-    pub fn pool(self, pool: Arc<ThreadPool>) -> Self {
+    pub fn with_pool(self, pool: Arc<ThreadPool>) -> Self {
         Self { pool: Some(pool), ..self }
     }
 }

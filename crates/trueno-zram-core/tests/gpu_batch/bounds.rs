@@ -130,7 +130,7 @@ fn multiprocessor_limit_is_respected() {
     let pages = crossing(20_000);
     let shares = [NonZeroU32::new(all.div_ceil(8)), None];
     let [(few_bytes, few), (all_bytes, all)] = shares.map(|multiprocessors| {
-        let options = in_mode(Mode::Fast).multiprocessors(multiprocessors);
+        let options = in_mode(Mode::Fast).with_multiprocessors(multiprocessors);
         let mut compressor = compressor(config(1000, 4), &options);
         let made = compressor.compress_batch(&pages).unwrap().pages;
         let (mut on_device, mut packed) =

@@ -85,7 +85,7 @@ struct Warm {
 
 fn warm() -> Warm {
     let pages = crossing(20_000);
-    let options = in_mode(Mode::Fast).time_limit(TIME_LIMIT);
+    let options = in_mode(Mode::Fast).with_time_limit(TIME_LIMIT);
     let mut compressor = compressor(config(1000, 3), &options);
     let result = compressor.compress_batch(&pages).unwrap();
     check_values(&result.pages, &pages);

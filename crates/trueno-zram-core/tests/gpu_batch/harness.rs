@@ -29,7 +29,7 @@ pub(crate) fn zstd_config(batch_size: usize, ring_buffer_slots: usize) -> GpuBat
 }
 
 pub(crate) fn in_mode(mode: Mode) -> GpuOptions {
-    GpuOptions::new().mode(mode)
+    GpuOptions::new().with_mode(mode)
 }
 
 pub(crate) fn compressor(config: GpuBatchConfig, options: &GpuOptions) -> GpuBatchCompressor {

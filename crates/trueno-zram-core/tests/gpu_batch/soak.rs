@@ -79,9 +79,9 @@ impl Worker {
 
     fn ring(&mut self) -> GpuBatchCompressor {
         let random = &mut self.generator;
-        let mut options = GpuOptions::new().mode(if random.below(2) == 0 { Mode::Fast } else { Mode::Ratio });
+        let mut options = GpuOptions::new().with_mode(if random.below(2) == 0 { Mode::Fast } else { Mode::Ratio });
         if let Some(threads) = [NonZeroUsize::new(1), NonZeroUsize::new(4), None][random.below(3)] {
-            options = options.pool(build_pool(threads).unwrap());
+            options = options.with_pool(build_pool(threads).unwrap());
         }
         let algorithm = [Algorithm::Lz4, Algorithm::Zstd { level: 3 }][random.below(2)];
         let (slots, async_dma) = (1 + random.below(4), random.below(4) > 0);

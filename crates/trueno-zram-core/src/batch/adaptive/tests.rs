@@ -14,7 +14,7 @@ use crate::threads::build_pool;
 const SIZES: [usize; 5] = [0, 1, 2, 63, 65];
 
 fn options() -> GpuOptions {
-    GpuOptions::new().pool(pool())
+    GpuOptions::new().with_pool(pool())
 }
 
 /// Slots of 16 pages, so that a batch takes several of them and the last one is not full.

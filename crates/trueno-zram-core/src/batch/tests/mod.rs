@@ -209,14 +209,14 @@ fn pool_of(threads: usize) -> Arc<rayon::ThreadPool> {
 }
 
 fn options(time_limit: Duration) -> GpuOptions {
-    GpuOptions::new().time_limit(time_limit).pool(pool_of(1))
+    GpuOptions::new().with_time_limit(time_limit).with_pool(pool_of(1))
 }
 
 impl Trial {
     fn new(form: Form, shape: Shape, schedule: Schedule, time_limit: Duration) -> Self {
         // With one thread, the one that drives the ring stages pages, too; with more, those do.
         let threads = if shape.slots.is_multiple_of(2) { 1 } else { 3 };
-        let options = options(time_limit).pool(pool_of(threads));
+        let options = options(time_limit).with_pool(pool_of(threads));
         let fake = FakeDevice::with_format(schedule, shape.format);
         Self::with(form, shape.pages, fake, config(shape), &options)
     }

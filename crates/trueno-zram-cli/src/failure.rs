@@ -70,7 +70,7 @@ impl From<trueno_zram_io::Error> for Failure {
                     Self::usage("binary data is not written to a terminal; give -o FILE, or -f to do it all the same")
                 }
                 Refusal::Exists => Self::Failed(format!("{error}; -f overwrites it")),
-                Refusal::KeepsNothing => {
+                Refusal::DiscardsData => {
                     Self::Failed(format!("{error}; --rm would remove the input and leave nothing"))
                 }
                 _ => Self::Failed(error.to_string()),

@@ -11,7 +11,7 @@ use signal_hook::consts::{
 };
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::{emulate_default_handler, exit};
-use trueno_zram_io::interrupt::{self, Pending};
+use trueno_zram_io::interrupt::{self, PendingActions};
 
 pub(crate) use trueno_zram_io::interrupt::ActionId;
 
@@ -36,9 +36,9 @@ pub(crate) fn listen() {
 }
 
 /// Holds signals off, to add an action or remove one together with what it is about.
-pub(crate) fn hold_off() -> MutexGuard<'static, Pending> {
+pub(crate) fn hold_off() -> MutexGuard<'static, PendingActions> {
     listen();
-    interrupt::hold_off()
+    interrupt::pending_actions()
 }
 
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) fail like any other write, rather than end the process.
@@ -49,7 +49,7 @@ pub(crate) fn survive_file_limits() {
 
 /// Ends the process by SIGPIPE, as if it had not been ignored. Outputs were dropped before, and left nothing behind.
 pub(crate) fn end_by_broken_pipe() -> ExitCode {
-    interrupt::hold_off().run_all();
+    interrupt::pending_actions().run_all();
     let _ = emulate_default_handler(SIGPIPE);
     // What a shell shows for a process that the signal ended.
     ExitCode::from(128 + 13)
@@ -64,7 +64,7 @@ fn wait_for_signal(ready: &SyncSender<()>) {
     let _ = ready.send(());
     let Some(signal) = signals.ok().and_then(|mut signals| signals.forever().next()) else { return };
     // Never released: no file is created or renamed any more.
-    let mut pending = interrupt::hold_off();
+    let mut pending = interrupt::pending_actions();
     pending.run_all();
     // Ends the process by the same signal, so that a shell sees 128 + its number.
     let _ = emulate_default_handler(signal);

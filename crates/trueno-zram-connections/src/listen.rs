@@ -1,9 +1,7 @@
-//! Connections of a listening socket: accepted for as long as it lasts, and served by a bounded number of threads. Those that are
-//! silent leave for others.
+//! Accepts the connections of a listening socket, and serves each on a thread of its own, up to a limit.
 
 use std::io;
 use std::net::{TcpListener, TcpStream};
-use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -12,13 +10,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::connections::{Admitted, ConnectionLimits, Connections};
 use crate::socket::{Disconnect, stop_accepting};
-use crate::{Admitted, ConnectionLimits, Connections};
 
-/// Connections that are served at the same time, unless something else is asked for.
+/// The number of connections that [`serve_each`] serves at a time.
 pub const MAX_CONNECTIONS: usize = 128;
 
-/// How long to wait for descriptors or memory to become free.
+/// The pause before another attempt, when descriptors or memory are short.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A listening socket.
@@ -49,20 +47,12 @@ impl Listen for TcpListener {
     }
 }
 
-/// Accepts the next connection. If there are no descriptors or there is no memory for it, or if the client has left already, it
-/// waits a little and tries again.
+/// Accepts the next connection. If descriptors or memory are short, or if the client has left already, it waits a little and tries
+/// again.
 ///
 /// # Errors
 /// Any other error of `accept`.
-///
-/// ```no_run
-/// use std::os::unix::net::UnixListener;
-/// let listener = UnixListener::bind("socket")?;
-/// let (connection, _) = trueno_zram_connections::accept_next(|| listener.accept())?;
-/// # drop(connection);
-/// # Ok::<(), std::io::Error>(())
-/// ```
-pub fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C> {
+fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C> {
     loop {
         match accept() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -74,64 +64,77 @@ pub fn accept_next<C>(mut accept: impl FnMut() -> io::Result<C>) -> io::Result<C
 
 /// A connection that is served by [`serve_each`].
 #[derive(Debug)]
-pub struct Client<'a, L: Listen> {
+pub struct ClientConnection<'a, L: Listen> {
     listener: &'a L,
     connections: &'a Connections<L::Connection>,
     place: Admitted<L::Connection>,
 }
 
-impl<L: Listen> Client<'_, L> {
+impl<L: Listen> ClientConnection<'_, L> {
     /// Returns the connection.
     #[must_use]
     pub fn connection(&self) -> &L::Connection {
         self.place.connection()
     }
 
-    /// Notes that the client has spoken. From now on it counts as one, and does not leave for others. Returns `false` if it had to
-    /// leave already, or enough others were served: it has been disconnected, and must be given up.
+    /// Marks the connection as established: it counts from now on, and is not displaced by others. Returns `false` if it was
+    /// displaced already, or if enough others were served: it has been disconnected, and the caller must stop serving it.
     #[must_use]
     pub fn establish(&self) -> bool {
         let is_established = self.place.establish().is_ok();
         if self.connections.is_closed() {
-            // Nobody else is served: wakes up whoever accepts.
+            // Nobody else is served: wakes up the thread that accepts.
             stop_accepting(self.listener);
         }
         is_established
     }
 }
 
-/// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `limit` of them were
-/// [established](Client::establish). Returns when all have ended; nobody can connect to the socket any more then, and connections
-/// that waited in its queue were closed.
+/// Accepts connections, and serves each on a thread of its own, [`MAX_CONNECTIONS`] at a time, until `total` of them were
+/// [established](ClientConnection::establish). Returns when all have ended. Then nobody can connect to the socket any more, and
+/// connections that waited in its queue were closed.
 ///
-/// When all places are taken, the oldest connection that is not established leaves for the next one. If all are, the next one
-/// waits. Where no thread can be started, a connection is served by the caller's, and others wait.
+/// When all places are taken, the next connection displaces the oldest one that is not established. If all are, it waits. Where
+/// no thread can be started, a connection is served by the caller's, and others wait.
+///
+/// The example of the [crate] serves one client.
 ///
 /// # Errors
-/// Those of [`accept_next`]. Established connections are served to their end before it returns.
+/// Those of `accept`, except for a shortage of descriptors or memory, which it waits out. Established connections are served to
+/// their end before it returns.
 pub fn serve_each<L: Listen>(
     listener: &L,
-    limit: Option<usize>,
-    serve: impl Fn(&Client<'_, L>) + Sync,
+    total: Option<usize>,
+    serve: impl Fn(&ClientConnection<'_, L>) + Sync,
 ) -> io::Result<()> {
-    let at_a_time = NonZeroUsize::new(MAX_CONNECTIONS).expect("it is not 0");
-    serve_at_most(at_a_time, listener, limit, serve, || {})
+    serve_each_within(ConnectionLimits::new(MAX_CONNECTIONS).with_total(total), listener, serve, || {})
 }
 
-/// Like [`serve_each`], with the number of connections `at_a_time`. Calls `crowded` when a connection has to wait for the first time.
+/// Like [`serve_each`], within any limits. Calls `on_crowded` when a connection has to wait for the first time.
+///
+/// ```
+/// use std::os::unix::net::{UnixListener, UnixStream};
+/// use trueno_zram_connections::{ConnectionLimits, serve_each_within};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("socket");
+/// let listener = UnixListener::bind(&path)?;
+/// let _client = UnixStream::connect(&path)?;
+/// let limits = ConnectionLimits::new(4).with_total(Some(1));
+/// serve_each_within(limits, &listener, |client| assert!(client.establish()), || println!("four clients are served"))?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
-/// As above.
-pub fn serve_at_most<L: Listen>(
-    at_a_time: NonZeroUsize,
+/// Those of [`serve_each`].
+pub fn serve_each_within<L: Listen>(
+    limits: ConnectionLimits,
     listener: &L,
-    limit: Option<usize>,
-    serve: impl Fn(&Client<'_, L>) + Sync,
-    crowded: impl FnOnce(),
+    serve: impl Fn(&ClientConnection<'_, L>) + Sync,
+    on_crowded: impl FnOnce(),
 ) -> io::Result<()> {
-    let limits = ConnectionLimits { in_all: limit.unwrap_or(usize::MAX), ..ConnectionLimits::new(at_a_time.get()) };
     let connections = Connections::new(limits);
-    let (connections, serve, mut crowded) = (&connections, &serve, Some(crowded));
+    let (connections, serve, mut on_crowded) = (&connections, &serve, Some(on_crowded));
     thread::scope(|threads| {
         let _queue = DismissQueue(listener);
         while !connections.is_closed() {
@@ -142,13 +145,13 @@ pub fn serve_at_most<L: Listen>(
             // Silent clients would keep this from returning.
             let connection = accepted.inspect_err(|_| connections.close())?;
             let place = connections.admit(connection).or_else(|connection| {
-                if let Some(crowded) = crowded.take_if(|_| !connections.is_closed()) {
-                    crowded();
+                if let Some(on_crowded) = on_crowded.take_if(|_| !connections.is_closed()) {
+                    on_crowded();
                 }
                 connections.admit_or_wait(connection).ok_or(())
             });
             let Ok(place) = place else { break };
-            let client = Arc::new(Client { listener, connections, place });
+            let client = Arc::new(ClientConnection { listener, connections, place });
             let theirs = Arc::clone(&client);
             let work = move || serve(&theirs);
             if thread::Builder::new().name("client".into()).spawn_scoped(threads, work).is_err() {
@@ -159,7 +162,7 @@ pub fn serve_at_most<L: Listen>(
     })
 }
 
-/// Ends a listening when it is dropped: nobody can connect any more, and those that wait in the queue are disconnected.
+/// Stops a listener when it is dropped: nobody can connect any more, and connections that wait in the queue are closed.
 struct DismissQueue<'a, L: Listen>(&'a L);
 
 impl<L: Listen> Drop for DismissQueue<'_, L> {
@@ -170,8 +173,8 @@ impl<L: Listen> Drop for DismissQueue<'_, L> {
     }
 }
 
-/// Whether a later connection may be accepted all the same: a client that left, a network that is down, or a shortage. accept(2)
-/// also lists EOPNOTSUPP among the errors of a network, but a socket that cannot accept at all gives it as well.
+/// Returns `true` if a later connection may be accepted all the same: a client left, a network is down, or something is short.
+/// accept(2) also lists EOPNOTSUPP among the errors of a network, but a socket that cannot accept at all gives it as well.
 fn is_transient(error: &io::Error) -> bool {
     const TRANSIENT: [Errno; 12] = [
         Errno::CONNABORTED,
@@ -223,9 +226,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        let (now, at_a_time) = (AtomicUsize::new(0), NonZeroUsize::new(at_a_time).unwrap());
-        let serve = |client: &Client<'_, UnixListener>| {
-            assert!(now.fetch_add(1, Ordering::SeqCst) < at_a_time.get());
+        let now = AtomicUsize::new(0);
+        let serve = |client: &ClientConnection<'_, UnixListener>| {
+            assert!(now.fetch_add(1, Ordering::SeqCst) < at_a_time);
             let (mut stream, mut byte) = (client.connection(), [0]);
             if stream.read_exact(&mut byte).is_ok() && client.establish() {
                 stream.write_all(b"+").unwrap();
@@ -234,8 +237,9 @@ mod tests {
             }
             now.fetch_sub(1, Ordering::SeqCst);
         };
+        let limits = ConnectionLimits::new(at_a_time).with_total(Some(limit));
         thread::scope(|threads| {
-            let served = threads.spawn(|| serve_at_most(at_a_time, &listener, Some(limit), serve, crowded));
+            let served = threads.spawn(|| serve_each_within(limits, &listener, serve, crowded));
             connect(&|| UnixStream::connect(&path).unwrap());
             served.join().unwrap().unwrap();
         });

@@ -17,7 +17,7 @@ const KEEPALIVE_PROBES: u32 = 4;
 
 /// A connection that any thread can end.
 pub trait Disconnect {
-    /// Ends the connection for both sides. Whoever reads from it or writes to it fails from now on.
+    /// Ends the connection for both sides: reads and writes of any thread fail from now on.
     fn disconnect(&self);
 }
 
@@ -36,16 +36,29 @@ impl Disconnect for UnixStream {
 }
 
 /// Makes the present and all later calls of `accept` on a listening socket return an error.
+///
+/// ```
+/// let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+/// trueno_zram_connections::stop_accepting(&listener);
+/// assert!(listener.accept().is_err());
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn stop_accepting(listener: impl AsFd) {
     // It fails only where the socket does not listen any more, and then there is nothing to stop.
     let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
 }
 
 /// Ends a TCP connection two minutes after the other machine has vanished, even if nothing is sent. The system of an idle client
-/// answers for it, so idle clients stay.
+/// answers for it, so idle clients stay connected.
 ///
 /// # Errors
 /// Those of the operating system.
+///
+/// ```no_run
+/// let client = std::net::TcpStream::connect("10.0.0.1:10809")?;
+/// trueno_zram_connections::enable_keepalive(&client)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
@@ -57,47 +70,47 @@ pub fn enable_keepalive(stream: &TcpStream) -> io::Result<()> {
 ///
 /// ```
 /// use std::io::{Error, ErrorKind};
-/// use trueno_zram_connections::{Patience, Silence};
+/// use trueno_zram_connections::{ClientTimeout, PausedAt};
 /// let pause = || Error::from(ErrorKind::WouldBlock);
-/// assert!(Patience::WithinRequest.after_pause(pause(), Silence::BetweenRequests).is_ok());
-/// let error = Patience::WithinRequest.after_pause(pause(), Silence::WithinRequest).unwrap_err();
+/// assert!(ClientTimeout::WithinRequest.after_pause(pause(), PausedAt::BetweenRequests).is_ok());
+/// let error = ClientTimeout::WithinRequest.after_pause(pause(), PausedAt::WithinRequest).unwrap_err();
 /// assert_eq!(error.kind(), ErrorKind::TimedOut);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// For ever. An error of the stream ends the connection, whatever it is.
+pub enum ClientTimeout {
+    /// None of its own: any error of the stream ends the connection, also that of a limit that the stream has.
     Unlimited,
-    /// Until this moment, in all.
+    /// All requests end at this moment.
     Until(Instant),
-    /// For as long as a read of the stream takes, within a request. Between requests for ever: a client may be idle for days.
+    /// The time that one read of the stream may take, within a request. Between requests, a client may be idle for days.
     WithinRequest,
 }
 
-/// The point at which a client that sends nothing stopped.
+/// The point at which a client paused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Silence {
+pub enum PausedAt {
     /// It may send another request, or none for a long time.
     BetweenRequests,
     /// It has not sent the rest of one.
     WithinRequest,
 }
 
-impl Patience {
-    /// Decides whether to read again after a read that brought nothing in time.
+impl ClientTimeout {
+    /// Returns `Ok` if the stream is to be read again, after a read that returned nothing in time.
     ///
     /// # Errors
     /// [`io::ErrorKind::TimedOut`] if the client took too long; `error`, that of the read, if the stream has a limit of its own.
-    pub fn after_pause(self, error: io::Error, silence: Silence) -> io::Result<()> {
-        match (self, silence) {
-            // Sockets may wake up early. Whoever reads next finds out whether there is time left.
-            (Self::Until(_), _) | (Self::WithinRequest, Silence::BetweenRequests) => Ok(()),
-            (Self::WithinRequest, Silence::WithinRequest) => Err(io::ErrorKind::TimedOut.into()),
+    pub fn after_pause(self, error: io::Error, paused: PausedAt) -> io::Result<()> {
+        match (self, paused) {
+            // Sockets may wake up early. The next read finds out if there is time left.
+            (Self::Until(_), _) | (Self::WithinRequest, PausedAt::BetweenRequests) => Ok(()),
+            (Self::WithinRequest, PausedAt::WithinRequest) => Err(io::ErrorKind::TimedOut.into()),
             (Self::Unlimited, _) => Err(error),
         }
     }
 }
 
-/// Returns the moment after this time. A time limit of more than a year is one of a year, so that any duration will do.
+/// Returns the moment when this time has passed. More than a year counts as a year, so that any duration is valid.
 ///
 /// ```
 /// use std::time::Duration;
@@ -110,7 +123,7 @@ pub fn deadline_after(time: Duration) -> Instant {
     Instant::now() + time.min(YEAR)
 }
 
-/// Returns the time until a moment, to wait for a socket.
+/// Returns the time left until a moment, as the timeout of a socket.
 ///
 /// # Errors
 /// [`io::ErrorKind::TimedOut`] if the moment has come.

@@ -1,4 +1,4 @@
-//! Unix sockets: the process at the other end, and what comes with a message. These system calls need unsafe code.
+//! Unix sockets: the process at the other end, and messages with file descriptors. These system calls need unsafe code.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,28 +12,28 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 const HEADER_LEN: usize = size_of::<usize>() + 8;
 /// The most file descriptors of one message: `SCM_MAX_FD` of the kernel.
 const MAX_FDS: usize = 253;
-/// Room for the sender and all file descriptors. What is missing then was lost for want of descriptors, not of room.
+/// Room for the sender and all file descriptors. So a descriptor is lost only if the process may not have more of them.
 const CONTROL_LEN: usize = (HEADER_LEN + 12).next_multiple_of(8) + (HEADER_LEN + 4 * MAX_FDS).next_multiple_of(8);
 
 /// Room for control messages, which start at multiples of a word.
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_LEN]);
 
-/// A piece of a message, and what came with it.
+/// Bytes that were received, and the file descriptors and the sender that came with them.
 #[derive(Debug, Default)]
 pub struct Received {
-    /// The number of bytes; 0 if there will be no more.
+    /// The number of bytes; 0 at the end of the stream.
     pub len_bytes: usize,
     /// The file descriptors.
     pub fds: Vec<OwnedFd>,
-    /// The process that sent it. `None` if the socket does not ask for it (`SO_PASSCRED`), or if it is in a PID namespace that
-    /// this process does not see.
+    /// The process that sent it. `None` if the socket does not ask for it (`SO_PASSCRED`), or if it is in a PID namespace
+    /// invisible to this process.
     pub sender: Option<u32>,
-    /// File descriptors came with it that are lost: this process may not have more of them.
+    /// `true` if file descriptors were lost because this process may not have more of them.
     pub is_truncated: bool,
 }
 
-/// Receives at most as many bytes as there is room for.
+/// Receives at most as many bytes as `bytes` holds, and the file descriptors that were sent with them.
 ///
 /// ```
 /// use std::io::Write;
@@ -72,7 +72,7 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<Received> {
     };
     let is_truncated = message.msg_flags & libc::MSG_CTRUNC != 0;
     let mut received = Received { len_bytes, is_truncated, ..Received::default() };
-    for Message { level, kind, content } in messages(&control.0) {
+    for ControlMessage { level, kind, content } in messages(&control.0) {
         match (level, kind) {
             (libc::SOL_SOCKET, libc::SCM_RIGHTS) => received.fds.extend(words(content).map(|fd| {
                 // SAFETY: the kernel has made the descriptor for this message. Nothing else owns it.
@@ -87,14 +87,14 @@ pub fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<Received> {
 
 /// A control message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Message<'a> {
+struct ControlMessage<'a> {
     level: i32,
     kind: i32,
     content: &'a [u8],
 }
 
 /// Returns the control messages in a buffer that was zeros before the kernel wrote them.
-fn messages(mut control: &[u8]) -> impl Iterator<Item = Message<'_>> {
+fn messages(mut control: &[u8]) -> impl Iterator<Item = ControlMessage<'_>> {
     std::iter::from_fn(move || {
         let (len, rest) = control.split_first_chunk()?;
         let len = usize::from_ne_bytes(*len);
@@ -103,7 +103,7 @@ fn messages(mut control: &[u8]) -> impl Iterator<Item = Message<'_>> {
         // Behind the last message there are zeros.
         let content = control.get(HEADER_LEN..len)?;
         control = control.get(len.next_multiple_of(align_of::<usize>())..).unwrap_or_default();
-        Some(Message { level, kind, content })
+        Some(ControlMessage { level, kind, content })
     })
 }
 
@@ -111,22 +111,22 @@ fn words(bytes: &[u8]) -> impl Iterator<Item = i32> {
     bytes.as_chunks().0.iter().map(|word| i32::from_ne_bytes(*word))
 }
 
-/// Returns the sender by a `struct ucred`, which starts with the number of the process; 0 means one that this PID namespace does
-/// not see.
+/// Returns the sender stated in a `struct ucred`, which starts with its process number; 0 means a process of an invisible PID
+/// namespace.
 fn sender(content: &[u8]) -> Option<u32> {
     words(content).next().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid != 0)
 }
 
-/// The process that has connected, and its effective user, at the time when it did.
+/// The process that has connected, and its effective user at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
-    /// The process; `None` if it is in a PID namespace that this process does not see, such as the host of a container.
+    /// The process; `None` if it is in a PID namespace invisible to this process, such as that of a container's host.
     pub pid: Option<u32>,
     /// The user.
     pub uid: u32,
 }
 
-/// Returns who is at the other end of a socket.
+/// Returns the process and the user at the other end of a socket.
 ///
 /// ```
 /// let (one, _other) = std::os::unix::net::UnixStream::pair()?;
@@ -142,10 +142,18 @@ pub fn peer_credentials(stream: &UnixStream) -> io::Result<Credentials> {
     Ok(Credentials { pid: u32::try_from(pid).ok().filter(|pid| *pid != 0), uid: uid.cast_unsigned() })
 }
 
-/// Opens the process at the other end of a socket: a file descriptor that never names another one.
+/// Opens the process at the other end of a socket. The descriptor (`pidfd`) never refers to another process, even if its number
+/// is reused.
+///
+/// ```
+/// let (one, _other) = std::os::unix::net::UnixStream::pair()?;
+/// let this_process = trueno_zram_connections::peer_process(&one)?;
+/// # drop(this_process);
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
-/// Those of the operating system; [`io::ErrorKind::NotFound`] if the process is not seen.
+/// Those of the operating system; [`io::ErrorKind::NotFound`] if the process is in an invisible PID namespace.
 pub fn peer_process(stream: &UnixStream) -> io::Result<OwnedFd> {
     // Linux 6.5 hands the process out itself, so that its number cannot have been reused.
     match socket_option(stream, libc::SO_PEERPIDFD) {

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
-use trueno_zram_connections::{Patience, Silence, enable_keepalive};
+use trueno_zram_connections::{ClientTimeout, PausedAt, enable_keepalive};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -83,7 +83,7 @@ impl PageServer {
     /// [`Error::Connection`], and what the client did wrong. [`Error::Damaged`] if it asked for a page that cannot be
     /// restored. The connection should be closed then; the client fails, and no process sees other bytes.
     pub fn serve(&self, stream: impl Read + Write) -> Result<Served, Error> {
-        self.run(stream, Patience::Unlimited, || true).map(Option::unwrap_or_default)
+        self.run(stream, ClientTimeout::Unlimited, || true).map(Option::unwrap_or_default)
     }
 
     /// Like [`serve`](Self::serve), for one of many clients that may be silent. Calls `establish` at its first request, and gives
@@ -99,7 +99,7 @@ impl PageServer {
         enable_keepalive(stream).map_err(Error::Connection)?;
         // The standard library refuses a time limit of zero.
         set_timeout(Some(self.request_timeout.max(Duration::from_millis(1))))?;
-        let served = self.run(stream, Patience::WithinRequest, establish);
+        let served = self.run(stream, ClientTimeout::WithinRequest, establish);
         // A client that waits for a damaged page is not disconnected. An error here must not hide that of the page.
         let reset = set_timeout(None);
         let served = served?;
@@ -109,7 +109,7 @@ impl PageServer {
     fn run(
         &self,
         stream: impl Read + Write,
-        patience: Patience,
+        patience: ClientTimeout,
         establish: impl FnOnce() -> bool,
     ) -> Result<Option<Served>, Error> {
         let ahead = ReadAhead::new(&self.memory);
@@ -154,7 +154,7 @@ impl Piece {
 
 struct Connection<'a, S> {
     stream: S,
-    patience: Patience,
+    patience: ClientTimeout,
     memory: &'a Memory,
     ahead: &'a ReadAhead<'a>,
     served: Served,
@@ -188,7 +188,7 @@ impl<S: Read + Write> Connection<'_, S> {
                 Ok(count) => received += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let silence = if received == 0 { Silence::BetweenRequests } else { Silence::WithinRequest };
+                    let silence = if received == 0 { PausedAt::BetweenRequests } else { PausedAt::WithinRequest };
                     self.patience.after_pause(error, silence).map_err(|error| match error.kind() {
                         io::ErrorKind::TimedOut => Error::Stalled { request, received },
                         _ => Error::Connection(error),

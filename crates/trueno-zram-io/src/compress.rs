@@ -325,7 +325,7 @@ impl<S: PageSource, W: ArchiveOutput, D: Device> SlotWork for Compress<'_, S, W,
     fn collect(&self, unit: &mut Unit<D>, done: CompressedSlot<D>) -> Result<(), S::Error> {
         let Unit { first_page, room, claimed, blocks, .. } = unit;
         let Claimed::Bytes(tail_bytes) = *claimed else { unreachable!("a slot was filled") };
-        let assembled = timed(self.observer, Stage::Slot, || {
+        let assembled = timed(self.observer, Stage::GpuSlots, || {
             blocks.start(*first_page, self.shape);
             done.iter().zip(done.pages()).try_for_each(|(page, plain)| blocks.push_of(page, plain))?;
             blocks.hash_pages(done.pages());

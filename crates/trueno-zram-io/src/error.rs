@@ -121,8 +121,8 @@ pub enum Refusal {
     #[error("is the input; it cannot be the output too")]
     Input,
     /// The output does not keep what is written to it, and the input is to be removed.
-    #[error("keeps no data")]
-    KeepsNothing,
+    #[error("discards all data")]
+    DiscardsData,
     /// A symbolic link whose target does not exist.
     #[error("is a dangling symlink")]
     Dangling,

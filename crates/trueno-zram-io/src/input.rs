@@ -82,7 +82,7 @@ impl Input {
     fn open_with(path: &Path, open_file: impl Fn(&Path) -> io::Result<File>) -> Result<Self> {
         let is_stdin = path.as_os_str() == "-";
         let name = if is_stdin { STANDARD_INPUT.to_owned() } else { path.display().to_string() };
-        if is_stdin && standard_streams::is_closed(io::stdin()) {
+        if is_stdin && standard_streams::was_closed_at_start(io::stdin()) {
             return Err(Error::Closed { name: STANDARD_INPUT });
         }
         let stdin = || io::stdin().as_fd().try_clone_to_owned().map(File::from);

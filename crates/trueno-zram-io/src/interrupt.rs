@@ -1,14 +1,14 @@
 //! Actions to run before a signal ends the process: temporary files are removed, stopped processes continue.
 //!
-//! The crate handles no signals. A program that does calls [`hold_off`] and then [`Pending::run_all`] before it exits.
+//! The crate handles no signals. A program that handles them calls [`pending_actions`] and then [`PendingActions::run_all`] before it exits.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-static PENDING: Mutex<Pending> = Mutex::new(Pending { actions: BTreeMap::new(), next_id: 0 });
+static PENDING: Mutex<PendingActions> = Mutex::new(PendingActions { actions: BTreeMap::new(), next_id: 0 });
 
 /// The registered actions. While this is locked, no other thread can run them.
-pub struct Pending {
+pub struct PendingActions {
     actions: BTreeMap<u64, Box<dyn FnOnce() + Send>>,
     next_id: u64,
 }
@@ -23,7 +23,7 @@ pub struct Cleanup(ActionId);
 
 impl Cleanup {
     /// Drops the action without running it.
-    pub fn cancel(self, pending: &mut Pending) {
+    pub fn cancel(self, pending: &mut PendingActions) {
         pending.remove(&self.0);
         // It has nothing left to do, and would lock what is locked here.
         std::mem::forget(self);
@@ -32,27 +32,28 @@ impl Cleanup {
 
 impl Drop for Cleanup {
     fn drop(&mut self) {
-        let mut pending = hold_off();
+        let mut pending = pending_actions();
         if let Some(action) = pending.actions.remove(&self.0.0) {
             action();
         }
     }
 }
 
-/// Locks the actions, to change them together with whatever they are about.
+/// Locks the registered actions. No signal runs them until the result is dropped, so that they can be changed together with
+/// the files or processes that they are about.
 ///
 /// ```
-/// use trueno_zram_io::interrupt::hold_off;
-/// let id = hold_off().add(|| println!("cleaning up"));
-/// hold_off().remove(&id);
+/// use trueno_zram_io::interrupt::pending_actions;
+/// let id = pending_actions().add(|| println!("cleaning up"));
+/// pending_actions().remove(&id);
 /// ```
-pub fn hold_off() -> MutexGuard<'static, Pending> {
+pub fn pending_actions() -> MutexGuard<'static, PendingActions> {
     // The actions are consistent even after a panic.
     PENDING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pending {
-    /// Adds an action. It must not call [`hold_off`].
+impl PendingActions {
+    /// Adds an action. It must not call [`pending_actions`].
     pub fn add(&mut self, action: impl FnOnce() + Send + 'static) -> ActionId {
         let id = self.next_id;
         self.next_id += 1;
@@ -60,7 +61,7 @@ impl Pending {
         ActionId(id)
     }
 
-    /// Adds an action that runs when the result is dropped, too. It must not call [`hold_off`].
+    /// Adds an action that runs when the result is dropped, too. It must not call [`pending_actions`].
     pub fn add_cleanup(&mut self, action: impl FnOnce() + Send + 'static) -> Cleanup {
         Cleanup(self.add(action))
     }
@@ -78,9 +79,9 @@ impl Pending {
     }
 }
 
-impl std::fmt::Debug for Pending {
+impl std::fmt::Debug for PendingActions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pending({} actions)", self.actions.len())
+        write!(f, "PendingActions({} actions)", self.actions.len())
     }
 }
 
@@ -96,16 +97,16 @@ mod tests {
         let runs = Arc::new(AtomicUsize::new(0));
         let cleanup = || {
             let runs = Arc::clone(&runs);
-            hold_off().add_cleanup(move || {
+            pending_actions().add_cleanup(move || {
                 runs.fetch_add(1, Ordering::Relaxed);
             })
         };
         drop(cleanup());
         assert_eq!(runs.load(Ordering::Relaxed), 1, "dropped");
-        cleanup().cancel(&mut hold_off());
+        cleanup().cancel(&mut pending_actions());
         assert_eq!(runs.load(Ordering::Relaxed), 1, "cancelled");
         let both = cleanup();
-        let action = hold_off().actions.remove(&both.0.0).unwrap();
+        let action = pending_actions().actions.remove(&both.0.0).unwrap();
         // As a signal would.
         action();
         drop(both);

@@ -53,18 +53,18 @@ pub use compress::{Base, Compressed, CompressedDelta, Compressors, Gpu, compress
 pub use error::{Error, Operation, Refusal, Result, STANDARD_INPUT, STANDARD_OUTPUT, os_text};
 pub use files::file_system::mapping_page_bytes;
 pub use files::regular_file::{FileId, open_regular_file};
-pub use files::standard_streams::{check_stdout_written, is_closed, stdout_file};
+pub use files::standard_streams::{check_stdout_written, stdout_file_metadata, was_closed_at_start};
 pub use files::unix_socket::{SocketRefusal, UnixSocket};
 pub use input::Input;
 pub use input::lease::{OpenForWriting, ReservedInput};
 pub use input::page_source::{Claim, ClaimedRange, FileSource, NamedArchive, PageSource};
 pub use input::process_memory::read_process_memory;
-pub use mapping::bus_error::Guard;
+pub use mapping::bus_error::MappingGuard;
 pub use output::existing_file::ExistingFile;
+pub use output::owner_and_mode::Warning;
 pub use output::positional_file::PositionalFile;
-pub use output::rights::{Rights, Warning};
 pub use output::spool::Spool;
-pub use output::{ArchiveOutput, Output, OutputOptions, Target};
+pub use output::{ArchiveOutput, Output, OutputOptions, OutputTarget};
 pub use pipeline::timeline::{Stage, Timeline};
 pub use restore::{Decoders, Discard, Salvaged, Sink, WriteMode, restore, restore_pages, restore_ranges, salvage};
 

@@ -2,8 +2,8 @@
 
 pub(crate) mod existing_file;
 pub(crate) mod mapped_output;
+pub(crate) mod owner_and_mode;
 pub(crate) mod positional_file;
-pub(crate) mod rights;
 pub(crate) mod spool;
 pub(crate) mod temp_output;
 pub(crate) mod written;
@@ -22,48 +22,101 @@ use trueno_zram_core::{PAGE_SIZE, is_zero};
 use crate::error::{Error, Operation, Refusal, Result, STANDARD_OUTPUT};
 use crate::files::regular_file::FileId;
 use crate::files::standard_streams;
+use crate::output::owner_and_mode::{OwnerAndMode, Warning};
 use crate::output::positional_file::PositionalFile;
-use crate::output::rights::{Rights, Warning};
 use crate::output::temp_output::{Durability, Existing, TempOutput};
 use crate::output::written::{check_written, sync};
 use crate::restore::{Sink, WriteMode};
 
-/// Zeros, for outputs that are to have no holes.
+/// Zeros, for outputs without holes.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
-/// Where an output goes.
+/// The destination of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum OutputTarget {
     /// Standard output.
     Stdout,
     /// A path.
     Path(PathBuf),
 }
 
-/// How an output is made.
+/// Options of an output. All are off by default.
+///
+/// ```
+/// use trueno_zram_io::OutputOptions;
+/// let options = OutputOptions::default().with_force(true).with_sparse(true);
+/// assert!(options.force && options.sparse && !options.durable);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct OutputOptions {
-    /// Replace an existing file, and write binary data to a terminal.
+    /// Replaces an existing file, and writes binary data to a terminal.
     pub force: bool,
     /// The bytes are not text, and of no use on a terminal.
     pub binary: bool,
-    /// Leave holes where there are zeros, if the output is a new file.
+    /// Leaves holes in place of zeros, if the output is a new file.
     pub sparse: bool,
-    /// Have the bytes and the name on the disk at the end: the input will be removed.
+    /// Syncs the content and the name to disk at the end, since the input will be removed.
     pub durable: bool,
-    /// Readable by its owner alone, whoever may read the file it replaces. Only a regular file that the output itself
-    /// creates will do, standard output, or a descriptor that the process was started with.
+    /// Makes the output readable by its owner alone, even if others may read the file that it replaces. The output must be a
+    /// new regular file, standard output, or a descriptor that the process was started with.
     pub private: bool,
 }
 
+impl OutputOptions {
+    /// Sets [`force`](Self::force).
+    #[must_use]
+    pub fn with_force(self, force: bool) -> Self {
+        Self { force, ..self }
+    }
+
+    /// Sets [`binary`](Self::binary).
+    #[must_use]
+    pub fn with_binary(self, binary: bool) -> Self {
+        Self { binary, ..self }
+    }
+
+    /// Sets [`sparse`](Self::sparse).
+    #[must_use]
+    pub fn with_sparse(self, sparse: bool) -> Self {
+        Self { sparse, ..self }
+    }
+
+    /// Sets [`durable`](Self::durable).
+    #[must_use]
+    pub fn with_durable(self, durable: bool) -> Self {
+        Self { durable, ..self }
+    }
+
+    /// Sets [`private`](Self::private).
+    #[must_use]
+    pub fn with_private(self, private: bool) -> Self {
+        Self { private, ..self }
+    }
+}
+
 /// An output that is being written. Dropped before [`Output::finish`], a new file leaves nothing behind.
+///
+/// ```
+/// use std::io::Write;
+/// use trueno_zram_io::{Output, OutputOptions, OutputTarget};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("image");
+/// let mut output = Output::create(&OutputTarget::Path(path.clone()), None, OutputOptions::default())?;
+/// output.write_all(b"some bytes")?;
+/// assert!(!path.exists(), "it is not complete");
+/// output.finish(None)?;
+/// assert_eq!(std::fs::read(&path)?, b"some bytes");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Output {
     /// Shared with the threads that write it, and never duplicated: see [`check_written`].
     file: Arc<File>,
     /// The name that messages use.
     pub name: String,
-    /// Only a new file is.
+    /// Zeros become holes: only in a new file.
     sparse: bool,
     /// The offset of the next bytes. A new file may be longer while other threads write at positions of their own, and
     /// shorter behind a hole.
@@ -76,19 +129,19 @@ pub struct Output {
 #[derive(Debug)]
 struct NewFile {
     temp: TempOutput,
-    /// Given once the file is complete; until then only its owner has any. None: those of any new file.
-    rights: Option<Rights>,
+    /// Set once the file is complete; until then it is its owner's alone. None: those of any new file.
+    permissions: Option<OwnerAndMode>,
 }
 
 impl Output {
-    /// Opens an output that is made from `source`.
+    /// Opens an output. A new file gets the permissions and times of `source`, the input that it is made from.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Refused`], [`Error::Closed`].
-    pub fn create(target: &Target, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
+    pub fn create(target: &OutputTarget, source: Option<&Metadata>, options: OutputOptions) -> Result<Self> {
         match target {
-            Target::Stdout => Self::stdout(source, options),
-            Target::Path(path) => Self::at_path(path, source, options),
+            OutputTarget::Stdout => Self::stdout(source, options),
+            OutputTarget::Path(path) => Self::at_path(path, source, options),
         }
     }
 
@@ -96,10 +149,10 @@ impl Output {
         if options.binary && !options.force && io::stdout().is_terminal() {
             return Err(Error::refused(STANDARD_OUTPUT, Refusal::Terminal));
         }
-        if standard_streams::is_closed(io::stdout()) {
+        if standard_streams::was_closed_at_start(io::stdout()) {
             return Err(Error::Closed { name: STANDARD_OUTPUT });
         }
-        if let (Some(there), Some(source)) = (standard_streams::stdout_file(), source)
+        if let (Some(there), Some(source)) = (standard_streams::stdout_file_metadata(), source)
             && FileId::of(&there) == FileId::of(source)
         {
             return Err(Error::refused(STANDARD_OUTPUT, Refusal::Input));
@@ -151,28 +204,28 @@ impl Output {
                 return refused(Refusal::Exists);
             }
             if options.durable && !keeps_data {
-                return refused(Refusal::KeepsNothing);
+                return refused(Refusal::DiscardsData);
             }
             if !there.is_file() {
                 let file = File::options().write(true).open(path).map_err(failed)?;
                 return Ok(Self::new(file, name, None, OutputOptions { sparse: false, ..options }));
             }
         }
-        let rights = source.and_then(Rights::of).or_else(|| there.as_ref().and_then(Rights::of));
-        let rights = rights.filter(|_| !options.private);
-        let mode = if rights.is_some() || options.private { 0o600 } else { 0o666 };
+        let permissions = source.and_then(OwnerAndMode::of).or_else(|| there.as_ref().and_then(OwnerAndMode::of));
+        let permissions = permissions.filter(|_| !options.private);
+        let mode = if permissions.is_some() || options.private { 0o600 } else { 0o666 };
         let existing = if there.is_some() { Existing::IsReplaced } else { Existing::Stays };
         let (file, temp) = TempOutput::create(place, mode, existing).map_err(failed)?;
-        Ok(Self::new(file, name, Some(NewFile { temp, rights }), options))
+        Ok(Self::new(file, name, Some(NewFile { temp, permissions }), options))
     }
 
-    /// Whether somebody who does not read can hold up the writing: true for anything but regular files.
+    /// Returns `true` if a slow reader can block writes: for anything but regular files.
     #[must_use]
     pub fn can_block(&self) -> bool {
         !self.file.metadata().is_ok_and(|metadata| metadata.is_file())
     }
 
-    /// The file to read what was written back from, if it is a new one, which nobody else can have changed.
+    /// Returns the file, to read back what was written, if it is a new file, which nobody else can have changed.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -212,8 +265,8 @@ impl Output {
         zeros(count).try_for_each(|piece| self.write_all(piece))
     }
 
-    /// Gives a complete output its name and its rights, and the times of `source`. Returns the bytes written.
-    /// Rights that the file system refuses are left as they are; [`Output::finish_with`] reports them.
+    /// Gives a complete output its name, its permissions, and the times of `source`. Returns the bytes written.
+    /// Permissions that the file system refuses are left as they are; [`Output::finish_with`] reports them.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Refused`] if a file of this name was created in the meantime.
@@ -221,21 +274,21 @@ impl Output {
         self.finish_with(source, &mut |_| {})
     }
 
-    /// Like [`Output::finish`], and reports what the file system refused to `warn`.
+    /// Like [`Output::finish`], and passes permissions and times that the file system refuses to `warn`.
     ///
     /// # Errors
-    /// As [`Output::finish`].
+    /// Those of [`Output::finish`].
     pub fn finish_with(mut self, source: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) -> Result<u64> {
         let new = self.new.take();
         if new.is_some() {
             set_len(&self.file, self.bytes).map_err(Operation::SetLength.failed(&self.name))?;
         }
-        // Before the rights, which some file systems send together with what was written.
+        // Before the permissions, which some file systems send together with what was written.
         check_written(&self.file).map_err(Operation::Write.failed(&self.name))?;
         match new {
-            Some(NewFile { temp, rights }) => {
-                if let Some(rights) = rights {
-                    rights.give(&self.file, source, warn);
+            Some(NewFile { temp, permissions }) => {
+                if let Some(permissions) = permissions {
+                    permissions.give(&self.file, source, warn);
                 }
                 let durability = if self.durable { Durability::OnDisk } else { Durability::Later };
                 temp.commit(&self.file, &self.name, durability)?;
@@ -247,14 +300,14 @@ impl Output {
     }
 }
 
-/// Takes an archive: in order, or at positions that are known before the bytes are written.
+/// An output that an archive is written to: in order, or at preassigned offsets.
 pub trait ArchiveOutput: Write + Send {
-    /// The file to write at any position, if it is a new one that nobody else sees. This many threads will write.
+    /// Returns a file that `threads` threads can write at any position, if the output is a new file that nobody else sees.
     fn positional_file(&self, _threads: usize) -> Option<PositionalFile> {
         None
     }
 
-    /// Counts bytes that are written at their position. What is written in order comes behind them.
+    /// Counts bytes that are written at their offsets. Bytes written in order follow them.
     fn skip(&mut self, _len_bytes: u64) {}
 }
 
@@ -288,7 +341,7 @@ impl Sink for Output {
         Ok(positional.map_or(WriteMode::InOrder, |file| WriteMode::Positional { file, sparse: self.sparse }))
     }
 
-    fn set_placed(&mut self, len_bytes: u64) {
+    fn set_written(&mut self, len_bytes: u64) {
         self.skip(len_bytes);
     }
 
@@ -320,23 +373,23 @@ impl Write for Output {
     }
 }
 
-/// Whether a path names a descriptor that the process was started with, as `>(command)` does in a shell.
+/// Returns `true` if a path names a descriptor that the process was started with, as `>(command)` does in a shell.
 pub(crate) fn is_inherited(path: &Path) -> bool {
     ["/dev/fd/", "/proc/self/fd/"].iter().any(|folder| path.starts_with(folder)) || path == Path::new("/dev/stdout")
 }
 
-/// Whether this is `/dev/null`, `/dev/full` or another of the kernel's memory devices, which expose no data.
+/// Returns `true` for `/dev/null`, `/dev/full` and the other memory devices of the kernel, which expose no data.
 fn is_memory_device(there: &Metadata) -> bool {
     const MEMORY_DEVICES: u32 = 1;
     there.file_type().is_char_device() && rustix::fs::major(there.rdev()) == MEMORY_DEVICES
 }
 
-/// Cuts off what was allocated behind the end, or makes a hole at the end part of the file.
+/// Sets the length of a file: cuts off blocks allocated beyond it, or adds a hole at the end.
 fn set_len(file: &File, len_bytes: u64) -> io::Result<()> {
     if file.metadata()?.len() == len_bytes { Ok(()) } else { file.set_len(len_bytes) }
 }
 
-/// Runs of pages that are not zero, and their places. The last page may be a short one.
+/// Returns the runs of pages that are not zero, with their offsets. The last page may be shorter.
 pub(crate) fn data_runs(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     let run_bytes = |from: usize, is_run: fn(&[u8]) -> bool| -> usize {
         bytes[from..].chunks(PAGE_SIZE).take_while(|page| is_run(page)).map(<[u8]>::len).sum()
@@ -349,7 +402,7 @@ pub(crate) fn data_runs(bytes: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-/// Pieces of zeros that are this long together.
+/// Returns slices of zeros of this total length.
 pub(crate) fn zeros(len_bytes: u64) -> impl Iterator<Item = &'static [u8]> {
     let mut left = len_bytes;
     iter::from_fn(move || {

@@ -48,7 +48,7 @@ pub trait Sink: Send {
     fn write_mode(&self, threads: usize) -> Result<WriteMode>;
 
     /// Counts content that was written at its place: all of it.
-    fn set_placed(&mut self, len_bytes: u64);
+    fn set_written(&mut self, len_bytes: u64);
 
     /// Forgets content that was written at its place. The content will come again, in order.
     ///
@@ -89,7 +89,7 @@ impl Sink for Discard {
         Ok(WriteMode::Discard)
     }
 
-    fn set_placed(&mut self, _len_bytes: u64) {}
+    fn set_written(&mut self, _len_bytes: u64) {}
 
     fn restart(&mut self) -> Result<()> {
         Ok(())

@@ -142,7 +142,7 @@ fn stack_bytes(work: impl FnOnce()) -> usize {
 
 /// The bytes of the stack that it takes to open a chain, to read its pages one by one, and to read them together.
 fn stack_of_chain(path: &Path) -> [usize; 3] {
-    let opener = ArchiveOpener::new().read_with(|file| Arc::new(StackProbe(file)));
+    let opener = ArchiveOpener::new().with_file_reader(|file| Arc::new(StackProbe(file)));
     let open = || opener.open(path).unwrap().unwrap();
     let opening = stack_bytes(|| drop(open()));
     let (one_by_one, together) = (open(), open());
@@ -174,7 +174,7 @@ fn the_longest_chain_is_read_on_a_small_stack() {
     let content = chain(folder.path(), Delta::MAX_DEPTH);
     on_small_stack(|| {
         for in_memory in [false, true] {
-            let opener = ArchiveOpener::new().in_memory(in_memory);
+            let opener = ArchiveOpener::new().with_files_in_memory(in_memory);
             let chain = opener.open_chain(&folder.path().join("32")).unwrap().unwrap();
             assert_eq!((chain.archive.depth(), chain.files.len()), (32, 33));
             assert!((0..chain.archive.page_count()).any(|page| !chain.archive.is_located(page)));
@@ -210,12 +210,12 @@ fn files_are_read_through_what_the_caller_makes_of_them() {
     static MADE: AtomicUsize = AtomicUsize::new(0);
     let folder = tempfile::tempdir().unwrap();
     let content = chain(folder.path(), 2);
-    let opener = ArchiveOpener::new().read_with(|file| {
+    let opener = ArchiveOpener::new().with_file_reader(|file| {
         MADE.fetch_add(1, Ordering::Relaxed);
         Arc::new(file)
     });
     for (in_memory, made) in [(false, 3), (true, 3)] {
-        let archive = opener.clone().in_memory(in_memory).open(&folder.path().join("2")).unwrap().unwrap();
+        let archive = opener.clone().with_files_in_memory(in_memory).open(&folder.path().join("2")).unwrap().unwrap();
         assert_reads(&archive, &content);
         assert_eq!(MADE.load(Ordering::Relaxed), made);
     }
@@ -232,9 +232,9 @@ fn missing_and_wrong_bases_are_named() {
     fs::rename(path("0"), path("moved")).unwrap();
     let error = problem(ArchiveOpener::new());
     assert!(error.contains("base 0: not found") && error.contains("no such file"), "{error}");
-    assert_reads(&open(ArchiveOpener::new().bases([path("moved")])).unwrap(), &content);
+    assert_reads(&open(ArchiveOpener::new().with_bases([path("moved")])).unwrap(), &content);
     // The base of the delta below, in any order and among others.
-    assert_reads(&open(ArchiveOpener::new().bases([path("2"), path("moved"), path("1")])).unwrap(), &content);
+    assert_reads(&open(ArchiveOpener::new().with_bases([path("2"), path("moved"), path("1")])).unwrap(), &content);
 
     fs::write(path("0"), archive_of(&content)).unwrap();
     assert!(problem(ArchiveOpener::new()).contains("another archive"));

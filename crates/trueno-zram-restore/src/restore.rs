@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread;
 
 use trueno_zram_archive::Pages;
-use trueno_zram_connections::{Client, serve_at_most};
+use trueno_zram_connections::{ClientConnection, ConnectionLimits, serve_each_within};
 use trueno_zram_core::PAGE_SIZE;
 
 use crate::error::Error;
@@ -121,9 +121,11 @@ impl LazyRestore {
     ) -> io::Result<()> {
         let vms_at_a_time = self.options.vms_at_a_time;
         let crowded = || (self.vmms.notify)(Notice::Crowded { vms_at_a_time });
-        let serve = |client: &Client<'_, _>| ended(self.serve_client(client.connection(), || client.establish()));
+        let serve =
+            |client: &ClientConnection<'_, _>| ended(self.serve_client(client.connection(), || client.establish()));
         let socket = VmmSocket::new(&self.vmms, listener)?;
-        match serve_at_most(vms_at_a_time, &socket, limit, serve, crowded) {
+        let limits = ConnectionLimits::new(vms_at_a_time.get()).with_total(limit);
+        match serve_each_within(limits, &socket, serve, crowded) {
             Err(_) if self.vmms.is_closed() => Ok(()),
             served => served,
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use trueno_zram_connections::{Admitted, ConnectionLimits, Refusal, deadline_after, time_left};
+use trueno_zram_connections::{Admitted, ConnectionLimits, EstablishError, deadline_after, time_left};
 use trueno_zram_core::{Algorithm, CpuBatchCompressor};
 use trueno_zram_io::{ChainFile, FileId};
 use trueno_zram_store::{Store, StoreStats};
@@ -197,8 +197,7 @@ impl ControlServer {
     /// # Errors
     /// If the socket cannot be created, or no thread can be started.
     pub fn start(path: &Path, stores: Vec<ServedStore>, limits: ControlLimits) -> io::Result<Self> {
-        let connection_limits =
-            ConnectionLimits { established: limits.max_transfers, ..ConnectionLimits::new(limits.max_clients) };
+        let connection_limits = ConnectionLimits::new(limits.max_clients).with_established(limits.max_transfers);
         let endpoint = Endpoint::Unix(path.to_owned());
         let service = ControlService { stores, limits };
         Ok(Self { server: SocketServer::start("control", &endpoint, connection_limits, service)? })
@@ -260,11 +259,11 @@ impl ControlService {
     ) -> io::Result<Reply> {
         match client.establish() {
             Ok(()) => Ok(self.with_store(export, work)),
-            Err(Refusal::Full) => Ok(Reply::Error(format!(
+            Err(EstablishError::Full) => Ok(Reply::Error(format!(
                 "{} saves and loads are under way, which is the most there may be; try again when one has ended",
                 self.limits.max_transfers
             ))),
-            Err(Refusal::Displaced) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Err(EstablishError::Displaced) => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
 

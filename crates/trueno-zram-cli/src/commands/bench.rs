@@ -11,7 +11,7 @@ use std::str::FromStr;
 use serde::Serialize;
 use trueno_bench::bench::Bench;
 use trueno_bench::{Document, Gpu, Rivals, Run, html, load, table};
-use trueno_zram_io::{Output, OutputOptions, Target};
+use trueno_zram_io::{Output, OutputOptions, OutputTarget};
 
 use crate::args::{Backend, Global};
 use crate::failure::Failure;
@@ -126,8 +126,8 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 }
 
 fn open_report(path: &Path) -> Result<Output, Failure> {
-    let options = OutputOptions { force: true, ..OutputOptions::default() };
-    Ok(Output::create(&Target::Path(path.to_owned()), None, options)?)
+    let options = OutputOptions::default().with_force(true);
+    Ok(Output::create(&OutputTarget::Path(path.to_owned()), None, options)?)
 }
 
 fn write_report(mut report: Output, document: &Document) -> Result<(), Failure> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 use trueno_zram_archive::{BaseRecord, DeltaSummary, Format, WriteOptions};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, Target, Warning};
+use trueno_zram_io::{ArchiveOpener, Compressed, Discard, Input, Output, OutputOptions, OutputTarget, Warning};
 
 use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
@@ -116,7 +116,7 @@ fn compress(
     let removal = args.files.removal(path, &input)?;
     let source = input.metadata.clone();
     let name = input.name.clone();
-    let output_options = OutputOptions { force, binary: true, sparse: false, durable: rm, private: false };
+    let output_options = OutputOptions::default().with_force(force).with_binary(true).with_durable(rm);
     let output = Output::create(&target, Some(&source), output_options);
     let output = output.map_err(|error| args.files.output_failure(error))?;
     let output_name = output.name.clone();
@@ -170,7 +170,7 @@ fn compress(
         backend: engine.name(),
         threads: engine.threads(),
     };
-    if target != Target::Stdout || global.verbose > 0 {
+    if target != OutputTarget::Stdout || global.verbose > 0 {
         let Report { bytes_in, bytes_out, ratio, .. } = report;
         let line = if bytes_in == 0 {
             format!("{name}: empty, into {bytes_out} bytes: {output_name}")
@@ -198,8 +198,8 @@ fn compress(
 
 /// Reads a complete delta as anyone else would, before what it was made of is removed: the base may be damaged although its page
 /// hashes are right, and its path may lead elsewhere.
-fn verify_before_removal(name: &str, delta: &Target, engine: &Engine) -> Result<(), Failure> {
-    let Target::Path(path) = delta else { return Ok(()) };
+fn verify_before_removal(name: &str, delta: &OutputTarget, engine: &Engine) -> Result<(), Failure> {
+    let OutputTarget::Path(path) = delta else { return Ok(()) };
     let failed =
         |error: &dyn std::fmt::Display| Failure::at(name, format!("is kept, as its delta cannot be restored: {error}"));
     let delta_name = path.display().to_string();
@@ -220,7 +220,7 @@ struct DeltaReport<'a> {
 
 fn report_delta(
     global: &Global,
-    (name, output_name, target): (&str, &str, &Target),
+    (name, output_name, target): (&str, &str, &OutputTarget),
     base: &BaseRecord,
     summary: &DeltaSummary,
     time: Duration,
@@ -245,7 +245,7 @@ fn report_delta(
         backend: "cpu",
         threads: engine.threads(),
     };
-    if *target != Target::Stdout || global.verbose > 0 {
+    if *target != OutputTarget::Stdout || global.verbose > 0 {
         let speed = report::gbps(bytes_in, time);
         report::say(
             global,

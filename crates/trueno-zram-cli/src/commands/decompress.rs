@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trueno_zram_io::{Input, Output, OutputOptions, Target, Warning};
+use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Warning};
 
 use crate::args::Global;
 use crate::engine::Engine;
@@ -97,7 +97,7 @@ fn decompress(
             "is a delta: it is restored as a whole or not at all; leave out --salvage",
         ));
     }
-    let options = OutputOptions { force, binary: false, sparse: !args.no_sparse, durable: rm, private: false };
+    let options = OutputOptions::default().with_force(force).with_sparse(!args.no_sparse).with_durable(rm);
     let output = Output::create(&target, Some(&input.metadata), options);
     let mut output = output.map_err(|error| args.files.output_failure(error))?;
     let progress = Progress::start(global, &input.name, None);
@@ -112,7 +112,7 @@ fn decompress(
     removal.complete()?;
 
     let report = restored.report(&input, &output_name, time, engine);
-    if target != Target::Stdout || global.verbose > 0 {
+    if target != OutputTarget::Stdout || global.verbose > 0 {
         let speed = report::gbps(report.bytes_out, time);
         report::say(
             global,

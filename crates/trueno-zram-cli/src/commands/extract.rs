@@ -9,7 +9,7 @@ use serde::Serialize;
 use trueno_zram_archive::address_map::{AddressSpan, StoredMap};
 use trueno_zram_archive::{ContentBatch, ContentSpan, Error, FrameReader, PageArchive, Pages};
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_io::{Input, Output, OutputOptions, Sink, Target, WriteMode};
+use trueno_zram_io::{Input, Output, OutputOptions, OutputTarget, Sink, WriteMode};
 
 use crate::args::{
     Global,
@@ -127,9 +127,9 @@ const COMMAND: &str = "extract";
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let target = match &args.output {
-        Some(path) if !files::is_stdout(path) => Target::Path(path.clone()),
+        Some(path) if !files::is_stdout(path) => OutputTarget::Path(path.clone()),
         _ if global.json => return Err(report::json_needs_stdout()),
-        _ => Target::Stdout,
+        _ => OutputTarget::Stdout,
     };
     if global.json {
         needed_files::check_stdout(std::slice::from_ref(&args.file), global)?;
@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     })
 }
 
-fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+fn extract(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
     let start = Instant::now();
     let mut engine = Engine::choose(global)?;
     report::say_engine(global, &engine);
@@ -154,7 +154,7 @@ fn extract(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     if let Some(format) = format_of_input(&input) {
         engine.prepare_for(format)?;
     }
-    let options = OutputOptions { force: args.force, binary: true, sparse: true, durable: false, private: false };
+    let options = OutputOptions::default().with_force(args.force).with_binary(true).with_sparse(true);
     let mut output = Output::create(target, Some(&input.metadata), options)?;
     let opened = match delta {
         Some(chain) => Ok(Some(chain.archive)),
@@ -367,7 +367,7 @@ impl<I: Iterator<Item = AddressSpan> + Send> Sink for Merge<'_, I> {
         Ok(WriteMode::InOrder)
     }
 
-    fn set_placed(&mut self, _len_bytes: u64) {
+    fn set_written(&mut self, _len_bytes: u64) {
         unreachable!("it takes content in order");
     }
 

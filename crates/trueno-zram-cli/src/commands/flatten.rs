@@ -7,7 +7,9 @@ use std::sync::Arc;
 use trueno_zram_archive::address_map::{self, StoredMap};
 use trueno_zram_archive::{Pages, WriteOptions, process_state};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{Claim, ClaimedRange, Compressed, Input, NamedArchive, Output, OutputOptions, PageSource, Target};
+use trueno_zram_io::{
+    Claim, ClaimedRange, Compressed, Input, NamedArchive, Output, OutputOptions, OutputTarget, PageSource,
+};
 
 use crate::args::{Global, compression::CompressionArgs};
 use crate::engine::Engine;
@@ -99,8 +101,9 @@ impl PageSource for ArchiveSource {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target = if files::is_stdout(&args.output) { Target::Stdout } else { Target::Path(args.output.clone()) };
-    if global.json && target == Target::Stdout {
+    let target =
+        if files::is_stdout(&args.output) { OutputTarget::Stdout } else { OutputTarget::Path(args.output.clone()) };
+    if global.json && target == OutputTarget::Stdout {
         return Err(report::json_needs_stdout());
     }
     if global.json {
@@ -111,7 +114,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     })
 }
 
-fn flatten(path: &Path, args: &Args, global: &Global, target: &Target) -> Result<(), Failure> {
+fn flatten(path: &Path, args: &Args, global: &Global, target: &OutputTarget) -> Result<(), Failure> {
     let mut engine = Engine::compressing(global, args.compression)?;
     report::say_engine(global, &engine);
     let input = Input::open_at_once(path)?;
@@ -120,7 +123,7 @@ fn flatten(path: &Path, args: &Args, global: &Global, target: &Target) -> Result
     let chain = chain.ok_or_else(|| Failure::at(&name, "it is not a delta, as `compress --base` makes them"))?;
     NeededFiles::of_base(chain.bases()).check_target(target, global)?;
     let archive = chain.archive;
-    let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
+    let options = OutputOptions::default().with_force(args.force).with_binary(true);
     let output = Output::create(target, Some(&input.metadata), options)?;
     let output_name = output.name.clone();
     let options = WriteOptions::default()

@@ -11,7 +11,7 @@ use trueno_zram_archive::address_map::StoredMap;
 use trueno_zram_archive::process_state::ProcessState;
 use trueno_zram_archive::{PageArchive, Pages};
 use trueno_zram_core::{PAGE_SIZE, Page};
-use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions, Target};
+use trueno_zram_io::{ArchiveChain, Operation, Output, OutputOptions, OutputTarget};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -51,8 +51,8 @@ pub(crate) struct CoreOptions<'a> {
 pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode, Failure> {
     let CoreOptions { archive, bases, output, force } = options;
     let start = Instant::now();
-    let target = if files::is_stdout(output) { Target::Stdout } else { Target::Path(output.to_owned()) };
-    if global.json && target == Target::Stdout {
+    let target = if files::is_stdout(output) { OutputTarget::Stdout } else { OutputTarget::Path(output.to_owned()) };
+    if global.json && target == OutputTarget::Stdout {
         return Err(report::json_needs_stdout());
     }
     let name = archive.display().to_string();
@@ -67,7 +67,7 @@ pub(crate) fn run(options: CoreOptions<'_>, global: &Global) -> Result<ExitCode,
     let core = CoreFile::new(&map, state.as_ref()).map_err(|error| Failure::at(&name, error))?;
 
     // A process's memory can hold secrets.
-    let options = OutputOptions { force, binary: true, sparse: true, private: true, ..OutputOptions::default() };
+    let options = OutputOptions::default().with_force(force).with_binary(true).with_sparse(true).with_private(true);
     let mut out = Output::create(&target, None, options)?;
     let output_name = out.name.clone();
     let written = |result: io::Result<()>| {

@@ -191,7 +191,7 @@ fn serve_vms(args: &Args, path: &Path, global: &Global) -> Result<ExitCode, Fail
 /// Opens the archive, and the list of touches.
 fn prepare(args: &Args, global: &Global, name: &str) -> Result<LazyRestore, Failure> {
     let start = Instant::now();
-    let chain = args.bases.lazy_opener().in_memory(args.in_memory).open_chain(&args.archive);
+    let chain = args.bases.lazy_opener().with_files_in_memory(args.in_memory).open_chain(&args.archive);
     let chain = chain.map_err(|error| open_failure(name, error))?;
     let chain = chain.ok_or_else(|| {
         Failure::at(

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use trueno_zram_core::Algorithm;
-use trueno_zram_io::{ChainFile, FileId, Operation, Output, OutputOptions, Target};
+use trueno_zram_io::{ChainFile, FileId, Operation, Output, OutputOptions, OutputTarget};
 use trueno_zram_serve::control::{ControlError, ServedFile};
 
 use crate::args::Global;
@@ -45,14 +45,15 @@ struct Report<'a> {
 
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
-    let target = if files::is_stdout(&args.file) { Target::Stdout } else { Target::Path(args.file.clone()) };
-    if target == Target::Stdout && global.json {
+    let target =
+        if files::is_stdout(&args.file) { OutputTarget::Stdout } else { OutputTarget::Path(args.file.clone()) };
+    if target == OutputTarget::Stdout && global.json {
         return Err(report::json_needs_stdout());
     }
     let algorithm = args.algorithm.unwrap_or_else(|| algorithm_of(&args.file));
     check_served_files(args, &target, global)?;
     let client = control::connect(&args.socket)?;
-    let options = OutputOptions { force: args.force, binary: true, ..OutputOptions::default() };
+    let options = OutputOptions::default().with_force(args.force).with_binary(true);
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
     let saved = client.save(&args.export, algorithm, &mut output);
@@ -69,7 +70,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
 
 /// Refuses an output that would hit a file that the server reads: for its own sake, as the server may be started again with
 /// that file, and for the sake of its bases and of what else is read with them.
-fn check_served_files(args: &Args, target: &Target, global: &Global) -> Result<(), Failure> {
+fn check_served_files(args: &Args, target: &OutputTarget, global: &Global) -> Result<(), Failure> {
     let exports = control::connect(&args.socket)?.stat();
     for export in exports.map_err(|error| Failure::at(args.socket.display(), error))? {
         let id = |file: &ServedFile| FileId { device: file.device, inode: file.inode };

@@ -12,7 +12,9 @@ use trueno_zram_archive::address_map::{self, AddressMap, Consistency, PageState}
 use trueno_zram_archive::process_state::{self as state_section, ProcessState};
 use trueno_zram_archive::{DeltaSummary, Format, WriteOptions, WriteSummary};
 use trueno_zram_core::{PAGE_SIZE, Page, PageStats};
-use trueno_zram_io::{ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, PageSource, Spool, Target};
+use trueno_zram_io::{
+    ArchiveOutput, Base, Claim, ClaimedRange, Output, OutputOptions, OutputTarget, PageSource, Spool,
+};
 
 use crate::args::{Global, compression::CompressionArgs, parse_whole};
 use crate::engine::Engine;
@@ -171,8 +173,9 @@ impl PageSource for ProcessSource<'_> {
 /// Runs the command.
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
-    let target = if files::is_stdout(&args.output) { Target::Stdout } else { Target::Path(args.output.clone()) };
-    if global.json && target == Target::Stdout {
+    let target =
+        if files::is_stdout(&args.output) { OutputTarget::Stdout } else { OutputTarget::Path(args.output.clone()) };
+    if global.json && target == OutputTarget::Stdout {
         return Err(report::json_needs_stdout());
     }
     let page_bytes = rustix::param::page_size();
@@ -190,7 +193,7 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     let process = Process::open(args.pid).map_err(failed)?;
     // A process's memory can hold secrets.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let options = OutputOptions { force: args.force, binary: true, private: true, ..OutputOptions::default() };
+    let options = OutputOptions::default().with_force(args.force).with_binary(true).with_private(true);
     let mut output = Output::create(&target, None, options)?;
     let name = output.name.clone();
     let timeline = Stages::default();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use trueno_zram_archive::{BaseRecord, Delta, DeltaSummary, Error, HashCheck, OriginCounts, PageHashes};
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, Target};
+use trueno_zram_io::{ArchiveChain, ArchiveOpener, Base, Discard, Input, MappedFile, OutputTarget};
 
 use crate::args::{Backend, Global};
 use crate::engine::Engine;
@@ -33,12 +33,12 @@ pub(crate) struct BasesArgs {
 impl BasesArgs {
     /// What opens archives and deltas.
     pub(crate) fn opener(&self) -> ArchiveOpener {
-        ArchiveOpener::new().bases(&self.bases)
+        ArchiveOpener::new().with_bases(&self.bases)
     }
 
     /// What opens archives and deltas whose pages are read one by one, when they are needed.
     pub(crate) fn lazy_opener(&self) -> ArchiveOpener {
-        self.opener().read_with(|file| Arc::new(MappedFile::new(file)))
+        self.opener().with_file_reader(|file| Arc::new(MappedFile::new(file)))
     }
 
     /// Opens a delta and its bases; `None` if the input is not one, or cannot be read at any position.
@@ -149,7 +149,7 @@ impl OpenBase {
     }
 
     /// What a delta at `target` is made from.
-    pub(crate) fn for_target(&self, target: &Target) -> Base<'_> {
+    pub(crate) fn for_target(&self, target: &OutputTarget) -> Base<'_> {
         let path = recorded_path(&self.path, target).as_os_str().as_bytes().to_vec();
         Base { record: BaseRecord { path, ..self.record.clone() }, hashes: &self.hashes }
     }
@@ -157,10 +157,10 @@ impl OpenBase {
 
 /// Reads all pages of a complete delta as anyone else would, before it gets its name: the base may be damaged or state false
 /// hashes, and its path may lead elsewhere.
-pub(crate) fn read_back(file: File, (target, name): (&Target, &str), engine: &Engine) -> Result<(), Failure> {
+pub(crate) fn read_back(file: File, (target, name): (&OutputTarget, &str), engine: &Engine) -> Result<(), Failure> {
     let path = match target {
-        Target::Path(path) => path,
-        Target::Stdout => Path::new(""),
+        OutputTarget::Path(path) => path,
+        OutputTarget::Stdout => Path::new(""),
     };
     let chain = ArchiveOpener::new().open_file(file, path).map_err(|error| input_failure(name, error))?;
     let archive = chain.ok_or_else(|| Failure::at(name, "it is not an archive any more"))?.archive;
@@ -169,8 +169,8 @@ pub(crate) fn read_back(file: File, (target, name): (&Target, &str), engine: &En
 }
 
 /// The path that a delta keeps of its base: from its own directory if the base lies there or below, else from the root.
-fn recorded_path<'a>(base: &'a Path, target: &Target) -> &'a Path {
-    let Target::Path(delta) = target else { return base };
+fn recorded_path<'a>(base: &'a Path, target: &OutputTarget) -> &'a Path {
+    let OutputTarget::Path(delta) = target else { return base };
     // A delta that replaces the target of a link lies beside that target.
     let delta = fs::canonicalize(delta).unwrap_or_else(|_| delta.clone());
     let folder = delta.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -231,10 +231,10 @@ mod tests {
         let root = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir(root.join("deltas")).unwrap();
         let base = root.join("monday.lz4");
-        let recorded = |delta: &str| recorded_path(&base, &Target::Path(root.join(delta))).to_owned();
+        let recorded = |delta: &str| recorded_path(&base, &OutputTarget::Path(root.join(delta))).to_owned();
         assert_eq!(recorded("tuesday.tzd"), Path::new("monday.lz4"));
         assert_eq!(recorded("deltas/tuesday.tzd"), base);
-        assert_eq!(recorded_path(&root.join("deltas/b"), &Target::Path(root.join("d"))), Path::new("deltas/b"));
-        assert_eq!(recorded_path(&base, &Target::Stdout), base);
+        assert_eq!(recorded_path(&root.join("deltas/b"), &OutputTarget::Path(root.join("d"))), Path::new("deltas/b"));
+        assert_eq!(recorded_path(&base, &OutputTarget::Stdout), base);
     }
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trueno_zram_archive::Format;
-use trueno_zram_io::{Input, OpenForWriting, Refusal, ReservedInput, Target};
+use trueno_zram_io::{Input, OpenForWriting, OutputTarget, Refusal, ReservedInput};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -134,7 +134,7 @@ impl FileArgs {
         let mut outputs = BTreeMap::new();
         for input in &self.files {
             // What is wrong with a single file is reported when its turn comes.
-            let Ok(Target::Path(path)) = self.target(input, &derive) else { continue };
+            let Ok(OutputTarget::Path(path)) = self.target(input, &derive) else { continue };
             let place = resolved(&path);
             if inputs.contains(&place) {
                 let problem = format!("is an input, and the output of {} at the same time", input.display());
@@ -153,17 +153,17 @@ impl FileArgs {
         &self,
         input: &Path,
         derive: impl Fn(&Path) -> Result<PathBuf, Failure>,
-    ) -> Result<Target, Failure> {
+    ) -> Result<OutputTarget, Failure> {
         match &self.output {
-            _ if self.stdout => Ok(Target::Stdout),
-            Some(path) if is_stdout(path) => Ok(Target::Stdout),
-            Some(path) => Ok(Target::Path(path.clone())),
-            None if is_stdin(input) => Ok(Target::Stdout),
+            _ if self.stdout => Ok(OutputTarget::Stdout),
+            Some(path) if is_stdout(path) => Ok(OutputTarget::Stdout),
+            Some(path) => Ok(OutputTarget::Path(path.clone())),
+            None if is_stdin(input) => Ok(OutputTarget::Stdout),
             None => {
                 let path = derive(input)?;
                 let name = path.file_name().filter(|_| self.output_dir.is_some());
                 let moved = self.output_dir.iter().zip(name).map(|(dir, name)| dir.join(name)).next();
-                Ok(Target::Path(moved.unwrap_or(path)))
+                Ok(OutputTarget::Path(moved.unwrap_or(path)))
             }
         }
     }

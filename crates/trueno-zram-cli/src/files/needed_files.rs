@@ -4,7 +4,9 @@ use std::fmt;
 use std::fs::{self, Metadata};
 use std::path::{Path, PathBuf};
 
-use trueno_zram_io::{ArchiveChain, ArchiveOpener, ChainFile, FileId, STANDARD_OUTPUT, Target, stdout_file};
+use trueno_zram_io::{
+    ArchiveChain, ArchiveOpener, ChainFile, FileId, OutputTarget, STANDARD_OUTPUT, stdout_file_metadata,
+};
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -36,13 +38,13 @@ impl<'a> NeededFiles<'a> {
     }
 
     /// Refuses an output that would hit one of the files, and with `--json` a report on standard output.
-    pub(crate) fn check_target(self, target: &Target, global: &Global) -> Result<(), Failure> {
-        if *target == Target::Stdout || global.json {
+    pub(crate) fn check_target(self, target: &OutputTarget, global: &Global) -> Result<(), Failure> {
+        if *target == OutputTarget::Stdout || global.json {
             self.check_stdout(global)?;
         }
         match target {
-            Target::Stdout => Ok(()),
-            Target::Path(path) => self.check_output(path),
+            OutputTarget::Stdout => Ok(()),
+            OutputTarget::Path(path) => self.check_output(path),
         }
     }
 
@@ -62,7 +64,7 @@ impl<'a> NeededFiles<'a> {
 
     /// Refuses standard output that leads to one of the files.
     pub(crate) fn check_stdout(self, global: &Global) -> Result<(), Failure> {
-        match stdout_file().and_then(|there| self.role_of(&there)) {
+        match stdout_file_metadata().and_then(|there| self.role_of(&there)) {
             Some(role) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, role))),
             None => Ok(()),
         }
@@ -98,7 +100,7 @@ fn stdout_failure(global: &Global, message: String) -> Failure {
 
 /// Refuses standard output that leads to one of the inputs, for a command that writes or prints to it.
 pub(crate) fn check_stdout(inputs: &[PathBuf], global: &Global) -> Result<(), Failure> {
-    match stdout_file() {
+    match stdout_file_metadata() {
         Some(there) if is_input(&there, inputs) => Err(stdout_failure(global, hit(STANDARD_OUTPUT, "the input"))),
         _ => Ok(()),
     }
@@ -139,16 +141,16 @@ impl InputChains {
     }
 
     /// Refuses an output that would hit a file that any of the inputs needs, and with `--json` a report on standard output.
-    pub(crate) fn check_target(&self, target: &Target, global: &Global) -> Result<(), Failure> {
+    pub(crate) fn check_target(&self, target: &OutputTarget, global: &Global) -> Result<(), Failure> {
         let hit = |there: Option<Metadata>| {
             let input = self.needing(&there?).next()?;
             Some(format!("is a base of {}; it cannot be an output too", input.display()))
         };
-        if *target == Target::Stdout || global.json {
-            let problem = hit(stdout_file()).map(|problem| format!("{STANDARD_OUTPUT}: {problem}"));
+        if *target == OutputTarget::Stdout || global.json {
+            let problem = hit(stdout_file_metadata()).map(|problem| format!("{STANDARD_OUTPUT}: {problem}"));
             problem.map_or(Ok(()), |problem| Err(stdout_failure(global, problem)))?;
         }
-        let Target::Path(path) = target else { return Ok(()) };
+        let OutputTarget::Path(path) = target else { return Ok(()) };
         hit(fs::metadata(path).ok()).map_or(Ok(()), |problem| Err(Failure::at(path.display(), problem)))
     }
 

@@ -10,7 +10,7 @@ use crate::print::printable::printable_lines;
 /// Writes to standard output for people or scripts. All text goes through here, so that none is lost silently: not if
 /// standard output is closed, nor if the last bytes cannot be written, even if that shows only when it is closed.
 pub(crate) fn print(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-    if trueno_zram_io::is_closed(io::stdout()) {
+    if trueno_zram_io::was_closed_at_start(io::stdout()) {
         return Err(Failure::Failed(Error::Closed { name: STANDARD_OUTPUT }.to_string()));
     }
     let mut out = BufWriter::new(io::stdout().lock());

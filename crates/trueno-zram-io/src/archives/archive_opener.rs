@@ -53,11 +53,11 @@ impl ArchiveOpener {
     /// Names files that may be bases, in any order.
     ///
     /// ```
-    /// let opener = trueno_zram_io::ArchiveOpener::new().bases(["/moved/monday.lz4"]);
+    /// let opener = trueno_zram_io::ArchiveOpener::new().with_bases(["/moved/monday.lz4"]);
     /// # drop(opener);
     /// ```
     #[must_use]
-    pub fn bases(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
+    pub fn with_bases(mut self, paths: impl IntoIterator<Item = impl Into<PathBuf>>) -> Self {
         self.bases.extend(paths.into_iter().map(Into::into));
         self
     }
@@ -65,11 +65,11 @@ impl ArchiveOpener {
     /// Reads all files into memory when they are opened.
     ///
     /// ```
-    /// let opener = trueno_zram_io::ArchiveOpener::new().in_memory(true);
+    /// let opener = trueno_zram_io::ArchiveOpener::new().with_files_in_memory(true);
     /// # drop(opener);
     /// ```
     #[must_use]
-    pub fn in_memory(mut self, in_memory: bool) -> Self {
+    pub fn with_files_in_memory(mut self, in_memory: bool) -> Self {
         self.in_memory = in_memory;
         self
     }
@@ -78,11 +78,11 @@ impl ArchiveOpener {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// let opener = trueno_zram_io::ArchiveOpener::new().read_with(|file| Arc::new(file));
+    /// let opener = trueno_zram_io::ArchiveOpener::new().with_file_reader(|file| Arc::new(file));
     /// # drop(opener);
     /// ```
     #[must_use]
-    pub fn read_with(mut self, read_with: fn(File) -> Arc<dyn ReadAt>) -> Self {
+    pub fn with_file_reader(mut self, read_with: fn(File) -> Arc<dyn ReadAt>) -> Self {
         self.read_with = Some(read_with);
         self
     }

@@ -3,7 +3,7 @@
 //! A page fault waits for such a read. For a block of 1.5 KB, a copy saves about 0.6 µs (docs/RESTORE.md).
 //!
 //! Others may change the file meanwhile, or make it shorter. So its bytes are copied and never lent. A page that is not
-//! there any more, or cannot be read, raises SIGBUS, which a [`Guard`](crate::mapping::bus_error::Guard) notes. From then on all
+//! there any more, or cannot be read, raises SIGBUS, which a [`MappingGuard`](crate::mapping::bus_error::MappingGuard) notes. From then on all
 //! reads are system calls, whose errors say what is wrong.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Opens files by path without waiting for anything, and tells them apart.
+//! Opens regular files without blocking, and identifies files.
 
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,13 +8,16 @@ use trueno_zram_archive::{Error, Result};
 
 /// Opens a regular file for reading.
 ///
-/// Opening a named pipe would wait for its other end, and reading a device might do anything. So the file is opened without
-/// waiting, and what was opened is looked at: nothing can take its place in between.
+/// Opening a named pipe would wait for its other end, and reading a device might have side effects. So the path is opened
+/// without blocking, and the kind of the open file is checked: nothing can take its place in between.
 ///
 /// ```
 /// use trueno_zram_archive::Error;
 /// use trueno_zram_io::open_regular_file;
+/// let program = open_regular_file(&std::env::current_exe()?)?;
+/// assert!(program.metadata()?.is_file());
 /// assert!(matches!(open_regular_file("/dev/null".as_ref()), Err(Error::NotRegular)));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
@@ -27,7 +30,7 @@ pub fn open_regular_file(path: &Path) -> Result<File> {
     if file.metadata().map_err(failed)?.is_file() { Ok(file) } else { Err(Error::NotRegular) }
 }
 
-/// Tells a file from all others of the machine, whatever its names are.
+/// The identity of a file on this machine. All names of a file have the same one.
 ///
 /// ```
 /// use trueno_zram_io::FileId;
@@ -37,14 +40,14 @@ pub fn open_regular_file(path: &Path) -> Result<File> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// The device that it lies on.
+    /// The device of its file system.
     pub device: u64,
-    /// Its number there.
+    /// Its inode number on that device.
     pub inode: u64,
 }
 
 impl FileId {
-    /// Returns the identity of the file that this is about. It is unique while the file exists, or is open.
+    /// Returns the identity of the file with this metadata. It is unique while the file exists or is open.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino() }

@@ -41,28 +41,51 @@ extern "C" fn note_closed() {
     }
 }
 
-/// Whether a standard stream was closed when the process started.
+/// Returns `true` if a standard stream was closed when the process started, and nothing else was put in its place since.
 ///
-/// Rust's runtime opens `/dev/null` in place of descriptors 0 to 2 that are closed. Data would be lost, or an empty input
-/// found, silently. `/dev/null` that the process was started with is open, however it was opened: somebody chose it.
-pub fn is_closed(stream: impl AsFd) -> bool {
+/// Rust's runtime opens `/dev/null` in place of descriptors 0 to 2 that are closed, so that data would be lost, or an empty
+/// input be found, silently. `/dev/null` that the process was started with is not closed: somebody chose it.
+///
+/// ```
+/// if trueno_zram_io::was_closed_at_start(std::io::stdout()) {
+///     eprintln!("standard output is closed");
+/// }
+/// ```
+pub fn was_closed_at_start(stream: impl AsFd) -> bool {
     let fd = stream.as_fd().as_raw_fd();
     let was_closed = STANDARD.contains(&fd) && CLOSED.load(Ordering::Relaxed) & 1 << fd != 0;
     // Something else may have been put in its place since.
     was_closed && is_null_of_runtime(stream.as_fd())
 }
 
-/// The file that standard output leads to, if it keeps what is written: a regular file or a block device.
+/// Returns the metadata of the file behind standard output, if that is a regular file or a block device.
 ///
-/// A shell opens it by `>>` or `1<>` without looking whether it is also an input.
-pub fn stdout_file() -> Option<Metadata> {
+/// A shell opens such a file by `>>` or `1<>` even if it is also an input of the command. A program compares it with its inputs
+/// before it writes.
+///
+/// ```
+/// use trueno_zram_io::{FileId, stdout_file_metadata};
+/// let input = std::fs::metadata("/proc/self/exe")?;
+/// let is_input = stdout_file_metadata().is_some_and(|output| FileId::of(&output) == FileId::of(&input));
+/// assert!(!is_input);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub fn stdout_file_metadata() -> Option<Metadata> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().ok()?;
     let file = File::from(stdout).metadata().ok()?;
     (file.is_file() || file.file_type().is_block_device()).then_some(file)
 }
 
-/// Checks that what standard output leads to has taken what was written, as far as its file system tells: some report
-/// only when a descriptor is closed that they are full.
+/// Checks that everything written to standard output was stored, as far as its file system tells: some report only at `close`
+/// that they are full.
+///
+/// ```
+/// use std::io::Write;
+/// println!("a report");
+/// std::io::stdout().flush()?;
+/// trueno_zram_io::check_stdout_written()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 ///
 /// # Errors
 /// The system's own.
@@ -70,12 +93,12 @@ pub fn check_stdout_written() -> io::Result<()> {
     check_written(&File::from(io::stdout().as_fd().try_clone_to_owned()?))
 }
 
-/// Whether this is `/dev/null` as Rust's runtime opens it: for reading and writing.
+/// Returns `true` for `/dev/null` as Rust's runtime opens it: for reading and writing.
 fn is_null_of_runtime(stream: BorrowedFd<'_>) -> bool {
     is_null(stream) && fcntl_getfl(stream).is_ok_and(|flags| flags & OFlags::RWMODE == OFlags::RDWR)
 }
 
-/// Whether a descriptor is `/dev/null`.
+/// Returns `true` if a descriptor is `/dev/null`.
 pub(crate) fn is_null(stream: impl AsFd) -> bool {
     fstat(stream).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice

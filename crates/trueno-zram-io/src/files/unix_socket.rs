@@ -158,7 +158,7 @@ fn private_socket() -> io::Result<OwnedFd> {
 fn bind_to_new(socket: &OwnedFd, path: &Path) -> io::Result<Cleanup> {
     let address = SocketAddrUnix::new(path)?;
     // No signal between the creation of the file and that of the action that removes it.
-    let mut pending = interrupt::hold_off();
+    let mut pending = interrupt::pending_actions();
     bind(socket, &address)?;
     let (file, path) = (FileId::of(&fs::symlink_metadata(path)?), path.to_owned());
     Ok(pending.add_cleanup(move || {

@@ -65,19 +65,36 @@ struct Before {
 /// A range of mapped memory that is guarded until this is dropped: a page that the kernel cannot provide is noted, and does
 /// not end the process.
 #[derive(Debug)]
-pub struct Guard {
+pub struct MappingGuard {
     number: usize,
 }
 
-impl Guard {
+impl MappingGuard {
     /// Guards mapped memory, page by page. None: too many ranges are guarded, or the handler cannot be installed.
     pub(crate) fn new(start: usize, len_bytes: usize) -> Option<Self> {
         Self::register(start, len_bytes, false)
     }
 
-    /// Guards a whole mapping: the first page that is missing replaces all of it by empty memory. So a process that takes
-    /// pages away one by one causes one failure, and the memory has one mapping. None: too many ranges are guarded, or the
-    /// handler cannot be installed.
+    /// Guards a whole mapping: the first missing page replaces all of it by empty memory. So a process that removes pages one by
+    /// one causes one failure, and the memory stays one mapping. Returns `None` if too many ranges are guarded, or if the handler
+    /// cannot be installed.
+    ///
+    /// ```
+    /// use rustix::mm::{MapFlags, ProtFlags, mmap};
+    /// use trueno_zram_io::MappingGuard;
+    ///
+    /// let (file, len_bytes) = (tempfile::tempfile()?, 1 << 20);
+    /// file.set_len(len_bytes as u64)?;
+    /// // SAFETY: a new mapping, at addresses that the system chooses.
+    /// let start = unsafe { mmap(std::ptr::null_mut(), len_bytes, ProtFlags::READ, MapFlags::SHARED, &file, 0)? };
+    /// // SAFETY: the mapping exists until the process ends, and is only read byte by byte.
+    /// let guard = unsafe { MappingGuard::of_mapping(start as usize, len_bytes) }.expect("few mappings are guarded");
+    /// file.set_len(0)?;
+    /// // SAFETY: within the mapping.
+    /// assert_eq!(unsafe { start.cast::<u8>().read_volatile() }, 0);
+    /// assert!(guard.has_failed(), "the page is not part of the file any more");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     ///
     /// # Safety
     /// The range is a mapping of the caller, whole pages of the size that it is mapped with. Until the guard is dropped, it
@@ -132,7 +149,7 @@ impl Guard {
     }
 }
 
-impl Drop for Guard {
+impl Drop for MappingGuard {
     fn drop(&mut self) {
         RANGES[self.number].start.store(0, Ordering::Release);
         lock(&FREE).push(self.number);
@@ -238,8 +255,8 @@ mod tests {
     fn a_page_that_is_not_there_is_an_error_and_no_end() {
         let (file, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
         let start = mapped(&file, 3);
-        let guard = Guard::new(start as usize, 3 * page_bytes).unwrap();
-        let other = Guard::new(start as usize + 10 * page_bytes, page_bytes).unwrap();
+        let guard = MappingGuard::new(start as usize, 3 * page_bytes).unwrap();
+        let other = MappingGuard::new(start as usize + 10 * page_bytes, page_bytes).unwrap();
         // SAFETY: within the mapping.
         unsafe { start.write_volatile(1) };
         assert!(guard.check().is_ok());
@@ -251,7 +268,7 @@ mod tests {
         assert_eq!(guard.check().unwrap_err().kind(), io::ErrorKind::StorageFull);
         assert!(other.check().is_ok());
         drop(guard);
-        let again = Guard::new(start as usize, page_bytes).unwrap();
+        let again = MappingGuard::new(start as usize, page_bytes).unwrap();
         assert!(again.check().is_ok(), "a range that is used again has no failure");
         // SAFETY: nothing refers to the mapping any more.
         unsafe { munmap(start.cast(), 3 * page_bytes) }.unwrap();
@@ -262,7 +279,7 @@ mod tests {
         let (file, page_bytes) = (tempfile::tempfile().unwrap(), rustix::param::page_size());
         let start = mapped(&file, 3);
         // SAFETY: the mapping is unmapped after the guards are dropped, and accessed with volatile reads and writes.
-        let guards = [(); 2].map(|()| unsafe { Guard::of_mapping(start as usize, 3 * page_bytes) }.unwrap());
+        let guards = [(); 2].map(|()| unsafe { MappingGuard::of_mapping(start as usize, 3 * page_bytes) }.unwrap());
         // SAFETY: within the mapping.
         unsafe { start.write_volatile(1) };
         assert!(guards.iter().all(|guard| !guard.has_failed()));
@@ -271,7 +288,7 @@ mod tests {
         let gone = unsafe { start.add(2 * page_bytes) };
         // SAFETY: as above; the file's page is gone.
         assert_eq!(unsafe { gone.read_volatile() }, 0);
-        assert!(guards.iter().all(Guard::has_failed));
+        assert!(guards.iter().all(MappingGuard::has_failed));
         // SAFETY: as above.
         assert_eq!(unsafe { start.read_volatile() }, 0, "the first page was replaced as well");
         drop(guards);
@@ -286,7 +303,7 @@ mod tests {
         if let Ok(kind) = env::var(VARIABLE) {
             let file = tempfile::tempfile().unwrap();
             let start = mapped(&file, 2);
-            let _guard = Guard::new(start as usize, rustix::param::page_size()).unwrap();
+            let _guard = MappingGuard::new(start as usize, rustix::param::page_size()).unwrap();
             if kind == "fault" {
                 file.set_len(0).unwrap();
                 // SAFETY: within the mapping.

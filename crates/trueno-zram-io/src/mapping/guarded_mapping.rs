@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use crate::mapping::bus_error::Guard;
+use crate::mapping::bus_error::MappingGuard;
 
 /// A shared mapping of a file, and its guard.
 ///
@@ -15,7 +15,7 @@ use crate::mapping::bus_error::Guard;
 #[derive(Debug)]
 pub(crate) struct GuardedMapping {
     /// Dropped first: once the mapping is gone, others may have its addresses.
-    pub(crate) guard: Guard,
+    pub(crate) guard: MappingGuard,
     mapped: Mapped,
 }
 
@@ -40,7 +40,7 @@ impl GuardedMapping {
         // SAFETY: a new mapping at a place that the system chooses touches no memory in use.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, protection, MapFlags::SHARED, file, at) }?;
         let mapped = Mapped { start: NonNull::new(start.cast()).ok_or(io::ErrorKind::Unsupported)?, len_bytes };
-        let guard = Guard::new(mapped.start.addr().get(), len_bytes).ok_or(io::ErrorKind::Unsupported)?;
+        let guard = MappingGuard::new(mapped.start.addr().get(), len_bytes).ok_or(io::ErrorKind::Unsupported)?;
         Ok(Self { guard, mapped })
     }
 
@@ -90,7 +90,7 @@ impl GuardedMapping {
     /// (MADV_POPULATE_WRITE), which takes longer than as many page faults on several threads.
     ///
     /// # Errors
-    /// Those of [`Guard::check`].
+    /// Those of [`MappingGuard::check`].
     ///
     /// # Panics
     /// If the range is not mapped.
@@ -110,7 +110,7 @@ impl GuardedMapping {
     /// Copies `bytes` to a range of a mapping for writing that no other thread accesses.
     ///
     /// # Errors
-    /// Those of [`Guard::check`].
+    /// Those of [`MappingGuard::check`].
     ///
     /// # Panics
     /// If the range is not mapped.

@@ -159,7 +159,7 @@ impl Sink for ExistingFile {
         Ok(WriteMode::Positional { file: PositionalFile::by_pwrite(&self.file, self.last_byte.clone()), sparse: true })
     }
 
-    fn set_placed(&mut self, len_bytes: u64) {
+    fn set_written(&mut self, len_bytes: u64) {
         self.at = len_bytes;
     }
 

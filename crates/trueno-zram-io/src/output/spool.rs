@@ -1,4 +1,4 @@
-//! Bytes that are kept until they may be written: in a file without a name, or in memory where there is none.
+//! A temporary file for an output that must not be written yet: without a name, or in memory where there is no such file.
 
 use std::env;
 use std::fs::File;
@@ -14,14 +14,31 @@ use crate::output::{ArchiveOutput, Output};
 /// Bytes copied with one call.
 const COPY_BYTES: usize = 1 << 20;
 
-/// A place for an output that must not be written yet. Only this process can read it; it is gone with the process.
+/// A temporary file for an output that must not be written yet. Only this process can read it, and it ends with the process.
+///
+/// A snapshot of a stopped process is spooled, for example, if the same process reads the output.
+///
+/// ```
+/// use std::io::Write;
+/// use trueno_zram_io::{Output, OutputOptions, OutputTarget, Spool};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("archive");
+/// let mut output = Output::create(&OutputTarget::Path(path.clone()), None, OutputOptions::default())?;
+/// let mut spool = Spool::new()?;
+/// spool.write_all(b"an archive")?;
+/// spool.copy_to(&mut output)?;
+/// output.finish(None)?;
+/// assert_eq!(std::fs::read(&path)?, b"an archive");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Spool {
     file: File,
 }
 
 impl Spool {
-    /// An empty spool in the directory for temporary files.
+    /// Creates an empty spool in the directory for temporary files.
     ///
     /// # Errors
     /// [`Error::Io`] if there is neither such a directory nor memory.
@@ -35,7 +52,7 @@ impl Spool {
         Ok(Self { file })
     }
 
-    /// The file to read what was written back from.
+    /// Returns the file, to read back what was written.
     ///
     /// # Errors
     /// [`Error::Io`].

@@ -19,7 +19,7 @@ use rustix::io::retry_on_intr;
 
 use crate::error::{Error, Operation, Refusal, Result};
 use crate::interrupt::{self, Cleanup};
-use crate::output::rights::Rights;
+use crate::output::owner_and_mode::OwnerAndMode;
 use crate::output::written::{check_written, is_unsupported, sync};
 
 /// Names to try for a temporary file before giving up.
@@ -110,13 +110,13 @@ impl TempOutput {
             return link_descriptor(file, &self.place);
         }
         // Held from the link to the rename: a signal waits.
-        let _pending = interrupt::hold_off();
+        let _pending = interrupt::pending_actions();
         let path = at_new_path(folder(&self.place), |path| link_descriptor(file, path))?.1;
         fs::rename(&path, &self.place).inspect_err(|_| remove(&path))
     }
 
     fn rename_part(&mut self) -> io::Result<()> {
-        let mut pending = interrupt::hold_off();
+        let mut pending = interrupt::pending_actions();
         let Part { path, removal } = self.part.take().expect("the file has a temporary name");
         removal.cancel(&mut pending);
         let renamed = match self.existing {
@@ -141,7 +141,7 @@ impl Part {
     fn create(folder: &Path, mode: u32) -> io::Result<(File, Self)> {
         use std::os::unix::fs::OpenOptionsExt;
         // No signal between the creation of the file and that of the action that removes it.
-        let mut pending = interrupt::hold_off();
+        let mut pending = interrupt::pending_actions();
         let create = |path: &Path| File::options().read(true).write(true).create_new(true).mode(mode).open(path);
         let (file, path) = at_new_path(folder, create)?;
         let removal = pending.add_cleanup({
@@ -227,7 +227,7 @@ fn sync_folder(folder: &Path) -> io::Result<()> {
 /// Permissions and times of a file that was copied; what is refused here was refused for the file itself.
 fn copy_metadata(from: &File, to: &File) {
     let Ok(metadata) = from.metadata() else { return };
-    if let Some(rights) = Rights::of(&metadata) {
-        rights.give(to, Some(&metadata), &mut |_| {});
+    if let Some(permissions) = OwnerAndMode::of(&metadata) {
+        permissions.give(to, Some(&metadata), &mut |_| {});
     }
 }

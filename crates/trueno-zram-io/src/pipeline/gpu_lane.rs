@@ -241,7 +241,7 @@ where
         while !self.has_ended.load(Ordering::Acquire) && lock(self.slots).unmade > 0 {
             let wanted = self.max_slots(!self.is_alone);
             if lock(self.slots).begin_making(wanted) {
-                let slot = timed(self.pipeline.observer, Stage::Start, || self.stream.try_slot());
+                let slot = timed(self.pipeline.observer, Stage::GpuMemory, || self.stream.try_slot());
                 let made = slot.as_ref().is_ok_and(Option::is_some);
                 lock(self.slots).end_making(slot?);
                 if made {

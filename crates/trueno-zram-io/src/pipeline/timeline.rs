@@ -10,7 +10,7 @@ use crate::Observer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Makes the page-locked memory of a GPU, beside the other stages.
-    Start,
+    GpuMemory,
     /// Reads the input.
     Read,
     /// Compresses pages, and assembles their blocks with checksums.
@@ -18,7 +18,7 @@ pub enum Stage {
     /// Checks blocks and restores their pages.
     Decode,
     /// Copies pages or blocks to or from the slots of a GPU, and assembles blocks with checksums.
-    Slot,
+    GpuSlots,
     /// Hashes the content.
     Hash,
     /// Writes the output.
@@ -29,16 +29,24 @@ pub enum Stage {
 
 impl Stage {
     /// All stages, in the order of the pipelines.
-    pub const ALL: [Self; 8] =
-        [Self::Start, Self::Read, Self::Compress, Self::Decode, Self::Slot, Self::Hash, Self::Write, Self::Wait];
+    pub const ALL: [Self; 8] = [
+        Self::GpuMemory,
+        Self::Read,
+        Self::Compress,
+        Self::Decode,
+        Self::GpuSlots,
+        Self::Hash,
+        Self::Write,
+        Self::Wait,
+    ];
 
     fn name(self) -> &'static str {
         match self {
-            Self::Start => "GPU memory",
+            Self::GpuMemory => "GPU memory",
             Self::Read => "read",
             Self::Compress => "compress",
             Self::Decode => "decode",
-            Self::Slot => "GPU slots",
+            Self::GpuSlots => "GPU slots",
             Self::Hash => "hash",
             Self::Write => "write",
             Self::Wait => "wait",

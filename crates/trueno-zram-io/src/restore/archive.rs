@@ -100,7 +100,7 @@ fn restore_on<K: Sink, D: Device>(
     match summary {
         Ok(summary) => {
             if !content.is_in_order() {
-                sink.set_placed(summary.content_len);
+                sink.set_written(summary.content_len);
             }
             Ok(Restored::All(Box::new(summary)))
         }
@@ -292,7 +292,7 @@ impl<K: Sink, D: Device> SlotWork for Restore<'_, K, D> {
         if !(1..=slot.capacity()).contains(&unit.group.data_pages()) {
             return Ok(false);
         }
-        let pushed = timed(self.observer, Stage::Slot, || unit.group.pages().try_for_each(|page| slot.push(page)));
+        let pushed = timed(self.observer, Stage::GpuSlots, || unit.group.pages().try_for_each(|page| slot.push(page)));
         pushed.map_err(Error::Codec)?;
         Ok(true)
     }

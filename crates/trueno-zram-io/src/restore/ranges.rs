@@ -142,7 +142,7 @@ pub fn restore_ranges<K: Sink>(
     // A mapping of the output ends before it is used again.
     drop(done.work);
     if !is_in_order {
-        done.ordered.set_placed(len_bytes);
+        done.ordered.set_written(len_bytes);
     }
     Ok(len_bytes)
 }

@@ -71,7 +71,7 @@ impl Sink for Memory {
         Ok(WriteMode::InOrder)
     }
 
-    fn set_placed(&mut self, _len_bytes: u64) {}
+    fn set_written(&mut self, _len_bytes: u64) {}
 
     fn restart(&mut self) -> Result<()> {
         self.restarts += 1;

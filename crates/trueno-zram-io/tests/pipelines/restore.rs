@@ -9,7 +9,8 @@ use trueno_zram_archive::{
 };
 use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page};
 use trueno_zram_io::{
-    Decoders, Discard, Error, Gpu, Input, Output, OutputOptions, Sink, Target, restore, restore_pages, restore_ranges,
+    Decoders, Discard, Error, Gpu, Input, Output, OutputOptions, OutputTarget, Sink, restore, restore_pages,
+    restore_ranges,
 };
 
 use crate::{Memory, interpreter, pool};
@@ -86,8 +87,8 @@ fn by_groups(path: &Path, decoders: Decoders<'_>) -> Outcome {
 fn to_file(path: &Path, folder: &Path, sparse: bool, decoders: Decoders<'_>) -> Outcome {
     let place = folder.join("restored");
     let _ = fs::remove_file(&place);
-    let options = OutputOptions { sparse, ..OutputOptions::default() };
-    let mut output = Output::create(&Target::Path(place.clone()), None, options).unwrap();
+    let options = OutputOptions::default().with_sparse(sparse);
+    let mut output = Output::create(&OutputTarget::Path(place.clone()), None, options).unwrap();
     let summary = restore(&Input::open(path).unwrap(), &mut output, decoders, &pool(5), &());
     match summary {
         Ok(summary) => {

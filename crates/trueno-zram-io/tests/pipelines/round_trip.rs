@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trueno_zram_archive::{Delta, Format, PageArchive, PageHashes, WriteOptions};
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 use trueno_zram_io::{
-    Base, Compressors, Decoders, Gpu, Input, Output, OutputOptions, PageSource, Target, compress, compress_delta,
+    Base, Compressors, Decoders, Gpu, Input, Output, OutputOptions, OutputTarget, PageSource, compress, compress_delta,
     restore, restore_pages, restore_ranges,
 };
 
@@ -33,7 +33,7 @@ fn compress_file(from: &Path, to: &Path, (format, algorithm): (Format, Algorithm
         .with_format(format)
         .with_content_checksum(content_checksum)
         .with_content_len(source.len_bytes());
-    let output = Output::create(&Target::Path(to.to_owned()), None, OutputOptions::default()).unwrap();
+    let output = Output::create(&OutputTarget::Path(to.to_owned()), None, OutputOptions::default()).unwrap();
     let (mut gpu, mut codecs) = (interpreter(algorithm, 64), codecs_of(algorithm, 3));
     let compressors = match on {
         On::Cpu => Compressors::Lanes(&mut codecs),
@@ -59,7 +59,8 @@ fn files_come_back_from_archives_of_both_formats_on_every_device() {
                 On::Cpu => Decoders::Cpu,
                 On::Gpu | On::Both => Decoders::Gpu { gpu: Gpu::Interpreter(&mut gpu), helps: on == On::Both },
             };
-            let mut output = Output::create(&Target::Path(restored.clone()), None, OutputOptions::default()).unwrap();
+            let mut output =
+                Output::create(&OutputTarget::Path(restored.clone()), None, OutputOptions::default()).unwrap();
             restore(&Input::open(&archive).unwrap(), &mut output, decoders, &pool(3), &()).unwrap();
             output.finish(None).unwrap();
             assert!(fs::read(&restored).unwrap() == bytes, "{format:?} {on:?}");
@@ -108,7 +109,7 @@ fn an_empty_file_is_an_archive_too() {
     let (folder, image) = file(b"");
     let archive = folder.path().join("archive");
     let (output, mut codecs) =
-        (Output::create(&Target::Path(archive.clone()), None, OutputOptions::default()).unwrap(), codecs(2));
+        (Output::create(&OutputTarget::Path(archive.clone()), None, OutputOptions::default()).unwrap(), codecs(2));
     let source = Input::open(&image).unwrap().into_pages();
     let done =
         compress(source, (output, "archive"), WriteOptions::default(), Compressors::Lanes(&mut codecs), &pool(2), &());

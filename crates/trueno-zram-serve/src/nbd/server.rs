@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use trueno_zram_connections::{Admitted, ConnectionLimits, Patience, deadline_after, enable_keepalive};
+use trueno_zram_connections::{Admitted, ClientTimeout, ConnectionLimits, deadline_after, enable_keepalive};
 
 use super::stream::{Buffered, Duplex};
 use super::{Exports, handshake, transfer};
@@ -133,7 +133,7 @@ impl Service for NbdService {
     }
 
     fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()> {
-        let mut stream = Buffered::new(client.connection(), Patience::Until(deadline));
+        let mut stream = Buffered::new(client.connection(), ClientTimeout::Until(deadline));
         let Some(agreement) = handshake::negotiate(&mut stream, &self.exports)? else { return Ok(()) };
         if client.establish().is_err() {
             return Ok(());

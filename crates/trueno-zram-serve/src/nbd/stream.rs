@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-use trueno_zram_connections::{Patience, Silence, time_left};
+use trueno_zram_connections::{ClientTimeout, PausedAt, time_left};
 
 use super::linger::{LINGER, Linger};
 
@@ -61,7 +61,7 @@ impl<S: Read + Write> Duplex for AnyStream<S> {
 #[derive(Debug)]
 pub(super) struct Buffered<S> {
     stream: S,
-    patience: Patience,
+    patience: ClientTimeout,
     input: Box<[u8]>,
     /// The part of `input` that was read and not used.
     start: usize,
@@ -72,7 +72,7 @@ pub(super) struct Buffered<S> {
 }
 
 impl<S: Duplex> Buffered<S> {
-    pub(super) fn new(stream: S, patience: Patience) -> Self {
+    pub(super) fn new(stream: S, patience: ClientTimeout) -> Self {
         let input = vec![0; INPUT_BYTES].into_boxed_slice();
         let out = Vec::with_capacity(2 * OUTPUT_BYTES);
         Self { stream, patience, input, start: 0, end: 0, out, linger: Linger::new() }
@@ -80,7 +80,7 @@ impl<S: Duplex> Buffered<S> {
 
     /// Waits from now on for this long within a request, and for ever between requests.
     pub(super) fn wait_within_requests(&mut self, time: Duration) -> io::Result<()> {
-        self.patience = Patience::WithinRequest;
+        self.patience = ClientTimeout::WithinRequest;
         self.stream.set_read_timeout(time)
     }
 
@@ -89,10 +89,10 @@ impl<S: Duplex> Buffered<S> {
     ///
     /// Returns `None` if the client is gone, and at the end of the input.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<&[u8]>> {
-        self.peek_after(len, Silence::WithinRequest)
+        self.peek_after(len, PausedAt::WithinRequest)
     }
 
-    fn peek_after(&mut self, len: usize, before: Silence) -> io::Result<Option<&[u8]>> {
+    fn peek_after(&mut self, len: usize, before: PausedAt) -> io::Result<Option<&[u8]>> {
         debug_assert!(len <= INPUT_BYTES);
         while self.end - self.start < len {
             if self.input.len() - self.start < len {
@@ -104,13 +104,13 @@ impl<S: Duplex> Buffered<S> {
                 Some(read) => Ok(read),
                 None => {
                     self.flush()?;
-                    if let Patience::Until(deadline) = self.patience {
+                    if let ClientTimeout::Until(deadline) = self.patience {
                         self.stream.set_read_timeout(time_left(deadline)?)?;
                     }
                     self.stream.read(&mut self.input[self.end..])
                 }
             };
-            let silence = if self.start == self.end { before } else { Silence::WithinRequest };
+            let silence = if self.start == self.end { before } else { PausedAt::WithinRequest };
             match read {
                 Ok(0) => return Ok(None),
                 Ok(read) => self.end += read,
@@ -152,7 +152,7 @@ impl<S: Duplex> Buffered<S> {
 
     /// Waits for a message that starts with exactly `N` bytes, and takes them.
     pub(super) fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
-        let taken = self.peek_after(N, Silence::BetweenRequests)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
+        let taken = self.peek_after(N, PausedAt::BetweenRequests)?.and_then(|bytes| bytes.first_chunk::<N>().copied());
         if taken.is_some() {
             self.consume(N);
         }
@@ -213,19 +213,19 @@ mod tests {
         }
     }
 
-    fn client(patience: Patience, reads: &[Option<&'static [u8]>]) -> Buffered<Scripted> {
+    fn client(patience: ClientTimeout, reads: &[Option<&'static [u8]>]) -> Buffered<Scripted> {
         Buffered::new(Scripted(reads.iter().copied().collect()), patience)
     }
 
     #[test]
     fn a_client_may_be_silent_between_requests_but_not_within_one() {
         let (ab, c, d, pause): (_, _, _, Option<&[u8]>) = (Some(&b"ab"[..]), Some(&b"c"[..]), Some(&b"d"[..]), None);
-        let take = |reads: &[_]| client(Patience::WithinRequest, reads).take::<4>().map_err(|error| error.kind());
+        let take = |reads: &[_]| client(ClientTimeout::WithinRequest, reads).take::<4>().map_err(|error| error.kind());
         assert_eq!(take(&[pause, pause, pause, ab, c, d]), Ok(Some(*b"abcd")), "slow, but it sends on");
         assert_eq!(take(&[pause, ab, pause, c, d]), Err(io::ErrorKind::TimedOut));
         assert_eq!(take(&[pause, ab]), Ok(None), "it has left");
         // The data of a request has begun with its header, even if nothing of it is there.
-        let mut writer = client(Patience::WithinRequest, &[ab, pause]);
+        let mut writer = client(ClientTimeout::WithinRequest, &[ab, pause]);
         assert_eq!(writer.take().unwrap(), Some(*b"ab"));
         assert_eq!(writer.peek(1).map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
     }
@@ -235,8 +235,8 @@ mod tests {
         let byte: Option<&[u8]> = Some(b"x");
         let take = |patience| client(patience, &[byte, None, byte]).take::<2>().map_err(|error| error.kind());
         let now = Instant::now();
-        assert_eq!(take(Patience::Until(now + Duration::from_secs(3600))), Ok(Some(*b"xx")));
-        assert_eq!(take(Patience::Until(now)), Err(io::ErrorKind::TimedOut));
-        assert_eq!(take(Patience::Unlimited), Err(io::ErrorKind::WouldBlock), "the stream's own limit");
+        assert_eq!(take(ClientTimeout::Until(now + Duration::from_secs(3600))), Ok(Some(*b"xx")));
+        assert_eq!(take(ClientTimeout::Until(now)), Err(io::ErrorKind::TimedOut));
+        assert_eq!(take(ClientTimeout::Unlimited), Err(io::ErrorKind::WouldBlock), "the stream's own limit");
     }
 }

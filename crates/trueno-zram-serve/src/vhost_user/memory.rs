@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use trueno_zram_io::{Guard, mapping_page_bytes};
+use trueno_zram_io::{MappingGuard, mapping_page_bytes};
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
 
 /// Why the memory of a guest cannot be used.
@@ -30,7 +30,7 @@ pub(super) enum MemoryError {
 #[derive(Debug, Default)]
 pub(super) struct GuardedMemory {
     /// Dropped first: once a mapping is gone, others may have its addresses.
-    guards: Vec<Guard>,
+    guards: Vec<MappingGuard>,
     guest: Arc<GuestMemoryMmap>,
 }
 
@@ -48,7 +48,7 @@ impl GuardedMemory {
 
     /// Fails if any page that was accessed so far, by any thread, was gone.
     pub(super) fn check(&self) -> io::Result<()> {
-        match self.guards.iter().any(Guard::has_failed) {
+        match self.guards.iter().any(MappingGuard::has_failed) {
             false => Ok(()),
             true => Err(io::Error::other(MemoryError::Gone)),
         }
@@ -61,7 +61,7 @@ impl GuardedMemory {
 }
 
 /// Guards a region that its file has room for.
-fn guard(region: &GuestRegionMmap) -> Result<Guard, MemoryError> {
+fn guard(region: &GuestRegionMmap) -> Result<MappingGuard, MemoryError> {
     let (address, len_bytes) = (region.start_addr().raw_value(), region.len());
     let place = region.file_offset().ok_or(MemoryError::NoFile { address })?;
     let file = place.file().metadata()?;
@@ -76,7 +76,7 @@ fn guard(region: &GuestRegionMmap) -> Result<Guard, MemoryError> {
     }
     // SAFETY: a mapping of whole pages. `GuardedMemory` holds it for longer than the guard. vm-memory accesses it only with
     // volatile and atomic operations, as memory that the guest changes at any moment.
-    unsafe { Guard::of_mapping(region.as_ptr() as usize, region.size()) }.ok_or(MemoryError::NoGuard)
+    unsafe { MappingGuard::of_mapping(region.as_ptr() as usize, region.size()) }.ok_or(MemoryError::NoGuard)
 }
 
 /// Reads from the memory of a guest, and fails if some of it is gone.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
-use trueno_zram_connections::{Client, serve_each};
+use trueno_zram_connections::{ClientConnection, serve_each};
 use trueno_zram_criu::{Error, LazyDir, Memory, PageServer};
 
 use super::{failure, open_dir};
@@ -130,7 +130,12 @@ fn serve_all(
 }
 
 /// Serves one client. A connection that ends without a request is not one.
-fn serve(server: &PageServer, client: &Client<'_, TcpListener>, global: &Global, name: &str) -> Result<(), Failure> {
+fn serve(
+    server: &PageServer,
+    client: &ClientConnection<'_, TcpListener>,
+    global: &Global,
+    name: &str,
+) -> Result<(), Failure> {
     let mut stream: &TcpStream = client.connection();
     // A reply is one write; a process waits for it.
     let _ = stream.set_nodelay(true);

@@ -237,7 +237,7 @@ fn a_process_without_addresses_reads_by_system_calls() {
         return;
     }
     assert!(mapped.is_mapped());
-    let name = "mapped_file::tests::a_process_without_addresses_reads_by_system_calls";
+    let name = "archives::mapped_file::tests::a_process_without_addresses_reads_by_system_calls";
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -v 16000000 && exec \"$0\" --exact \"$1\""]);
     let ended = limited.arg(env::current_exe().unwrap()).arg(name).env(VARIABLE, "1").output().unwrap();

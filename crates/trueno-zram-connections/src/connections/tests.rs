@@ -15,8 +15,8 @@ fn serve(connections: &Arc<Connections<UnixStream>>, ours: UnixStream) -> Result
         while (&*place.connection).read(&mut byte).is_ok_and(|read| read > 0) {
             let answer = match place.establish() {
                 Ok(()) => b"+",
-                Err(Refusal::Full) => b"-",
-                Err(Refusal::Displaced) => return,
+                Err(EstablishError::Full) => b"-",
+                Err(EstablishError::Displaced) => return,
             };
             if std::io::Write::write_all(&mut &*place.connection, answer).is_err() {
                 return;
@@ -47,7 +47,7 @@ impl Client {
 }
 
 #[test]
-fn the_oldest_new_connection_leaves_for_another_and_established_ones_stay() {
+fn the_oldest_new_connection_is_displaced_and_established_ones_stay() {
     let connections = Connections::new(ConnectionLimits::new(3));
     let mut first = Client::connect(&connections).unwrap();
     assert_eq!(first.speak(), Some(b'+'));
@@ -82,7 +82,7 @@ fn any_number_of_silent_connections_leaves_room_for_one_that_speaks() {
 
 #[test]
 fn a_reserve_stays_for_connections_that_are_not_established() {
-    let limits = ConnectionLimits { established: 2, ..ConnectionLimits::new(3) };
+    let limits = ConnectionLimits::new(3).with_established(2);
     let connections = Connections::new(limits);
     let mut long = [(); 2].map(|()| Client::connect(&connections).unwrap());
     assert!(long.iter_mut().all(|client| client.speak() == Some(b'+')));
@@ -93,8 +93,8 @@ fn a_reserve_stays_for_connections_that_are_not_established() {
 }
 
 #[test]
-fn new_connections_leave_once_as_many_were_established_as_may_be_in_all() {
-    let connections = Connections::new(ConnectionLimits { in_all: 2, ..ConnectionLimits::new(8) });
+fn new_connections_are_disconnected_once_as_many_were_established_as_are_allowed_in_total() {
+    let connections = Connections::new(ConnectionLimits::new(8).with_total(Some(2)));
     let mut silent = Client::connect(&connections).unwrap();
     let mut first = Client::connect(&connections).unwrap();
     assert_eq!(first.speak(), Some(b'+'));
@@ -107,11 +107,11 @@ fn new_connections_leave_once_as_many_were_established_as_may_be_in_all() {
     assert_eq!(second.speak(), Some(b'+'), "it is served to its end");
     connections.end_all();
     assert!(connections.is_empty() && second.has_ended());
-    assert!(Connections::<UnixStream>::new(ConnectionLimits { in_all: 0, ..ConnectionLimits::new(8) }).is_closed());
+    assert!(Connections::<UnixStream>::new(ConnectionLimits::new(8).with_total(Some(0))).is_closed());
 }
 
 #[test]
-fn whoever_waits_for_a_place_is_told_that_no_more_are_admitted() {
+fn waiting_for_a_place_ends_when_no_more_are_admitted() {
     let connections = Connections::new(ConnectionLimits::new(1));
     let mut client = Client::connect(&connections).unwrap();
     assert_eq!(client.speak(), Some(b'+'));

@@ -1,4 +1,4 @@
-//! Permissions and times of a new file: those of the file it is made from, or that it replaces.
+//! Permissions and times of a new file, copied from the file that it is made from or that it replaces.
 
 use std::fs::{File, FileTimes, Metadata, Permissions};
 use std::io;
@@ -8,13 +8,13 @@ use crate::error::os_text;
 
 /// Owner, group and mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rights {
+pub(crate) struct OwnerAndMode {
     uid: u32,
     gid: u32,
     mode: u32,
 }
 
-/// Something about a complete output that could not be set. Its content is right.
+/// An attribute of a complete output that could not be set. Its content is right.
 #[derive(Debug, thiserror::Error)]
 #[error("{what} not kept: {}", os_text(source))]
 pub struct Warning {
@@ -22,15 +22,15 @@ pub struct Warning {
     source: io::Error,
 }
 
-impl Rights {
-    /// The rights of a regular file. None for others, whose rights do not suit a file.
+impl OwnerAndMode {
+    /// Returns those of a regular file. None for other files, whose permissions do not suit a regular one.
     pub(crate) fn of(file: &Metadata) -> Option<Self> {
         let mode = file.mode() & 0o777;
         file.is_file().then(|| Self { uid: file.uid(), gid: file.gid(), mode })
     }
 
-    /// Gives `file` these rights as far as that is allowed, never more, and the times of `times` if it is a file.
-    /// A file system that refuses leaves the file readable by its owner alone.
+    /// Sets owner, group and mode of `file` as far as the process may, never more, and the times of `times` if that is a
+    /// regular file. If the file system refuses, the file stays readable by its owner alone.
     pub(crate) fn give(self, file: &File, times: Option<&Metadata>, warn: &mut dyn FnMut(Warning)) {
         let mut mode = self.mode;
         // First, so that no other group has the group's permissions for a moment.
@@ -46,7 +46,7 @@ impl Rights {
         {
             warn(Warning { what: "times", source });
         }
-        // Last, since only one's own file can be changed. Only root may give files away; for others it stays theirs.
+        // Last, since only one's own file can be changed. Only root may give files away.
         let _ = fchown(file, Some(self.uid), None);
     }
 }
@@ -55,7 +55,7 @@ fn set_times(file: &File, times: &Metadata) -> io::Result<()> {
     file.set_times(FileTimes::new().set_accessed(times.accessed()?).set_modified(times.modified()?))
 }
 
-/// A mode for a file that has another group: its members may do what others may.
+/// Returns the mode for a file with another group, whose members get the permissions of others.
 fn without_group(mode: u32) -> u32 {
     mode & (0o707 | (mode & 0o007) << 3)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::without_group;
 
     #[test]
-    fn another_group_has_no_more_rights_than_others() {
+    fn another_group_gets_no_more_permissions_than_others() {
         assert_eq!(without_group(0o640), 0o600);
         assert_eq!(without_group(0o664), 0o644);
         assert_eq!(without_group(0o604), 0o604, "a group that may do less than others");

@@ -1,6 +1,6 @@
 //! The kernel as plain data: registers, instructions, and a tree of statements.
 //!
-//! # What the nodes mean
+//! # Meaning of the nodes
 //! A kernel runs as warps of 32 lanes in lockstep; a statement acts on the lanes that are *active* there.
 //!
 //! - [`Stmt::Inst`] runs its instruction on the active lanes; with a guard, only on those where the guard holds. In all
@@ -72,11 +72,11 @@ pub struct RegInfo {
     pub class: RegClass,
     /// The given name, for readable PTX and errors.
     pub name: Option<String>,
-    /// Whether it is a variable (assigned any number of times) or a value (assigned once).
+    /// `true` for a variable (assigned any number of times), `false` for a value (assigned once).
     pub mutable: bool,
 }
 
-/// Whether all active lanes take a branch together.
+/// The agreement of active lanes on a branch.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Branch, Stmt}};

@@ -1,12 +1,39 @@
-//! GPU kernels as typed Rust data: built, validated, emitted as PTX, and run on the CPU.
+//! GPU kernels that compress and restore 4 KiB memory pages, and the toolkit that they are written with.
 //!
-//! The crate needs neither CUDA nor LLVM and has no unsafe code. [`KernelBuilder`] builds a kernel as a tree of plain
-//! data ([`ir`]). [`validate`](mod@validate) checks what the assembler does not check. [`emit`](fn@emit) writes PTX
-//! text that any NVIDIA driver compiles.
+//! The crate has two parts:
 //!
-//! # A tour
-//! Registers borrow the builder and are `Copy`. Operators append instructions, so the code reads like the algorithm.
-//! This kernel counts the zero words of each page:
+//! - **Kernels** ([`kernels`]): LZ4 and Zstandard for batches of pages, in the standard formats. A kernel is emitted as PTX
+//!   text, which any NVIDIA driver from compute capability 7.0 on compiles. Its documentation lists the parameters.
+//! - **Toolkit**: kernels are Rust code that builds a tree of plain data. The toolkit validates the tree, writes it as PTX,
+//!   and also runs it on the CPU, where every memory access and race is checked.
+//!
+//! The crate needs neither CUDA nor LLVM, and has no unsafe code. It does not launch anything on a device: the crate
+//! `trueno-zram-codec` does, behind an API for batches of pages.
+//!
+//! # Using a kernel
+//! ```
+//! use trueno_gpu::kernels::Kernel;
+//! use trueno_gpu::kernels::lz4::{Lz4WarpCompressKernel, Lz4WarpDecompressKernel};
+//!
+//! // For a device: the text for the driver, and the shape of the launch.
+//! let compress = Lz4WarpCompressKernel::new(65_536);
+//! let ptx = compress.emit_ptx();
+//! assert!(ptx.contains(".entry lz4_warp_compress"));
+//! assert_eq!((compress.grid(1000), compress.block()), (250, 128));
+//!
+//! // Without a device: the interpreter runs the same kernels on the CPU.
+//! let page: [u8; 4096] = std::array::from_fn(|i| b"to be or not to be; "[i % 20]);
+//! let packed = compress.interpret(&[page], |launch| launch)?;
+//! let mut restored = [[0; 4096]];
+//! let decompress = Lz4WarpDecompressKernel::new(65_536);
+//! decompress.interpret(&packed.packed, &packed.index, &mut restored, |launch| launch)?;
+//! assert!(restored == [page]);
+//! # Ok::<(), trueno_gpu::interp::Fault>(())
+//! ```
+//!
+//! # Writing a kernel
+//! [`KernelBuilder`] builds the tree ([`ir`]). Registers borrow the builder and are `Copy`. Operators append instructions,
+//! so the code reads like the algorithm. This kernel counts the zero words of each page:
 //! ```
 //! use trueno_gpu::{emit, KernelBuilder, Reg};
 //!
@@ -52,10 +79,10 @@
 //! - **Control flow** is structured. The `_uniform` forms become `bra.uni`, and the validator proves that all lanes agree:
 //!   conditions come from constants, parameters, votes and shuffles by a uniform index, never from the lane's own number.
 //!   Predicate what diverges: [`KernelBuilder::when`].
-//! - **Mistakes** do not compile, or become a [`ValidateError`] with the path of the statement.
-//!
-//! The instruction table ([`inst`]) describes each instruction once, with its meaning over 32 lanes. [`interp`] uses it
-//! to run kernels on the CPU, over checked memory.
+//! - **Mistakes** do not compile, or become a [`ValidateError`] with the path of the statement
+//!   ([`validate`](mod@validate)). Only a [`ValidKernel`] can be emitted or run.
+//! - **Instructions** are rows of one table ([`inst`]), with their spelling and their meaning over 32 lanes.
+//!   [`emit`](fn@emit) and [`interp`] use the same rows.
 #![forbid(unsafe_code)]
 
 // Files that the tests of other crates include name this crate as they do.

@@ -1,4 +1,4 @@
-//! The PTX version and SM that PTX text is written for, and what each allows.
+//! The PTX version and SM that PTX text is written for, and the limits of each.
 
 use std::fmt;
 

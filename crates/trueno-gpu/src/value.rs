@@ -30,7 +30,7 @@ use std::ops::{Add, BitAnd, BitOr, BitXor, Deref, Mul, Neg, Not, Shl, Shr, Sub};
 pub struct Reg<'k, T> {
     pub(crate) k: &'k KernelBuilder,
     pub(crate) id: RegId,
-    /// For predicates, whether the negation of the register is meant. Always false otherwise.
+    /// `true` for the negation of a predicate register. Always `false` otherwise.
     pub(crate) negated: bool,
     pub(crate) ty: PhantomData<T>,
 }

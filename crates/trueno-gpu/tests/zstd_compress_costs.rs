@@ -1,4 +1,4 @@
-//! What the Zstandard kernel costs per page, in all and by section, against the committed figures. `UPDATE_COSTS=1` writes
+//! The cost of the Zstandard kernel per page, in total and by section, against the committed figures. `UPDATE_COSTS=1` writes
 //! them anew.
 
 #[path = "support/costs.rs"]

@@ -14,7 +14,7 @@ use trueno_test_pages::{PAGE_SIZE, Page};
 
 const ORDERS: [LaneOrder; 3] = [LaneOrder::Ascending, LaneOrder::Descending, LaneOrder::Shuffled { seed: 7 }];
 
-/// Which kernel restores the frames.
+/// The kernel that restores the frames.
 #[derive(Clone, Copy, Debug)]
 enum Design {
     /// One warp per page.

@@ -26,7 +26,7 @@ const LEAST_INSTRUCTIONS: f64 = 50.0;
 /// The most that any frame may cost, in warp instructions: bounds the time of a crafted page.
 const WORST_PAGE: f64 = 120_000.0;
 
-/// Which kernel restores the frames.
+/// The kernel that restores the frames.
 #[derive(Clone, Copy)]
 enum Design {
     /// One warp per page.

@@ -1,9 +1,9 @@
 //! Bytes that are all zero.
 
-/// Bytes that are looked at together: few enough to stop early, and enough for wide vectors.
+/// Number of bytes examined together: few enough to stop early, and enough for wide vectors.
 const STEP: usize = 256;
 
-/// Returns whether all bytes are zero. A page that is not zero is known by its first bytes most of the time.
+/// Returns `true` if all bytes are zero. Most pages that are not zero differ within their first bytes.
 ///
 /// ```
 /// use trueno_page::{PAGE_SIZE, is_zero};
@@ -21,7 +21,7 @@ pub fn is_zero(bytes: &[u8]) -> bool {
     starts_with_zero && steps.iter().all(|step| any_bits(step) == 0) && any_bits(rest) == 0
 }
 
-/// The bits that are set in any of the bytes.
+/// Returns the bits that are set in any of the bytes.
 fn any_bits(bytes: &[u8]) -> u8 {
     bytes.iter().fold(0, |bits, byte| bits | byte)
 }

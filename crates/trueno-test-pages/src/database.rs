@@ -9,7 +9,7 @@ use crate::{PAGE_SIZE, Page};
 /// Pages of one table or index.
 #[derive(Clone, Debug)]
 pub struct Relation {
-    /// The layout, and what the rows hold.
+    /// The layout, and the contents of the rows.
     pub name: &'static str,
     /// The pages, in the order of the file.
     pub pages: Vec<Page>,
@@ -47,7 +47,7 @@ type WriteRow = fn(&mut Rows) -> Vec<u8>;
 /// Fills one or two pages with rows.
 type FillPage = fn(&mut Rows, WriteRow) -> Vec<u8>;
 
-/// Rows in the order in which they were inserted, and where PostgreSQL's table has them.
+/// Rows in the order in which they were inserted, with their places in PostgreSQL's table.
 struct Rows {
     random: Generator,
     id: u32,
@@ -83,7 +83,7 @@ impl Rows {
         }
     }
 
-    /// The place of the current row: block and item, 6 bytes.
+    /// Returns the place of the current row: block and item, 6 bytes.
     fn tuple_id(&self) -> [u8; 6] {
         let [low, high] = [self.block & 0xffff, self.block >> 16].map(|half| half.to_le_bytes());
         let item = self.item.to_le_bytes();

@@ -3,10 +3,10 @@
 use crate::generate::Generator;
 use crate::{PAGE_SIZE, Page};
 
-/// A page that tests one thing, which its name says.
+/// A page that tests one thing, and its name.
 #[derive(Clone, Debug)]
 pub struct EdgePage {
-    /// What the page tests.
+    /// The thing that the page tests.
     pub name: String,
     /// The page.
     pub page: Box<Page>,
@@ -16,7 +16,7 @@ fn edge(name: impl Into<String>, byte_at: impl FnMut(usize) -> u8) -> EdgePage {
     EdgePage { name: name.into(), page: Box::new(std::array::from_fn(byte_at)) }
 }
 
-/// The low byte of a number, for patterns.
+/// Returns the low byte of a number, for patterns.
 fn low(n: usize) -> u8 {
     n.to_le_bytes()[0]
 }

@@ -74,7 +74,7 @@ impl FrameSettings {
     }
 }
 
-/// A frame made by C lz4.
+/// Compresses content to a frame with C lz4.
 ///
 /// # Panics
 /// If the library fails.
@@ -106,7 +106,7 @@ pub fn compress(content: &[u8], settings: &FrameSettings) -> Vec<u8> {
     frame
 }
 
-/// What C lz4 makes of frames that follow each other; `None` if it refuses any part, or asks for more input.
+/// Decodes consecutive frames with C lz4. Returns `None` if it refuses any part or asks for more input.
 ///
 /// # Panics
 /// If the library cannot be set up.
@@ -115,7 +115,7 @@ pub fn decompress(frames: &[u8]) -> Option<Vec<u8>> {
     decompress_up_to(frames, usize::MAX)
 }
 
-/// As [`decompress`], and `None` for more than `limit` bytes.
+/// Like [`decompress`], but returns `None` for more than `limit` bytes.
 ///
 /// # Panics
 /// If the library cannot be set up.
@@ -158,7 +158,7 @@ fn decode_all(context: LZ4FDecompressionContext, frames: &[u8], limit: usize) ->
     }
 }
 
-/// A result of the library that is no error.
+/// Returns the result of a library call, which must not be an error.
 fn len_of(code: usize) -> usize {
     // SAFETY: the function looks at the number alone.
     assert_eq!(unsafe { LZ4F_isError(code) }, 0, "the library does its work");

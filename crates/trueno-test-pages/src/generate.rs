@@ -15,7 +15,7 @@ impl Generator {
         Self { state: seed }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -24,12 +24,12 @@ impl Generator {
         z ^ (z >> 31)
     }
 
-    /// A random byte.
+    /// Returns a random byte.
     pub fn byte(&mut self) -> u8 {
         self.next_u64().to_le_bytes()[7]
     }
 
-    /// A random number below `bound`.
+    /// Returns a random number below `bound`.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -38,7 +38,7 @@ impl Generator {
         usize::try_from(self.next_u64() % bound).expect("smaller than a usize")
     }
 
-    /// Random numbers below `bound`, without an end.
+    /// Returns an endless iterator of random numbers below `bound`.
     ///
     /// # Panics
     /// If `bound` is 0.
@@ -46,7 +46,7 @@ impl Generator {
         std::iter::repeat_with(move || self.below(bound))
     }
 
-    /// A page like those in memory: heap words, text, records, runs, copies at random distances.
+    /// Returns a page like those in memory: heap words, text, records, runs, copies at random distances.
     pub fn page(&mut self) -> Page {
         let mut page = [0; PAGE_SIZE];
         let mut at = 0;
@@ -85,7 +85,7 @@ impl Generator {
         }
     }
 
-    /// Bytes that look like a block but mostly do not decode to a page: sequences whose lengths usually add up to a page, with
+    /// Returns bytes that look like a block but mostly do not decode to a page: sequences whose lengths usually add up to a page, with
     /// some runs past the end, wrong offsets and stray bytes. They mislead decoders that guess.
     pub fn token_soup(&mut self) -> Vec<u8> {
         let (mut block, mut room) = (Vec::new(), PAGE_SIZE);

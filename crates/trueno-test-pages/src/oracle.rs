@@ -80,7 +80,7 @@ impl Default for CLz4 {
     }
 }
 
-/// C lz4's block of a page.
+/// Compresses a page to a block with C lz4.
 #[must_use]
 pub fn c_lz4_compress(page: &Page) -> Vec<u8> {
     let mut out = [0; BLOCK_BOUND];
@@ -88,7 +88,7 @@ pub fn c_lz4_compress(page: &Page) -> Vec<u8> {
     out[..len].to_vec()
 }
 
-/// C lz4's block of a page by its slow encoder, at level 3 to 12.
+/// Compresses a page to a block with C lz4's slow encoder, at level 3 to 12.
 ///
 /// # Panics
 /// If the library fails.
@@ -114,7 +114,7 @@ pub fn c_lz4_decompress(block: &[u8], page: &mut Page) -> Option<usize> {
     usize::try_from(len).ok()
 }
 
-/// lz4_flex's block of a page.
+/// Compresses a page to a block with lz4_flex.
 #[must_use]
 pub fn flex_compress(page: &Page) -> Vec<u8> {
     lz4_flex::block::compress(page)

@@ -21,7 +21,7 @@ macro_rules! compares {
         /// Comparisons. If an operand of an `f32` comparison is NaN, `ne` is true and the others are false.
         impl<'k, T: Scalar> Reg<'k, T> {
             $(
-                #[doc = concat!("Whether `self ", $text, " rhs`.\n\n```\n",
+                #[doc = concat!("Returns a predicate that holds where `self ", $text, " rhs`.\n\n```\n",
                     "let k = trueno_gpu::KernelBuilder::new(\"doc\");\n",
                     "let p = k.lane_id().", stringify!($name), "(5u32); // Pred\n# let _ = p;\n```")]
                 #[must_use]

@@ -96,7 +96,7 @@ impl Fold<'_> {
         changed
     }
 
-    /// Returns where a value that is read once is computed without a guard, in this block before `i`.
+    /// Returns the index of the statement before `i` that computes a value without a guard, if the value is read once.
     fn single(&self, block: &[Stmt], i: usize, reg: RegId) -> Option<usize> {
         if self.regs[reg.index()].mutable || self.uses[reg.index()] != 1 {
             return None;

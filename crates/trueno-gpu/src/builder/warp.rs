@@ -143,7 +143,7 @@ impl<'k> Members<'k> {
         dst
     }
 
-    /// Whether `p` holds in any member.
+    /// Returns a predicate that holds if `p` holds in any member.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -155,7 +155,7 @@ impl<'k> Members<'k> {
         self.vote(VoteMode::Any, p)
     }
 
-    /// Whether `p` holds in all members.
+    /// Returns a predicate that holds if `p` holds in all members.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -167,7 +167,7 @@ impl<'k> Members<'k> {
         self.vote(VoteMode::All, p)
     }
 
-    /// Whether `p` is the same in all members.
+    /// Returns a predicate that holds if `p` is the same in all members.
     ///
     /// ```
     /// # let k = trueno_gpu::KernelBuilder::new("doc");
@@ -209,7 +209,7 @@ impl<'k> Members<'k> {
         dst
     }
 
-    /// The values of all members, combined. Needs an SM of 80 or newer.
+    /// Returns the values of all members, combined. Needs an SM of 80 or newer.
     ///
     /// ```
     /// # use trueno_gpu::{Target, ir::ReduxOp};
@@ -322,7 +322,7 @@ impl<'k> Reg<'k, bool> {
         self.k.all_lanes().ballot(self)
     }
 
-    /// Whether the predicate holds in any lane.
+    /// Returns a predicate that holds if this one holds in any lane.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -334,7 +334,7 @@ impl<'k> Reg<'k, bool> {
         self.k.all_lanes().any(self)
     }
 
-    /// Whether the predicate holds in all lanes.
+    /// Returns a predicate that holds if this one holds in all lanes.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -373,7 +373,8 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().shfl_up(self, distance)
     }
 
-    /// Like [`Reg::shfl_up`], and whether there is such a lane. A step of a prefix sum takes two instructions with it.
+    /// Like [`Reg::shfl_up`], with a predicate that holds if there is such a lane. A step of a prefix sum takes two
+    /// instructions with it.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -401,7 +402,7 @@ impl<'k, T: Word> Reg<'k, T> {
         self.k.all_lanes().shfl_down(self, distance)
     }
 
-    /// Like [`Reg::shfl_down`], and whether there is such a lane.
+    /// Like [`Reg::shfl_down`], with a predicate that holds if there is such a lane.
     ///
     /// ```
     /// let k = trueno_gpu::KernelBuilder::new("doc");
@@ -441,7 +442,7 @@ impl<'k> Reg<'k, u64> {
 }
 
 impl<'k> Reg<'k, u32> {
-    /// The values of all lanes, combined; uniform. Needs an SM of 80 or newer.
+    /// Returns the values of all lanes, combined; uniform. Needs an SM of 80 or newer.
     ///
     /// ```
     /// use trueno_gpu::{Target, ir::ReduxOp};

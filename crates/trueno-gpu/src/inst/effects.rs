@@ -5,7 +5,7 @@ use crate::ir::{AtomOp, Inst, ShflMode, SpecialReg};
 use crate::target::PtxVersion;
 use crate::types::StateSpace::{Global, Shared};
 
-/// The name, and whether the value is the same in all lanes.
+/// Returns the name, and `true` if the value is the same in all lanes.
 pub(super) const fn special(reg: SpecialReg) -> (&'static str, bool) {
     match reg {
         SpecialReg::TidX => ("%tid.x", false),
@@ -72,7 +72,7 @@ pub(super) fn info(inst: &Inst) -> InstInfo {
 }
 
 impl AtomOp {
-    /// Whether the operation exists as a reduction (`red`), which does not return the old value.
+    /// Returns `true` if the operation exists as a reduction (`red`), which does not return the old value.
     pub(crate) const fn has_reduction(self) -> bool {
         !matches!(self, Self::Exch | Self::Cas)
     }

@@ -1,4 +1,4 @@
-//! The instruction table. Each row says how an instruction is spelt, what it requires and what it means.
+//! The instruction table: one row per instruction, with its PTX spelling, its requirements and its meaning.
 //!
 //! Pure instructions (lane by lane, without side effects) are rows of [`Op`]; [`Inst::info`] covers the others. The
 //! emitter takes the spelling from the table, the validator takes operand classes, targets and uniformity from it, and
@@ -17,7 +17,7 @@ pub use table::Op;
 use crate::ir::{Inst, SpecialReg};
 use crate::target::PtxVersion;
 
-/// Whether a result is the same in all lanes of the warp.
+/// The condition under which a result is the same in all lanes of the warp.
 ///
 /// ```
 /// use trueno_gpu::inst::{Op, Uniformity};
@@ -91,7 +91,7 @@ pub struct InstInfo {
     pub min_ptx: PtxVersion,
     /// First SM that has the instruction.
     pub min_sm: u32,
-    /// Whether the result is uniform.
+    /// The condition under which the result is uniform.
     pub uniformity: Uniformity,
     /// Category in which it is counted.
     pub count: CountKind,
@@ -127,7 +127,7 @@ impl SpecialReg {
         effects::special(self).0
     }
 
-    /// Whether all lanes of a warp read the same value.
+    /// Returns `true` if all lanes of a warp read the same value.
     ///
     /// ```
     /// use trueno_gpu::ir::SpecialReg;

@@ -1,4 +1,4 @@
-//! Tracks which accesses of a warp's lanes its warp barriers have ordered.
+//! Tracks the order that warp barriers give to the accesses of a warp's lanes.
 
 /// Happens-before among the lanes of one warp.
 ///
@@ -43,12 +43,12 @@ impl LaneClock {
         lanes().for_each(|lane| known[lane] = joined);
     }
 
-    /// Whether what `earlier` did at time `at` is ordered before what `later` does now.
+    /// Returns `true` if the access of `earlier` at time `at` is ordered before what `later` does now.
     pub(super) fn ordered(&self, earlier: usize, at: u32, later: usize) -> bool {
         earlier == later || at <= self.floor || self.known.as_ref().is_some_and(|known| known[later][earlier] >= at)
     }
 
-    /// Whether what any lane did at time `at` is ordered before what `later` does now.
+    /// Returns `true` if the accesses of all lanes at time `at` are ordered before what `later` does now.
     pub(super) fn ordered_all(&self, at: u32, later: usize) -> bool {
         (0..32).all(|earlier| self.ordered(earlier, at, later))
     }

@@ -1,4 +1,4 @@
-//! Faults that stop a run, and where in the kernel and the grid they happened.
+//! Faults that stop a run, with their place in the kernel and in the grid.
 
 use crate::ir::Path;
 use crate::types::StateSpace;
@@ -110,7 +110,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// The other side of a race.
+/// The side that made the earlier access of a race.
 ///
 /// ```
 /// use trueno_gpu::interp::{LaneSet, Accessor};
@@ -133,7 +133,7 @@ impl fmt::Display for Accessor {
     }
 }
 
-/// Why a run stopped.
+/// The reason that a run stopped.
 ///
 /// ```
 /// use trueno_gpu::interp::FaultKind;
@@ -183,7 +183,7 @@ pub enum FaultKind {
         access: Access,
         /// The earlier access.
         earlier: Access,
-        /// Who made the earlier access.
+        /// The side that made the earlier access.
         earlier_by: Accessor,
     },
     /// Two lanes of one store that is not declared as conflicting write the same byte. In global memory, equal values
@@ -249,7 +249,7 @@ pub enum FaultKind {
     },
 }
 
-/// Where a fault happened, in the kernel and in the grid.
+/// The place of a fault in the kernel and in the grid.
 ///
 /// ```
 /// use trueno_gpu::interp::{LaneSet, FaultSite};
@@ -293,9 +293,9 @@ impl fmt::Display for FaultSite {
 pub struct Fault {
     /// The kernel's name.
     pub kernel: String,
-    /// Where it happened; `None` if nothing ran yet.
+    /// The place of the fault; `None` if nothing ran yet.
     pub site: Option<Box<FaultSite>>,
-    /// What happened.
+    /// The kind of fault.
     pub kind: FaultKind,
 }
 

@@ -37,10 +37,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # How it runs
+//! # Execution
 //! The first launch of a kernel lowers its tree to a flat program, in which each step acts on all lanes of a warp at once.
-//! Blocks run in parallel over the cores of the current rayon pool, drawn in ascending order ([`Launch::threads`] limits them). The
-//! warps of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
+//! Blocks run in parallel on the current rayon pool, in ascending order ([`Launch::threads`] limits their number). The warps
+//! of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
 //! spin until another block that has started writes something. Waiting for a later warp of its own block, or for a
 //! block that has not started, ends at the step limit.
 //!
@@ -69,7 +69,7 @@
 //! or the store is declared as conflicting. Accesses of different warps and blocks are not checked.
 //!
 //! # Lane orders
-//! Where lanes of one instruction conflict on purpose, they act in the [`LaneOrder`] of the launch. Run a kernel in
+//! If lanes of one instruction conflict on purpose, they act in the [`LaneOrder`] of the launch. Run a kernel in
 //! several orders: if the bytes differ, they depend on something that no device guarantees.
 //!
 //! # Counters
@@ -162,7 +162,7 @@ impl BufferId {
     }
 }
 
-/// Whether to detect races on shared memory.
+/// The treatment of races on shared memory.
 ///
 /// ```
 /// assert_eq!(trueno_gpu::interp::Races::default(), trueno_gpu::interp::Races::Fault);
@@ -286,7 +286,7 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Sets whether races on shared memory are detected. They are by default.
+    /// Sets the treatment of races on shared memory. By default they are faults.
     ///
     /// ```
     /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();
@@ -312,7 +312,7 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Sets how many blocks may run at once. With 1 they run in ascending order on the calling thread, so that even a
+    /// Sets the number of blocks that may run at once. With 1 they run in ascending order on the calling thread, so that even a
     /// kernel that depends on the order of blocks gives the same result each time.
     ///
     /// ```
@@ -328,7 +328,7 @@ impl<'k> Launch<'k> {
     /// Runs the grid.
     ///
     /// # Errors
-    /// The fault of the lowest block that has one. What blocks wrote before stays in memory.
+    /// The fault of the lowest block that has one. Bytes that blocks wrote before it stay in memory.
     ///
     /// ```
     /// use trueno_gpu::interp::{FaultKind, Launch, DeviceMemory};

@@ -3,7 +3,7 @@
 //! Constants, parameters and special registers are slots too. They are filled before a warp starts, so that all
 //! operands are read the same way. Structures in which lanes can diverge have a frame with a fixed number; a uniform
 //! `If` needs none. Lanes that leave a structure early drop out of the active set and return at the end of the frame.
-//! When no lane is left, the step names where to continue (`skip`): the end of the innermost frame.
+//! When no lane is left, execution continues at the step's `skip` target, the end of the innermost frame.
 
 use crate::inst::{CountKind, L32, L64, Mask};
 use crate::ir::{AtomOp, BoolOp, Path, ReduxOp, SharedLayout, ShflMode, VoteMode};

@@ -1,4 +1,4 @@
-//! The shared memory of a block: data, which bytes were written, and who accessed each byte since the last barrier.
+//! The shared memory of a block: data, written bytes, and the accesses of each byte since the last barrier.
 //!
 //! One cell holds a 32-bit word and everything known about its four bytes, so that an access needs one lookup. Per byte
 //! it has the last writer, and the readers since the last barrier of the warp; per word, the times of the two. Times
@@ -29,7 +29,7 @@ struct SharedWord {
     writers: u32,
     /// Four tags: the readers of each byte.
     readers: u32,
-    /// What the owner and other warps did since the last block barrier.
+    /// Accesses of the owner and of other warps since the last block barrier.
     sums: AccessSummary,
     /// `0xff` in each byte that was written.
     written: u32,
@@ -105,7 +105,7 @@ const fn compatible(a: Access, b: Access) -> bool {
     )
 }
 
-/// What race tracking needs besides the address, the same for all lanes of an instruction.
+/// The data that race tracking needs besides the address, the same for all lanes of an instruction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SharedAccess<'a> {
     clock: &'a LaneClock,
@@ -314,7 +314,7 @@ impl WordBytes {
 }
 
 impl SharedWord {
-    /// Checks an access against what is known about the word, and records it.
+    /// Checks an access against the earlier ones of the word, and records it.
     #[inline(always)]
     fn touch<const READ: bool>(
         &mut self,
@@ -361,7 +361,7 @@ impl SharedWord {
         self.read_time = 0;
     }
 
-    /// Finds out whether unordered writers and readers, or accesses of other warps, make a race.
+    /// Returns the race that unordered writers and readers, or accesses of other warps, make.
     #[inline(never)]
     fn investigate(
         &self,

@@ -25,7 +25,7 @@ pub(super) struct LaunchShape<'a> {
     pub(super) params: &'a [u64],
 }
 
-/// What all warps of a launch share.
+/// The launch, as all its warps share it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaunchContext<'a> {
     pub(super) program: &'a Program,
@@ -70,7 +70,7 @@ struct DivergenceFrame {
     next_round: u32,
 }
 
-/// Why [`Warp::run`] returned.
+/// The reason that [`Warp::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WarpStop {
     Ended,

@@ -35,7 +35,7 @@ pub enum Operand {
 pub struct PredUse {
     /// The predicate register.
     pub reg: RegId,
-    /// Whether the negation is meant.
+    /// `true` for the negation of the register.
     pub negated: bool,
 }
 
@@ -58,7 +58,7 @@ pub struct MemAddr {
     pub offset: i32,
 }
 
-/// How a comparison is combined with a third predicate.
+/// The combination of a comparison with a third predicate.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{BoolOp, Combine, Inst, Stmt}};
@@ -139,7 +139,7 @@ pub enum StoreHint {
     Volatile,
 }
 
-/// Whether lanes may write the same bytes in one store on purpose.
+/// The treatment of lanes that write the same bytes in one store.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::{Conflict, Inst, Stmt}};
@@ -189,7 +189,7 @@ pub enum AtomOp {
     Cas,
 }
 
-/// How a shuffle chooses the lane to read from.
+/// The rule by which a shuffle chooses the lane to read from.
 ///
 /// ```
 /// use trueno_gpu::{inst::shfl_source, ir::ShflMode};
@@ -211,7 +211,7 @@ pub enum ShflMode {
     Bfly,
 }
 
-/// How a warp reduction combines values, which are unsigned.
+/// The operation of a warp reduction; values are unsigned.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, Target, ir::{Inst, ReduxOp, Stmt}};
@@ -379,7 +379,7 @@ pub enum Inst {
         addr: MemAddr,
         /// Cache hint.
         hint: LoadHint,
-        /// Whether the address is the same in all lanes, so that the value is too. The validator checks the address.
+        /// `true` if the address is the same in all lanes, so that the value is too. The validator checks the address.
         uniform: bool,
     },
     /// Stores one, two or four consecutive elements. For 1 and 2 bytes, stores the low bits of the registers.
@@ -392,7 +392,7 @@ pub enum Inst {
         addr: MemAddr,
         /// Cache hint.
         hint: StoreHint,
-        /// Whether lanes may conflict.
+        /// The treatment of conflicting lanes.
         conflict: Conflict,
     },
     /// Atomic read-modify-write; without a destination, a reduction (`red`). Lanes act one after the other, in any
@@ -413,11 +413,11 @@ pub enum Inst {
     },
     /// Reads `src` of another lane, which [`crate::inst::shfl_source`] computes.
     Shfl {
-        /// How the lane is chosen.
+        /// The rule that chooses the lane.
         mode: ShflMode,
         /// Destination (B32).
         dst: RegId,
-        /// Receives whether the source lane was in range.
+        /// Predicate that is set if the source lane was in range.
         in_range: Option<RegId>,
         /// Value that other lanes read.
         src: Operand,
@@ -461,7 +461,7 @@ pub enum Inst {
     },
     /// `dst` = the values of all members, combined.
     Redux {
-        /// How two values are combined.
+        /// The operation.
         op: ReduxOp,
         /// Destination (B32).
         dst: RegId,

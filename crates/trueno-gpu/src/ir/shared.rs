@@ -20,7 +20,7 @@ pub(crate) const GRANTED_ALIGN: u32 = 1024;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub u32);
 
-/// Who has a copy of a region.
+/// The owner of each copy of a region.
 ///
 /// ```
 /// use trueno_gpu::{KernelBuilder, ir::RegionScope};
@@ -49,7 +49,7 @@ pub enum RegionScope {
 pub struct RegionInfo {
     /// Name.
     pub name: String,
-    /// Who has a copy.
+    /// The owner of each copy.
     pub scope: RegionScope,
     /// Size in bytes; for a region per warp, of one warp's part.
     pub bytes: u32,
@@ -82,7 +82,7 @@ pub struct SharedLayout {
     pub bytes: u32,
     /// The largest alignment of a region.
     pub align: u32,
-    /// Whether the memory is dynamic.
+    /// `true` if the memory is dynamic.
     pub dynamic: bool,
 }
 

@@ -14,8 +14,8 @@ pub(super) fn copy_by_warp<'k>(
     WarpCopy::new(k, lane).copy_from(base, from, to, len);
 }
 
-/// Copies that share a register. The byte on its way is loaded under a guard, so its register is occupied all the time
-/// and not only during a copy; a kernel with several copies and few registers uses one of these for all.
+/// Copies that share a register. The byte in flight is loaded under a guard, so its register is occupied all the time and
+/// not only during a copy. A kernel with several copies and few registers uses one `WarpCopy` for all.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopy<'k> {
     k: &'k KernelBuilder,
@@ -28,7 +28,7 @@ impl<'k> WarpCopy<'k> {
         Self { k, lane, byte: k.var_arbitrary() }
     }
 
-    /// As [`copy_by_warp`].
+    /// Like [`copy_by_warp`], with the shared register.
     pub(super) fn copy(self, from: Reg<'k, u32>, to: Reg<'k, u32>, len: Reg<'k, u32>) {
         self.copy_from(self.k.var(0u32), from, to, len);
     }

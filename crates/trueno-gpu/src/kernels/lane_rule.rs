@@ -1,4 +1,6 @@
-//! A probe that finds out which lane wins when several lanes store to the same place in shared memory.
+//! Probes which lane wins when several lanes store to the same place in shared memory.
+//!
+//! The compressors' output depends on that lane, and PTX does not define it. See [`TableStores`].
 
 use super::lz4::TableStores;
 use super::{Kernel, ResourceBudget};
@@ -16,7 +18,7 @@ const ENTRY_BYTES: u32 = 2;
 /// A value that no lane stores.
 const CLEARED: u32 = 0xffff;
 
-/// What a lane derives its entry from.
+/// The value that a lane derives its entry from.
 #[derive(Clone, Copy)]
 enum EntrySource {
     /// The lane's number without its lowest bits.
@@ -87,7 +89,7 @@ pub struct LaneRuleKernel {
 pub struct LaneRuleCounts {
     /// Number of times that several lanes stored to the same place.
     pub conflicts: u32,
-    /// How many of these the lowest lane won.
+    /// Number of these that the lowest lane won.
     pub lowest_lane_won: u32,
 }
 
@@ -95,7 +97,7 @@ impl LaneRuleCounts {
     /// Number of conflicts below which the result is not conclusive.
     const ENOUGH_CONFLICTS: u32 = 100_000;
 
-    /// Returns what the compressor may rely on.
+    /// Returns the rule that the compressor may rely on.
     ///
     /// ```
     /// use trueno_gpu::kernels::{LaneRuleCounts, lz4::{Lz4WarpCompressKernel, TableStores}};

@@ -1,4 +1,9 @@
-//! The kernels, one small example ([`SameFillKernel`]), and the [`Kernel`] trait that launchers use.
+//! The kernels, and the [`Kernel`] trait that launchers use.
+//!
+//! - [`lz4`] and [`zstd`] compress and restore batches of pages.
+//! - [`packed`] has what both share: the layout of a packed batch, its index, and the loop over pages.
+//! - [`LaneRuleKernel`] probes a property of the device that decides which compressor it gets.
+//! - [`SameFillKernel`] is a small, complete example.
 
 mod copy;
 mod lane_rule;
@@ -17,7 +22,7 @@ use crate::emit::{emit, emit_for};
 use crate::target::Target;
 use crate::validate::{ValidKernel, ValidateError};
 
-/// A kernel that works on batches of 4 KiB pages, one page per warp.
+/// A kernel that works on batches of 4 KiB pages.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};

@@ -24,17 +24,17 @@ fn reduce<'k>(
     all.shfl(0u32)
 }
 
-/// The sum of all lanes' values.
+/// Returns the sum of all lanes' values.
 pub(super) fn warp_sum<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Reg<'k, u32> {
     reduce(k, value, ReduxOp::Add, |a, b| a + b)
 }
 
-/// The largest of all lanes' values.
+/// Returns the largest of all lanes' values.
 pub(super) fn warp_max<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Reg<'k, u32> {
     reduce(k, value, ReduxOp::Max, |a, b| a.max(b))
 }
 
-/// The bits that are set in any lane's value.
+/// Returns the bits that are set in any lane's value.
 pub(super) fn warp_or<'k>(k: &'k KernelBuilder, value: Reg<'k, u32>) -> Reg<'k, u32> {
     reduce(k, value, ReduxOp::Or, |a, b| a | b)
 }

@@ -13,7 +13,7 @@ const WARPS_PER_BLOCK: u32 = 4;
 
 /// Writes, for each page of `pages`, 1 to `flags` if one 8-byte word fills the page, and 0 if not.
 ///
-/// This is what [`trueno_page::same_filled`] computes on the CPU.
+/// On the CPU, [`trueno_page::same_filled`] computes the same.
 ///
 /// Parameters: `pages` (device pointer, 16-byte aligned), `flags` (device pointer to `u32`), `page_count` (`u32`).
 ///
@@ -61,7 +61,7 @@ impl SameFillKernel {
     }
 }
 
-/// Whether all 8-byte words of all lanes equal lane 0's first.
+/// Returns a predicate that holds if all 8-byte words of all lanes equal lane 0's first.
 fn is_same_filled<'k>(rows: &[[Reg<'k, u32>; 4]]) -> Pred<'k> {
     let first = [rows[0][0].shfl(0).named("first_low"), rows[0][1].shfl(0).named("first_high")];
     let words = rows.as_flattened().iter().zip(first.into_iter().cycle());

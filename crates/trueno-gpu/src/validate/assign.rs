@@ -15,7 +15,7 @@ pub(super) fn check(kernel: &KernelIr) -> Result<(), ValidateError> {
 /// The registers that are certainly assigned; `None` in unreachable code.
 type Assigned = Option<Vec<bool>>;
 
-/// Returns what is assigned on both paths.
+/// Keeps the registers that are assigned on both paths.
 fn meet(a: &mut Assigned, b: &Assigned) {
     match (a.as_mut(), b) {
         (Some(a), Some(b)) => a.iter_mut().zip(b).for_each(|(a, b)| *a &= b),
@@ -27,7 +27,7 @@ fn meet(a: &mut Assigned, b: &Assigned) {
 struct Enclosing {
     label: LabelId,
     is_loop: bool,
-    /// What is assigned on every exit by `Break`.
+    /// The registers assigned on every exit by `Break`.
     at_exit: Assigned,
 }
 

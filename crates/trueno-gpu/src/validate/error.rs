@@ -20,7 +20,7 @@ pub enum ValidateError {
     /// A register of another kernel builder.
     #[error("{path}: register #{} belongs to another kernel", reg.0)]
     ForeignRegister {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register, in the other kernel.
         reg: RegId,
@@ -28,7 +28,7 @@ pub enum ValidateError {
     /// A register that the kernel does not declare.
     #[error("{path}: register #{} is not declared", reg.0)]
     UnknownRegister {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register.
         reg: RegId,
@@ -36,7 +36,7 @@ pub enum ValidateError {
     /// A register of the wrong class.
     #[error("{path}: register {reg} is {found:?} where {expected:?} is needed")]
     ClassMismatch {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register.
         reg: String,
@@ -48,7 +48,7 @@ pub enum ValidateError {
     /// A value (not a variable) that is assigned a second time.
     #[error("{path}: value {reg} is assigned a second time")]
     Reassigned {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register.
         reg: String,
@@ -56,7 +56,7 @@ pub enum ValidateError {
     /// A value (not a variable) that is assigned under a guard, so that it has no value where the guard fails.
     #[error("{path}: value {reg} is assigned under a guard; use a variable")]
     GuardedValue {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register.
         reg: String,
@@ -64,7 +64,7 @@ pub enum ValidateError {
     /// A register that is read where not every path assigns it.
     #[error("{path}: {reg} is read but not assigned on every path here")]
     Unassigned {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The register.
         reg: String,
@@ -72,7 +72,7 @@ pub enum ValidateError {
     /// A uniform branch or load that depends on a value that may differ between lanes.
     #[error("{path}: not uniform: {chain}")]
     NotUniform {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The registers from the condition back to the source of the difference.
         chain: String,
@@ -80,7 +80,7 @@ pub enum ValidateError {
     /// A barrier or an operation of all lanes, where lanes may have diverged.
     #[error("{path}: {inst} under divergent control flow")]
     DivergentBarrier {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The instruction.
         inst: &'static str,
@@ -88,7 +88,7 @@ pub enum ValidateError {
     /// A constant offset that breaks natural alignment.
     #[error("{path}: constant offset {offset} is not a multiple of the {bytes} bytes accessed")]
     MisalignedOffset {
-        /// Where.
+        /// The statement.
         path: Path,
         /// Offset from the aligned start, in bytes.
         offset: i64,
@@ -98,7 +98,7 @@ pub enum ValidateError {
     /// A region whose alignment is too small for an access at its start.
     #[error("{path}: region `{region}` is aligned to {align} bytes, the access needs {bytes}")]
     RegionAlignment {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The region.
         region: String,
@@ -110,7 +110,7 @@ pub enum ValidateError {
     /// An access at a constant offset outside its region.
     #[error("{path}: bytes {start}..{end} of region `{region}`, which has {bytes}")]
     RegionOverflow {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The region.
         region: String,
@@ -137,7 +137,7 @@ pub enum ValidateError {
     /// An instruction newer than the target.
     #[error("{path}: {inst} needs sm_{needs_sm} and PTX {needs_ptx}, the target is {target}")]
     TargetTooOld {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The instruction.
         inst: &'static str,
@@ -151,7 +151,7 @@ pub enum ValidateError {
     /// A break or continue outside the loop or scope it names.
     #[error("{path}: {what} outside of its loop or block")]
     OutsideTarget {
-        /// Where.
+        /// The statement.
         path: Path,
         /// `break` or `continue`.
         what: &'static str,
@@ -159,13 +159,13 @@ pub enum ValidateError {
     /// Two loops or scopes with the same label.
     #[error("{path}: the label is already in use")]
     DuplicateLabel {
-        /// Where.
+        /// The statement.
         path: Path,
     },
     /// Operands that do not fit the instruction.
     #[error("{path}: {inst}: {problem}")]
     BadOperand {
-        /// Where.
+        /// The statement.
         path: Path,
         /// The instruction.
         inst: &'static str,

@@ -1,4 +1,4 @@
-//! Checks uniformity by data flow over the tree: which values and which control flow all lanes share.
+//! Checks uniformity by data flow over the tree: the values and the control flow that all lanes share.
 //!
 //! Each register and each statement has one of three levels: the same in the whole block, the same in the warp, or
 //! possibly different between lanes. Levels only rise, and the walk repeats until none does. A value is at least as
@@ -33,7 +33,7 @@ enum Level {
     Lane,
 }
 
-/// Why a register may differ between lanes.
+/// The reason that a register may differ between lanes.
 #[derive(Clone)]
 enum Cause {
     Register(RegId),
@@ -281,7 +281,7 @@ impl DataFlow<'_> {
     }
 }
 
-/// Whether an instruction involves all 32 lanes.
+/// Returns `true` if an instruction involves all 32 lanes.
 fn is_full(inst: &Inst) -> bool {
     inst.member_mask() == Some(Operand::Imm(0xffff_ffff))
 }

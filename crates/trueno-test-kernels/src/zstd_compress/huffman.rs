@@ -110,7 +110,7 @@ fn limited_lengths(depths: &[usize], total: usize) -> Option<Vec<usize>> {
     let limit = for_total.max(for_symbols).min(MAX_CODE_BITS as usize);
     let mut counts = vec![0isize; limit + 1];
     depths.iter().for_each(|&depth| counts[depth.min(limit)] += 1);
-    // How much of the code space is used above what there is, in codes of the longest length.
+    // The code space used beyond what exists, in codes of the longest length.
     let used: isize = (1..=limit).map(|length| counts[length] << (limit - length)).sum();
     let mut excess = used - (1 << limit);
     while excess > 0 {

@@ -1,4 +1,4 @@
-//! Finds the token chain of a block with all lanes at once, and how much output each lane's part of it produces.
+//! Finds the token chain of a block with all lanes at once, and the output of each lane's part of it.
 //!
 //! The start of a sequence is only known after the sequence before it was read. So each lane takes a 32nd of the input
 //! and walks from its start as if a token were there. Then each lane starts again where the furthest lane before it
@@ -54,7 +54,7 @@ pub(super) struct ChainPart<'k> {
     pub(super) total: Reg<'k, u32>,
 }
 
-/// What a walk does besides following the chain.
+/// The work of a walk besides following the chain.
 #[derive(Clone, Copy, PartialEq)]
 enum WalkKind {
     /// Nothing else.

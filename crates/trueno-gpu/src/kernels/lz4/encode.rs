@@ -12,7 +12,7 @@ const SHORT_RUN: u32 = 16;
 /// End of the space for sequences in the staging buffer. The space after it is for the last token and its length.
 const SEQUENCES_END: u32 = PAGE_BYTES - 16;
 
-/// Returns how many bytes extend a length, 0 below 15: (length - 15) / 255 + 1, by multiplication.
+/// Returns the number of bytes that extend a length, 0 below 15: (length - 15) / 255 + 1, by multiplication.
 fn extension_bytes<'k>(length: Reg<'k, u32>) -> Reg<'k, u32> {
     // Exact for sums below 65536.
     ((length + (255 - RUN_MASK)) * 0x8081) >> 23
@@ -106,7 +106,8 @@ pub(super) fn encode<'k>(ws: Lz4Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u
     len
 }
 
-/// Returns how many bytes before the match are equal too: none before the sequence, nor before the source's first word.
+/// Returns the number of bytes before the match that are equal too, without going before the sequence or the source's first
+/// word.
 fn backward<'k>(ws: Lz4Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Var<'k, u32> {
     let k = ws.k;
     let word_before = |address: Reg<'k, u32>| {

@@ -60,7 +60,7 @@ struct OwnBytes<'k> {
 
 /// Two positions that may match.
 struct Candidate<'k> {
-    /// Whether the lane has one; `None` if every lane has.
+    /// Holds if the lane has a candidate; `None` if every lane has one.
     there_is: Option<Pred<'k>>,
     /// Address of the earlier bytes.
     source: Reg<'k, u32>,
@@ -86,7 +86,7 @@ impl<'k> Match<'k> {
 
 /// The matches chosen in a window.
 struct Choice<'k> {
-    /// Whether the lane's match was chosen.
+    /// Holds if the lane's match was chosen.
     chosen: Pred<'k>,
     /// Position in the page of the lane's match.
     start: Reg<'k, u32>,
@@ -124,7 +124,7 @@ pub(super) fn find_matches<'k>(ws: Lz4Workspace<'k>, mode: Mode, stores: TableSt
     finder.count
 }
 
-/// Whether a window reaches the last bytes of the page.
+/// The distance of a window from the last bytes of the page.
 #[derive(Clone, Copy, PartialEq)]
 enum PageEnd {
     Far,
@@ -226,7 +226,7 @@ impl<'k> MatchFinder<'k> {
         slot.store_conflicting(entry);
         k.sync_warp();
         if self.stores == TableStores::ReadBack {
-            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one look.
+            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one check.
             k.loop_uniform(|again| {
                 let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
                 k.sync_warp();
@@ -238,14 +238,14 @@ impl<'k> MatchFinder<'k> {
         before
     }
 
-    /// Returns whether the word at the last match's offset is equal, and its address.
+    /// Returns a predicate that holds if the word one last offset earlier is equal, and the address of that word.
     fn at_last_offset(&self, own: &OwnBytes<'k>, word: Reg<'k, u32>) -> (Pred<'k>, Reg<'k, u32>) {
         let source = own.position - self.last_offset;
         let aligned = (source & !3u32).shared::<u32>();
         (aligned.load().funnel_shr(aligned.at(1).load(), source << 3).eq(word), source)
     }
 
-    /// Returns whether the word is equal to the one [`RECORD_DISTANCE`] earlier in the window.
+    /// Returns a predicate that holds if the word equals the one [`RECORD_DISTANCE`] earlier in the window.
     fn at_record_distance(&self, word: Reg<'k, u32>) -> Pred<'k> {
         let (earlier, in_window) = word.shfl_down_checked(RECORD_DISTANCE / self.mode.positions_per_lane());
         in_window & earlier.eq(word)
@@ -426,12 +426,12 @@ fn longer<'k>(a: Match<'k>, b: Match<'k>) -> Match<'k> {
     Match { candidate: Candidate { source, ..a.candidate }, valid: a.valid | b.valid, extra: a.extra.max(b.extra) }
 }
 
-/// Whether an entry has the tag of the product, which makes it a candidate.
+/// Returns a predicate that holds if an entry has the tag of the product, which makes it a candidate.
 fn tags_agree<'k>(entry: Reg<'k, u32>, product: Reg<'k, u32>) -> Pred<'k> {
     entry.xor_and(product, TAG_MASK).eq(0)
 }
 
-/// Returns how many bytes from `end` on equal those one offset earlier, up to the end limit; uniform.
+/// Returns the number of bytes from `end` on that equal those one offset earlier, up to the end limit; uniform.
 fn extend<'k>(ws: Lz4Workspace<'k>, end: Var<'k, u32>, offset: Var<'k, u32>) -> Var<'k, u32> {
     let Lz4Workspace { k, lane, page, .. } = ws;
     let limit = page + MATCH_END_LIMIT;

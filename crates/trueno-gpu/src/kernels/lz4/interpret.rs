@@ -28,7 +28,7 @@ impl Lz4WarpCompressKernel {
     ///
     /// # Panics
     /// If the pages or the scratch memory need more than 1 TiB, the limit of a buffer in
-    /// [`DeviceMemory`](crate::interp::Memory).
+    /// [`DeviceMemory`](crate::interp::DeviceMemory).
     pub fn interpret<'k>(
         &'k self,
         pages: &[Page],
@@ -60,7 +60,7 @@ impl Lz4WarpDecompressKernel {
     /// kernel can count.
     ///
     /// # Panics
-    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::Memory).
+    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::DeviceMemory).
     pub fn interpret<'k>(
         &'k self,
         packed: &[u8],

@@ -32,8 +32,8 @@ pub(in crate::kernels) struct CompressBuffers<'k> {
     pub(in crate::kernels) staging: Reg<'k, u32>,
     /// Global memory of [`SET_ASIDE_BYTES`] for each page that can be set aside.
     pub(in crate::kernels) aside: Addr<'k, Global, u32>,
-    /// How many pages a warp can set aside: a power of two up to 32. The more the time that pages take differs, the more
-    /// it takes until no warp waits.
+    /// Number of pages that a warp can set aside: a power of two up to 32. The more the time per page varies, the more
+    /// are needed so that no warp waits.
     pub(in crate::kernels) aside_pages: u32,
 }
 
@@ -125,7 +125,7 @@ impl<'k> LoadedPage<'k> {
         Self { pieces: load_pieces(self.input.step(nth_16_bytes, PACK_ALIGN_BYTES)), ..*self }
     }
 
-    /// Whether all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
+    /// Returns a predicate that holds if all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
     fn is_same_filled(&self, k: &'k KernelBuilder) -> Pred<'k> {
         let word = [self.pieces[0][0].shfl(0u32), self.pieces[0][1].shfl(0u32)];
         let differ = |piece: &[Reg<'k, u32>; 4]| {

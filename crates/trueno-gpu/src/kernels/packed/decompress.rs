@@ -21,11 +21,11 @@ pub(in crate::kernels) struct DecompressBatch<'k> {
 
 /// A page that an algorithm tried to restore.
 pub(in crate::kernels) struct RestoreAttempt<'k> {
-    /// Whether the compressed bytes decoded to exactly one page; uniform.
+    /// Holds if the compressed bytes decoded to exactly one page; uniform.
     pub(in crate::kernels) is_page: Var<'k, bool>,
     /// Shared address of the page.
     pub(in crate::kernels) page: Reg<'k, u32>,
-    /// The status if it is none; uniform. [`PageStatus::BadBlock`] if the algorithm knows no other.
+    /// The status of a page that was not restored; uniform. `None` stands for [`PageStatus::BadBlock`].
     pub(in crate::kernels) refused_as: Option<Var<'k, u32>>,
 }
 
@@ -54,7 +54,7 @@ impl<'k> DecompressBatch<'k> {
         });
     }
 
-    /// Returns where the lane's first 16 bytes of the input and of the output lie.
+    /// Returns the addresses of the lane's first 16 bytes of the input and of the output.
     pub(in crate::kernels) fn lane_addresses(&self) -> LaneAddresses<'k> {
         LaneAddresses {
             input: self.input.step(self.lane, PACK_ALIGN_BYTES),
@@ -102,8 +102,8 @@ impl<'k> DecompressBatch<'k> {
         k.sync_warp();
     }
 
-    /// Looks up, in each lane, a page of its own: whether it is held as `kind` in 1 to `max_len` bytes that lie inside the
-    /// input, where they start, and how many they are. Lanes where `wanted` is false have none.
+    /// Looks up one page per lane. Returns a predicate that holds if the page is held as `kind` in 1 to `max_len` bytes inside
+    /// the input, the address of these bytes, and their number. Lanes where `wanted` is false have no page.
     pub(in crate::kernels) fn look_up(
         &self,
         number: Reg<'k, u32>,
@@ -117,7 +117,7 @@ impl<'k> DecompressBatch<'k> {
     }
 }
 
-/// Where a lane's first 16 bytes lie.
+/// Addresses of a lane's first 16 bytes of the input and of the output.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct LaneAddresses<'k> {
     input: Addr<'k, Global, u32>,
@@ -139,7 +139,7 @@ impl<'k> EntryFields<'k> {
         Self { place, len: high & LEN_MASK, high, kind: (high >> KIND_SHIFT) & 3 }
     }
 
-    /// Whether the entry is complete and its page lies inside the input.
+    /// Returns a predicate that holds if the entry is complete and its page lies inside the input.
     fn is_inside(self, input_len: Reg<'k, u64>) -> Pred<'k> {
         let end = (self.place.to_u64() << 4) + align_up(self.len).to_u64();
         !(end.gt(input_len) | (self.high >> STATE_SHIFT).ne(STATE_PLACED))

@@ -152,7 +152,7 @@ impl PackedEntry {
         }
     }
 
-    /// Whether the entry is complete.
+    /// Returns `true` if the entry is complete.
     ///
     /// ```
     /// use trueno_gpu::kernels::packed::{PackedEntry, PageKind};

@@ -29,11 +29,11 @@ const STEPS_PER_PAGE: u64 = 4_000_000;
 pub struct CompressRun {
     /// The packed pages: 4096 bytes for each page, zero where the kernel wrote nothing.
     pub packed: Vec<u8>,
-    /// Whether the kernel wrote each of these bytes.
+    /// `true` for each of these bytes that the kernel wrote.
     pub written: Vec<bool>,
     /// One [`PackedEntry`] per page, [`PackedEntry::BYTES`] each.
     pub index: Vec<u8>,
-    /// What the run cost.
+    /// The cost of the run.
     pub report: LaunchReport,
 }
 
@@ -52,9 +52,9 @@ pub struct CompressRun {
 #[derive(Clone, Debug)]
 pub struct DecompressRun {
     /// One [`PageStatus`](super::PageStatus) per page, 4 bytes each. All bits are set where the kernel wrote none, so
-    /// that no page counts as restored unless the kernel says so.
+    /// that no page counts as restored unless the kernel reports it.
     pub status: Vec<u8>,
-    /// What the run cost.
+    /// The cost of the run.
     pub report: LaunchReport,
 }
 
@@ -117,7 +117,7 @@ pub(in crate::kernels) fn interpret_decompress_after<'k>(
     decompress(&[first, last], memory, scratch, packed, index, pages, count)
 }
 
-/// Runs kernels one after the other; `own` is the buffer of their own pointer. Reports what the last one cost.
+/// Runs kernels one after the other; `own` is the buffer of their own pointer. Reports the cost of the last one.
 fn decompress(
     launches: &[Launch<'_>],
     mut memory: DeviceMemory,

@@ -20,12 +20,12 @@ pub(in crate::kernels) struct BatchKernel {
 }
 
 impl BatchKernel {
-    /// A shape of four warps per block, for batches of up to `max_pages`.
+    /// Makes a shape of four warps per block, for batches of up to `max_pages`.
     pub(in crate::kernels) fn new(max_pages: u32) -> Self {
         Self { max_pages, warps_per_block: 4, warps_per_sm: None, target: Target::default(), ir: OnceLock::new() }
     }
 
-    /// The same shape without the built tree, for a kernel whose own options change.
+    /// Returns the same shape without the built tree, for a kernel whose own options change.
     pub(in crate::kernels) fn unbuilt(self) -> Self {
         Self { ir: OnceLock::new(), ..self }
     }
@@ -47,12 +47,12 @@ impl BatchKernel {
         self.warps_per_block
     }
 
-    /// Whether an SM of the target has the shared memory of compute capability 9.0.
+    /// Returns `true` if an SM of the target has the shared memory of compute capability 9.0.
     pub(in crate::kernels) fn has_large_sm(&self) -> bool {
         self.target.max_shared_bytes() >= Target::SM_90.max_shared_bytes()
     }
 
-    /// The number of blocks that can each have pages to work on.
+    /// Returns the number of blocks that can each have pages to work on.
     pub(in crate::kernels) fn grid(&self, pages: u32) -> u32 {
         pages.min(self.max_pages).div_ceil(self.warps_per_block)
     }

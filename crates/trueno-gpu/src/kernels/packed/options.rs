@@ -19,10 +19,10 @@ pub enum Mode {
     Ratio,
 }
 
-/// How the kernel decides which lane's entry stays when several lanes store to the same place in the table.
+/// The rule for which lane's entry stays when several lanes store to the same place in the table.
 ///
-/// The output depends on it, and PTX does not specify it. Both choices give the same bytes wherever the lowest lane
-/// wins.
+/// The output depends on it, and PTX does not specify it. [`LaneRuleKernel`](crate::kernels::LaneRuleKernel) probes a device.
+/// Both choices give the same bytes wherever the lowest lane wins.
 ///
 /// ```
 /// use trueno_gpu::kernels::packed::TableStores;

@@ -4,7 +4,7 @@ use crate::kernels::packed::{PackedPage, PageStatus, align_up};
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, ScopeLabel, Var};
 
-/// Whether lanes read the same place.
+/// The relation between the positions that the lanes read.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum LaneAccess {
     /// All lanes read the same place, so the result is uniform.
@@ -18,7 +18,7 @@ pub(super) enum LaneAccess {
 pub(super) struct Frame<'k> {
     pub(super) k: &'k KernelBuilder,
     pub(super) lane: Reg<'k, u32>,
-    /// Whether all lanes read this frame, or each its own.
+    /// All lanes read this frame, or each lane reads its own.
     pub(super) lanes: LaneAccess,
     pub(super) words: Addr<'k, Global, u32>,
     /// Number of bytes.

@@ -74,7 +74,7 @@ impl<'k> FseEntry<'k> {
     }
 }
 
-/// Where a table lies and what it is built from.
+/// The memory of a table, and the codes that its symbols stand for.
 #[derive(Clone, Copy)]
 pub(super) struct FseTable<'k> {
     pub(super) entries: Addr<'k, Shared, u32>,
@@ -201,7 +201,7 @@ impl<'k> FseTable<'k> {
             let free = is_free.ballot();
             let (rank, count) = ((free & below).popc(), free.popc());
             let word = (self.scratch + COUNTS_BYTES + (given >> 5) * 4).shared::<u32>();
-            // Where symbols start, from the first cell of this step on.
+            // One bit per cell at which a symbol starts, from the first cell of this step on.
             let starts = word.load_uniform().funnel_shr(word.at(1).load_uniform(), *given);
             let up_to_own = (2u32 << rank) - 1;
             let place = listed + (starts & up_to_own).popc();

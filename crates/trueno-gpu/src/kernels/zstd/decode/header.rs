@@ -11,7 +11,7 @@ pub(super) const RLE: u32 = 1;
 pub(super) const COMPRESSED: u32 = 2;
 const RESERVED: u32 = 3;
 
-/// What the headers say. All of it is uniform if the lanes share the frame.
+/// The fields of the frame header and of its block header. All of them are uniform if the lanes share the frame.
 pub(super) struct FrameHeaders<'k> {
     pub(super) block_type: Reg<'k, u32>,
     pub(super) block_size: Reg<'k, u32>,

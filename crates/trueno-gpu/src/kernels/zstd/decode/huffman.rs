@@ -12,7 +12,7 @@ pub(super) const SORTED_BYTES: u32 = 256;
 /// Number of bytes of the largest table.
 pub(super) const HUFFMAN_TABLE_BYTES: u32 = 2 << MAX_CODE_BITS;
 
-/// Where weights, sorted symbols and table lie.
+/// Shared addresses of weights, sorted symbols and table.
 #[derive(Clone, Copy)]
 pub(super) struct HuffmanBuffers<'k> {
     pub(super) weights: Reg<'k, u32>,
@@ -26,7 +26,7 @@ pub(super) struct HuffmanBuffers<'k> {
 /// The lanes that hold a symbol of the weight that has the lane's number.
 struct Holders<'k> {
     k: &'k KernelBuilder,
-    /// Which bits of a weight are inverted to make all ones of the lane's number.
+    /// Masks that turn the bits of the lane's own number into all ones.
     inverted: [Reg<'k, u32>; 4],
 }
 
@@ -108,7 +108,7 @@ impl<'k> HuffmanBuffers<'k> {
     }
 
     /// Fills the table, two entries per store. In lane `w`, `held` is the number of symbols of weight `w`, and the
-    /// others are where their entries and sorted symbols start.
+    /// others are the starts of their entries and sorted symbols.
     fn fill(
         self,
         frame: Frame<'k>,

@@ -28,7 +28,7 @@ impl ZstdWarpDecompressKernel {
     /// kernel can count.
     ///
     /// # Panics
-    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::Memory).
+    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::DeviceMemory).
     pub fn interpret<'k>(
         &'k self,
         packed: &[u8],

@@ -1,4 +1,4 @@
-//! The Zstandard decompression kernel. Every read and write is checked.
+//! The Zstandard decompression kernel for one page per warp. Every read and write is checked.
 
 use super::constants::{CONSTANT_BYTES, Constants};
 use super::format::MAX_FRAME_BYTES;
@@ -14,8 +14,8 @@ use crate::{KernelBuilder, Target, ValidKernel};
 ///
 /// A malformed frame gets [`PageStatus::BadBlock`](crate::kernels::packed::PageStatus::BadBlock), and one that only the CPU
 /// decodes gets [`PageStatus::Unsupported`](crate::kernels::packed::PageStatus::Unsupported):
-/// several blocks or frames, a dictionary, content that is said to be no page, a window below 4 KiB, trees or tables of
-/// a block before, codes of more than 11 bits, and sequence tables of more than 768 entries together. libzstd writes
+/// several blocks or frames, a dictionary, a content size other than a page, a window below 4 KiB, trees or tables of
+/// an earlier block, codes of more than 11 bits, and sequence tables of more than 768 entries together. libzstd writes
 /// none of these for a page. The place of such a page in the output is not written. A checksum is verified.
 ///
 /// ```

@@ -36,11 +36,11 @@ pub(super) struct Literals<'k> {
     pub(super) sequences_at: Reg<'k, u32>,
 }
 
-/// What the header of a literals section says. All of it is uniform if the lanes share the frame.
+/// The fields of a literals section's header. All of them are uniform if the lanes share the frame.
 #[derive(Clone, Copy)]
 pub(super) struct LiteralsHeader<'k> {
     pub(super) kind: Reg<'k, u32>,
-    /// Whether the literals are coded in four streams, if they are coded.
+    /// Holds if coded literals are in four streams.
     pub(super) is_four: Pred<'k>,
     pub(super) len: Reg<'k, u32>,
     /// Positions in the frame: of the content, and of the sequences section behind it.
@@ -249,7 +249,7 @@ impl<'k> HuffmanStream<'k> {
         k.while_uniform(|| (done + codes).le(fewest), || advance(decode(self.window(frame), 0), codes));
     }
 
-    /// Returns the next 64 bits, the first ones in the first word. What [`Self::window`] says holds for them too.
+    /// Returns the next 64 bits, the first ones in the first word. The note at [`Self::window`] applies to them too.
     fn double_window(&self, frame: Frame<'k>) -> [Reg<'k, u32>; 2] {
         let end = self.left.max(self.first_bit).as_u32();
         let word = frame.words.index(end >> 5);

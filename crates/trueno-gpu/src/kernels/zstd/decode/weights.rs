@@ -87,7 +87,7 @@ fn read_coded<'k>(
     let entry_of = |state: Reg<'k, u32>| FseEntry(table.entries.index(state).load_uniform());
     read_pairs_of_pairs(frame, table, weights, states, left, first_bit, count);
     let last_state = k.var(0u32);
-    // Whether the first state could still change when the second could not.
+    // Holds if the first state could still change when the second could not.
     let ends_with_first = k.var(false);
     k.loop_uniform(|pairs| {
         let [first, second] = states.map(|state| entry_of(*state));

@@ -1,4 +1,4 @@
-//! Bits of several lanes put together, and logarithms.
+//! Joins the bits of several lanes, and computes logarithms.
 
 use crate::ir::AtomOp;
 use crate::{KernelBuilder, Reg};
@@ -14,17 +14,17 @@ pub(super) fn or_bits<'k>(k: &'k KernelBuilder, base: Reg<'k, u32>, at: Reg<'k, 
     }
 }
 
-/// Appends up to 32 bits to fewer than 32: returns the 64 bits.
+/// Appends up to 32 bits to fewer than 32, and returns the 64 bits.
 pub(super) fn append<'k>(bits: Reg<'k, u32>, count: Reg<'k, u32>, more: Reg<'k, u32>) -> [Reg<'k, u32>; 2] {
     [bits | (more << count), more.funnel_shl_clamp(0u32, count)]
 }
 
-/// The low `count` bits of a value; fewer than 32.
+/// Returns the low `count` bits of a value, for a `count` below 32.
 pub(super) fn low_bits<'k>(value: Reg<'k, u32>, count: Reg<'k, u32>) -> Reg<'k, u32> {
     value & ((1u32 << count) - 1)
 }
 
-/// The logarithm to base 2 in steps of 1/256, linear between powers of two. The value is not 0 and below 2^24.
+/// Returns the logarithm to base 2 in steps of 1/256, linear between powers of two. The value is not 0 and below 2^24.
 pub(super) fn log2_fixed<'k>(value: Reg<'k, u32>) -> Reg<'k, u32> {
     let whole = value.bfind();
     whole.mad(256, (value << 8) >> whole) - 256

@@ -5,7 +5,7 @@ use super::format::MIN_MATCH;
 use super::record::Record;
 use crate::Reg;
 
-/// A code, and how many extra bits follow it: those of the value.
+/// A code and the number of extra bits that follow it, which are the low bits of the value.
 #[derive(Clone, Copy)]
 pub(super) struct Coded<'k> {
     pub(super) code: Reg<'k, u32>,
@@ -20,8 +20,8 @@ pub(super) struct CodeTable<'k> {
     by_lane: Reg<'k, u32>,
 }
 
-/// From a lane on: the code of its first length, by how many bits the lane's distance is shifted to get to the next code,
-/// and the extra bits.
+/// A range of lanes: its first lane, the code there, the shift of a lane's distance that gives the number of codes further on,
+/// and the number of extra bits.
 type CodeRange = (u32, u32, i32, u32);
 
 /// Literal lengths 16 to 63.

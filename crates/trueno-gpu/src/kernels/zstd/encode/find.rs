@@ -36,7 +36,7 @@ const _: () = assert!(REPEAT_BYTE.is_power_of_two() && REPEAT_BONUS[0] < REPEAT_
 const STORED_TOGETHER: u32 = 21;
 const _: () = assert!(STORED_TOGETHER - 1 + WINDOW.div_ceil(MIN_MATCH) <= 32);
 
-/// What a byte past the page's end compares as: unlike any byte.
+/// The value of bytes past the page's end, which differs from every byte.
 const NO_BYTE: u32 = 256;
 
 /// The memory that a warp works in.
@@ -86,12 +86,12 @@ pub(super) fn find_sequences<'k>(ws: Workspace<'k>, mode: Mode, stores: TableSto
 /// Words that hold any [`TABLE_CAP`] bytes.
 const EARLIER_WORDS: usize = TABLE_CAP as usize / 4 + 1;
 
-/// The table entry of a position: the bits above the position are those of the hash.
+/// Returns the table entry of a position: the position, with bits of the hash above it.
 fn new_entry<'k>(position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
     position.k.value(POSITION_MASK).bit_select(position, product)
 }
 
-/// The candidate of a match of four bytes and more: `whole_word` is the score of the next four if they are equal, `top` the
+/// Returns the candidate of a match of at least four bytes: `whole_word` is the score of the next four if they are equal, `top` the
 /// highest bit of the byte that differs in the word after.
 fn table_score<'k>(top: Reg<'k, u32>, whole_word: Reg<'k, u32>, offset: Reg<'k, u32>) -> Reg<'k, u32> {
     const EIGHTH: u32 = TABLE_BYTE * POINT / 8;
@@ -100,12 +100,12 @@ fn table_score<'k>(top: Reg<'k, u32>, whole_word: Reg<'k, u32>, offset: Reg<'k, 
     score + (offset + ((4 * TABLE_BYTE + TABLE_BASE) * POINT + REPEATED_OFFSETS))
 }
 
-/// The candidate of a repeated offset without its length.
+/// Returns the candidate of a repeated offset, without the match length.
 const fn repeat_base(rank: usize, offset: u32) -> u32 {
     REPEAT_BONUS[rank] * POINT + offset + REPEATED_OFFSETS
 }
 
-/// What the windows of a page have in common.
+/// The state that all windows of a page share.
 struct SequenceFinder<'k> {
     ws: Workspace<'k>,
     mode: Mode,
@@ -114,15 +114,15 @@ struct SequenceFinder<'k> {
     place: Reg<'k, u32>,
     /// Shared address of the lane's position in a window that starts at 0.
     first: Reg<'k, u32>,
-    /// Whether the lane's position is in the window's second half.
+    /// Holds if the lane's position is in the window's second half.
     second_half: Pred<'k>,
-    /// Where the window starts; uniform.
+    /// Start of the window; uniform.
     start: Var<'k, u32>,
-    /// Where the last match ended, relative to the window; uniform.
+    /// End of the last match, relative to the window; uniform.
     anchor: Var<'k, i32>,
     /// The candidates of the repeated offsets at the lane's position, the last used first.
     repeats: [Var<'k, u32>; 3],
-    /// A candidate's words, kept between windows so that they need not be set where there is none.
+    /// Words of the candidate, kept between windows so that lanes without a candidate need not set them.
     earlier: [Var<'k, u32>; EARLIER_WORDS],
     /// Sequences stored; uniform.
     count: Var<'k, u32>,
@@ -141,7 +141,7 @@ struct OwnBytes<'k> {
     far: Var<'k, u32>,
 }
 
-/// One bit per position for 64 positions, the first ones leading: set where the byte differs from that at the offset before.
+/// One bit per position for 64 positions, the first ones leading: set where the byte differs from the one an offset earlier.
 #[derive(Clone, Copy)]
 struct Differences<'k> {
     near: Reg<'k, u32>,
@@ -149,12 +149,12 @@ struct Differences<'k> {
 }
 
 impl<'k> Differences<'k> {
-    /// The differences from position `place` of the window on.
+    /// Returns the differences from position `place` of the window on.
     fn from(self, place: Reg<'k, u32>) -> Reg<'k, u32> {
         self.far.funnel_shl(self.near, place)
     }
 
-    /// The differences before position `place` of the window, the nearest leading.
+    /// Returns the differences before position `place` of the window, the nearest leading.
     fn before(self, place: Reg<'k, u32>) -> Reg<'k, u32> {
         self.near.k.value(0u32).funnel_shr(self.near.brev(), place)
     }
@@ -166,7 +166,7 @@ impl<'k> Differences<'k> {
 }
 
 impl<'k> SequenceFinder<'k> {
-    /// Finds and chooses the sequences of one window, and moves on to the next.
+    /// Finds and chooses the sequences of one window, and advances to the next.
     fn window(&self) {
         let Self { ws: Workspace { k, .. }, start, anchor, waiting, .. } = *self;
         k.section("find: own bytes and the table");
@@ -222,7 +222,7 @@ impl<'k> SequenceFinder<'k> {
         found
     }
 
-    /// The same in the table of eight bytes, for the whole window at once.
+    /// Like [`Self::swap_in`], in the table of eight bytes and for the whole window at once.
     fn swap_in_long(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, page, table, .. }, .. } = *self;
         let slot = self.slot(product, table + TABLE_BYTES / 2);
@@ -233,19 +233,19 @@ impl<'k> SequenceFinder<'k> {
         found
     }
 
-    /// The table slot of a hash.
+    /// Returns the table slot of a hash.
     fn slot(&self, product: Reg<'k, u32>, table: Reg<'k, u32>) -> Addr<'k, Shared, u16> {
         let bits = hash_bits(self.mode);
         (product >> (31 - bits)).and_or((2 << bits) - 2, table).shared::<u16>()
     }
 
-    /// Puts the positions of some lanes into the table, the highest where they conflict.
+    /// Stores the positions of some lanes in the table; where they conflict, the highest stays.
     fn enter(&self, slot: Addr<'k, Shared, u16>, entry: Reg<'k, u32>, lanes: Pred<'k>) {
         let k = self.ws.k;
         k.when(lanes).store_conflicting(slot, entry);
         k.sync_warp();
         if self.stores == TableStores::ReadBack {
-            // Whichever lane won, let the highest position win: where hardware does so by itself, this is one look.
+            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one check.
             k.loop_uniform(|again| {
                 let loses = lanes & (slot.load() & POSITION_MASK).lt(entry & POSITION_MASK);
                 k.sync_warp();
@@ -256,7 +256,7 @@ impl<'k> SequenceFinder<'k> {
         }
     }
 
-    /// The candidate by eight equal bytes, of which the table knows. 0 if the bytes differ.
+    /// Returns the table's candidate by eight equal bytes; 0 if the bytes differ.
     fn candidate_by_eight(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, page, .. }, earlier, .. } = *self;
         let [word, second, third] = own.words;
@@ -274,7 +274,7 @@ impl<'k> SequenceFinder<'k> {
         valid.select(table_score(top, k.value(4 * TABLE_BYTE * POINT), own.position - source), 0u32)
     }
 
-    /// The candidate by four equal bytes, from the table; or the position before, if all four bytes are the same. 0 if the
+    /// Returns the table's candidate by four equal bytes, or the position before if all four bytes are the same; 0 if the
     /// bytes differ.
     fn candidate_by_four(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Var<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, page, .. }, earlier, .. } = *self;
@@ -300,7 +300,8 @@ impl<'k> SequenceFinder<'k> {
         valid.select(table_score(top, whole_word, offset), 0u32)
     }
 
-    /// Compares the bytes at 64 positions with those `offset_value - 3` before. `source` is where the lane's own lie.
+    /// Compares the bytes at 64 positions with earlier ones. `source` and `far_source` are the addresses that the lane
+    /// compares its own bytes with.
     fn differences(&self, own: &OwnBytes<'k>, source: Reg<'k, u32>, far_source: Reg<'k, u32>) -> Differences<'k> {
         Differences {
             near: source.shared::<u8>().load().ne(own.near).ballot(),
@@ -317,8 +318,8 @@ impl<'k> SequenceFinder<'k> {
         }
     }
 
-    /// In the first window nothing is repeated, and the first byte has nothing before it. Where a window sees the page's
-    /// end, bytes past it equal none.
+    /// Corrects the candidates of the first and the last windows. The first window has no repeated offsets, and its first
+    /// byte has no match. In the last ones, bytes past the page's end equal none.
     fn correct_at_page_ends(&self, own: &OwnBytes<'k>, bases: [Reg<'k, u32>; 3], by_table: Var<'k, u32>) {
         let Self { ws: Workspace { k, .. }, start, place, .. } = *self;
         let sees_end = PAGE_BYTES - 2 * WINDOW + 1;
@@ -413,12 +414,12 @@ impl<'k> SequenceFinder<'k> {
         });
     }
 
-    /// The lanes at or after the end of the last match. A shift by 32 or more leaves none.
+    /// Returns the lanes at or after the end of the last match. A shift by 32 or more leaves none.
     fn uncovered(&self) -> Reg<'k, u32> {
         self.ws.k.value(u32::MAX) >> self.anchor.as_u32()
     }
 
-    /// The whole length of a repeated offset's match.
+    /// Returns the whole length of a repeated offset's match.
     fn repeat_length(&self, chosen: Var<'k, u32>, place: Var<'k, u32>) -> Var<'k, u32> {
         let k = self.ws.k;
         let length = k.var(chosen >> LENGTH_SHIFT);
@@ -438,7 +439,7 @@ impl<'k> SequenceFinder<'k> {
     ) -> Differences<'k> {
         let Self { ws: Workspace { k, page, .. }, start, anchor, .. } = *self;
         let offset = offset_value - REPEATED_OFFSETS;
-        // Positions before the match may have no byte at the offset before; they stand at the page's first.
+        // Positions before the match may have no byte an offset earlier; those read the page's first byte.
         let source = own.position - offset;
         let inside = source.as_i32().max(page.as_i32()).as_u32();
         let differences = self.differences(own, inside, source + WINDOW);
@@ -476,7 +477,7 @@ impl<'k> SequenceFinder<'k> {
         waiting.set(0u32);
     }
 
-    /// The length of a match of at least 32 bytes at a place of the window; uniform.
+    /// Returns the length of a match of at least 32 bytes at a place of the window; uniform.
     fn extend(&self, place: Reg<'k, u32>, offset: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, lane, page, .. }, start, .. } = *self;
         let length = k.var(WINDOW);
@@ -496,7 +497,8 @@ impl<'k> SequenceFinder<'k> {
         length + differ.brev().bfind_shiftamt()
     }
 
-    /// How many bytes before a place of the window equal those at the offset before, up to 32 and to `room`; uniform.
+    /// Returns the number of bytes before a place of the window that equal those one offset earlier, up to 32 and to `room`;
+    /// uniform.
     fn extend_backward(&self, place: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, lane, page, .. }, start, .. } = *self;
         let at = page + start + place - lane - 1;

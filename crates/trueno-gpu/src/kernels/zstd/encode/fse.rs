@@ -35,7 +35,7 @@ const SYMBOLS_AT: u32 = 4 * MAX_SYMBOLS;
 const CELLS_AT: u32 = SYMBOLS_AT + MAX_CELLS;
 pub(super) const SCRATCH_BYTES: u32 = CELLS_AT + MAX_CELLS;
 
-/// What the tables of a kernel are built with.
+/// Builds the tables of a kernel.
 #[derive(Clone, Copy)]
 pub(super) struct Fse<'k> {
     pub(super) k: &'k KernelBuilder,
@@ -43,7 +43,7 @@ pub(super) struct Fse<'k> {
 }
 
 impl<'k> Fse<'k> {
-    /// The lane's symbol, and the one 32 above.
+    /// Returns the lane's symbol, and the one 32 above.
     fn symbols(self) -> BySymbol<'k> {
         [self.lane, self.lane + 32]
     }
@@ -59,7 +59,7 @@ impl<'k> Fse<'k> {
         k.while_uniform(
             || missing.ne(0),
             || {
-                // The last of the largest. What is too much goes one by one.
+                // The last of the largest. An excess is removed one by one.
                 let keys: [_; 2] = std::array::from_fn(|i| (cells[i] << 6) | self.symbols()[i]);
                 let largest = warp_max(k, keys[0].max(keys[1]));
                 let change = missing.max(-1);
@@ -72,7 +72,7 @@ impl<'k> Fse<'k> {
         cells
     }
 
-    /// The bits that symbols in these numbers take, in steps of 1/256; uniform.
+    /// Returns the bits that symbols with these counts take, in steps of 1/256; uniform.
     pub(super) fn cost(self, counts: BySymbol<'k>, cells: BySymbol<'k>, log: Reg<'k, u32>) -> Reg<'k, u32> {
         let bits = |i: usize| (log << 8) - log2_fixed(cells[i].max(1u32));
         warp_sum(self.k, counts[0] * bits(0) + counts[1] * bits(1))
@@ -242,26 +242,26 @@ impl<'k> Fse<'k> {
         });
     }
 
-    /// The state to start with, from which the decoder ends with the symbol of this step.
+    /// Returns the initial state, from which the decoder ends with the symbol of this step.
     pub(super) fn first_state(self, [bound, states]: [Reg<'k, u32>; 2]) -> Reg<'k, u32> {
         let bits = (bound + 0x8000) >> 16;
         let cell = ((bits << 16) - bound) >> bits;
         (states + (cell << 1)).shared::<u16>().load()
     }
 
-    /// The next state by a step.
+    /// Returns the next state by a step.
     pub(super) fn next_state(self, [bound, states]: [Reg<'k, u32>; 2], state: Reg<'k, u32>) -> Reg<'k, u32> {
         let cell = state >> step_bits(bound, state);
         (states + (cell << 1)).shared::<u16>().load()
     }
 }
 
-/// How many low bits of the state a step writes.
+/// Returns the number of low bits of the state that a step writes.
 pub(super) fn step_bits<'k>(bound: Reg<'k, u32>, state: Reg<'k, u32>) -> Reg<'k, u32> {
     (state + bound) >> 16
 }
 
-/// The whole quotient of a number below 2^24 and another. The approximation is off by one at most, which is set right.
+/// Returns the integer quotient of a number below 2^24 and another. The approximation is off by at most one, which is corrected.
 fn quotient<'k>(k: &'k KernelBuilder, dividend: Reg<'k, u32>, divisor: Reg<'k, u32>) -> Var<'k, u32> {
     let quotient = k.var((dividend.to_f32() * divisor.to_f32().rcp_approx()).to_u32());
     let rest = (dividend - quotient * divisor).as_i32();

@@ -6,8 +6,8 @@ use crate::kernels::packed::{CompressRun, interpret_compress};
 use trueno_page::Page;
 
 impl ZstdWarpCompressKernel {
-    /// Compresses pages in the [interpreter](crate::interp), in a grid of two blocks. `adjust` may change how the launch
-    /// runs: its grid, threads, lane order or step limit.
+    /// Compresses pages in the [interpreter](crate::interp), in a grid of two blocks. `adjust` can change the launch:
+    /// its grid, threads, lane order or step limit.
     ///
     /// ```
     /// use trueno_gpu::kernels::packed::{PackedEntry, PageKind};
@@ -21,10 +21,11 @@ impl ZstdWarpCompressKernel {
     /// ```
     ///
     /// # Errors
-    /// The kernel's fault; or that of the launch, for more pages than a kernel can count.
+    /// The fault of the kernel, or of the launch if there are more pages than a kernel can count.
     ///
     /// # Panics
-    /// If pages or scratch memory take more than a buffer of [`DeviceMemory`](crate::interp::Memory) may have, a tebibyte.
+    /// If the pages or the scratch memory need more than 1 TiB, the limit of a buffer in
+    /// [`DeviceMemory`](crate::interp::DeviceMemory).
     pub fn interpret<'k>(
         &'k self,
         pages: &[Page],

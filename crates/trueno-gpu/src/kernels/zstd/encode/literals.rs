@@ -1,4 +1,4 @@
-//! Literals: what no match covers, gathered into one run.
+//! Gathers the literals, the bytes that no match covers, into one run.
 
 use super::find::Workspace;
 use super::format::PAGE_BYTES;
@@ -9,13 +9,13 @@ use crate::{Reg, Var};
 /// Runs up to this many bytes are copied by their lane; longer ones by the whole warp.
 const SHORT_RUN: u32 = 16;
 
-/// Copies the page's literals to where the table was; returns their number.
+/// Copies the page's literals over the table. Returns their number.
 pub(super) fn gather_literals<'k>(ws: Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u32> {
     let Workspace { k, page, .. } = ws;
     let to = ws.table;
     k.section("literals: gather, 32 runs at a time");
     let done = k.var(0u32);
-    // Bytes of the page and of the literals that are dealt with.
+    // Bytes of the page covered so far, and literals gathered so far.
     let (covered, gathered) = (k.var(0u32), k.var(0u32).named("gathered"));
     let records = RecordReader::start(ws, *count, k.value(0u32));
     k.while_uniform(

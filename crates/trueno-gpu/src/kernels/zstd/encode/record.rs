@@ -16,7 +16,7 @@ pub(super) fn pack_lengths<'k>(literals: Reg<'k, u32>, length: Reg<'k, u32>) -> 
     length.mad(1 << 16, literals)
 }
 
-/// A lane's record of 32 that are read together; the next 32 are under way.
+/// Reads records 32 at a time, one per lane, and prefetches the next 32.
 pub(super) struct RecordReader<'k> {
     ws: Workspace<'k>,
     count: Reg<'k, u32>,

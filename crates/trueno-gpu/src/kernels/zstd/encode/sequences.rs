@@ -39,14 +39,14 @@ const KIND_CODES: [u32; 3] = [32, 16, 48];
 const COUNTS_END: u32 = COUNTS + 4 * (KIND_CODES[0] + KIND_CODES[1] + KIND_CODES[2]);
 const _: () = assert!(COUNTS_END <= super::format::PAGE_BYTES);
 
-/// Where the section is written.
+/// The frame that the section is appended to.
 #[derive(Clone, Copy)]
 pub(super) struct FrameOutput<'k> {
     /// Shared address of the frame, zeroed from where it ends.
     pub(super) frame: Reg<'k, u32>,
     /// Bytes of the frame so far; uniform.
     pub(super) len: Var<'k, u32>,
-    /// Where to go if the frame becomes too long.
+    /// Left if the frame becomes too long.
     pub(super) give_up: ScopeLabel<'k>,
 }
 
@@ -56,7 +56,7 @@ impl<'k> FrameOutput<'k> {
         self.give_up.exit_if((self.len + more).gt(FRAME_LIMIT));
     }
 
-    /// Shared address of the frame's end.
+    /// Returns the shared address of the frame's end.
     pub(super) fn end(self) -> Reg<'k, u32> {
         self.frame + self.len
     }
@@ -68,7 +68,7 @@ pub(super) fn write_sequences<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, out: F
     k.section("sequences: header");
     k.if_else_uniform(
         count.eq(0),
-        // The header is a zero, which is there.
+        // The header is a zero byte, and the frame is zeroed.
         || out.len.set(out.len + 1),
         || {
             let writes = lane.eq(0);
@@ -114,8 +114,8 @@ fn count_codes<'k>(ws: Workspace<'k>, codes: CodeTable<'k>, count: Reg<'k, u32>)
     k.sync_warp();
 }
 
-/// A predefined table: bit `n` of mask `m` is set if symbol `n` has more than `m` cells. The masks of the symbols from 32 on
-/// say only whether they have one.
+/// A predefined table: bit `n` of mask `m` is set if symbol `n` has more than `m` cells. Symbols from 32 on have
+/// one cell or none, so one mask suffices.
 struct Predefined {
     masks: [u32; 4],
     high_mask: u32,
@@ -165,12 +165,12 @@ struct SequenceTables<'k> {
 }
 
 impl<'k> SequenceTables<'k> {
-    /// Picks the constant of a kind; uniform.
+    /// Returns the constant of a kind; uniform.
     fn of_kind(&self, kind: Reg<'k, u32>, [first, second, third]: [u32; 3]) -> Reg<'k, u32> {
         kind.eq(0).select(first, kind.eq(1).select(second, third))
     }
 
-    /// Cells of the lane's symbols in the predefined table of a kind.
+    /// Returns the cells of the lane's symbols in the predefined table of a kind.
     fn predefined_cells(&self, kind: Reg<'k, u32>) -> BySymbol<'k> {
         let lane = self.ws.lane;
         let bit = |mask: Reg<'k, u32>| (mask >> lane) & 1;
@@ -212,7 +212,7 @@ impl<'k> SequenceTables<'k> {
         });
     }
 
-    /// One symbol takes all: its number is the description, and no bits are written.
+    /// Uses a table of one symbol: its number is the description, and no bits are written.
     fn use_one_symbol(&self, symbol: Reg<'k, u32>, place: TableMemory<'k>, out: FrameOutput<'k>) {
         let Workspace { k, lane, .. } = self.ws;
         let writes = lane.eq(0);
@@ -224,7 +224,7 @@ impl<'k> SequenceTables<'k> {
         k.when(writes).store_vec(step, [k.value(0u32), place.states]);
     }
 
-    /// The predefined table, or one that is described, whichever takes fewer bits.
+    /// Uses the predefined table or a described one, whichever takes fewer bits.
     fn use_distribution(
         &self,
         kind: Reg<'k, u32>,
@@ -368,7 +368,7 @@ impl<'k> SequenceTables<'k> {
     }
 }
 
-/// The bits of a lane's sequence and their number: states of offset, match length and literal length, then the extra bits of
+/// Returns the bits of a lane's sequence and their number: states of offset, match length and literal length, then the extra bits of
 /// literal length, match length and offset.
 fn sequence_bits<'k>(
     [literal_length, offset, match_length]: [Coded<'k>; 3],

@@ -1,4 +1,4 @@
-//! The memory of a group of pages: what the first stage leaves for the second.
+//! The memory of a group of pages, in which the first stage leaves descriptions and records for the second.
 
 use super::super::constants::CONSTANT_BYTES;
 use super::super::execute::BITMAP_BYTES;
@@ -84,8 +84,8 @@ pub(super) struct PageGroup<'k> {
     scratch: Addr<'k, Global, u32>,
 }
 
-/// What the first stage says about a page, in four words of shared memory: sizes and flags, or 0 if the page is not prepared;
-/// where the literals are held; the weights of their tree; the number of the page.
+/// The first stage's description of a page, in four words of shared memory: sizes and flags, or 0 if the page is not
+/// prepared; the position of the literals; the weights of their tree; the number of the page.
 pub(super) struct Description;
 
 impl Description {

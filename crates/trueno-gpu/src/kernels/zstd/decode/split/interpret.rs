@@ -7,8 +7,8 @@ use std::sync::LazyLock;
 use trueno_page::Page;
 
 impl ZstdGroupDecompressKernel {
-    /// Restores packed pages in the [interpreter](crate::interp), after [`ZstdGroupOrderKernel`], in a grid of two blocks. `index` has 8 bytes for each
-    /// of `pages`. A page that is refused is left unchanged; after a fault, all are. `adjust` can change the launch:
+    /// Restores packed pages in the [interpreter](crate::interp), after [`ZstdGroupOrderKernel`], in a grid of two blocks.
+    /// `index` has 8 bytes for each of `pages`. A page that is refused is left unchanged; after a fault, all are. `adjust` can change the launch:
     /// its grid, threads, lane order or step limit.
     ///
     /// ```
@@ -29,7 +29,7 @@ impl ZstdGroupDecompressKernel {
     /// kernel can count.
     ///
     /// # Panics
-    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::Memory).
+    /// If the pages need more than 1 TiB, the limit of a buffer in [`DeviceMemory`](crate::interp::DeviceMemory).
     pub fn interpret<'k>(
         &'k self,
         packed: &[u8],

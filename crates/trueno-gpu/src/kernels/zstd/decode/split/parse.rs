@@ -11,11 +11,11 @@ use crate::{KernelBuilder, Pred, Reg, Var};
 /// The lane's page, whose frame has one compressed block with sequences that fit.
 pub(super) struct LanePage<'k> {
     pub(super) frame: LaneFrame<'k>,
-    /// Whether there is one.
+    /// Holds if the lane has such a page.
     pub(super) is_there: Var<'k, bool>,
-    /// Whether the frame would be such a one if it had fewer sequences.
+    /// Holds if only the number of sequences keeps the page out.
     pub(super) is_large: Var<'k, bool>,
-    /// Kind and number of literals, and where they are held.
+    /// Kind, number and position of the literals.
     pub(super) literal_kind: Var<'k, u32>,
     pub(super) literal_len: Var<'k, u32>,
     pub(super) held_at: Var<'k, u32>,

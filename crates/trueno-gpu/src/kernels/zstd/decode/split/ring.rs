@@ -1,7 +1,7 @@
-//! Brings bits of frames to shared memory ahead of their use, one frame per lane.
+//! Prefetches bits of frames to shared memory, one frame per lane.
 //!
-//! A lane that waits for global memory keeps all 32 waiting. So bits come in chunks, which are loaded into registers at one
-//! point and stored two sequences later, when they have arrived.
+//! A lane that waits for global memory stalls all 32. So bits are fetched in chunks: a chunk is loaded into registers at one
+//! point and stored to shared memory two sequences later, when the load has completed.
 
 use super::frame::LaneFrame;
 use crate::{KernelBuilder, Pred, Reg, Var};
@@ -76,7 +76,7 @@ pub(super) struct BitRing<'k> {
     base: Reg<'k, u32>,
     /// The next chunk to load.
     next: Var<'k, i32>,
-    /// Whether the chunk after that is on its way.
+    /// Holds while the chunk after that is being loaded.
     is_loading: Var<'k, bool>,
 }
 
@@ -116,7 +116,7 @@ impl<'k> BitRing<'k> {
         low.funnel_shr(*high, end.as_u32())
     }
 
-    /// Stores the chunk that is on its way, and loads the next one if there is room. `end` is the position now.
+    /// Stores the chunk that was being loaded, and loads the next one if there is room. `end` is the current position.
     pub(super) fn refill(self, wanted: Pred<'k>, end: Reg<'k, i32>) {
         let Self { frame, next, is_loading, .. } = self;
         self.store_chunk(*is_loading, (next + 1).as_u32());

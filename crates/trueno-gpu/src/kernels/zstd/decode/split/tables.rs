@@ -44,9 +44,9 @@ pub(super) struct CountLimits<'k> {
     pub(super) room: Reg<'k, u32>,
 }
 
-/// What the counts of a table say.
+/// The counts of a table, as read.
 pub(super) struct TableCounts<'k> {
-    /// Whether the lane has read counts of a table that fits.
+    /// Holds if the lane has read counts of a table that fits.
     pub(super) are_read: Pred<'k>,
     pub(super) log: Reg<'k, u32>,
     /// Number of cells that symbols of "less than one" leave.
@@ -78,7 +78,7 @@ impl<'k> LaneTable<'k> {
         // One more than what the counts to come add up to.
         let left = k.var(size + 1).named("left");
         let symbol = k.var(0u32).named("symbol");
-        // Whether the next two bits are a number of further zeros.
+        // Holds if the next two bits are a number of further zeros.
         let in_run = k.var(false);
         let is_complete = k.var(false);
         let front = k.var(list).named("front");

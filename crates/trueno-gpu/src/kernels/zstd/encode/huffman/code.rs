@@ -1,4 +1,4 @@
-//! Code lengths and codes.
+//! Limits the code lengths and assigns codes.
 
 use super::super::find::Workspace;
 use super::super::format::MAX_CODE_BITS;
@@ -13,7 +13,7 @@ use crate::{Reg, ScopeLabel, Var};
 /// The code length of each symbol, 1 byte each: the inner nodes are no longer needed.
 const LENGTHS: u32 = NODES;
 
-/// How many codes of each length there are.
+/// Number of codes of each length.
 pub(super) struct Lengths<'k> {
     /// The lane's number is the length.
     pub(super) count: Var<'k, u32>,
@@ -21,7 +21,7 @@ pub(super) struct Lengths<'k> {
     pub(super) longest: Reg<'k, u32>,
 }
 
-/// Counts the lengths, and limits them to what the literals' number is worth. Leaves `raw` if that does not work out.
+/// Counts the lengths and limits them; fewer literals get shorter codes. Leaves `raw` if no such code exists.
 pub(super) fn limit_lengths<'k>(
     ws: Workspace<'k>,
     symbols: Reg<'k, u32>,
@@ -44,7 +44,7 @@ pub(super) fn limit_lengths<'k>(
     k.sync_warp();
     let count = k.var(own_digit.load());
     k.sync_warp();
-    // How much of the code space is used above what there is, in codes of the longest length.
+    // The code space used beyond what exists, in codes of the longest length.
     let used = warp_sum(k, lane.le(limit).select(count << (limit - lane), 0u32));
     let excess = k.var((used - (1u32 << limit)).as_i32());
     let move_one = |from: Reg<'k, u32>, to: Reg<'k, u32>| {
@@ -86,7 +86,7 @@ pub(super) fn assign_codes<'k>(
         (page + (LENGTHS + n) + lane * 4).shared::<u32>().store(0u32);
     }
     k.sync_warp();
-    // How many symbols have at least the length of the lane's number: the rarest ones.
+    // Number of symbols whose length is at least the lane's number: the rarest ones.
     let at_least = symbols - (scan(k, *count, |a, b| a + b) - count);
     for_each_32(ws, symbols, |n, inside| {
         let length = k.var(0u32);

@@ -1,4 +1,4 @@
-//! Counts the literals, and estimates what coding them is worth.
+//! Counts the literals, and estimates whether coding them saves bytes.
 
 use super::super::bits::log2_fixed;
 use super::super::choices::TREE_SIXTEENTHS;
@@ -8,9 +8,9 @@ use crate::ir::AtomOp;
 use crate::kernels::reduce::{warp_max, warp_sum};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
-/// What the counts say. The keys of the symbols that occur, count above symbol, lie at [`NODES`] in order of the symbols.
+/// Statistics of the literals. The keys of the symbols that occur, count above symbol, lie at [`NODES`] in symbol order.
 pub(super) struct LiteralCounts<'k> {
-    /// How many symbols occur; uniform.
+    /// Number of different symbols; uniform.
     pub(super) symbols: Var<'k, u32>,
     /// The last of them; uniform.
     pub(super) last: Var<'k, u32>,
@@ -82,13 +82,14 @@ fn list_symbols<'k>(ws: Workspace<'k>, total: Reg<'k, u32>) -> LiteralCounts<'k>
 }
 
 impl<'k> LiteralCounts<'k> {
-    /// Whether the entropy alone, with a guess at the description, is as long as the literals; uniform.
+    /// Returns a predicate that holds if the entropy alone, with an estimate of the description, is as long as the literals;
+    /// uniform.
     pub(super) fn cannot_pay(&self, k: &'k KernelBuilder, total: Reg<'k, u32>) -> Pred<'k> {
         let bytes = warp_sum(k, *self.entropy) >> 11;
         (bytes + 10 + ((self.symbols * TREE_SIXTEENTHS) >> 4)).ge(total)
     }
 
-    /// The largest count; uniform.
+    /// Returns the largest count; uniform.
     pub(super) fn largest(&self, k: &'k KernelBuilder) -> Reg<'k, u32> {
         warp_max(k, *self.largest)
     }

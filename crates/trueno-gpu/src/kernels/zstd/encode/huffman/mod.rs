@@ -15,7 +15,7 @@ use count::LiteralCounts;
 
 /// Scratch memory in the page's place. Several parts are used twice, one after the other.
 ///
-/// How often each byte occurs, 4 bytes each; later, with what follows, the steps of the weights.
+/// Number of occurrences of each byte, 4 bytes each; later, with what follows, the steps of the weights.
 const COUNTS: u32 = 0;
 /// Sort keys, 4 bytes each; then inner nodes; then the code length of each byte, 1 byte each.
 const NODES: u32 = 1024;
@@ -39,7 +39,7 @@ const _: () = assert!(CODES + CODES_BYTES == super::format::PAGE_BYTES);
 /// Position of the length in a code.
 const CODE_LENGTH_SHIFT: u32 = 12;
 
-/// How the literals can be coded; all uniform.
+/// The coding of the literals; all uniform.
 #[derive(Clone, Copy)]
 pub(super) struct LiteralsPlan<'k> {
     /// Bytes of the tree's description; 0 if the literals are not coded.
@@ -74,7 +74,7 @@ pub(super) fn plan<'k>(ws: Workspace<'k>, literals: Reg<'k, u32>, total: Reg<'k,
     plan
 }
 
-/// The codes and the description, carried in registers from scratch memory to their places.
+/// The codes and the description in registers, on the way from scratch memory to their final places.
 pub(super) struct SavedCodes<'k> {
     codes: [Reg<'k, u32>; 4],
     description: Reg<'k, u32>,
@@ -106,7 +106,7 @@ impl<'k> SavedCodes<'k> {
     }
 }
 
-/// Where the codes lie in global memory: behind the records.
+/// Returns the address of the codes in global memory, behind the records.
 fn codes_address(ws: Workspace<'_>) -> crate::Addr<'_, crate::types::Global, u32> {
     ws.records.byte_offset(super::record::RECORDS_BYTES.cast_signed())
 }

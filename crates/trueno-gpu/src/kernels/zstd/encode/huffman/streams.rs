@@ -1,4 +1,4 @@
-//! The four streams of coded literals: eight lanes per stream, each with a piece of its own.
+//! Writes the four streams of coded literals: eight lanes per stream, each with its own piece.
 
 use super::super::find::Workspace;
 use super::{CODE_LENGTH_SHIFT, codes_address};
@@ -74,7 +74,7 @@ struct StreamPiece<'k> {
 }
 
 impl<'k> StreamPiece<'k> {
-    /// The code of the literal at an address, with its length; 0 where there is none.
+    /// Returns the code of the literal at an address, with its length; 0 if there is no literal.
     fn code(&self, at: Reg<'k, u32>, there_is: Pred<'k>) -> Reg<'k, u32> {
         let k = self.ws.k;
         let byte = k.when(there_is).load_or(at.shared::<u8>(), 0u32);

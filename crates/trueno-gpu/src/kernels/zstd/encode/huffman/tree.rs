@@ -10,7 +10,7 @@ use super::{LEAVES, NODES};
 use crate::kernels::reduce::warp_or;
 use crate::{Reg, Var};
 
-/// The weight of a node that is not there: more than any, and twice it is no overflow.
+/// The weight of a missing node: larger than any real one, and doubling it does not overflow.
 const NONE: u32 = 0x3fff_ffff;
 
 /// Position of the depth in an inner node; its ancestor lies below.
@@ -99,7 +99,7 @@ impl<'k> TreeGrowth<'k> {
         made.set(made + pairs);
     }
 
-    /// How many of the taken inner nodes are lighter than the lane's leaf, by binary search over the lanes.
+    /// Returns the number of taken inner nodes that are lighter than the lane's leaf, by binary search over the lanes.
     fn lighter_inner_nodes(
         &self,
         leaf_weight: Reg<'k, u32>,

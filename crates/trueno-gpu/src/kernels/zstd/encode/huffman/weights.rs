@@ -21,7 +21,7 @@ const TABLE_SCRATCH: u32 = TABLE_STEPS + 16 * STEP_BYTES;
 const STATES: u32 = TABLE_SCRATCH + SCRATCH_BYTES;
 const _: () = assert!(STATES + 256 <= SYMBOLS && WEIGHT_STEPS + 256 * STEP_BYTES <= LEAVES);
 
-/// Descriptions that promise to be longer than this are not tried.
+/// Coding is not tried if the estimate is longer than this.
 const LONGEST_TRIED: u32 = 156;
 
 /// Describes the weights at [`SYMBOLS`] at [`DESCRIPTION`], which is zeroed; returns the bytes, 0 if they cannot be
@@ -35,7 +35,7 @@ pub(super) fn describe<'k>(
     let Workspace { k, lane, page, .. } = ws;
     let Lengths { count: of_length, longest } = *lengths;
     k.section("huffman: describe the weights");
-    // How many weights are the lane's number. The last symbol's is not described.
+    // Number of weights equal to the lane's number. The last symbol's weight is not described.
     let last = (page + SYMBOLS + count).shared::<u8>().load();
     let with_weight = lane.eq(0).select(count + 1 - symbols, of_length.shfl(longest + 1 - lane));
     let with_weight = with_weight - lane.eq(last).to_u32();
@@ -64,7 +64,7 @@ pub(super) fn describe<'k>(
     bytes
 }
 
-/// Codes the weights with two interleaved states, if that promises to take fewer than `most` bytes. Sets the bytes of the
+/// Codes the weights with two interleaved states, if the estimate is below `most` bytes. Sets the bytes of the
 /// description if it is possible.
 fn code_weights<'k>(
     ws: Workspace<'k>,

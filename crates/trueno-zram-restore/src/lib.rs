@@ -20,7 +20,6 @@ mod event;
 mod fill;
 mod gate;
 mod handler;
-mod handover;
 mod handshake;
 mod lazy_memory;
 mod on_drop;
@@ -38,7 +37,6 @@ mod vmms;
 mod wake;
 
 pub use error::{Error, RegionProblem};
-pub use handover::receive_file;
 pub use options::{Ending, Notice, OnDamage, Options, Report};
 pub use process::Process;
 pub use processes::{Extent, ProcessRestore};

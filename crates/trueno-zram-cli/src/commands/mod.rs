@@ -14,7 +14,6 @@ mod inspect_delta;
 pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod restore_core;
-pub(crate) mod restore_memfd;
 pub(crate) mod restore_uffd;
 pub(crate) mod save;
 pub(crate) mod selftest;

@@ -15,7 +15,6 @@ use trueno_zram_io::UnixSocket;
 use trueno_zram_restore::{Ending, Error, LazyRestore, Notice, OnDamage, Options, Touches};
 
 use super::restore_core::{self, CoreOptions};
-use super::restore_memfd;
 use crate::args::{Global, parse_whole, ranges::parse_number};
 use crate::failure::Failure;
 use crate::files::{
@@ -27,13 +26,10 @@ use crate::machine::descriptors;
 use crate::print::{json, messages, quantity, report};
 use crate::signals;
 
-/// Run VMs from an archive of their memory, or turn it into a core file or another process's memory.
+/// Run VMs from an archive of their memory, or turn it into a core file.
 ///
 /// --elf-core writes a core file of a process snapshot, which gdb opens: with registers if it was taken with --stop, and with the
 /// data of programs and libraries if with --all-private.
-///
-/// --memfd (experimental) waits for a program that hands over a memfd or another open file, fills it on all cores, with a GPU if
-/// there is one, and answers with a line: "ok" and the number of bytes, or "error" and the reason.
 ///
 /// --uffd listens on a Unix socket for VMMs that speak Firecracker's protocol for page fault handlers: snapshot/load with the memory
 /// backend `Uffd` and the path of the socket. The archive is the snapshot's memory file, made by `compress`. Several VMs can
@@ -46,7 +42,7 @@ use crate::signals;
 /// a signal, and if it still waits when no more VMs are served. If trueno-zram itself is killed by SIGKILL or crashes, the VMM waits
 /// for ever: end both together. The VMM itself should connect: of the memory of another process, what is missing is poisoned.
 ///
-/// --uffd and --memfd run until they are ended by a signal, or with --vms N until N VMs have ended.
+/// --uffd runs until it is ended by a signal, or with --vms N until N VMs have ended.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("mode").required(true))]
 pub(crate) struct Args {
@@ -59,9 +55,6 @@ pub(crate) struct Args {
     /// Write a core file.
     #[arg(long, requires = "output", group = "mode")]
     elf_core: bool,
-    /// Fill files that are handed over (experimental). The socket to listen on, as for --uffd.
-    #[arg(long, value_name = "SOCKET", group = "mode")]
-    memfd: Option<PathBuf>,
     /// The core file; `-` is standard output.
     #[arg(short, long, value_name = "FILE", requires = "elf_core")]
     output: Option<PathBuf>,
@@ -140,14 +133,13 @@ pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     if global.json {
         needed_files::check_stdout(std::slice::from_ref(&args.archive), global)?;
     }
-    match (&args.uffd, &args.memfd, &args.output) {
-        (Some(socket), _, _) => serve_vms(args, socket, global),
-        (_, Some(socket), _) => restore_memfd::run((&args.archive, &args.bases), socket, args.vms, global),
-        (_, _, Some(output)) => {
+    match (&args.uffd, &args.output) {
+        (Some(socket), _) => serve_vms(args, socket, global),
+        (_, Some(output)) => {
             let Args { archive, bases, force, .. } = args;
             restore_core::run(CoreOptions { archive, bases, output, force: *force }, global)
         }
-        (None, None, None) => Err(Failure::usage("give --uffd, --elf-core or --memfd")),
+        (None, None) => Err(Failure::usage("give --uffd or --elf-core")),
     }
 }
 

@@ -390,7 +390,6 @@ fn named_pipes_are_refused_instead_of_waited_for() {
         &["extract", "fifo", "--pages", "0"],
         &["flatten", "fifo", "-o", "x"],
         &["restore", "--uffd", "socket", "fifo"],
-        &["restore", "--memfd", "socket", "fifo"],
         &["restore", "--elf-core", "fifo", "-o", "x"],
         &["serve", "fifo", "--nbd", "unix:nbd"],
         &["serve", "fifo", "--overlay", "--nbd", "unix:nbd"],

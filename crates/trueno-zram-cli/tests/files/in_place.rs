@@ -1,14 +1,11 @@
-//! `decompress --in-place` and `restore --memfd`: files that exist already and are filled.
+//! `decompress --in-place`: files that exist already and are filled.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, IoSlice, Read};
-use std::os::fd::AsFd;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::shim::run_refusing;
@@ -16,14 +13,6 @@ use crate::support::{command, folder, image, run};
 
 /// More than a group, so that it is filled by many threads.
 const PAGES: usize = 5000;
-
-fn send_file(socket: &UnixStream, file: &File) {
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let fds = [file.as_fd()];
-    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
-    sendmsg(socket, &[IoSlice::new(b"fill this")], &mut control, SendFlags::empty()).unwrap();
-}
 
 #[test]
 fn an_existing_file_is_filled_and_not_replaced() {
@@ -61,7 +50,7 @@ fn an_existing_file_is_filled_and_not_replaced() {
 }
 
 #[test]
-fn a_delta_fills_a_file_and_a_memfd() {
+fn a_delta_fills_a_file() {
     let folder = folder();
     let path = |name: &str| folder.path().join(name);
     let (old, mut new) = (image(PAGES), image(PAGES));
@@ -81,21 +70,10 @@ fn a_delta_fills_a_file_and_a_memfd() {
     assert_eq!(content.len(), (PAGES + 10) * 4096);
     fs::create_dir(path("elsewhere")).unwrap();
     fs::rename(path("old.lz4"), path("elsewhere/old.lz4")).unwrap();
-    let args = ["restore", "--memfd", "socket", "--vms", "1", "--base", "elsewhere/old.lz4", "new.tzd"];
-    let mut child = command(folder.path(), &args).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut line).unwrap();
-    assert!(line.contains("listening on socket"), "{line}");
-    let memfd = File::from(memfd_create("memory", MemfdFlags::CLOEXEC).unwrap());
-    let mut socket = UnixStream::connect(path("socket")).unwrap();
-    send_file(&socket, &memfd);
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer).unwrap();
-    assert_eq!(answer, format!("ok {}\n", new.len()));
-    assert!(child.wait().unwrap().success());
-    let mut content = vec![0; new.len()];
-    memfd.read_exact_at(&mut content, 0).unwrap();
-    assert!(content == new);
+    fs::write(path("file"), b"old").unwrap();
+    let args = ["decompress", "-q", "--in-place", "new.tzd", "--base", "elsewhere/old.lz4", "-o", "file"];
+    run(folder.path(), &args).ok();
+    assert!(fs::read(path("file")).unwrap() == new);
 }
 
 #[test]
@@ -142,29 +120,14 @@ fn a_damaged_archive_leaves_nothing_in_the_file() {
 }
 
 #[test]
-fn a_memfd_that_is_handed_over_is_filled() {
+fn a_memfd_of_another_process_is_filled_and_its_seals_are_respected() {
     let folder = folder();
     let image = image(PAGES);
     fs::write(folder.path().join("image"), &image).unwrap();
     run(folder.path(), &["compress", "-q", "image"]).ok();
-    let mut child =
-        command(folder.path(), &["restore", "--memfd", "socket", "--vms", "3", "image.lz4"]).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    stderr.read_line(&mut line).unwrap();
-    assert!(line.contains("listening on socket"), "{line}");
-    // Programs that send nothing keep nobody out, and do not count.
-    let _silent: Vec<UnixStream> =
-        (0..150).map(|_| UnixStream::connect(folder.path().join("socket")).unwrap()).collect();
-    let hand_over = |file: Option<&File>| {
-        let mut socket = UnixStream::connect(folder.path().join("socket")).unwrap();
-        if let Some(file) = file {
-            send_file(&socket, file);
-        }
-        socket.shutdown(std::net::Shutdown::Write).unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        answer
+    let fill = |file: &File| {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+        run(folder.path(), &["decompress", "-q", "--in-place", "image.lz4", "-o", &path])
     };
     // As a VMM has it: of the right length, and sealed.
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -172,19 +135,13 @@ fn a_memfd_that_is_handed_over_is_filled() {
     memfd.set_len(image.len() as u64).unwrap();
     memfd.write_all_at(&[0xee; 8192], image.len() as u64 / 2).unwrap();
     fcntl_add_seals(&memfd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    assert_eq!(hand_over(Some(&memfd)), format!("ok {}\n", image.len()));
+    fill(&memfd).ok();
     let mut content = vec![0; image.len()];
     memfd.read_exact_at(&mut content, 0).unwrap();
     assert!(content == image);
-    // Too short, and sealed.
     let short = File::from(memfd_create("short", flags).unwrap());
     fcntl_add_seals(&short, SealFlags::SHRINK | SealFlags::GROW).unwrap();
-    assert!(hand_over(Some(&short)).starts_with("error "));
-    assert!(hand_over(None).contains("connection ended"));
-    let mut rest = String::new();
-    stderr.read_to_string(&mut rest).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(1), "two of three failed: {rest}");
-    assert!(!folder.path().join("socket").exists());
+    assert_eq!(fill(&short).code, Some(1));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Accepts the connections of a listening socket, and serves each on a thread of its own, up to a limit.
 
 use std::io;
-use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -35,14 +34,6 @@ impl Listen for UnixListener {
     type Connection = UnixStream;
 
     fn accept(&self) -> io::Result<UnixStream> {
-        Self::accept(self).map(|(stream, _)| stream)
-    }
-}
-
-impl Listen for TcpListener {
-    type Connection = TcpStream;
-
-    fn accept(&self) -> io::Result<TcpStream> {
         Self::accept(self).map(|(stream, _)| stream)
     }
 }

@@ -86,35 +86,7 @@ pub enum Error {
         /// The parent directory.
         path: PathBuf,
     },
-    /// The client sent a command that a page server of a restore does not have.
-    #[error("request {request}: unknown command {command:#x}; only pages can be asked for")]
-    Command {
-        /// The request, from 0.
-        request: u64,
-        /// The command, without its flags.
-        command: u32,
-    },
-    /// The client asked for no pages, or at an address within a page.
-    #[error("request {request}: {pages} pages at {address:#x} are not a range of pages")]
-    Range {
-        /// The request, from 0.
-        request: u64,
-        /// The address.
-        address: u64,
-        /// How many.
-        pages: u64,
-    },
-    /// The client asked for memory that is not in the images.
-    #[error("request {request}: process {pid} has no page at {address:#x}")]
-    NoPage {
-        /// The request, from 0.
-        request: u64,
-        /// The process.
-        pid: u64,
-        /// The address.
-        address: u64,
-    },
-    /// A page that the client asked for cannot be restored. Nothing is sent in its place.
+    /// A page that a process needs before it runs cannot be restored.
     #[error("process {pid}, address {address:#x}: page {page} of its pages file cannot be restored: {source}")]
     Damaged {
         /// The process.
@@ -155,25 +127,6 @@ pub enum Error {
     #[cfg(target_os = "linux")]
     #[error(transparent)]
     Restore(#[from] trueno_zram_restore::Error),
-    /// The connection ended within a request.
-    #[error("the connection ended after {received} bytes of request {request}")]
-    Ended {
-        /// The request, from 0.
-        request: u64,
-        /// Bytes of it that arrived.
-        received: usize,
-    },
-    /// The client stopped in the middle of a request.
-    #[error("the client sent {received} bytes of request {request} and then nothing for too long")]
-    Stalled {
-        /// The request, from 0.
-        request: u64,
-        /// Bytes of it that arrived.
-        received: usize,
-    },
-    /// The client was silent, and left for another one when there were too many connections, or none was served any more.
-    #[error("the client was silent, and its connection was needed for another one")]
-    Displaced,
     /// The connection failed.
     #[error("the connection: {0}")]
     Connection(#[source] io::Error),

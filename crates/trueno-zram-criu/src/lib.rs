@@ -6,8 +6,6 @@
 //! - [`Pagemap`] reads and writes `pagemap-PID.img`.
 //! - [`ImageDir`] knows the files of a directory: plain pages, or archives of them.
 //! - [`LazyPages`] takes the place of `criu lazy-pages`: it fills the memory of restored processes itself, from many threads.
-//! - [`PageServer`] answers `criu lazy-pages`, which asks for pages when a restored process touches them. Pages that it will
-//!   ask for next are restored ahead by all cores.
 //! - [`write_lazy_dir`] makes the directory that `criu restore --lazy-pages` starts from.
 //!
 //! Nothing here is trusted: pagemaps, archives and messages that are malformed are an [`Error`] that says what is wrong and
@@ -27,9 +25,6 @@ mod lazy_pages;
 mod memory;
 mod pagemap;
 mod pages_file;
-mod protocol;
-mod read_ahead;
-mod server;
 mod wire;
 
 pub use error::{Error, PagemapProblem};
@@ -40,4 +35,3 @@ pub use lazy_pages::{LAZY_PAGES_SOCKET, LazyPages};
 pub use memory::Memory;
 pub use pagemap::{Pagemap, PagemapEntry};
 pub use pages_file::open_pages;
-pub use server::{PageServer, Served};

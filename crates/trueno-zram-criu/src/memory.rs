@@ -55,15 +55,6 @@ impl Extent {
     }
 }
 
-/// The place of a page in the pages of a process, and how many follow it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) pid: u64,
-    pub(crate) page: u64,
-    /// Pages in a row, with this one: at least 1.
-    pub(crate) pages: u64,
-}
-
 impl Memory {
     /// Opens the pages of all processes of a directory. The opener finds the bases of deltas.
     ///
@@ -135,21 +126,6 @@ impl Memory {
             Some((&*process.pages, first.first_page..last.first_page + last.pages()))
         })
     }
-
-    /// Finds the page at an address.
-    pub(crate) fn find(&self, pid: u64, address: u64) -> Option<Place> {
-        let extents = &self.processes.get(&pid)?.extents;
-        let after = extents.partition_point(|extent| extent.address <= address);
-        let extent = extents[..after].last().filter(|extent| address < extent.end)?;
-        let page_len = PAGE_SIZE as u64;
-        let page = extent.first_page + (address - extent.address) / page_len;
-        Some(Place { pid, page, pages: (extent.end - address).div_ceil(page_len) })
-    }
-
-    /// Returns the pages of a process that a [`Place`] names.
-    pub(crate) fn pages(&self, pid: u64) -> &dyn Pages {
-        &*self.processes[&pid].pages
-    }
 }
 
 impl std::fmt::Debug for Memory {
@@ -158,7 +134,7 @@ impl std::fmt::Debug for Memory {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use trueno_zram_archive::PlainPages;
 
@@ -166,26 +142,33 @@ mod tests {
     use crate::pagemap::PagemapEntry;
 
     #[test]
-    fn addresses_lead_to_pages_of_present_entries_only() {
+    fn only_pages_in_the_file_that_can_wait_are_lazy() {
         let entry =
-            |address, pages, present: bool| PagemapEntry { address, pages, parent: !present, lazy: true, present };
-        let entries = vec![entry(0x1000, 2, true), entry(0x3000, 4, false), entry(0x7000, 3, true)];
-        let pages = || Arc::new(PlainPages::new(Arc::new(vec![0; 5 * PAGE_SIZE])).unwrap());
+            |address, pages, lazy, present: bool| PagemapEntry { address, pages, parent: !present, lazy, present };
+        let entries = vec![
+            entry(0x1000, 2, true, true),
+            entry(0x3000, 4, false, false),
+            entry(0x7000, 3, false, true),
+            entry(0xa000, 4, true, true),
+        ];
+        let pages = || Arc::new(PlainPages::new(Arc::new(vec![0; 9 * PAGE_SIZE])).unwrap());
         let mut memory = Memory::default();
         memory.add(7, &Pagemap { pages_id: 1, entries: entries.clone() }, pages(), Path::new("p")).unwrap();
-        let found = |address| memory.find(7, address).map(|place| (place.page, place.pages));
-        assert_eq!(found(0x1000), Some((0, 2)));
-        assert_eq!(found(0x2000), Some((1, 1)));
-        assert_eq!(found(0x7000), Some((2, 3)));
-        assert_eq!(found(0x9000), Some((4, 1)));
-        for address in [0, 0x3000, 0x6000, 0xa000, u64::MAX] {
-            assert_eq!(found(address), None, "{address:#x}");
-        }
-        assert_eq!(memory.find(8, 0x1000), None);
-        assert_eq!(memory.len_bytes(), 5 * PAGE_SIZE as u64);
+        assert_eq!(memory.len_bytes(), 9 * PAGE_SIZE as u64);
+        let (lazy, _) = memory.lazy_pages(7).unwrap();
+        let found: Vec<_> = lazy.iter().map(|extent| (extent.address, extent.pages, extent.first_page)).collect();
+        assert_eq!(found, [(0x1000, 2, 0), (0xa000, 4, 5)]);
+        let parts: Vec<_> = memory.lazy_parts().map(|(_, pages)| (pages.start, pages.end)).collect();
+        assert_eq!(parts, [(0, 9)]);
+        assert!(memory.lazy_pages(8).is_none() && memory.check_lazy_pages().is_ok());
 
-        let longer = [entries, vec![entry(0x1_0000, 1, true)]].concat();
+        let longer = [entries, vec![entry(0x1_0000, 1, true, true)]].concat();
         let refused = memory.add(8, &Pagemap { pages_id: 2, entries: longer }, pages(), Path::new("p"));
-        assert!(matches!(refused, Err(Error::PagesShort { pages: 6, len_bytes: 20480, .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::PagesShort { pages: 10, len_bytes: 36864, .. })), "{refused:?}");
+
+        let absent = vec![entry(0x5000, 1, true, false)];
+        memory.add(9, &Pagemap { pages_id: 3, entries: absent }, pages(), Path::new("p")).unwrap();
+        let refused = memory.check_lazy_pages();
+        assert!(matches!(refused, Err(Error::Absent { pid: 9, address: 0x5000 })), "{refused:?}");
     }
 }

@@ -1,7 +1,6 @@
 //! `trueno-zram criu`: CRIU's image directories with compressed pages.
 
 mod lazy_pages;
-mod page_server;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,7 +18,7 @@ use crate::files::{delta::BasesArgs, restore::open_failure};
 ///
 /// `criu dump` writes the memory of processes to files pages-N.img. `compress` turns them into page archives pages-N.img.lz4, and
 /// `decompress` turns them back, byte for byte. `lazy-pages` restores processes without unpacking: a process
-/// runs at once, and its pages come when it touches them. `page-server` does so for `criu lazy-pages` on another machine.
+/// runs at once, and its pages come when it touches them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -29,7 +28,6 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Action {
     LazyPages(lazy_pages::Args),
-    PageServer(page_server::Args),
     Compress(CompressArgs),
     Decompress(DecompressArgs),
 }
@@ -66,7 +64,6 @@ struct DecompressArgs {
 pub(crate) fn run(args: &Args, global: &Global) -> Result<ExitCode, Failure> {
     match &args.action {
         Action::LazyPages(args) => lazy_pages::run(args, global),
-        Action::PageServer(args) => page_server::run(args, global),
         Action::Compress(CompressArgs { dir, compression, keep }) => {
             let files = pages_files(dir, Form::Plain)?;
             compress::run(&compress::Args::of_files(files, *compression, *keep), global)

@@ -1,8 +1,7 @@
-//! `criu compress`, `criu decompress`, `criu lazy-pages` and `criu page-server`.
+//! `criu compress`, `criu decompress` and `criu lazy-pages`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -53,18 +52,16 @@ fn a_signal_at_any_moment_leaves_no_lazy_directory() {
     let folder = folder();
     write_images(&folder.path().join("images"));
     let lazy = folder.path().join("lazy");
-    for action in ["lazy-pages", "page-server"] {
-        for _ in 0..8 {
-            let args = ["-q", "criu", action, "images", "--lazy-dir", "lazy"];
-            let mut child = command(folder.path(), &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            // As soon as it is there, it has files to come.
-            while fs::symlink_metadata(&lazy).is_err() {
-                assert!(child.try_wait().unwrap().is_none(), "{action}");
-            }
-            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
-            assert_eq!(child.wait().unwrap().signal(), Some(15));
-            assert!(!lazy.exists(), "{action}");
+    for _ in 0..8 {
+        let args = ["-q", "criu", "lazy-pages", "images", "--lazy-dir", "lazy"];
+        let mut child = command(folder.path(), &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        // As soon as it is there, it has files to come.
+        while fs::symlink_metadata(&lazy).is_err() {
+            assert!(child.try_wait().unwrap().is_none());
         }
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(15));
+        assert!(!lazy.exists());
     }
 }
 
@@ -107,58 +104,37 @@ fn deltas_of_an_earlier_dump_become_pages_again() {
     assert!(dir.join("pages-1.img.tzd").exists() && !dir.join("pages-1.img").exists());
     fs::rename(&before, folder.path().join("moved")).unwrap();
     run(folder.path(), &["criu", "decompress", "images"]).fails(&["pages-1.img.tzd", "before/pages-1.img.lz4"]);
-    run(folder.path(), &["criu", "page-server", "images"]).fails(&["pages-1.img.tzd", "before/pages-1.img.lz4"]);
+    run(folder.path(), &["criu", "lazy-pages", "images", "--lazy-dir", "lazy"])
+        .fails(&["pages-1.img.tzd", "before/pages-1.img.lz4"]);
     run(folder.path(), &["criu", "decompress", "-q", "images", "--base", "moved/pages-1.img.lz4"]).ok();
     assert!(fs::read(dir.join("pages-1.img")).unwrap() == content);
 }
 
 #[test]
-fn the_page_server_serves_compressed_pages_and_makes_a_lazy_directory() {
+fn one_archive_or_delta_is_restored_alone() {
     let folder = folder();
-    let dir = folder.path().join("images");
-    let content = write_images(&dir);
+    write_images(&folder.path().join("images"));
     run(folder.path(), &["criu", "compress", "-q", "images"]).ok();
-    let base = image(100);
-    fs::write(folder.path().join("base"), base).unwrap();
+    fs::write(folder.path().join("base"), image(100)).unwrap();
     run(folder.path(), &["compress", "-q", "base"]).ok();
-    for (images, pid) in [("images", 8u64), ("images/pages-2.img.lz4", 8), ("images/pages-2.img.tzd", 8)] {
+    for images in ["images/pages-2.img.lz4", "images/pages-2.img.tzd"] {
         if images.ends_with(".tzd") {
             run(folder.path(), &["decompress", "-q", "--rm", "images/pages-2.img.lz4"]).ok();
             run(folder.path(), &["compress", "-q", "--rm", "images/pages-2.img", "--base", "base.lz4"]).ok();
         }
-        let args = ["criu", "page-server", images, "--lazy-dir", "lazy", "--clients", "1", "--json"];
-        let mut child = command(folder.path(), &args).spawn().unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut line = String::new();
-        stderr.read_line(&mut line).unwrap();
-        let port: u16 = line.trim().rsplit(':').next().unwrap().parse().unwrap();
-        assert!(folder.path().join("lazy/inventory.img").exists());
-        assert_eq!(fs::metadata(folder.path().join("lazy/pages-2.img")).unwrap().len(), 0, "all pages can wait");
-        // Connections without a request are not clients.
-        drop(TcpStream::connect(("127.0.0.1", port)).unwrap());
-        let _silent: Vec<_> = (0..150).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
-        let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let request = [7, 1, ADDRESS + 1234 * 4096, pid].map(u64::to_le_bytes).concat();
-        socket.write_all(&request).unwrap();
-        let mut reply = vec![0; 32 + 4096];
-        socket.read_exact(&mut reply).unwrap();
-        assert_eq!(reply[..4], [6, 0, 4, 0]);
-        assert!(reply[32..] == content[1234 * 4096..][..4096]);
-        socket.write_all(&[0x1023, 0, 0, 0].map(u64::to_le_bytes).concat()).unwrap();
-        socket.read_exact(&mut [0; 4]).unwrap();
-        drop(socket);
-        let (mut rest, mut json) = (String::new(), String::new());
-        stderr.read_to_string(&mut rest).unwrap();
-        child.stdout.take().unwrap().read_to_string(&mut json).unwrap();
-        assert!(child.wait().unwrap().success(), "{rest}");
-        let report: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!((report["sent_bytes"].as_u64(), &report["closed"]), (Some(4096), &true.into()));
-        assert!(!folder.path().join("lazy").exists(), "it is removed at the end");
+        let mut child = command(folder.path(), &["criu", "lazy-pages", images, "--lazy-dir", "lazy"]).spawn().unwrap();
+        BufReader::new(child.stderr.as_mut().unwrap()).read_line(&mut String::new()).unwrap();
+        let lazy = folder.path().join("lazy");
+        assert!(lazy.join("inventory.img").exists() && lazy.join("pagemap-8.img").exists());
+        assert!(!lazy.join("pagemap-7.img").exists(), "the other process");
+        assert_eq!(fs::metadata(lazy.join("pages-2.img")).unwrap().len(), 0, "all pages can wait");
+        let mut restore = UnixStream::connect(folder.path().join("lazy-pages.socket")).unwrap();
+        restore.write_all(&0x5253_5446u32.to_ne_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        assert!(!lazy.exists(), "it is removed at the end");
     }
-    let other = ["criu", "page-server", "images/inventory.img"];
+    let other = ["criu", "lazy-pages", "images/inventory.img", "--lazy-dir", "lazy"];
     run(folder.path(), &other).fails(&["inventory.img", "neither a directory"]);
-    let exists = ["criu", "page-server", "images", "--lazy-dir", "images"];
-    run(folder.path(), &exists).fails(&["images", "exists"]);
 }
 
 #[test]
@@ -217,36 +193,12 @@ fn pipes_among_the_images_are_refused_instead_of_waited_for() {
         rustix::fs::mknodat(rustix::fs::CWD, dir.join(name), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     };
     make_pipe("pages-1.img");
-    for action in ["compress", "page-server"] {
-        run(folder.path(), &["criu", action, "images"]).fails(&["pages-1.img: is not a regular file"]);
+    let lazy_pages = ["criu", "lazy-pages", "images", "--lazy-dir", "lazy"];
+    for args in [&["criu", "compress", "images"][..], &lazy_pages] {
+        run(folder.path(), args).fails(&["pages-1.img: is not a regular file"]);
     }
     make_pipe("pagemap-7.img");
-    run(folder.path(), &["criu", "page-server", "images"]).fails(&["pagemap-7.img: is not a regular file"]);
-}
-
-#[test]
-fn a_page_server_without_descriptors_waits_for_some() {
-    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-    let folder = folder();
-    write_images(&folder.path().join("images"));
-    let mut child = command(folder.path(), &["criu", "page-server", "images", "--clients", "1"]).spawn().unwrap();
-    let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    stderr.read_line(&mut line).unwrap();
-    let port: u16 = line.trim().rsplit(':').next().unwrap().parse().unwrap();
-    let pid = Pid::from_child(&child);
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    let before = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(0), maximum }).unwrap();
-    let mut socket = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    socket.write_all(&[7, 1, ADDRESS, 8].map(u64::to_le_bytes).concat()).unwrap();
-    // Time for the server to fail, if it does.
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    assert!(child.try_wait().unwrap().is_none(), "it goes on");
-    prlimit(Some(pid), Resource::Nofile, before).unwrap();
-    let mut reply = vec![0; 32 + 4096];
-    socket.read_exact(&mut reply).unwrap();
-    drop(socket);
-    child.wait().unwrap();
+    run(folder.path(), &lazy_pages).fails(&["pagemap-7.img: is not a regular file"]);
 }
 
 #[test]

@@ -19,7 +19,6 @@ fn commands(path: &str) -> Vec<Vec<String>> {
         &["serve", "--size", "1M", "--nbd", "unix:other", "--control", "PATH"],
         &["serve", "--keeper", "PATH"],
         &["restore", "image.lz4", "--uffd", "PATH"],
-        &["restore", "image.lz4", "--memfd", "PATH"],
     ];
     let with_path = |command: &&[&str]| command.iter().map(|word| word.replace("PATH", path)).collect();
     commands.iter().map(with_path).collect()
@@ -135,8 +134,4 @@ fn tcp_beyond_the_loopback_interface_is_asked_for() {
     }
     let server = Server::start(folder.path(), &["--size", "1M", "--nbd", "tcp:0.0.0.0:0", "--allow-remote"]);
     assert!(server.ready["nbd"][1].as_str().unwrap().starts_with("tcp:0.0.0.0:"));
-    let args = ["criu", "page-server", "images", "--address", "0.0.0.0"];
-    run(folder.path(), &args).refuses(&["0.0.0.0", "TLS", "--allow-remote"]);
-    let args = ["criu", "page-server", "images", "--address", "0.0.0.0", "--allow-remote"];
-    run(folder.path(), &args).fails(&["images", "No such file"]);
 }

@@ -27,7 +27,7 @@ pub struct IndexEntry {
     pub offset: u64,
     /// Number of bytes held, at most 4096.
     pub len_bytes: u16,
-    /// How the page is held.
+    /// The form in which the page is held.
     pub kind: PageKind,
 }
 

@@ -52,7 +52,7 @@ impl<'a> PageData<'a> {
         Self { kind, bytes }
     }
 
-    /// How the page is held.
+    /// Returns the form in which the page is held.
     ///
     /// ```
     /// use trueno_zram_core::{PAGE_SIZE, PageCodec, PageKind};
@@ -170,7 +170,7 @@ impl CompressedPage {
         }
     }
 
-    /// How the page is held.
+    /// Returns the form in which the page is held.
     ///
     /// ```
     /// use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, PageKind};

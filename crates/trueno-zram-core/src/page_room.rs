@@ -21,7 +21,7 @@ const LINE_BYTES: usize = 64;
 pub struct PageRoom {
     /// The pages, and room to start them at a cache line.
     bytes: Box<[u8]>,
-    /// Where the first page starts.
+    /// The offset of the first page.
     start: usize,
 }
 

@@ -26,15 +26,15 @@ pub(crate) struct HugePages(MmapMut);
 
 /// Mappings in use. The system limits the mappings of a process, usually to 65,530. Each `HugePages` takes two, and the
 /// rest of the process needs some too.
-static MAPPINGS: Budget = Budget { taken: AtomicUsize::new(0), max: 8192 };
+static MAPPINGS: MappingBudget = MappingBudget { taken: AtomicUsize::new(0), max: 8192 };
 
 /// A counter with an upper limit.
-struct Budget {
+struct MappingBudget {
     taken: AtomicUsize,
     max: usize,
 }
 
-impl Budget {
+impl MappingBudget {
     /// Takes one unit. Returns `false` if none is left.
     fn take(&self) -> bool {
         let more = |taken: usize| (taken < self.max).then_some(taken + 1);
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn budget_limits_the_units_taken() {
-        let budget = Budget { taken: AtomicUsize::new(0), max: 2 };
+        let budget = MappingBudget { taken: AtomicUsize::new(0), max: 2 };
         assert_eq!([budget.take(), budget.take(), budget.take()], [true, true, false]);
         budget.give_back();
         assert_eq!([budget.take(), budget.take()], [true, false]);

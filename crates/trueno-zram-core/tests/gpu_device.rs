@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use trueno_zram_core::gpu::GpuError;
 use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, Event, GpuContext, HostCaching, LaunchArgs, Launcher, Module, ParamKind, PinnedBuffer, Stream,
+    CudaEvent, CudaStream, DeviceBuffer, GpuContext, HostCaching, LaunchArgs, Launcher, Module, ParamKind, PinnedBuffer,
 };
 use trueno_zram_core::gpu::{GpuDeviceInfo, gpu_available};
 
@@ -18,9 +18,9 @@ mod ptx;
 
 use ptx::STORE_TO_NULL;
 
-fn device() -> (GpuContext, Stream) {
+fn device() -> (GpuContext, CudaStream) {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
-    let stream = Stream::new(&context).expect("a stream can be created");
+    let stream = CudaStream::new(&context).expect("a stream can be created");
     (context, stream)
 }
 
@@ -80,7 +80,7 @@ fn round_trips_bytes() {
 #[ignore = "needs an NVIDIA GPU"]
 fn pinned_bytes_round_trip_and_wait_for_their_copies() {
     let (context, stream) = device();
-    let other = Stream::new(&context).unwrap();
+    let other = CudaStream::new(&context).unwrap();
     let len = 64 << 20;
     let buffer = DeviceBuffer::new(&context, len).unwrap();
     for caching in [HostCaching::Cached, HostCaching::WriteCombined] {
@@ -108,7 +108,7 @@ fn pinned_bytes_round_trip_and_wait_for_their_copies() {
 #[ignore = "needs an NVIDIA GPU"]
 fn events_order_and_measure() {
     let (context, stream) = device();
-    let (start, end) = (Event::timed(&context).unwrap(), Event::timed(&context).unwrap());
+    let (start, end) = (CudaEvent::timed(&context).unwrap(), CudaEvent::timed(&context).unwrap());
     assert!(start.is_reached().unwrap(), "an event that was never recorded counts as reached");
     let len = 256 << 20;
     let buffer = DeviceBuffer::new(&context, len).unwrap();
@@ -123,9 +123,9 @@ fn events_order_and_measure() {
     println!("256 MiB filled in {time:?}");
     // Between 10 TB/s and 1 GB/s.
     assert!(time > Duration::from_micros(25) && time < Duration::from_millis(300), "{time:?}");
-    let ordering = Event::ordering(&context).unwrap();
+    let ordering = CudaEvent::ordering(&context).unwrap();
     stream.record(&ordering).unwrap();
-    let other = Stream::new(&context).unwrap();
+    let other = CudaStream::new(&context).unwrap();
     other.wait_for_event(&ordering).unwrap();
     other.synchronize().unwrap();
     assert!(ordering.is_reached().unwrap());
@@ -240,7 +240,7 @@ fn threads_share_a_context() {
         for seed in 0..4u8 {
             let context = context.clone();
             scope.spawn(move || {
-                let stream = Stream::new(&context).unwrap();
+                let stream = CudaStream::new(&context).unwrap();
                 let buffer = DeviceBuffer::new(&context, 1 << 16).unwrap();
                 let (sent, mut back) = (pattern(1 << 16, seed), vec![0; 1 << 16]);
                 for _ in 0..50 {

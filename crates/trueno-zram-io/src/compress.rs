@@ -16,7 +16,7 @@ use std::sync::Mutex;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, WriteOptions, WriteSummary};
-use trueno_zram_core::gpu::{CompressedSlot, Cuda, Device, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
+use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, Cuda, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
 use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
 
 use crate::Observer;
@@ -102,7 +102,7 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
     }
 }
 
-fn compress_on<S: PageSource, W: ArchiveOutput, D: Device>(
+fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
     source: S,
     out: (W, &str),
     options: WriteOptions,
@@ -146,7 +146,7 @@ fn lanes_for(source_bytes: Option<u64>, max_lanes: usize) -> (usize, usize) {
 }
 
 /// Pages into the blocks of an archive.
-struct Compress<'a, S, W, D: Device> {
+struct Compress<'a, S, W, D: BatchDevice> {
     shape: BlockShape,
     unit_pages: usize,
     /// None: the output is written in order.
@@ -161,7 +161,7 @@ struct Compress<'a, S, W, D: Device> {
 }
 
 /// Pages and their blocks.
-struct Unit<D: Device> {
+struct Unit<D: BatchDevice> {
     first_page: u64,
     /// Pages that a lane compresses itself, or the bytes behind the last page of a slot.
     room: PageRoom,
@@ -173,7 +173,7 @@ struct Unit<D: Device> {
     at: u64,
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput, D: Device> Compress<'a, S, W, D> {
+impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Compress<'a, S, W, D> {
     /// Starts an archive that `lanes` lanes write.
     fn new(
         (out, out_name): (W, &'a str),
@@ -220,7 +220,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: Device> Compress<'a, S, W, D> {
     }
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput, D: Device> Work for Compress<'a, S, W, D> {
+impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, S, W, D> {
     type Source = PageClaims<S>;
     type Unit = Unit<D>;
     type Lane = Option<&'a mut PageCodec>;
@@ -295,7 +295,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: Device> Work for Compress<'a, S, W,
     }
 }
 
-impl<S: PageSource, W: ArchiveOutput, D: Device> SlotWork for Compress<'_, S, W, D> {
+impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, S, W, D> {
     type Slot = PageSlot<D>;
     type Done = CompressedSlot<D>;
 
@@ -346,7 +346,7 @@ impl<S: PageSource, W: ArchiveOutput, D: Device> SlotWork for Compress<'_, S, W,
     }
 }
 
-impl<D: Device> Unit<D> {
+impl<D: BatchDevice> Unit<D> {
     /// Keeps what was claimed. Returns `false` at the end.
     fn set(&mut self, claimed: Option<(u64, Claimed)>) -> bool {
         let Some((first_page, claimed)) = claimed else { return false };

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, GpuResult, HostCaching, PinnedBuffer, Stream};
+use trueno_zram_core::gpu::raw::{CudaStream, DeviceBuffer, GpuContext, GpuResult, HostCaching, PinnedBuffer};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use crate::engine::Engine;
@@ -15,7 +15,7 @@ const COPY_BYTES: usize = 16 << 20;
 
 /// Copies pages to the device instead of compressing them, and back.
 pub(crate) struct Bus {
-    stream: Stream,
+    stream: CudaStream,
     host: PinnedBuffer,
     device: DeviceBuffer,
     len_bytes: usize,
@@ -28,7 +28,12 @@ impl Bus {
         let len_bytes = pages * PAGE_SIZE;
         let set_up = || {
             let host = PinnedBuffer::new(context, len_bytes, HostCaching::Cached)?;
-            Ok(Self { stream: Stream::new(context)?, host, device: DeviceBuffer::new(context, len_bytes)?, len_bytes })
+            Ok(Self {
+                stream: CudaStream::new(context)?,
+                host,
+                device: DeviceBuffer::new(context, len_bytes)?,
+                len_bytes,
+            })
         };
         set_up().map_err(failed)
     }

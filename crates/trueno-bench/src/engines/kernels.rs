@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::{Mode, PACK_ALIGN_BYTES, PackedEntry, TableStores};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat, lane_rule,
+    DeviceBuffer, LaunchShape, LoadedKernel, PackedPages, PageCompressor, PageDecompressor, PageFormat, lane_rule,
 };
 use trueno_zram_core::{CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, Page, PageKind};
 
@@ -60,7 +60,7 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
         (PageFormat::Zstd, Mode::Ratio, "zstd ratio"),
     ] {
         let mut variants =
-            vec![(best, own_stores), (best, TableStores::ReadBack), (BlockShape::EVERYWHERE, own_stores)];
+            vec![(best, own_stores), (best, TableStores::ReadBack), (LaunchShape::EVERYWHERE, own_stores)];
         variants.dedup();
         for (shape, stores) in variants {
             let mut name = mode_name.to_owned();
@@ -86,8 +86,8 @@ pub(crate) fn all(session: &Session, pages: usize) -> Result<Engines<'_>> {
     Ok(engines)
 }
 
-fn best_shape(session: &Session) -> BlockShape {
-    BlockShape::best_for(session.context.info().compute_capability, session.context.limits())
+fn best_shape(session: &Session) -> LaunchShape {
+    LaunchShape::best_for(session.context.info().compute_capability, session.context.limits())
 }
 
 impl<'a> KernelEngine<'a> {
@@ -109,7 +109,7 @@ impl<'a> KernelEngine<'a> {
         name: String,
         format: PageFormat,
         encoder: Encoder,
-        shape: BlockShape,
+        shape: LaunchShape,
         pages: usize,
     ) -> Result<Self> {
         let count = u32::try_from(pages).map_err(Error::engine(&name))?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libloading::Library;
 use trueno_zram_core::PAGE_SIZE;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageFormat, Stream};
+use trueno_zram_core::gpu::raw::{CudaStream, DeviceBuffer, GpuContext, PageFormat};
 
 use crate::error::{Error, Result};
 
@@ -144,7 +144,7 @@ impl NvComp {
         &'a self,
         format: PageFormat,
         context: &'a GpuContext,
-        stream: &'a Stream,
+        stream: &'a CudaStream,
         input: &Arc<DeviceBuffer>,
         decoded: &Arc<DeviceBuffer>,
     ) -> Result<Batch<'a>> {
@@ -182,7 +182,7 @@ impl NvComp {
         &'a self,
         format: PageFormat,
         context: &'a GpuContext,
-        stream: &'a Stream,
+        stream: &'a CudaStream,
         chunks: impl Iterator<Item = u64>,
         numbers: impl Iterator<Item = usize>,
         decoded: &Arc<DeviceBuffer>,
@@ -224,7 +224,7 @@ fn buffer(context: &GpuContext, len_bytes: usize) -> Result<DeviceBuffer> {
 }
 
 /// Puts numbers of 8 bytes into device memory.
-fn table(context: &GpuContext, stream: &Stream, entries: impl Iterator<Item = u64>) -> Result<DeviceBuffer> {
+fn table(context: &GpuContext, stream: &CudaStream, entries: impl Iterator<Item = u64>) -> Result<DeviceBuffer> {
     let bytes: Vec<u8> = entries.flat_map(u64::to_le_bytes).collect();
     let table = buffer(context, bytes.len())?;
     stream.upload(&table, 0, &bytes).map_err(failed)?;
@@ -300,7 +300,7 @@ impl Batch<'_> {
 pub(crate) struct Decoder<'a> {
     functions: &'a Functions,
     context: &'a GpuContext,
-    stream: &'a Stream,
+    stream: &'a CudaStream,
     count: usize,
     chunks: DeviceBuffer,
     chunk_sizes: DeviceBuffer,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, GpuResult, PageFormat, Stream};
+use trueno_zram_core::gpu::raw::{CudaEvent, CudaStream, DeviceBuffer, GpuContext, GpuResult, PageFormat};
 use trueno_zram_core::{PAGE_SIZE, Page};
 
 use super::nvcomp::{Batch, NvComp};
@@ -19,9 +19,9 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// A device, and nvCOMP if it was asked for.
 pub(crate) struct Session {
     pub(crate) context: GpuContext,
-    pub(crate) stream: Stream,
-    start: Event,
-    end: Event,
+    pub(crate) stream: CudaStream,
+    start: CudaEvent,
+    end: CudaEvent,
     pub(crate) nvcomp: Option<NvComp>,
 }
 
@@ -30,7 +30,7 @@ impl Session {
         let failed = Error::engine(if nvcomp.is_some() { "nvCOMP" } else { "GPU" });
         let context = GpuContext::new(device_index).map_err(&failed)?;
         let nvcomp = nvcomp.map(NvComp::load).transpose()?;
-        let set_up = || Ok((Stream::new(&context)?, Event::timed(&context)?, Event::timed(&context)?));
+        let set_up = || Ok((CudaStream::new(&context)?, CudaEvent::timed(&context)?, CudaEvent::timed(&context)?));
         let (stream, start, end) = set_up().map_err(device_failed)?;
         Ok(Self { context, stream, start, end, nvcomp })
     }

@@ -1,4 +1,4 @@
-//! Batches on a GPU, with the CPU behind it: the one place that decides the fallback.
+//! Batches on a GPU, with the CPU as its fallback: the one place that decides it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -21,12 +21,12 @@ use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::ring::arenas::Arenas;
 use crate::gpu::ring::calls::PagesFrom;
-use crate::gpu::ring::compressed_pages::{CompressedPages, Refusal};
+use crate::gpu::ring::compressed_pages::{CompressedPages, UnrestoredReason};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::deliver::{into_batch, into_pages};
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::interpreter::Interpreter;
-use crate::gpu::ring::{Outcome, Ring, RingShape};
+use crate::gpu::ring::{CallOutcome, Ring, RingShape};
 use crate::page::{CompressedPage, PAGE_SIZE, Page, PageData};
 use crate::progress::Progress;
 use crate::threads::default_gpu_pool;
@@ -42,12 +42,12 @@ const FAILURES_IN_A_ROW: u32 = 3;
 /// joined up to 4,096 pages, since shorter ones leave the bus idle. All memory for that is allocated when the
 /// compressor is made, or when a kind of call is first used.
 ///
-/// If any GPU call fails, the CPU processes the remaining pages: the result is right, and
-/// [`stats`](Self::stats) say how many pages and why. A device that is no longer usable (an illegal address, a failed
+/// If a GPU call fails, the CPU processes the remaining pages: the result is correct, and
+/// [`stats`](Self::stats) have their number and the reason. A device that is no longer usable (an illegal address, a failed
 /// launch, a kernel that hangs) is not used again.
 ///
-/// A compressor belongs to the process that made it. In a child made by `fork`, every call returns
-/// [`GpuError::OtherProcess`]: make a compressor of its own there.
+/// A compressor belongs to the process that created it. In a forked child, every call returns
+/// [`GpuError::OtherProcess`]: create another compressor there.
 ///
 /// The device's primary context is shared with all of the process. Kernels launched by other users of the context can delay it.
 /// Batches wait no longer than the [time limit](GpuOptions::time_limit) in any stage. Dropping waits as long at most: what could
@@ -142,8 +142,8 @@ impl GpuBatchCompressor {
 }
 
 impl GpuBatchCompressor<Interpreter> {
-    /// The same on a machine without a GPU: the kernels run in the interpreter, which checks every access they make. Four
-    /// orders of magnitude slower, for checking.
+    /// Creates a compressor whose kernels run in the interpreter, without a GPU. It checks every memory access, and is four
+    /// orders of magnitude slower than a GPU.
     ///
     /// ```
     /// use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -185,7 +185,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         })
     }
 
-    /// The configuration that it was made with.
+    /// Returns the configuration of the compressor.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -201,7 +201,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &self.config
     }
 
-    /// What it has done so far.
+    /// Returns the totals of all calls so far.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -218,7 +218,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         &self.stats
     }
 
-    /// Whether the device is still used; [`stats`](Self::stats) say why not.
+    /// Returns `true` if the device is still used; [`stats`](Self::stats) have the reason if it is not.
     ///
     /// ```
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
@@ -253,7 +253,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         let mut compressed = copies(&CompressedPage::EMPTY, pages.len(), self.cpu.pool());
         self.arenas.start();
         let held = AtomicU64::new(0);
-        let mut outcome = Outcome::default();
+        let mut outcome = CallOutcome::default();
         if let Some(ring) = &mut self.ring {
             let mut sink = into_pages(&mut compressed, &self.arenas, &held);
             outcome = ring.compress(self.cpu.pool(), &mut PagesFrom::Memory(pages), &mut sink, &());
@@ -310,7 +310,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
             PagesFrom::Pinned(pages) => self.adopt([pages.memory_mut()]),
         };
         empty_after_panic(batch, CompressedBatch::clear, |batch| {
-            let mut outcome = Outcome::default();
+            let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
                 let (mut sink, report) = (into_batch(batch, pages.len()), |done| progress.pages_done(done));
                 outcome = ring.compress(self.cpu.pool(), &mut pages, &mut sink, &report);
@@ -378,29 +378,29 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     ) -> Result<BatchTimes> {
         self.check_process()?;
         let start = Instant::now();
-        let mut outcome = Outcome::default();
+        let mut outcome = CallOutcome::default();
         if let Some(ring) = &mut self.ring {
             outcome = ring.decompress(self.cpu.pool(), from, to, &|done| progress.pages_done(done));
         }
         self.finish_restoring(from, to, outcome, start, progress)
     }
 
-    /// The CPU's part of a decompression: what the device did not get to, and single pages that it left.
+    /// Restores on the CPU the pages that the device did not get to, and single pages that it could not restore.
     pub(super) fn finish_restoring(
         &mut self,
         from: CompressedPages<'_>,
         to: &mut [Page],
-        mut outcome: Outcome,
+        mut outcome: CallOutcome,
         start: Instant,
         progress: &(impl Progress + ?Sized),
     ) -> Result<BatchTimes> {
         outcome.left.sort_unstable();
-        // The CPU says what is wrong with a page, and where. Should it find nothing wrong, it has restored it.
+        // The CPU returns the exact error of a corrupt page. If it finds none, it has restored the page.
         let mut result = Ok(());
         for run in outcome.left.chunk_by(|left, next| left.page + 1 == next.page) {
             let first = run[0].page;
             let restored = self.cpu.restore(|page| from.get(page), first, &mut to[first..][..run.len()], &());
-            let unsupported = run.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
+            let unsupported = run.iter().filter(|left| left.reason == UnrestoredReason::Unsupported).count();
             self.note_unsupported(unsupported);
             if restored.is_ok() {
                 self.note_refused(run.len() - unsupported);
@@ -416,20 +416,20 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         result.map(|()| times)
     }
 
-    pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &Outcome, start: Instant) -> BatchTimes {
+    pub(super) fn compressed(&mut self, index: &[IndexEntry], outcome: &CallOutcome, start: Instant) -> BatchTimes {
         let times = outcome.times.with_total(start.elapsed());
         let held = held_bytes(index);
         self.stats.add_compressed(index.len(), held, times.total_time_ns);
         times
     }
 
-    /// Refuses to work in a child of the process that made the compressor: neither the pool's threads nor the CUDA context
+    /// Returns an error in a child of the process that created the compressor: neither the pool's threads nor the CUDA context
     /// exist there, and waiting for them would never end.
     pub(super) fn check_process(&self) -> Result<()> {
         check_process(self.process)
     }
 
-    /// The device, unless it was given up.
+    /// Returns the device, unless it was given up.
     pub(super) fn device(&self) -> Result<&D> {
         self.check_process()?;
         let given_up =
@@ -437,14 +437,14 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         Ok(self.ring.as_ref().map(|ring| &ring.device).ok_or_else(given_up)?)
     }
 
-    /// The device to work on, unless it was given up, and how long it may take.
+    /// Returns the device, unless it was given up, and the time limit of its work.
     pub(super) fn device_mut(&mut self) -> Result<(&mut D, Duration)> {
         self.device()?;
         let ring = self.ring.as_mut().expect("it has a device");
         Ok((&mut ring.device, self.shape.time_limit))
     }
 
-    /// After a failure outside the ring: a device that was lost in it is not used again.
+    /// Stops using a device that was lost in a failure outside the ring.
     pub(super) fn drop_ring_if_lost(&mut self) {
         if let Some(loss) = self.device().ok().and_then(RingDevice::loss) {
             self.stats.fallback.device_given_up = Some(loss);
@@ -458,20 +458,20 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         self.drop_ring_if_lost();
     }
 
-    /// Counts pages that are the CPU's because the kernel does not decode their kind or form.
+    /// Counts pages that the CPU restores because the kernel does not decode their kind or form.
     pub(super) fn note_unsupported(&mut self, pages: usize) {
         self.stats.fallback.unsupported_pages += pages as u64;
     }
 
-    /// Counts pages that the device refused though nothing is wrong with them.
+    /// Counts intact pages that the device did not restore.
     pub(super) fn note_refused(&mut self, pages: usize) {
         if pages > 0 {
-            self.stats.fallback.add(pages, "the device refused pages that are as they should be".to_owned());
+            self.stats.fallback.add(pages, "the device refused intact pages".to_owned());
         }
     }
 
     /// Counts a fallback, and decides whether the device is used again. Returns `true` if pages remain for the CPU.
-    pub(super) fn note(&mut self, outcome: &Outcome, pages_left: usize) -> bool {
+    pub(super) fn note(&mut self, outcome: &CallOutcome, pages_left: usize) -> bool {
         let Some(failure) = &outcome.failure else {
             if pages_left > 0 {
                 // Without a device; or with memory that is not for it, and a batch that `adopt` has counted.

@@ -1,4 +1,4 @@
-//! Where GPU and CPU meet: batches on the one with the other behind it, and on whichever is faster.
+//! Batches on the GPU with the CPU as its fallback, and on whichever of the two is faster.
 
 mod adaptive;
 mod chooser;

@@ -9,9 +9,9 @@ use crate::error::Result;
 use crate::gpu::GpuError;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::pinned::HostCaching;
-use crate::gpu::ring::Outcome;
+use crate::gpu::ring::CallOutcome;
 use crate::gpu::ring::calls::{PackedFrom, PagesFrom};
-use crate::gpu::ring::device::{Allocator, PinnedMemory, RingDevice};
+use crate::gpu::ring::device::{DeviceAllocator, PinnedMemory, RingDevice};
 use crate::gpu::{PinnedBatch, PinnedPages};
 use crate::page::PAGE_SIZE;
 use crate::progress::Progress;
@@ -116,7 +116,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         }
         batch.clear();
         empty_after_panic(batch, PinnedBatch::clear, |batch| {
-            let mut outcome = Outcome::default();
+            let mut outcome = CallOutcome::default();
             if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
                 outcome = ring.compress_all_pinned(self.cpu.pool(), pages, batch, &|done| progress.pages_done(done));
             }
@@ -199,7 +199,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
         if !may_use {
             pages.memory_mut().bytes_mut()?;
         }
-        let mut outcome = Outcome::default();
+        let mut outcome = CallOutcome::default();
         if let Some(ring) = self.ring.as_mut().filter(|_| may_use) {
             outcome = ring.decompress_pinned(self.cpu.pool(), &mut from, pages, &|done| progress.pages_done(done));
         }
@@ -226,7 +226,7 @@ impl<D: RingDevice> GpuBatchCompressor<D> {
     }
 
     /// Makes sure that page-locked memory which a run wrote is within reach. Returns an error if it is not.
-    fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut Outcome) -> Result<()> {
+    fn reach(&mut self, memory: &mut D::Pinned, outcome: &mut CallOutcome) -> Result<()> {
         let Err(error) = memory.bytes_mut().map(drop) else { return Ok(()) };
         // What was delivered had arrived: if no copy is under way, it is there, whatever failed since.
         let _ = memory.settle(self.shape.time_limit);

@@ -9,13 +9,13 @@ use crate::cpu::PageCodec;
 use crate::error::Result;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::resident;
-use crate::gpu::ring::compressed_pages::{LeftPage, Refusal};
+use crate::gpu::ring::compressed_pages::{UnrestoredPage, UnrestoredReason};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::{DevicePages, PackedOnDevice};
 use crate::page::{PAGE_SIZE, PageData};
 
-/// Pages that lie on the GPU, with the result left there. The CPU cannot stand in here: if the GPU fails, so does the call.
+/// Pages that stay on the GPU. There is no fallback: if the GPU fails, so does the call.
 impl GpuBatchCompressor {
     /// Allocates device memory for pages, all zero.
     ///
@@ -32,7 +32,7 @@ impl GpuBatchCompressor {
         DevicePages::new(self.device()?.context(), pages)
     }
 
-    /// Allocates device memory for as many packed pages, however well they pack.
+    /// Allocates device memory for that many packed pages, however well they compress.
     ///
     /// ```no_run
     /// # use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig};
@@ -109,22 +109,22 @@ impl GpuBatchCompressor {
     }
 }
 
-/// Has the CPU look at every page that the kernel did not restore: it says what is wrong with it, or has restored it. Counts
-/// those that the kernel does not decode. The first error is that of the batch.
+/// Decodes every page that the kernel did not restore on the CPU, and stores it or returns its error. Counts
+/// the pages that the kernel does not support. The first error is that of the batch.
 fn restore_left(
     format: PageFormat,
     packed: &PackedOnDevice,
     pages: &mut DevicePages,
-    left: &[LeftPage],
+    left: &[UnrestoredPage],
     unsupported: &mut usize,
 ) -> Result<()> {
     let mut codec = PageCodec::default();
     let mut result = Ok(());
-    for LeftPage { page, refusal } in left {
+    for UnrestoredPage { page, reason } in left {
         // A place that stays without its page is zeroed: what it held is not of this batch.
         let mut place = [0; PAGE_SIZE];
         let decoded = packed.page(*page).and_then(|(kind, bytes)| {
-            *unsupported += usize::from(*refusal == Refusal::Unsupported || !format.reads(kind));
+            *unsupported += usize::from(*reason == UnrestoredReason::Unsupported || !format.reads(kind));
             codec.decompress(PageData::new(kind, &bytes)?, &mut place).inspect_err(|_| place.fill(0))
         });
         pages.put(*page, &place)?;

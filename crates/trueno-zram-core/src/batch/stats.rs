@@ -38,7 +38,7 @@ pub struct GpuBatchStats {
     pub fallback: FallbackStats,
 }
 
-/// Work that the CPU did because the GPU failed, and pages that were the CPU's from the start.
+/// Work that the CPU did because the GPU failed or does not support it.
 ///
 /// ```
 /// use trueno_zram_core::gpu::FallbackStats;

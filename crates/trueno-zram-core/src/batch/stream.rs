@@ -1,4 +1,4 @@
-//! Streams of slots through a GPU, with the CPU behind it.
+//! Streams of slots through a GPU, with the CPU as its fallback.
 
 mod compress;
 mod decompress;
@@ -22,22 +22,22 @@ use crate::gpu::error::GpuResult;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::flight::Flight;
 use crate::gpu::ring::pause::Pause;
-use crate::gpu::ring::rooms::{Lease, Offer, Rooms};
+use crate::gpu::ring::stream_slots::{SlotLease, SlotOffer, StreamSlots};
 use crate::gpu::ring::transfer::Direction;
-use crate::gpu::ring::{Outcome, RingShape};
+use crate::gpu::ring::{CallOutcome, RingShape};
 
-/// Slots of pages on their way through a GPU: [`CompressStream`] and [`DecompressStream`], on any device.
+/// A stream of slots through a GPU: [`CompressStream`] or [`DecompressStream`], on any device.
 ///
 /// Results come in the order in which slots were submitted, each with the tag of its slot. All methods take `&self`: several
 /// threads may fill and submit slots while another takes results. The trait is sealed.
 ///
-/// Should the GPU fail, hang or be lost, the CPU does the pages of all slots that were submitted and not returned, and counts
+/// If the GPU fails, hangs or is lost, the CPU processes the pages of all slots that were submitted and not returned, and counts
 /// them as the calls do; no page is lost. Dropping the stream waits for slots in flight, no longer than the time limit, and
 /// drops their results. Slots and results may outlive it.
 pub trait PageStream: Sync + sealed::Sealed {
-    /// Memory to fill. Dropped, it goes back unused.
+    /// Memory to fill. Dropping it returns it unused.
     type Slot: Send;
-    /// The result of a slot. Dropped, its memory can be filled again.
+    /// The result of a slot. Dropping it frees the slot to be filled again.
     type Done: Send;
     /// A value that comes back with the result of a slot.
     type Tag: Send;
@@ -106,16 +106,16 @@ pub trait PageStream: Sync + sealed::Sealed {
     /// Those of [`next`](Self::next).
     fn try_next(&self) -> Result<Option<(Self::Done, Self::Tag)>>;
 
-    /// The number of slots that were submitted and not taken.
+    /// Returns the number of slots that were submitted and not taken.
     fn pending(&self) -> usize;
 
     /// Ends the submissions: [`next`](Self::next) returns `None` after the last one.
     fn close(&self);
 
-    /// The number of pages per slot.
+    /// Returns the number of pages per slot.
     fn slot_pages(&self) -> usize;
 
-    /// The most slots there are at a time: three times
+    /// Returns the maximum number of slots: three times
     /// [`ring_buffer_slots`](crate::gpu::GpuBatchConfig::ring_buffer_slots).
     fn max_slots(&self) -> usize;
 }
@@ -125,14 +125,14 @@ pub trait PageStream: Sync + sealed::Sealed {
 /// There is no thread behind it. Every thread that waits takes the lock for a moment, moves the slots on, and looks again.
 #[derive(Debug)]
 pub struct SlotStream<'a, S: StreamSlot, T> {
-    state: Mutex<State<'a, S::Device, T>>,
-    rooms: Arc<Rooms<S::Device>>,
+    state: Mutex<StreamState<'a, S::Device, T>>,
+    stream_slots: Arc<StreamSlots<S::Device>>,
     shape: RingShape,
     /// The process that started it.
     process: u32,
 }
 
-/// A slot of one direction: how it is submitted, and what becomes of it.
+/// A slot of one direction: its memory, and its conversion to a result.
 pub trait StreamSlot: Send + Sized {
     /// The device that the slot belongs to.
     type Device: RingDevice;
@@ -141,25 +141,25 @@ pub trait StreamSlot: Send + Sized {
     /// The direction of its slots.
     const DIRECTION: Direction;
 
-    /// A slot without pages, or with any.
-    fn new(lease: Lease<Self::Device>) -> Self;
-    /// The slot's memory, and the pages in it.
-    fn into_lease(self) -> Lease<Self::Device>;
-    /// Makes the result: of what the device did, or on the CPU.
-    fn finish(compressor: &mut GpuBatchCompressor<Self::Device>, lease: Lease<Self::Device>) -> Result<Self::Done>;
+    /// Creates a slot in leased memory.
+    fn new(lease: SlotLease<Self::Device>) -> Self;
+    /// Returns the slot's memory with its pages.
+    fn into_lease(self) -> SlotLease<Self::Device>;
+    /// Makes the result, from the device's output or on the CPU.
+    fn finish(compressor: &mut GpuBatchCompressor<Self::Device>, lease: SlotLease<Self::Device>) -> Result<Self::Done>;
     /// Sets and counts the times of a result.
     fn count(done: &mut Self::Done, times: BatchTimes, stats: &mut GpuBatchStats);
 }
 
 #[derive(Debug)]
-struct State<'a, D: RingDevice, T> {
+struct StreamState<'a, D: RingDevice, T> {
     compressor: &'a mut GpuBatchCompressor<D>,
-    rooms: Arc<Rooms<D>>,
+    stream_slots: Arc<StreamSlots<D>>,
     flight: Flight<'static, D>,
     /// Slots that were submitted and not taken, in order.
     submitted: VecDeque<Submitted<D, T>>,
     is_closed: bool,
-    /// When the result before was ready.
+    /// The time at which the previous result was ready.
     last_done: Option<Instant>,
 }
 
@@ -167,7 +167,7 @@ struct State<'a, D: RingDevice, T> {
 #[derive(Debug)]
 struct Submitted<D: RingDevice, T> {
     /// The slot, if it is for the CPU. Those that are not here are in flight, in the same order.
-    for_cpu: Option<Lease<D>>,
+    for_cpu: Option<SlotLease<D>>,
     at: Instant,
     tag: T,
 }
@@ -176,11 +176,21 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
     fn new(compressor: &'a mut GpuBatchCompressor<S::Device>) -> Result<Self> {
         compressor.check_process()?;
         let (shape, process) = (compressor.shape, compressor.process);
-        let rooms = compressor.ring.as_ref().map_or_else(|| Rooms::new(shape, None), |ring| Arc::clone(&ring.rooms));
+        let stream_slots = compressor
+            .ring
+            .as_ref()
+            .map_or_else(|| StreamSlots::new(shape, None), |ring| Arc::clone(&ring.stream_slots));
         let flight = Flight::of_stream(S::DIRECTION, shape.time_limit);
         let (submitted, is_closed, last_done) = (VecDeque::new(), false, None);
-        let state = State { compressor, rooms: Arc::clone(&rooms), flight, submitted, is_closed, last_done };
-        Ok(Self { state: Mutex::new(state), rooms, shape, process })
+        let state = StreamState {
+            compressor,
+            stream_slots: Arc::clone(&stream_slots),
+            flight,
+            submitted,
+            is_closed,
+            last_done,
+        };
+        Ok(Self { state: Mutex::new(state), stream_slots, shape, process })
     }
 
     /// Refuses to work in a forked child. Another thread may have held the lock when the process forked, so this comes first.
@@ -188,13 +198,13 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
         check_process(self.process)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<'a, S::Device, T>> {
+    fn lock(&self) -> MutexGuard<'_, StreamState<'a, S::Device, T>> {
         // Every slot is in one place between any two operations: the state is consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks again and again until `look` has an answer. While another thread has the lock, that one moves the slots on.
-    fn wait_for<A>(&self, mut look: impl FnMut(&mut State<'a, S::Device, T>) -> Option<A>) -> A {
+    fn wait_for<A>(&self, mut look: impl FnMut(&mut StreamState<'a, S::Device, T>) -> Option<A>) -> A {
         let mut pause = Pause::default();
         loop {
             let answer = match self.state.try_lock() {
@@ -209,12 +219,12 @@ impl<'a, S: StreamSlot, T> SlotStream<'a, S, T> {
         }
     }
 
-    /// Takes a slot that is offered. One that has to be made is made without the lock. `None` if that failed: then there are
+    /// Takes an offered slot. A new one is allocated without the lock. Returns `None` if that failed: then there are
     /// others, or there is no device.
-    fn accept(&self, offer: Offer<S::Device>) -> Option<S> {
+    fn accept(&self, offer: SlotOffer<S::Device>) -> Option<S> {
         match offer {
-            Offer::Room(lease) => Some(S::new(lease)),
-            Offer::Make => match self.rooms.make() {
+            SlotOffer::Ready(lease) => Some(S::new(lease)),
+            SlotOffer::Allocate => match self.stream_slots.allocate() {
                 Ok(Ok(lease)) => Some(S::new(lease)),
                 Ok(Err(error)) => {
                     self.lock().not_made(error);
@@ -236,7 +246,7 @@ impl<S: StreamSlot, T: Send> PageStream for SlotStream<'_, S, T> {
     fn slot(&self) -> Result<S> {
         self.check_process()?;
         loop {
-            let offer = self.wait_for(State::slot);
+            let offer = self.wait_for(StreamState::slot);
             if let Some(slot) = self.accept(offer) {
                 return Ok(slot);
             }
@@ -290,31 +300,31 @@ impl<S: StreamSlot, T: Send> PageStream for SlotStream<'_, S, T> {
     }
 }
 
-impl<D: RingDevice, T> State<'_, D, T> {
-    /// A slot to fill, or the way to one. If there is neither, slots in flight are moved on.
-    fn slot(&mut self) -> Option<Offer<D>> {
+impl<D: RingDevice, T> StreamState<'_, D, T> {
+    /// Returns a slot to fill, or the permission to allocate one. If there is neither, polls the slots in flight.
+    fn slot(&mut self) -> Option<SlotOffer<D>> {
         // A device that is lost is not asked for memory.
         self.attempt(|_, _| Ok(()));
         if !self.compressor.uses_device() {
-            self.rooms.leave_device();
+            self.stream_slots.leave_device();
         }
-        let offer = self.rooms.take();
+        let offer = self.stream_slots.take();
         if offer.is_none() && !self.flight.is_empty() {
             self.attempt(advance);
         }
         offer
     }
 
-    /// Takes note of a slot that could not be made. That is a failure, unless there are others and they will do.
+    /// Handles a failed allocation of a slot. It counts as a failure only if there are no other slots.
     fn not_made(&mut self, error: GpuError) {
-        if self.compressor.uses_device() && (error.poisons_context() || !self.rooms.stop_growing()) {
+        if self.compressor.uses_device() && (error.poisons_context() || !self.stream_slots.stop_growing()) {
             self.fail(error);
         }
     }
 
-    fn submit(&mut self, lease: Lease<D>, at: Instant, tag: T) {
+    fn submit(&mut self, lease: SlotLease<D>, at: Instant, tag: T) {
         let pages = lease.pages;
-        let slot = if self.compressor.uses_device() { lease.into_slot(&self.rooms) } else { Err(lease) };
+        let slot = if self.compressor.uses_device() { lease.into_slot(&self.stream_slots) } else { Err(lease) };
         match slot {
             Ok(slot) => {
                 self.submitted.push_back(Submitted { for_cpu: None, at, tag });
@@ -326,13 +336,13 @@ impl<D: RingDevice, T> State<'_, D, T> {
             }
             Err(lease) => {
                 // Memory that is not the device's, or there is no device.
-                self.compressor.note(&Outcome::default(), pages);
+                self.compressor.note(&CallOutcome::default(), pages);
                 self.submitted.push_back(Submitted { for_cpu: Some(lease), at, tag });
             }
         }
     }
 
-    /// Moves slots on; the next result and its tag, if it is ready.
+    /// Polls the slots. Returns the next result and its tag, if it is ready.
     fn next<S: StreamSlot<Device = D>>(&mut self) -> Result<Option<(S::Done, T)>> {
         let Some(lease) = self.poll() else { return Ok(None) };
         let Some(Submitted { at, tag, .. }) = self.submitted.pop_front() else { return Ok(None) };
@@ -347,7 +357,7 @@ impl<D: RingDevice, T> State<'_, D, T> {
     }
 
     /// Returns the oldest slot, if the device has done it or the CPU is to do it.
-    fn poll(&mut self) -> Option<Lease<D>> {
+    fn poll(&mut self) -> Option<SlotLease<D>> {
         while self.submitted.front()?.for_cpu.is_none() {
             assert!(self.compressor.uses_device(), "slots are in flight on a device");
             let done = self.attempt(|flight, device| {
@@ -358,17 +368,17 @@ impl<D: RingDevice, T> State<'_, D, T> {
             let Some(done) = done else { continue };
             let slot = done?;
             // The device works: failures are counted from here again.
-            self.compressor.note(&Outcome::default(), 0);
+            self.compressor.note(&CallOutcome::default(), 0);
             let device_times = Some(slot.times);
-            let mut lease = self.rooms.lease(slot);
+            let mut lease = self.stream_slots.lease(slot);
             lease.device_times = device_times;
             return Some(lease);
         }
         self.submitted.front_mut()?.for_cpu.take()
     }
 
-    /// Does something with the device. If that fails or panics, or the device is lost, nothing stays in flight, and there is no
-    /// result; nor is there without a device.
+    /// Runs `work` on the device. If that fails or panics, or the device is lost, nothing stays in flight and the result is `None`,
+    /// as it is without a device.
     fn attempt<A>(&mut self, work: impl FnOnce(&mut Flight<'static, D>, &mut D) -> GpuResult<A>) -> Option<A> {
         let device = &mut self.compressor.ring.as_mut()?.device;
         let done = match device.loss() {
@@ -390,11 +400,11 @@ impl<D: RingDevice, T> State<'_, D, T> {
         if let Some(ring) = &self.compressor.ring {
             ring.stop_after(&error);
             let pages = self.empty_flight();
-            self.compressor.note(&Outcome::failed(error), pages);
+            self.compressor.note(&CallOutcome::failed(error), pages);
         }
     }
 
-    /// The same after a panic, which is passed on.
+    /// Like `fail`, after a panic, which is passed on.
     fn pass_on(&mut self, panic: Box<dyn Any + Send>) -> ! {
         if let Some(ring) = &self.compressor.ring {
             ring.stop("a run ended in a panic");
@@ -408,7 +418,7 @@ impl<D: RingDevice, T> State<'_, D, T> {
     fn empty_flight(&mut self) -> usize {
         let mut pages = 0;
         for slot in self.submitted.iter_mut().filter(|slot| slot.for_cpu.is_none()) {
-            slot.for_cpu = self.flight.pop_stopped().map(|slot| self.rooms.lease(slot));
+            slot.for_cpu = self.flight.pop_stopped().map(|slot| self.stream_slots.lease(slot));
             pages += slot.for_cpu.as_ref().map_or(0, |lease| lease.pages);
         }
         pages
@@ -431,7 +441,7 @@ impl<S: StreamSlot, T> Drop for SlotStream<'_, S, T> {
     }
 }
 
-/// Moves slots on as far as they can.
+/// Advances all slots as far as possible.
 fn advance<D: RingDevice>(flight: &mut Flight<'static, D>, device: &mut D) -> GpuResult<()> {
     while flight.poll(device)? {}
     Ok(())

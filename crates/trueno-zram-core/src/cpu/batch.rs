@@ -49,14 +49,14 @@ pub struct CpuBatchCompressor {
     /// One codec per pool thread, by thread index.
     codecs: Vec<Mutex<PageCodec>>,
     /// Output buffers of the chunks, whose place in the arena is not known yet.
-    chunks: Vec<Chunk>,
+    chunks: Vec<CompressedChunk>,
     algorithm: Algorithm,
     instruction_set: InstructionSet,
     stats: CodecStats,
 }
 
 /// The compressed pages of one chunk. Offsets count from the chunk's start.
-struct Chunk {
+struct CompressedChunk {
     bytes: Box<[u8; CHUNK_PAGES * PAGE_SIZE]>,
     len_bytes: usize,
     index: Vec<IndexEntry>,
@@ -211,7 +211,7 @@ impl CpuBatchCompressor {
         for (wave_number, wave) in pages.chunks(wave_pages).enumerate() {
             let chunks = wave.len().div_ceil(CHUNK_PAGES);
             while self.chunks.len() < chunks {
-                self.chunks.push(Chunk::new());
+                self.chunks.push(CompressedChunk::new());
             }
             let (codecs, chunks) = (&self.codecs, &mut self.chunks[..chunks]);
             self.pool.install(|| {
@@ -385,7 +385,7 @@ impl std::fmt::Debug for CpuBatchCompressor {
     }
 }
 
-impl Chunk {
+impl CompressedChunk {
     fn new() -> Self {
         let bytes = vec![0; CHUNK_PAGES * PAGE_SIZE].into_boxed_slice();
         let bytes = bytes.try_into().expect("the vector has the length of a chunk");

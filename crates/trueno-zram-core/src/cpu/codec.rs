@@ -33,16 +33,16 @@ use crate::{fill_page, same_filled};
 pub struct PageCodec {
     algorithm: Algorithm,
     lz4: lz4::Codec,
-    encoder: Encoder,
+    encoder: PageEncoder,
     /// Created for the first Zstandard page, which few users of LZ4 ever see.
-    zstd_decoder: Option<zstd::Decoder>,
+    zstd_decoder: Option<zstd::ZstdDecoder>,
 }
 
 /// The encoder in use, with any state beyond that of the LZ4 codec.
-enum Encoder {
+enum PageEncoder {
     None,
     Lz4,
-    Zstd(zstd::Encoder),
+    Zstd(zstd::ZstdEncoder),
 }
 
 impl PageCodec {
@@ -75,9 +75,9 @@ impl PageCodec {
     /// set; [`Error::ZstdLevel`](crate::Error::ZstdLevel) if the level is outside Zstandard's range.
     pub fn with_instruction_set(algorithm: Algorithm, instruction_set: InstructionSet) -> Result<Self> {
         let encoder = match algorithm {
-            Algorithm::None => Encoder::None,
-            Algorithm::Lz4 => Encoder::Lz4,
-            Algorithm::Zstd { level } => Encoder::Zstd(zstd::Encoder::new(level)?),
+            Algorithm::None => PageEncoder::None,
+            Algorithm::Lz4 => PageEncoder::Lz4,
+            Algorithm::Zstd { level } => PageEncoder::Zstd(zstd::ZstdEncoder::new(level)?),
         };
         Ok(Self { algorithm, lz4: lz4::Codec::new(instruction_set)?, encoder, zstd_decoder: None })
     }
@@ -130,9 +130,9 @@ impl PageCodec {
             return Ok(PageData::trusted(PageKind::SameFilled, held));
         }
         let (kind, len_bytes) = match &mut self.encoder {
-            Encoder::None => (PageKind::Raw, None),
-            Encoder::Lz4 => (PageKind::Lz4, self.lz4.encode(page, out)),
-            Encoder::Zstd(encoder) => (PageKind::Zstd, encoder.encode(page, out)?),
+            PageEncoder::None => (PageKind::Raw, None),
+            PageEncoder::Lz4 => (PageKind::Lz4, self.lz4.encode(page, out)),
+            PageEncoder::Zstd(encoder) => (PageKind::Zstd, encoder.encode(page, out)?),
         };
         Ok(match len_bytes {
             Some(len_bytes) => PageData::trusted(kind, &out[..len_bytes]),
@@ -160,7 +160,7 @@ impl PageCodec {
         }
         let decoder = match &mut self.zstd_decoder {
             Some(decoder) => decoder,
-            empty => empty.insert(zstd::Decoder::new()?),
+            empty => empty.insert(zstd::ZstdDecoder::new()?),
         };
         decoder.decode(data.bytes(), page)
     }

@@ -10,9 +10,9 @@ const DESTINATION_TOO_SMALL: &str = "Destination buffer is too small";
 const OUT_OF_MEMORY: &str = "Allocation error : not enough memory";
 
 /// A reusable Zstandard compression context. It allocates for its first page only.
-pub(super) struct Encoder(CCtx<'static>);
+pub(super) struct ZstdEncoder(CCtx<'static>);
 
-impl Encoder {
+impl ZstdEncoder {
     pub(super) fn new(level: i32) -> Result<Self> {
         let levels = zstd::compression_level_range();
         if !levels.contains(&level) {
@@ -37,9 +37,9 @@ impl Encoder {
 }
 
 /// A reusable Zstandard decompression context. It allocates for its first page only.
-pub(super) struct Decoder(DCtx<'static>);
+pub(super) struct ZstdDecoder(DCtx<'static>);
 
-impl Decoder {
+impl ZstdDecoder {
     pub(super) fn new() -> Result<Self> {
         DCtx::try_create().map(Self).ok_or_else(|| failed(OUT_OF_MEMORY))
     }

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use crate::error::{Error, Result};
 use crate::page::Page;
 
-pub(super) struct Encoder(Infallible);
+pub(super) struct ZstdEncoder(Infallible);
 
-impl Encoder {
+impl ZstdEncoder {
     pub(super) fn new(_level: i32) -> Result<Self> {
         Err(unsupported())
     }
@@ -17,9 +17,9 @@ impl Encoder {
     }
 }
 
-pub(super) struct Decoder(Infallible);
+pub(super) struct ZstdDecoder(Infallible);
 
-impl Decoder {
+impl ZstdDecoder {
     pub(super) fn new() -> Result<Self> {
         Err(unsupported())
     }

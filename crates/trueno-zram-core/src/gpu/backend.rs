@@ -58,7 +58,7 @@ pub fn select_backend(batch_size: usize, gpu_available: bool) -> BackendSelectio
 const CPU_BASELINE_GBPS: f64 = 3.0;
 /// Fixed cost of a batch on the GPU, in seconds.
 const GPU_FIXED_S: f64 = 20e-6;
-/// How many times longer the CPU must take for the rule to hold.
+/// The factor by which the CPU must take longer for the rule to hold.
 const PCIE_RULE_FACTOR: f64 = 5.0;
 
 /// Predicts, before a run, whether offloading `pages` pages to a GPU pays according to the "PCIe 5x rule".

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::context::GpuContext;
 use super::error::GpuResult;
-use super::event::Event;
+use super::event::CudaEvent;
 use super::memory::DeviceBuffer;
 use super::pinned::{HostCaching, PinnedBuffer};
-use super::stream::Stream;
+use super::stream::CudaStream;
 use crate::error::Result;
 
 /// Bytes per copy: enough to make the cost of starting it negligible.
@@ -44,7 +44,7 @@ impl BusBandwidth {
     /// [`Error::Gpu`](crate::Error::Gpu) if it fails or does not have 256 MiB of free memory.
     pub fn measure(device_index: u32) -> Result<Self> {
         let context = GpuContext::new(device_index)?;
-        let stream = Stream::new(&context)?;
+        let stream = CudaStream::new(&context)?;
         let device = DeviceBuffer::new(&context, COPY_BYTES)?;
         let mut host = PinnedBuffer::new(&context, COPY_BYTES, HostCaching::Cached)?;
         host.bytes_mut()?.fill(0x5a);
@@ -55,8 +55,8 @@ impl BusBandwidth {
 }
 
 /// Returns the bandwidth of the fastest of several copies that `copy` queues on the stream.
-fn fastest(context: &GpuContext, stream: &Stream, mut copy: impl FnMut() -> GpuResult<()>) -> GpuResult<f64> {
-    let (start, end) = (Event::timed(context)?, Event::timed(context)?);
+fn fastest(context: &GpuContext, stream: &CudaStream, mut copy: impl FnMut() -> GpuResult<()>) -> GpuResult<f64> {
+    let (start, end) = (CudaEvent::timed(context)?, CudaEvent::timed(context)?);
     let mut least = Duration::MAX;
     for _ in 0..ROUNDS {
         stream.record(&start)?;

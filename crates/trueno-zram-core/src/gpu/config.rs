@@ -41,8 +41,8 @@ const MAX_FAST_ZSTD_LEVEL: i32 = 3;
 /// | 4 to 9 | ratio mode: about 1 % smaller at about 0.92 of the speed |
 /// | above 9 | [`Error::Unsupported`]; [`BatchCompressor`](crate::BatchCompressor) uses the CPU alone |
 ///
-/// Where the CPU stands in for the GPU, it uses libzstd at exactly this level. Frames of all levels, and of every encoder,
-/// are restored on the GPU. Without the cargo feature `zstd` nothing could stand in for the GPU, and Zstandard is
+/// If the CPU replaces the GPU, it uses libzstd at exactly this level. Frames of all levels, and of every encoder,
+/// are restored on the GPU. Without the cargo feature `zstd` nothing could replace the GPU, and Zstandard is
 /// [`Error::Unsupported`].
 ///
 /// ```

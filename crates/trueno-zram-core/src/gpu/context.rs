@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::device::{Device, DeviceLimits, GpuDeviceInfo};
+use super::device::{CudaDevice, DeviceLimits, GpuDeviceInfo};
 use super::driver::{CUcontext, Driver, driver};
 use super::error::{DriverError, GpuError, GpuResult};
 
@@ -35,7 +35,7 @@ pub struct GpuContext {
 
 struct Inner {
     driver: &'static Driver,
-    device: Device,
+    device: CudaDevice,
     limits: DeviceLimits,
     handle: CUcontext,
     lost: Arc<Lost>,
@@ -48,7 +48,7 @@ type Lost = OnceLock<Loss>;
 #[derive(Debug, PartialEq, Eq)]
 struct Loss {
     reason: String,
-    /// Whether the device is known to have stopped all work of the context.
+    /// `true` if the device is known to have stopped all work of the context.
     stopped: bool,
 }
 
@@ -86,7 +86,7 @@ impl GpuContext {
 
     fn open(device_index: u32) -> GpuResult<Self> {
         let driver = driver()?;
-        let device = Device::find(driver, device_index)?;
+        let device = CudaDevice::find(driver, device_index)?;
         if !device.info.is_supported() {
             let (major, minor) = device.info.compute_capability;
             return Err(GpuError::OldDevice { name: device.info.name, major, minor });
@@ -133,10 +133,10 @@ impl GpuContext {
     /// Waits until all work of the context, in every stream, is done.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
-    /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?);
+    /// let (one, two) = (CudaStream::new(&context)?, CudaStream::new(&context)?);
     /// one.fill(&buffer, 0..4096, 1)?;
     /// two.fill(&buffer, 4096..8192, 2)?;
     /// context.synchronize()?; // both are done

@@ -94,7 +94,7 @@ impl GpuDeviceInfo {
         let Ok(driver) = driver() else { return Vec::new() };
         let count = device_count(driver).unwrap_or(0);
         // Skip devices that cannot even be described.
-        (0..count).filter_map(|index| Device::find(driver, index).ok()).map(|device| device.info).collect()
+        (0..count).filter_map(|index| CudaDevice::find(driver, index).ok()).map(|device| device.info).collect()
     }
 
     /// Returns the number of pages that fill 80 % of the L2 cache, but at least 6,144.
@@ -151,12 +151,12 @@ pub struct DeviceLimits {
 }
 
 /// A device listed by the driver.
-pub(crate) struct Device {
+pub(crate) struct CudaDevice {
     pub(crate) handle: CUdevice,
     pub(crate) info: GpuDeviceInfo,
 }
 
-impl Device {
+impl CudaDevice {
     pub(crate) fn find(driver: &Driver, index: u32) -> GpuResult<Self> {
         let count = device_count(driver)?;
         let ordinal = i32::try_from(index).ok().filter(|_| index < count);

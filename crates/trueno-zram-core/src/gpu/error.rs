@@ -71,7 +71,7 @@ impl DriverError {
     }
 }
 
-/// Whether this build is static and so cannot load the driver's library at run time. On Windows static builds can.
+/// `true` if this build is static and so cannot load the driver's library at run time. On Windows static builds can.
 pub(crate) const IS_STATIC_BUILD: bool = cfg!(all(unix, target_feature = "crt-static"));
 
 /// The text of [`GpuError::NoDriver`].

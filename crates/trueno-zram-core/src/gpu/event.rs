@@ -8,43 +8,43 @@ use super::context::GpuContext;
 use super::driver::CUevent;
 use super::error::{DriverError, GpuError, GpuResult};
 
-/// A marker that a [`Stream`](super::stream::Stream) reaches when all work before it is done. An event that was never
+/// A marker that a [`CudaStream`](super::stream::CudaStream) reaches when all work before it is done. An event that was never
 /// recorded counts as reached.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+/// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
-/// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+/// let stream = CudaStream::new(&context)?;
+/// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
 /// stream.record(&start)?;
 /// stream.record(&end)?;
 /// end.wait()?;
 /// println!("{:?} for no work", end.since(&start)?);
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-pub struct Event {
+pub struct CudaEvent {
     context: GpuContext,
     handle: CUevent,
 }
 
 // SAFETY: the handle is a driver token that any thread may use.
-unsafe impl Send for Event {}
+unsafe impl Send for CudaEvent {}
 // SAFETY: as above; the driver does its own locking.
-unsafe impl Sync for Event {}
+unsafe impl Sync for CudaEvent {}
 
-/// How long [`Event::wait_for`] sleeps between two queries: short compared with a batch, long compared with a query.
+/// The time that [`CudaEvent::wait_for`] sleeps between two queries: short compared with a batch, long compared with a query.
 const POLL: Duration = Duration::from_micros(20);
 
-impl Event {
+impl CudaEvent {
     const DISABLE_TIMING: u32 = 0x2;
 
     /// Creates an event that records the time.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
-    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// # let stream = CudaStream::new(&context)?;
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// stream.record(&start)?;
     /// // ... the work to measure ...
     /// stream.record(&end)?;
@@ -62,10 +62,10 @@ impl Event {
     /// Creates an event without timing, which is cheaper.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
-    /// let done = Event::ordering(&context)?;
+    /// # let (first, second) = (CudaStream::new(&context)?, CudaStream::new(&context)?);
+    /// let done = CudaEvent::ordering(&context)?;
     /// first.record(&done)?;
     /// second.wait_for_event(&done)?;
     /// assert!(done.since(&done).is_err(), "the event has no timing");
@@ -88,10 +88,10 @@ impl Event {
     /// Waits until the event is reached.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
-    /// let half = Event::ordering(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
+    /// let half = CudaEvent::ordering(&context)?;
     /// // ... the first half of the work ...
     /// stream.record(&half)?;
     /// // ... the second half ...
@@ -110,11 +110,11 @@ impl Event {
     ///
     /// ```no_run
     /// use trueno_zram_core::gpu::GpuError;
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
     /// # use std::time::Duration;
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
-    /// let done = Event::ordering(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
+    /// let done = CudaEvent::ordering(&context)?;
     /// // ... a launch ...
     /// stream.record(&done)?;
     /// if let Err(GpuError::TimedOut { .. }) = done.wait_for(Duration::from_secs(2)) {
@@ -139,10 +139,10 @@ impl Event {
     /// Returns `true` if the event is reached.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
-    /// let done = Event::ordering(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
+    /// let done = CudaEvent::ordering(&context)?;
     /// stream.record(&done)?;
     /// while !done.is_reached()? {
     ///     std::thread::yield_now(); // or do useful work
@@ -164,11 +164,11 @@ impl Event {
     /// Returns the GPU time between two [timed](Self::timed) events, both reached, to about half a microsecond.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 1 << 30)?;
-    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// stream.record(&start)?;
     /// stream.fill(&buffer, 0..1 << 30, 0)?;
     /// stream.record(&end)?;
@@ -199,13 +199,13 @@ impl Event {
     }
 }
 
-impl fmt::Debug for Event {
+impl fmt::Debug for CudaEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Event({:p})", self.handle)
+        write!(f, "CudaEvent({:p})", self.handle)
     }
 }
 
-impl Drop for Event {
+impl Drop for CudaEvent {
     fn drop(&mut self) {
         // SAFETY: `with_flags` created the event. The driver keeps it as long as pending work needs it.
         self.context.call_in_drop(|driver| unsafe { driver.cuEventDestroy_v2(self.handle) });

@@ -11,39 +11,39 @@ use super::device::DeviceLimits;
 use super::error::{GpuError, GpuResult};
 use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
 use super::module::Module;
-use super::stream::Stream;
+use super::stream::CudaStream;
 
 /// The number of warps per block of the page kernels, and the lowest target that supports it.
 ///
 /// ```
-/// use trueno_zram_core::gpu::raw::BlockShape;
-/// assert_eq!((BlockShape::EVERYWHERE.warps_per_block, BlockShape::WIDE.warps_per_block), (4, 28));
+/// use trueno_zram_core::gpu::raw::LaunchShape;
+/// assert_eq!((LaunchShape::EVERYWHERE.warps_per_block, LaunchShape::WIDE.warps_per_block), (4, 28));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BlockShape {
+pub struct LaunchShape {
     /// Warps per block.
     pub warps_per_block: u32,
     /// The target that the kernel is validated for.
     pub target: Target,
 }
 
-impl BlockShape {
+impl LaunchShape {
     /// Four warps with static shared memory. Runs on every supported device.
     ///
     /// ```
-    /// use trueno_zram_core::gpu::raw::BlockShape;
-    /// assert!(BlockShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "every device has 48 KiB");
+    /// use trueno_zram_core::gpu::raw::LaunchShape;
+    /// assert!(LaunchShape::EVERYWHERE.shared_bytes() <= 48 * 1024, "every device has 48 KiB");
     /// ```
     pub const EVERYWHERE: Self = Self { warps_per_block: 4, target: Target::SM_70 };
     /// One block that fills a multiprocessor: the fastest shape on Hopper.
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageCompressor, PageFormat};
+    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
     /// // On a device without that much shared memory this is an error.
     /// let (format, stores) = (PageFormat::Zstd, TableStores::ReadBack);
-    /// let compressor = PageCompressor::with_shape(&context, format, Mode::Fast, stores, BlockShape::WIDE)?;
+    /// let compressor = PageCompressor::with_shape(&context, format, Mode::Fast, stores, LaunchShape::WIDE)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     pub const WIDE: Self = Self { warps_per_block: 28, target: Target::SM_90 };
@@ -55,8 +55,8 @@ impl BlockShape {
     /// Returns the maximum shared memory of a block of the page kernels.
     ///
     /// ```
-    /// use trueno_zram_core::gpu::raw::BlockShape;
-    /// assert!(BlockShape::WIDE.shared_bytes() <= 227 * 1024);
+    /// use trueno_zram_core::gpu::raw::LaunchShape;
+    /// assert!(LaunchShape::WIDE.shared_bytes() <= 227 * 1024);
     /// ```
     #[must_use]
     pub const fn shared_bytes(self) -> u32 {
@@ -66,9 +66,9 @@ impl BlockShape {
     /// Returns the best shape for a device: the wide one, if the device has enough shared memory and is new enough.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext};
+    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext};
     /// let context = GpuContext::new(0)?;
-    /// let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
+    /// let shape = LaunchShape::best_for(context.info().compute_capability, context.limits());
     /// println!("{} warps per block", shape.warps_per_block);
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -95,9 +95,9 @@ fn is_at_least(target: Target, wanted: Target) -> bool {
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::{Kernel, SameFillKernel};
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let kernel = SameFillKernel::new();
 /// let loaded = LoadedKernel::new(&context, kernel.ir())?;
 /// let (pages, flags) = (DeviceBuffer::new(&context, 8 * 4096)?, DeviceBuffer::new(&context, 8 * 4)?);
@@ -150,11 +150,11 @@ impl LoadedKernel {
     /// Returns the device's context.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel, Stream};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LoadedKernel, CudaStream};
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
-    /// let stream = Stream::new(loaded.context())?; // a stream that can launch it
+    /// let stream = CudaStream::new(loaded.context())?; // a stream that can launch it
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     #[must_use]
@@ -258,10 +258,10 @@ impl LoadedKernel {
     /// Queues a launch of `grid` blocks. The arguments are checked against the kernel's parameters.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, LoadedKernel, CudaStream};
     /// # use trueno_gpu::kernels::{Kernel, SameFillKernel};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let loaded = LoadedKernel::new(&context, SameFillKernel::new().ir())?;
     /// let (pages, flags) = (DeviceBuffer::new(&context, 8 * 4096)?, DeviceBuffer::new(&context, 8 * 4)?);
     /// let args = LaunchArgs::new().buffer(&pages).buffer(&flags).u32(8);
@@ -275,7 +275,7 @@ impl LoadedKernel {
     ///
     /// # Safety
     /// The requirements of [`Launcher::launch`]: with these arguments, the kernel stays within the buffers among them.
-    pub unsafe fn launch(&self, stream: &Stream, grid: u32, args: &LaunchArgs<'_>) -> GpuResult<()> {
+    pub unsafe fn launch(&self, stream: &CudaStream, grid: u32, args: &LaunchArgs<'_>) -> GpuResult<()> {
         // SAFETY: the caller guarantees the kernel's behaviour with these arguments.
         unsafe { self.launcher.launch(stream, grid, self.block_threads, self.dynamic_shared_bytes, args) }
     }
@@ -325,7 +325,7 @@ mod tests {
     use trueno_gpu::kernels::{Kernel, LaneRuleKernel};
 
     /// The kernels of both formats in a shape: compression and decompression of each.
-    fn kernels(shape: BlockShape) -> Vec<(CompressKernel, DecompressKernel)> {
+    fn kernels(shape: LaunchShape) -> Vec<(CompressKernel, DecompressKernel)> {
         let compress = |format| CompressKernel::new(format, 1, Mode::Fast, TableStores::ReadBack, shape);
         PageFormat::ALL.map(|format| (compress(format), DecompressKernel::new(format, 1, shape))).into()
     }
@@ -356,18 +356,18 @@ mod tests {
             ((12, 0), 227, false),
             ((8, 9), 227, false),
         ] {
-            let expected = if wide { BlockShape::WIDE } else { BlockShape::EVERYWHERE };
-            assert_eq!(BlockShape::best_for(capability, &limits(shared_kib)), expected, "{capability:?}");
+            let expected = if wide { LaunchShape::WIDE } else { LaunchShape::EVERYWHERE };
+            assert_eq!(LaunchShape::best_for(capability, &limits(shared_kib)), expected, "{capability:?}");
         }
     }
 
     #[test]
     fn all_kernels_stay_within_their_shape() {
-        for shape in [BlockShape::EVERYWHERE, BlockShape::WIDE] {
+        for shape in [LaunchShape::EVERYWHERE, LaunchShape::WIDE] {
             for (compress, decompress) in kernels(shape) {
                 for kernel in [compress.kernel(), decompress.kernel()] {
                     assert!(kernel.shared_bytes() <= shape.shared_bytes() as usize, "{} of {shape:?}", kernel.name());
-                    assert_eq!(kernel.dynamic_shared_bytes() == 0, shape == BlockShape::EVERYWHERE);
+                    assert_eq!(kernel.dynamic_shared_bytes() == 0, shape == LaunchShape::EVERYWHERE);
                 }
             }
         }
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn parameter_kinds_match_the_kernels() {
         use ParamKind::{Buffer, U32, U64};
-        for (compress, decompress) in kernels(BlockShape::EVERYWHERE) {
+        for (compress, decompress) in kernels(LaunchShape::EVERYWHERE) {
             assert_eq!(param_kinds(compress.kernel().ir()), [Buffer, Buffer, Buffer, Buffer, Buffer, U32]);
             assert_eq!(param_kinds(decompress.kernel().ir()), [Buffer, U64, Buffer, Buffer, Buffer, Buffer, U32]);
         }

@@ -11,7 +11,7 @@ use super::error::GpuResult;
 use super::kernel::LoadedKernel;
 use super::launch::LaunchArgs;
 use super::memory::DeviceBuffer;
-use super::stream::Stream;
+use super::stream::CudaStream;
 
 /// Rounds per warp, with about 125 conflicts each: even a single multiprocessor sees a hundred thousand.
 const ROUNDS: u32 = 128;
@@ -46,7 +46,7 @@ pub fn lane_rule(context: &GpuContext) -> GpuResult<LaneRuleCounts> {
 
 fn probe(context: &GpuContext) -> GpuResult<LaneRuleCounts> {
     let kernel = LoadedKernel::new(context, LaneRuleKernel::new().ir())?;
-    let stream = Stream::new(context)?;
+    let stream = CudaStream::new(context)?;
     let counts = DeviceBuffer::new(context, 8)?;
     stream.fill(&counts, 0..8, 0)?;
     let grid = kernel.resident_blocks().min(MAX_BLOCKS);

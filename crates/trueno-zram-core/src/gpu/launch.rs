@@ -9,7 +9,7 @@ use super::driver::{CUfunction, CUfunction_attribute, non_negative};
 use super::error::{GpuError, GpuResult};
 use super::memory::DeviceBuffer;
 use super::module::Module;
-use super::stream::Stream;
+use super::stream::CudaStream;
 
 /// The kind of a kernel parameter.
 ///
@@ -41,13 +41,13 @@ const MAX_PARAMS: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct LaunchArgs<'a> {
-    slots: [Slot<'a>; MAX_PARAMS],
-    /// How many were given. May exceed the capacity; then no kernel accepts them.
+    slots: [ArgumentSlot<'a>; MAX_PARAMS],
+    /// The number of arguments given. May exceed the capacity; then no kernel accepts them.
     count: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Slot<'a> {
+struct ArgumentSlot<'a> {
     /// The argument, at the start of its 8 bytes.
     value: [u8; 8],
     kind: ParamKind,
@@ -58,8 +58,8 @@ impl<'a> LaunchArgs<'a> {
     /// Creates an empty argument list.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{LaunchArgs, Launcher, Stream};
-    /// # fn run(nothing: &Launcher, stream: &Stream) -> Result<(), trueno_zram_core::Error> {
+    /// use trueno_zram_core::gpu::raw::{LaunchArgs, Launcher, CudaStream};
+    /// # fn run(nothing: &Launcher, stream: &CudaStream) -> Result<(), trueno_zram_core::Error> {
     /// // SAFETY: the kernel has no parameters, and touches no memory.
     /// unsafe { nothing.launch(stream, 1, 32, 0, &LaunchArgs::new()) }?;
     /// # Ok(())
@@ -68,7 +68,7 @@ impl<'a> LaunchArgs<'a> {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        Self { slots: [Slot { value: [0; 8], kind: ParamKind::U64, buffer: None }; MAX_PARAMS], count: 0 }
+        Self { slots: [ArgumentSlot { value: [0; 8], kind: ParamKind::U64, buffer: None }; MAX_PARAMS], count: 0 }
     }
 
     /// Adds a buffer's address.
@@ -82,7 +82,7 @@ impl<'a> LaunchArgs<'a> {
     /// ```
     #[must_use]
     pub fn buffer(self, buffer: &'a DeviceBuffer) -> Self {
-        self.push(Slot { value: buffer.address().to_ne_bytes(), kind: ParamKind::Buffer, buffer: Some(buffer) })
+        self.push(ArgumentSlot { value: buffer.address().to_ne_bytes(), kind: ParamKind::Buffer, buffer: Some(buffer) })
     }
 
     /// Adds a 32-bit number.
@@ -94,7 +94,7 @@ impl<'a> LaunchArgs<'a> {
     #[must_use]
     pub fn u32(self, value: u32) -> Self {
         let [a, b, c, d] = value.to_ne_bytes();
-        self.push(Slot { value: [a, b, c, d, 0, 0, 0, 0], kind: ParamKind::U32, buffer: None })
+        self.push(ArgumentSlot { value: [a, b, c, d, 0, 0, 0, 0], kind: ParamKind::U32, buffer: None })
     }
 
     /// Adds a 64-bit number.
@@ -105,10 +105,10 @@ impl<'a> LaunchArgs<'a> {
     /// ```
     #[must_use]
     pub fn u64(self, value: u64) -> Self {
-        self.push(Slot { value: value.to_ne_bytes(), kind: ParamKind::U64, buffer: None })
+        self.push(ArgumentSlot { value: value.to_ne_bytes(), kind: ParamKind::U64, buffer: None })
     }
 
-    fn push(mut self, slot: Slot<'a>) -> Self {
+    fn push(mut self, slot: ArgumentSlot<'a>) -> Self {
         if let Some(place) = self.slots.get_mut(self.count) {
             *place = slot;
         }
@@ -116,7 +116,7 @@ impl<'a> LaunchArgs<'a> {
         self
     }
 
-    fn given(&self) -> &[Slot<'a>] {
+    fn given(&self) -> &[ArgumentSlot<'a>] {
         &self.slots[..self.count.min(MAX_PARAMS)]
     }
 
@@ -165,7 +165,7 @@ pub struct KernelAttributes {
 ///
 /// ```no_run
 /// use std::sync::Arc;
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, Launcher, Module, ParamKind, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, Launcher, Module, ParamKind, CudaStream};
 /// const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n
 ///     .visible .entry store7(.param .u64 to) {
 ///         .reg .u64 %to;
@@ -174,7 +174,7 @@ pub struct KernelAttributes {
 ///         ret;
 ///     }";
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let buffer = DeviceBuffer::new(&context, 4)?;
 /// let store7 = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "store7", &[ParamKind::Buffer])?;
 /// // SAFETY: the kernel writes the first 4 bytes of its argument, which has 4 bytes.
@@ -304,11 +304,11 @@ impl Launcher {
     /// against the parameters. The caller guarantees that the buffers are large enough for the kernel.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, LaunchArgs, Launcher, Module, Stream};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, LaunchArgs, Launcher, Module, CudaStream};
     /// # use std::sync::Arc;
     /// # let context = GpuContext::new(0)?;
     /// # const PTX: &str = ".version 6.4\n.target sm_70\n.address_size 64\n.entry nothing() { ret; }";
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let nothing = Launcher::new(&Arc::new(Module::from_ptx(&context, PTX)?), "nothing", &[])?;
     /// // SAFETY: the kernel touches no memory.
     /// unsafe { nothing.launch(&stream, 132, 256, 0, &LaunchArgs::new()) }?;
@@ -326,7 +326,7 @@ impl Launcher {
     /// (The buffers outlive the kernel: freeing one waits.)
     pub unsafe fn launch(
         &self,
-        stream: &Stream,
+        stream: &CudaStream,
         grid: u32,
         block_threads: u32,
         dynamic_shared_bytes: u32,

@@ -10,16 +10,16 @@ use super::error::{GpuError, GpuResult};
 
 /// A buffer in device memory.
 ///
-/// The host accesses it only through a [`Stream`](super::stream::Stream), in that stream's order. So a shared reference
+/// The host accesses it only through a [`CudaStream`](super::stream::CudaStream), in that stream's order. So a shared reference
 /// is enough to copy in either direction or to pass it to a kernel; two uncoordinated streams can corrupt the contents,
 /// but not memory safety. Dropping a buffer waits for all work of its context, so that nothing in flight can still use
 /// it. This includes kernels launched by other users of the context and has no time limit, unless the context was given
 /// up. Buffers are meant to be kept and reused.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let buffer = DeviceBuffer::new(&context, 4)?;
 /// stream.upload(&buffer, 0, b"page")?;
 /// let mut back = [0; 4];
@@ -58,9 +58,9 @@ impl DeviceBuffer {
     /// Returns the length in bytes.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.fill(&buffer, 0..buffer.len_bytes(), 0)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -73,9 +73,9 @@ impl DeviceBuffer {
     /// Returns the address on the device, for other libraries and for tables of pointers.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// let pages = DeviceBuffer::new(&context, 3 * 4096)?;
     /// let table: Vec<u8> = (0..3).flat_map(|page| (pages.address() + page * 4096).to_le_bytes()).collect();
     /// stream.upload(&DeviceBuffer::new(&context, table.len())?, 0, &table)?; // a pointer to each page

@@ -56,7 +56,7 @@ pub use pinned_batch::PinnedBatch;
 pub use pinned_pages::PinnedPages;
 pub use resident::{DevicePages, PackedOnDevice};
 pub use ring::cuda::Cuda;
-pub use ring::device::Device;
+pub use ring::device::BatchDevice;
 pub use ring::interpreter::Interpreter;
 
 /// A thin layer over the CUDA driver, for running custom kernels, or this crate's kernels on custom memory.
@@ -83,12 +83,12 @@ pub mod raw {
     pub use super::context::GpuContext;
     pub use super::device::DeviceLimits;
     pub use super::error::GpuResult;
-    pub use super::event::Event;
-    pub use super::kernel::{BlockShape, LoadedKernel};
+    pub use super::event::CudaEvent;
+    pub use super::kernel::{LaunchShape, LoadedKernel};
     pub use super::lane_rule::lane_rule;
     pub use super::launch::{KernelAttributes, LaunchArgs, Launcher, ParamKind};
     pub use super::memory::DeviceBuffer;
     pub use super::module::Module;
     pub use super::pinned::{HostCaching, PinnedBuffer};
-    pub use super::stream::Stream;
+    pub use super::stream::CudaStream;
 }

@@ -11,12 +11,12 @@ use memmap2::{Advice, MmapMut};
 
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
-use super::event::Event;
+use super::event::CudaEvent;
 
 /// The length of a huge page on x86-64, and the shortest buffer that is not allocated by the driver.
 const MIN_MAPPED_BYTES: usize = 2 << 20;
 
-/// How the CPU caches page-locked memory.
+/// The CPU's caching of page-locked memory.
 ///
 /// ```
 /// use trueno_zram_core::gpu::raw::HostCaching;
@@ -55,9 +55,9 @@ impl HostCaching {
 /// batch.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let mut pinned = PinnedBuffer::new(&context, 4096, HostCaching::Cached)?;
 /// let buffer = DeviceBuffer::new(&context, 4096)?;
 /// pinned.bytes_mut()?.fill(7);
@@ -74,13 +74,13 @@ pub struct PinnedBuffer {
     mapping: Option<MmapMut>,
     len_bytes: usize,
     /// Recorded after the newest copy, which runs after all earlier ones. Belongs to the context that copies.
-    last_copy: Event,
-    in_flight: InFlight,
+    last_copy: CudaEvent,
+    in_flight: PendingAccess,
 }
 
 /// The strongest access by copies that have not been waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum InFlight {
+pub(crate) enum PendingAccess {
     Nothing,
     /// The GPU reads them.
     Reads,
@@ -107,12 +107,12 @@ impl PinnedBuffer {
     /// # Errors
     /// Usually `CUDA_ERROR_OUT_OF_MEMORY`: page-locked memory is scarcer than ordinary memory.
     pub fn new(context: &GpuContext, len_bytes: usize, caching: HostCaching) -> GpuResult<Self> {
-        let last_copy = Event::ordering(context)?;
+        let last_copy = CudaEvent::ordering(context)?;
         if caching == HostCaching::Cached
             && len_bytes >= MIN_MAPPED_BYTES
             && let Some((mapping, address)) = page_locked_mapping(context, len_bytes)
         {
-            let (context, in_flight) = (context.clone(), InFlight::Nothing);
+            let (context, in_flight) = (context.clone(), PendingAccess::Nothing);
             return Ok(Self { context, address, mapping: Some(mapping), len_bytes, last_copy, in_flight });
         }
         // A slice must not be longer than Rust allows, and the driver rejects allocations of 0 bytes.
@@ -131,16 +131,16 @@ impl PinnedBuffer {
             mapping: None,
             len_bytes: len_bytes.min(allocated),
             last_copy,
-            in_flight: InFlight::Nothing,
+            in_flight: PendingAccess::Nothing,
         })
     }
 
     /// Returns the length in bytes.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// let all = 0..pinned.len_bytes();
@@ -155,9 +155,9 @@ impl PinnedBuffer {
     /// Returns the bytes, after waiting for copies that write them.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// stream.download_pinned(&buffer, 0, &mut pinned, 0..8192)?; // returns at once
@@ -168,7 +168,7 @@ impl PinnedBuffer {
     /// # Errors
     /// The errors of the copy. The bytes are then not accessible.
     pub fn bytes(&self) -> GpuResult<&[u8]> {
-        if self.in_flight == InFlight::Writes {
+        if self.in_flight == PendingAccess::Writes {
             self.last_copy.wait()?;
         }
         // SAFETY: we own the memory, it has this length, `new` initialised it, and no copy writes it: earlier ones are
@@ -179,9 +179,9 @@ impl PinnedBuffer {
     /// Returns the bytes mutably, after waiting for all copies.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// for round in 0..3 {
@@ -202,9 +202,9 @@ impl PinnedBuffer {
     /// Waits until no copy is in flight.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
@@ -217,18 +217,18 @@ impl PinnedBuffer {
     /// # Errors
     /// The errors of the copy.
     pub fn wait(&mut self) -> GpuResult<()> {
-        if self.in_flight != InFlight::Nothing {
+        if self.in_flight != PendingAccess::Nothing {
             self.last_copy.wait()?;
-            self.in_flight = InFlight::Nothing;
+            self.in_flight = PendingAccess::Nothing;
         }
         Ok(())
     }
 
     /// Waits until no copy is in flight, but no longer than `timeout`.
     pub(crate) fn wait_for(&mut self, timeout: Duration) -> GpuResult<()> {
-        if self.in_flight != InFlight::Nothing {
+        if self.in_flight != PendingAccess::Nothing {
             self.last_copy.wait_for(timeout)?;
-            self.in_flight = InFlight::Nothing;
+            self.in_flight = PendingAccess::Nothing;
         }
         Ok(())
     }
@@ -236,9 +236,9 @@ impl PinnedBuffer {
     /// Takes the bytes back without waiting, so that the CPU can finish the work of a lost context.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// # let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// stream.upload_pinned(&buffer, 0, &mut pinned, 0..8192)?;
@@ -257,17 +257,17 @@ impl PinnedBuffer {
     /// stops the device's work for the context before that. It does not follow from giving a context up because a
     /// kernel hangs.
     pub unsafe fn assume_idle(&mut self) {
-        self.in_flight = InFlight::Nothing;
+        self.in_flight = PendingAccess::Nothing;
     }
 
     /// Returns the event after the newest copy, if one is in flight.
-    pub(crate) fn copy_in_flight(&self) -> Option<&Event> {
-        (self.in_flight != InFlight::Nothing).then_some(&self.last_copy)
+    pub(crate) fn copy_in_flight(&self) -> Option<&CudaEvent> {
+        (self.in_flight != PendingAccess::Nothing).then_some(&self.last_copy)
     }
 
     /// Registers a copy. The caller records the returned event after it. If it cannot, it must wait for the copy in
     /// another way or give the context up; then the event cannot be waited for, and the bytes stay inaccessible.
-    pub(crate) fn begin_copy(&mut self, copy: InFlight) -> (*mut u8, &Event) {
+    pub(crate) fn begin_copy(&mut self, copy: PendingAccess) -> (*mut u8, &CudaEvent) {
         self.in_flight = self.in_flight.max(copy);
         (self.address.as_ptr(), &self.last_copy)
     }
@@ -279,7 +279,7 @@ impl PinnedBuffer {
             return Ok(());
         }
         self.wait_for(Duration::ZERO)?;
-        self.last_copy = Event::ordering(context)?;
+        self.last_copy = CudaEvent::ordering(context)?;
         Ok(())
     }
 

@@ -12,18 +12,18 @@ use super::bounded_drop::BoundedDrop;
 use super::codec::{MAX_BATCH_PAGES, PackedPages};
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
-use super::event::Event;
+use super::event::CudaEvent;
 use super::memory::DeviceBuffer;
-use super::ring::compressed_pages::{LeftPage, Refusal};
+use super::ring::compressed_pages::{UnrestoredPage, UnrestoredReason};
 use super::ring::cuda::Cuda;
 use super::ring::entries;
-use super::stream::Stream;
+use super::stream::CudaStream;
 use crate::error::{Error, Result};
 pub use packed::PackedOnDevice;
 pub use pages::DevicePages;
 
 const STATUS_BYTES: usize = size_of::<u32>();
-/// How long the drop of one buffer is waited for. Both types have two buffers.
+/// The time limit for dropping one buffer. Both types have two buffers.
 const DROP_LIMIT: Duration = Duration::from_secs(5);
 
 /// Queues the compression of pages on the device and waits for it. Returns the kernel's time.
@@ -61,7 +61,7 @@ pub(crate) fn decompress(
     packed: &PackedOnDevice,
     pages: &mut DevicePages,
     time_limit: Duration,
-) -> Result<(Duration, Vec<LeftPage>)> {
+) -> Result<(Duration, Vec<UnrestoredPage>)> {
     check_room(packed.len, pages.capacity)?;
     pages.len = packed.len;
     if packed.is_empty() {
@@ -85,7 +85,8 @@ pub(crate) fn decompress(
     let mut status = vec![0; packed.len * STATUS_BYTES];
     stream.download(&pages.status, 0, &mut status)?;
     let codes = status.as_chunks::<STATUS_BYTES>().0.iter().enumerate();
-    let left = codes.filter_map(|(page, code)| Some(LeftPage { page, refusal: Refusal::of_status(*code)? }));
+    let left =
+        codes.filter_map(|(page, code)| Some(UnrestoredPage { page, reason: UnrestoredReason::of_status(*code)? }));
     Ok((time, left.collect()))
 }
 
@@ -93,11 +94,11 @@ pub(crate) fn decompress(
 /// all queued work has run, or the context is given up.
 fn timed(
     context: &GpuContext,
-    stream: &Stream,
+    stream: &CudaStream,
     time_limit: Duration,
-    queue: impl FnOnce(&Event) -> GpuResult<()>,
+    queue: impl FnOnce(&CudaEvent) -> GpuResult<()>,
 ) -> GpuResult<Duration> {
-    let (start, end) = (Event::timed(context)?, Event::timed(context)?);
+    let (start, end) = (CudaEvent::timed(context)?, CudaEvent::timed(context)?);
     let queued = queue(&start);
     // Some of the work may be queued even if another part was rejected.
     let done = stream.record(&end).and_then(|()| end.wait_for(time_limit));
@@ -109,7 +110,7 @@ fn timed(
 }
 
 /// Reads the length of the packed pages from the kernel's index.
-fn packed_bytes(stream: &Stream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
+fn packed_bytes(stream: &CudaStream, index: &DeviceBuffer, pages: usize) -> GpuResult<usize> {
     let Some(last) = pages.checked_sub(1) else { return Ok(0) };
     let mut bits = [0; PackedEntry::BYTES];
     stream.download(index, last * PackedEntry::BYTES, &mut bits)?;
@@ -136,17 +137,17 @@ fn count_of(pages: usize) -> GpuResult<u32> {
 }
 
 /// Copies bytes to the start of a buffer, if there are any.
-fn upload(stream: &Stream, to: &DeviceBuffer, bytes: &[u8]) -> GpuResult<()> {
+fn upload(stream: &CudaStream, to: &DeviceBuffer, bytes: &[u8]) -> GpuResult<()> {
     if bytes.is_empty() { Ok(()) } else { stream.upload(to, 0, bytes) }
 }
 
 /// Copies bytes from the start of a buffer, if there are any.
-fn download(stream: &Stream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult<()> {
+fn download(stream: &CudaStream, from: &DeviceBuffer, bytes: &mut [u8]) -> GpuResult<()> {
     if bytes.is_empty() { Ok(()) } else { stream.download(from, 0, bytes) }
 }
 
 /// Allocates device memory and queues its zeroing, so that no kernel reads what an earlier owner left.
-fn zeroed(context: &GpuContext, stream: &Stream, len_bytes: usize) -> GpuResult<BoundedDrop<DeviceBuffer>> {
+fn zeroed(context: &GpuContext, stream: &CudaStream, len_bytes: usize) -> GpuResult<BoundedDrop<DeviceBuffer>> {
     let buffer = BoundedDrop::new(DeviceBuffer::new(context, len_bytes)?, DROP_LIMIT);
     if len_bytes > 0 {
         stream.fill(&buffer, 0..len_bytes, 0)?;

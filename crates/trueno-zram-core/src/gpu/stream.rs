@@ -9,25 +9,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::context::GpuContext;
 use super::driver::{CUstream, Driver};
 use super::error::{DriverError, GpuResult};
-use super::event::Event;
+use super::event::CudaEvent;
 use super::memory::{DeviceBuffer, check_part};
-use super::pinned::{HostCaching, InFlight, PinnedBuffer};
+use super::pinned::{HostCaching, PendingAccess, PinnedBuffer};
 
-/// What [`Stream::upload`] and [`Stream::download`] copy at a time.
+/// Bytes that [`CudaStream::upload`] and [`CudaStream::download`] copy at a time.
 const STAGING_BYTES: usize = 1 << 20;
 
-/// A queue of work for a device. Two streams run side by side, unless an [`Event`] orders them.
+/// A queue of work for a device. Two streams run side by side, unless an [`CudaEvent`] orders them.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{Event, GpuContext, Stream};
+/// use trueno_zram_core::gpu::raw::{CudaEvent, GpuContext, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let (copies, kernels) = (Stream::new(&context)?, Stream::new(&context)?);
-/// let copied = Event::ordering(&context)?;
+/// let (copies, kernels) = (CudaStream::new(&context)?, CudaStream::new(&context)?);
+/// let copied = CudaEvent::ordering(&context)?;
 /// copies.record(&copied)?;
 /// kernels.wait_for_event(&copied)?; // what is queued in `kernels` from here on runs after `copied`
 /// # Ok::<(), trueno_zram_core::Error>(())
 /// ```
-pub struct Stream {
+pub struct CudaStream {
     context: GpuContext,
     handle: CUstream,
     /// Page-locked memory of `upload` and `download`, allocated by the first of them and freed with the stream: freeing
@@ -36,20 +36,20 @@ pub struct Stream {
 }
 
 // SAFETY: the handle is a token of the driver, which may be used from any thread.
-unsafe impl Send for Stream {}
+unsafe impl Send for CudaStream {}
 // SAFETY: as above; the driver locks for itself.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for CudaStream {}
 
-impl Stream {
+impl CudaStream {
     /// Does not wait for the default stream, which foreign libraries may use.
     const NON_BLOCKING: u32 = 0x1;
 
     /// Makes a stream that waits for no other.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, CudaStream};
     /// let context = GpuContext::new(0)?;
-    /// let (one, two) = (Stream::new(&context)?, Stream::new(&context)?); // to copy one batch and compress another
+    /// let (one, two) = (CudaStream::new(&context)?, CudaStream::new(&context)?); // to copy one batch and compress another
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
@@ -65,9 +65,9 @@ impl Stream {
     /// Copies bytes of the host to a buffer, and waits.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.upload(&buffer, 4096, &[7; 4096])?; // the second page
     /// assert!(stream.upload(&buffer, 4097, &[7; 4096]).is_err(), "one byte too far");
@@ -93,9 +93,9 @@ impl Stream {
     /// Copies bytes of a buffer to the host, and waits.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.fill(&buffer, 0..8192, 7)?;
     /// let mut last = [0; 4];
@@ -128,9 +128,9 @@ impl Stream {
     /// Queues a copy of `part` of page-locked memory to a buffer; the memory is out of reach until it is done.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// pinned.bytes_mut()?[..4].copy_from_slice(b"page");
@@ -149,7 +149,7 @@ impl Stream {
         part: Range<usize>,
     ) -> GpuResult<()> {
         let to = self.part_of(to, offset, part.len())?;
-        self.copy_pinned(from, part, InFlight::Reads, |driver, bytes, len| {
+        self.copy_pinned(from, part, PendingAccess::Reads, |driver, bytes, len| {
             // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
             unsafe { driver.cuMemcpyHtoDAsync_v2(to, bytes, len, self.handle) }
         })
@@ -158,9 +158,9 @@ impl Stream {
     /// Queues a copy of bytes of a buffer to `part` of page-locked memory; the memory is out of reach until it is done.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, HostCaching, PinnedBuffer, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// let mut pinned = PinnedBuffer::new(&context, 8192, HostCaching::Cached)?;
     /// stream.fill(&buffer, 0..8192, 7)?;
@@ -179,7 +179,7 @@ impl Stream {
         part: Range<usize>,
     ) -> GpuResult<()> {
         let from = self.part_of(from, offset, part.len())?;
-        self.copy_pinned(to, part, InFlight::Writes, |driver, bytes, len| {
+        self.copy_pinned(to, part, PendingAccess::Writes, |driver, bytes, len| {
             // SAFETY: both ends are as long as that; `copy_pinned` keeps the host's end in place until the copy is done.
             unsafe { driver.cuMemcpyDtoHAsync_v2(bytes, from, len, self.handle) }
         })
@@ -189,7 +189,7 @@ impl Stream {
         &self,
         pinned: &mut PinnedBuffer,
         part: Range<usize>,
-        direction: InFlight,
+        direction: PendingAccess,
         copy: impl FnOnce(&Driver, *mut c_void, usize) -> Result<(), DriverError>,
     ) -> GpuResult<()> {
         self.context.check_same(pinned.context(), "the page-locked buffer")?;
@@ -212,9 +212,9 @@ impl Stream {
     /// Queues a copy between buffers of the device.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// let (small, large) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8192)?);
     /// stream.fill(&small, 0..4096, 1)?;
     /// stream.copy(&large, 4096, &small, 0, 4096)?; // to the second page of `large`
@@ -241,9 +241,9 @@ impl Stream {
     /// Queues setting `part` of a buffer to one byte.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.fill(&buffer, 0..buffer.len_bytes(), 0)?;
     /// stream.fill(&buffer, 0..4096, 0xff)?; // runs after the first
@@ -262,11 +262,11 @@ impl Stream {
     /// Queues a mark.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
-    /// let zeroed = Event::ordering(&context)?;
+    /// let zeroed = CudaEvent::ordering(&context)?;
     /// stream.fill(&buffer, 0..8192, 0)?;
     /// stream.record(&zeroed)?;
     /// zeroed.wait()?; // for the fill, and not for what may be queued behind it
@@ -275,7 +275,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the driver call fails.
-    pub fn record(&self, event: &Event) -> GpuResult<()> {
+    pub fn record(&self, event: &CudaEvent) -> GpuResult<()> {
         self.context.check_same(event.context(), "the event")?;
         // SAFETY: event and stream live.
         self.context.call(|driver| unsafe { driver.cuEventRecord(event.handle(), self.handle) })
@@ -284,11 +284,11 @@ impl Stream {
     /// Lets all work queued from here on wait for a mark, as it was last recorded.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
-    /// let (first, second) = (Stream::new(&context)?, Stream::new(&context)?);
-    /// let zeroed = Event::ordering(&context)?;
+    /// let (first, second) = (CudaStream::new(&context)?, CudaStream::new(&context)?);
+    /// let zeroed = CudaEvent::ordering(&context)?;
     /// first.fill(&buffer, 0..8192, 0)?;
     /// first.record(&zeroed)?;
     /// second.wait_for_event(&zeroed)?;
@@ -298,7 +298,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the driver call fails.
-    pub fn wait_for_event(&self, event: &Event) -> GpuResult<()> {
+    pub fn wait_for_event(&self, event: &CudaEvent) -> GpuResult<()> {
         self.context.check_same(event.context(), "the event")?;
         // SAFETY: event and stream live.
         self.context.call(|driver| unsafe { driver.cuStreamWaitEvent(self.handle, event.handle(), 0) })
@@ -307,9 +307,9 @@ impl Stream {
     /// Waits until all work queued so far is done.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = DeviceBuffer::new(&context, 8192)?;
     /// stream.fill(&buffer, 0..8192, 0)?; // returns at once
     /// stream.synchronize()?; // now it is done, or has failed
@@ -326,10 +326,10 @@ impl Stream {
     /// The driver's handle, a `CUstream`, for foreign libraries.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{GpuContext, Stream};
+    /// use trueno_zram_core::gpu::raw::{GpuContext, CudaStream};
     /// # let context = GpuContext::new(0)?;
     /// extern "C" fn foreign(_stream: *mut std::ffi::c_void) { /* queues its own work there */ }
-    /// let stream = Stream::new(&context)?;
+    /// let stream = CudaStream::new(&context)?;
     /// foreign(stream.as_raw());
     /// stream.synchronize()?; // waits for that work too
     /// # Ok::<(), trueno_zram_core::Error>(())
@@ -362,13 +362,13 @@ fn staging_of<'a>(context: &GpuContext, staging: &'a mut Option<PinnedBuffer>) -
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for CudaStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stream({:p})", self.handle)
+        write!(f, "CudaStream({:p})", self.handle)
     }
 }
 
-impl Drop for Stream {
+impl Drop for CudaStream {
     fn drop(&mut self) {
         // SAFETY: `new` created it. The driver finishes the queued work first, without waiting here.
         self.context.call_in_drop(|driver| unsafe { driver.cuStreamDestroy_v2(self.handle) });

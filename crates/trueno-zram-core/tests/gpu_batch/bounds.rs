@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use trueno_gpu::kernels::packed::{Mode, PackedEntry};
 use trueno_zram_core::gpu::raw::{
-    DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream,
+    CudaStream, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat,
 };
 use trueno_zram_core::gpu::{BatchTimes, GpuBatchCompressor, GpuBatchConfig};
 use trueno_zram_core::{CompressedBatch, Error, PAGE_SIZE};
@@ -41,7 +41,7 @@ fn rejects_a_ring_larger_than_device_memory() {
 fn zstandard_is_restored_without_memory_for_groups() {
     let _device = lock_device();
     let context = GpuContext::new(0).unwrap();
-    let stream = Stream::new(&context).unwrap();
+    let stream = CudaStream::new(&context).unwrap();
     let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd).unwrap();
     let count = decompressor.least_group_pages().unwrap();
     let pages = batch(count as usize);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::lz4::Mode;
-use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, LaunchArgs, Launcher, Module, ParamKind, Stream};
+use trueno_zram_core::gpu::raw::{CudaStream, DeviceBuffer, GpuContext, LaunchArgs, Launcher, Module, ParamKind};
 use trueno_zram_core::gpu::{DevicePages, GpuBatchCompressor, GpuBatchConfig, PackedOnDevice, PinnedPages};
 use trueno_zram_core::{CompressedBatch, Error, Page};
 
@@ -64,9 +64,9 @@ again:
 }
 ";
 
-/// How long the hung kernel runs: forever as far as a batch can tell, but the machine is usable again after the test.
+/// The run time of the hung kernel: forever as far as a batch can tell, but the machine is usable again after the test.
 const HANGS_FOR: Duration = Duration::from_secs(10);
-/// How long a batch waits for the kernel.
+/// The time that a batch waits for the kernel.
 const TIME_LIMIT: Duration = Duration::from_millis(500);
 /// When a batch must be done: twice the limit (a copy may be waited for too), plus the CPU's work.
 const BOUND: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ struct Warm {
     on_device: DevicePages,
     packed: PackedOnDevice,
     context: GpuContext,
-    stream: Stream,
+    stream: CudaStream,
     pages: Vec<Page>,
 }
 
@@ -100,7 +100,7 @@ fn warm() -> Warm {
     compressor.decompress_resident(&packed, &mut on_device).unwrap();
     assert_no_fallback(&compressor);
     let context = GpuContext::new(0).unwrap();
-    let stream = Stream::new(&context).unwrap();
+    let stream = CudaStream::new(&context).unwrap();
     Warm { compressor, pinned, on_device, packed, context, stream, pages }
 }
 
@@ -141,7 +141,7 @@ fn hang(warm: &Warm) {
         }
         .unwrap();
     };
-    let look = Stream::new(&warm.context).unwrap();
+    let look = CudaStream::new(&warm.context).unwrap();
     let mut words = vec![0; started.len_bytes()];
     launch(Duration::ZERO);
     warm.stream.synchronize().unwrap();

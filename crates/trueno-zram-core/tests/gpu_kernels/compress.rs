@@ -10,7 +10,7 @@ use trueno_gpu::kernels::zstd::ZstdWarpCompressKernel;
 use trueno_test_pages::oracle::assert_decodes;
 use trueno_test_pages::{PAGE_SIZE, Page};
 use trueno_zram_core::gpu::GpuError;
-use trueno_zram_core::gpu::raw::{PageCompressor, PageFormat, Stream};
+use trueno_zram_core::gpu::raw::{CudaStream, PageCompressor, PageFormat};
 
 use crate::frames::libzstd;
 use crate::harness::{Packed, device, few_pages, is_same_filled, many_pages};
@@ -114,7 +114,7 @@ fn streams_share_a_compressor(format: PageFormat, concurrent: usize) {
     let input = device.upload(pages.as_flattened());
     let results = [(); 8].map(|()| (device.buffer(pages.len() * PAGE_SIZE), device.buffer(pages.len() * 8)));
     // One stream more: launches in different streams also use the same scratch memory, one after the other.
-    let streams: Vec<_> = (0..=concurrent).map(|_| Stream::new(&device.context).unwrap()).collect();
+    let streams: Vec<_> = (0..=concurrent).map(|_| CudaStream::new(&device.context).unwrap()).collect();
     for ((output, index), stream) in results.iter().zip(streams.iter().cycle()) {
         // SAFETY: each launch has an index of its own.
         unsafe { compressor.compress(stream, &input, u32::try_from(pages.len()).unwrap(), output, index) }.unwrap();

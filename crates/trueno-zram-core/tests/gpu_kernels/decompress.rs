@@ -15,7 +15,7 @@ use crate::interpreter::{self, pack};
 
 /// A page's status, and the contents of its place in the output.
 type Restored = (PageStatus, Page);
-/// How a page is held, and its bytes.
+/// The kind of a compressed page, and its bytes.
 type Held = (PageKind, Vec<u8>);
 
 /// Returns an entry that is always rejected. Its place in the output serves as a guard.

@@ -5,7 +5,8 @@ use trueno_gpu::kernels::lz4::{Mode, TableStores};
 use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, edge, generate::Generator};
 use trueno_zram_core::gpu::raw::{
-    BlockShape, DeviceBuffer, GpuContext, PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream, lane_rule,
+    CudaStream, DeviceBuffer, GpuContext, LaunchShape, PackedPages, PageCompressor, PageDecompressor, PageFormat,
+    lane_rule,
 };
 
 /// The fill of buffers before a run.
@@ -15,7 +16,7 @@ const GUARD_BYTES: usize = 64 * 1024;
 
 pub(crate) struct Device {
     pub(crate) context: GpuContext,
-    pub(crate) stream: Stream,
+    pub(crate) stream: CudaStream,
 }
 
 /// A packed batch as it left the device.
@@ -35,17 +36,17 @@ impl Packed {
 
 pub(crate) fn device() -> Device {
     let context = GpuContext::new(0).expect("these tests need an NVIDIA GPU");
-    let stream = Stream::new(&context).expect("a stream can be created");
+    let stream = CudaStream::new(&context).expect("a stream can be created");
     Device { context, stream }
 }
 
 impl Device {
     /// Returns every shape worth testing: the documented one, the device's best, and odd ones.
-    pub(crate) fn shapes(&self) -> Vec<BlockShape> {
-        let best = BlockShape::best_for(self.context.info().compute_capability, self.context.limits());
-        let with_warps = |warps_per_block| BlockShape { warps_per_block, ..BlockShape::EVERYWHERE };
-        let mut shapes = vec![BlockShape::EVERYWHERE, with_warps(1), with_warps(5)];
-        if best != BlockShape::EVERYWHERE {
+    pub(crate) fn shapes(&self) -> Vec<LaunchShape> {
+        let best = LaunchShape::best_for(self.context.info().compute_capability, self.context.limits());
+        let with_warps = |warps_per_block| LaunchShape { warps_per_block, ..LaunchShape::EVERYWHERE };
+        let mut shapes = vec![LaunchShape::EVERYWHERE, with_warps(1), with_warps(5)];
+        if best != LaunchShape::EVERYWHERE {
             shapes.push(best);
         }
         shapes
@@ -73,7 +74,7 @@ impl Device {
     }
 
     pub(crate) fn decompressors(&self, format: PageFormat) -> Vec<(u32, PageDecompressor)> {
-        let load = |shape: BlockShape| {
+        let load = |shape: LaunchShape| {
             (shape.warps_per_block, PageDecompressor::with_shape(&self.context, format, shape).unwrap())
         };
         self.shapes().into_iter().map(load).collect()

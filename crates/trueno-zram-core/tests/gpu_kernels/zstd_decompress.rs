@@ -9,7 +9,7 @@ use trueno_gpu::kernels::packed::{PackedEntry, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::ZstdWarpDecompressKernel;
 use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, corpus, generate::Generator};
-use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, LaunchArgs, LoadedKernel};
+use trueno_zram_core::gpu::raw::{CudaEvent, DeviceBuffer, LaunchArgs, LoadedKernel};
 
 use crate::frames::{LEVELS, compress, compress_with, crafted, damage, pages, random_sequences};
 use crate::harness::{Device, FILL, device};
@@ -49,7 +49,7 @@ impl Batch {
 
     /// Runs the kernel once and returns its time.
     fn run(&self, device: &Device, kernel: &ZstdWarpDecompressKernel, loaded: &LoadedKernel) -> Duration {
-        let [start, end] = [(); 2].map(|()| Event::timed(&device.context).unwrap());
+        let [start, end] = [(); 2].map(|()| CudaEvent::timed(&device.context).unwrap());
         device.stream.fill(&self.next_page, 0..4, 0).unwrap();
         let args = LaunchArgs::new().buffer(&self.input).u64(self.input_len).buffer(&self.index).buffer(&self.output);
         let args = args.buffer(&self.status).buffer(&self.next_page).u32(self.pages);

@@ -9,7 +9,7 @@ use trueno_gpu::kernels::packed::{Mode, PageKind, PageStatus};
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdWarpDecompressKernel};
 use trueno_test_kernels::zstd_restore::{RestoreError, restore};
 use trueno_test_pages::{PAGE_SIZE, Page, generate::Generator};
-use trueno_zram_core::gpu::raw::{PackedPages, PageCompressor, PageDecompressor, PageFormat, Stream};
+use trueno_zram_core::gpu::raw::{CudaStream, PackedPages, PageCompressor, PageDecompressor, PageFormat};
 
 use crate::frames::{compress, crafted, damage, pages, random_sequences};
 use crate::harness::{Device, device, is_same_filled, is_untouched};
@@ -183,7 +183,7 @@ fn two_streams_can_share_a_decompressor() {
         device.stream.fill(output, 0..output.len_bytes(), crate::harness::FILL).unwrap();
     }
     device.context.synchronize().unwrap();
-    let streams = [(); 2].map(|()| Stream::new(&device.context).unwrap());
+    let streams = [(); 2].map(|()| CudaStream::new(&device.context).unwrap());
     // Also small batches, which do not use that memory.
     let counts = [batch.len(), batch.len(), 100, batch.len(), batch.len(), 100, 100, batch.len()];
     for (((output, status), stream), count) in results.iter().zip(streams.iter().cycle()).zip(counts) {

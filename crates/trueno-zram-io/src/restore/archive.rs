@@ -9,7 +9,7 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     Archive, ArchiveInfo, ContentHash, ContentSpan, GroupBuffer, GroupRun, GroupTotals, ReadSummary,
 };
-use trueno_zram_core::gpu::{Cuda, Device, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
+use trueno_zram_core::gpu::{BatchDevice, Cuda, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
 use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 
 use super::placed::PlacedContent;
@@ -66,7 +66,7 @@ pub(super) fn restore_groups<K: Sink>(
     }
 }
 
-fn restore_on<K: Sink, D: Device>(
+fn restore_on<K: Sink, D: BatchDevice>(
     archive: Archive,
     sink: &mut K,
     gpu: Option<&mut GpuBatchCompressor<D>>,
@@ -116,7 +116,7 @@ fn restore_on<K: Sink, D: Device>(
 }
 
 /// Groups of an archive into content.
-struct Restore<'a, K, D: Device> {
+struct Restore<'a, K, D: BatchDevice> {
     archive: Archive,
     info: ArchiveInfo,
     content: &'a PlacedContent<'a>,
@@ -130,7 +130,7 @@ struct Restore<'a, K, D: Device> {
 }
 
 /// A group and its pages.
-struct Unit<D: Device> {
+struct Unit<D: BatchDevice> {
     number: u64,
     group: GroupBuffer,
     is_read: bool,
@@ -152,13 +152,13 @@ impl Lane {
     }
 }
 
-impl<D: Device> Unit<D> {
+impl<D: BatchDevice> Unit<D> {
     fn spans(&self) -> impl Iterator<Item = ContentSpan<'_>> {
         self.group.spans(self.slot.as_ref().map_or(&self.pages, RestoredSlot::pages))
     }
 }
 
-impl<'a, K: Sink, D: Device> Restore<'a, K, D> {
+impl<'a, K: Sink, D: BatchDevice> Restore<'a, K, D> {
     fn claim_group(&self, next: &mut u64, unit: &mut Unit<D>) -> bool {
         (unit.number, unit.is_read) = (*next, false);
         *next += 1;
@@ -219,7 +219,7 @@ fn run_len(run: GroupRun<'_>) -> u64 {
     }
 }
 
-impl<'a, K: Sink, D: Device> Work for Restore<'a, K, D> {
+impl<'a, K: Sink, D: BatchDevice> Work for Restore<'a, K, D> {
     /// The number of the next group.
     type Source = u64;
     type Unit = Unit<D>;
@@ -278,7 +278,7 @@ impl<'a, K: Sink, D: Device> Work for Restore<'a, K, D> {
     }
 }
 
-impl<K: Sink, D: Device> SlotWork for Restore<'_, K, D> {
+impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, D> {
     type Slot = PackedSlot<D>;
     type Done = RestoredSlot<D>;
 

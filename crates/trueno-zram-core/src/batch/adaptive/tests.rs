@@ -7,7 +7,7 @@ use trueno_test_pages::{corpus, generate::Generator};
 
 use super::*;
 use crate::gpu::Interpreter;
-use crate::gpu::ring::fake::{FakeDevice, Fault, Schedule};
+use crate::gpu::ring::fake::{FakeDevice, InjectedFault, Schedule};
 use crate::page::{PageData, PageKind};
 use crate::threads::build_pool;
 
@@ -159,7 +159,7 @@ fn lost_device_is_not_chosen_again() {
     assert_eq!(compressor.to_string(), "GPU 0 and 2 CPU threads");
     compressor.compress(&pages).unwrap();
     assert_eq!(compressor.last_placement(), Some(Placement::Cpu), "the CPU comes first");
-    fake.arm([(5, Fault::DeviceLost)]);
+    fake.arm([(5, InjectedFault::DeviceLost)]);
     let batch = compressor.compress(&pages).unwrap();
     assert_eq!(compressor.last_placement(), Some(Placement::Gpu));
     assert!(cpu().decompress(&batch).unwrap() == pages);
@@ -176,7 +176,9 @@ fn failing_device_corrupts_no_page() {
     let (pages, side) = (pages(65), Placement::Gpu);
     let packed = cpu().compress(&pages).unwrap();
     let mut fired = 0;
-    for (at, fault) in (0..60).step_by(3).flat_map(|at| [(at, Fault::LaunchFailed), (at, Fault::OutOfMemory)]) {
+    for (at, fault) in
+        (0..60).step_by(3).flat_map(|at| [(at, InjectedFault::LaunchFailed), (at, InjectedFault::OutOfMemory)])
+    {
         let fake = FakeDevice::new(Schedule::Eager);
         let gpu = GpuBatchCompressor::on(fake.clone(), config(), &options()).unwrap();
         let mut compressor = BatchCompressor::with_parts(Some(gpu), cpu());

@@ -8,7 +8,7 @@ use crate::batch::stats::GpuBatchStats;
 use crate::error::Result;
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::rooms::Lease;
+use crate::gpu::ring::stream_slots::SlotLease;
 use crate::gpu::ring::transfer::Direction;
 use crate::page::{Page, PageData};
 
@@ -63,20 +63,20 @@ pub type CompressStream<'a, D = Cuda, T = ()> = SlotStream<'a, PageSlot<D>, T>;
 
 /// Page-locked memory to fill with pages, for a [`CompressStream`]. Dropping it returns it unused.
 ///
-/// Its pages hold whatever was there before. They are ordinary memory once the GPU is not used any more.
+/// Its pages have arbitrary content at first. Once the GPU is no longer used, slots are in ordinary memory.
 #[derive(Debug)]
 pub struct PageSlot<D: RingDevice = Cuda> {
-    lease: Lease<D>,
+    lease: SlotLease<D>,
 }
 
 impl<D: RingDevice> PageSlot<D> {
-    /// The number of pages in use: all of them, unless [`set_len`](Self::set_len) says otherwise.
+    /// Returns the number of pages in use: all of them, unless [`set_len`](Self::set_len) was called.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lease.pages
     }
 
-    /// Whether no page is in use.
+    /// Returns `true` if no page is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -91,13 +91,13 @@ impl<D: RingDevice> PageSlot<D> {
         self.lease.pages = pages;
     }
 
-    /// The pages.
+    /// Returns the pages.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
         &self.lease.input().as_chunks().0[..self.lease.pages]
     }
 
-    /// The pages, to fill.
+    /// Returns the pages, to be filled.
     pub fn pages_mut(&mut self) -> &mut [Page] {
         let len = self.len();
         &mut self.lease.input_mut().as_chunks_mut().0[..len]
@@ -107,14 +107,14 @@ impl<D: RingDevice> PageSlot<D> {
 /// Compressed pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
 #[derive(Debug)]
 pub struct CompressedSlot<D: RingDevice = Cuda> {
-    lease: Lease<D>,
+    lease: SlotLease<D>,
     /// The result, if the device did not make it.
     by_cpu: Option<CompressedBatch>,
     times: BatchTimes,
 }
 
 impl<D: RingDevice> CompressedSlot<D> {
-    /// The number of pages.
+    /// Returns the number of pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lease.pages
@@ -126,44 +126,44 @@ impl<D: RingDevice> CompressedSlot<D> {
         self.len() == 0
     }
 
-    /// The pages as they were submitted.
+    /// Returns the pages as they were submitted.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
         &self.lease.input().as_chunks().0[..self.lease.pages]
     }
 
-    /// The bytes of all compressed pages, with up to 15 bytes of padding between two of them.
+    /// Returns the bytes of all compressed pages, with up to 15 bytes of padding between two of them.
     #[must_use]
     pub fn arena(&self) -> &[u8] {
         self.by_cpu.as_ref().map_or_else(|| self.lease.packed(), CompressedBatch::arena)
     }
 
-    /// Where each page lies in [`arena`](Self::arena).
+    /// Returns the position of each page in [`arena`](Self::arena).
     #[must_use]
     pub fn index(&self) -> &[IndexEntry] {
         self.by_cpu.as_ref().map_or(&self.lease.entries, CompressedBatch::index)
     }
 
-    /// A compressed page by its number.
+    /// Returns a compressed page by its number.
     #[must_use]
     pub fn get(&self, page: usize) -> Option<PageData<'_>> {
         let entry = self.index().get(page)?;
         Some(entry.find(self.arena()).expect("the index was checked when it was made"))
     }
 
-    /// All compressed pages, in order.
+    /// Returns an iterator over all compressed pages, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = PageData<'_>> {
         let arena = self.arena();
         self.index().iter().map(|entry| entry.find(arena).expect("the index was checked when it was made"))
     }
 
-    /// Where the time went. The total starts when the slot was submitted, or when the result before it was taken.
+    /// Returns the time of each stage. The total starts when the slot was submitted, or when the result before it was taken.
     #[must_use]
     pub fn times(&self) -> BatchTimes {
         self.times
     }
 
-    /// Its memory as a slot to fill again. Unlike [`try_slot`](super::PageStream::try_slot), this does not wait for threads that
+    /// Turns the memory into a slot to fill again. Unlike [`try_slot`](super::PageStream::try_slot), this does not wait for threads that
     /// use the stream.
     ///
     /// ```
@@ -192,16 +192,16 @@ impl<D: RingDevice> StreamSlot for PageSlot<D> {
     type Done = CompressedSlot<D>;
     const DIRECTION: Direction = Direction::Compress;
 
-    fn new(mut lease: Lease<D>) -> Self {
+    fn new(mut lease: SlotLease<D>) -> Self {
         lease.pages = lease.capacity();
         Self { lease }
     }
 
-    fn into_lease(self) -> Lease<D> {
+    fn into_lease(self) -> SlotLease<D> {
         self.lease
     }
 
-    fn finish(compressor: &mut GpuBatchCompressor<D>, lease: Lease<D>) -> Result<CompressedSlot<D>> {
+    fn finish(compressor: &mut GpuBatchCompressor<D>, lease: SlotLease<D>) -> Result<CompressedSlot<D>> {
         let by_cpu = match lease.device_times {
             Some(_) => None,
             None => Some(compressor.cpu.compress(&lease.input().as_chunks().0[..lease.pages])?),

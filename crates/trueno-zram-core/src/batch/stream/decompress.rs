@@ -6,11 +6,11 @@ use crate::batch::result::BatchTimes;
 use crate::batch::stats::GpuBatchStats;
 use crate::cpu::PageCodec;
 use crate::error::{Error, Result};
-use crate::gpu::ring::compressed_pages::{CompressedPages, Refusal};
+use crate::gpu::ring::compressed_pages::{CompressedPages, UnrestoredReason};
 use crate::gpu::ring::cuda::Cuda;
 use crate::gpu::ring::device::RingDevice;
 use crate::gpu::ring::entries::push_packed;
-use crate::gpu::ring::rooms::Lease;
+use crate::gpu::ring::stream_slots::SlotLease;
 use crate::gpu::ring::transfer::Direction;
 use crate::page::{PAGE_SIZE, Page, PageData};
 
@@ -51,23 +51,23 @@ pub type DecompressStream<'a, D = Cuda, T = ()> = SlotStream<'a, PackedSlot<D>, 
 #[derive(Debug)]
 pub struct PackedSlot<D: RingDevice = Cuda> {
     /// Pages lie one after the other, each aligned as the kernel needs it.
-    lease: Lease<D>,
+    lease: SlotLease<D>,
 }
 
 impl<D: RingDevice> PackedSlot<D> {
-    /// The number of pages in it.
+    /// Returns the number of pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lease.entries.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lease.entries.is_empty()
     }
 
-    /// The number of pages that fit, whatever they hold.
+    /// Returns the number of pages that fit, however well they compress.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.lease.capacity()
@@ -96,7 +96,7 @@ impl<D: RingDevice> PackedSlot<D> {
 /// Restored pages of one slot, in page-locked memory. Dropped, the slot can be filled again.
 #[derive(Debug)]
 pub struct RestoredSlot<D: RingDevice = Cuda> {
-    lease: Lease<D>,
+    lease: SlotLease<D>,
     /// The result, if the device did not make it.
     by_cpu: Option<Vec<Page>>,
     errors: Vec<Error>,
@@ -104,25 +104,25 @@ pub struct RestoredSlot<D: RingDevice = Cuda> {
 }
 
 impl<D: RingDevice> RestoredSlot<D> {
-    /// The pages. Those that are corrupt are zero.
+    /// Returns the pages. Corrupt pages are zero.
     #[must_use]
     pub fn pages(&self) -> &[Page] {
         self.by_cpu.as_deref().unwrap_or_else(|| self.lease.restored())
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.pages().len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no pages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pages().is_empty()
     }
 
-    /// An [`Error::InPage`] for each corrupt page, in order, with its number in the slot.
+    /// Returns an [`Error::InPage`] for each corrupt page, in order, with its number in the slot.
     #[must_use]
     pub fn errors(&self) -> &[Error] {
         &self.errors
@@ -136,13 +136,13 @@ impl<D: RingDevice> RestoredSlot<D> {
         self.errors.first().map_or(Ok(()), |error| Err(error.clone()))
     }
 
-    /// Where the time went. The total starts when the slot was submitted, or when the result before it was taken.
+    /// Returns the time of each stage. The total starts when the slot was submitted, or when the result before it was taken.
     #[must_use]
     pub fn times(&self) -> BatchTimes {
         self.times
     }
 
-    /// Its memory as an empty slot to fill again. Unlike [`try_slot`](super::PageStream::try_slot), this does not wait for
+    /// Turns the memory into an empty slot to fill again. Unlike [`try_slot`](super::PageStream::try_slot), this does not wait for
     /// threads that use the stream.
     ///
     /// ```
@@ -171,17 +171,17 @@ impl<D: RingDevice> StreamSlot for PackedSlot<D> {
     type Done = RestoredSlot<D>;
     const DIRECTION: Direction = Direction::Decompress;
 
-    fn new(mut lease: Lease<D>) -> Self {
+    fn new(mut lease: SlotLease<D>) -> Self {
         lease.entries.clear();
         Self { lease }
     }
 
-    fn into_lease(mut self) -> Lease<D> {
+    fn into_lease(mut self) -> SlotLease<D> {
         self.lease.pages = self.len();
         self.lease
     }
 
-    fn finish(compressor: &mut GpuBatchCompressor<D>, mut lease: Lease<D>) -> Result<RestoredSlot<D>> {
+    fn finish(compressor: &mut GpuBatchCompressor<D>, mut lease: SlotLease<D>) -> Result<RestoredSlot<D>> {
         let (by_cpu, errors) = match lease.device_times {
             Some(_) => (None, compressor.restore_left(&mut lease)),
             None => {
@@ -199,22 +199,22 @@ impl<D: RingDevice> StreamSlot for PackedSlot<D> {
 }
 
 impl<D: RingDevice> GpuBatchCompressor<D> {
-    /// Has the CPU look at every page that the device did not restore: it restores it, or says what is wrong with it.
-    fn restore_left(&mut self, lease: &mut Lease<D>) -> Vec<Error> {
+    /// Decodes every page that the device did not restore on the CPU. Returns the errors of those that are corrupt.
+    fn restore_left(&mut self, lease: &mut SlotLease<D>) -> Vec<Error> {
         let index = std::mem::take(&mut lease.entries);
         let (arena, left, pages) = lease.left_parts();
         let from = CompressedPages::Parts { arena, index: &index };
         let errors = restore_each(from, left.iter().map(|left| left.page), pages);
         let is_sound = |page| !errors.iter().any(|error| is_of(error, page));
-        let unsupported = left.iter().filter(|left| left.refusal == Refusal::Unsupported).count();
-        let sound = left.iter().filter(|left| left.refusal == Refusal::Corrupt && is_sound(left.page)).count();
+        let unsupported = left.iter().filter(|left| left.reason == UnrestoredReason::Unsupported).count();
+        let sound = left.iter().filter(|left| left.reason == UnrestoredReason::Corrupt && is_sound(left.page)).count();
         self.note_unsupported(unsupported);
         self.note_refused(sound);
         lease.entries = index;
         errors
     }
 
-    fn restore_by_cpu(&mut self, lease: &Lease<D>) -> (Vec<Page>, Vec<Error>) {
+    fn restore_by_cpu(&mut self, lease: &SlotLease<D>) -> (Vec<Page>, Vec<Error>) {
         let from = CompressedPages::Parts { arena: lease.input(), index: &lease.entries };
         let mut pages = vec![[0; PAGE_SIZE]; lease.pages];
         let errors = match self.cpu.restore(|page| from.get(page), 0, &mut pages, &()) {
@@ -230,7 +230,7 @@ fn is_of(error: &Error, page: usize) -> bool {
     matches!(error, Error::InPage { index, .. } if *index == page)
 }
 
-/// Restores single pages. Returns what is wrong with those that are corrupt, and zeroes them.
+/// Restores single pages. Zeroes those that are corrupt and returns their errors.
 fn restore_each(from: CompressedPages<'_>, numbers: impl Iterator<Item = usize>, pages: &mut [Page]) -> Vec<Error> {
     let mut codec = PageCodec::default();
     let restore = |page: usize| {

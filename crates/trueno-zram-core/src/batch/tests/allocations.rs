@@ -1,20 +1,20 @@
 //! Memory is allocated once for each kind of call, and all of it is bounded.
 
-use super::{Form, NO_HURRY, Shape, Trial};
+use super::{CallKind, NO_HURRY, SampleShape, Trial};
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::fake::{Fault, Schedule};
+use crate::gpu::ring::fake::{InjectedFault, Schedule};
 
 #[test]
 fn nothing_is_allocated_after_the_first_batch_of_a_kind() {
-    for form in Form::ALL {
-        let shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+    for form in CallKind::ALL {
+        let shape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
         let mut trial = Trial::new(form, shape, Schedule::Random(9), NO_HURRY);
         trial.run().unwrap();
         let allocations = trial.fake.seen().allocations;
         for _ in 0..5 {
             trial.run().unwrap();
         }
-        trial.fake.arm([(7, Fault::OutOfMemory)]);
+        trial.fake.arm([(7, InjectedFault::OutOfMemory)]);
         trial.run().unwrap();
         trial.run().unwrap();
         assert_eq!(trial.fake.seen().allocations, allocations, "{form:?}");
@@ -24,11 +24,11 @@ fn nothing_is_allocated_after_the_first_batch_of_a_kind() {
 
 #[test]
 fn memory_does_not_grow_with_the_batch() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         let of = |pages| {
             let mut trial = Trial::new(
                 form,
-                Shape { pages, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+                SampleShape { pages, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
                 Schedule::Eager,
                 NO_HURRY,
             );

@@ -3,12 +3,12 @@
 use std::sync::{Arc, RwLock};
 use std::time::Instant;
 
-use super::{Form, NO_HURRY, SOON, Shape, Trial, assert_freed};
+use super::{CallKind, NO_HURRY, SOON, SampleShape, Trial, assert_freed};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::fake::{Call, Fault, Schedule};
+use crate::gpu::ring::fake::{Call, InjectedFault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 /// Does what must not wait without a limit; however busy the machine is.
 fn soon<T>(what: &str, work: impl FnOnce() -> T) -> T {
@@ -20,7 +20,7 @@ fn soon<T>(what: &str, work: impl FnOnce() -> T) -> T {
 
 #[test]
 fn a_compressor_and_its_pages_are_dropped_within_the_limit() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         let mut trial = Trial::new(form, SHAPE, Schedule::Eager, SOON);
         trial.run().unwrap();
         let before = trial.fake.seen();
@@ -40,12 +40,12 @@ fn a_compressor_and_its_pages_are_dropped_within_the_limit() {
 
 #[test]
 fn a_device_that_is_given_up_is_let_go_within_the_limit() {
-    let mut trial = Trial::new(Form::CompressInto, SHAPE, Schedule::Eager, SOON);
+    let mut trial = Trial::new(CallKind::CompressInto, SHAPE, Schedule::Eager, SOON);
     trial.run().unwrap();
     let kernel = Arc::default();
     let runs = RwLock::write(&kernel).unwrap();
     trial.fake.share_with(&kernel);
-    trial.fake.arm_always(Call::Compress, Fault::OutOfMemory);
+    trial.fake.arm_always(Call::Compress, InjectedFault::OutOfMemory);
     for _ in 0..3 {
         let done = soon("a batch", || trial.run().unwrap());
         assert_eq!(done.by_cpu, SHAPE.pages);
@@ -58,7 +58,7 @@ fn a_device_that_is_given_up_is_let_go_within_the_limit() {
 
 #[test]
 fn what_can_be_freed_at_once_is_freed_when_dropping_returns() {
-    let mut trial = Trial::new(Form::CompressPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(CallKind::CompressPinned, SHAPE, Schedule::Eager, NO_HURRY);
     trial.run().unwrap();
     let Trial { fake, compressor, pinned, .. } = trial;
     drop((compressor, pinned));

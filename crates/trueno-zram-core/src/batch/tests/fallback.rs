@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options};
+use super::{CallKind, NO_HURRY, SOON, SampleShape, Trial, config, options};
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
+use crate::gpu::ring::fake::{Call, FakeDevice, InjectedFault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 #[test]
 fn a_call_that_fails_at_creation_is_named_and_nothing_leaks() {
@@ -17,14 +17,19 @@ fn a_call_that_fails_at_creation_is_named_and_nothing_leaks() {
     }
 }
 
-fn check_creation(shape: Shape) {
+fn check_creation(shape: SampleShape) {
     let device = || FakeDevice::with_format(Schedule::Eager, shape.format);
     let fake = device();
     drop(GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY)).unwrap());
     let calls = fake.calls();
     assert!(calls.contains(&Call::Slot) && calls.contains(&Call::Pinned), "{calls:?}");
     for (at, call) in calls.iter().enumerate() {
-        for fault in [Fault::OutOfMemory, Fault::IllegalAddress, Fault::LaunchFailed, Fault::DeviceLost] {
+        for fault in [
+            InjectedFault::OutOfMemory,
+            InjectedFault::IllegalAddress,
+            InjectedFault::LaunchFailed,
+            InjectedFault::DeviceLost,
+        ] {
             let fake = device();
             fake.arm([(at, fault)]);
             let made = GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY));
@@ -39,10 +44,10 @@ fn check_creation(shape: Shape) {
 
 #[test]
 fn three_failures_in_a_row_end_the_use_of_the_device() {
-    for (form, shape) in Form::ALL.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
+    for (form, shape) in CallKind::ALL.into_iter().flat_map(|form| SHAPE.in_all_formats().map(|shape| (form, shape))) {
         let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         let kernel = if form.compresses() { Call::Compress } else { Call::Decompress };
-        trial.fake.arm_always(kernel, Fault::OutOfMemory);
+        trial.fake.arm_always(kernel, InjectedFault::OutOfMemory);
         for batch in 1..=3 {
             assert!(trial.compressor.uses_device(), "before batch {batch}");
             assert_eq!(trial.run().unwrap().by_cpu, SHAPE.pages);
@@ -64,10 +69,10 @@ fn three_failures_in_a_row_end_the_use_of_the_device() {
 
 #[test]
 fn a_batch_that_succeeds_starts_the_count_of_failures_again() {
-    let mut trial = Trial::new(Form::CompressInto, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(CallKind::CompressInto, SHAPE, Schedule::Eager, NO_HURRY);
     for round in 0..3 {
         for _ in 0..2 {
-            trial.fake.arm([(0, Fault::OutOfMemory)]);
+            trial.fake.arm([(0, InjectedFault::OutOfMemory)]);
             assert!(trial.run().unwrap().by_cpu > 0, "round {round}");
         }
         trial.fake.arm([]);
@@ -79,17 +84,17 @@ fn a_batch_that_succeeds_starts_the_count_of_failures_again() {
 
 #[test]
 fn pages_that_the_device_had_delivered_are_kept() {
-    let shape = Shape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
+    let shape = SampleShape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
     // With one slot, calls come in one order: the fifth kernel finds the pages of four delivered, and where pages are
     // staged, the four before it that need no kernel.
     for (form, kernel, delivered) in [
-        (Form::CompressPinned, Call::Compress, 16),
-        (Form::CompressAllPinned, Call::Compress, 16),
-        (Form::CompressBatch, Call::Compress, 20),
-        (Form::CompressInto, Call::Compress, 20),
-        (Form::DecompressPinned, Call::Decompress, 16),
-        (Form::DecompressAllPinned, Call::Decompress, 16),
-        (Form::DecompressInto, Call::Decompress, 20),
+        (CallKind::CompressPinned, Call::Compress, 16),
+        (CallKind::CompressAllPinned, Call::Compress, 16),
+        (CallKind::CompressBatch, Call::Compress, 20),
+        (CallKind::CompressInto, Call::Compress, 20),
+        (CallKind::DecompressPinned, Call::Decompress, 16),
+        (CallKind::DecompressAllPinned, Call::Decompress, 16),
+        (CallKind::DecompressInto, Call::Decompress, 20),
     ] {
         let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap(); // so that what is counted is the same in each batch
@@ -97,7 +102,7 @@ fn pages_that_the_device_had_delivered_are_kept() {
         trial.run().unwrap();
         let kernels: Vec<usize> =
             trial.fake.calls().iter().enumerate().filter(|(_, call)| **call == kernel).map(|(at, _)| at).collect();
-        trial.fake.arm([(kernels[4], Fault::OutOfMemory)]);
+        trial.fake.arm([(kernels[4], InjectedFault::OutOfMemory)]);
         assert_eq!(trial.run().unwrap().by_device, delivered, "{form:?}");
         trial.end();
     }
@@ -105,10 +110,10 @@ fn pages_that_the_device_had_delivered_are_kept() {
 
 #[test]
 fn a_hang_ends_within_the_limit() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         for call in [Call::Upload, Call::Compress, Call::Decompress, Call::Download] {
             let mut trial = Trial::new(form, SHAPE, Schedule::Eager, SOON);
-            trial.fake.arm_always(call, Fault::Hang);
+            trial.fake.arm_always(call, InjectedFault::Hang);
             let start = Instant::now();
             let result = trial.run();
             // A wait without a limit would never end.

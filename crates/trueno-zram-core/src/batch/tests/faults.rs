@@ -1,28 +1,28 @@
 //! Every call failing in turn, in every way.
 
-use super::{Form, NO_HURRY, SOON, Shape, Trial};
+use super::{CallKind, NO_HURRY, SOON, SampleShape, Trial};
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::fake::{Call, Fault, Schedule};
+use crate::gpu::ring::fake::{Call, InjectedFault, Schedule};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 /// The calls that a first batch makes.
-fn list_of(form: Form, shape: Shape) -> Vec<Call> {
+fn list_of(form: CallKind, shape: SampleShape) -> Vec<Call> {
     let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
     trial.fake.arm([]);
     trial.run().unwrap();
     trial.fake.calls()
 }
 
-/// How many there are.
-pub(super) fn calls_of(form: Form, shape: Shape) -> usize {
+/// The number of faults.
+pub(super) fn calls_of(form: CallKind, shape: SampleShape) -> usize {
     list_of(form, shape).len()
 }
 
 /// Lets call `at` of a batch fail; the batch, and one after it, come out right.
-fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) {
-    let time_limit = if fault == Fault::Hang { SOON } else { NO_HURRY };
+fn check(form: CallKind, shape: SampleShape, schedule: Schedule, at: usize, fault: InjectedFault) {
+    let time_limit = if fault == InjectedFault::Hang { SOON } else { NO_HURRY };
     let mut trial = Trial::new(form, shape, schedule, time_limit);
     trial.fake.arm([(at, fault)]);
     let first = run(&mut trial, fault);
@@ -41,7 +41,7 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
     let stats = trial.compressor.stats().fallback.clone();
 
     match fault {
-        Fault::OutOfMemory => {
+        InjectedFault::OutOfMemory => {
             // The last call may be one that waits for what is done already.
             assert!(first > 0 || waits_at_the_end(call, form), "{what}");
             assert_eq!(after_first.batches, 1, "{what}: {after_first:?}");
@@ -50,7 +50,7 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
             assert_eq!((second, stats.batches), (0, 1), "{what}: the device is used again");
             assert!(trial.compressor.uses_device(), "{what}");
         }
-        Fault::WrongIndex => {
+        InjectedFault::WrongIndex => {
             // An index that lies is noticed; a page that is refused without cause is restored by the CPU, and counted.
             let why = if call == Call::Compress { "makes no sense" } else { "refused" };
             assert_eq!(after_first.batches, 1, "{what}: {after_first:?}");
@@ -58,16 +58,16 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
             assert_eq!(second, 0, "{what}: the device is used again");
         }
         // These may strike after the last call that matters: then the second batch finds out.
-        Fault::IllegalAddressLater | Fault::Hang => assert!(second > 0, "{what}"),
-        Fault::IllegalAddress | Fault::LaunchFailed | Fault::DeviceLost => {
+        InjectedFault::IllegalAddressLater | InjectedFault::Hang => assert!(second > 0, "{what}"),
+        InjectedFault::IllegalAddress | InjectedFault::LaunchFailed | InjectedFault::DeviceLost => {
             assert!(first > 0 || waits_at_the_end(call, form), "{what}");
             let (code, _) = fault.error().unwrap();
             assert_eq!(after_first.last_reason.as_ref().map(|why| why.contains(code)), Some(true), "{what}");
         }
-        Fault::IllegalAddressTold | Fault::Panic => unreachable!("not tried here"),
+        InjectedFault::IllegalAddressTold | InjectedFault::Panic => unreachable!("not tried here"),
     }
     let seen = trial.fake.seen();
-    if matches!(fault, Fault::OutOfMemory | Fault::WrongIndex) {
+    if matches!(fault, InjectedFault::OutOfMemory | InjectedFault::WrongIndex) {
         assert_eq!((seen.slots, stats.device_given_up), (shape.slots, None), "{what}: no slot is lost");
     } else {
         let why = stats.device_given_up.unwrap_or_else(|| panic!("{what}: the stats say that the device was given up"));
@@ -82,27 +82,27 @@ fn check(form: Form, shape: Shape, schedule: Schedule, at: usize, fault: Fault) 
 }
 
 /// The last calls wait for what is done already.
-fn waits_at_the_end(call: Call, form: Form) -> bool {
+fn waits_at_the_end(call: Call, form: CallKind) -> bool {
     match form {
-        Form::CompressPinned => call == Call::Settle,
+        CallKind::CompressPinned => call == Call::Settle,
         _ if form.to_other_memory().is_some() => matches!(call, Call::Settle | Call::Wait),
         _ => false,
     }
 }
 
 /// A device that hangs may go on at any time, and of one that is lost nothing is known.
-fn may_still_copy(fault: Fault) -> bool {
-    matches!(fault, Fault::Hang | Fault::DeviceLost)
+fn may_still_copy(fault: InjectedFault) -> bool {
+    matches!(fault, InjectedFault::Hang | InjectedFault::DeviceLost)
 }
 
-/// How many pages the CPU did. A hung copy to the caller's memory may keep that out of reach: then it is an error.
-fn run(trial: &mut Trial, fault: Fault) -> usize {
+/// Returns the number of pages that the CPU did. A hung copy to the caller's memory may keep that out of reach: then it is an error.
+fn run(trial: &mut Trial, fault: InjectedFault) -> usize {
     match trial.run() {
         Ok(done) => done.by_cpu,
         Err(Error::Gpu(_)) if may_still_copy(fault) && trial.form.to_other_memory().is_some() => {
             assert!(!trial.compressor.uses_device(), "it was given up");
             let seen = match trial.form {
-                Form::CompressAllPinned => trial.packed.as_ref().unwrap().arena().is_ok(),
+                CallKind::CompressAllPinned => trial.packed.as_ref().unwrap().arena().is_ok(),
                 _ => trial.pinned.as_ref().unwrap().pages().is_ok(),
             };
             assert!(!seen, "a copy may come yet: the bytes are not seen");
@@ -117,11 +117,14 @@ fn run(trial: &mut Trial, fault: Fault) -> usize {
     }
 }
 
-fn forms_and_formats<const N: usize>(forms: [Form; N], shape: Shape) -> impl Iterator<Item = (Form, Shape)> {
+fn forms_and_formats<const N: usize>(
+    forms: [CallKind; N],
+    shape: SampleShape,
+) -> impl Iterator<Item = (CallKind, SampleShape)> {
     forms.into_iter().flat_map(move |form| shape.in_all_formats().map(|shape| (form, shape)))
 }
 
-fn every_call(form: Form, shape: Shape, schedule: Schedule, faults: &[Fault]) {
+fn every_call(form: CallKind, shape: SampleShape, schedule: Schedule, faults: &[InjectedFault]) {
     for at in 0..calls_of(form, shape) {
         faults.iter().for_each(|fault| check(form, shape, schedule, at, *fault));
     }
@@ -129,26 +132,27 @@ fn every_call(form: Form, shape: Shape, schedule: Schedule, faults: &[Fault]) {
 
 #[test]
 fn every_call_refused_in_turn() {
-    for (form, shape) in forms_and_formats(Form::ALL, SHAPE) {
-        every_call(form, shape, Schedule::Eager, &[Fault::OutOfMemory]);
+    for (form, shape) in forms_and_formats(CallKind::ALL, SHAPE) {
+        every_call(form, shape, Schedule::Eager, &[InjectedFault::OutOfMemory]);
     }
 }
 
 #[test]
 fn every_kernel_lying_in_turn() {
     // With one slot, calls come in one order.
-    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 1, ..SHAPE }) {
+    for (form, shape) in forms_and_formats(CallKind::ALL, SampleShape { slots: 1, ..SHAPE }) {
         let kernel = if form.compresses() { Call::Compress } else { Call::Decompress };
         let calls = list_of(form, shape);
         let kernels = calls.iter().enumerate().filter(|(_, call)| **call == kernel);
-        kernels.for_each(|(at, _)| check(form, shape, Schedule::Eager, at, Fault::WrongIndex));
+        kernels.for_each(|(at, _)| check(form, shape, Schedule::Eager, at, InjectedFault::WrongIndex));
     }
 }
 
 #[test]
 fn every_call_poisoning_the_device_in_turn() {
-    const KINDS: [Fault; 3] = [Fault::IllegalAddress, Fault::LaunchFailed, Fault::DeviceLost];
-    for (form, shape) in forms_and_formats(Form::ALL, Shape { slots: 2, ..SHAPE }) {
+    const KINDS: [InjectedFault; 3] =
+        [InjectedFault::IllegalAddress, InjectedFault::LaunchFailed, InjectedFault::DeviceLost];
+    for (form, shape) in forms_and_formats(CallKind::ALL, SampleShape { slots: 2, ..SHAPE }) {
         for at in 0..calls_of(form, shape) {
             check(form, shape, Schedule::Eager, at, KINDS[at % KINDS.len()]);
         }
@@ -157,35 +161,35 @@ fn every_call_poisoning_the_device_in_turn() {
 
 #[test]
 fn every_call_poisoning_the_device_for_the_next_one_in_turn() {
-    let shape = Shape { slots: 4, ..SHAPE };
-    for form in Form::ALL {
-        every_call(form, shape, Schedule::Eager, &[Fault::IllegalAddressLater]);
+    let shape = SampleShape { slots: 4, ..SHAPE };
+    for form in CallKind::ALL {
+        every_call(form, shape, Schedule::Eager, &[InjectedFault::IllegalAddressLater]);
     }
 }
 
 #[test]
 fn every_call_failing_in_turn_while_the_queues_lag() {
-    for form in Form::RINGS {
+    for form in CallKind::RINGS {
         for (slots, schedule) in [(1, Schedule::OneByOne), (2, Schedule::LastFirst), (4, Schedule::Random(3))] {
-            let shape = Shape { pages: 7, batch_size: 2, slots, format: PageFormat::Lz4 };
-            every_call(form, shape, schedule, &[Fault::OutOfMemory, Fault::IllegalAddressLater]);
+            let shape = SampleShape { pages: 7, batch_size: 2, slots, format: PageFormat::Lz4 };
+            every_call(form, shape, schedule, &[InjectedFault::OutOfMemory, InjectedFault::IllegalAddressLater]);
         }
     }
 }
 
 #[test]
 fn every_call_failing_in_turn_with_slots_in_pieces() {
-    let shape = Shape { pages: 300, batch_size: 300, slots: 1, format: PageFormat::Lz4 };
-    for form in Form::RINGS {
-        every_call(form, shape, Schedule::OneByOne, &[Fault::OutOfMemory]);
+    let shape = SampleShape { pages: 300, batch_size: 300, slots: 1, format: PageFormat::Lz4 };
+    for form in CallKind::RINGS {
+        every_call(form, shape, Schedule::OneByOne, &[InjectedFault::OutOfMemory]);
     }
 }
 
 #[test]
 fn every_call_followed_by_a_hang_in_turn() {
-    let shape = Shape { pages: 7, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
-    for (form, shape) in forms_and_formats(Form::RINGS, shape) {
-        every_call(form, shape, Schedule::Eager, &[Fault::Hang]);
+    let shape = SampleShape { pages: 7, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
+    for (form, shape) in forms_and_formats(CallKind::RINGS, shape) {
+        every_call(form, shape, Schedule::Eager, &[InjectedFault::Hang]);
     }
 }
 
@@ -193,11 +197,11 @@ fn every_call_followed_by_a_hang_in_turn() {
 /// drives the ring is told that the device is lost. The driver has stopped all copies: the pages are within reach.
 #[test]
 fn a_failure_that_a_worker_saw_first_is_the_one_that_counts() {
-    for form in Form::ALL {
-        let shape = Shape { pages: 64, ..SHAPE };
+    for form in CallKind::ALL {
+        let shape = SampleShape { pages: 64, ..SHAPE };
         let mut trial = Trial::new(form, shape, Schedule::OneByOne, NO_HURRY);
         trial.run().unwrap();
-        trial.fake.arm_always(Call::Wait, Fault::IllegalAddressTold);
+        trial.fake.arm_always(Call::Wait, InjectedFault::IllegalAddressTold);
         let done = trial.run().unwrap_or_else(|error| panic!("{form:?}: {error}"));
         assert!(done.by_cpu > 0, "{form:?}");
         let why = trial.compressor.stats().fallback.device_given_up.clone().unwrap();

@@ -1,17 +1,17 @@
 //! Decompression of malformed and unsupported pages.
 
-use super::{Form, NO_HURRY, Shape, TWO_BLOCKS, Trial, sample_in};
+use super::{CallKind, NO_HURRY, SampleShape, TWO_BLOCKS, Trial, sample_in};
 use crate::arena::{CompressedBatch, IndexEntry};
 use crate::cpu::CpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::fake::{Fault, Schedule};
+use crate::gpu::ring::fake::{InjectedFault, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
-const PINNED: [Form; 2] = [Form::DecompressPinned, Form::DecompressAllPinned];
-const FORMS: [Form; 3] = [Form::DecompressInto, Form::DecompressPinned, Form::DecompressAllPinned];
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
+const PINNED: [CallKind; 2] = [CallKind::DecompressPinned, CallKind::DecompressAllPinned];
+const FORMS: [CallKind; 3] = [CallKind::DecompressInto, CallKind::DecompressPinned, CallKind::DecompressAllPinned];
 
 /// A batch of pages held in any way.
 fn batch_of<'a>(pages: impl IntoIterator<Item = (PageKind, &'a [u8])>) -> CompressedBatch {
@@ -100,7 +100,7 @@ fn bad_pages_are_errors_by_their_index_when_the_device_fails_too() {
         for at in 0..trial.fake.calls().len() {
             let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
             let batch = with_bad_pages(&trial, &[2, 21]);
-            trial.fake.arm([(at, Fault::OutOfMemory)]);
+            trial.fake.arm([(at, InjectedFault::OutOfMemory)]);
             let (result, places) = restore(&mut trial, &batch);
             assert!(is_bad_page(&result, 2), "{form:?}, call {at}: {result:?}");
             let wrong = (0..23).find(|page| ![2, 21].contains(page) && places[*page] != trial.pages[*page]);
@@ -110,7 +110,7 @@ fn bad_pages_are_errors_by_their_index_when_the_device_fails_too() {
     }
 }
 
-/// Whether a place has bytes of another page: a run that is not of one byte.
+/// Returns `true` if a place has bytes of another page: a run that is not of one byte.
 fn shows(place: &Page, pages: &[Page]) -> bool {
     let runs = place.windows(16).filter(|run| run.iter().any(|byte| *byte != run[0]));
     runs.into_iter().any(|run| pages.iter().any(|page| page.windows(16).any(|other| other == run)))
@@ -118,7 +118,7 @@ fn shows(place: &Page, pages: &[Page]) -> bool {
 
 #[test]
 fn the_place_of_a_refused_page_shows_nothing_of_other_pages() {
-    let shapes = (1..=3).flat_map(|slots| Shape { slots, ..SHAPE }.in_all_formats());
+    let shapes = (1..=3).flat_map(|slots| SampleShape { slots, ..SHAPE }.in_all_formats());
     for (shape, form) in shapes.flat_map(|shape| PINNED.map(|form| (shape, form))) {
         let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap(); // leaves its pages in the device's memory
@@ -135,9 +135,9 @@ fn the_place_of_a_refused_page_shows_nothing_of_other_pages() {
 #[test]
 fn the_place_of_a_refused_page_shows_nothing_of_other_pages_when_the_device_fails_too() {
     // Pages that lie in the places of pages with bytes of their own, which an earlier batch left on the device.
-    let (shape, bad) = (Shape { pages: 12, ..SHAPE }, [6, 10]);
+    let (shape, bad) = (SampleShape { pages: 12, ..SHAPE }, [6, 10]);
     let prepared = || {
-        let mut trial = Trial::new(Form::DecompressPinned, shape, Schedule::Eager, NO_HURRY);
+        let mut trial = Trial::new(CallKind::DecompressPinned, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap();
         let batch = with_bad_pages(&trial, &bad);
         (trial, batch)
@@ -147,7 +147,7 @@ fn the_place_of_a_refused_page_shows_nothing_of_other_pages_when_the_device_fail
     assert!(is_bad_page(&restore(&mut trial, &batch).0, 6));
     for at in 0..trial.fake.calls().len() {
         let (mut trial, batch) = prepared();
-        trial.fake.arm([(at, Fault::OutOfMemory)]);
+        trial.fake.arm([(at, InjectedFault::OutOfMemory)]);
         let (result, places) = restore(&mut trial, &batch);
         assert!(is_bad_page(&result, 6), "call {at}: {result:?}");
         let leak = bad.into_iter().find(|page| shows(&places[*page], &trial.pages));
@@ -183,7 +183,7 @@ fn frames_in_forms_that_the_kernel_does_not_decode_are_the_cpus() {
     let page = std::array::from_fn(|i| if i < 2048 { b'x' } else { b'y' });
     let no_frame = (PageKind::Zstd, &b"not a frame"[..]);
     for form in FORMS {
-        let mut trial = Trial::new(form, Shape { format: PageFormat::Zstd, ..SHAPE }, Schedule::Eager, NO_HURRY);
+        let mut trial = Trial::new(form, SampleShape { format: PageFormat::Zstd, ..SHAPE }, Schedule::Eager, NO_HURRY);
         for (damaged, unsupported) in [(None, 4), (Some(9), 5)] {
             let before = trial.fallback().clone();
             let pages = (0..23).map(|number| match number {

@@ -36,7 +36,7 @@ use crate::threads::build_pool;
 
 /// The calls of a compressor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum CallKind {
     CompressBatch,
     CompressInto,
     CompressPinned,
@@ -47,7 +47,7 @@ enum Form {
     DecompressAllPinned,
 }
 
-impl Form {
+impl CallKind {
     const ALL: [Self; 8] = [
         Self::CompressBatch,
         Self::CompressInto,
@@ -70,12 +70,12 @@ impl Form {
         Self::DecompressAllPinned,
     ];
 
-    /// Whether the pages lie in page-locked memory.
+    /// Returns `true` if the pages lie in page-locked memory.
     fn is_pinned(self) -> bool {
         matches!(self, Self::CompressPinned | Self::DecompressPinned) || self.is_all_pinned()
     }
 
-    /// Whether the compressed pages do, too.
+    /// Returns `true` if the compressed pages do, too.
     fn is_all_pinned(self) -> bool {
         matches!(self, Self::CompressAllPinned | Self::DecompressAllPinned)
     }
@@ -96,7 +96,7 @@ impl Form {
 
 /// Batch sizes and slot counts to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
+struct SampleShape {
     pages: usize,
     batch_size: usize,
     slots: usize,
@@ -104,7 +104,7 @@ struct Shape {
     format: PageFormat,
 }
 
-impl Shape {
+impl SampleShape {
     /// The same for each format.
     fn in_all_formats(self) -> [Self; 2] {
         PageFormat::ALL.map(|format| Self { format, ..self })
@@ -171,7 +171,7 @@ fn sample_in(format: PageFormat, pages: usize) -> Arc<Sample> {
 struct Trial {
     fake: FakeDevice,
     compressor: GpuBatchCompressor<FakeDevice>,
-    form: Form,
+    form: CallKind,
     sample: Arc<Sample>,
     /// Those of the sample, unless the test has others.
     pages: Vec<Page>,
@@ -180,7 +180,7 @@ struct Trial {
     batch: CompressedBatch,
 }
 
-/// Who made the pages of a batch.
+/// The encoder of the pages of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Done {
     by_device: usize,
@@ -195,7 +195,7 @@ fn algorithm(format: PageFormat) -> Algorithm {
     }
 }
 
-fn config(shape: Shape) -> GpuBatchConfig {
+fn config(shape: SampleShape) -> GpuBatchConfig {
     GpuBatchConfig {
         algorithm: algorithm(shape.format),
         batch_size: shape.batch_size,
@@ -213,7 +213,7 @@ fn options(time_limit: Duration) -> GpuOptions {
 }
 
 impl Trial {
-    fn new(form: Form, shape: Shape, schedule: Schedule, time_limit: Duration) -> Self {
+    fn new(form: CallKind, shape: SampleShape, schedule: Schedule, time_limit: Duration) -> Self {
         // With one thread, the one that drives the ring stages pages, too; with more, those do.
         let threads = if shape.slots.is_multiple_of(2) { 1 } else { 3 };
         let options = options(time_limit).with_pool(pool_of(threads));
@@ -221,7 +221,7 @@ impl Trial {
         Self::with(form, shape.pages, fake, config(shape), &options)
     }
 
-    fn with(form: Form, pages: usize, fake: FakeDevice, config: GpuBatchConfig, options: &GpuOptions) -> Self {
+    fn with(form: CallKind, pages: usize, fake: FakeDevice, config: GpuBatchConfig, options: &GpuOptions) -> Self {
         let compressor = GpuBatchCompressor::on(fake.clone(), config, options).unwrap();
         let sample = sample_in(fake.format(), pages);
         let pages = sample.pages.clone();
@@ -249,28 +249,30 @@ impl Trial {
         };
         let mut places = vec![[0xaa; PAGE_SIZE]; pages.len()];
         let times = match self.form {
-            Form::CompressBatch => {
+            CallKind::CompressBatch => {
                 let result = compressor.compress_batch(pages)?;
                 places = result.pages.iter().map(|page| restored(page.data())).collect();
                 let (h2d_time_ns, kernel_time_ns) = (result.h2d_time_ns, result.kernel_time_ns);
                 let (d2h_time_ns, total_time_ns) = (result.d2h_time_ns, result.total_time_ns);
                 BatchTimes { h2d_time_ns, kernel_time_ns, d2h_time_ns, total_time_ns }
             }
-            Form::CompressInto => compressor.compress_into(pages, batch, &progress)?,
-            Form::CompressPinned => compressor.compress_pinned_into(self.pinned.as_mut().unwrap(), batch, &progress)?,
-            Form::CompressAllPinned => {
+            CallKind::CompressInto => compressor.compress_into(pages, batch, &progress)?,
+            CallKind::CompressPinned => {
+                compressor.compress_pinned_into(self.pinned.as_mut().unwrap(), batch, &progress)?
+            }
+            CallKind::CompressAllPinned => {
                 let packed = self.packed.as_mut().unwrap();
                 let times = compressor.compress_all_pinned(self.pinned.as_mut().unwrap(), packed, &progress)?;
                 places = (0..packed.len()).map(|page| restored(packed.get(page).unwrap().unwrap())).collect();
                 times
             }
-            Form::DecompressBatch => {
+            CallKind::DecompressBatch => {
                 let result = compressor.decompress_batch(values)?;
                 places = result.pages;
                 result.times
             }
-            Form::DecompressInto => compressor.decompress_into(held, &mut places, &progress)?,
-            Form::DecompressPinned | Form::DecompressAllPinned => {
+            CallKind::DecompressInto => compressor.decompress_into(held, &mut places, &progress)?,
+            CallKind::DecompressPinned | CallKind::DecompressAllPinned => {
                 let pinned = self.pinned.as_mut().unwrap();
                 if let Ok(places) = pinned.pages_mut() {
                     places.fill([0xaa; PAGE_SIZE]);
@@ -283,14 +285,14 @@ impl Trial {
                 times
             }
         };
-        if matches!(self.form, Form::CompressInto | Form::CompressPinned) {
+        if matches!(self.form, CallKind::CompressInto | CallKind::CompressPinned) {
             places = (0..batch.len()).map(|page| restored(batch.get(page).unwrap())).collect();
         }
         assert_eq!(places.len(), pages.len());
         let wrong = places.iter().zip(&*pages).position(|(place, page)| place != page);
         assert_eq!(wrong, None, "the first wrong page");
         let fallback = usize::try_from(compressor.stats().fallback.pages - fallback_before).unwrap();
-        if !matches!(self.form, Form::CompressBatch | Form::DecompressBatch) {
+        if !matches!(self.form, CallKind::CompressBatch | CallKind::DecompressBatch) {
             let (by_ring, by_cpu) = (by_ring.into_inner(), by_cpu.into_inner());
             assert_eq!(by_ring + by_cpu, pages.len(), "progress adds up to the batch");
             // Pages that the device refused without cause are reported with their slot.

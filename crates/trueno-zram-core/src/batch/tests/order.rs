@@ -1,18 +1,18 @@
 //! Batches on a healthy device, however slow and in whatever order its queues run.
 
-use super::{Form, NO_HURRY, Shape, Trial, config, options};
+use super::{CallKind, NO_HURRY, SampleShape, Trial, config, options};
 use crate::gpu::GpuBatchConfig;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::device::Queue;
+use crate::gpu::ring::device::DeviceQueue;
 use crate::gpu::ring::fake::{FakeDevice, Schedule};
 
 fn schedules() -> Vec<Schedule> {
-    let starved = [Queue::H2d, Queue::Compute, Queue::D2h].map(|queue| Schedule::Starved(queue, 20));
+    let starved = [DeviceQueue::H2d, DeviceQueue::Compute, DeviceQueue::D2h].map(|queue| Schedule::Starved(queue, 20));
     let random = (0..4).map(Schedule::Random);
     [Schedule::Eager, Schedule::OneByOne, Schedule::LastFirst].into_iter().chain(starved).chain(random).collect()
 }
 
-fn check(form: Form, shape: Shape, schedule: Schedule, batches: usize) {
+fn check(form: CallKind, shape: SampleShape, schedule: Schedule, batches: usize) {
     let mut trial = Trial::new(form, shape, schedule, NO_HURRY);
     for _ in 0..batches {
         let done = trial.run().unwrap();
@@ -27,9 +27,9 @@ fn check(form: Form, shape: Shape, schedule: Schedule, batches: usize) {
 
 #[test]
 fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
-    for form in Form::RINGS {
+    for form in CallKind::RINGS {
         for slots in 1..=4 {
-            let shape = Shape { pages: 23, batch_size: 4, slots, format: PageFormat::Lz4 };
+            let shape = SampleShape { pages: 23, batch_size: 4, slots, format: PageFormat::Lz4 };
             for (schedule, shape) in
                 schedules().into_iter().flat_map(|schedule| shape.in_all_formats().map(|shape| (schedule, shape)))
             {
@@ -41,9 +41,9 @@ fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
 
 #[test]
 fn slots_that_are_staged_in_several_pieces_come_out_right() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         for schedule in [Schedule::Eager, Schedule::LastFirst, Schedule::Random(7)] {
-            let shape = Shape { pages: 700, batch_size: 300, slots: 2, format: PageFormat::Lz4 };
+            let shape = SampleShape { pages: 700, batch_size: 300, slots: 2, format: PageFormat::Lz4 };
             shape.in_all_formats().into_iter().for_each(|shape| check(form, shape, schedule, 2));
         }
     }
@@ -51,14 +51,14 @@ fn slots_that_are_staged_in_several_pieces_come_out_right() {
 
 #[test]
 fn batches_smaller_than_a_slot_and_empty_ones_come_out_right() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         for pages in [3, 4, 5, 8] {
-            let shape = Shape { pages, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+            let shape = SampleShape { pages, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
             shape.in_all_formats().into_iter().for_each(|shape| check(form, shape, Schedule::OneByOne, 2));
         }
         let mut trial = Trial::new(
             form,
-            Shape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+            SampleShape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
             Schedule::Eager,
             NO_HURRY,
         );
@@ -71,12 +71,16 @@ fn batches_smaller_than_a_slot_and_empty_ones_come_out_right() {
 
 #[test]
 fn all_slots_are_under_way_at_once_and_no_more() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         for slots in 1..=4 {
             // Nothing comes back before every slot has work queued: a ring that used fewer would wait for ever.
-            let held = Schedule::Held(Queue::D2h, slots);
-            let mut trial =
-                Trial::new(form, Shape { pages: 64, batch_size: 4, slots, format: PageFormat::Lz4 }, held, NO_HURRY);
+            let held = Schedule::Held(DeviceQueue::D2h, slots);
+            let mut trial = Trial::new(
+                form,
+                SampleShape { pages: 64, batch_size: 4, slots, format: PageFormat::Lz4 },
+                held,
+                NO_HURRY,
+            );
             assert_eq!(trial.run().unwrap().by_cpu, 0);
             assert_eq!(trial.fake.seen().most_in_flight, slots, "{form:?}");
             assert_eq!(trial.fake.seen().slots, slots);
@@ -87,8 +91,8 @@ fn all_slots_are_under_way_at_once_and_no_more() {
 
 #[test]
 fn without_async_dma_one_slot_is_used() {
-    for form in Form::ALL {
-        let shape = Shape { pages: 23, batch_size: 4, slots: 4, format: PageFormat::Lz4 };
+    for form in CallKind::ALL {
+        let shape = SampleShape { pages: 23, batch_size: 4, slots: 4, format: PageFormat::Lz4 };
         let config = GpuBatchConfig { async_dma: false, ..config(shape) };
         let fake = FakeDevice::new(Schedule::OneByOne);
         let mut trial = Trial::with(form, shape.pages, fake, config, &options(NO_HURRY));
@@ -100,8 +104,8 @@ fn without_async_dma_one_slot_is_used() {
 
 #[test]
 fn same_filled_pages_do_not_cross_the_bus_when_staged() {
-    let shape = Shape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
-    let forms = [Form::CompressBatch, Form::CompressInto];
+    let shape = SampleShape { pages: 23, batch_size: 4, slots: 2, format: PageFormat::Lz4 };
+    let forms = [CallKind::CompressBatch, CallKind::CompressInto];
     for (form, shape) in forms.into_iter().flat_map(|form| shape.in_all_formats().map(|shape| (form, shape))) {
         let mut trial = Trial::new(form, shape, Schedule::Eager, NO_HURRY);
         trial.run().unwrap();
@@ -114,8 +118,8 @@ fn same_filled_pages_do_not_cross_the_bus_when_staged() {
 #[test]
 fn a_batch_that_needs_no_device_makes_no_call() {
     let mut trial = Trial::new(
-        Form::CompressInto,
-        Shape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
+        CallKind::CompressInto,
+        SampleShape { pages: 0, batch_size: 4, slots: 2, format: PageFormat::Lz4 },
         Schedule::Eager,
         NO_HURRY,
     );

@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use super::faults::calls_of;
-use super::{Form, NO_HURRY, SOON, Shape, Trial};
+use super::{CallKind, NO_HURRY, SOON, SampleShape, Trial};
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::device::{Queue, RingDevice};
-use crate::gpu::ring::fake::{Call, Fault, Schedule};
+use crate::gpu::ring::device::{DeviceQueue, RingDevice};
+use crate::gpu::ring::fake::{Call, InjectedFault, Schedule};
 use crate::gpu::{GpuError, PinnedBatch};
 use crate::page::PAGE_SIZE;
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 fn message(panic: &(dyn Any + Send)) -> &str {
     panic.downcast_ref::<String>().map_or_else(|| panic.downcast_ref().copied().unwrap_or("?"), String::as_str)
@@ -25,17 +25,19 @@ fn panic_of_progress(trial: &mut Trial) -> Option<Box<dyn Any + Send>> {
     let Trial { compressor, pages, sample, pinned, packed, batch, form, .. } = trial;
     let (mut pinned, mut packed) = (pinned.as_mut(), packed.as_mut());
     let ended = catch_unwind(AssertUnwindSafe(|| match form {
-        Form::CompressInto => compressor.compress_into(pages, batch, &progress),
-        Form::CompressPinned => compressor.compress_pinned_into(pinned.take().unwrap(), batch, &progress),
-        Form::CompressAllPinned => {
+        CallKind::CompressInto => compressor.compress_into(pages, batch, &progress),
+        CallKind::CompressPinned => compressor.compress_pinned_into(pinned.take().unwrap(), batch, &progress),
+        CallKind::CompressAllPinned => {
             compressor.compress_all_pinned(pinned.take().unwrap(), packed.take().unwrap(), &progress)
         }
-        Form::DecompressInto => compressor.decompress_into(&sample.held, &mut [[0; PAGE_SIZE]; 23], &progress),
-        Form::DecompressPinned => compressor.decompress_pinned_into(&sample.held, pinned.take().unwrap(), &progress),
-        Form::DecompressAllPinned => {
+        CallKind::DecompressInto => compressor.decompress_into(&sample.held, &mut [[0; PAGE_SIZE]; 23], &progress),
+        CallKind::DecompressPinned => {
+            compressor.decompress_pinned_into(&sample.held, pinned.take().unwrap(), &progress)
+        }
+        CallKind::DecompressAllPinned => {
             compressor.decompress_all_pinned(packed.take().unwrap(), pinned.take().unwrap(), &progress)
         }
-        Form::CompressBatch | Form::DecompressBatch => panic!("{form:?} reports no progress"),
+        CallKind::CompressBatch | CallKind::DecompressBatch => panic!("{form:?} reports no progress"),
     }));
     ended.err()
 }
@@ -51,17 +53,17 @@ fn assert_survived(mut trial: Trial, what: &str) {
 }
 
 /// The forms that report their progress, one for each way through the ring.
-const REPORTING: [Form; 6] = [
-    Form::CompressInto,
-    Form::CompressPinned,
-    Form::CompressAllPinned,
-    Form::DecompressInto,
-    Form::DecompressPinned,
-    Form::DecompressAllPinned,
+const REPORTING: [CallKind; 6] = [
+    CallKind::CompressInto,
+    CallKind::CompressPinned,
+    CallKind::CompressAllPinned,
+    CallKind::DecompressInto,
+    CallKind::DecompressPinned,
+    CallKind::DecompressAllPinned,
 ];
 
 /// With these, copies of other slots are queued when the first slot is delivered.
-const LAGGING: [Schedule; 3] = [Schedule::OneByOne, Schedule::LastFirst, Schedule::Starved(Queue::H2d, 9)];
+const LAGGING: [Schedule; 3] = [Schedule::OneByOne, Schedule::LastFirst, Schedule::Starved(DeviceQueue::H2d, 9)];
 
 #[test]
 fn a_progress_that_panics_is_passed_on() {
@@ -78,12 +80,12 @@ fn a_progress_that_panics_is_passed_on() {
 
 #[test]
 fn a_worker_that_panics_is_passed_on() {
-    for (form, schedule) in Form::ALL.into_iter().flat_map(|form| LAGGING.map(|schedule| (form, schedule))) {
+    for (form, schedule) in CallKind::ALL.into_iter().flat_map(|form| LAGGING.map(|schedule| (form, schedule))) {
         // Workers wait for page-locked memory, to stage and to deliver.
         for earlier in 0..4 {
             let mut trial = Trial::new(form, SHAPE, schedule, NO_HURRY);
             trial.run().unwrap(); // so that there is memory that was used before
-            trial.fake.arm_worker(Call::Wait, earlier, Fault::Panic);
+            trial.fake.arm_worker(Call::Wait, earlier, InjectedFault::Panic);
             let panic = catch_unwind(AssertUnwindSafe(|| trial.run())).expect_err("it panicked");
             let what = format!("{form:?}, {schedule:?}, after {earlier} calls");
             assert_eq!(message(&*panic), "injected panic in Wait", "{what}");
@@ -92,7 +94,7 @@ fn a_worker_that_panics_is_passed_on() {
     }
 }
 
-/// What is queued when the panic comes never ends: it is waited for no longer than the limit, and nothing that it may still use
+/// Work that is queued when the panic comes never ends: it is waited for no longer than the limit, and nothing that it may still use
 /// is freed while the device counts as alive.
 #[test]
 fn a_panic_while_the_device_hangs_ends_within_the_limit() {
@@ -104,11 +106,11 @@ fn a_panic_while_the_device_hangs_ends_within_the_limit() {
 }
 
 /// Lets each call hang in turn. Returns how often the device was given up for the panic.
-fn panics_while_hanging(form: Form, time_limit: Duration) -> usize {
+fn panics_while_hanging(form: CallKind, time_limit: Duration) -> usize {
     let mut given_up_for_it = 0;
     for at in 0..calls_of(form, SHAPE) {
         let mut trial = Trial::new(form, SHAPE, Schedule::Eager, time_limit);
-        trial.fake.arm([(at, Fault::Hang)]);
+        trial.fake.arm([(at, InjectedFault::Hang)]);
         let start = Instant::now();
         let panic = panic_of_progress(&mut trial);
         let what = format!("{form:?}, hung at call {at}");
@@ -131,10 +133,10 @@ fn panics_while_hanging(form: Form, time_limit: Duration) -> usize {
 /// A panic of `progress` while the CPU compresses what the device left.
 #[test]
 fn a_progress_that_panics_in_the_fallback_leaves_an_empty_batch() {
-    for form in [Form::CompressInto, Form::CompressPinned, Form::CompressAllPinned] {
+    for form in [CallKind::CompressInto, CallKind::CompressPinned, CallKind::CompressAllPinned] {
         let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
         trial.run().unwrap();
-        trial.fake.arm_always(Call::Compress, Fault::OutOfMemory);
+        trial.fake.arm_always(Call::Compress, InjectedFault::OutOfMemory);
         let panic = panic_of_progress(&mut trial).expect("it panicked");
         assert_eq!(message(&*panic), "the caller's own", "{form:?}");
         assert!(trial.batch.is_empty() && trial.packed.as_ref().is_none_or(PinnedBatch::is_empty), "{form:?}");
@@ -145,7 +147,7 @@ fn a_progress_that_panics_in_the_fallback_leaves_an_empty_batch() {
 /// Neither the pool's threads nor the device exist in a forked child: every call is an error, at once.
 #[test]
 fn a_compressor_of_another_process_is_an_error_and_makes_no_call() {
-    for form in Form::ALL {
+    for form in CallKind::ALL {
         let mut trial = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
         let owner = std::process::id() ^ 1;
         trial.compressor.process = owner;

@@ -1,20 +1,20 @@
 //! Page-locked pages of the caller.
 
-use super::{Form, NO_HURRY, SOON, Shape, Trial, config, options, sample_in};
+use super::{CallKind, NO_HURRY, SOON, SampleShape, Trial, config, options, sample_in};
 use crate::arena::CompressedBatch;
 use crate::batch::GpuBatchCompressor;
 use crate::error::Error;
 use crate::gpu::FallbackStats;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::ring::device::RingDevice;
-use crate::gpu::ring::fake::{Call, FakeDevice, Fault, Schedule};
+use crate::gpu::ring::fake::{Call, FakeDevice, InjectedFault, Schedule};
 use crate::page::{PAGE_SIZE, PageData, PageKind};
 
-const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
+const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 3, format: PageFormat::Lz4 };
 
 #[test]
 fn part_of_the_pages_can_be_used() {
-    let mut trial = Trial::new(Form::CompressPinned, SHAPE, Schedule::Random(1), NO_HURRY);
+    let mut trial = Trial::new(CallKind::CompressPinned, SHAPE, Schedule::Random(1), NO_HURRY);
     for len in [23, 1, 9, 0, 23] {
         trial.pinned.as_mut().unwrap().set_len(len);
         let mut batch = CompressedBatch::new();
@@ -27,7 +27,7 @@ fn part_of_the_pages_can_be_used() {
 
 #[test]
 fn pages_beyond_the_length_in_use_are_left_alone() {
-    let mut trial = Trial::new(Form::DecompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+    let mut trial = Trial::new(CallKind::DecompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
     let mut larger = trial.compressor.pinned_pages(30).unwrap();
     larger.pages_mut().unwrap().fill([0xbb; PAGE_SIZE]);
     larger.set_len(23);
@@ -41,14 +41,19 @@ fn pages_beyond_the_length_in_use_are_left_alone() {
 
 #[test]
 fn pages_stay_readable_when_the_device_is_lost_while_it_reads_them() {
-    for fault in [Fault::IllegalAddress, Fault::IllegalAddressLater, Fault::LaunchFailed, Fault::DeviceLost] {
-        let mut trial = Trial::new(Form::CompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+    for fault in [
+        InjectedFault::IllegalAddress,
+        InjectedFault::IllegalAddressLater,
+        InjectedFault::LaunchFailed,
+        InjectedFault::DeviceLost,
+    ] {
+        let mut trial = Trial::new(CallKind::CompressPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
         trial.run().unwrap();
         trial.fake.arm([(5, fault)]);
         assert!(trial.run().unwrap().by_cpu > 0);
         let pinned = trial.pinned.as_mut().unwrap();
         assert!(pinned.pages().unwrap() == trial.pages, "{fault:?}");
-        if fault == Fault::DeviceLost {
+        if fault == InjectedFault::DeviceLost {
             // Nothing is known of the copies of a device that is gone.
             assert!(pinned.pages_mut().is_err());
             trial.end();
@@ -64,7 +69,7 @@ fn pages_stay_readable_when_the_device_is_lost_while_it_reads_them() {
 
 #[test]
 fn pages_outlive_the_compressor() {
-    let mut trial = Trial::new(Form::DecompressPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(CallKind::DecompressPinned, SHAPE, Schedule::Eager, NO_HURRY);
     trial.run().unwrap();
     let Trial { compressor, pinned, pages, fake, .. } = trial;
     drop(compressor);
@@ -79,7 +84,7 @@ fn pages_outlive_the_compressor() {
 fn memory_that_is_refused_is_an_error_with_the_calls_name() {
     let fake = FakeDevice::new(Schedule::Eager);
     let compressor = GpuBatchCompressor::on(fake.clone(), config(SHAPE), &options(NO_HURRY)).unwrap();
-    fake.arm([(0, Fault::OutOfMemory)]);
+    fake.arm([(0, InjectedFault::OutOfMemory)]);
     let Err(Error::Gpu(why)) = compressor.pinned_pages(5) else { panic!("another answer") };
     assert_eq!(why.to_string(), "cuMemHostAlloc: CUDA_ERROR_OUT_OF_MEMORY (2)");
     assert!(compressor.pinned_pages(usize::MAX).is_err(), "more than there are bytes");
@@ -88,8 +93,8 @@ fn memory_that_is_refused_is_an_error_with_the_calls_name() {
 
 #[test]
 fn no_memory_is_to_be_had_of_a_device_that_was_given_up() {
-    let mut trial = Trial::new(Form::CompressInto, SHAPE, Schedule::Eager, NO_HURRY);
-    trial.fake.arm([(3, Fault::LaunchFailed)]);
+    let mut trial = Trial::new(CallKind::CompressInto, SHAPE, Schedule::Eager, NO_HURRY);
+    trial.fake.arm([(3, InjectedFault::LaunchFailed)]);
     trial.run().unwrap();
     trial.fake.arm([]);
     let Err(Error::Gpu(why)) = trial.compressor.pinned_pages(5) else { panic!("another answer") };
@@ -100,7 +105,7 @@ fn no_memory_is_to_be_had_of_a_device_that_was_given_up() {
 
 #[test]
 fn a_batch_without_room_is_refused_before_anything_is_done() {
-    let mut trial = Trial::new(Form::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(CallKind::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
     trial.run().unwrap();
     let mut smaller = trial.compressor.pinned_batch(22).unwrap();
     trial.fake.arm([]);
@@ -115,7 +120,7 @@ fn a_batch_without_room_is_refused_before_anything_is_done() {
 
 #[test]
 fn a_pinned_batch_takes_pages_of_every_kind_until_it_is_full() {
-    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let mut trial = Trial::new(CallKind::DecompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
     let packed = trial.packed.as_mut().unwrap();
     let held = |page: usize| trial.sample.held.get(page).unwrap();
     assert_eq!(packed.push(held(0)), Err(Error::PageCount { batch_pages: 24, destination_pages: 23 }));
@@ -138,7 +143,7 @@ fn a_pinned_batch_takes_pages_of_every_kind_until_it_is_full() {
 
 #[test]
 fn a_corrupt_page_of_a_pinned_batch_is_an_error_with_its_number_and_harms_no_other() {
-    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
+    let mut trial = Trial::new(CallKind::DecompressAllPinned, SHAPE, Schedule::OneByOne, NO_HURRY);
     let corrupt = PageData::new(PageKind::Lz4, &[0xff; 40]).unwrap();
     let packed = trial.packed.as_mut().unwrap();
     packed.clear();
@@ -153,8 +158,8 @@ fn a_corrupt_page_of_a_pinned_batch_is_an_error_with_its_number_and_harms_no_oth
     trial.end();
 }
 
-const PINNED: [Form; 4] =
-    [Form::CompressPinned, Form::CompressAllPinned, Form::DecompressPinned, Form::DecompressAllPinned];
+const PINNED: [CallKind; 4] =
+    [CallKind::CompressPinned, CallKind::CompressAllPinned, CallKind::DecompressPinned, CallKind::DecompressAllPinned];
 
 /// Each gets the page-locked memory of the other.
 fn swap_memory(one: &mut Trial, other: &mut Trial) {
@@ -185,7 +190,7 @@ fn pages_that_cannot_be_adopted_are_left_to_the_cpu() {
     for form in PINNED {
         let [mut one, mut other] = [1, 2].map(|seed| Trial::new(form, SHAPE, Schedule::Random(seed), NO_HURRY));
         swap_memory(&mut one, &mut other);
-        one.fake.arm_always(Call::Adopt, Fault::OutOfMemory);
+        one.fake.arm_always(Call::Adopt, InjectedFault::OutOfMemory);
         for batches in 1..=4 {
             assert_eq!(one.run().unwrap().by_cpu, SHAPE.pages, "{form:?}");
             assert_eq!((one.fallback().batches, one.compressor.uses_device()), (batches, true), "{form:?}");
@@ -203,13 +208,13 @@ fn pages_that_cannot_be_adopted_are_left_to_the_cpu() {
 #[test]
 fn pages_that_another_device_may_still_use_do_not_count_against_this_one() {
     for (form, call) in [
-        (Form::CompressPinned, Call::Upload),
-        (Form::CompressAllPinned, Call::Upload),
-        (Form::DecompressPinned, Call::Download),
-        (Form::DecompressAllPinned, Call::Download),
+        (CallKind::CompressPinned, Call::Upload),
+        (CallKind::CompressAllPinned, Call::Upload),
+        (CallKind::DecompressPinned, Call::Download),
+        (CallKind::DecompressAllPinned, Call::Download),
     ] {
         let mut hung = Trial::new(form, SHAPE, Schedule::Eager, SOON);
-        hung.fake.arm_always(call, Fault::Hang);
+        hung.fake.arm_always(call, InjectedFault::Hang);
         let _ = hung.run();
         assert!(!hung.compressor.uses_device(), "{form:?}");
         let mut other = Trial::new(form, SHAPE, Schedule::Eager, NO_HURRY);
@@ -237,7 +242,7 @@ fn pages_that_another_device_may_still_use_do_not_count_against_this_one() {
 
 #[test]
 fn a_device_that_is_lost_is_let_go_whichever_pages_it_is_given() {
-    let [mut one, mut other] = [1, 2].map(|_| Trial::new(Form::CompressPinned, SHAPE, Schedule::Eager, NO_HURRY));
+    let [mut one, mut other] = [1, 2].map(|_| Trial::new(CallKind::CompressPinned, SHAPE, Schedule::Eager, NO_HURRY));
     swap_memory(&mut one, &mut other);
     one.fake.give_up("by someone else");
     assert_eq!(one.run().unwrap().by_cpu, SHAPE.pages);
@@ -249,7 +254,7 @@ fn a_device_that_is_lost_is_let_go_whichever_pages_it_is_given() {
 
 #[test]
 fn bytes_between_pages_show_nothing_of_earlier_ones() {
-    let trial = Trial::new(Form::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
+    let trial = Trial::new(CallKind::CompressAllPinned, SHAPE, Schedule::Eager, NO_HURRY);
     let mut batch = trial.compressor.pinned_batch(2).unwrap();
     batch.push(PageData::new(PageKind::Raw, &[0x5e; PAGE_SIZE]).unwrap()).unwrap();
     batch.clear();
@@ -262,8 +267,8 @@ fn bytes_between_pages_show_nothing_of_earlier_ones() {
 
 #[test]
 fn a_batch_that_cannot_be_written_any_more_keeps_its_pages() {
-    let mut trial = Trial::new(Form::DecompressAllPinned, SHAPE, Schedule::Eager, SOON);
-    trial.fake.arm_always(Call::Upload, Fault::Hang);
+    let mut trial = Trial::new(CallKind::DecompressAllPinned, SHAPE, Schedule::Eager, SOON);
+    trial.fake.arm_always(Call::Upload, InjectedFault::Hang);
     assert!(trial.run().unwrap().by_cpu > 0, "the CPU reads what the device may still read, too");
     let why = trial.compressor.stats().fallback.device_given_up.clone();
     let packed = trial.packed.as_mut().unwrap();

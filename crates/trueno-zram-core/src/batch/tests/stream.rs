@@ -4,33 +4,33 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 
 use super::{NO_HURRY, Sample, TWO_BLOCKS, assert_freed, config, options, restored, sample, sample_in};
-use crate::batch::tests::Shape;
+use crate::batch::tests::SampleShape;
 use crate::batch::{GpuBatchCompressor, PackedSlot, PageSlot, PageStream};
 use crate::error::Error;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::device::{Queue, RingDevice};
+use crate::gpu::ring::device::{DeviceQueue, RingDevice};
 use crate::gpu::ring::fake::{FakeDevice, Schedule};
 use crate::page::{PAGE_SIZE, Page, PageData, PageKind};
 
-/// What a stream does.
+/// The direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum StreamKind {
     Compress,
     Decompress,
 }
 
-impl Way {
+impl StreamKind {
     pub(super) const BOTH: [Self; 2] = [Self::Compress, Self::Decompress];
 }
 
-pub(super) const SHAPE: Shape = Shape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
+pub(super) const SHAPE: SampleShape = SampleShape { pages: 23, batch_size: 4, slots: 1, format: PageFormat::Lz4 };
 /// Slots of a stream for each slot of the ring.
 const STREAM_SLOTS: usize = 3;
 
 pub(super) type Compressor = GpuBatchCompressor<FakeDevice>;
 
-pub(super) fn compressor(fake: &FakeDevice, shape: Shape) -> Compressor {
-    let shape = Shape { format: fake.format(), ..shape };
+pub(super) fn compressor(fake: &FakeDevice, shape: SampleShape) -> Compressor {
+    let shape = SampleShape { format: fake.format(), ..shape };
     GpuBatchCompressor::on(fake.clone(), config(shape), &options(NO_HURRY)).unwrap()
 }
 
@@ -41,17 +41,17 @@ pub(super) fn fill(slot: &mut PageSlot<FakeDevice>, pages: &[Page]) {
 
 /// Sends all pages of a sample through a stream, one thread doing everything, and checks every page. Every other slot goes back
 /// to the stream; the rest are filled again at once. Returns how many pages the CPU did.
-pub(super) fn run(compressor: &mut Compressor, way: Way, sample: &Sample) -> usize {
+pub(super) fn run(compressor: &mut Compressor, way: StreamKind, sample: &Sample) -> usize {
     let before = compressor.stats().clone();
     let results = match way {
-        Way::Compress => compress(compressor, &sample.pages),
-        Way::Decompress => decompress(compressor, sample),
+        StreamKind::Compress => compress(compressor, &sample.pages),
+        StreamKind::Decompress => decompress(compressor, sample),
     };
     assert!(results == sample.pages, "{way:?}: {:?}", compressor.stats());
     let stats = compressor.stats();
     let done = match way {
-        Way::Compress => stats.pages_compressed - before.pages_compressed,
-        Way::Decompress => stats.pages_decompressed - before.pages_decompressed,
+        StreamKind::Compress => stats.pages_compressed - before.pages_compressed,
+        StreamKind::Decompress => stats.pages_decompressed - before.pages_decompressed,
     };
     assert_eq!(done, sample.pages.len() as u64, "{way:?}");
     usize::try_from(stats.fallback.pages - before.fallback.pages).unwrap()
@@ -111,13 +111,14 @@ pub(super) fn end(compressor: Compressor, fake: &FakeDevice) {
 
 #[test]
 fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
-    for (way, format) in Way::BOTH.into_iter().flat_map(|way| PageFormat::ALL.map(|format| (way, format))) {
+    for (way, format) in StreamKind::BOTH.into_iter().flat_map(|way| PageFormat::ALL.map(|format| (way, format))) {
         for slots in 1..=3 {
-            let starved = [Queue::H2d, Queue::Compute, Queue::D2h].map(|queue| Schedule::Starved(queue, 20));
+            let starved =
+                [DeviceQueue::H2d, DeviceQueue::Compute, DeviceQueue::D2h].map(|queue| Schedule::Starved(queue, 20));
             let others = [Schedule::Eager, Schedule::OneByOne, Schedule::LastFirst, Schedule::Random(slots as u64)];
             for schedule in starved.into_iter().chain(others) {
                 let fake = FakeDevice::with_format(schedule, format);
-                let mut compressor = compressor(&fake, Shape { slots, ..SHAPE });
+                let mut compressor = compressor(&fake, SampleShape { slots, ..SHAPE });
                 for _ in 0..2 {
                     let by_cpu = run(&mut compressor, way, &sample_in(format, 70));
                     assert_eq!(by_cpu, 0, "{way:?}, {format:?}, {slots} slots, {schedule:?}");
@@ -131,10 +132,10 @@ fn bytes_are_right_in_every_order_and_with_every_number_of_slots() {
 
 #[test]
 fn batches_follow_each_other_without_a_drain() {
-    for way in Way::BOTH {
+    for way in StreamKind::BOTH {
         // Nothing comes back before every slot of the stream has work queued: with a drain in between it never would.
-        let fake = FakeDevice::new(Schedule::Held(Queue::D2h, STREAM_SLOTS * 2));
-        let mut compressor = compressor(&fake, Shape { slots: 2, ..SHAPE });
+        let fake = FakeDevice::new(Schedule::Held(DeviceQueue::D2h, STREAM_SLOTS * 2));
+        let mut compressor = compressor(&fake, SampleShape { slots: 2, ..SHAPE });
         assert_eq!(run(&mut compressor, way, &sample(70)), 0);
         assert_eq!(fake.seen().most_in_flight, STREAM_SLOTS * 2, "{way:?}");
         end(compressor, &fake);
@@ -143,7 +144,7 @@ fn batches_follow_each_other_without_a_drain() {
 
 #[test]
 fn streams_and_calls_take_turns_and_allocate_once() {
-    for way in Way::BOTH {
+    for way in StreamKind::BOTH {
         let fake = FakeDevice::new(Schedule::Random(3));
         let mut compressor = compressor(&fake, SHAPE);
         let sample = sample(70);
@@ -188,7 +189,7 @@ fn times_and_stats_add_up() {
 #[test]
 fn several_threads_fill_slots_while_another_takes_results() {
     let fake = FakeDevice::new(Schedule::Random(5));
-    let mut compressor = compressor(&fake, Shape { slots: 2, ..SHAPE });
+    let mut compressor = compressor(&fake, SampleShape { slots: 2, ..SHAPE });
     let sample = sample(200);
     let stream = compressor.compress_stream().unwrap();
     let (to_fillers, slots) = channel::<(usize, PageSlot<FakeDevice>)>();
@@ -243,7 +244,7 @@ fn two_compressors_stream_through_one_device_at_the_same_time() {
     let fake = FakeDevice::new(Schedule::Random(11));
     let mut both = [compressor(&fake, SHAPE), compressor(&fake, SHAPE)];
     std::thread::scope(|scope| {
-        for (compressor, way) in both.iter_mut().zip(Way::BOTH) {
+        for (compressor, way) in both.iter_mut().zip(StreamKind::BOTH) {
             scope.spawn(move || (0..3).for_each(|_| assert_eq!(run(compressor, way, &sample(70)), 0)));
         }
     });
@@ -289,12 +290,12 @@ fn half_way(compressor: &mut Compressor) -> (PageSlot<FakeDevice>, crate::batch:
 fn a_stream_dropped_half_way_leaves_device_and_compressor_usable() {
     for schedule in [Schedule::Eager, Schedule::OneByOne, Schedule::LastFirst, Schedule::Random(2)] {
         let fake = FakeDevice::new(schedule);
-        let mut compressor = compressor(&fake, Shape { slots: 2, ..SHAPE });
+        let mut compressor = compressor(&fake, SampleShape { slots: 2, ..SHAPE });
         let (mut unused, read) = half_way(&mut compressor);
         assert_eq!(fake.pending(), 0, "no copy is in progress");
         let allocations = fake.seen().allocations;
         let before: Vec<Page> = read.iter().map(restored).collect();
-        for way in Way::BOTH {
+        for way in StreamKind::BOTH {
             assert_eq!(run(&mut compressor, way, &sample(70)), 0, "{schedule:?}");
         }
         assert!(fake.seen().allocations >= allocations);
@@ -306,7 +307,7 @@ fn a_stream_dropped_half_way_leaves_device_and_compressor_usable() {
             after
         });
         assert!(after.join().unwrap() == before && before == sample(70).pages[..4]);
-        assert_eq!(run(&mut compressor, Way::Compress, &sample(70)), 0);
+        assert_eq!(run(&mut compressor, StreamKind::Compress, &sample(70)), 0);
         end(compressor, &fake);
     }
 }
@@ -314,7 +315,7 @@ fn a_stream_dropped_half_way_leaves_device_and_compressor_usable() {
 #[test]
 fn slots_outlive_the_compressor_and_are_freed_when_dropped() {
     let fake = FakeDevice::new(Schedule::OneByOne);
-    let mut compressor = compressor(&fake, Shape { slots: 2, ..SHAPE });
+    let mut compressor = compressor(&fake, SampleShape { slots: 2, ..SHAPE });
     let (mut unused, read) = half_way(&mut compressor);
     drop(compressor);
     assert_eq!(fake.seen().slots, 2, "those in use");
@@ -329,7 +330,7 @@ fn slots_outlive_the_compressor_and_are_freed_when_dropped() {
 fn a_panic_of_the_caller_leaves_device_and_compressor_usable() {
     for schedule in [Schedule::OneByOne, Schedule::LastFirst] {
         let fake = FakeDevice::new(schedule);
-        let mut compressor = compressor(&fake, Shape { slots: 2, ..SHAPE });
+        let mut compressor = compressor(&fake, SampleShape { slots: 2, ..SHAPE });
         let panic = catch_unwind(AssertUnwindSafe(|| {
             let _slots = half_way(&mut compressor);
             let stream = compressor.compress_stream().unwrap();
@@ -339,7 +340,7 @@ fn a_panic_of_the_caller_leaves_device_and_compressor_usable() {
         }));
         assert_eq!(panic.unwrap_err().downcast_ref(), Some(&"the caller's own"));
         assert_eq!(fake.pending(), 0, "no copy is in progress");
-        assert_eq!(run(&mut compressor, Way::Compress, &sample(70)), 0);
+        assert_eq!(run(&mut compressor, StreamKind::Compress, &sample(70)), 0);
         end(compressor, &fake);
     }
 }
@@ -347,7 +348,7 @@ fn a_panic_of_the_caller_leaves_device_and_compressor_usable() {
 #[test]
 fn a_slot_of_another_stream_is_done_by_the_cpu_in_its_place() {
     let fakes = [1, 2].map(|seed| FakeDevice::new(Schedule::Random(seed)));
-    let [mut one, mut other] = [&fakes[0], &fakes[1]].map(|fake| compressor(fake, Shape { slots: 2, ..SHAPE }));
+    let [mut one, mut other] = [&fakes[0], &fakes[1]].map(|fake| compressor(fake, SampleShape { slots: 2, ..SHAPE }));
     let sample = sample(12);
     let foreign = other.compress_stream::<()>().unwrap().slot().unwrap();
     let stream = one.compress_stream().unwrap();
@@ -380,7 +381,7 @@ fn corrupt_pages_are_errors_of_their_slot_and_harm_no_other() {
 fn corrupt_pages_are_errors_of_their_slot(format: PageFormat) {
     let fake = FakeDevice::with_format(Schedule::OneByOne, format);
     let mut compressor = compressor(&fake, SHAPE);
-    assert_eq!(run(&mut compressor, Way::Decompress, &sample_in(format, 23)), 0); // leaves pages in the slots' memory
+    assert_eq!(run(&mut compressor, StreamKind::Decompress, &sample_in(format, 23)), 0); // leaves pages in the slots' memory
     let sample = sample_in(format, 4);
     let held = |page: usize| sample.held.get(page).unwrap();
     let corrupt = PageData::new(format.kind(), &[0xff; 40]).unwrap();
@@ -436,7 +437,7 @@ fn a_stream_without_a_device_has_as_many_slots_and_gives_the_same_pages() {
     let fake = FakeDevice::new(Schedule::Eager);
     let mut compressor = compressor(&fake, SHAPE);
     fake.give_up("by someone else");
-    for way in Way::BOTH {
+    for way in StreamKind::BOTH {
         assert_eq!(run(&mut compressor, way, &sample(70)), 70, "{way:?}");
     }
     assert!(!compressor.uses_device());

@@ -6,14 +6,14 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::kernels::{CompressKernel, PageFormat};
-use super::{MAX_BATCH_PAGES, Workspaces, check_pages, check_room, grid_of};
+use super::{LaunchWorkspaces, MAX_BATCH_PAGES, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
-use crate::gpu::kernel::{BlockShape, LoadedKernel};
+use crate::gpu::kernel::{LaunchShape, LoadedKernel};
 use crate::gpu::lane_rule::lane_rule;
 use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 use crate::page::PAGE_SIZE;
 
 /// Compresses pages in device memory into packed pages and an index in device memory.
@@ -24,9 +24,9 @@ use crate::page::PAGE_SIZE;
 ///
 /// ```no_run
 /// use trueno_gpu::kernels::packed::{Mode, PackedEntry};
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let pages = 1000;
 /// let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, pages as usize * bytes_per_page);
 /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
@@ -43,7 +43,7 @@ use crate::page::PAGE_SIZE;
 pub struct PageCompressor {
     kernel: CompressKernel,
     loaded: LoadedKernel,
-    workspaces: Workspaces,
+    workspaces: LaunchWorkspaces,
     table_stores: TableStores,
     multiprocessors: Option<NonZeroU32>,
 }
@@ -65,7 +65,7 @@ impl PageCompressor {
     /// If the kernel cannot be loaded or the probe cannot be run.
     pub fn new(context: &GpuContext, format: PageFormat, mode: Mode) -> GpuResult<Self> {
         let stores = lane_rule(context)?.table_stores();
-        let shape = BlockShape::best_for(context.info().compute_capability, context.limits());
+        let shape = LaunchShape::best_for(context.info().compute_capability, context.limits());
         Self::with_shape(context, format, mode, stores, shape)
     }
 
@@ -73,9 +73,9 @@ impl PageCompressor {
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::{Mode, TableStores};
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageCompressor, PageFormat};
+    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext, PageCompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let (stores, shape) = (TableStores::ReadBack, BlockShape::EVERYWHERE); // runs on every device
+    /// let (stores, shape) = (TableStores::ReadBack, LaunchShape::EVERYWHERE); // runs on every device
     /// let compressor = PageCompressor::with_shape(&context, PageFormat::Lz4, Mode::Fast, stores, shape)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
@@ -87,11 +87,11 @@ impl PageCompressor {
         format: PageFormat,
         mode: Mode,
         table_stores: TableStores,
-        shape: BlockShape,
+        shape: LaunchShape,
     ) -> GpuResult<Self> {
         let kernel = CompressKernel::new(format, MAX_BATCH_PAGES, mode, table_stores, shape);
         let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
-        let workspaces = Workspaces::one(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
+        let workspaces = LaunchWorkspaces::one(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
         Ok(Self { kernel, loaded, workspaces, table_stores, multiprocessors: None })
     }
 
@@ -145,7 +145,7 @@ impl PageCompressor {
     /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
     ///
     /// The grid is cut to the number of blocks that fit on that many multiprocessors. This is exact if a block fills a
-    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks may be spread over more.
+    /// multiprocessor ([`LaunchShape::WIDE`]); smaller blocks may be spread over more.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
@@ -205,9 +205,9 @@ impl PageCompressor {
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
     /// let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
@@ -229,7 +229,7 @@ impl PageCompressor {
     /// writes `input` or `index`: the kernel reads each page's position in `output` from the index.
     pub unsafe fn compress(
         &mut self,
-        stream: &Stream,
+        stream: &CudaStream,
         input: &DeviceBuffer,
         pages: u32,
         output: &DeviceBuffer,
@@ -245,9 +245,9 @@ impl PageCompressor {
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PageCompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
     /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
@@ -259,7 +259,7 @@ impl PageCompressor {
     ///
     /// # Errors
     /// The errors of `compress`.
-    pub fn zero(&mut self, stream: &Stream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
+    pub fn zero(&mut self, stream: &CudaStream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
         check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
         self.workspaces.reset_next(stream)?;
@@ -271,13 +271,13 @@ impl PageCompressor {
     ///
     /// ```no_run
     /// use trueno_gpu::kernels::packed::Mode;
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, PageCompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, PageCompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let buffer = |bytes_per_page: usize| DeviceBuffer::new(&context, 1000 * bytes_per_page);
     /// # let (input, output, index) = (buffer(4096)?, buffer(4096)?, buffer(8)?);
     /// # let mut compressor = PageCompressor::new(&context, PageFormat::Zstd, Mode::Fast)?;
-    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// compressor.zero(&stream, 1000, &index)?;
     /// stream.record(&start)?;
     /// // SAFETY: three different buffers, used in one stream; `zero` was called just before with the same arguments.
@@ -296,7 +296,7 @@ impl PageCompressor {
     /// stream, pages and index.
     pub unsafe fn launch_zeroed(
         &mut self,
-        stream: &Stream,
+        stream: &CudaStream,
         input: &DeviceBuffer,
         pages: u32,
         output: &DeviceBuffer,

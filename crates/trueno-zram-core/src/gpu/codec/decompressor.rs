@@ -11,10 +11,10 @@ use super::one_kernel::OneKernel;
 use super::{STATUS_BYTES, check_pages, check_room};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::kernel::{BlockShape, LoadedKernel};
+use crate::gpu::kernel::{LaunchShape, LoadedKernel};
 use crate::gpu::launch::LaunchArgs;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 use crate::page::PAGE_SIZE;
 
 /// Packed pages in device memory, the input of a decompression.
@@ -39,13 +39,13 @@ pub struct PackedPages<'a> {
 }
 
 /// Buffers that are large enough for their pages. Created only by [`checked`](Self::checked).
-pub(super) struct Batch<'a> {
+pub(super) struct DecompressBatch<'a> {
     pub(super) packed: PackedPages<'a>,
     pub(super) output: &'a DeviceBuffer,
     pub(super) status: &'a DeviceBuffer,
 }
 
-impl<'a> Batch<'a> {
+impl<'a> DecompressBatch<'a> {
     fn checked(packed: PackedPages<'a>, output: &'a DeviceBuffer, status: &'a DeviceBuffer) -> GpuResult<Self> {
         let PackedPages { bytes, len_bytes: needed_bytes, index, pages } = packed;
         check_pages(pages)?;
@@ -84,10 +84,10 @@ impl<'a> Batch<'a> {
 ///   first such batch and grows with the largest one. If the device has no room for it, the batch is restored the first way.
 ///
 /// ```no_run
-/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
+/// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
 /// # fn restore(packed: PackedPages<'_>, output: &DeviceBuffer) -> Result<(), trueno_zram_core::Error> {
 /// let context = GpuContext::new(0)?;
-/// let stream = Stream::new(&context)?;
+/// let stream = CudaStream::new(&context)?;
 /// let status = DeviceBuffer::new(&context, packed.pages as usize * 4)?;
 /// let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
 /// // SAFETY: one stream uses the buffers.
@@ -103,14 +103,14 @@ pub struct PageDecompressor {
     one_kernel: OneKernel,
     /// Only for Zstandard.
     group_kernels: Option<GroupKernels>,
-    /// Which of them the last call of `zero` prepared.
-    prepared: Way,
+    /// The kernels that the last call of `zero` prepared.
+    prepared: PreparedKernels,
     multiprocessors: Option<NonZeroU32>,
 }
 
-/// How a batch is restored.
+/// The kernels that restore a batch.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum PreparedKernels {
     OneKernel,
     GroupKernels,
 }
@@ -129,9 +129,9 @@ impl PageDecompressor {
     /// If a kernel cannot be loaded.
     pub fn new(context: &GpuContext, format: PageFormat) -> GpuResult<Self> {
         let shape = match format {
-            PageFormat::Lz4 => BlockShape::best_for(context.info().compute_capability, context.limits()),
+            PageFormat::Lz4 => LaunchShape::best_for(context.info().compute_capability, context.limits()),
             // For small batches only, which blocks of few warps spread over more multiprocessors.
-            PageFormat::Zstd => BlockShape::EVERYWHERE,
+            PageFormat::Zstd => LaunchShape::EVERYWHERE,
         };
         Self::with_shape(context, format, shape)
     }
@@ -139,21 +139,21 @@ impl PageDecompressor {
     /// Creates a decompressor with the given shape of the kernel with one page per warp.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{BlockShape, GpuContext, PageDecompressor, PageFormat};
+    /// use trueno_zram_core::gpu::raw::{LaunchShape, GpuContext, PageDecompressor, PageFormat};
     /// # let context = GpuContext::new(0)?;
-    /// let decompressor = PageDecompressor::with_shape(&context, PageFormat::Lz4, BlockShape::EVERYWHERE)?;
+    /// let decompressor = PageDecompressor::with_shape(&context, PageFormat::Lz4, LaunchShape::EVERYWHERE)?;
     /// # Ok::<(), trueno_zram_core::Error>(())
     /// ```
     ///
     /// # Errors
     /// If a kernel cannot be loaded, for example because the shape is too large for the device.
-    pub fn with_shape(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
+    pub fn with_shape(context: &GpuContext, format: PageFormat, shape: LaunchShape) -> GpuResult<Self> {
         let one_kernel = OneKernel::new(context, format, shape)?;
         let group_kernels = match format {
             PageFormat::Lz4 => None,
             PageFormat::Zstd => Some(GroupKernels::new(context)?),
         };
-        Ok(Self { one_kernel, group_kernels, prepared: Way::OneKernel, multiprocessors: None })
+        Ok(Self { one_kernel, group_kernels, prepared: PreparedKernels::OneKernel, multiprocessors: None })
     }
 
     /// Returns the format that it restores, besides same-filled and raw pages.
@@ -228,7 +228,7 @@ impl PageDecompressor {
     /// Limits later launches to `most` multiprocessors, which leaves room for other kernels. `None` removes the limit.
     ///
     /// The grid is cut to the number of blocks that fit on that many multiprocessors. This is exact if a block fills a
-    /// multiprocessor ([`BlockShape::WIDE`]); smaller blocks, such as those for groups, may be spread over more.
+    /// multiprocessor ([`LaunchShape::WIDE`]); smaller blocks, such as those for groups, may be spread over more.
     ///
     /// ```no_run
     /// use std::num::NonZeroU32;
@@ -265,9 +265,9 @@ impl PageDecompressor {
     /// `output` unchanged.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
     /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
     /// let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
@@ -288,12 +288,12 @@ impl PageDecompressor {
     /// kernels, no other work writes the packed bytes or the index. Their contents may be arbitrary.
     pub unsafe fn decompress(
         &mut self,
-        stream: &Stream,
+        stream: &CudaStream,
         packed: PackedPages<'_>,
         output: &DeviceBuffer,
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
-        let batch = Batch::checked(packed, output, status)?;
+        let batch = DecompressBatch::checked(packed, output, status)?;
         self.zero(stream, packed.pages)?;
         // SAFETY: the counters were zeroed just before in the same stream; the caller guarantees the rest.
         unsafe { self.launch(stream, batch) }
@@ -303,9 +303,9 @@ impl PageDecompressor {
     /// queues the zeroing of the counters.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
     /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
@@ -318,13 +318,13 @@ impl PageDecompressor {
     ///
     /// # Errors
     /// The driver's error.
-    pub fn zero(&mut self, stream: &Stream, pages: u32) -> GpuResult<()> {
-        self.prepared = Way::OneKernel;
+    pub fn zero(&mut self, stream: &CudaStream, pages: u32) -> GpuResult<()> {
+        self.prepared = PreparedKernels::OneKernel;
         if let Some(kernels) = &mut self.group_kernels {
             let is_large = pages >= kernels.least_pages(self.multiprocessors);
             if is_large && kernels.reserve(self.multiprocessors, pages)? {
                 kernels.zero(stream)?;
-                self.prepared = Way::GroupKernels;
+                self.prepared = PreparedKernels::GroupKernels;
                 return Ok(());
             }
         }
@@ -334,14 +334,14 @@ impl PageDecompressor {
     /// The second half of [`decompress`](Self::decompress): queues only the kernels, so that they can be timed on their own.
     ///
     /// ```no_run
-    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, Event, GpuContext, PackedPages, PageDecompressor, PageFormat, Stream};
+    /// use trueno_zram_core::gpu::raw::{DeviceBuffer, CudaEvent, GpuContext, PackedPages, PageDecompressor, PageFormat, CudaStream};
     /// # let context = GpuContext::new(0)?;
-    /// # let stream = Stream::new(&context)?;
+    /// # let stream = CudaStream::new(&context)?;
     /// # let (bytes, index) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 8)?);
     /// # let (output, status) = (DeviceBuffer::new(&context, 4096)?, DeviceBuffer::new(&context, 4)?);
     /// # let packed = PackedPages { bytes: &bytes, len_bytes: 4096, index: &index, pages: 1 };
     /// # let mut decompressor = PageDecompressor::new(&context, PageFormat::Zstd)?;
-    /// let (start, end) = (Event::timed(&context)?, Event::timed(&context)?);
+    /// let (start, end) = (CudaEvent::timed(&context)?, CudaEvent::timed(&context)?);
     /// decompressor.zero(&stream, packed.pages)?;
     /// stream.record(&start)?;
     /// // SAFETY: four different buffers, used in one stream; `zero` was called just before.
@@ -360,21 +360,21 @@ impl PageDecompressor {
     /// stream and number of pages.
     pub unsafe fn launch_zeroed(
         &mut self,
-        stream: &Stream,
+        stream: &CudaStream,
         packed: PackedPages<'_>,
         output: &DeviceBuffer,
         status: &DeviceBuffer,
     ) -> GpuResult<()> {
-        let batch = Batch::checked(packed, output, status)?;
+        let batch = DecompressBatch::checked(packed, output, status)?;
         // SAFETY: the caller upholds the requirements.
         unsafe { self.launch(stream, batch) }
     }
 
     /// # Safety
     /// The requirements of [`launch_zeroed`](Self::launch_zeroed).
-    unsafe fn launch(&self, stream: &Stream, batch: Batch<'_>) -> GpuResult<()> {
+    unsafe fn launch(&self, stream: &CudaStream, batch: DecompressBatch<'_>) -> GpuResult<()> {
         match (self.prepared, &self.group_kernels) {
-            (Way::GroupKernels, Some(kernels)) => {
+            (PreparedKernels::GroupKernels, Some(kernels)) => {
                 // SAFETY: the caller upholds the requirements; `zero` prepared these kernels.
                 unsafe { kernels.launch(stream, batch, self.multiprocessors) }
             }

@@ -6,14 +6,14 @@ use std::num::NonZeroU32;
 use trueno_gpu::kernels::Kernel;
 use trueno_gpu::kernels::zstd::{ZstdGroupDecompressKernel, ZstdGroupOrderKernel};
 
-use super::decompressor::Batch;
+use super::decompressor::DecompressBatch;
 use super::{MAX_BATCH_PAGES, allocate_scratch, blocks_of_share, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::event::Event;
-use crate::gpu::kernel::{BlockShape, LoadedKernel};
+use crate::gpu::event::CudaEvent;
+use crate::gpu::kernel::{LaunchShape, LoadedKernel};
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 
 /// Bytes at the start of the scratch memory that must be 0 before the first launch.
 const ZEROED_BYTES: usize = ZstdGroupOrderKernel::ZEROED_BYTES as usize;
@@ -25,13 +25,13 @@ pub(super) struct GroupKernels {
     decompress: (ZstdGroupDecompressKernel, LoadedKernel),
     /// Allocated for the first large batch, and replaced for a larger one.
     scratch: Option<DeviceBuffer>,
-    last_launch: Event,
+    last_launch: CudaEvent,
 }
 
 impl GroupKernels {
     pub(super) fn new(context: &GpuContext) -> GpuResult<Self> {
         // The target decides how many registers a thread may have. More than four warps per block are slower.
-        let target = BlockShape::best_for(context.info().compute_capability, context.limits()).target;
+        let target = LaunchShape::best_for(context.info().compute_capability, context.limits()).target;
         let order = ZstdGroupOrderKernel::new(MAX_BATCH_PAGES).with_target(target);
         let decompress = ZstdGroupDecompressKernel::new(MAX_BATCH_PAGES).with_target(target);
         let loaded_order = LoadedKernel::new(context, order.ir())?;
@@ -40,7 +40,7 @@ impl GroupKernels {
             order: (order, loaded_order),
             decompress: (decompress, loaded_decompress),
             scratch: None,
-            last_launch: Event::ordering(context)?,
+            last_launch: CudaEvent::ordering(context)?,
         })
     }
 
@@ -85,7 +85,7 @@ impl GroupKernels {
     }
 
     /// Queues the zeroing of the counters, behind the previous launch.
-    pub(super) fn zero(&self, stream: &Stream) -> GpuResult<()> {
+    pub(super) fn zero(&self, stream: &CudaStream) -> GpuResult<()> {
         stream.wait_for_event(&self.last_launch)?;
         match &self.scratch {
             Some(scratch) => stream.fill(scratch, 0..ZEROED_BYTES, 0),
@@ -103,8 +103,8 @@ impl GroupKernels {
     /// the index. [`zero`](Self::zero) was the last call before, with the same stream.
     pub(super) unsafe fn launch(
         &self,
-        stream: &Stream,
-        batch: Batch<'_>,
+        stream: &CudaStream,
+        batch: DecompressBatch<'_>,
         multiprocessors: Option<NonZeroU32>,
     ) -> GpuResult<()> {
         let packed = batch.packed;
@@ -116,7 +116,7 @@ impl GroupKernels {
         let order = (&self.order.1, self.order.0.grid(packed.pages));
         let decompress = (&self.decompress.1, self.grid(multiprocessors, packed.pages));
         let launched = [order, decompress].into_iter().try_for_each(|(kernel, grid)| {
-            // SAFETY: by `Batch::checked`, the caller's buffers are large enough for that many pages; by the check above,
+            // SAFETY: by `DecompressBatch::checked`, the caller's buffers are large enough for that many pages; by the check above,
             // the scratch memory is large enough for them and for the grid of the second kernel. Buffers are aligned to 256
             // bytes. The counters were zeroed, and the second kernel runs after the first, in the same stream and with the
             // same arguments. Both check every entry against the packed length, and the second every frame against the

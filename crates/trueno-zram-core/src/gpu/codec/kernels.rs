@@ -7,7 +7,7 @@ use trueno_gpu::kernels::packed::{CompressRun, DecompressRun, Mode, TableStores}
 use trueno_gpu::kernels::zstd::{ZstdWarpCompressKernel, ZstdWarpDecompressKernel};
 
 use crate::algorithm::Algorithm;
-use crate::gpu::kernel::BlockShape;
+use crate::gpu::kernel::LaunchShape;
 use crate::page::{Page, PageKind};
 
 /// A compressed format that kernels write and read.
@@ -83,9 +83,9 @@ impl CompressKernel {
         max_pages: u32,
         mode: Mode,
         table_stores: TableStores,
-        shape: BlockShape,
+        shape: LaunchShape,
     ) -> Self {
-        let BlockShape { warps_per_block, target } = shape;
+        let LaunchShape { warps_per_block, target } = shape;
         match format {
             PageFormat::Lz4 => Self::Lz4(
                 Lz4WarpCompressKernel::new(max_pages)
@@ -143,8 +143,8 @@ pub(crate) enum DecompressKernel {
 }
 
 impl DecompressKernel {
-    pub(crate) fn new(format: PageFormat, max_pages: u32, shape: BlockShape) -> Self {
-        let BlockShape { warps_per_block, target } = shape;
+    pub(crate) fn new(format: PageFormat, max_pages: u32, shape: LaunchShape) -> Self {
+        let LaunchShape { warps_per_block, target } = shape;
         match format {
             PageFormat::Lz4 => Self::Lz4(
                 Lz4WarpDecompressKernel::new(max_pages).with_target(target).with_warps_per_block(warps_per_block),

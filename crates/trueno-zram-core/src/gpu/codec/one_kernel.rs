@@ -3,27 +3,27 @@
 
 use std::num::NonZeroU32;
 
-use super::decompressor::Batch;
+use super::decompressor::DecompressBatch;
 use super::kernels::{DecompressKernel, PageFormat};
-use super::{MAX_BATCH_PAGES, Workspaces, grid_of};
+use super::{LaunchWorkspaces, MAX_BATCH_PAGES, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
-use crate::gpu::kernel::{BlockShape, LoadedKernel};
-use crate::gpu::stream::Stream;
+use crate::gpu::kernel::{LaunchShape, LoadedKernel};
+use crate::gpu::stream::CudaStream;
 
 /// A decompression kernel on the device, and its page counters.
 #[derive(Debug)]
 pub(super) struct OneKernel {
     kernel: DecompressKernel,
     loaded: LoadedKernel,
-    workspaces: Workspaces,
+    workspaces: LaunchWorkspaces,
 }
 
 impl OneKernel {
-    pub(super) fn new(context: &GpuContext, format: PageFormat, shape: BlockShape) -> GpuResult<Self> {
+    pub(super) fn new(context: &GpuContext, format: PageFormat, shape: LaunchShape) -> GpuResult<Self> {
         let kernel = DecompressKernel::new(format, MAX_BATCH_PAGES, shape);
         let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
-        Ok(Self { kernel, loaded, workspaces: Workspaces::one(context, 0)? })
+        Ok(Self { kernel, loaded, workspaces: LaunchWorkspaces::one(context, 0)? })
     }
 
     pub(super) fn format(&self) -> PageFormat {
@@ -40,7 +40,7 @@ impl OneKernel {
     }
 
     /// Queues the zeroing of a page counter, behind the previous launch that used it.
-    pub(super) fn zero(&mut self, stream: &Stream) -> GpuResult<()> {
+    pub(super) fn zero(&mut self, stream: &CudaStream) -> GpuResult<()> {
         self.workspaces.reset_next(stream)
     }
 
@@ -51,8 +51,8 @@ impl OneKernel {
     /// the index. [`zero`](Self::zero) was the last call before, with the same stream.
     pub(super) unsafe fn launch(
         &self,
-        stream: &Stream,
-        batch: Batch<'_>,
+        stream: &CudaStream,
+        batch: DecompressBatch<'_>,
         multiprocessors: Option<NonZeroU32>,
     ) -> GpuResult<()> {
         let packed = batch.packed;
@@ -62,7 +62,7 @@ impl OneKernel {
         let workspace = self.workspaces.current();
         let args = batch.launch_args(&workspace.next_page);
         let grid = grid_of(self.kernel.kernel(), &self.loaded, multiprocessors, packed.pages);
-        // SAFETY: by `Batch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
+        // SAFETY: by `DecompressBatch::checked`, all buffers are large enough for that many pages. The kernel checks every entry
         // against the packed length and every block against the page. By the caller's guarantee, checked data does not
         // change.
         unsafe { self.loaded.launch(stream, grid, &args) }?;

@@ -10,7 +10,7 @@ use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuError;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::ring::entries::{checked_entry, next_place};
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 use crate::page::{PAGE_SIZE, PageKind};
 
 /// Packed pages and their index in device memory.
@@ -35,7 +35,7 @@ use crate::page::{PAGE_SIZE, PageKind};
 pub struct PackedOnDevice {
     pub(super) bytes: BoundedDrop<DeviceBuffer>,
     pub(super) index: BoundedDrop<DeviceBuffer>,
-    stream: Stream,
+    stream: CudaStream,
     pub(super) capacity: usize,
     pub(super) len: usize,
     /// Length of the packed pages, a multiple of 16.
@@ -56,7 +56,7 @@ impl PackedOnDevice {
     /// [`Error::Gpu`](crate::Error::Gpu) if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
-        let stream = Stream::new(context)?;
+        let stream = CudaStream::new(context)?;
         let bytes = zeroed(context, &stream, pages * PAGE_SIZE)?;
         let index = zeroed(context, &stream, pages * PackedEntry::BYTES)?;
         stream.synchronize()?;

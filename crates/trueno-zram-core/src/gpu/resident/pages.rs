@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::context::GpuContext;
 use crate::gpu::memory::DeviceBuffer;
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 use crate::page::{PAGE_SIZE, Page};
 
 /// Pages in device memory.
@@ -31,7 +31,7 @@ pub struct DevicePages {
     pub(super) memory: BoundedDrop<DeviceBuffer>,
     /// The result of restoring each page. It is stored here because restoring takes `&mut self`.
     pub(super) status: BoundedDrop<DeviceBuffer>,
-    pub(super) stream: Stream,
+    pub(super) stream: CudaStream,
     pub(super) capacity: usize,
     pub(super) len: usize,
 }
@@ -51,7 +51,7 @@ impl DevicePages {
     /// [`Error::Gpu`] if the device does not have enough memory, or for more than 2^24 pages.
     pub fn new(context: &GpuContext, pages: usize) -> Result<Self> {
         check_capacity(pages)?;
-        let stream = Stream::new(context)?;
+        let stream = CudaStream::new(context)?;
         let memory = zeroed(context, &stream, pages * PAGE_SIZE)?;
         let status = zeroed(context, &stream, pages * STATUS_BYTES)?;
         stream.synchronize()?;

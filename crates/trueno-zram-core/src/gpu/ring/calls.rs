@@ -5,9 +5,9 @@ use rayon::ThreadPool;
 use super::compressed_pages::CompressedPages;
 use super::deliver::{Deliver, InPlace, into_index, to_pages};
 use super::device::RingDevice;
-use super::stage::{Crossing, pack, stage_pages};
-use super::transfer::{Direction, Source, Transfer};
-use super::{Outcome, Ring};
+use super::stage::{UploadFilter, pack, stage_pages};
+use super::transfer::{Direction, SlotTransfer, TransferSource};
+use super::{CallOutcome, Ring};
 use crate::error::Result;
 use crate::gpu::{PinnedBatch, PinnedPages};
 use crate::page::Page;
@@ -69,15 +69,16 @@ impl<D: RingDevice> Ring<D> {
         from: &mut PagesFrom<'_, D>,
         sink: &mut impl Deliver<D>,
         progress: &dyn Progress,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let pages = from.len();
         match from {
             PagesFrom::Memory(from) => {
-                let transfer = Transfer::new(Direction::Compress, Source::Pieces, None);
+                let transfer = SlotTransfer::new(Direction::Compress, TransferSource::Pieces, None);
                 self.drive(pool, pages, Some(&|piece| stage_pages(from, piece)), transfer, sink, progress)
             }
             PagesFrom::Pinned(from) => {
-                let transfer = Transfer::new(Direction::Compress, Source::Pinned(from.memory_mut(), &[]), None);
+                let transfer =
+                    SlotTransfer::new(Direction::Compress, TransferSource::Pinned(from.memory_mut(), &[]), None);
                 self.drive(pool, pages, None, transfer, sink, progress)
             }
         }
@@ -91,11 +92,12 @@ impl<D: RingDevice> Ring<D> {
         from: &mut PinnedPages<D::Pinned>,
         to: &mut PinnedBatch<D::Pinned>,
         progress: &dyn Progress,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let pages = from.len();
         to.clear();
         let (memory, index) = to.parts_mut();
-        let transfer = Transfer::new(Direction::Compress, Source::Pinned(from.memory_mut(), &[]), Some(memory));
+        let transfer =
+            SlotTransfer::new(Direction::Compress, TransferSource::Pinned(from.memory_mut(), &[]), Some(memory));
         self.drive(pool, pages, None, transfer, &mut into_index(index), progress)
     }
 
@@ -106,11 +108,11 @@ impl<D: RingDevice> Ring<D> {
         from: CompressedPages<'_>,
         to: &mut [Page],
         progress: &dyn Progress,
-    ) -> Outcome {
+    ) -> CallOutcome {
         debug_assert_eq!(from.len(), to.len(), "checked by the callers");
         let format = self.device.format();
-        let transfer = Transfer::new(Direction::Decompress, Source::Pieces, None);
-        let stage = |piece: &mut _| pack(from, format, Crossing::Blocks, piece);
+        let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pieces, None);
+        let stage = |piece: &mut _| pack(from, format, UploadFilter::Blocks, piece);
         self.drive(pool, from.len(), Some(&stage), transfer, &mut to_pages(from, to), progress)
     }
 
@@ -121,20 +123,20 @@ impl<D: RingDevice> Ring<D> {
         from: &mut PackedFrom<'_, D>,
         to: &mut PinnedPages<D::Pinned>,
         progress: &dyn Progress,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let (format, pages, to) = (self.device.format(), from.len(), Some(to.memory_mut()));
         match from {
             PackedFrom::Memory(from) => {
-                let stage = |piece: &mut _| pack(*from, format, Crossing::All, piece);
+                let stage = |piece: &mut _| pack(*from, format, UploadFilter::All, piece);
                 let mut sink = InPlace(|page| from.get(page).kind());
-                let transfer = Transfer::new(Direction::Decompress, Source::Pieces, to);
+                let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pieces, to);
                 self.drive(pool, pages, Some(&stage), transfer, &mut sink, progress)
             }
             PackedFrom::Pinned(from) => {
                 let (memory, index) = from.parts_mut();
                 let index = &*index;
                 let mut sink = InPlace(|page: usize| index[page].kind);
-                let transfer = Transfer::new(Direction::Decompress, Source::Pinned(memory, index), to);
+                let transfer = SlotTransfer::new(Direction::Decompress, TransferSource::Pinned(memory, index), to);
                 self.drive(pool, pages, None, transfer, &mut sink, progress)
             }
         }

@@ -46,21 +46,21 @@ impl<'a> From<&'a CompressedBatch> for CompressedPages<'a> {
 
 /// A page that the device did not restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct LeftPage {
+pub(crate) struct UnrestoredPage {
     pub(crate) page: usize,
-    pub(crate) refusal: Refusal,
+    pub(crate) reason: UnrestoredReason,
 }
 
 /// The reason why the device did not restore a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Refusal {
+pub(crate) enum UnrestoredReason {
     /// The kernel does not decode its kind, or the form of its frame. The CPU may.
     Unsupported,
     /// The kernel says that it is corrupt, or nothing that makes sense.
     Corrupt,
 }
 
-impl Refusal {
+impl UnrestoredReason {
     /// Returns the reason that a kernel's status stands for, or `None` if the page was restored.
     pub(crate) fn of_status(code: [u8; STATUS_BYTES]) -> Option<Self> {
         match PageStatus::from_code(u32::from_le_bytes(code)) {

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::Mode;
 
-use super::device::{Allocator, Buffer, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
 use crate::gpu::codec::{PackedPages, PageCompressor, PageDecompressor, PageFormat};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
-use crate::gpu::event::Event;
+use crate::gpu::event::CudaEvent;
 use crate::gpu::memory::DeviceBuffer;
 use crate::gpu::pinned::{HostCaching, PinnedBuffer};
-use crate::gpu::stream::Stream;
+use crate::gpu::stream::CudaStream;
 
 /// Returns how many slots should have kernels running at the same time.
 ///
@@ -32,12 +32,12 @@ fn concurrent_kernels(resident_warps: u32, slot_pages: usize) -> NonZeroUsize {
 #[derive(Debug)]
 pub struct Cuda {
     context: GpuContext,
-    h2d: Stream,
+    h2d: CudaStream,
     /// Kernels of slots go to these streams in turn, so that the last pages of one slot do not hold up the next.
-    compute: Vec<Stream>,
+    compute: Vec<CudaStream>,
     /// The stream for the next kernel.
     next_compute: usize,
-    d2h: Stream,
+    d2h: CudaStream,
     compressor: PageCompressor,
     /// Made when it is first needed: compiling a kernel takes a tenth of a second.
     decompressor: Option<PageDecompressor>,
@@ -65,10 +65,10 @@ impl Cuda {
         };
         compressor.allow_concurrent(concurrent)?;
         Ok(Self {
-            h2d: Stream::new(context)?,
-            compute: (0..concurrent.get()).map(|_| Stream::new(context)).collect::<GpuResult<_>>()?,
+            h2d: CudaStream::new(context)?,
+            compute: (0..concurrent.get()).map(|_| CudaStream::new(context)).collect::<GpuResult<_>>()?,
             next_compute: 0,
-            d2h: Stream::new(context)?,
+            d2h: CudaStream::new(context)?,
             compressor,
             decompressor: None,
             multiprocessors,
@@ -81,12 +81,12 @@ impl Cuda {
     }
 
     /// The stream and the kernel for pages that are on the device already.
-    pub(crate) fn compressor(&mut self) -> (&Stream, &mut PageCompressor) {
+    pub(crate) fn compressor(&mut self) -> (&CudaStream, &mut PageCompressor) {
         (&self.compute[0], &mut self.compressor)
     }
 
     /// The stream and the kernel for packed pages that are on the device already.
-    pub(crate) fn decompressor(&mut self) -> GpuResult<(&Stream, &mut PageDecompressor)> {
+    pub(crate) fn decompressor(&mut self) -> GpuResult<(&CudaStream, &mut PageDecompressor)> {
         self.ensure_decompressor()?;
         let decompressor = self.decompressor.as_mut().expect("made just now");
         Ok((&self.compute[0], decompressor))
@@ -108,11 +108,11 @@ impl Cuda {
         self.next_compute = (self.next_compute + 1) % self.compute.len();
     }
 
-    fn stream(&self, queue: Queue, slot: &CudaSlot) -> &Stream {
+    fn stream(&self, queue: DeviceQueue, slot: &CudaSlot) -> &CudaStream {
         match queue {
-            Queue::H2d => &self.h2d,
-            Queue::Compute => &self.compute[slot.compute],
-            Queue::D2h => &self.d2h,
+            DeviceQueue::H2d => &self.h2d,
+            DeviceQueue::Compute => &self.compute[slot.compute],
+            DeviceQueue::D2h => &self.d2h,
         }
     }
 }
@@ -120,18 +120,18 @@ impl Cuda {
 /// A slot's device memory and marks.
 #[derive(Debug)]
 pub struct CudaSlot {
-    buffers: [DeviceBuffer; Buffer::ALL.len()],
+    buffers: [DeviceBuffer; SlotBuffer::ALL.len()],
     /// The stream of its last kernel.
     compute: usize,
-    marks: [Event; Mark::COUNT],
+    marks: [CudaEvent; Mark::COUNT],
 }
 
 impl CudaSlot {
-    fn buffer(&self, buffer: Buffer) -> &DeviceBuffer {
+    fn buffer(&self, buffer: SlotBuffer) -> &DeviceBuffer {
         &self.buffers[buffer as usize]
     }
 
-    fn event(&self, mark: Mark) -> &Event {
+    fn event(&self, mark: Mark) -> &CudaEvent {
         &self.marks[mark as usize]
     }
 }
@@ -142,7 +142,7 @@ pub struct CudaAllocator {
     context: GpuContext,
 }
 
-impl Allocator for CudaAllocator {
+impl DeviceAllocator for CudaAllocator {
     type Pinned = PinnedBuffer;
     type Slot = CudaSlot;
 
@@ -152,9 +152,9 @@ impl Allocator for CudaAllocator {
 
     fn slot(&self, pages: u32) -> GpuResult<CudaSlot> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
-        let buffer = |buffer: Buffer| DeviceBuffer::new(&self.context, pages as usize * buffer.bytes_per_page());
-        let mark = || Event::timed(&self.context);
-        let [pages, packed, index, status] = Buffer::ALL.map(buffer);
+        let buffer = |buffer: SlotBuffer| DeviceBuffer::new(&self.context, pages as usize * buffer.bytes_per_page());
+        let mark = || CudaEvent::timed(&self.context);
+        let [pages, packed, index, status] = SlotBuffer::ALL.map(buffer);
         Ok(CudaSlot {
             buffers: [pages?, packed?, index?, status?],
             compute: 0,
@@ -186,7 +186,7 @@ impl RingDevice for Cuda {
     fn upload(
         &self,
         slot: &mut CudaSlot,
-        to: Buffer,
+        to: SlotBuffer,
         at: usize,
         from: &mut PinnedBuffer,
         part: Range<usize>,
@@ -196,9 +196,9 @@ impl RingDevice for Cuda {
 
     fn download(
         &self,
-        queue: Queue,
+        queue: DeviceQueue,
         slot: &mut CudaSlot,
-        from: Buffer,
+        from: SlotBuffer,
         to: &mut PinnedBuffer,
         part: Range<usize>,
     ) -> GpuResult<()> {
@@ -249,7 +249,7 @@ impl RingDevice for Cuda {
     fn drain(&self, time_limit: Duration) -> GpuResult<()> {
         let start = Instant::now();
         for stream in [&self.h2d, &self.d2h].into_iter().chain(&self.compute) {
-            let end = Event::ordering(&self.context)?;
+            let end = CudaEvent::ordering(&self.context)?;
             stream.record(&end)?;
             end.wait_for(time_limit.saturating_sub(start.elapsed()))?;
         }

@@ -1,4 +1,4 @@
-//! How a call is cut into slots.
+//! Splits a call into slots.
 
 use super::piece::PIECE_PAGES;
 

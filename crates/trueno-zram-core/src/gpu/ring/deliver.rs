@@ -1,15 +1,15 @@
-//! Delivery: what becomes of the results of a call's slots.
+//! Delivery: takes the results of a call's slots to their destination.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rayon::prelude::*;
 
 use super::arenas::Arenas;
-use super::compressed_pages::{CompressedPages, LeftPage, Refusal};
+use super::compressed_pages::{CompressedPages, UnrestoredPage, UnrestoredReason};
 use super::device::{PinnedMemory, RingDevice};
 use super::entries::{list_entries, listed, next_place};
 use super::piece::PIECE_PAGES;
-use super::slot::{STATUS_BYTES, Slot};
+use super::slot::{RingSlot, STATUS_BYTES};
 use crate::arena::{CompressedBatch, IndexEntry, held_bytes};
 use crate::fill_page;
 use crate::gpu::codec::PageFormat;
@@ -22,24 +22,24 @@ pub(crate) trait Deliver<D: RingDevice> {
     type Share: Send;
 
     /// Returns the share for a slot, in page order; `None` while an earlier delivery has what is needed.
-    fn share(&mut self, slot: &Slot<D>) -> Option<Self::Share>;
+    fn share(&mut self, slot: &RingSlot<D>) -> Option<Self::Share>;
     /// Takes a slot's result. Runs on the pool, in parallel with other deliveries.
-    fn deliver(share: &mut Self::Share, slot: &mut Slot<D>) -> GpuResult<()>;
+    fn deliver(share: &mut Self::Share, slot: &mut RingSlot<D>) -> GpuResult<()>;
     /// Takes a share back, in any order.
     fn give_back(&mut self, share: Self::Share);
 }
 
 /// Delivers one slot at a time, in page order.
-pub(crate) struct InOrder<F>(Option<F>);
+pub(crate) struct OneAtATime<F>(Option<F>);
 
-impl<D: RingDevice, F: FnMut(&mut Slot<D>) -> GpuResult<()> + Send> Deliver<D> for InOrder<F> {
+impl<D: RingDevice, F: FnMut(&mut RingSlot<D>) -> GpuResult<()> + Send> Deliver<D> for OneAtATime<F> {
     type Share = F;
 
-    fn share(&mut self, _slot: &Slot<D>) -> Option<F> {
+    fn share(&mut self, _slot: &RingSlot<D>) -> Option<F> {
         self.0.take()
     }
 
-    fn deliver(share: &mut F, slot: &mut Slot<D>) -> GpuResult<()> {
+    fn deliver(share: &mut F, slot: &mut RingSlot<D>) -> GpuResult<()> {
         share(slot)
     }
 
@@ -59,15 +59,15 @@ impl<'a, D, T, F> Deliver<D> for ToParts<'a, T, F>
 where
     D: RingDevice,
     T: Send,
-    F: Fn(&mut Slot<D>, &mut [T]) -> GpuResult<()> + Copy + Send,
+    F: Fn(&mut RingSlot<D>, &mut [T]) -> GpuResult<()> + Copy + Send,
 {
     type Share = (&'a mut [T], F);
 
-    fn share(&mut self, slot: &Slot<D>) -> Option<Self::Share> {
+    fn share(&mut self, slot: &RingSlot<D>) -> Option<Self::Share> {
         self.places.split_off_mut(..slot.range.len()).map(|places| (places, self.deliver))
     }
 
-    fn deliver((places, deliver): &mut Self::Share, slot: &mut Slot<D>) -> GpuResult<()> {
+    fn deliver((places, deliver): &mut Self::Share, slot: &mut RingSlot<D>) -> GpuResult<()> {
         deliver(slot, places)
     }
 
@@ -76,7 +76,7 @@ where
 
 /// Appends packed pages to a batch, whose arena may have to grow. It will have `pages` pages.
 pub(crate) fn into_batch<D: RingDevice>(batch: &mut CompressedBatch, pages: usize) -> impl Deliver<D> {
-    InOrder(Some(move |slot: &mut Slot<D>| {
+    OneAtATime(Some(move |slot: &mut RingSlot<D>| {
         let (bytes, entries) = listed(slot)?;
         batch.append_piece(bytes, entries, pages);
         Ok(())
@@ -85,7 +85,7 @@ pub(crate) fn into_batch<D: RingDevice>(batch: &mut CompressedBatch, pages: usiz
 
 /// Lists packed pages that the device has put into the caller's page-locked memory.
 pub(super) fn into_index<D: RingDevice>(index: &mut Vec<IndexEntry>) -> impl Deliver<D> {
-    InOrder(Some(move |slot: &mut Slot<D>| {
+    OneAtATime(Some(move |slot: &mut RingSlot<D>| {
         list_entries(slot)?;
         let base = index.last().map_or(0, |last| next_place(*last));
         index.extend(slot.entries.iter().map(|entry| IndexEntry { offset: base + entry.offset, ..*entry }));
@@ -99,7 +99,7 @@ pub(crate) fn into_pages<D: RingDevice>(
     arenas: &Arenas,
     held: &AtomicU64,
 ) -> impl Deliver<D> {
-    let deliver = move |slot: &mut Slot<D>, places: &mut [CompressedPage]| {
+    let deliver = move |slot: &mut RingSlot<D>, places: &mut [CompressedPage]| {
         let packed_bytes = slot.packed_bytes;
         let (bytes, entries) = listed(slot)?;
         // Fill words, which lie behind the packed pages, need no arena.
@@ -124,11 +124,11 @@ pub(super) struct InPlace<F>(pub(super) F);
 impl<D: RingDevice, F: Fn(usize) -> PageKind + Copy + Send> Deliver<D> for InPlace<F> {
     type Share = F;
 
-    fn share(&mut self, _slot: &Slot<D>) -> Option<F> {
+    fn share(&mut self, _slot: &RingSlot<D>) -> Option<F> {
         Some(self.0)
     }
 
-    fn deliver(share: &mut F, slot: &mut Slot<D>) -> GpuResult<()> {
+    fn deliver(share: &mut F, slot: &mut RingSlot<D>) -> GpuResult<()> {
         slot.list_left(*share)
     }
 
@@ -137,8 +137,8 @@ impl<D: RingDevice, F: Fn(usize) -> PageKind + Copy + Send> Deliver<D> for InPla
 
 /// Copies restored pages out of page-locked memory, and makes those that did not cross the bus.
 pub(super) fn to_pages<'a, D: RingDevice>(from: CompressedPages<'a>, places: &'a mut [Page]) -> impl Deliver<D> {
-    let deliver = move |slot: &mut Slot<D>, places: &mut [Page]| {
-        let Slot { format, status, output, pieces, pieces_used, left, .. } = slot;
+    let deliver = move |slot: &mut RingSlot<D>, places: &mut [Page]| {
+        let RingSlot { format, status, output, pieces, pieces_used, left, .. } = slot;
         let status = status.bytes()?.as_chunks::<STATUS_BYTES>().0;
         let restored = output.as_ref().expect("a call ensures what it uses").bytes()?.as_chunks().0;
         let pieces = pieces[..*pieces_used].par_iter_mut().zip(places.par_chunks_mut(PIECE_PAGES));
@@ -146,8 +146,8 @@ pub(super) fn to_pages<'a, D: RingDevice>(from: CompressedPages<'a>, places: &'a
             .map(|(piece, places)| {
                 let mut crossed = status[piece.first_place..].iter().zip(&restored[piece.first_place..]);
                 let restore = |(page, place)| {
-                    let refusal = restore_page(from.get(page), *format, &mut crossed, place)?;
-                    Some(LeftPage { page, refusal })
+                    let reason = restore_page(from.get(page), *format, &mut crossed, place)?;
+                    Some(UnrestoredPage { page, reason })
                 };
                 piece.range.clone().zip(places).filter_map(restore).collect::<Vec<_>>()
             })
@@ -164,15 +164,15 @@ fn restore_page<'a>(
     format: PageFormat,
     crossed: &mut impl Iterator<Item = (&'a [u8; STATUS_BYTES], &'a Page)>,
     place: &mut Page,
-) -> Option<Refusal> {
+) -> Option<UnrestoredReason> {
     match data.kind() {
         kind if kind == format.kind() => {
             let (status, page) = crossed.next().expect("a page in the kernel's format crosses the bus");
-            let refusal = Refusal::of_status(*status);
-            if refusal.is_none() {
+            let reason = UnrestoredReason::of_status(*status);
+            if reason.is_none() {
                 *place = *page;
             }
-            refusal
+            reason
         }
         PageKind::SameFilled => {
             fill_page(place, data.bytes().try_into().expect("a same-filled page is held as a word"));
@@ -182,6 +182,6 @@ fn restore_page<'a>(
             place.copy_from_slice(data.bytes());
             None
         }
-        PageKind::Lz4 | PageKind::Zstd => Some(Refusal::Unsupported),
+        PageKind::Lz4 | PageKind::Zstd => Some(UnrestoredReason::Unsupported),
     }
 }

@@ -1,4 +1,4 @@
-//! What the ring asks of a device: memory, copies, launches, and marks to wait for.
+//! The operations of a device that the ring needs: memory, copies, launches, and marks to wait for.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,27 +14,27 @@ use crate::page::PAGE_SIZE;
 
 /// A device that pages can be sent through.
 ///
-/// Calls that copy or launch return at once: what they queue runs later, in the order of its [`Queue`]. A [`Mark`] says how
+/// Calls that copy or launch return at once: what they queue runs later, in the order of its [`DeviceQueue`]. A [`Mark`] says how
 /// far a queue has come. There are three implementations: a GPU ([`Cuda`](super::cuda::Cuda)), the interpreter
 /// ([`Interpreter`](super::interpreter::Interpreter)), and, in tests, a device that fails and delays at will.
 pub trait RingDevice: fmt::Debug + Send + 'static {
     /// The short name of compressors on such a device.
     const NAME: &'static str;
-    /// What messages call such a device.
+    /// The name of such a device in messages.
     const DESCRIPTION: &'static str;
 
     /// Page-locked host memory.
     type Pinned: PinnedMemory;
     /// Device memory and marks of one slot of the ring.
     type Slot: fmt::Debug + Send + 'static;
-    /// What allocates both.
-    type Allocator: Allocator<Pinned = Self::Pinned, Slot = Self::Slot>;
+    /// The allocator of both.
+    type Allocator: DeviceAllocator<Pinned = Self::Pinned, Slot = Self::Slot>;
 
-    /// What allocates its memory.
+    /// Returns the allocator of the device's memory.
     fn allocator(&self) -> Self::Allocator;
     /// The format of its kernels.
     fn format(&self) -> PageFormat;
-    /// Returns whether the device hangs, given how long a slot has been in one state.
+    /// Returns `true` if the device hangs, given how long a slot has been in one state.
     fn hangs(&self, waiting: Duration, time_limit: Duration) -> bool {
         waiting > time_limit
     }
@@ -45,7 +45,7 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     fn upload(
         &self,
         slot: &mut Self::Slot,
-        to: Buffer,
+        to: SlotBuffer,
         at: usize,
         from: &mut Self::Pinned,
         part: Range<usize>,
@@ -53,22 +53,22 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
     /// Queues a copy from the start of a device buffer to `part` of host memory.
     fn download(
         &self,
-        queue: Queue,
+        queue: DeviceQueue,
         slot: &mut Self::Slot,
-        from: Buffer,
+        from: SlotBuffer,
         to: &mut Self::Pinned,
         part: Range<usize>,
     ) -> GpuResult<()>;
-    /// Queues, behind [`Mark::H2dEnd`], the compression of `pages` pages of [`Buffer::Pages`] to [`Buffer::Packed`] and
-    /// [`Buffer::Index`], between [`Mark::KernelStart`] and [`Mark::KernelEnd`].
+    /// Queues, behind [`Mark::H2dEnd`], the compression of `pages` pages of [`SlotBuffer::Pages`] to [`SlotBuffer::Packed`] and
+    /// [`SlotBuffer::Index`], between [`Mark::KernelStart`] and [`Mark::KernelEnd`].
     fn compress(&mut self, slot: &mut Self::Slot, pages: u32) -> GpuResult<()>;
-    /// Queues, behind [`Mark::H2dEnd`], the restoring of `pages` pages from `packed_bytes` of [`Buffer::Packed`] to
-    /// [`Buffer::Pages`] and [`Buffer::Status`], between the same marks.
+    /// Queues, behind [`Mark::H2dEnd`], the restoring of `pages` pages from `packed_bytes` of [`SlotBuffer::Packed`] to
+    /// [`SlotBuffer::Pages`] and [`SlotBuffer::Status`], between the same marks.
     fn decompress(&mut self, slot: &mut Self::Slot, packed_bytes: usize, pages: u32) -> GpuResult<()>;
 
     /// Queues a mark.
     fn mark(&self, slot: &mut Self::Slot, mark: Mark) -> GpuResult<()>;
-    /// Returns whether a mark is reached. A mark that was never queued is.
+    /// Returns `true` if a mark is reached, or was never queued.
     fn is_reached(&self, slot: &Self::Slot, mark: Mark) -> GpuResult<bool>;
     /// The device's time between two marks that are reached.
     fn elapsed(&self, slot: &Self::Slot, from: Mark, to: Mark) -> GpuResult<Duration>;
@@ -83,12 +83,12 @@ pub trait RingDevice: fmt::Debug + Send + 'static {
 
 /// A device that batches and streams run on: a GPU ([`Cuda`](super::cuda::Cuda)), or the interpreter in its place
 /// ([`Interpreter`](super::interpreter::Interpreter)). The trait is sealed.
-pub trait Device: RingDevice {}
+pub trait BatchDevice: RingDevice {}
 
-impl<D: RingDevice> Device for D {}
+impl<D: RingDevice> BatchDevice for D {}
 
-/// Allocates memory of a device. It is usable on any thread, beside whoever uses the device.
-pub trait Allocator: Clone + fmt::Debug + Send + 'static {
+/// Allocates memory of a device. Usable on any thread, while another thread uses the device.
+pub trait DeviceAllocator: Clone + fmt::Debug + Send + 'static {
     /// Page-locked host memory.
     type Pinned;
     /// Device memory and marks of one slot of the ring.
@@ -112,7 +112,7 @@ pub trait PinnedMemory: fmt::Debug + Send + 'static {
 
 /// The device buffers of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffer {
+pub enum SlotBuffer {
     /// Pages as they are.
     Pages,
     /// Packed pages.
@@ -123,7 +123,7 @@ pub enum Buffer {
     Status,
 }
 
-impl Buffer {
+impl SlotBuffer {
     /// All buffers of a slot, in order.
     pub const ALL: [Self; 4] = [Self::Pages, Self::Packed, Self::Index, Self::Status];
 
@@ -138,10 +138,10 @@ impl Buffer {
     }
 }
 
-/// Where work is queued. Each queue runs in order, in parallel with the others; the compute queue runs in order for each slot
+/// A queue of work. Each queue runs in order, in parallel with the others; the compute queue runs in order for each slot
 /// only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub enum DeviceQueue {
     /// Copies to the device.
     H2d,
     /// Kernels, and the copy of their index. A slot's kernel may run before, beside or after those of other slots.
@@ -150,7 +150,7 @@ pub enum Queue {
     D2h,
 }
 
-/// How far a slot's work has come.
+/// A point in a slot's work that can be waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// The copy to the device starts.
@@ -175,11 +175,11 @@ impl Mark {
 
     /// The queue that reaches it.
     #[must_use]
-    pub fn queue(self) -> Queue {
+    pub fn queue(self) -> DeviceQueue {
         match self {
-            Self::H2dStart | Self::H2dEnd => Queue::H2d,
-            Self::KernelStart | Self::KernelEnd | Self::IndexEnd => Queue::Compute,
-            Self::D2hStart | Self::D2hEnd => Queue::D2h,
+            Self::H2dStart | Self::H2dEnd => DeviceQueue::H2d,
+            Self::KernelStart | Self::KernelEnd | Self::IndexEnd => DeviceQueue::Compute,
+            Self::D2hStart | Self::D2hEnd => DeviceQueue::D2h,
         }
     }
 }

@@ -3,7 +3,7 @@
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::device::{PinnedMemory, RingDevice};
-use super::slot::Slot;
+use super::slot::RingSlot;
 use crate::arena::IndexEntry;
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -14,7 +14,7 @@ const FILL_LEN_BYTES: u16 = 8;
 const _: () = assert!(FILL_LEN_BYTES as usize == FILL_WORD_BYTES);
 
 /// Returns the bytes that hold a slot's pages, in its own memory, and where each page lies in them.
-pub(super) fn listed<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
+pub(super) fn listed<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<(&[u8], &[IndexEntry])> {
     let used = list_entries(slot)?;
     let output = slot.output.as_ref().expect("a call ensures what it uses");
     Ok((&output.bytes()?[..used], &slot.entries))
@@ -22,8 +22,8 @@ pub(super) fn listed<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<(&[u8], &[I
 
 /// Makes a slot's index entries, relative to the start of its packed pages. Fill words go behind these: each same-filled page
 /// left 4096 bytes of room. Returns the number of bytes used.
-pub(super) fn list_entries<D: RingDevice>(slot: &mut Slot<D>) -> GpuResult<usize> {
-    let Slot { format, entries, index, pieces, output, .. } = slot;
+pub(super) fn list_entries<D: RingDevice>(slot: &mut RingSlot<D>) -> GpuResult<usize> {
+    let RingSlot { format, entries, index, pieces, output, .. } = slot;
     let pieces = &pieces[..slot.pieces_used];
     // If nothing was staged, all pages are on the device.
     let words = match output {

@@ -1,7 +1,7 @@
 //! A device for tests: what it is asked to do runs later, in any order that a GPU might choose, and fails at will.
 //!
 //! Work is put into three queues and runs when the device is polled, as much of it as the [`Schedule`] says. Every call
-//! is counted, and may be told to fail ([`Fault`]). The fake panics where the ring does what a GPU would punish with wrong
+//! is counted, and may be told to fail ([`InjectedFault`]). The fake panics where the ring does what a GPU would punish with wrong
 //! bytes: copies that race with a kernel or with each other, kernels without fresh input, memory freed under a copy.
 
 mod faults;
@@ -17,15 +17,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use super::device::{Allocator, Buffer, Mark, Queue, RingDevice};
+use super::device::{DeviceAllocator, DeviceQueue, Mark, RingDevice, SlotBuffer};
 use crate::gpu::codec::PageFormat;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::pinned::HostCaching;
-pub(crate) use faults::{Call, Fault};
+pub(crate) use faults::{Call, InjectedFault};
 pub(crate) use host::FakePinned;
 use host::Host;
 use kernels::DeviceSlot;
-use queues::{Operation, Work};
+use queues::{QueuedOperation, QueuedWork};
 pub(crate) use schedule::Schedule;
 
 /// The device. A clone is the same device: tests keep one to look at.
@@ -35,7 +35,7 @@ pub(crate) struct FakeDevice {
     format: PageFormat,
 }
 
-type Shared = Arc<Mutex<State>>;
+type Shared = Arc<Mutex<FakeState>>;
 
 /// A slot of it.
 #[derive(Debug)]
@@ -44,9 +44,9 @@ pub(crate) struct FakeSlot {
     id: usize,
 }
 
-/// What has been seen.
+/// Counts of what the ring did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct Observations {
     /// Slots and page-locked buffers that live.
     pub(crate) slots: usize,
     pub(crate) pinned: usize,
@@ -58,15 +58,15 @@ pub(crate) struct Seen {
     pub(crate) calls_after_loss: usize,
     /// Pages compressed and restored by kernels.
     pub(crate) pages: usize,
-    /// What the ring did wrong.
+    /// Descriptions of what the ring did wrong.
     pub(crate) misuses: Vec<String>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FakeState {
     schedule: Schedule,
-    faults: faults::Plan,
-    queues: [std::collections::VecDeque<Operation>; 3],
+    faults: faults::FaultPlan,
+    queues: [std::collections::VecDeque<QueuedOperation>; 3],
     /// Queues that run nothing any more.
     hung: [bool; 3],
     slots: BTreeMap<usize, DeviceSlot>,
@@ -81,7 +81,7 @@ struct State {
     /// A call of the device, not of page-locked memory, has said so.
     loss_is_known: bool,
     others: Option<Others>,
-    seen: Seen,
+    seen: Observations,
 }
 
 /// A kernel launched by another user of the context: memory is freed when it ends.
@@ -89,11 +89,11 @@ struct State {
 struct Others {
     /// Held by the kernel.
     kernel: Arc<RwLock<()>>,
-    /// Who must not wait for it.
+    /// The thread that must not wait for it.
     caller: ThreadId,
 }
 
-fn lock(state: &Shared) -> MutexGuard<'_, State> {
+fn lock(state: &Shared) -> MutexGuard<'_, FakeState> {
     // A panic in here is a failed test.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -104,21 +104,21 @@ impl FakeDevice {
     }
 
     pub(crate) fn with_format(schedule: Schedule, format: PageFormat) -> Self {
-        Self { state: Arc::new(Mutex::new(State { schedule, ..State::default() })), format }
+        Self { state: Arc::new(Mutex::new(FakeState { schedule, ..FakeState::default() })), format }
     }
 
     /// Counts calls from 0 again, and lets those of the given numbers fail.
-    pub(crate) fn arm(&self, faults: impl IntoIterator<Item = (usize, Fault)>) {
+    pub(crate) fn arm(&self, faults: impl IntoIterator<Item = (usize, InjectedFault)>) {
         lock(&self.state).faults.arm(faults);
     }
 
     /// Lets every call of a kind fail.
-    pub(crate) fn arm_always(&self, call: Call, fault: Fault) {
+    pub(crate) fn arm_always(&self, call: Call, fault: InjectedFault) {
         lock(&self.state).faults.arm_always(call, fault);
     }
 
     /// Lets one call of a kind fail that a worker makes, after the given number of earlier ones.
-    pub(crate) fn arm_worker(&self, call: Call, earlier: usize, fault: Fault) {
+    pub(crate) fn arm_worker(&self, call: Call, earlier: usize, fault: InjectedFault) {
         lock(&self.state).faults.arm_worker(call, earlier, fault);
     }
 
@@ -128,11 +128,11 @@ impl FakeDevice {
     }
 
     /// The faults that came to pass since it was armed.
-    pub(crate) fn fired(&self) -> Vec<(Call, Fault)> {
+    pub(crate) fn fired(&self) -> Vec<(Call, InjectedFault)> {
         lock(&self.state).faults.fired().to_vec()
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Observations {
         lock(&self.state).seen.clone()
     }
 
@@ -148,7 +148,7 @@ impl FakeDevice {
     }
 }
 
-impl State {
+impl FakeState {
     fn new_id(&mut self) -> usize {
         self.seen.allocations += 1;
         self.next_id += 1;
@@ -166,9 +166,9 @@ impl State {
     }
 
     /// Queues work of a slot, and checks it against everything queued elsewhere.
-    fn queue(&mut self, queue: Queue, slot: &FakeSlot, work: Work) {
+    fn queue(&mut self, queue: DeviceQueue, slot: &FakeSlot, work: QueuedWork) {
         self.ticks += 1;
-        let operation = Operation { slot: slot.id, tick: self.ticks, work };
+        let operation = QueuedOperation { slot: slot.id, tick: self.ticks, work };
         if let Some(race) = self.race(queue, &operation) {
             self.misuse(race);
         }
@@ -180,19 +180,19 @@ impl State {
     }
 
     fn queue_mark(&mut self, slot: &FakeSlot, mark: Mark) {
-        self.queue(mark.queue(), slot, Work::Mark(mark));
+        self.queue(mark.queue(), slot, QueuedWork::Mark(mark));
         let tick = self.ticks;
         self.slot(slot).marks[mark as usize].queued = tick;
     }
 
-    fn queue_kernel(&mut self, slot: &FakeSlot, work: Work) {
+    fn queue_kernel(&mut self, slot: &FakeSlot, work: QueuedWork) {
         if self.queues.iter().flatten().any(|operation| operation.slot == slot.id && operation.work.is_kernel()) {
             self.misuse(format!("{work:?} while slot {} has a kernel queued", slot.id));
         }
         let until = self.slot(slot).marks[Mark::H2dEnd as usize].queued;
-        self.queue(Queue::Compute, slot, Work::WaitForUploads { until });
+        self.queue(DeviceQueue::Compute, slot, QueuedWork::WaitForUploads { until });
         self.queue_mark(slot, Mark::KernelStart);
-        self.queue(Queue::Compute, slot, work);
+        self.queue(DeviceQueue::Compute, slot, work);
         self.queue_mark(slot, Mark::KernelEnd);
     }
 }
@@ -201,7 +201,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub(crate) struct FakeAllocator(FakeDevice);
 
-impl Allocator for FakeAllocator {
+impl DeviceAllocator for FakeAllocator {
     type Pinned = FakePinned;
     type Slot = FakeSlot;
 
@@ -247,7 +247,7 @@ impl RingDevice for FakeDevice {
     fn upload(
         &self,
         slot: &mut FakeSlot,
-        to: Buffer,
+        to: SlotBuffer,
         at: usize,
         from: &mut FakePinned,
         part: Range<usize>,
@@ -256,16 +256,16 @@ impl RingDevice for FakeDevice {
         state.enter(Call::Upload)?;
         from.check_is_of(&self.state)?;
         state.check_part(from.id(), &part, slot, to, at)?;
-        from.lend(&mut state, host::Copy::Reads);
-        state.queue(Queue::H2d, slot, Work::Upload { to, at, host: from.id(), part });
+        from.lend(&mut state, host::PendingCopies::Reads);
+        state.queue(DeviceQueue::H2d, slot, QueuedWork::Upload { to, at, host: from.id(), part });
         Ok(())
     }
 
     fn download(
         &self,
-        queue: Queue,
+        queue: DeviceQueue,
         slot: &mut FakeSlot,
-        from: Buffer,
+        from: SlotBuffer,
         to: &mut FakePinned,
         part: Range<usize>,
     ) -> GpuResult<()> {
@@ -273,24 +273,24 @@ impl RingDevice for FakeDevice {
         state.enter(Call::Download)?;
         to.check_is_of(&self.state)?;
         state.check_part(to.id(), &part, slot, from, 0)?;
-        to.lend(&mut state, host::Copy::Writes);
-        state.queue(queue, slot, Work::Download { from, at: 0, host: to.id(), part });
+        to.lend(&mut state, host::PendingCopies::Writes);
+        state.queue(queue, slot, QueuedWork::Download { from, at: 0, host: to.id(), part });
         Ok(())
     }
 
     fn compress(&mut self, slot: &mut FakeSlot, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Compress)?;
-        let lie = fault.filter(|fault| *fault == Fault::WrongIndex).map(|_| state.faults.next_lie());
-        state.queue_kernel(slot, Work::Compress { pages: pages as usize, lie });
+        let lie = fault.filter(|fault| *fault == InjectedFault::WrongIndex).map(|_| state.faults.next_lie());
+        state.queue_kernel(slot, QueuedWork::Compress { pages: pages as usize, lie });
         Ok(())
     }
 
     fn decompress(&mut self, slot: &mut FakeSlot, packed_bytes: usize, pages: u32) -> GpuResult<()> {
         let mut state = lock(&self.state);
         let fault = state.enter(Call::Decompress)?;
-        let lie = fault == Some(Fault::WrongIndex);
-        state.queue_kernel(slot, Work::Decompress { packed_bytes, pages: pages as usize, lie });
+        let lie = fault == Some(InjectedFault::WrongIndex);
+        state.queue_kernel(slot, QueuedWork::Decompress { packed_bytes, pages: pages as usize, lie });
         Ok(())
     }
 

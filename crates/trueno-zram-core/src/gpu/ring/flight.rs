@@ -1,12 +1,12 @@
-//! Slots on their way through the device: submit and poll.
+//! Slots in flight on the device: submit and poll.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::device::{Mark, RingDevice};
 use super::entries::list_entries;
-use super::slot::{Slot, SlotState};
-use super::transfer::{Direction, Source, Transfer};
+use super::slot::{RingSlot, SlotState};
+use super::transfer::{Direction, SlotTransfer, TransferSource};
 use crate::gpu::error::{GpuError, GpuResult};
 
 /// Submitted slots, in submission order.
@@ -15,19 +15,19 @@ use crate::gpu::error::{GpuError, GpuResult};
 /// slot's copy and kernel, [`poll`](Self::poll) asks for marks and queues the copies back. Calls and streams both drive it.
 #[derive(Debug)]
 pub(crate) struct Flight<'a, D: RingDevice> {
-    slots: VecDeque<Slot<D>>,
-    transfer: Transfer<'a, D>,
+    slots: VecDeque<RingSlot<D>>,
+    transfer: SlotTransfer<'a, D>,
     time_limit: Duration,
 }
 
 impl<'a, D: RingDevice> Flight<'a, D> {
-    pub(super) fn new(transfer: Transfer<'a, D>, time_limit: Duration) -> Self {
+    pub(super) fn new(transfer: SlotTransfer<'a, D>, time_limit: Duration) -> Self {
         Self { slots: VecDeque::new(), transfer, time_limit }
     }
 
     /// A flight of slots that the caller of a stream fills.
     pub(crate) fn of_stream(direction: Direction, time_limit: Duration) -> Self {
-        Self::new(Transfer::new(direction, Source::Input, None), time_limit)
+        Self::new(SlotTransfer::new(direction, TransferSource::Input, None), time_limit)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -35,7 +35,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     }
 
     /// Adds a slot, to be started next.
-    pub(crate) fn push(&mut self, slot: Slot<D>) {
+    pub(crate) fn push(&mut self, slot: RingSlot<D>) {
         self.slots.push_back(slot);
     }
 
@@ -43,12 +43,12 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     pub(crate) fn start_newest(&mut self, device: &mut D) -> GpuResult<()> {
         match self.slots.back_mut() {
             // A slot without pages for the device makes no driver call.
-            Some(slot) if slot.crossing > 0 => self.transfer.start(device, slot),
+            Some(slot) if slot.device_pages > 0 => self.transfer.start(device, slot),
             _ => Ok(()),
         }
     }
 
-    /// Moves every slot on that can move. Returns whether any did.
+    /// Advances every slot that can advance. Returns `true` if any did.
     pub(crate) fn poll(&mut self, device: &mut D) -> GpuResult<bool> {
         let (mut moved, mut is_next) = (false, true);
         for slot in &mut self.slots {
@@ -62,12 +62,12 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     }
 
     /// The oldest slot, if it is complete.
-    pub(super) fn complete(&mut self) -> Option<&mut Slot<D>> {
+    pub(super) fn complete(&mut self) -> Option<&mut RingSlot<D>> {
         self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete)
     }
 
     /// Takes the oldest slot of a stream out, if it is complete, with its result checked and within reach.
-    pub(crate) fn pop_checked(&mut self) -> GpuResult<Option<Slot<D>>> {
+    pub(crate) fn pop_checked(&mut self) -> GpuResult<Option<RingSlot<D>>> {
         let Some(slot) = self.slots.front_mut().filter(|slot| slot.state() == SlotState::Complete) else {
             return Ok(None);
         };
@@ -86,7 +86,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     }
 
     /// Takes the oldest slot out, whatever its state. The device has stopped, or was given up.
-    pub(crate) fn pop_stopped(&mut self) -> Option<Slot<D>> {
+    pub(crate) fn pop_stopped(&mut self) -> Option<RingSlot<D>> {
         let mut slot = self.slots.pop_front()?;
         slot.reset();
         // If a copy may still use it, the slot is freed when that is known to have ended, or leaks.
@@ -95,7 +95,7 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     }
 
     /// Takes the oldest slot out.
-    pub(super) fn pop(&mut self) -> Option<Slot<D>> {
+    pub(super) fn pop(&mut self) -> Option<RingSlot<D>> {
         self.slots.pop_front()
     }
 
@@ -105,11 +105,11 @@ impl<'a, D: RingDevice> Flight<'a, D> {
     }
 }
 
-/// Moves one slot on by one state, if it has come that far.
+/// Advances one slot by one state, if the device has reached it.
 fn advance<D: RingDevice>(
     device: &mut D,
-    slot: &mut Slot<D>,
-    transfer: &mut Transfer<'_, D>,
+    slot: &mut RingSlot<D>,
+    transfer: &mut SlotTransfer<'_, D>,
     time_limit: Duration,
 ) -> GpuResult<bool> {
     let (mark, next) = match slot.state() {
@@ -118,7 +118,7 @@ fn advance<D: RingDevice>(
         SlotState::D2HInProgress => (Mark::D2hEnd, SlotState::Complete),
         SlotState::Complete | SlotState::Free => return Ok(false),
     };
-    if slot.crossing > 0 {
+    if slot.device_pages > 0 {
         if !device.is_reached(&slot.device, mark)? {
             let timeout_ms = time_limit.as_millis();
             let hangs = device.hangs(slot.waiting(), time_limit);

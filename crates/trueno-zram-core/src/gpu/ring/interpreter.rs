@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use trueno_gpu::interp::Fault;
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
-use super::device::{Allocator, Buffer, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{DeviceAllocator, DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
 use crate::gpu::codec::{CompressKernel, DecompressKernel, PageFormat};
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::kernel::BlockShape;
+use crate::gpu::kernel::LaunchShape;
 use crate::gpu::pinned::HostCaching;
 
 /// The kernels' interpreter, which checks every memory access. It is four orders of magnitude slower than a GPU.
@@ -23,7 +23,7 @@ pub struct Interpreter {
 
 impl Interpreter {
     pub(crate) fn new(format: PageFormat, mode: Mode) -> Self {
-        let (pages, shape) = (u32::MAX, BlockShape::EVERYWHERE);
+        let (pages, shape) = (u32::MAX, LaunchShape::EVERYWHERE);
         Self {
             // Lane orders are for tests: the form that does not depend on them gives the same bytes.
             compress: CompressKernel::new(format, pages, mode, TableStores::ReadBack, shape),
@@ -35,7 +35,7 @@ impl Interpreter {
 /// A slot's "device" memory and the times of its marks.
 #[derive(Debug)]
 pub struct InterpreterSlot {
-    buffers: [Vec<u8>; Buffer::ALL.len()],
+    buffers: [Vec<u8>; SlotBuffer::ALL.len()],
     marks: [Option<Instant>; Mark::COUNT],
 }
 
@@ -61,7 +61,7 @@ fn checked(len_bytes: usize, part: Range<usize>) -> GpuResult<Range<usize>> {
 #[derive(Clone, Copy, Debug)]
 pub struct InterpreterAllocator;
 
-impl Allocator for InterpreterAllocator {
+impl DeviceAllocator for InterpreterAllocator {
     type Pinned = Vec<u8>;
     type Slot = InterpreterSlot;
 
@@ -70,7 +70,7 @@ impl Allocator for InterpreterAllocator {
     }
 
     fn slot(&self, pages: u32) -> GpuResult<InterpreterSlot> {
-        let buffers = Buffer::ALL.map(|buffer| vec![0; pages as usize * buffer.bytes_per_page()]);
+        let buffers = SlotBuffer::ALL.map(|buffer| vec![0; pages as usize * buffer.bytes_per_page()]);
         Ok(InterpreterSlot { buffers, marks: [None; Mark::COUNT] })
     }
 }
@@ -98,7 +98,7 @@ impl RingDevice for Interpreter {
     fn upload(
         &self,
         slot: &mut InterpreterSlot,
-        to: Buffer,
+        to: SlotBuffer,
         at: usize,
         from: &mut Vec<u8>,
         part: Range<usize>,
@@ -112,9 +112,9 @@ impl RingDevice for Interpreter {
 
     fn download(
         &self,
-        _queue: Queue,
+        _queue: DeviceQueue,
         slot: &mut InterpreterSlot,
-        from: Buffer,
+        from: SlotBuffer,
         to: &mut Vec<u8>,
         part: Range<usize>,
     ) -> GpuResult<()> {

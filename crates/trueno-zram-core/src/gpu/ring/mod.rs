@@ -12,21 +12,22 @@
 //!
 //! [`Flight`](flight::Flight) is the middle of it, the part that calls the device. `start_newest` queues the copy to the device and
 //! the kernel. `poll` asks how far the queues have come, and queues the copy back when the kernel is seen to be done. Neither
-//! waits. A slot that stays in one state for longer than the time limit means that the device hangs. Two drivers stand on it:
+//! waits. A slot that stays in one state for longer than the time limit means that the device hangs. It has two drivers:
 //!
-//! - A **call** ([`Ring::drive`], in `run.rs`) has all of its pages at the start. The calling thread drives; threads of the pool
+//! - A **call** ([`Ring::drive`], in `active_call.rs`) has all of its pages at the start. The calling thread drives; threads of the pool
 //!   copy pages into page-locked memory (staging) and results out of it (delivering). Pieces of slots, and slots, are sent to
 //!   these threads by value and come back by value, so nothing is shared. A call ends when nothing of it is queued.
 //! - A **stream** ([`SlotStream`](crate::gpu::SlotStream)) gets its pages slot by slot from the caller, who fills page-locked memory and
-//!   reads page-locked memory. Slots follow each other without a drain. Whoever waits for a slot or a result drives.
+//!   reads page-locked memory. Slots follow each other without a drain. A thread that waits for a slot or a result drives.
 //!
 //! # Failures
 //!
-//! The ring knows nothing of the CPU's codec. When the device fails, the driver stops using it, empties its queues (or gives the
-//! device up if it is lost or hangs), and says what is left: a call the number of pages delivered, a stream the slots whose
-//! pages the device did not return. `batch` has the CPU do the rest. Panics take the same way and are passed on afterwards.
+//! The ring does not use the CPU's codec. When the device fails, the driver stops using it, empties its queues (or gives the
+//! device up if it is lost or hangs), and reports the rest: a call the number of pages delivered, a stream the slots whose
+//! pages the device did not return. `batch` does the rest on the CPU. Panics are handled alike and passed on afterwards.
 //! Memory that a copy may still touch is never freed while the device counts as usable.
 
+mod active_call;
 pub(crate) mod arenas;
 pub(crate) mod calls;
 pub(crate) mod compressed_pages;
@@ -41,11 +42,10 @@ pub(crate) mod flight;
 pub(crate) mod interpreter;
 pub(crate) mod pause;
 mod piece;
-pub(crate) mod rooms;
-mod run;
 mod shape;
 mod slot;
 mod stage;
+pub(crate) mod stream_slots;
 #[cfg(test)]
 mod tests;
 pub(crate) mod transfer;
@@ -55,37 +55,37 @@ use std::sync::Arc;
 
 use super::BatchTimes;
 use super::error::{GpuError, GpuResult};
-use compressed_pages::LeftPage;
+use compressed_pages::UnrestoredPage;
 use device::RingDevice;
-use rooms::Rooms;
 pub(crate) use shape::RingShape;
-use slot::Slot;
+use slot::RingSlot;
+use stream_slots::StreamSlots;
 
 /// A device and its slots.
 #[derive(Debug)]
 pub(crate) struct Ring<D: RingDevice> {
     pub(crate) device: D,
     /// The slots of calls. All are here between two calls.
-    free: Vec<Slot<D>>,
+    free: Vec<RingSlot<D>>,
     /// The slots of streams.
-    pub(crate) rooms: Arc<Rooms<D>>,
+    pub(crate) stream_slots: Arc<StreamSlots<D>>,
     shape: RingShape,
 }
 
-/// How a call ended. The default is that of a call without a device: nothing done, nothing failed.
+/// The result of a call. The default is that of a call without a device: no pages done, no failure.
 #[derive(Debug, Default)]
-pub(crate) struct Outcome {
+pub(crate) struct CallOutcome {
     /// Pages delivered, from the batch's start.
     pub(crate) pages_done: usize,
     /// The device's times for them.
     pub(crate) times: BatchTimes,
     /// Those of them that the device did not restore, in any order.
-    pub(crate) left: Vec<LeftPage>,
+    pub(crate) left: Vec<UnrestoredPage>,
     /// Why the remaining pages were not done.
     pub(crate) failure: Option<GpuError>,
 }
 
-impl Outcome {
+impl CallOutcome {
     /// Nothing was done.
     pub(crate) fn failed(error: GpuError) -> Self {
         Self { failure: Some(error), ..Self::default() }
@@ -96,10 +96,10 @@ impl<D: RingDevice> Ring<D> {
     /// Allocates the slots of calls.
     pub(crate) fn new(device: D, shape: RingShape) -> GpuResult<Self> {
         let (allocator, format) = (device.allocator(), device.format());
-        let slot = |_| Slot::new(&allocator, format, shape.call_slot_pages);
+        let slot = |_| RingSlot::new(&allocator, format, shape.call_slot_pages);
         let free = (0..shape.slots).map(slot).collect::<GpuResult<_>>()?;
-        let rooms = Rooms::new(shape, Some(&device));
-        Ok(Self { device, free, rooms, shape })
+        let stream_slots = StreamSlots::new(shape, Some(&device));
+        Ok(Self { device, free, stream_slots, shape })
     }
 
     /// Ends the device's work after a failure: waits for it, or gives the device up if it is lost or hangs.

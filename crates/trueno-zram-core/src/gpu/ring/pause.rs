@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-/// How long to spin before sleeping: longer than a stage of a large slot takes.
+/// The time to spin before sleeping: longer than a stage of a large slot takes.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// How long to sleep after that, between two looks.
+/// The time to sleep between two polls after that.
 const SLEEP: Duration = Duration::from_micros(20);
 
 /// Waits between two looks at the slots.

@@ -1,4 +1,4 @@
-//! A piece of a slot: what one worker stages by itself.
+//! A piece of a slot: the pages that one worker stages at a time.
 
 use std::ops::Range;
 
@@ -14,13 +14,13 @@ pub(super) const PIECE_PAGES: usize = 256;
 /// A part of a slot's pages, with page-locked memory of its own. It is sent to a worker and back by value, so workers share
 /// nothing.
 #[derive(Debug)]
-pub(super) struct Piece<D: RingDevice> {
+pub(super) struct SlotPiece<D: RingDevice> {
     /// Its place among the slot's pieces.
     pub(super) number: usize,
     /// Pages of the batch that it has.
     pub(super) range: Range<usize>,
     /// The number of them that go to the device.
-    pub(super) crossing: usize,
+    pub(super) device_pages: usize,
     /// The index of the first of these among those of the slot.
     pub(super) first_place: usize,
     /// Bytes of `memory` that go to the device.
@@ -33,12 +33,12 @@ pub(super) struct Piece<D: RingDevice> {
     pub(super) index: Vec<[u8; PackedEntry::BYTES]>,
 }
 
-impl<D: RingDevice> Default for Piece<D> {
+impl<D: RingDevice> Default for SlotPiece<D> {
     fn default() -> Self {
         Self {
             number: 0,
             range: 0..0,
-            crossing: 0,
+            device_pages: 0,
             first_place: 0,
             bytes_in: 0,
             memory: None,
@@ -48,11 +48,11 @@ impl<D: RingDevice> Default for Piece<D> {
     }
 }
 
-impl<D: RingDevice> Piece<D> {
-    /// Assigns pages to the piece, and clears what it knew of others.
+impl<D: RingDevice> SlotPiece<D> {
+    /// Assigns pages to the piece, and clears its record of others.
     pub(super) fn claim(&mut self, number: usize, range: Range<usize>) {
         (self.number, self.range) = (number, range);
-        (self.crossing, self.first_place, self.bytes_in) = (0, 0, 0);
+        (self.device_pages, self.first_place, self.bytes_in) = (0, 0, 0);
         self.fills.clear();
         self.index.clear();
     }

@@ -34,7 +34,7 @@ impl RingShape {
 
 /// Returns how many batches of a long call share a slot.
 ///
-/// What limits a call from ordinary memory is the number of bytes on their way: with four slots of 1,000 pages it reaches 0.35 of
+/// A call from ordinary memory is limited by the number of bytes in flight: with four slots of 1,000 pages it reaches 0.35 of
 /// the bus, with four of 4,096 pages 0.76 (H200, 16 cores). Callers who choose very small batches want little memory in use.
 fn joined_batches(batch_size: usize, slots: usize) -> usize {
     const SMALLEST_BATCH: usize = 256;

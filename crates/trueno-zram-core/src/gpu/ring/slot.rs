@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::compressed_pages::{LeftPage, Refusal};
-use super::device::{Allocator, Mark, PinnedMemory, RingDevice};
+use super::compressed_pages::{UnrestoredPage, UnrestoredReason};
+use super::device::{DeviceAllocator, Mark, PinnedMemory, RingDevice};
 use super::entries::packed_bytes;
-use super::piece::{PIECE_PAGES, Piece};
-use super::transfer::{Direction, Source, Transfer};
+use super::piece::{PIECE_PAGES, SlotPiece};
+use super::transfer::{Direction, SlotTransfer, TransferSource};
 use crate::arena::IndexEntry;
 use crate::codec::nanoseconds;
 use crate::gpu::BatchTimes;
@@ -20,7 +20,7 @@ use crate::page::{PAGE_SIZE, Page, PageKind};
 
 pub(super) const STATUS_BYTES: usize = size_of::<u32>();
 
-/// How far the pages in a slot have come.
+/// The progress of the pages in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotState {
     /// The slot has no pages.
@@ -50,42 +50,42 @@ impl SlotState {
 
 /// One slot.
 #[derive(Debug)]
-pub(crate) struct Slot<D: RingDevice> {
+pub(crate) struct RingSlot<D: RingDevice> {
     state: SlotState,
     /// The format of the device's kernels.
     pub(super) format: PageFormat,
-    /// When it entered its state.
+    /// The time at which it entered its state.
     since: Instant,
-    /// Pages of the batch that it has.
+    /// Its pages, as a range of the batch.
     pub(super) range: Range<usize>,
     /// The number of its pages that go to the device. The others need no device.
-    pub(super) crossing: usize,
+    pub(super) device_pages: usize,
     /// The length of the packed pages, once known.
     pub(super) packed_bytes: usize,
     /// The device's times for the pages, once complete.
     pub(crate) times: BatchTimes,
     pub(super) device: D::Slot,
-    /// What the caller of a stream fills: pages, or packed ones. Made when a stream first needs it.
+    /// The memory that the caller of a stream fills with pages or packed pages. Allocated when a stream first needs it.
     pub(super) input: Option<D::Pinned>,
     /// The memory in which results arrive, unless they go to the caller's memory. Made when it is first needed.
     pub(super) output: Option<D::Pinned>,
     pub(super) index: D::Pinned,
     pub(super) status: D::Pinned,
     /// The pieces that workers fill. Those in use come first, in order, once all are staged.
-    pub(super) pieces: Vec<Piece<D>>,
+    pub(super) pieces: Vec<SlotPiece<D>>,
     /// The number of pieces in use; 0 in calls that stage nothing.
     pub(super) pieces_used: usize,
     /// The number of pieces, wherever they are.
     piece_count: usize,
-    /// Where each page is held, from the start of the packed bytes. Kept to be used again.
+    /// The position of each page in the packed bytes. Kept to reuse its memory.
     pub(super) entries: Vec<IndexEntry>,
     /// The pages that the device did not restore, in order.
-    pub(super) left: Vec<LeftPage>,
-    /// Whether a copy may still use its memory, with nothing to wait for it by.
+    pub(super) left: Vec<UnrestoredPage>,
+    /// `true` if a copy may still use the slot's memory and cannot be waited for.
     is_retired: bool,
 }
 
-impl<D: RingDevice> Slot<D> {
+impl<D: RingDevice> RingSlot<D> {
     pub(super) fn new(allocator: &D::Allocator, format: PageFormat, pages: u32) -> GpuResult<Self> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let room = |bytes_per_page: usize| allocator.pinned(pages as usize * bytes_per_page, HostCaching::Cached);
@@ -95,7 +95,7 @@ impl<D: RingDevice> Slot<D> {
             format,
             since: Instant::now(),
             range: 0..0,
-            crossing: 0,
+            device_pages: 0,
             packed_bytes: 0,
             times: BatchTimes::default(),
             device: allocator.slot(pages)?,
@@ -103,7 +103,7 @@ impl<D: RingDevice> Slot<D> {
             output: None,
             index: room(PackedEntry::BYTES)?,
             status: room(STATUS_BYTES)?,
-            pieces: (0..piece_count).map(|_| Piece::default()).collect(),
+            pieces: (0..piece_count).map(|_| SlotPiece::default()).collect(),
             pieces_used: 0,
             piece_count,
             entries: Vec::new(),
@@ -116,7 +116,7 @@ impl<D: RingDevice> Slot<D> {
         self.state
     }
 
-    /// How long it has been in its state.
+    /// Returns the time since the slot entered its state.
     pub(super) fn waiting(&self) -> Duration {
         self.since.elapsed()
     }
@@ -124,14 +124,14 @@ impl<D: RingDevice> Slot<D> {
     /// Assigns pages to the slot. All of them go to the device, unless staging finds otherwise.
     pub(super) fn claim(&mut self, range: Range<usize>) {
         self.enter(SlotState::H2DInProgress);
-        (self.crossing, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
+        (self.device_pages, self.packed_bytes, self.pieces_used) = (range.len(), 0, 0);
         self.times = BatchTimes::default();
         self.range = range;
         self.left.clear();
     }
 
     /// Takes the pieces out, to be staged.
-    pub(super) fn take_pieces(&mut self) -> impl Iterator<Item = Piece<D>> + use<'_, D> {
+    pub(super) fn take_pieces(&mut self) -> impl Iterator<Item = SlotPiece<D>> + use<'_, D> {
         let range = self.range.clone();
         self.pieces_used = range.len().div_ceil(PIECE_PAGES);
         self.pieces.drain(..self.pieces_used).enumerate().map(move |(number, mut piece)| {
@@ -142,11 +142,11 @@ impl<D: RingDevice> Slot<D> {
     }
 
     /// Takes a piece back.
-    pub(super) fn put_piece(&mut self, piece: Piece<D>) {
+    pub(super) fn put_piece(&mut self, piece: SlotPiece<D>) {
         self.pieces.push(piece);
     }
 
-    /// Whether all pieces are back.
+    /// Returns `true` if all pieces are back.
     pub(super) fn is_whole(&self) -> bool {
         self.pieces.len() == self.piece_count
     }
@@ -158,14 +158,14 @@ impl<D: RingDevice> Slot<D> {
         self.pieces[..self.pieces_used].sort_unstable_by_key(|piece| piece.number);
         // The time limit of the device starts here: slow staging is not its fault.
         self.since = Instant::now();
-        self.crossing = 0;
+        self.device_pages = 0;
         for piece in &mut self.pieces[..self.pieces_used] {
-            piece.first_place = self.crossing;
-            self.crossing += piece.crossing;
+            piece.first_place = self.device_pages;
+            self.device_pages += piece.device_pages;
         }
     }
 
-    /// Goes on to the next state.
+    /// Enters the next state.
     ///
     /// # Panics
     /// If `state` is not the next one: slots skip nothing.
@@ -180,7 +180,7 @@ impl<D: RingDevice> Slot<D> {
         self.state = SlotState::Free;
     }
 
-    /// What the caller of a stream fills.
+    /// Returns the memory that the caller of a stream fills.
     pub(super) fn input(&self) -> &D::Pinned {
         self.input.as_ref().expect("slots of streams have it")
     }
@@ -196,7 +196,7 @@ impl<D: RingDevice> Slot<D> {
     }
 
     /// The compressed pages of a stream's slot, those of them that are left, and the restored pages.
-    pub(super) fn restored_parts(&mut self) -> (&[u8], &[LeftPage], &mut [Page]) {
+    pub(super) fn restored_parts(&mut self) -> (&[u8], &[UnrestoredPage], &mut [Page]) {
         let input = self.input.as_ref().expect("slots of streams have it").bytes();
         let output = self.output.as_mut().expect("slots of streams have it").bytes_mut();
         let pages = output.expect("no copy of a slot in use is in progress").as_chunks_mut().0;
@@ -204,7 +204,7 @@ impl<D: RingDevice> Slot<D> {
         (input, &self.left, &mut pages[..self.range.len()])
     }
 
-    /// Waits until no copy uses the slot's memory, which is within reach from then on, whatever happens to the device. A
+    /// Waits until no copy uses the slot's memory, which stays accessible from then on, whatever happens to the device. A
     /// slot for which that fails is not used again.
     pub(super) fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
         let Self { input, output, index, status, .. } = self;
@@ -215,13 +215,18 @@ impl<D: RingDevice> Slot<D> {
         settled
     }
 
-    /// Whether its memory can be filled again.
+    /// Returns `true` if the slot's memory can be filled again.
     pub(super) fn is_reusable(&self) -> bool {
         !self.is_retired
     }
 
     /// Allocates the page-locked memory that a transfer uses and the slot does not have yet.
-    pub(super) fn ensure(&mut self, allocator: &D::Allocator, pages: u32, use_by: &Transfer<'_, D>) -> GpuResult<()> {
+    pub(super) fn ensure(
+        &mut self,
+        allocator: &D::Allocator,
+        pages: u32,
+        use_by: &SlotTransfer<'_, D>,
+    ) -> GpuResult<()> {
         // Widening: `usize` has 64 bits wherever CUDA runs.
         let pages = pages as usize;
         let allocate = |place: &mut Option<D::Pinned>, pages: usize, caching| -> GpuResult<()> {
@@ -231,12 +236,12 @@ impl<D: RingDevice> Slot<D> {
             Ok(())
         };
         match use_by.source {
-            Source::Input => allocate(&mut self.input, pages, HostCaching::Cached)?,
+            TransferSource::Input => allocate(&mut self.input, pages, HostCaching::Cached)?,
             // Alike, since they change places. The GPU reads at less than half its speed what lies modified in a core's cache.
-            Source::Pieces => self.pieces.iter_mut().try_for_each(|piece| {
+            TransferSource::Pieces => self.pieces.iter_mut().try_for_each(|piece| {
                 allocate(&mut piece.memory, PIECE_PAGES.min(pages), HostCaching::WriteCombined)
             })?,
-            Source::Pinned(..) => {}
+            TransferSource::Pinned(..) => {}
         }
         if use_by.target.is_none() {
             allocate(&mut self.output, pages, HostCaching::Cached)?;
@@ -248,18 +253,18 @@ impl<D: RingDevice> Slot<D> {
     pub(super) fn list_left(&mut self, kind_of: impl Fn(usize) -> PageKind) -> GpuResult<()> {
         let status = self.status.bytes()?.as_chunks::<STATUS_BYTES>().0;
         self.left.extend(self.range.clone().zip(status).filter_map(|(page, code)| {
-            Refusal::of(kind_of(page), self.format, *code).map(|refusal| LeftPage { page, refusal })
+            UnrestoredReason::of(kind_of(page), self.format, *code).map(|reason| UnrestoredPage { page, reason })
         }));
         Ok(())
     }
 
     /// Reads from the kernel's index how long the packed pages are.
     pub(super) fn read_packed_bytes(&mut self) -> GpuResult<()> {
-        let Some(last) = self.crossing.checked_sub(1) else { return Ok(()) };
+        let Some(last) = self.device_pages.checked_sub(1) else { return Ok(()) };
         let bits = self.index.bytes()?[last * PackedEntry::BYTES..].first_chunk();
         let bits = bits.expect("the index has an entry for each page of the slot");
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*bits));
-        self.packed_bytes = packed_bytes(entry, self.crossing)
+        self.packed_bytes = packed_bytes(entry, self.device_pages)
             .ok_or(GpuError::WrongIndex { page: self.range.end - 1, bits: entry.bits() })?;
         Ok(())
     }

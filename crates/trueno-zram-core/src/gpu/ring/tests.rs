@@ -8,10 +8,10 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::calls::PagesFrom;
 use super::deliver::Deliver;
-use super::device::{Allocator, PinnedMemory, RingDevice};
+use super::device::{DeviceAllocator, PinnedMemory, RingDevice};
 use super::fake::{FakeDevice, Schedule};
-use super::slot::Slot;
-use super::{Outcome, Ring, RingShape};
+use super::slot::RingSlot;
+use super::{CallOutcome, Ring, RingShape};
 use crate::gpu::PinnedPages;
 use crate::gpu::bounded_drop::BoundedDrop;
 use crate::gpu::error::{GpuError, GpuResult};
@@ -23,7 +23,7 @@ const PAGES: usize = 8;
 
 /// Runs pages that all cross the bus through a ring of two slots. Nothing is staged: the one core that did so might deliver
 /// a slot meanwhile, which waits for a slot that is to be staged.
-fn run(sink: &mut impl Deliver<FakeDevice>) -> Outcome {
+fn run(sink: &mut impl Deliver<FakeDevice>) -> CallOutcome {
     let time_limit = Duration::from_secs(30);
     let shape = RingShape { slots: 2, slot_pages: 2, call_slot_pages: 2, time_limit };
     let mut ring = Ring::new(FakeDevice::new(Schedule::Eager), shape).unwrap();
@@ -46,11 +46,11 @@ struct InPairs(Barrier);
 impl Deliver<FakeDevice> for &InPairs {
     type Share = Self;
 
-    fn share(&mut self, _slot: &Slot<FakeDevice>) -> Option<Self> {
+    fn share(&mut self, _slot: &RingSlot<FakeDevice>) -> Option<Self> {
         Some(self)
     }
 
-    fn deliver(share: &mut Self, _slot: &mut Slot<FakeDevice>) -> GpuResult<()> {
+    fn deliver(share: &mut Self, _slot: &mut RingSlot<FakeDevice>) -> GpuResult<()> {
         share.0.wait();
         Ok(())
     }
@@ -74,11 +74,11 @@ struct FirstFailsLast {
 impl Deliver<FakeDevice> for &FirstFailsLast {
     type Share = Self;
 
-    fn share(&mut self, _slot: &Slot<FakeDevice>) -> Option<Self> {
+    fn share(&mut self, _slot: &RingSlot<FakeDevice>) -> Option<Self> {
         Some(self)
     }
 
-    fn deliver(share: &mut Self, slot: &mut Slot<FakeDevice>) -> GpuResult<()> {
+    fn deliver(share: &mut Self, slot: &mut RingSlot<FakeDevice>) -> GpuResult<()> {
         if slot.range.start > 0 {
             return Ok(());
         }
@@ -111,7 +111,7 @@ struct InOrder {
 impl Deliver<FakeDevice> for InOrder {
     type Share = usize;
 
-    fn share(&mut self, slot: &Slot<FakeDevice>) -> Option<usize> {
+    fn share(&mut self, slot: &RingSlot<FakeDevice>) -> Option<usize> {
         if self.busy {
             return None;
         }
@@ -120,7 +120,7 @@ impl Deliver<FakeDevice> for InOrder {
         Some(slot.range.end)
     }
 
-    fn deliver(share: &mut usize, slot: &mut Slot<FakeDevice>) -> GpuResult<()> {
+    fn deliver(share: &mut usize, slot: &mut RingSlot<FakeDevice>) -> GpuResult<()> {
         assert_eq!(*share, slot.range.end, "the share is the slot's");
         assert!(slot.packed_bytes > 0 && slot.packed_bytes < SLOT_PAGES * PAGE_SIZE);
         Ok(())

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use trueno_gpu::kernels::packed::PackedEntry;
 
-use super::device::{Buffer, Mark, PinnedMemory, Queue, RingDevice};
+use super::device::{DeviceQueue, Mark, PinnedMemory, RingDevice, SlotBuffer};
 use super::entries::{for_kernel, next_place};
-use super::piece::{PIECE_PAGES, Piece};
-use super::slot::{STATUS_BYTES, Slot};
+use super::piece::{PIECE_PAGES, SlotPiece};
+use super::slot::{RingSlot, STATUS_BYTES};
 use crate::arena::IndexEntry;
 use crate::gpu::error::GpuResult;
 use crate::page::PAGE_SIZE;
@@ -23,7 +23,7 @@ pub enum Direction {
 
 /// The memory that slots are copied from: pages of a compression, packed pages of a decompression.
 #[derive(Debug)]
-pub(super) enum Source<'a, P> {
+pub(super) enum TransferSource<'a, P> {
     /// The slot's input, which the caller of a stream fills.
     Input,
     /// The slot's pieces, which workers fill.
@@ -34,17 +34,21 @@ pub(super) enum Source<'a, P> {
 
 /// Queues the work of slots, one after the other. Runs on the driving thread, and never waits.
 #[derive(Debug)]
-pub(super) struct Transfer<'a, D: RingDevice> {
+pub(super) struct SlotTransfer<'a, D: RingDevice> {
     direction: Direction,
-    pub(super) source: Source<'a, D::Pinned>,
+    pub(super) source: TransferSource<'a, D::Pinned>,
     /// The caller's page-locked memory for results, or `None` if they go to the slot's output.
     pub(super) target: Option<&'a mut D::Pinned>,
     /// Bytes of `target` that hold packed pages of earlier slots.
     packed_end: usize,
 }
 
-impl<'a, D: RingDevice> Transfer<'a, D> {
-    pub(super) fn new(direction: Direction, source: Source<'a, D::Pinned>, target: Option<&'a mut D::Pinned>) -> Self {
+impl<'a, D: RingDevice> SlotTransfer<'a, D> {
+    pub(super) fn new(
+        direction: Direction,
+        source: TransferSource<'a, D::Pinned>,
+        target: Option<&'a mut D::Pinned>,
+    ) -> Self {
         Self { direction, source, target, packed_end: 0 }
     }
 
@@ -52,7 +56,7 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
         self.direction
     }
 
-    /// The mark behind all that the kernel tells: the length of packed pages is in its index.
+    /// Returns the mark after everything that the kernel writes for the host: the index has the length of the packed pages.
     pub(super) fn kernel_done(&self) -> Mark {
         match self.direction {
             Direction::Compress => Mark::IndexEnd,
@@ -61,22 +65,22 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
     }
 
     /// Queues the copies to the device and the kernel.
-    pub(super) fn start(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+    pub(super) fn start(&mut self, device: &mut D, slot: &mut RingSlot<D>) -> GpuResult<()> {
         if self.direction == Direction::Decompress {
             self.write_index(slot)?;
         }
         device.mark(&mut slot.device, Mark::H2dStart)?;
         self.upload(device, slot)?;
-        let index = 0..slot.crossing * PackedEntry::BYTES;
+        let index = 0..slot.device_pages * PackedEntry::BYTES;
         if self.direction == Direction::Decompress {
-            device.upload(&mut slot.device, Buffer::Index, 0, &mut slot.index, index.clone())?;
+            device.upload(&mut slot.device, SlotBuffer::Index, 0, &mut slot.index, index.clone())?;
         }
         device.mark(&mut slot.device, Mark::H2dEnd)?;
-        let pages = u32::try_from(slot.crossing).expect("a slot is made for a u32 of pages");
+        let pages = u32::try_from(slot.device_pages).expect("a slot is made for a u32 of pages");
         match self.direction {
             Direction::Compress => {
                 device.compress(&mut slot.device, pages)?;
-                device.download(Queue::Compute, &mut slot.device, Buffer::Index, &mut slot.index, index)?;
+                device.download(DeviceQueue::Compute, &mut slot.device, SlotBuffer::Index, &mut slot.index, index)?;
                 device.mark(&mut slot.device, Mark::IndexEnd)
             }
             Direction::Decompress => device.decompress(&mut slot.device, slot.packed_bytes, pages),
@@ -84,26 +88,26 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
     }
 
     /// Queues the copies to the host, when the kernel is done.
-    pub(super) fn finish(&mut self, device: &mut D, slot: &mut Slot<D>) -> GpuResult<()> {
+    pub(super) fn finish(&mut self, device: &mut D, slot: &mut RingSlot<D>) -> GpuResult<()> {
         let (buffer, place, len_bytes) = match self.direction {
             Direction::Compress => {
                 slot.read_packed_bytes()?;
                 // Slots finish in the order of their pages.
                 let place = self.packed_end;
                 self.packed_end += slot.packed_bytes;
-                (Buffer::Packed, place, slot.packed_bytes)
+                (SlotBuffer::Packed, place, slot.packed_bytes)
             }
-            Direction::Decompress => (Buffer::Pages, slot.range.start * PAGE_SIZE, slot.crossing * PAGE_SIZE),
+            Direction::Decompress => (SlotBuffer::Pages, slot.range.start * PAGE_SIZE, slot.device_pages * PAGE_SIZE),
         };
         device.mark(&mut slot.device, Mark::D2hStart)?;
         let (to, part) = match &mut self.target {
             Some(memory) => (&mut **memory, place..place + len_bytes),
             None => (slot.output.as_mut().expect("a call ensures what it uses"), 0..len_bytes),
         };
-        device.download(Queue::D2h, &mut slot.device, buffer, to, part)?;
+        device.download(DeviceQueue::D2h, &mut slot.device, buffer, to, part)?;
         if self.direction == Direction::Decompress {
-            let part = 0..slot.crossing * STATUS_BYTES;
-            device.download(Queue::D2h, &mut slot.device, Buffer::Status, &mut slot.status, part)?;
+            let part = 0..slot.device_pages * STATUS_BYTES;
+            device.download(DeviceQueue::D2h, &mut slot.device, SlotBuffer::Status, &mut slot.status, part)?;
         }
         device.mark(&mut slot.device, Mark::D2hEnd)
     }
@@ -111,33 +115,33 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
     /// Waits until no copy uses the caller's memory.
     pub(super) fn settle(&mut self, time_limit: Duration) -> GpuResult<()> {
         let source = match &mut self.source {
-            Source::Pinned(memory, _) => memory.settle(time_limit),
-            Source::Input | Source::Pieces => Ok(()),
+            TransferSource::Pinned(memory, _) => memory.settle(time_limit),
+            TransferSource::Input | TransferSource::Pieces => Ok(()),
         };
         let target = self.target.as_mut().map_or(Ok(()), |memory| memory.settle(time_limit));
         source.and(target)
     }
 
     /// Queues the copy of the pages or packed pages to the device.
-    fn upload(&mut self, device: &D, slot: &mut Slot<D>) -> GpuResult<()> {
+    fn upload(&mut self, device: &D, slot: &mut RingSlot<D>) -> GpuResult<()> {
         let (buffer, len_bytes) = match self.direction {
-            Direction::Compress => (Buffer::Pages, slot.crossing * PAGE_SIZE),
-            Direction::Decompress => (Buffer::Packed, slot.packed_bytes),
+            Direction::Compress => (SlotBuffer::Pages, slot.device_pages * PAGE_SIZE),
+            Direction::Decompress => (SlotBuffer::Packed, slot.packed_bytes),
         };
-        let Slot { device: on_device, input, pieces, pieces_used, range, .. } = slot;
+        let RingSlot { device: on_device, input, pieces, pieces_used, range, .. } = slot;
         match &mut self.source {
-            Source::Input => {
+            TransferSource::Input => {
                 let input = input.as_mut().expect("slots of streams have it");
                 device.upload(on_device, buffer, 0, input, 0..len_bytes)
             }
-            Source::Pieces => {
-                let mut crossing = pieces[..*pieces_used].iter_mut().filter(|piece| piece.crossing > 0);
-                crossing.try_for_each(|piece| {
+            TransferSource::Pieces => {
+                let mut device_pages = pieces[..*pieces_used].iter_mut().filter(|piece| piece.device_pages > 0);
+                device_pages.try_for_each(|piece| {
                     let (at, part) = (place_on_device(piece, self.direction), 0..piece.bytes_in);
                     device.upload(on_device, buffer, at, piece.memory(), part)
                 })
             }
-            Source::Pinned(memory, index) => {
+            TransferSource::Pinned(memory, index) => {
                 let start = match self.direction {
                     Direction::Compress => range.start * PAGE_SIZE,
                     Direction::Decompress => in_memory(index[range.start].offset),
@@ -148,15 +152,15 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
     }
 
     /// Writes the index of packed pages as the kernel reads it, and notes their length.
-    fn write_index(&self, slot: &mut Slot<D>) -> GpuResult<()> {
-        let Slot { format, index, pieces, pieces_used, entries, range, .. } = slot;
+    fn write_index(&self, slot: &mut RingSlot<D>) -> GpuResult<()> {
+        let RingSlot { format, index, pieces, pieces_used, entries, range, .. } = slot;
         let packed = index.bytes_mut()?.as_chunks_mut::<{ PackedEntry::BYTES }>().0;
         let entries = match &self.source {
-            Source::Input => &entries[..],
-            Source::Pinned(_, index) => &index[range.clone()],
-            Source::Pieces => {
-                for piece in pieces[..*pieces_used].iter().filter(|piece| piece.crossing > 0) {
-                    packed[piece.first_place..][..piece.crossing].copy_from_slice(&piece.index);
+            TransferSource::Input => &entries[..],
+            TransferSource::Pinned(_, index) => &index[range.clone()],
+            TransferSource::Pieces => {
+                for piece in pieces[..*pieces_used].iter().filter(|piece| piece.device_pages > 0) {
+                    packed[piece.first_place..][..piece.device_pages].copy_from_slice(&piece.index);
                     slot.packed_bytes = place_on_device(piece, Direction::Decompress) + piece.bytes_in;
                 }
                 return Ok(());
@@ -171,7 +175,7 @@ impl<'a, D: RingDevice> Transfer<'a, D> {
 
 /// The offset of a piece in its device buffer. Pages follow each other. Packed pages start at a fixed place, which is known
 /// before the other pieces are staged.
-fn place_on_device<D: RingDevice>(piece: &Piece<D>, direction: Direction) -> usize {
+fn place_on_device<D: RingDevice>(piece: &SlotPiece<D>, direction: Direction) -> usize {
     match direction {
         Direction::Compress => piece.first_place * PAGE_SIZE,
         Direction::Decompress => piece.number * PIECE_PAGES * PAGE_SIZE,

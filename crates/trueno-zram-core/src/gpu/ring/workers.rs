@@ -9,10 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::{Scope, Yield};
 
+use super::active_call::Returned;
 use super::device::RingDevice;
 use super::pause::Pause;
-use super::piece::Piece;
-use super::run::Returned;
+use super::piece::SlotPiece;
 use super::stage::Stage;
 
 /// The queue of pieces to stage, and whether the workers are to stop.
@@ -21,13 +21,13 @@ use super::stage::Stage;
 /// So the workers look for work by themselves: for pieces in this queue, and for parts of a delivery in the pool's own
 /// queues. Whichever of the two there is, all threads share it.
 pub(super) struct StagingWorkers<D: RingDevice> {
-    pieces: Mutex<VecDeque<(usize, Piece<D>)>>,
+    pieces: Mutex<VecDeque<(usize, SlotPiece<D>)>>,
     stopped: AtomicBool,
     has_worker: AtomicBool,
 }
 
 thread_local! {
-    /// Whether this thread already works for a ring, by staging or by delivering.
+    /// `true` while this thread works for a ring, by staging or by delivering.
     static ON_DUTY: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -73,7 +73,7 @@ impl<D: RingDevice> StagingWorkers<D> {
     }
 
     /// Queues pieces of a slot.
-    pub(super) fn give(&self, slot_start: usize, pieces: impl Iterator<Item = Piece<D>>) {
+    pub(super) fn give(&self, slot_start: usize, pieces: impl Iterator<Item = SlotPiece<D>>) {
         self.queue().extend(pieces.map(|piece| (slot_start, piece)));
     }
 
@@ -87,12 +87,12 @@ impl<D: RingDevice> StagingWorkers<D> {
         }
     }
 
-    /// Whether any thread of the pool has come. If not, all are busy with other calls, of other compressors.
+    /// Returns `true` if a thread of the pool has started to stage. If not, all are busy with calls of other compressors.
     pub(super) fn has_worker(&self) -> bool {
         self.has_worker.load(Ordering::Acquire)
     }
 
-    /// Stages the next piece. Returns whether there was one.
+    /// Stages the next piece. Returns `false` if there is none.
     pub(super) fn stage_next<T>(&self, stage: &Stage<'_, D>, to_driver: &Sender<Returned<D, T>>) -> bool {
         let taken = self.queue().pop_front();
         let Some((slot_start, mut piece)) = taken else { return false };
@@ -102,13 +102,13 @@ impl<D: RingDevice> StagingWorkers<D> {
         true
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<(usize, Piece<D>)>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<(usize, SlotPiece<D>)>> {
         // The queue is consistent even after a panic.
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the pieces that no worker took.
-    pub(super) fn take_rest(&self) -> impl Iterator<Item = (usize, Piece<D>)> + use<D> {
+    pub(super) fn take_rest(&self) -> impl Iterator<Item = (usize, SlotPiece<D>)> + use<D> {
         std::mem::take(&mut *self.queue()).into_iter()
     }
 }

@@ -1,8 +1,8 @@
 //! Wide copies within the page. Callers check the bounds beforehand.
 #![allow(unsafe_code)]
 
-use super::cursor::Cursor;
-use super::lanes::{LANE, Lanes, STEP};
+use super::cursor::BlockCursor;
+use super::lanes::{LANE, LaneOperations, STEP};
 use crate::page::{PAGE_SIZE, Page};
 
 /// Space that a long copy needs past its end. The copy overruns by less than two lanes, and the match after long
@@ -15,7 +15,13 @@ pub(super) const LONG_SLACK: usize = 3 * LANE;
 ///
 /// The block has `ahead + 16` bytes from `input` on, and `to + 16 <= PAGE_SIZE`.
 #[inline(always)]
-pub(super) unsafe fn copy_in<L: Lanes>(lanes: L, input: Cursor<'_>, ahead: usize, page: &mut Page, to: usize) {
+pub(super) unsafe fn copy_in<L: LaneOperations>(
+    lanes: L,
+    input: BlockCursor<'_>,
+    ahead: usize,
+    page: &mut Page,
+    to: usize,
+) {
     // SAFETY: the caller guarantees `ahead + 16` bytes.
     let source = unsafe { input.lane(ahead) };
     // SAFETY: the caller bounds `to`.
@@ -28,7 +34,7 @@ pub(super) unsafe fn copy_in<L: Lanes>(lanes: L, input: Cursor<'_>, ahead: usize
 ///
 /// `offset <= start` and `start + 16 <= PAGE_SIZE`.
 #[inline(always)]
-pub(super) unsafe fn copy_match<L: Lanes>(lanes: L, page: &mut Page, start: usize, offset: usize) {
+pub(super) unsafe fn copy_match<L: LaneOperations>(lanes: L, page: &mut Page, start: usize, offset: usize) {
     // SAFETY: `start - offset` does not wrap and is no later than `start`, which the caller bounds.
     let source = lanes.load(unsafe { lane(page, start - offset) });
     // SAFETY: the caller bounds `start`.
@@ -41,7 +47,13 @@ pub(super) unsafe fn copy_match<L: Lanes>(lanes: L, page: &mut Page, start: usiz
 ///
 /// `0 < offset <= start` and `start + length + LONG_SLACK <= PAGE_SIZE`.
 #[inline(always)]
-pub(super) unsafe fn copy_long<L: Lanes>(lanes: L, page: &mut Page, start: usize, offset: usize, length: usize) {
+pub(super) unsafe fn copy_long<L: LaneOperations>(
+    lanes: L,
+    page: &mut Page,
+    start: usize,
+    offset: usize,
+    length: usize,
+) {
     if let Some(&step) = STEP.get(offset) {
         let step = usize::from(step);
         // SAFETY: `start - offset` does not wrap, and the caller bounds `start`.

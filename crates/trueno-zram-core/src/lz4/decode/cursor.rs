@@ -10,12 +10,12 @@ use super::lanes::LANE;
 /// A single pointer instead of a slice: keeping the length up to date as well makes the fast loop run out of registers
 /// and costs a tenth of its speed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Cursor<'a> {
+pub(super) struct BlockCursor<'a> {
     at: *const u8,
     block: PhantomData<&'a [u8]>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> BlockCursor<'a> {
     /// Creates a cursor at the start of `rest`, a suffix of a block.
     #[inline(always)]
     pub(super) fn at_start(rest: &'a [u8]) -> Self {

@@ -2,14 +2,20 @@
 #![forbid(unsafe_code)]
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
-use super::lanes::{LANE, Lanes, STEP};
+use super::lanes::{LANE, LaneOperations, STEP};
 use crate::page::{PAGE_SIZE, Page};
 
 /// Decodes the rest of a block, starting with the token at `at`, without writing past the page.
 ///
 /// `block` has at least 16 bytes.
 #[inline(always)]
-pub(super) fn finish<L: Lanes>(lanes: L, block: &[u8], at: usize, page: &mut Page, mut made: usize) -> Option<()> {
+pub(super) fn finish<L: LaneOperations>(
+    lanes: L,
+    block: &[u8],
+    at: usize,
+    page: &mut Page,
+    mut made: usize,
+) -> Option<()> {
     let mut rest = block.get(at..)?;
     loop {
         let (&token, input) = rest.split_first()?;
@@ -69,14 +75,14 @@ pub(super) fn finish<L: Lanes>(lanes: L, block: &[u8], at: usize, page: &mut Pag
 
 /// Loads the 16 bytes at `at`; those past the end are unspecified. Returns `None` if `bytes` is shorter than a lane.
 #[inline(always)]
-fn load_clamped<L: Lanes>(lanes: L, bytes: &[u8], at: usize) -> Option<L::Lane> {
+fn load_clamped<L: LaneOperations>(lanes: L, bytes: &[u8], at: usize) -> Option<L::Lane> {
     let from = at.min(bytes.len().checked_sub(LANE)?);
     Some(lanes.skip(lanes.load(bytes.get(from..)?.first_chunk()?), at - from))
 }
 
 /// Stores as many bytes of `lane` at `at` as fit in the page.
 #[inline(always)]
-fn store_clamped<L: Lanes>(lanes: L, page: &mut Page, at: usize, lane: L::Lane) -> Option<()> {
+fn store_clamped<L: LaneOperations>(lanes: L, page: &mut Page, at: usize, lane: L::Lane) -> Option<()> {
     let to = at.min(PAGE_SIZE - LANE);
     let target = page.get_mut(to..)?.first_chunk_mut()?;
     lanes.store(lanes.join(lanes.load(target), at - to, lane), target);

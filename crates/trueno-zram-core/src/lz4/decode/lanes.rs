@@ -14,7 +14,7 @@ pub(super) const STEP: [u8; LANE] = [16, 16, 16, 15, 16, 15, 12, 14, 16, 9, 10, 
 ///
 /// The methods are inlined into a function compiled for those instructions. Neon fits the same trait (`vqtbl1q_u8`
 /// provides `repeat` and both shifts).
-pub(super) trait Lanes: Copy {
+pub(super) trait LaneOperations: Copy {
     /// 16 bytes in a register.
     type Lane: Copy;
 
@@ -61,7 +61,7 @@ fn low_word(lane: u128) -> u64 {
     u64::from_le_bytes([b0, b1, b2, b3, b4, b5, b6, b7])
 }
 
-impl Lanes for Scalar {
+impl LaneOperations for Scalar {
     type Lane = u128;
 
     #[inline(always)]
@@ -106,11 +106,11 @@ impl Lanes for Scalar {
 
 #[cfg(test)]
 mod tests {
-    use super::{LANE, Lanes, STEP};
+    use super::{LANE, LaneOperations, STEP};
     use crate::cpu::Scalar;
 
     /// Checks every operation against its definition, byte by byte.
-    fn check_operations<L: Lanes>(lanes: L) {
+    fn check_operations<L: LaneOperations>(lanes: L) {
         let bytes: [u8; LANE] = std::array::from_fn(|byte| 0x31 + 7 * u8::try_from(byte).unwrap());
         let other = bytes.map(|byte| byte ^ 0x80);
         let (lane, tail) = (lanes.load(&bytes), lanes.load(&other));

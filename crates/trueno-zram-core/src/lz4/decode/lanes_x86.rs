@@ -5,7 +5,7 @@
 use std::arch::x86_64::{__m128i, _mm_and_si128, _mm_loadu_si128, _mm_or_si128, _mm_shuffle_epi8, _mm_storeu_si128};
 
 use super::decode_with;
-use super::lanes::{LANE, Lanes};
+use super::lanes::{LANE, LaneOperations};
 use crate::cpu::Avx2;
 use crate::page::Page;
 
@@ -82,7 +82,7 @@ fn window(table: &[u8], at: usize) -> &[u8; LANE] {
     table[at..].first_chunk().expect("a lane shifts by at most 16 bytes")
 }
 
-impl Lanes for Avx2 {
+impl LaneOperations for Avx2 {
     type Lane = __m128i;
 
     #[inline(always)]

@@ -20,9 +20,9 @@ use super::format::{FIELD_MAX, MATCH_END_LIMIT, MIN_MATCH};
 use crate::cpu::Token;
 use crate::page::{PAGE_SIZE, Page};
 use copy::{LONG_SLACK, copy_in, copy_long, copy_match};
-use cursor::Cursor;
+use cursor::BlockCursor;
 use finish::{finish, read_length};
-use lanes::{LANE, Lanes};
+use lanes::{LANE, LaneOperations};
 
 /// The last position of the page at which the fast loop starts a sequence. Its short sequences produce at most 14 + 16
 /// bytes, so they end before [`MATCH_END_LIMIT`] and no wide store passes the end of the page.
@@ -57,12 +57,12 @@ pub(super) fn decode_page(token: Token, block: &[u8], page: &mut Page) -> Result
 /// Decodes a block. Compiled once per instruction set with its instructions enabled. Returns `None` if the block is
 /// rejected.
 #[inline(always)]
-fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> {
+fn decode_with<L: LaneOperations>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> {
     // No block of a page is this short: its match length bytes alone are 16.
-    let limit = Cursor::before_end(block, FAST_INPUT)?;
+    let limit = BlockCursor::before_end(block, FAST_INPUT)?;
     let (&first, rest) = block.split_first()?;
     let mut token = usize::from(first);
-    let mut input = Cursor::at_start(rest);
+    let mut input = BlockCursor::at_start(rest);
     let mut made = 0; // bytes of the page
     while input.is_up_to(limit) && made <= FAST_START_LIMIT {
         let mut literals = token >> 4;
@@ -77,7 +77,7 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
             if literals + LONG_INPUT > rest.len() || start + literals + LONG_SLACK > PAGE_SIZE {
                 break;
             }
-            ahead = Cursor::at_start(rest);
+            ahead = BlockCursor::at_start(rest);
             let mut done = 0;
             while done < literals {
                 // SAFETY: `done < literals`, and the check above guarantees two lanes after the literals.
@@ -110,7 +110,7 @@ fn decode_with<L: Lanes>(lanes: L, block: &[u8], page: &mut Page) -> Option<()> 
                     length += read_length(&mut rest)?;
                 }
                 let (&token, rest) = rest.split_first()?;
-                (next, ahead) = (usize::from(token), Cursor::at_start(rest));
+                (next, ahead) = (usize::from(token), BlockCursor::at_start(rest));
             }
             if start + length + LONG_SLACK > PAGE_SIZE {
                 break;

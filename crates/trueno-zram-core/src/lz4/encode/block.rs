@@ -6,10 +6,10 @@ use super::padded::Padded;
 use super::smaller;
 use crate::page::{PAGE_SIZE, Page};
 
-/// Bytes that [`Block::push_short`] stores: a token and 16 literals. The offset after at most 14 literals is among them.
+/// Bytes that [`BlockWriter::push_short`] stores: a token and 16 literals. The offset after at most 14 literals is among them.
 const SHORT_WINDOW: usize = 1 + 16;
 
-/// Bytes that [`Block::push_usual`] stores: a token, a length byte, literals, an offset, a length byte.
+/// Bytes that [`BlockWriter::push_usual`] stores: a token, a length byte, literals, an offset, a length byte.
 const USUAL_WINDOW: usize = 1 + 1 + BLOCK + 2 + 1;
 
 /// A sequence: the literals from `literals_start` to `match_start`, then a match up to `match_end`.
@@ -23,16 +23,16 @@ pub(super) struct Sequence {
 
 /// The LZ4 block written so far. A block that does not fit into the page ends as `None`.
 ///
-/// Where the lengths of a sequence are small, every store is made whether it is needed or not, and `len` advances past those
+/// If the lengths of a sequence are small, every store is made whether it is needed or not, and `len` advances past those
 /// that are: a branch on a length would be mispredicted too often. Those methods return `false`, and change nothing that
 /// matters, where the output has no room for all stores. [`push`](Self::push) needs no more room than the sequence.
-pub(super) struct Block<'a> {
+pub(super) struct BlockWriter<'a> {
     output: &'a mut Page,
     /// More than a page, once the block does not fit.
     len: usize,
 }
 
-impl<'a> Block<'a> {
+impl<'a> BlockWriter<'a> {
     pub(super) fn new(output: &'a mut Page) -> Self {
         Self { output, len: 0 }
     }
@@ -44,8 +44,8 @@ impl<'a> Block<'a> {
     /// Lends the block by value, for a function that returns its new length. Behind a reference, the length would stay in
     /// memory.
     #[inline(always)]
-    pub(super) fn lend(&mut self) -> Block<'_> {
-        Block { output: self.output, len: self.len }
+    pub(super) fn lend(&mut self) -> BlockWriter<'_> {
+        BlockWriter { output: self.output, len: self.len }
     }
 
     /// Sets the length that the block has been given while it was lent.

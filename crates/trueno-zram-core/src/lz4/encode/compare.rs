@@ -1,7 +1,7 @@
-//! What the encoder needs from an instruction set, and the portable implementation.
+//! The operations that the encoder needs from an instruction set, and the portable implementation.
 
 use super::Scratch;
-use super::block::Block;
+use super::block::BlockWriter;
 use super::padded::Padded;
 use super::search::{Appended, Match, Search, append};
 use super::sketch::Sketch;
@@ -25,7 +25,7 @@ pub(super) trait Compare: Copy {
     fn opaque(self, word: u64) -> u64;
 
     /// [`append`] in a function of its own: in line, it would take registers from the usual paths.
-    fn append(self, block: Block<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended;
+    fn append(self, block: BlockWriter<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended;
 }
 
 /// [`Padded::load`] in plain code.
@@ -61,7 +61,7 @@ impl Compare for Scalar {
     }
 
     #[inline(never)]
-    fn append(self, block: Block<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended {
+    fn append(self, block: BlockWriter<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended {
         append(self, block, page, literals_start, found)
     }
 }

@@ -5,7 +5,7 @@
 use std::arch::x86_64::{_mm256_cmpeq_epi8, _mm256_loadu_si256, _mm256_movemask_epi8};
 
 use super::Scratch;
-use super::block::Block;
+use super::block::BlockWriter;
 use super::compare::{BLOCK, Compare};
 use super::padded::Padded;
 use super::search::{Appended, Match, Search, append};
@@ -58,11 +58,17 @@ impl Compare for Avx2 {
     }
 
     #[inline(always)]
-    fn append(self, block: Block<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended {
+    fn append(self, block: BlockWriter<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended {
         // `cold` keeps it out of line. `inline(never)` does not: the compiler drops it from functions with target features.
         #[cold]
         #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt")]
-        fn out_of_line(avx2: Avx2, block: Block<'_>, page: &Padded, literals_start: usize, found: Match) -> Appended {
+        fn out_of_line(
+            avx2: Avx2,
+            block: BlockWriter<'_>,
+            page: &Padded,
+            literals_start: usize,
+            found: Match,
+        ) -> Appended {
             append(avx2, block, page, literals_start, found)
         }
         // SAFETY: an Avx2 token exists only on a CPU with these features (`Avx2::detect` is its only constructor).

@@ -23,17 +23,17 @@ use crate::cpu::Token;
 use crate::page::Page;
 use padded::Padded;
 use strategy::{Chosen, Heap, Records, Strategy, Text};
-use table::Table;
+use table::MatchTable;
 
 /// The encoder's working memory: the hash table, and the page with room for wide loads to overrun.
 pub(super) struct Scratch {
-    table: Table,
+    table: MatchTable,
     page: Padded,
 }
 
 impl Scratch {
     pub(super) fn boxed() -> Box<Self> {
-        Box::new(Self { table: Table::new(), page: Padded::new() })
+        Box::new(Self { table: MatchTable::new(), page: Padded::new() })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The page between zeros, so that the search may read past both ends of it.
 
 use super::compare::{BLOCK, Compare};
-use super::sketch::{GROUP, GROUPS_PER_PART, Part, Sketch};
+use super::sketch::{GROUP, GROUPS_PER_PART, Sketch, SketchPart};
 use super::smaller;
 use crate::page::{PAGE_SIZE, Page};
 
@@ -29,7 +29,7 @@ impl Padded {
         let parts = page.as_chunks::<GROUP>().0.chunks_exact(GROUPS_PER_PART);
         let mut sketch = Sketch::EMPTY;
         for (copies, groups) in copies.zip(parts) {
-            let mut part = Part::EMPTY;
+            let mut part = SketchPart::EMPTY;
             for (copy, group) in copies.iter_mut().zip(groups) {
                 *copy = *group;
                 part.add(compare.equal_mask(group.first_chunk().expect("a group is longer than a block"), &[0; BLOCK]));

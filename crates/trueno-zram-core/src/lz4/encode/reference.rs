@@ -15,7 +15,7 @@ pub(super) fn encode(page: &Page) -> Option<Vec<u8>> {
         Chosen::Text => (33, Repeat::Compare),
     };
     let mut encoder =
-        Encoder { page, hashed_bits, table: vec![0; 4096], block: Vec::new(), literals_start: 0, offset: 1 };
+        ReferenceEncoder { page, hashed_bits, table: vec![0; 4096], block: Vec::new(), literals_start: 0, offset: 1 };
     encoder.search(repeat);
     encoder.finish()
 }
@@ -39,7 +39,7 @@ pub(super) fn choose(page: &Page) -> Chosen {
     }
 }
 
-struct Encoder<'a> {
+struct ReferenceEncoder<'a> {
     page: &'a Page,
     hashed_bits: u32,
     table: Vec<usize>,
@@ -49,7 +49,7 @@ struct Encoder<'a> {
     offset: usize,
 }
 
-impl Encoder<'_> {
+impl ReferenceEncoder<'_> {
     fn search(&mut self, repeat: Repeat) {
         let mut from = 1;
         while let Some((position, candidate)) = self.find(from) {

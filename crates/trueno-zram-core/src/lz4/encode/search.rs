@@ -12,11 +12,11 @@
 use std::hint::select_unpredictable;
 
 use super::super::format::{FIELD_MAX, MATCH_END_LIMIT, MATCH_START_LIMIT, MIN_MATCH};
-use super::block::{Block, Sequence};
+use super::block::{BlockWriter, Sequence};
 use super::compare::{BLOCK, Compare};
 use super::padded::Padded;
 use super::strategy::{Repeat, Strategy};
-use super::table::Table;
+use super::table::MatchTable;
 use super::{Scratch, low_u16};
 use crate::page::{PAGE_SIZE, Page};
 
@@ -43,8 +43,8 @@ pub(super) const COMPARED: usize = 2 * BLOCK;
 pub(super) struct Search<'a, C> {
     compare: C,
     page: &'a Padded,
-    table: &'a mut Table,
-    block: Block<'a>,
+    table: &'a mut MatchTable,
+    block: BlockWriter<'a>,
 }
 
 /// A position and an earlier one with the same four bytes.
@@ -60,9 +60,9 @@ impl Match {
     }
 }
 
-/// Where the next sequence starts, and the offset of the previous one.
+/// The start of the next sequence, and the offset of the previous one.
 #[derive(Clone, Copy)]
-struct Place {
+struct SequenceStart {
     literals_start: usize,
     offset: usize,
 }
@@ -77,14 +77,14 @@ impl<'a, C: Compare> Search<'a, C> {
     #[inline(always)]
     pub(super) fn new(compare: C, scratch: &'a mut Scratch, out: &'a mut Page) -> Self {
         let Scratch { table, page } = scratch;
-        Self { compare, page, table, block: Block::new(out) }
+        Self { compare, page, table, block: BlockWriter::new(out) }
     }
 
     /// Encodes the loaded page. Returns the block's length, or `None` if it would not be shorter than the page.
     #[inline(always)]
     pub(super) fn encode<S: Strategy>(mut self) -> Option<usize> {
         self.table.clear();
-        let mut place = Place { literals_start: 0, offset: 1 };
+        let mut place = SequenceStart { literals_start: 0, offset: 1 };
         let mut from = 1;
         while let Some(found) = self.find::<S>(from, place.literals_start) {
             let Some(next) = self.take(place.literals_start, found) else { break };
@@ -144,7 +144,7 @@ impl<'a, C: Compare> Search<'a, C> {
 
     /// Takes a match, and what is equal before it. Returns `None` if the match starts too near to the end.
     #[inline(always)]
-    fn take(&mut self, literals_start: usize, found: Match) -> Option<Place> {
+    fn take(&mut self, literals_start: usize, found: Match) -> Option<SequenceStart> {
         let Match { position, candidate } = found;
         let short = self.measure_short(found);
         let measured = if short.is_some() { short } else { self.measure(found) };
@@ -162,7 +162,7 @@ impl<'a, C: Compare> Search<'a, C> {
                         && self.block.push_usual(self.page.chunk(literals_start), literals, beyond_min, offset)
                 };
             if pushed {
-                return Some(Place { literals_start: match_end, offset: found.offset() });
+                return Some(SequenceStart { literals_start: match_end, offset: found.offset() });
             }
         }
         if position > MATCH_START_LIMIT {
@@ -173,19 +173,19 @@ impl<'a, C: Compare> Search<'a, C> {
 
     /// Takes a match that starts where the previous one ended.
     #[inline(always)]
-    fn take_adjacent<S: Strategy>(&mut self, position: usize) -> Option<Place> {
+    fn take_adjacent<S: Strategy>(&mut self, position: usize) -> Option<SequenceStart> {
         let found = self.probe::<S>(position)?;
         let offset = found.offset();
         if let Some(beyond_min) = self.measure_short(found) {
             let match_end = position + MIN_MATCH + beyond_min;
             if match_end <= NEAR_END && self.block.push_adjacent(beyond_min, low_u16(offset)) {
-                return Some(Place { literals_start: match_end, offset });
+                return Some(SequenceStart { literals_start: match_end, offset });
             }
         } else if let Some(beyond_min) = self.measure(found) {
             let match_end = position + MIN_MATCH + beyond_min;
             if match_end <= NEAR_END && self.block.push_usual(self.page.chunk(position), 0, beyond_min, low_u16(offset))
             {
-                return Some(Place { literals_start: match_end, offset });
+                return Some(SequenceStart { literals_start: match_end, offset });
             }
         }
         Some(self.take_any(position, found))
@@ -193,8 +193,8 @@ impl<'a, C: Compare> Search<'a, C> {
 
     /// Takes a match at the previous offset, at least seven bytes long, after one or two literals.
     #[inline(always)]
-    fn take_repeat<S: Strategy>(&mut self, place: Place) -> Option<Place> {
-        let Place { literals_start, offset } = place;
+    fn take_repeat<S: Strategy>(&mut self, place: SequenceStart) -> Option<SequenceStart> {
+        let SequenceStart { literals_start, offset } = place;
         if S::REPEAT == Repeat::Ignore {
             return None;
         }
@@ -221,17 +221,17 @@ impl<'a, C: Compare> Search<'a, C> {
             && length < COMPARED
             && self.block.push_usual(self.page.chunk(literals_start), literals, beyond_min, offset)
         {
-            return Some(Place { literals_start: match_end, offset: found.offset() });
+            return Some(SequenceStart { literals_start: match_end, offset: found.offset() });
         }
         Some(self.take_any(literals_start, found))
     }
 
     /// Takes a match of any length after any number of literals.
     #[inline(always)]
-    fn take_any(&mut self, literals_start: usize, found: Match) -> Place {
+    fn take_any(&mut self, literals_start: usize, found: Match) -> SequenceStart {
         let appended = self.compare.append(self.block.lend(), self.page, literals_start, found);
         self.block.set_len(appended.block_len);
-        Place { literals_start: appended.match_end, offset: found.offset() }
+        SequenceStart { literals_start: appended.match_end, offset: found.offset() }
     }
 
     /// Returns how many bytes beyond four a match covers, if the token has room for them.
@@ -285,7 +285,7 @@ impl<'a, C: Compare> Search<'a, C> {
 #[inline(always)]
 pub(super) fn append(
     compare: impl Compare,
-    mut block: Block<'_>,
+    mut block: BlockWriter<'_>,
     page: &Padded,
     literals_start: usize,
     found: Match,

@@ -2,16 +2,16 @@
 
 use super::sketch::Sketch;
 
-/// How a page is searched.
+/// The parameters of the search for matches.
 pub(super) trait Strategy {
-    /// How many of the next bits are hashed. With more bits, fewer of the shortest matches are found; each of those saves
+    /// The number of bits that are hashed at a position. With more bits, fewer of the shortest matches are found; each of those saves
     /// one byte and costs a misprediction.
     const HASHED_BITS: u32;
-    /// What happens where the previous offset fits again.
+    /// The treatment of a match at the previous offset.
     const REPEAT: Repeat;
 }
 
-/// What happens where the previous offset fits again, for at least seven bytes, after one or two literals.
+/// The treatment of a match at the previous offset, of at least seven bytes, after one or two literals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Repeat {
     /// It is not looked for.

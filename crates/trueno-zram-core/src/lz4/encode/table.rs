@@ -12,9 +12,9 @@ const BITS: u32 = 12;
 ///
 /// Invariant: no entry exceeds [`LAST_PROBE`]. All entries start at zero, and only `insert` writes others.
 #[repr(align(64))]
-pub(super) struct Table([u16; 1 << BITS]);
+pub(super) struct MatchTable([u16; 1 << BITS]);
 
-impl Table {
+impl MatchTable {
     pub(super) const fn new() -> Self {
         Self([0; 1 << BITS])
     }

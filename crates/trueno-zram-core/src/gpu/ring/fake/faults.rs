@@ -1,8 +1,8 @@
-//! Which calls fail, and how.
+//! Injected failures of calls.
 
 use std::collections::BTreeMap;
 
-use super::State;
+use super::FakeState;
 use crate::gpu::error::{DriverError, GpuError, GpuResult};
 
 /// The calls that can fail.
@@ -27,7 +27,7 @@ pub(crate) enum Call {
 }
 
 impl Call {
-    /// What the driver would have been asked.
+    /// Returns the name of the corresponding driver call.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Pinned => "cuMemHostAlloc",
@@ -44,15 +44,15 @@ impl Call {
         }
     }
 
-    /// Whether it is asked of the device, by the thread that drives the ring.
+    /// Returns `true` if the thread that drives the ring makes the call.
     fn is_of_device(self) -> bool {
         !matches!(self, Self::Wait | Self::Settle)
     }
 }
 
-/// How a call fails.
+/// A failure of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum InjectedFault {
     /// The call is refused; the device goes on.
     OutOfMemory,
     /// The call reports it, and nothing works any more.
@@ -71,7 +71,7 @@ pub(crate) enum Fault {
     Panic,
 }
 
-impl Fault {
+impl InjectedFault {
     /// The CUDA error that it shows as.
     pub(crate) fn error(self) -> Option<(&'static str, u32)> {
         match self {
@@ -103,30 +103,30 @@ pub(super) enum Lie {
 
 /// The faults to come, and those that came.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    by_number: BTreeMap<usize, Fault>,
-    always: Option<(Call, Fault)>,
+pub(super) struct FaultPlan {
+    by_number: BTreeMap<usize, InjectedFault>,
+    always: Option<(Call, InjectedFault)>,
     /// After the given number of calls of the kind by workers.
-    of_worker: Option<(Call, usize, Fault)>,
+    of_worker: Option<(Call, usize, InjectedFault)>,
     calls: Vec<Call>,
-    fired: Vec<(Call, Fault)>,
+    fired: Vec<(Call, InjectedFault)>,
     /// To be reported by the next call.
-    later: Option<Fault>,
+    later: Option<InjectedFault>,
     lies: usize,
 }
 
-impl Plan {
-    pub(super) fn arm(&mut self, faults: impl IntoIterator<Item = (usize, Fault)>) {
+impl FaultPlan {
+    pub(super) fn arm(&mut self, faults: impl IntoIterator<Item = (usize, InjectedFault)>) {
         self.by_number = faults.into_iter().collect();
         self.calls.clear();
         self.fired.clear();
     }
 
-    pub(super) fn arm_always(&mut self, call: Call, fault: Fault) {
+    pub(super) fn arm_always(&mut self, call: Call, fault: InjectedFault) {
         self.always = Some((call, fault));
     }
 
-    pub(super) fn arm_worker(&mut self, call: Call, earlier: usize, fault: Fault) {
+    pub(super) fn arm_worker(&mut self, call: Call, earlier: usize, fault: InjectedFault) {
         self.of_worker = Some((call, earlier, fault));
     }
 
@@ -134,7 +134,7 @@ impl Plan {
         &self.calls
     }
 
-    pub(super) fn fired(&self) -> &[(Call, Fault)] {
+    pub(super) fn fired(&self) -> &[(Call, InjectedFault)] {
         &self.fired
     }
 
@@ -147,12 +147,13 @@ impl Plan {
     }
 
     /// Counts a call; the fault that is meant for it.
-    fn count(&mut self, call: Call) -> Option<Fault> {
+    fn count(&mut self, call: Call) -> Option<InjectedFault> {
         let number = self.calls.len();
         self.calls.push(call);
         let is_worker = rayon::current_thread_index().is_some();
-        let is_meant =
-            |(kind, fault): &(Call, Fault)| *kind == call && (is_worker || *fault != Fault::IllegalAddressTold);
+        let is_meant = |(kind, fault): &(Call, InjectedFault)| {
+            *kind == call && (is_worker || *fault != InjectedFault::IllegalAddressTold)
+        };
         let always = self.always.filter(is_meant).map(|(_, fault)| fault);
         let of_worker = if is_worker { self.of_worker(call) } else { None };
         let fault = self.by_number.remove(&number).or(of_worker).or(always)?;
@@ -161,7 +162,7 @@ impl Plan {
     }
 
     /// The fault that is meant for a worker, if this is the call.
-    fn of_worker(&mut self, call: Call) -> Option<Fault> {
+    fn of_worker(&mut self, call: Call) -> Option<InjectedFault> {
         let (_, earlier, fault) = self.of_worker.as_mut().filter(|(kind, _, _)| *kind == call)?;
         let fault = *fault;
         match earlier.checked_sub(1) {
@@ -172,19 +173,19 @@ impl Plan {
     }
 }
 
-impl State {
-    /// Whether work goes on.
+impl FakeState {
+    /// Returns `true` while queued work can run.
     pub(super) fn lives(&self) -> bool {
         self.lost.is_none() && self.faults.later.is_none()
     }
 
-    /// Whether the next call will report a failure.
+    /// Returns `true` if the next call will report a failure.
     pub(super) fn is_failing(&self) -> bool {
         !self.lives()
     }
 
     /// Starts a call: its failure, or a fault that it goes through with.
-    pub(super) fn enter(&mut self, call: Call) -> GpuResult<Option<Fault>> {
+    pub(super) fn enter(&mut self, call: Call) -> GpuResult<Option<InjectedFault>> {
         if let Some(reason) = self.lost.clone() {
             if self.loss_is_known && call.is_of_device() {
                 self.seen.calls_after_loss += 1;
@@ -197,21 +198,21 @@ impl State {
         }
         let fault = self.faults.count(call);
         match fault {
-            Some(Fault::Panic) => panic!("injected panic in {call:?}"),
-            Some(Fault::IllegalAddressLater) => self.faults.later = fault,
-            Some(Fault::Hang) => self.hung = [true; 3],
-            Some(Fault::WrongIndex) | None => {}
+            Some(InjectedFault::Panic) => panic!("injected panic in {call:?}"),
+            Some(InjectedFault::IllegalAddressLater) => self.faults.later = fault,
+            Some(InjectedFault::Hang) => self.hung = [true; 3],
+            Some(InjectedFault::WrongIndex) | None => {}
             Some(fault) => return Err(self.fail(call, fault)),
         }
         Ok(fault)
     }
 
-    /// Whether the thread that drives the ring is yet to find out.
+    /// Returns `true` if the thread that drives the ring has not seen the failure yet.
     pub(super) fn is_to_be_told(&self) -> bool {
-        !self.loss_is_known && matches!(self.faults.fired.last(), Some((_, Fault::IllegalAddressTold)))
+        !self.loss_is_known && matches!(self.faults.fired.last(), Some((_, InjectedFault::IllegalAddressTold)))
     }
 
-    fn fail(&mut self, call: Call, fault: Fault) -> GpuError {
+    fn fail(&mut self, call: Call, fault: InjectedFault) -> GpuError {
         let (code, number) = fault.error().expect("faults that are reported have a code");
         let error = DriverError { call: call.name(), code, number };
         if error.poisons_context() {

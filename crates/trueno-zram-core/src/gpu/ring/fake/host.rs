@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::faults::Call;
-use super::{Shared, State, lock, wait_for_others};
+use super::{FakeState, Shared, lock, wait_for_others};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::ring::device::PinnedMemory;
 
@@ -20,19 +20,19 @@ pub(crate) struct FakePinned {
     seen: OnceLock<Arc<Vec<u8>>>,
 }
 
-/// What the device knows of it.
+/// The device's record of page-locked memory.
 #[derive(Debug)]
 pub(super) struct Host {
     len_bytes: usize,
     /// `None` while the owner has it alone.
     data: Option<Arc<Vec<u8>>>,
     /// The strongest access by pending copies, whether they have run or not.
-    in_flight: Copy,
+    in_flight: PendingCopies,
 }
 
-/// What a copy does to host memory.
+/// The access of a copy to host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Copy {
+pub(super) enum PendingCopies {
     Nothing,
     Reads,
     Writes,
@@ -40,7 +40,7 @@ pub(super) enum Copy {
 
 impl Host {
     pub(super) fn new(len_bytes: usize) -> Self {
-        Self { len_bytes, data: Some(Arc::new(vec![0; len_bytes])), in_flight: Copy::Nothing }
+        Self { len_bytes, data: Some(Arc::new(vec![0; len_bytes])), in_flight: PendingCopies::Nothing }
     }
 
     pub(super) fn len_bytes(&self) -> usize {
@@ -77,7 +77,7 @@ impl FakePinned {
             return Ok(());
         }
         let mut before = lock(&self.shared);
-        if before.host(self.id).in_flight != Copy::Nothing {
+        if before.host(self.id).in_flight != PendingCopies::Nothing {
             before.wait(self.id, Call::Settle)?;
         }
         let mut state = lock(by);
@@ -93,7 +93,7 @@ impl FakePinned {
     }
 
     /// Gives the bytes to a copy.
-    pub(super) fn lend(&mut self, state: &mut State, copy: Copy) {
+    pub(super) fn lend(&mut self, state: &mut FakeState, copy: PendingCopies) {
         let seen = self.seen.take();
         let host = state.host(self.id);
         host.data = host.data.take().or(seen);
@@ -112,7 +112,7 @@ impl FakePinned {
     }
 }
 
-impl State {
+impl FakeState {
     fn host(&mut self, id: usize) -> &mut Host {
         self.hosts.get_mut(&id).expect("host memory lives as long as its handle")
     }
@@ -134,7 +134,7 @@ impl State {
 impl PinnedMemory for FakePinned {
     fn bytes(&self) -> GpuResult<&[u8]> {
         let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight == Copy::Writes {
+        if state.host(self.id).in_flight == PendingCopies::Writes {
             let waited = state.wait(self.id, Call::Wait);
             drop(state);
             waited.inspect_err(|_| self.let_others_be_told())?;
@@ -146,14 +146,14 @@ impl PinnedMemory for FakePinned {
 
     fn bytes_mut(&mut self) -> GpuResult<&mut [u8]> {
         let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight != Copy::Nothing {
+        if state.host(self.id).in_flight != PendingCopies::Nothing {
             let waited = state.wait(self.id, Call::Wait);
             drop(state);
             waited.inspect_err(|_| self.let_others_be_told())?;
             state = lock(&self.shared);
         }
         let host = state.host(self.id);
-        host.in_flight = Copy::Nothing;
+        host.in_flight = PendingCopies::Nothing;
         let seen = self.seen.take();
         let alone = host.data.take().or(seen).expect("the bytes are on one side or the other");
         drop(state);
@@ -163,7 +163,7 @@ impl PinnedMemory for FakePinned {
 
     fn settle(&mut self, _time_limit: Duration) -> GpuResult<()> {
         let mut state = lock(&self.shared);
-        if state.host(self.id).in_flight == Copy::Nothing {
+        if state.host(self.id).in_flight == PendingCopies::Nothing {
             return Ok(());
         }
         let settled = state.wait(self.id, Call::Settle);
@@ -173,7 +173,7 @@ impl PinnedMemory for FakePinned {
             for queue in &mut state.queues {
                 queue.retain(|operation| operation.work.host().is_none_or(|(host, _, _)| host != id));
             }
-            state.host(id).in_flight = Copy::Nothing;
+            state.host(id).in_flight = PendingCopies::Nothing;
         }
         settled
     }

@@ -10,28 +10,28 @@ use crate::algorithm::Algorithm;
 use crate::cpu::PageCodec;
 use crate::fill_page;
 use crate::gpu::codec::PageFormat;
-use crate::gpu::ring::device::{Buffer, Mark};
+use crate::gpu::ring::device::{Mark, SlotBuffer};
 use crate::lz4::decode_simple;
 use crate::page::{PAGE_SIZE, Page};
 
-/// What device memory holds before anything was put there.
+/// The content of device memory that was never written.
 const NEVER_WRITTEN: u8 = 0xd5;
 const STATUS_BYTES: usize = size_of::<u32>();
 
 /// A slot's device memory, and how far its marks are.
 #[derive(Debug)]
 pub(super) struct DeviceSlot {
-    /// What the kernels read and write.
+    /// The format that the kernels read and write.
     format: PageFormat,
     buffers: [Vec<u8>; 4],
     pub(super) marks: [MarkState; Mark::COUNT],
-    /// What was uploaded since the last kernel.
-    pub(super) fresh: Vec<(Buffer, Range<usize>)>,
-    /// How much of each buffer the last kernel wrote.
+    /// The bytes that were uploaded since the last kernel.
+    pub(super) fresh: Vec<(SlotBuffer, Range<usize>)>,
+    /// The part of each buffer that the last kernel wrote.
     made: [Reach; 4],
 }
 
-/// How far a buffer has bytes that mean something.
+/// The end of the meaningful bytes of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     Known(usize),
@@ -54,7 +54,7 @@ impl MarkState {
         self.reached_tick == self.queued
     }
 
-    /// Whether it was queued at all, and reached.
+    /// Returns `true` if the mark was queued and reached.
     pub(super) fn is_set(self) -> bool {
         self.queued > 0 && self.is_reached()
     }
@@ -72,20 +72,20 @@ impl DeviceSlot {
         }
     }
 
-    pub(super) fn buffer(&self, buffer: Buffer) -> &[u8] {
+    pub(super) fn buffer(&self, buffer: SlotBuffer) -> &[u8] {
         &self.buffers[buffer as usize]
     }
 
-    pub(super) fn buffer_mut(&mut self, buffer: Buffer) -> &mut [u8] {
+    pub(super) fn buffer_mut(&mut self, buffer: SlotBuffer) -> &mut [u8] {
         &mut self.buffers[buffer as usize]
     }
 
-    pub(super) fn made(&self, buffer: Buffer) -> Reach {
+    pub(super) fn made(&self, buffer: SlotBuffer) -> Reach {
         self.made[buffer as usize]
     }
 
-    /// Whether those bytes of a buffer were all uploaded since the last kernel.
-    fn is_fresh(&self, buffer: Buffer, bytes: Range<usize>) -> bool {
+    /// Returns `true` if all of those bytes were uploaded since the last kernel.
+    fn is_fresh(&self, buffer: SlotBuffer, bytes: Range<usize>) -> bool {
         let mut parts: Vec<_> = self.fresh.iter().filter(|(to, _)| *to == buffer).map(|(_, part)| part).collect();
         parts.sort_unstable_by_key(|part| part.start);
         let reach = |end: usize, part: &&Range<usize>| if part.start <= end { end.max(part.end) } else { end };
@@ -93,11 +93,11 @@ impl DeviceSlot {
     }
 
     fn page(&self, number: usize) -> &Page {
-        &self.buffer(Buffer::Pages).as_chunks().0[number]
+        &self.buffer(SlotBuffer::Pages).as_chunks().0[number]
     }
 
     fn entry(&mut self, number: usize) -> &mut [u8; PackedEntry::BYTES] {
-        &mut self.buffer_mut(Buffer::Index).as_chunks_mut().0[number]
+        &mut self.buffer_mut(SlotBuffer::Index).as_chunks_mut().0[number]
     }
 
     fn change_entry(&mut self, number: usize, change: impl FnOnce(u64) -> u64) {
@@ -110,9 +110,9 @@ fn aligned(len_bytes: usize) -> usize {
     len_bytes.next_multiple_of(PACK_ALIGN_BYTES as usize)
 }
 
-/// Packs the pages of a slot; what is wrong with being asked to.
+/// Packs the pages of a slot. Returns a description of the misuse, if any.
 pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) -> Option<String> {
-    let is_fresh = slot.is_fresh(Buffer::Pages, 0..pages * PAGE_SIZE);
+    let is_fresh = slot.is_fresh(SlotBuffer::Pages, 0..pages * PAGE_SIZE);
     slot.fresh.clear();
     let algorithm = match slot.format {
         PageFormat::Lz4 => Algorithm::Lz4,
@@ -124,14 +124,14 @@ pub(super) fn compress(slot: &mut DeviceSlot, pages: usize, lie: Option<Lie>) ->
         let page = *slot.page(number);
         let data = codec.compress(&page, &mut block).expect("there is memory");
         let (kind, bytes) = (data.kind(), data.bytes());
-        slot.buffer_mut(Buffer::Packed)[end..end + bytes.len()].copy_from_slice(bytes);
+        slot.buffer_mut(SlotBuffer::Packed)[end..end + bytes.len()].copy_from_slice(bytes);
         let len = u16::try_from(bytes.len()).expect("no longer than a page");
         *slot.entry(number) = PackedEntry::new(end as u64, len, kind).bits().to_le_bytes();
         end += aligned(bytes.len());
     }
     slot.made = [Reach::Known(0), Reach::Known(end), Reach::Known(pages * PackedEntry::BYTES), Reach::Known(0)];
     if let Some(lie) = lie {
-        slot.made[Buffer::Packed as usize] = Reach::Anything;
+        slot.made[SlotBuffer::Packed as usize] = Reach::Anything;
         tell(slot, pages, lie);
     }
     (!is_fresh || pages == 0).then(|| format!("{pages} pages are compressed that were not uploaded"))
@@ -152,27 +152,27 @@ fn tell(slot: &mut DeviceSlot, pages: usize, lie: Lie) {
     }
 }
 
-/// Restores the pages of a slot; what is wrong with being asked to. Places of refused pages are left alone.
+/// Restores the pages of a slot. Returns a description of the misuse, if any. The places of refused pages are not written.
 pub(super) fn decompress(slot: &mut DeviceSlot, packed_bytes: usize, pages: usize, lie: bool) -> Option<String> {
-    let mut is_fresh = slot.is_fresh(Buffer::Index, 0..pages * PackedEntry::BYTES);
+    let mut is_fresh = slot.is_fresh(SlotBuffer::Index, 0..pages * PackedEntry::BYTES);
     for number in 0..pages {
         let entry = PackedEntry::from_bits(u64::from_le_bytes(*slot.entry(number)));
         let start = usize::try_from(entry.offset_bytes()).expect("36 bits fit");
         let end = start + usize::from(entry.len_bytes());
         let bytes = Some(start..end).filter(|_| end <= packed_bytes && entry.is_placed());
         // Pages may lie far apart; no one needs what is between them.
-        is_fresh &= bytes.as_ref().is_none_or(|place| slot.is_fresh(Buffer::Packed, place.clone()));
-        let bytes = bytes.map(|place| slot.buffer(Buffer::Packed)[place].to_vec());
+        is_fresh &= bytes.as_ref().is_none_or(|place| slot.is_fresh(SlotBuffer::Packed, place.clone()));
+        let bytes = bytes.map(|place| slot.buffer(SlotBuffer::Packed)[place].to_vec());
         let mut page = *slot.page(number);
         let status = restore(slot.format, entry.kind(), bytes, &mut page);
         if status == PageStatus::Restored {
-            slot.buffer_mut(Buffer::Pages).as_chunks_mut().0[number] = page;
+            slot.buffer_mut(SlotBuffer::Pages).as_chunks_mut().0[number] = page;
         }
-        slot.buffer_mut(Buffer::Status).as_chunks_mut().0[number] = (status as u32).to_le_bytes();
+        slot.buffer_mut(SlotBuffer::Status).as_chunks_mut().0[number] = (status as u32).to_le_bytes();
     }
     slot.fresh.clear();
     if lie {
-        slot.buffer_mut(Buffer::Status).as_chunks_mut().0[pages - 1] = 77_u32.to_le_bytes();
+        slot.buffer_mut(SlotBuffer::Status).as_chunks_mut().0[pages - 1] = 77_u32.to_le_bytes();
     }
     let (pages_end, status_end) = (pages * PAGE_SIZE, pages * STATUS_BYTES);
     slot.made = [Reach::Known(pages_end), Reach::Known(0), Reach::Known(0), Reach::Known(status_end)];

@@ -7,35 +7,35 @@ use trueno_gpu::kernels::packed::PackedEntry;
 
 use super::faults::Lie;
 use super::kernels::{self, Reach};
-use super::{FakeSlot, State};
+use super::{FakeSlot, FakeState};
 use crate::gpu::error::{GpuError, GpuResult};
-use crate::gpu::ring::device::{Buffer, Mark, Queue};
+use crate::gpu::ring::device::{DeviceQueue, Mark, SlotBuffer};
 use crate::page::PAGE_SIZE;
 
 /// Something queued.
 #[derive(Clone, Debug)]
-pub(super) struct Operation {
+pub(super) struct QueuedOperation {
     pub(super) slot: usize,
     /// When it was queued.
     pub(super) tick: u64,
-    pub(super) work: Work,
+    pub(super) work: QueuedWork,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Work {
+pub(super) enum QueuedWork {
     Mark(Mark),
     /// Until the slot's uploads that were queued before that tick have run.
     WaitForUploads {
         until: u64,
     },
     Upload {
-        to: Buffer,
+        to: SlotBuffer,
         at: usize,
         host: usize,
         part: Range<usize>,
     },
     Download {
-        from: Buffer,
+        from: SlotBuffer,
         at: usize,
         host: usize,
         part: Range<usize>,
@@ -51,48 +51,48 @@ pub(super) enum Work {
     },
 }
 
-/// Whether memory is read or written.
+/// A read or a write of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
+pub(super) enum MemoryAccess {
     Read,
     Write,
 }
 
 /// A buffer of a slot, the bytes of it, and what is done to them.
-type Touch = (Buffer, Range<usize>, Access);
+type Touch = (SlotBuffer, Range<usize>, MemoryAccess);
 
-impl Work {
+impl QueuedWork {
     pub(super) fn is_kernel(&self) -> bool {
         matches!(self, Self::Compress { .. } | Self::Decompress { .. })
     }
 
     /// The device memory that it touches.
     fn touches(&self) -> Vec<Touch> {
-        use Access::{Read, Write};
+        use MemoryAccess::{Read, Write};
         let index = |pages: usize| 0..pages * PackedEntry::BYTES;
         match self {
             Self::Mark(_) | Self::WaitForUploads { .. } => vec![],
             Self::Upload { to, at, part, .. } => vec![(*to, *at..at + part.len(), Write)],
             Self::Download { from, at, part, .. } => vec![(*from, *at..at + part.len(), Read)],
             Self::Compress { pages, .. } => vec![
-                (Buffer::Pages, 0..pages * PAGE_SIZE, Read),
-                (Buffer::Packed, 0..pages * PAGE_SIZE, Write),
-                (Buffer::Index, index(*pages), Write),
+                (SlotBuffer::Pages, 0..pages * PAGE_SIZE, Read),
+                (SlotBuffer::Packed, 0..pages * PAGE_SIZE, Write),
+                (SlotBuffer::Index, index(*pages), Write),
             ],
             Self::Decompress { packed_bytes, pages, .. } => vec![
-                (Buffer::Packed, 0..*packed_bytes, Read),
-                (Buffer::Index, index(*pages), Read),
-                (Buffer::Pages, 0..pages * PAGE_SIZE, Write),
-                (Buffer::Status, 0..pages * size_of::<u32>(), Write),
+                (SlotBuffer::Packed, 0..*packed_bytes, Read),
+                (SlotBuffer::Index, index(*pages), Read),
+                (SlotBuffer::Pages, 0..pages * PAGE_SIZE, Write),
+                (SlotBuffer::Status, 0..pages * size_of::<u32>(), Write),
             ],
         }
     }
 
     /// The host memory that it touches.
-    pub(super) fn host(&self) -> Option<(usize, &Range<usize>, Access)> {
+    pub(super) fn host(&self) -> Option<(usize, &Range<usize>, MemoryAccess)> {
         match self {
-            Self::Upload { host, part, .. } => Some((*host, part, Access::Read)),
-            Self::Download { host, part, .. } => Some((*host, part, Access::Write)),
+            Self::Upload { host, part, .. } => Some((*host, part, MemoryAccess::Read)),
+            Self::Download { host, part, .. } => Some((*host, part, MemoryAccess::Write)),
             _ => None,
         }
     }
@@ -102,18 +102,18 @@ fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-impl State {
-    /// What new work would race with, if anything.
-    pub(super) fn race(&self, queue: Queue, new: &Operation) -> Option<String> {
+impl FakeState {
+    /// Describes the queued work that new work would race with, if any.
+    pub(super) fn race(&self, queue: DeviceQueue, new: &QueuedOperation) -> Option<String> {
         let uploads_end = self.slots.get(&new.slot)?.marks[Mark::H2dEnd as usize].queued;
         // The order of a queue; in the compute queue, that of one slot.
-        let is_behind = |other: usize, old: &Operation| {
-            other == queue as usize && (queue != Queue::Compute || old.slot == new.slot)
+        let is_behind = |other: usize, old: &QueuedOperation| {
+            other == queue as usize && (queue != DeviceQueue::Compute || old.slot == new.slot)
         };
-        let races = |other: usize, old: &Operation| {
+        let races = |other: usize, old: &QueuedOperation| {
             // A kernel waits for the uploads before the newest mark.
-            let ordered = new.work.is_kernel() && other == Queue::H2d as usize && old.tick < uploads_end;
-            let writes = |a: Access, b: Access| a == Access::Write || b == Access::Write;
+            let ordered = new.work.is_kernel() && other == DeviceQueue::H2d as usize && old.tick < uploads_end;
+            let writes = |a: MemoryAccess, b: MemoryAccess| a == MemoryAccess::Write || b == MemoryAccess::Write;
             let on_device = !ordered
                 && old.slot == new.slot
                 && new.work.touches().iter().any(|(buffer, bytes, access)| {
@@ -138,7 +138,7 @@ impl State {
         host: usize,
         part: &Range<usize>,
         slot: &FakeSlot,
-        buffer: Buffer,
+        buffer: SlotBuffer,
         at: usize,
     ) -> GpuResult<()> {
         let host_len = self.hosts[&host].len_bytes();
@@ -151,13 +151,13 @@ impl State {
         Ok(())
     }
 
-    /// Runs the first operation of a queue. Whether there was one that could run.
-    pub(super) fn run_next(&mut self, queue: Queue) -> bool {
+    /// Runs the first operation of a queue. Returns `false` if none could run.
+    pub(super) fn run_next(&mut self, queue: DeviceQueue) -> bool {
         self.run_of_slot(queue, 0)
     }
 
     /// The same, but of the slots with work in the compute queue, the one with this number comes first, or the last one.
-    pub(super) fn run_of_slot(&mut self, queue: Queue, number: usize) -> bool {
+    pub(super) fn run_of_slot(&mut self, queue: DeviceQueue, number: usize) -> bool {
         if self.is_failing() || self.hung[queue as usize] {
             return false;
         }
@@ -175,19 +175,19 @@ impl State {
         true
     }
 
-    /// Where the operations are that may run next: the first one, and in the compute queue the first one of each slot.
-    fn next_of_each_slot(&self, queue: Queue) -> Vec<usize> {
+    /// Returns the positions of the operations that may run next: the first one, and in the compute queue the first one of each slot.
+    fn next_of_each_slot(&self, queue: DeviceQueue) -> Vec<usize> {
         let operations = &self.queues[queue as usize];
         let is_next = |at: &usize| {
-            let of_slot = |operation: &Operation| operation.slot == operations[*at].slot;
-            *at == 0 || queue == Queue::Compute && !operations.iter().take(*at).any(of_slot)
+            let of_slot = |operation: &QueuedOperation| operation.slot == operations[*at].slot;
+            *at == 0 || queue == DeviceQueue::Compute && !operations.iter().take(*at).any(of_slot)
         };
         (0..operations.len()).filter(is_next).collect()
     }
 
-    fn can_run(&self, operation: &Operation) -> bool {
+    fn can_run(&self, operation: &QueuedOperation) -> bool {
         match operation.work {
-            Work::WaitForUploads { until } => {
+            QueuedWork::WaitForUploads { until } => {
                 self.slots[&operation.slot].marks[Mark::H2dEnd as usize].reached_tick >= until
             }
             _ => true,
@@ -195,23 +195,23 @@ impl State {
     }
 
     /// Does it; what is wrong with it.
-    fn execute(&mut self, operation: &Operation) -> Option<String> {
+    fn execute(&mut self, operation: &QueuedOperation) -> Option<String> {
         let ticks = self.ticks;
         let slot = self.slots.get_mut(&operation.slot)?;
         let misuse = match &operation.work {
-            Work::Mark(mark) => {
+            QueuedWork::Mark(mark) => {
                 let mark = &mut slot.marks[*mark as usize];
                 (mark.reached, mark.reached_tick) = (ticks, operation.tick);
                 None
             }
-            Work::WaitForUploads { .. } => None,
-            Work::Upload { to, at, host, part } => {
+            QueuedWork::WaitForUploads { .. } => None,
+            QueuedWork::Upload { to, at, host, part } => {
                 let from = self.hosts[host].data();
                 slot.buffer_mut(*to)[*at..at + part.len()].copy_from_slice(&from[part.clone()]);
                 slot.fresh.push((*to, *at..at + part.len()));
                 None
             }
-            Work::Download { from, at, host, part } => {
+            QueuedWork::Download { from, at, host, part } => {
                 let bytes = *at..at + part.len();
                 let made = slot.made(*from);
                 let host = self.hosts.get_mut(host).expect("host memory lives while copies are queued");
@@ -222,11 +222,11 @@ impl State {
                     _ => None,
                 }
             }
-            Work::Compress { pages, lie } => {
+            QueuedWork::Compress { pages, lie } => {
                 self.seen.pages += pages;
                 kernels::compress(slot, *pages, *lie)
             }
-            Work::Decompress { packed_bytes, pages, lie } => {
+            QueuedWork::Decompress { packed_bytes, pages, lie } => {
                 self.seen.pages += pages;
                 kernels::decompress(slot, *packed_bytes, *pages, *lie)
             }
@@ -234,7 +234,7 @@ impl State {
         misuse.map(|what| format!("{what} (slot {})", operation.slot))
     }
 
-    /// Whether copies of that host memory have not run.
+    /// Returns `true` if copies of that host memory have not run.
     pub(super) fn has_copies(&self, host: usize) -> bool {
         self.queues.iter().flatten().filter_map(|operation| operation.work.host()).any(|(id, _, _)| id == host)
     }

@@ -1,9 +1,9 @@
-//! How much of the queued work runs at a poll, and of which queue.
+//! The amount of queued work that runs at a poll, and the order of the queues.
 
-use super::State;
-use crate::gpu::ring::device::Queue;
+use super::FakeState;
+use crate::gpu::ring::device::DeviceQueue;
 
-/// How fast the queues run, and in which order.
+/// The speed and the order of the queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Schedule {
     /// All that can run does, at each poll.
@@ -16,14 +16,14 @@ pub(crate) enum Schedule {
     /// A few operations of any queues and slots, from a seed.
     Random(u64),
     /// One queue runs one operation per `n` polls, the others all they have.
-    Starved(Queue, u64),
+    Starved(DeviceQueue, u64),
     /// One queue runs nothing until `n` slots have work queued.
-    Held(Queue, usize),
+    Held(DeviceQueue, usize),
 }
 
-const ALL: [Queue; 3] = [Queue::H2d, Queue::Compute, Queue::D2h];
+const ALL: [DeviceQueue; 3] = [DeviceQueue::H2d, DeviceQueue::Compute, DeviceQueue::D2h];
 
-impl State {
+impl FakeState {
     /// Runs what the schedule allows.
     pub(super) fn poll(&mut self) {
         self.ticks += 1;
@@ -65,7 +65,7 @@ impl State {
         while !done(self) && ALL.into_iter().any(|queue| self.run_next(queue)) {}
     }
 
-    fn run_queues(&mut self, queues: impl Iterator<Item = Queue> + Clone) {
+    fn run_queues(&mut self, queues: impl Iterator<Item = DeviceQueue> + Clone) {
         while queues.clone().any(|queue| self.run_next(queue)) {}
     }
 }

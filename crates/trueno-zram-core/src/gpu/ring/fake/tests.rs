@@ -24,7 +24,7 @@ fn parts() -> Parts {
 
 impl Parts {
     fn upload(&mut self) {
-        self.device.upload(&mut self.slot, Buffer::Pages, 0, &mut self.host, 0..BYTES).unwrap();
+        self.device.upload(&mut self.slot, SlotBuffer::Pages, 0, &mut self.host, 0..BYTES).unwrap();
     }
 
     fn start(&mut self) {
@@ -61,7 +61,7 @@ fn a_kernel_waits_for_its_uploads() {
     }
     assert!(parts.device.is_reached(&parts.slot, Mark::KernelEnd).unwrap());
     // A copy that is queued has the bytes: to see them is to wait for it.
-    parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Index, &mut host, 0..16).unwrap();
+    parts.device.download(DeviceQueue::D2h, &mut parts.slot, SlotBuffer::Index, &mut host, 0..16).unwrap();
     assert_eq!(parts.device.pending(), 1);
     assert_ne!(host.bytes().unwrap()[..16], [0; 16]);
     assert_eq!(parts.device.pending(), 0);
@@ -108,7 +108,7 @@ fn a_download_beside_a_queued_kernel_is_noticed() {
     let mut parts = parts();
     let mut out = parts.device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     parts.start();
-    let _ = parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Packed, &mut out, 0..16);
+    let _ = parts.device.download(DeviceQueue::D2h, &mut parts.slot, SlotBuffer::Packed, &mut out, 0..16);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_copy_of_more_than_the_kernel_made_is_noticed() {
     let mut out = parts.device.allocator().pinned(BYTES, HostCaching::Cached).unwrap();
     parts.start();
     parts.drain();
-    parts.device.download(Queue::D2h, &mut parts.slot, Buffer::Packed, &mut out, 0..48).unwrap();
+    parts.device.download(DeviceQueue::D2h, &mut parts.slot, SlotBuffer::Packed, &mut out, 0..48).unwrap();
     parts.drain();
 }
 
@@ -170,7 +170,7 @@ fn a_slot_freed_under_its_work_is_noticed() {
 #[should_panic(expected = "waits for ever")]
 fn a_wait_for_a_copy_that_hangs_is_noticed() {
     let mut parts = parts();
-    parts.device.arm([(0, Fault::Hang)]);
+    parts.device.arm([(0, InjectedFault::Hang)]);
     parts.upload();
     let _ = parts.host.bytes_mut();
 }
@@ -178,11 +178,11 @@ fn a_wait_for_a_copy_that_hangs_is_noticed() {
 #[test]
 fn a_lost_device_gives_the_same_answer_to_all_and_counts_who_asks() {
     let mut parts = parts();
-    parts.device.arm([(0, Fault::IllegalAddress)]);
+    parts.device.arm([(0, InjectedFault::IllegalAddress)]);
     let first = parts.device.mark(&mut parts.slot, Mark::H2dStart).unwrap_err();
     assert_eq!(first.to_string(), "cuEventRecord: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
     assert!(parts.device.loss().is_some());
-    let second = parts.device.upload(&mut parts.slot, Buffer::Pages, 0, &mut parts.host, 0..8).unwrap_err();
+    let second = parts.device.upload(&mut parts.slot, SlotBuffer::Pages, 0, &mut parts.host, 0..8).unwrap_err();
     assert!(matches!(second, GpuError::ContextLost { reason } if reason == first.to_string()));
     assert_eq!(parts.device.seen().calls_after_loss, 1);
 }

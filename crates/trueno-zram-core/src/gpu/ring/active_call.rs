@@ -13,24 +13,24 @@ use super::deliver::Deliver;
 use super::device::RingDevice;
 use super::flight::Flight;
 use super::pause::Pause;
-use super::piece::{PIECE_PAGES, Piece};
-use super::slot::{Slot, SlotState};
+use super::piece::{PIECE_PAGES, SlotPiece};
+use super::slot::{RingSlot, SlotState};
 use super::stage::Stage;
-use super::transfer::Transfer;
+use super::transfer::SlotTransfer;
 use super::workers::{StagingWorkers, on_duty};
-use super::{Outcome, Ring};
+use super::{CallOutcome, Ring};
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::progress::Progress;
 
-/// How long the driving thread waits for a worker. Threads wake in a tenth of that.
+/// The time that the driving thread waits for a worker. Threads wake in a tenth of that.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// What the pool sends back to the driving thread.
+/// A piece or a slot that the pool sends back to the driving thread.
 pub(super) enum Returned<D: RingDevice, T> {
     /// A piece of the slot whose first page is `slot_start`.
-    Piece { slot_start: usize, piece: Piece<D>, staged: Worked },
+    Piece { slot_start: usize, piece: SlotPiece<D>, staged: Worked },
     /// A slot whose result was delivered, with the share used for it.
-    Slot { slot: Slot<D>, share: T, delivered: Worked },
+    Slot { slot: RingSlot<D>, share: T, delivered: Worked },
 }
 
 /// The result of some work of the pool. If it panicked, what it was working on is sent back all the same, since copies may be in
@@ -38,7 +38,7 @@ pub(super) enum Returned<D: RingDevice, T> {
 pub(super) type Worked = std::thread::Result<GpuResult<()>>;
 
 /// The state of a call: where its slots are.
-struct Run<'a, D: RingDevice, K: Deliver<D>> {
+struct ActiveCall<'a, D: RingDevice, K: Deliver<D>> {
     ring: &'a mut Ring<D>,
     pages: usize,
     /// The first page that is in no slot yet.
@@ -46,13 +46,13 @@ struct Run<'a, D: RingDevice, K: Deliver<D>> {
     /// The pages are staged. If not, they are in page-locked memory.
     is_staged: bool,
     /// Slots whose pieces are with the pool, in page order.
-    staging: VecDeque<Slot<D>>,
+    staging: VecDeque<RingSlot<D>>,
     flight: Flight<'a, D>,
     /// Page ranges under delivery, or delivered before an earlier range.
     delivering: VecDeque<Delivery>,
     sink: &'a mut K,
     progress: &'a dyn Progress,
-    outcome: Outcome,
+    outcome: CallOutcome,
     from_pool: Receiver<Returned<D, K::Share>>,
     to_driver: Sender<Returned<D, K::Share>>,
 }
@@ -70,26 +70,26 @@ impl<D: RingDevice> Ring<D> {
         pool: &ThreadPool,
         pages: usize,
         stage: Option<&Stage<'_, D>>,
-        transfer: Transfer<'_, D>,
+        transfer: SlotTransfer<'_, D>,
         sink: &mut K,
         progress: &dyn Progress,
-    ) -> Outcome {
+    ) -> CallOutcome {
         let (allocator, slot_pages) = (self.device.allocator(), self.shape.call_slot_pages);
         let ensured = self.free.iter_mut().try_for_each(|slot| slot.ensure(&allocator, slot_pages, &transfer));
         if let Err(error) = ensured {
-            return Outcome::failed(error);
+            return CallOutcome::failed(error);
         }
         if pages == 0 {
-            return Outcome::default();
+            return CallOutcome::default();
         }
         if let Some(reason) = self.device.loss() {
-            return Outcome::failed(GpuError::ContextLost { reason });
+            return CallOutcome::failed(GpuError::ContextLost { reason });
         }
         if self.free.len() < self.shape.slots {
-            return Outcome::failed(GpuError::ContextLost { reason: "an earlier run ended in a panic".to_owned() });
+            return CallOutcome::failed(GpuError::ContextLost { reason: "an earlier run ended in a panic".to_owned() });
         }
         let (to_driver, from_pool) = channel();
-        let mut run = Run {
+        let mut run = ActiveCall {
             pages,
             next: 0,
             is_staged: stage.is_some(),
@@ -99,7 +99,7 @@ impl<D: RingDevice> Ring<D> {
             ring: self,
             sink,
             progress,
-            outcome: Outcome::default(),
+            outcome: CallOutcome::default(),
             from_pool,
             to_driver,
         };
@@ -118,7 +118,7 @@ impl<D: RingDevice> Ring<D> {
                 let (start, mut pause) = (Instant::now(), Pause::default());
                 while run.outcome.pages_done < pages {
                     let moved = run.step(scope, &workers)?;
-                    // The pool may be busy with other calls. Then this thread stages, too, though it has better things to do.
+                    // The pool may be busy with other calls. Then this thread stages, too, although that delays its own work.
                     let is_alone = !moved && !workers.has_worker() && start.elapsed() > PATIENCE;
                     let staged = is_alone && stage.is_some_and(|stage| workers.stage_next(stage, &run.to_driver));
                     // On a thread of the pool, deliveries may be waiting for this very thread.
@@ -136,8 +136,8 @@ impl<D: RingDevice> Ring<D> {
     }
 }
 
-impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
-    /// Moves every slot on that can move. Returns whether any did.
+impl<D: RingDevice, K: Deliver<D>> ActiveCall<'_, D, K> {
+    /// Advances every slot that can advance. Returns `true` if any did.
     fn step<'scope>(&mut self, scope: &Scope<'scope>, workers: &StagingWorkers<D>) -> GpuResult<bool>
     where
         K::Share: 'scope,
@@ -147,7 +147,7 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
             moved = true;
             self.take_back(returned)?;
         }
-        while self.staging.front().is_some_and(Slot::is_whole) {
+        while self.staging.front().is_some_and(RingSlot::is_whole) {
             let mut slot = self.staging.pop_front().expect("there is a first");
             slot.staged();
             self.flight.push(slot);
@@ -172,7 +172,7 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
         Ok(moved | self.claim(workers)?)
     }
 
-    /// Starts the next slot of the call, if its turn has come. Returns whether it has.
+    /// Starts the next slot of the call, if there is room for it. Returns `false` if not.
     fn claim(&mut self, workers: &StagingWorkers<D>) -> GpuResult<bool> {
         // Half of the ring's pages are staged at the same time, so that idle workers find pieces while the last ones of a slot
         // are copied; the other half is in flight.
@@ -196,7 +196,7 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
         Ok(true)
     }
 
-    /// Puts what the pool sent back to where it belongs, and counts it.
+    /// Puts a returned piece or slot back in its place, and counts it.
     fn take_back(&mut self, returned: Returned<D, K::Share>) -> GpuResult<()> {
         match returned {
             Returned::Piece { slot_start, piece, staged } => {
@@ -216,7 +216,7 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
         }
     }
 
-    fn put_piece(&mut self, slot_start: usize, piece: Piece<D>) {
+    fn put_piece(&mut self, slot_start: usize, piece: SlotPiece<D>) {
         let slot = self.staging.iter_mut().find(|slot| slot.range.start == slot_start);
         slot.expect("a slot waits for its pieces").put_piece(piece);
     }
@@ -233,7 +233,7 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
     }
 
     /// Ends the call. The pool is done: what it had is in the channel or was never taken, and goes back to where it belongs.
-    fn end(mut self, ended: Worked, not_staged: impl Iterator<Item = (usize, Piece<D>)>) -> Outcome {
+    fn end(mut self, ended: Worked, not_staged: impl Iterator<Item = (usize, SlotPiece<D>)>) -> CallOutcome {
         let (result, mut panic) = ended.map_or_else(|panic| (Ok(()), Some(panic)), |result| (result, None));
         not_staged.for_each(|(slot_start, piece)| self.put_piece(slot_start, piece));
         while let Ok(returned) = self.from_pool.try_recv() {
@@ -247,15 +247,15 @@ impl<D: RingDevice, K: Deliver<D>> Run<'_, D, K> {
         // Also after a success, so that the caller's memory is its own again, whatever happens to the device later.
         let settled = flight.settle();
         debug_assert_eq!(ring.free.len(), ring.shape.slots, "no slot is lost");
-        debug_assert!(ring.free.iter().all(Slot::is_whole), "no piece is lost");
+        debug_assert!(ring.free.iter().all(RingSlot::is_whole), "no piece is lost");
         if let Some(panic) = panic {
             ring.stop("a run ended in a panic");
-            ring.free.iter_mut().for_each(Slot::reset);
+            ring.free.iter_mut().for_each(RingSlot::reset);
             resume_unwind(panic);
         }
         if let Err(error) = &result {
             ring.stop_after(error);
-            ring.free.iter_mut().for_each(Slot::reset);
+            ring.free.iter_mut().for_each(RingSlot::reset);
         }
         outcome.failure = result.and(settled).err();
         // All pages after `pages_done` are left anyway.

@@ -23,13 +23,13 @@ pub struct ArchiveExport {
 }
 
 impl ArchiveExport {
-    /// Serves an archive or a delta that is open, or other pages.
+    /// Serves an open archive or delta, or other pages.
     #[must_use]
     pub fn new(pages: impl Pages + 'static) -> Self {
         Self { pages: Arc::new(pages) }
     }
 
-    /// Opens an archive, or a delta whose bases are where it says.
+    /// Opens an archive, or a delta whose bases are at the paths it names.
     ///
     /// # Errors
     /// [`ExportError::Failed`] if the file cannot be read, is not a page archive, or has a damaged index.
@@ -72,7 +72,7 @@ impl Export for ArchiveExport {
 impl ExportIo for ArchiveExport {
     fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError> {
         let read = self.pages.read_at(offset, bytes).map_err(|error| ExportError::Failed(Box::new(error)))?;
-        // The transport has checked the range, so anything less is a change of the file.
+        // The transport has checked the range, so a shorter read means that the file has changed.
         if read == bytes.len() { Ok(()) } else { Err(ExportError::Failed("the archive has become shorter".into())) }
     }
 

@@ -1,4 +1,4 @@
-//! A stream of unknown length within a connection: chunks with their lengths before them, and an empty one at the end.
+//! A stream of unknown length within a connection: chunks preceded by their lengths, and an empty one at the end.
 
 use std::io::{self, Read, Write};
 
@@ -37,7 +37,7 @@ impl<W: Write> Write for ChunkWriter<W> {
     }
 }
 
-/// Reads chunks up to the last one, and nothing behind it.
+/// Reads chunks up to the last one, and nothing after it.
 #[derive(Debug)]
 pub(crate) struct ChunkReader<R> {
     input: R,

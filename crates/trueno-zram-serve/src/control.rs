@@ -20,7 +20,7 @@ use trueno_zram_io::{ChainFile, FileId};
 use trueno_zram_store::{Store, StoreStats};
 
 use crate::chunks::{ChunkReader, ChunkWriter};
-use crate::endpoint::{Endpoint, Stream};
+use crate::endpoint::{Endpoint, SocketStream};
 use crate::peer;
 use crate::server::{Service, SocketServer};
 
@@ -89,7 +89,7 @@ impl ControlLimits {
 /// A request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
-enum Request {
+enum ControlRequest {
     Stat,
     Save { export: String, algorithm: String },
     Load { export: String },
@@ -98,7 +98,7 @@ enum Request {
 /// An answer of the server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Reply {
+enum ControlReply {
     Stat(Vec<ExportStat>),
     /// The server is ready to send or receive the archive.
     Ready,
@@ -117,7 +117,7 @@ pub struct ExportStat {
     pub name: String,
     /// The algorithm, as `lz4` or `zstd:3`.
     pub algorithm: String,
-    /// The files that pages are read from which were never written: an archive, its base, the base of that, and so on.
+    /// The files from which pages that were never written are read: an archive, its base, the base of that, and so on.
     #[serde(default)]
     pub files: Vec<ServedFile>,
     /// The statistics of the store.
@@ -129,18 +129,18 @@ pub struct ExportStat {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ServedFile {
-    /// The path by which the server opened it.
+    /// The path with which the server opened it.
     pub path: PathBuf,
-    /// The device that it lies on.
+    /// The device of its file system.
     pub device: u64,
-    /// Its number there.
+    /// Its inode number there.
     pub inode: u64,
 }
 
 impl From<&ChainFile> for ServedFile {
     fn from(file: &ChainFile) -> Self {
         let FileId { device, inode } = file.id;
-        // A path that is not text is for people to read: the numbers tell the file from others.
+        // A path that is not text is only displayed: the numbers identify the file.
         Self { path: file.path.to_string_lossy().into_owned().into(), device, inode }
     }
 }
@@ -154,20 +154,20 @@ pub struct ServedStore {
 }
 
 impl ServedStore {
-    /// A store by its name.
+    /// Names a store.
     #[must_use]
     pub fn new(name: impl Into<String>, store: Arc<Store>) -> Self {
         Self { name: name.into(), store, files: Vec::new() }
     }
 
-    /// Names the files that the store has its base from.
+    /// Sets the files that the store's base is read from.
     #[must_use]
     pub fn with_files(self, files: &[ChainFile]) -> Self {
         Self { files: files.iter().map(ServedFile::from).collect(), ..self }
     }
 }
 
-/// Why a client's request failed.
+/// The reason why a client's request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
@@ -177,7 +177,7 @@ pub enum ControlError {
     /// The archive that the server sends could not be written.
     #[error("the archive cannot be written")]
     Output(#[source] io::Error),
-    /// The server sent something that is not a reply.
+    /// The server's reply is not valid.
     #[error("the server's reply is not understood")]
     Reply(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The server refused the request, or failed.
@@ -218,48 +218,50 @@ struct ControlService {
 }
 
 impl Service for ControlService {
-    fn prepare(&self, stream: &Stream) -> io::Result<Instant> {
+    fn prepare(&self, stream: &SocketStream) -> io::Result<Instant> {
         let deadline = deadline_after(self.limits.request_timeout);
         stream.set_write_timeout(Some(self.limits.idle_timeout))?;
-        if let Stream::Unix(unix) = stream
+        if let SocketStream::Unix(unix) = stream
             && let Err(refusal) = peer::check(unix)
         {
             // A line fits into the buffer of a new socket, so this does not wait.
-            send_line(stream, &Reply::Error(refusal.to_string()))?;
+            send_line(stream, &ControlReply::Error(refusal.to_string()))?;
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(deadline)
     }
 
-    fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()> {
+    fn serve(&self, client: &Admitted<SocketStream>, deadline: Instant) -> io::Result<()> {
         let stream = client.connection();
         let mut input = BufReader::new(RequestReader { stream, deadline: Some(deadline) });
         let request = read_line(&mut input);
         input.get_mut().deadline = None;
         stream.set_read_timeout(Some(self.limits.idle_timeout))?;
         let reply = match request {
-            Ok(Request::Stat) => Reply::Stat(self.stat()),
-            Ok(Request::Save { export, algorithm }) => {
+            Ok(ControlRequest::Stat) => ControlReply::Stat(self.stat()),
+            Ok(ControlRequest::Save { export, algorithm }) => {
                 self.transfer(client, &export, |store| save(store, &algorithm, stream))?
             }
-            Ok(Request::Load { export }) => self.transfer(client, &export, |store| load(store, stream, &mut input))?,
-            Err(error) => Reply::Error(error.to_string()),
+            Ok(ControlRequest::Load { export }) => {
+                self.transfer(client, &export, |store| load(store, stream, &mut input))?
+            }
+            Err(error) => ControlReply::Error(error.to_string()),
         };
         send_line(stream, &reply)
     }
 }
 
 impl ControlService {
-    /// Saves or loads a store, if not too many are saved and loaded.
+    /// Saves or loads a store, unless too many transfers are under way.
     fn transfer(
         &self,
-        client: &Admitted<Stream>,
+        client: &Admitted<SocketStream>,
         export: &str,
         work: impl FnOnce(&Arc<Store>) -> Result<u64, String>,
-    ) -> io::Result<Reply> {
+    ) -> io::Result<ControlReply> {
         match client.establish() {
             Ok(()) => Ok(self.with_store(export, work)),
-            Err(EstablishError::Full) => Ok(Reply::Error(format!(
+            Err(EstablishError::Full) => Ok(ControlReply::Error(format!(
                 "{} saves and loads are under way, which is the most there may be; try again when one has ended",
                 self.limits.max_transfers
             ))),
@@ -278,36 +280,36 @@ impl ControlService {
     }
 
     /// Finds a store by name. The empty name is the first one.
-    fn with_store(&self, name: &str, work: impl FnOnce(&Arc<Store>) -> Result<u64, String>) -> Reply {
+    fn with_store(&self, name: &str, work: impl FnOnce(&Arc<Store>) -> Result<u64, String>) -> ControlReply {
         let found = self.stores.iter().find(|known| name.is_empty() || known.name == name);
         match found.map(|found| work(&found.store)) {
-            None => Reply::Error(format!("there is no export `{name}`")),
-            Some(Ok(content_bytes)) => Reply::Done { content_bytes },
-            Some(Err(message)) => Reply::Error(message),
+            None => ControlReply::Error(format!("there is no export `{name}`")),
+            Some(Ok(content_bytes)) => ControlReply::Done { content_bytes },
+            Some(Err(message)) => ControlReply::Error(message),
         }
     }
 }
 
-fn save(store: &Arc<Store>, algorithm: &str, stream: &Stream) -> Result<u64, String> {
+fn save(store: &Arc<Store>, algorithm: &str, stream: &SocketStream) -> Result<u64, String> {
     let algorithm: Algorithm = algorithm.parse().map_err(|error| format!("{algorithm}: {error}"))?;
     let mut codec = CpuBatchCompressor::new(algorithm).map_err(|error| error.to_string())?;
-    send_line(stream, &Reply::Ready).map_err(|error| error.to_string())?;
+    send_line(stream, &ControlReply::Ready).map_err(|error| error.to_string())?;
     let mut chunks = ChunkWriter::new(stream);
     let saved = store.save(&mut chunks, &mut codec).map(|(_, summary)| summary.content_len).map_err(describe);
     chunks.finish().map_err(|error| error.to_string())?;
     saved
 }
 
-fn load(store: &Arc<Store>, stream: &Stream, input: &mut (impl Read + Send)) -> Result<u64, String> {
-    send_line(stream, &Reply::Ready).map_err(|error| error.to_string())?;
+fn load(store: &Arc<Store>, stream: &SocketStream, input: &mut (impl Read + Send)) -> Result<u64, String> {
+    send_line(stream, &ControlReply::Ready).map_err(|error| error.to_string())?;
     let mut codec = CpuBatchCompressor::default();
     store.load(ChunkReader::new(input), &mut codec).map_err(describe)
 }
 
-/// Reads from a client: its request until a moment, and the rest for as long as the socket waits.
+/// Reads from a client: its request until a deadline, and the rest within the socket's time limit.
 #[derive(Debug)]
 struct RequestReader<'a> {
-    stream: &'a Stream,
+    stream: &'a SocketStream,
     deadline: Option<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! Where a server listens: a unix socket or a TCP address.
+//! The address of a server, a unix socket or a TCP address, and its sockets.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -31,7 +31,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Returns whether clients on other machines may reach it.
+    /// Returns `true` if clients on other machines may reach it.
     ///
     /// ```
     /// # use trueno_zram_serve::Endpoint;
@@ -72,14 +72,14 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A listening socket. The path of a unix socket is removed with it, if it is still its own.
+/// A listening socket. Dropping it removes the path of a unix socket, unless another server has replaced it.
 #[derive(Debug)]
-pub(crate) enum Listener {
+pub(crate) enum SocketListener {
     Unix(UnixSocket),
     Tcp(TcpListener),
 }
 
-impl Listener {
+impl SocketListener {
     /// Listens. Only the owner may connect to a unix socket; [`UnixSocket::bind`] has the rest.
     pub(crate) fn bind(endpoint: &Endpoint) -> io::Result<Self> {
         match endpoint {
@@ -88,7 +88,7 @@ impl Listener {
         }
     }
 
-    /// The address, with the port that was chosen if it was 0.
+    /// Returns the address, with the port that the system chose if it was 0.
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
         match self {
             Self::Unix(socket) => Ok(Endpoint::Unix(socket.path().to_owned())),
@@ -96,14 +96,14 @@ impl Listener {
         }
     }
 
-    pub(crate) fn accept(&self) -> io::Result<Stream> {
+    pub(crate) fn accept(&self) -> io::Result<SocketStream> {
         match self {
-            Self::Unix(socket) => socket.listener().accept().map(|(stream, _)| Stream::Unix(stream)),
+            Self::Unix(socket) => socket.listener().accept().map(|(stream, _)| SocketStream::Unix(stream)),
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 // Replies are batched already.
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(SocketStream::Tcp(stream))
             }
         }
     }
@@ -114,7 +114,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listener {
+impl AsFd for SocketListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(socket) => socket.as_fd(),
@@ -125,12 +125,12 @@ impl AsFd for Listener {
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) enum Stream {
+pub(crate) enum SocketStream {
     Unix(UnixStream),
     Tcp(TcpStream),
 }
 
-impl Stream {
+impl SocketStream {
     /// Limits how long a read may wait for the client.
     pub(crate) fn set_read_timeout(&self, time: Option<Duration>) -> io::Result<()> {
         match self {
@@ -148,7 +148,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for SocketStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(stream) => stream.as_fd(),
@@ -157,7 +157,7 @@ impl AsFd for Stream {
     }
 }
 
-impl Disconnect for Stream {
+impl Disconnect for SocketStream {
     fn disconnect(&self) {
         match self {
             Self::Unix(stream) => stream.disconnect(),
@@ -166,20 +166,20 @@ impl Disconnect for Stream {
     }
 }
 
-impl Read for &Stream {
+impl Read for &SocketStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Unix(stream) => (&mut &*stream).read(bytes),
-            Stream::Tcp(stream) => (&mut &*stream).read(bytes),
+            SocketStream::Unix(stream) => (&mut &*stream).read(bytes),
+            SocketStream::Tcp(stream) => (&mut &*stream).read(bytes),
         }
     }
 }
 
-impl Write for &Stream {
+impl Write for &SocketStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Stream::Unix(stream) => (&mut &*stream).write(bytes),
-            Stream::Tcp(stream) => (&mut &*stream).write(bytes),
+            SocketStream::Unix(stream) => (&mut &*stream).write(bytes),
+            SocketStream::Tcp(stream) => (&mut &*stream).write(bytes),
         }
     }
 

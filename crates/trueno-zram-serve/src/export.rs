@@ -1,19 +1,19 @@
-//! What a transport serves: bytes that clients read and perhaps write.
+//! Exports: the devices that a transport serves.
 
 use std::sync::Arc;
 
 use trueno_zram_core::PAGE_SIZE;
 use trueno_zram_store::{PageState, Store, StoreHandle, ZeroPages};
 
-/// A device: a name, a length, and a way to open it once per thread.
+/// A device that is opened once per thread.
 pub trait Export: Send + Sync + std::fmt::Debug {
     /// Length in bytes.
     fn size_bytes(&self) -> u64;
 
-    /// Whether writes are refused.
+    /// Returns `true` if writes are refused.
     fn is_read_only(&self) -> bool;
 
-    /// Opens the export for one thread, with everything that its requests will need.
+    /// Opens the export for one thread, with all memory that its requests need.
     ///
     /// # Errors
     /// [`ExportError`] if memory or a codec is unavailable.
@@ -28,7 +28,7 @@ pub trait ExportIo: Send {
     /// [`ExportError`]; the contents of `bytes` are then unspecified.
     fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<(), ExportError>;
 
-    /// Writes bytes. For want of room, all of them or none, up to
+    /// Writes bytes. Without enough room, nothing is written, up to
     /// [`MAX_UNDIVIDED_WRITE_BYTES`](trueno_zram_store::MAX_UNDIVIDED_WRITE_BYTES); longer writes and other errors may have changed
     /// some pages.
     ///
@@ -36,7 +36,7 @@ pub trait ExportIo: Send {
     /// [`ExportError`].
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), ExportError>;
 
-    /// Frees what can be freed in a range. What it reads as afterwards is not specified.
+    /// Frees as much as possible of a range. Its content is unspecified afterwards.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -48,7 +48,7 @@ pub trait ExportIo: Send {
     /// [`ExportError`].
     fn write_zeroes(&mut self, offset: u64, len_bytes: u64, pages: ZeroPages) -> Result<(), ExportError>;
 
-    /// Makes finished writes last as long as the device does.
+    /// Makes finished writes durable for the life of the device.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -80,7 +80,7 @@ impl Extent {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {

@@ -1,4 +1,4 @@
-//! Lets a store's memory outlive its server: a process that holds its descriptors, or systemd.
+//! Keepers: a process, or systemd, that holds the descriptors of a store so that its memory outlives its server.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-use crate::endpoint::{Endpoint, Listener, Stream};
+use crate::endpoint::{Endpoint, SocketListener, SocketStream};
 use crate::peer;
 
 /// The longest name of a store.
@@ -54,23 +54,23 @@ const SYSTEMD_NAMES: [&str; 2] = ["trueno-zram-table", "trueno-zram-slabs"];
 
 /// Holds descriptors of stores for servers that come and go.
 ///
-/// It only holds descriptors and never touches the memory. One thread answers each request as it arrives and waits for no
-/// client, so a silent one does not delay others.
+/// It only holds descriptors and never touches the memory. One thread answers each request as it arrives and never waits for a
+/// client, so a silent client does not delay others.
 ///
-/// Of several servers that want a name that is not kept, the first to [`claim`] it creates the store. A name that is kept
-/// goes to all who claim it: the lock of the store's table lets only one of them
-/// [`attach`](trueno_zram_store::Store::attach), and ends with that process, whether or not the keeper lives.
+/// If several servers [`claim`] a name that is not kept, the first one creates the store. A kept store
+/// goes to every server that claims it: the lock of the store's table lets only one of them
+/// [`attach`](trueno_zram_store::Store::attach), and ends with that process, even if the keeper has ended.
 #[derive(Debug)]
 pub struct Keeper {
-    listener: Listener,
+    listener: SocketListener,
     stores: HashMap<Vec<u8>, [OwnedFd; 2]>,
-    /// The longest silent first.
-    clients: Vec<Client>,
+    /// Ordered by their last message, the oldest first.
+    clients: Vec<KeeperClient>,
 }
 
 /// A connection. It ends with the answer, unless that granted a claim.
 #[derive(Debug)]
-struct Client {
+struct KeeperClient {
     stream: UnixStream,
     /// The name that this client is creating a store for.
     claim: Option<Vec<u8>>,
@@ -82,7 +82,7 @@ impl Keeper {
     /// # Errors
     /// If the socket cannot be created.
     pub fn bind(path: &Path) -> io::Result<Self> {
-        let listener = Listener::bind(&Endpoint::Unix(path.to_owned()))?;
+        let listener = SocketListener::bind(&Endpoint::Unix(path.to_owned()))?;
         Ok(Self { listener, stores: HashMap::new(), clients: Vec::new() })
     }
 
@@ -107,7 +107,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for something to do. Returns whether somebody connects, and then for each client whether it sent something
+    /// Waits for events. Returns `true` for the listening socket if a client connects, and for each client that has sent something
     /// or left.
     fn wait(&self) -> io::Result<Vec<bool>> {
         let streams = self.clients.iter().map(|client| client.stream.as_fd());
@@ -122,7 +122,7 @@ impl Keeper {
 
     fn accept(&mut self) {
         let accepted = self.listener.accept();
-        if let Ok(Stream::Unix(stream)) = &accepted
+        if let Ok(SocketStream::Unix(stream)) = &accepted
             && peer::check(stream).is_err()
         {
             return;
@@ -133,8 +133,10 @@ impl Keeper {
             self.clients.remove(silent);
         }
         match accepted {
-            Ok(Stream::Unix(stream)) if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() => {
-                self.clients.push(Client { stream, claim: None });
+            Ok(SocketStream::Unix(stream))
+                if self.clients.len() < MAX_CLIENTS && stream.set_nonblocking(true).is_ok() =>
+            {
+                self.clients.push(KeeperClient { stream, claim: None });
             }
             Ok(_) => {}
             // Out of descriptors, or the client left already.
@@ -143,7 +145,7 @@ impl Keeper {
     }
 
     /// Answers a request. Returns the client if it has a claim now.
-    fn answer(&mut self, client: Client) -> io::Result<Option<Client>> {
+    fn answer(&mut self, client: KeeperClient) -> io::Result<Option<KeeperClient>> {
         let stream = &client.stream;
         let mut message = [0; 1 + MAX_NAME];
         let (len, fds) = receive(stream, &mut message)?;
@@ -155,14 +157,14 @@ impl Keeper {
             (CLAIM, _) => match self.claimed_by(name) {
                 None if self.stores.len() < MAX_STORES => {
                     send(stream, &[VACANT], &[])?;
-                    return Ok(Some(Client { claim: Some(name.to_vec()), ..client }));
+                    return Ok(Some(KeeperClient { claim: Some(name.to_vec()), ..client }));
                 }
                 None => send(stream, &[REFUSED], &[])?,
                 Some(process) => send(stream, &[&[CLAIMED], &process.to_ne_bytes()[..]].concat(), &[])?,
             },
             (PUT, Ok(fds)) if self.may_put(name) => {
                 self.stores.insert(name.to_vec(), fds);
-                // A client that does not learn of it has given up, and its store is empty.
+                // A client that does not get the answer has given up, and its store is empty.
                 send(stream, &[DONE], &[]).inspect_err(|_| drop(self.stores.remove(name)))?;
             }
             (REMOVE, _) => {
@@ -174,21 +176,21 @@ impl Keeper {
         Ok(None)
     }
 
-    /// Returns whether a store may get this name. A kept store is never replaced: a server may be using it.
+    /// Returns `true` if a store may get this name. A kept store is never replaced: a server may be using it.
     fn may_put(&self, name: &[u8]) -> bool {
         self.stores.len() < MAX_STORES && !self.stores.contains_key(name) && self.claimed_by(name).is_none()
     }
 
-    /// Returns the process that has claimed a name, and lives.
+    /// Returns the living process that has claimed a name.
     fn claimed_by(&self, name: &[u8]) -> Option<u32> {
         let mut claims = self.clients.iter().filter(|client| client.claim.as_deref() == Some(name));
         let holder = claims.find(|client| !has_left(&client.stream))?;
-        // Process 0 stands for one that the system does not name.
+        // Process 0 stands for an unknown one.
         Some(peer::process_of(&holder.stream).unwrap_or(0))
     }
 }
 
-/// Returns whether the other end is closed, and everything that it sent was read.
+/// Returns `true` if the other end is closed, and everything that it sent was read.
 fn has_left(stream: &UnixStream) -> bool {
     match recv(stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((_, len)) => len == 0,
@@ -196,7 +198,7 @@ fn has_left(stream: &UnixStream) -> bool {
     }
 }
 
-/// Why a keeper does not serve.
+/// The reason why a keeper does not serve a request.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeeperError {
@@ -208,7 +210,7 @@ pub enum KeeperError {
     Claimed {
         /// The name of the store.
         name: String,
-        /// The other process, if the system names it.
+        /// The other process, if it is known.
         process: Option<u32>,
     },
     /// The keeper holds as many stores as it can.
@@ -217,7 +219,7 @@ pub enum KeeperError {
         /// The name of the store.
         name: String,
     },
-    /// Somebody else gave the keeper a store with this name without a claim.
+    /// Another program gave the keeper a store with this name without a claim.
     #[error("the keeper was given another store named `{name}`; start again, or give another --name")]
     Taken {
         /// The name of the store.
@@ -242,9 +244,9 @@ fn process_text(process: Option<u32>) -> String {
 #[derive(Debug)]
 pub enum Claim {
     /// The descriptors of the store that is kept. Another server may be using it, which
-    /// [`attach`](trueno_zram_store::Store::attach) finds out.
+    /// [`attach`](trueno_zram_store::Store::attach) detects.
     Kept([OwnedFd; 2]),
-    /// There is none, and nobody else can create it until this is dropped.
+    /// No store has the name, and no other process can create one until this is dropped.
     Vacant(Vacancy),
 }
 
@@ -284,7 +286,7 @@ pub fn claim(path: &Path, name: &str) -> Result<Claim, KeeperError> {
             Err(KeeperError::Claimed { name: name.to_owned(), process: Some(process).filter(|process| *process > 0) })
         }
         ([REFUSED], _) => Err(KeeperError::Full { name: name.to_owned() }),
-        // Older keepers know no claims. What they hold can be used: the lock of its table says whether somebody does.
+        // Older keepers do not support claims. Their stores can be used: the lock of the table shows whether a server does.
         ([NOT_FOUND], _) => match call(&connect(path)?, GET, name, &[])? {
             (answer, fds) if answer == [FOUND] => fds.try_into().map(Claim::Kept).map_err(|_| KeeperError::Answer),
             _ => Err(KeeperError::Outdated { name: name.to_owned() }),
@@ -369,7 +371,7 @@ fn receive(stream: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Vec<Owne
     Ok((received.bytes, fds.flatten().collect()))
 }
 
-/// The descriptors that systemd kept for this service, if it did.
+/// Returns the descriptors that systemd kept for this service, if there are any.
 ///
 /// # Errors
 /// If a descriptor that systemd names cannot be opened.
@@ -412,9 +414,9 @@ pub fn systemd_put(fds: [BorrowedFd<'_>; 2]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Tells systemd that the service is ready (`Type=notify`). Does nothing without systemd.
+/// Notifies systemd that the service is ready (`Type=notify`). Does nothing without systemd.
 pub fn systemd_ready() {
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };
-    // A service that cannot say so is started all the same.
+    // Without the message, the service is started all the same.
     let _ = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"READY=1", path));
 }

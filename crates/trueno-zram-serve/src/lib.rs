@@ -1,7 +1,8 @@
 //! Serves compressed memory and page archives as block devices.
 //!
 //! An [`Export`] is a device. [`nbd`] serves exports to clients of the network block device protocol: qemu, nbdcopy, fio and
-//! the kernel. `vhost_user` serves them to virtual machines as virtio devices, and `ublk` to this machine's kernel. [`control`] tells what they hold, and saves and loads them. [`keeper`] lets their memory outlive the server.
+//! the kernel. `vhost_user` serves them to virtual machines as virtio devices, and `ublk` to this machine's kernel. [`control`]
+//! reports their statistics, and saves and loads them. [`keeper`] lets their memory outlive the server.
 #![deny(unsafe_code)]
 
 pub mod control;

@@ -8,19 +8,19 @@ use trueno_zram_connections::peer_credentials;
 /// The number of root.
 const ROOT: u32 = 0;
 
-/// Why a client is not served.
+/// The reason why a client is not served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PeerError {
-    /// The client belongs to somebody else.
+    /// The client belongs to another user.
     #[error("user {peer} may not use this socket; only user {own}, who runs the server, and root may")]
     OtherUser { peer: u32, own: u32 },
-    /// The kernel does not tell.
+    /// The kernel does not report the user.
     #[error("the user at the other end of the socket cannot be found: {0}")]
     Unknown(#[source] io::Error),
 }
 
-/// Checks that a client runs as the effective user of this process, or as root. The mode of a socket's file says the same, but
-/// can be changed, and does not protect a socket that was passed on.
+/// Checks that a client runs as the effective user of this process, or as root. The mode of a socket's file has the same
+/// effect, but can be changed, and does not protect a socket that was passed on.
 pub(crate) fn check(client: &UnixStream) -> Result<(), PeerError> {
     let peer = peer_credentials(client).map_err(PeerError::Unknown)?.uid;
     check_user(peer, rustix::process::geteuid().as_raw())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trueno_zram_connections::{Admitted, ConnectionLimits, Connections};
 
-use crate::endpoint::{Endpoint, Listener, Stream};
+use crate::endpoint::{Endpoint, SocketListener, SocketStream};
 
 /// The pause after a failed accept: out of descriptors or memory, or the client left already.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -20,29 +20,30 @@ pub(crate) trait Service: Send + Sync + 'static {
     ///
     /// # Errors
     /// If the client is not served.
-    fn prepare(&self, stream: &Stream) -> io::Result<Instant>;
+    fn prepare(&self, stream: &SocketStream) -> io::Result<Instant>;
 
     /// Serves a client to its end.
     ///
     /// # Errors
     /// The client's to see. Other clients are not affected.
-    fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()>;
+    fn serve(&self, client: &Admitted<SocketStream>, deadline: Instant) -> io::Result<()>;
 }
 
 /// A listening socket and its connections. Dropping it ends all connections and waits for their threads.
 #[derive(Debug)]
 pub(crate) struct SocketServer {
-    shared: Arc<Shared>,
-    acceptor: Option<JoinHandle<()>>,
+    acceptor: Arc<Acceptor>,
+    thread: Option<JoinHandle<()>>,
 }
 
+/// The state that the accepting thread and the server share.
 #[derive(Debug)]
-struct Shared {
+struct Acceptor {
     /// The name of the threads.
     name: &'static str,
-    listener: Listener,
+    listener: SocketListener,
     stopping: AtomicBool,
-    connections: Arc<Connections<Stream>>,
+    connections: Arc<Connections<SocketStream>>,
 }
 
 impl SocketServer {
@@ -53,41 +54,41 @@ impl SocketServer {
         limits: ConnectionLimits,
         service: impl Service,
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let acceptor = Arc::new(Acceptor {
             name,
-            listener: Listener::bind(endpoint)?,
+            listener: SocketListener::bind(endpoint)?,
             stopping: AtomicBool::new(false),
             connections: Connections::new(limits),
         });
-        let acceptor = thread::Builder::new().name(name.to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.accept_all(&Arc::new(service))
+        let thread = thread::Builder::new().name(name.to_owned()).spawn({
+            let acceptor = Arc::clone(&acceptor);
+            move || acceptor.accept_all(&Arc::new(service))
         })?;
-        Ok(Self { shared, acceptor: Some(acceptor) })
+        Ok(Self { acceptor, thread: Some(thread) })
     }
 
     pub(crate) fn endpoint(&self) -> io::Result<Endpoint> {
-        self.shared.listener.endpoint()
+        self.acceptor.listener.endpoint()
     }
 
     /// Returns the number of clients.
     pub(crate) fn connections(&self) -> usize {
-        self.shared.connections.len()
+        self.acceptor.connections.len()
     }
 }
 
 impl Drop for SocketServer {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.listener.stop();
-        if let Some(acceptor) = self.acceptor.take() {
-            let _ = acceptor.join();
+        self.acceptor.stopping.store(true, Ordering::Relaxed);
+        self.acceptor.listener.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
         }
-        self.shared.connections.end_all();
+        self.acceptor.connections.end_all();
     }
 }
 
-impl Shared {
+impl Acceptor {
     fn accept_all(&self, service: &Arc<impl Service>) {
         loop {
             match self.listener.accept() {
@@ -99,7 +100,7 @@ impl Shared {
         }
     }
 
-    fn start_connection(&self, service: &Arc<impl Service>, stream: Stream) -> io::Result<()> {
+    fn start_connection(&self, service: &Arc<impl Service>, stream: SocketStream) -> io::Result<()> {
         let deadline = service.prepare(&stream)?;
         let Ok(client) = self.connections.admit(stream) else { return Ok(()) };
         let service = Arc::clone(service);

@@ -172,7 +172,7 @@ fn other_users_are_told_that_they_may_not_use_the_control_socket() {
     let server = start(&path, without_time_limits());
     open_up(&path);
     let Some(refused) = as_nobody(|| ControlClient::connect(&path).unwrap().stat()) else { return };
-    assert!(matches!(&refused, Err(ControlError::Server(why)) if why.contains("65534")), "{refused:?}");
+    assert!(matches!(&refused, Err(ControlError::Server(_))), "{refused:?}");
     let saved = as_nobody(|| ControlClient::connect(&path).unwrap().save("ram", Algorithm::Lz4, &mut Vec::new()));
     assert!(matches!(saved, Some(Err(ControlError::Server(_)))), "{saved:?}");
     // They do not take places either.

@@ -1,13 +1,13 @@
-//! The pages beneath a store: what is read where nothing was written.
+//! The base of a store: the pages that are read where nothing was written.
 
 use std::ops::Range;
 
 use trueno_zram_archive::Pages;
 use trueno_zram_core::Page;
 
-use crate::entry::Form;
 use crate::error::{Error, Result};
 use crate::store::Store;
+use crate::table::entry::PageForm;
 
 /// A number of consecutive holes that are read alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(crate) enum HoleRun {
 
 impl Store {
     /// Puts the store on top of other pages, such as those of an archive or a delta. Pages that were never written are read from
-    /// there, and nothing is changed there. [`save`](Self::save) writes both as one.
+    /// there, and never changed there. [`save`](Self::save) writes both as one archive.
     ///
     /// ```no_run
     /// use trueno_zram_archive::{Archive, Pages};
@@ -40,7 +40,7 @@ impl Store {
         Ok(self)
     }
 
-    /// Returns the base, unless it ends before this page: what lies behind its end is zero.
+    /// Returns the base, unless it ends before this page: pages beyond its end are zero.
     fn base_of(&self, page: u64) -> Option<&dyn Pages> {
         self.base.as_deref().filter(|base| page < base.page_count())
     }
@@ -56,15 +56,15 @@ impl Store {
         }
     }
 
-    /// Returns whether a page that was never written is known to be zero. A page of a damaged group is not: reading it reports
+    /// Returns `true` if a page that was never written is known to be zero. A page of a damaged group is not: reading it reports
     /// the damage.
     pub(crate) fn hole_is_zero(&self, page: u64) -> bool {
         self.base_of(page).is_none_or(|base| base.is_zero(page).unwrap_or(false))
     }
 
-    /// The form of a page that was discarded. Over an archive that would show through, it is a page of zeros.
-    pub(crate) fn discarded(&self, page: u64) -> Form {
-        if self.hole_is_zero(page) { Form::Empty } else { Form::Fill([0; 4]) }
+    /// Returns the form of a discarded page: a page of zeros where the base would otherwise be read, else a hole.
+    pub(crate) fn discarded(&self, page: u64) -> PageForm {
+        if self.hole_is_zero(page) { PageForm::Empty } else { PageForm::Fill([0; 4]) }
     }
 
     /// Returns the first holes of a range that is not empty which are all zero, or all read from the base.

@@ -1,15 +1,15 @@
-//! What can go wrong in a store.
+//! The errors of a store.
 
 use std::io;
 
 /// The result of a store's operations.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, where and why.
+/// An error of a store, with the page and the cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The options describe no possible store.
+    /// The options do not describe a possible store.
     #[error("{0}")]
     Options(String),
     /// A request reaches beyond the store's end.
@@ -33,20 +33,20 @@ pub enum Error {
         /// The limit, or less if [`limit_growth`](crate::Store::limit_growth) allows less at present.
         limit_bytes: u64,
     },
-    /// The memory that holds a page does not decode: something else wrote to it.
+    /// The bytes of a page do not decode: another program wrote to them.
     #[error("page {page} is corrupt")]
     CorruptPage {
         /// The page's number.
         page: u64,
-        /// Why it does not decode.
+        /// The reason.
         source: trueno_zram_core::Error,
     },
-    /// A table entry is invalid: something else wrote to it.
+    /// A table entry is invalid: another program wrote to it.
     #[error("the table entry of page {page} is corrupt: {defect}")]
     CorruptEntry {
         /// The page's number.
         page: u64,
-        /// What is wrong with the entry.
+        /// The defect of the entry.
         defect: &'static str,
     },
     /// A page of the archive beneath the store cannot be read.
@@ -54,16 +54,16 @@ pub enum Error {
     Base {
         /// The page's number.
         page: u64,
-        /// Why.
+        /// The reason.
         source: trueno_zram_archive::Error,
     },
     /// A file descriptor does not hold a store that this version can attach to.
     #[error("cannot attach to the store: {0}")]
     Attach(String),
-    /// Another store, in this process or in another one, uses the same memory.
-    #[error("the store is in use{}", by_process(*.process))]
+    /// Another store, in this or another process, uses the same memory.
+    #[error("the store is in use{}", .process.map_or_else(String::new, |process| format!(" by process {process}")))]
     InUse {
-        /// The process that uses it, if the system tells.
+        /// The process that uses it, if it is known.
         process: Option<u32>,
     },
     /// A page could not be compressed.
@@ -71,7 +71,7 @@ pub enum Error {
     Compress {
         /// The page's number.
         page: u64,
-        /// Why.
+        /// The reason.
         source: trueno_zram_core::Error,
     },
     /// A compressor could not be created, or failed.
@@ -83,15 +83,11 @@ pub enum Error {
     /// The system refused memory or a thread.
     #[error("{what}")]
     System {
-        /// What was attempted.
+        /// A sentence about the attempt.
         what: &'static str,
-        /// Why it failed.
+        /// The error of the system.
         source: io::Error,
     },
-}
-
-fn by_process(process: Option<u32>) -> String {
-    process.map_or(String::new(), |process| format!(" by process {process}"))
 }
 
 impl Error {

@@ -1,13 +1,13 @@
-//! Requests of one thread: its codec, its buffers, and the reading and discarding of pages.
+//! A thread's handle to a store: its codec, its buffers, and reading and discarding of pages. Writing is in `write`.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageData, PageKind, fill_page};
 
-use crate::entry::{Entry, Form, Stored, fill_word};
 use crate::error::{Error, Result};
 use crate::store::{Store, Worker};
+use crate::table::entry::{PageForm, StoredPage, TableEntry, fill_word};
 use crate::write::{MAX_STAGED_PAGES, StagedPage};
 
 /// Reads and writes a store. Each thread has its own.
@@ -38,7 +38,7 @@ pub struct StoreHandle {
     pub(crate) store: Arc<Store>,
     pub(crate) worker: Worker,
     pub(crate) codec: PageCodec,
-    /// Where pages are compressed to.
+    /// The output of the compressor.
     pub(crate) out: Box<Page>,
     /// The bytes that hold a page. Another process could change them in the store, so the decoder gets a copy.
     pub(crate) held: Box<Page>,
@@ -48,7 +48,7 @@ pub struct StoreHandle {
     pub(crate) staged: Vec<StagedPage>,
 }
 
-/// What becomes of pages that are set to zero.
+/// The state of pages that are set to zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroPages {
     /// Pages become holes.
@@ -58,7 +58,7 @@ pub enum ZeroPages {
 }
 
 impl StoreHandle {
-    /// Creates a handle, and everything that it will need.
+    /// Creates a handle with its codec and buffers.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -84,7 +84,7 @@ impl StoreHandle {
         Ok(handle)
     }
 
-    /// Makes the codec allocate what it allocates for its first page. Idle pages become Zstandard frames in every store.
+    /// Makes the codec allocate its memory now instead of with the first page. Idle pages become Zstandard frames in every store.
     fn warm_up(&mut self) -> Result<()> {
         let ramp: Page = std::array::from_fn(|at| u8::try_from(at / 64).unwrap_or(0));
         self.codec.compress(&ramp, &mut self.out)?;
@@ -110,8 +110,19 @@ impl StoreHandle {
 
     /// Reads bytes from `offset` on.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// let mut bytes = [1; 3];
+    /// handle.read_at(5, &mut bytes)?;
+    /// assert_eq!(bytes, [0; 3]);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
     /// # Errors
-    /// [`Error::OutOfRange`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] if something else wrote to the memory;
+    /// [`Error::OutOfRange`]; [`Error::CorruptPage`] or [`Error::CorruptEntry`] if another program wrote to the memory;
     /// [`Error::Base`] if the archive beneath the store is damaged. The contents of `bytes` are then unspecified.
     pub fn read_at(&mut self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         self.check_range(offset, bytes.len() as u64)?;
@@ -132,7 +143,20 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Makes pages holes, which read as zeros. Parts of pages at the ends of the range are not changed.
+    /// Turns pages into holes, which read as zeros. Parts of pages at the ends of the range are not changed.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// handle.write_at(0, &[1; 8192])?;
+    /// handle.discard(0, 5000)?;
+    /// let mut bytes = [9; 8192];
+    /// handle.read_at(0, &mut bytes)?;
+    /// assert_eq!((bytes[4095], bytes[4096]), (0, 1));
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`Error::OutOfRange`]; [`Error::CorruptEntry`].
@@ -153,6 +177,18 @@ impl StoreHandle {
 
     /// Reads a page.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// let mut page = [1; 4096];
+    /// handle.read_page(255, &mut page)?;
+    /// assert_eq!(page, [0; 4096]);
+    /// assert!(handle.read_page(256, &mut page).is_err());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// As for [`read_at`](Self::read_at).
     pub fn read_page(&mut self, number: u64, page: &mut Page) -> Result<()> {
@@ -161,19 +197,19 @@ impl StoreHandle {
         let corrupt = |defect| Error::CorruptEntry { page: number, defect };
         // A page without a slot is all in its entry, which is one load. Locked or not, the entry is valid.
         match self.store.table.load(number).form().map_err(corrupt)? {
-            Form::Empty => self.store.read_hole(number, page)?,
-            Form::Fill(fill) => fill_page(page, fill_word(fill)),
-            Form::Stored(_) => {
+            PageForm::Empty => self.store.read_hole(number, page)?,
+            PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
+            PageForm::Stored(_) => {
                 let guard = self.store.table.lock(number);
                 let entry = guard.entry();
                 match entry.form().map_err(corrupt)? {
-                    Form::Empty => self.store.read_hole(number, page)?,
-                    Form::Fill(fill) => fill_page(page, fill_word(fill)),
-                    Form::Stored(stored) if stored.kind == PageKind::Raw => {
+                    PageForm::Empty => self.store.read_hole(number, page)?,
+                    PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
+                    PageForm::Stored(stored) if stored.kind == PageKind::Raw => {
                         self.store.copy_held(stored, page);
                         guard.publish(entry.with_age(0));
                     }
-                    Form::Stored(stored) => {
+                    PageForm::Stored(stored) => {
                         let held = self.store.copy_held(stored, &mut self.held);
                         guard.publish(entry.with_age(0));
                         decode(&mut self.codec, stored, held, number, page)?;
@@ -192,8 +228,8 @@ impl StoreHandle {
     }
 
     /// Replaces a page by one without a slot.
-    pub(crate) fn set_form(&mut self, number: u64, form: Form) -> Result<()> {
-        let entry = Entry::new(form);
+    pub(crate) fn set_form(&mut self, number: u64, form: PageForm) -> Result<()> {
+        let entry = TableEntry::new(form);
         // A table that was never written takes no memory, and discarding must not change that.
         if self.store.table.load(number) == entry {
             return Ok(());
@@ -220,12 +256,18 @@ impl StoreHandle {
 }
 
 /// Restores a page from a private copy of the bytes that hold it.
-pub(crate) fn decode(codec: &mut PageCodec, stored: Stored, held: &[u8], number: u64, page: &mut Page) -> Result<()> {
+pub(crate) fn decode(
+    codec: &mut PageCodec,
+    stored: StoredPage,
+    held: &[u8],
+    number: u64,
+    page: &mut Page,
+) -> Result<()> {
     let data = PageData::new(stored.kind, held);
     data.and_then(|data| codec.decompress(data, page)).map_err(|source| Error::CorruptPage { page: number, source })
 }
 
-/// The page of a byte, and the byte's place in it.
+/// Splits a byte offset into a page number and an offset within the page.
 pub(crate) fn split(offset: u64) -> (u64, usize) {
     let page_size = PAGE_SIZE as u64;
     (offset / page_size, usize::try_from(offset % page_size).expect("less than a page"))

@@ -1,7 +1,7 @@
 //! Holds 4 KiB pages by number in RAM, compressed.
 //!
-//! What zram is in the kernel, as a library: the memory behind a block device, without the device. A [`Store`] is created
-//! with a size, and optionally a limit. Each thread reads, writes and discards through a [`StoreHandle`] of its own.
+//! Like zram in the kernel, but as a library: the memory behind a block device, without the device. A [`Store`] is created
+//! with a size, and optionally a limit. Each thread reads, writes and discards through its own [`StoreHandle`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,47 +27,35 @@
 //!
 //! # On top of an archive
 //!
-//! [`Store::with_base`] puts a store on top of a page archive: what was never written is read from there. So a disk image
+//! [`Store::with_base`] puts a store on top of a page archive: pages that were never written are read from there. So a disk image
 //! can be used and changed straight from its archive.
 //!
 //! # Surviving the process
 //!
 //! Table and slabs lie in memfds. While another process holds them, a new process can [`Store::attach`] after the
-//! first was killed at any moment. The table alone says what the store holds: a page is written to a slot that
-//! nothing names, and then one store to its entry names it. Everything else is made again from the table.
+//! first was killed at any moment. The table alone defines the content of the store: a page is written to a slot that
+//! no entry names, and then one store to its entry names it. Everything else is rebuilt from the table.
 #![deny(unsafe_code)]
 
-mod allocator;
 mod base;
-mod budget;
-mod compact;
-mod entry;
 mod error;
-mod free_slabs;
-mod geometry;
 mod handle;
 mod load;
-mod lock;
 mod maintenance;
 mod mapping;
 mod options;
-mod recompress;
-mod retained;
 mod save;
-mod slab;
+mod slots;
 mod snapshot;
-mod spare_slots;
 mod stats;
 mod store;
 mod table;
 mod write;
 
-pub use compact::Compaction;
 pub use error::{Error, Result};
 pub use handle::{StoreHandle, ZeroPages};
-pub use maintenance::{Maintenance, MaintenanceOptions};
+pub use maintenance::{Compaction, Maintenance, MaintenanceOptions, RecompressOptions, Recompression};
 pub use options::StoreOptions;
-pub use recompress::{RecompressOptions, Recompression};
 pub use snapshot::{Snapshot, SnapshotPart};
 pub use stats::{IoStat, MmStat, StoreStats};
 pub use store::{PageState, Store};

@@ -17,7 +17,7 @@ const PART_BYTES: usize = 64 * PAGE_SIZE;
 impl Store {
     /// Writes the content of a page archive, or of any other .lz4 file, to the store from its start on. Returns its length.
     ///
-    /// What lies behind the content stays as it is. Pages are restored and compressed on the pool of `codec`.
+    /// Pages beyond the content stay as they are. Pages are restored and compressed on the pool of `codec`.
     /// [`save`](Self::save) has an example.
     ///
     /// # Errors

@@ -23,27 +23,27 @@ pub(crate) const HALF_WORD_BYTES: usize = size_of::<AtomicU32>();
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE_BYTES: usize = 64;
 
-/// The seals of a mapping's file: nobody can change its length, so no access raises SIGBUS.
+/// The seals of a mapping's file: its length cannot change, so no access raises SIGBUS.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A memfd and its mapping.
 ///
-/// The memory may be shared with other processes. It is only ever accessed as atomic words, or copied by an instruction that
-/// the compiler cannot see into. So no access is a data race, whatever they do. Pages of the mapping take memory when they
-/// are first written.
+/// The memory may be shared with other processes. It is accessed only as atomic words, or copied by an instruction that
+/// is opaque to the compiler. So no access is a data race, regardless of those processes. Pages of the mapping take memory
+/// when they are first written.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct MemfdMapping {
     file: File,
     start: NonNull<AtomicU64>,
     words: usize,
 }
 
 // SAFETY: a mapping is an owned range of shared atomics, which threads may use and drop anywhere.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MemfdMapping {}
 // SAFETY: as above; references to the memory are to atomics only, of 64 or 32 bits, and bytes are copied as `copy_shared` says.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for MemfdMapping {}
 
-impl Mapping {
+impl MemfdMapping {
     /// Creates a memfd of zeros.
     pub(crate) fn create(name: &str, len_bytes: usize) -> io::Result<Self> {
         let file = File::from(rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
@@ -75,14 +75,14 @@ impl Mapping {
         Ok(Self { file, start, words: len_bytes / WORD_BYTES })
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, this long, readable and writable for as long as `self` lives. Any bit
         // pattern is an `AtomicU64`. The seals keep the file this long.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.words) }
     }
 
-    /// One half of a word. Threads may use the halves of a word at the same time, but not one as a half and as a whole.
+    /// Returns one half of a word. Threads may use both halves at the same time, but not a half and its word.
     pub(crate) fn half_word(&self, index: usize) -> &AtomicU32 {
         let word = &self.words()[index / 2];
         // SAFETY: both halves lie within the word.
@@ -97,12 +97,12 @@ impl Mapping {
         self.words * WORD_BYTES
     }
 
-    /// The memfd, to hand to a process that keeps it.
+    /// Returns the memfd, for a process that keeps it.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// Gives the memory of a range back to the system. It reads as zeros afterwards.
+    /// Returns the memory of a range to the system. It reads as zeros afterwards.
     pub(crate) fn punch(&self, at_bytes: usize, len_bytes: usize) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         Ok(rustix::fs::fallocate(&self.file, flags, at_bytes as u64, len_bytes as u64)?)
@@ -118,7 +118,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MemfdMapping {
     fn drop(&mut self) {
         // SAFETY: the range is this value's mapping, and no reference to it outlives the value.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len_bytes()) };
@@ -128,8 +128,8 @@ impl Drop for Mapping {
 
 /// Copies bytes from words. `bytes` may end within the last word.
 ///
-/// Threads of this process do not write the words meanwhile: whoever copies holds the lock of the page that names them, or
-/// owns the slot. Another process that does can garble the bytes, not cause undefined behaviour.
+/// Threads of this process do not write the words meanwhile: the caller holds the lock of the page that names them, or
+/// owns the slot. Another process that writes them can garble the bytes, but not cause undefined behaviour.
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let len_bytes = bytes.len().min(size_of_val(words));
     #[cfg(target_arch = "x86_64")]
@@ -141,7 +141,7 @@ pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     copy_words_out(words, &mut bytes[..len_bytes]);
 }
 
-/// Copies bytes to words. What follows in the last word is unspecified.
+/// Copies bytes to words. The rest of the last word is unspecified.
 pub(crate) fn copy_in(bytes: &[u8], words: &[AtomicU64]) {
     let len_bytes = bytes.len().min(size_of_val(words));
     #[cfg(target_arch = "x86_64")]
@@ -153,7 +153,7 @@ pub(crate) fn copy_in(bytes: &[u8], words: &[AtomicU64]) {
     copy_words_in(&bytes[..len_bytes], words);
 }
 
-/// [`copy_out`] by atomic loads of words, which are no data race on any processor.
+/// [`copy_out`] by atomic loads of words, which do not race on any processor.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn copy_words_out(words: &[AtomicU64], bytes: &mut [u8]) {
     for (word, part) in words.iter().zip(bytes.chunks_mut(WORD_BYTES)) {
@@ -162,7 +162,7 @@ fn copy_words_out(words: &[AtomicU64], bytes: &mut [u8]) {
     }
 }
 
-/// [`copy_in`] by atomic stores of words, which are no data race on any processor.
+/// [`copy_in`] by atomic stores of words, which do not race on any processor.
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn copy_words_in(bytes: &[u8], words: &[AtomicU64]) {
     for (part, to) in bytes.chunks(WORD_BYTES).zip(words) {
@@ -183,7 +183,7 @@ fn copy_words_in(bytes: &[u8], words: &[AtomicU64]) {
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
     // SAFETY: as the caller promises. For the compiler, the block may do whatever a relaxed atomic access of each byte may
     // do, and on this processor its loads and stores of bytes are that: none is divided, and each value was stored by
-    // someone. So it is no data race with atomic accesses elsewhere. The direction flag is clear, as the ABI demands.
+    // someone. So it does not race with atomic accesses elsewhere. The direction flag is clear, as the ABI demands.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -195,7 +195,7 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len_bytes: usize) {
     }
 }
 
-/// Asks the processor to fetch values that will be needed soon.
+/// Prefetches values into the cache.
 pub(crate) fn prefetch<T>(values: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in (0..size_of_val(values)).step_by(CACHE_LINE_BYTES) {
@@ -214,12 +214,12 @@ mod tests {
     type CopyIn = fn(&[u8], &[AtomicU64]);
     type CopyOut = fn(&[AtomicU64], &mut [u8]);
 
-    /// What the processor at hand uses, and what every processor can.
+    /// The copies for this processor, and those for every processor.
     const COPIES: [(CopyIn, CopyOut); 2] = [(copy_in, copy_out), (copy_words_in, copy_words_out)];
 
     #[test]
     fn bytes_of_every_length_come_back() {
-        let mapping = Mapping::create("trueno-test", 4096).unwrap();
+        let mapping = MemfdMapping::create("trueno-test", 4096).unwrap();
         let words = &mapping.words()[3..];
         for len in 0..200u8 {
             let bytes: Vec<u8> = (0..len).map(|at| at + 1).collect();
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn a_copy_ends_with_the_shorter_side() {
-        let mapping = Mapping::create("trueno-test", 4096).unwrap();
+        let mapping = MemfdMapping::create("trueno-test", 4096).unwrap();
         let words = &mapping.words()[..2];
         for (into, out) in COPIES {
             into(&[7; 30], words);
@@ -249,9 +249,9 @@ mod tests {
 
     #[test]
     fn a_second_mapping_sees_the_same_memory() {
-        let first = Mapping::create("trueno-test", 8192).unwrap();
+        let first = MemfdMapping::create("trueno-test", 8192).unwrap();
         first.words()[700].store(9, Ordering::Relaxed);
-        let second = Mapping::open(first.fd().try_clone_to_owned().unwrap()).unwrap();
+        let second = MemfdMapping::open(first.fd().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(second.words()[700].load(Ordering::Relaxed), 9);
         second.punch(4096, 4096).unwrap();
         assert_eq!(first.words()[700].load(Ordering::Relaxed), 0);
@@ -261,8 +261,8 @@ mod tests {
     fn a_file_that_could_shrink_is_refused() {
         let fd = rustix::fs::memfd_create("trueno-test", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&fd, 4096).unwrap();
-        assert!(Mapping::open(fd).is_err());
+        assert!(MemfdMapping::open(fd).is_err());
         let (reader, _) = io::pipe().unwrap();
-        assert!(Mapping::open(reader.into()).is_err());
+        assert!(MemfdMapping::open(reader.into()).is_err());
     }
 }

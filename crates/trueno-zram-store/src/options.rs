@@ -2,14 +2,14 @@
 
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 
-use crate::allocator::{MAX_PAGES, Residency};
-use crate::entry::MAX_UNITS;
 use crate::error::{Error, Result};
-use crate::geometry::{CLASS_COUNT, SLAB_BYTES, UNIT_BYTES};
 use crate::mapping::WORD_BYTES;
-use crate::slab::BITMAP_WORDS;
-use crate::spare_slots::CELLS_BYTES;
-use crate::table::{Header, table_bytes};
+use crate::slots::allocator::{MAX_PAGES, Residency};
+use crate::slots::geometry::{CLASS_COUNT, SLAB_BYTES, UNIT_BYTES};
+use crate::slots::slab::BITMAP_WORDS;
+use crate::slots::spare_slots::CELLS_BYTES;
+use crate::table::entry::MAX_UNITS;
+use crate::table::{TableHeader, table_bytes};
 
 /// A limit that no store reaches.
 pub(crate) const NO_LIMIT: u64 = u64::MAX;
@@ -78,7 +78,7 @@ impl StoreOptions {
     /// # Errors
     /// [`Error::Options`] for impossible options.
     pub fn max_memory_bytes(&self) -> Result<u64> {
-        let Header { pages, slabs, limit_bytes, .. } = self.header()?;
+        let TableHeader { pages, slabs, limit_bytes, .. } = self.header()?;
         let table = table_bytes(pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
         let of_slabs = limit_bytes.min(slabs * SLAB_BYTES as u64).min(raw_slab_bytes(pages) + PARTIAL_SLABS_BYTES);
         let bitmaps = slabs * (BITMAP_WORDS * WORD_BYTES) as u64;
@@ -86,7 +86,7 @@ impl StoreOptions {
     }
 
     /// Checks the options and chooses the number of slabs.
-    pub(crate) fn header(&self) -> Result<Header> {
+    pub(crate) fn header(&self) -> Result<TableHeader> {
         let (pages, page_size) = (self.size_bytes / PAGE_SIZE as u64, PAGE_SIZE as u64);
         if pages == 0 || !self.size_bytes.is_multiple_of(page_size) || pages > MAX_PAGES {
             let size = self.size_bytes;
@@ -112,7 +112,7 @@ impl StoreOptions {
                 "the store needs {needed} bytes of slots, more than the {most} that it can address; give a lower limit or size"
             )));
         }
-        Ok(Header { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
+        Ok(TableHeader { pages, slabs, limit_bytes, algorithm: self.algorithm, residency })
     }
 }
 

@@ -62,7 +62,7 @@ impl Store {
     }
 }
 
-/// Writes pages that were never written: zeros, or what the archive beneath the store has.
+/// Saves holes: zeros, or pages of the base.
 struct BasePages<'a> {
     store: &'a Store,
     pages: Vec<Page>,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 use trueno_zram_core::PAGE_SIZE;
 
-/// What a store holds and has done: zram's `mm_stat` and `io_stat`, and more.
+/// The statistics of a store: zram's `mm_stat` and `io_stat`, and more.
 ///
 /// Serialised with serde, the fields are named as here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct StoreStats {
     pub pages_written: u64,
     /// Pages held as Zstandard frames because they were idle.
     pub pages_recompressed: u64,
-    /// What recompression has saved, in bytes.
+    /// Compressed bytes that recompression has saved.
     pub recompressed_bytes_saved: u64,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for IoStat {
     }
 }
 
-/// Fields of at least 8 characters, as the kernel prints them.
+/// Writes fields of at least 8 characters, as the kernel does.
 fn write_line(f: &mut fmt::Formatter<'_>, fields: &[u64]) -> fmt::Result {
     let mut fields = fields.iter();
     if let Some(first) = fields.next() {
@@ -101,12 +101,12 @@ fn write_line(f: &mut fmt::Formatter<'_>, fields: &[u64]) -> fmt::Result {
     fields.try_for_each(|field| write!(f, " {field:>8}"))
 }
 
-/// The counters of one thread. Only that thread changes them, so they cost no cache line in common.
+/// The counters of one thread. Only that thread changes them, so threads share no cache line.
 ///
 /// Amounts that fall are counted modulo 2^64: the sum over all threads is right, the parts need not be.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(crate) struct Counters {
+pub(crate) struct ThreadCounters {
     pub(crate) pages_held: Counter,
     pub(crate) compressed_bytes: Counter,
     pub(crate) same_pages: Counter,
@@ -142,7 +142,7 @@ impl Counter {
     }
 }
 
-impl Counters {
+impl ThreadCounters {
     fn fields(&self) -> [&Counter; 14] {
         [
             &self.pages_held,
@@ -166,7 +166,7 @@ impl Counters {
         self.fields().iter().zip(other.fields()).for_each(|(to, from)| to.add(from.get()));
     }
 
-    /// The fields that the counters give. The rest is the store's to add.
+    /// Returns statistics with the fields that come from counters. The store adds the rest.
     fn stats(&self) -> StoreStats {
         StoreStats {
             mm: MmStat {
@@ -196,14 +196,14 @@ impl Counters {
 /// The counters of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct AllCounters {
-    threads: Mutex<Vec<Arc<Counters>>>,
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
 }
 
 impl AllCounters {
-    /// Counters for a new thread. Those of threads that have ended are summed up here.
-    pub(crate) fn register(&self) -> Arc<Counters> {
+    /// Registers counters for a new thread. Those of threads that have ended are summed up here.
+    pub(crate) fn register(&self) -> Arc<ThreadCounters> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        let ended = Counters::default();
+        let ended = ThreadCounters::default();
         threads.retain_mut(|counters| {
             let in_use = Arc::get_mut(counters).is_none();
             if !in_use {
@@ -212,13 +212,13 @@ impl AllCounters {
             in_use
         });
         threads.push(Arc::new(ended));
-        let new = Arc::new(Counters::default());
+        let new = Arc::new(ThreadCounters::default());
         threads.push(Arc::clone(&new));
         new
     }
 
     pub(crate) fn sum(&self) -> StoreStats {
-        let sum = Counters::default();
+        let sum = ThreadCounters::default();
         let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.iter().for_each(|counters| sum.add_all(counters));
         sum.stats()

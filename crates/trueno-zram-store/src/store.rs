@@ -1,4 +1,4 @@
-//! A store: its table and slots, how it is created, and how a process attaches to one.
+//! A store: its table and slots, its creation, and attaching to one that another process left.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,19 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use trueno_zram_archive::Pages;
 use trueno_zram_core::{Algorithm, PAGE_SIZE, Page, PageCodec, PageKind};
 
-use crate::allocator::{Allocator, Residency};
-use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
-use crate::geometry::{GRANULE_BYTES, SLAB_BYTES};
-use crate::lock::EntryGuard;
-use crate::mapping::{Mapping, copy_out};
+use crate::mapping::{MemfdMapping, copy_out};
 use crate::options::{NO_LIMIT, StoreOptions};
-use crate::retained::Retained;
-use crate::spare_slots::Stripe;
-use crate::stats::{AllCounters, Counters, StoreStats};
-use crate::table::Table;
+use crate::slots::allocator::{Residency, SlotAllocator};
+use crate::slots::geometry::{GRANULE_BYTES, SLAB_BYTES};
+use crate::slots::spare_slots::Stripe;
+use crate::snapshot::retained::Retained;
+use crate::stats::{AllCounters, StoreStats, ThreadCounters};
+use crate::table::PageTable;
+use crate::table::entry::{PageForm, StoredPage, TableEntry};
+use crate::table::lock::EntryGuard;
 
-/// What a page holds, as far as its table entry tells.
+/// The state of a page, from its table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageState {
     /// Never written, or discarded: reads as zeros and takes no memory.
@@ -49,22 +49,22 @@ pub enum PageState {
 /// # Ok::<(), trueno_zram_store::Error>(())
 /// ```
 pub struct Store {
-    pub(crate) table: Table,
-    pub(crate) slots: Allocator,
-    /// What shows through holes.
+    pub(crate) table: PageTable,
+    pub(crate) slots: SlotAllocator,
+    /// The pages that are read where the store has holes.
     pub(crate) base: Option<Box<dyn Pages>>,
     pub(crate) counters: AllCounters,
     pub(crate) retained: Retained,
-    /// Held by whoever reads a snapshot.
+    /// Locked while a snapshot is read.
     pub(crate) snapshot: Mutex<()>,
-    /// Held by whoever compacts or recompresses.
+    /// Locked during compaction and recompression.
     pub(crate) maintenance: Mutex<()>,
 }
 
 /// A thread that changes pages.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    pub(crate) counters: Arc<Counters>,
+    pub(crate) counters: Arc<ThreadCounters>,
     /// The spare slots that it takes slots from and frees slots to.
     pub(crate) stripe: Stripe,
 }
@@ -87,17 +87,17 @@ impl Store {
         let header = options.header()?;
         let slab_bytes = usize::try_from(header.slabs).ok().and_then(|slabs| slabs.checked_mul(SLAB_BYTES));
         let slab_bytes = slab_bytes.ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
-        let table = Table::create(header)?;
-        let mapping = Mapping::create("trueno-zram-slabs", slab_bytes);
+        let table = PageTable::create(header)?;
+        let mapping = MemfdMapping::create("trueno-zram-slabs", slab_bytes);
         let mapping = mapping.map_err(Error::system("the slabs could not be created"))?;
-        let slots = Allocator::new(mapping, header.limit_bytes, header.residency);
+        let slots = SlotAllocator::new(mapping, header.limit_bytes, header.residency);
         Ok(Self::new(table, slots.map_err(Error::system("memory could not be locked"))?))
     }
 
-    /// Attaches to a store that another process made and left, even by `kill -9`: `fds` are those of [`fds`](Self::fds).
+    /// Attaches to a store that another process created and left, even by `kill -9`: `fds` are those of [`fds`](Self::fds).
     ///
-    /// Every write that had been acknowledged is there. A write that had not is there or not, page by page. Statistics
-    /// of requests start anew.
+    /// Every acknowledged write is there. A write that was not acknowledged may be there in part, page by page. Statistics
+    /// of requests start at zero.
     ///
     /// ```
     /// use trueno_zram_store::{Store, StoreOptions};
@@ -113,14 +113,14 @@ impl Store {
     /// process; [`Error::CorruptEntry`]; [`Error::System`].
     pub fn attach(fds: [OwnedFd; 2]) -> Result<Self> {
         let [table, slabs] = fds;
-        let table = Table::open(table)?;
+        let table = PageTable::open(table)?;
         let header = table.header();
-        let slabs = Mapping::open(slabs).map_err(|error| Error::Attach(format!("the slabs: {error}")))?;
+        let slabs = MemfdMapping::open(slabs).map_err(|error| Error::Attach(format!("the slabs: {error}")))?;
         if header.slabs.checked_mul(SLAB_BYTES as u64) != Some(slabs.len_bytes() as u64) {
             return Err(Error::Attach("the slabs are not those of this table".to_owned()));
         }
         PageCodec::new(header.algorithm)?;
-        let slots = Allocator::rebuild(slabs, header.limit_bytes, header.residency, table.stored())?;
+        let slots = SlotAllocator::rebuild(slabs, header.limit_bytes, header.residency, table.stored())?;
         let store = Self::new(table, slots);
         let counters = store.counters.register();
         for page in store.table.forms() {
@@ -129,7 +129,7 @@ impl Store {
         Ok(store)
     }
 
-    fn new(table: Table, slots: Allocator) -> Self {
+    fn new(table: PageTable, slots: SlotAllocator) -> Self {
         let pages = table.header().pages;
         Self {
             table,
@@ -194,7 +194,7 @@ impl Store {
         self.table.header().algorithm
     }
 
-    /// Returns whether all memory of the store was taken at the start and is locked.
+    /// Returns `true` if all memory of the store was taken at the start and is locked.
     ///
     /// ```
     /// # use trueno_zram_store::{Store, StoreOptions};
@@ -206,7 +206,7 @@ impl Store {
         self.table.header().residency == Residency::Locked
     }
 
-    /// Returns what the store holds and has done. Counters of threads at work may be a few requests old.
+    /// Returns the statistics of the store. Counters of threads at work may be a few requests old.
     ///
     /// ```
     /// # use trueno_zram_store::{Store, StoreOptions};
@@ -229,7 +229,7 @@ impl Store {
     /// Limits how much memory compressed pages may take beyond what they take now, until the next call. Writes that need
     /// more get [`Error::NoSpace`], as at the limit of the options.
     ///
-    /// It is for whoever watches the memory of the machine. A store that is locked takes no more memory anyway.
+    /// A server that watches the memory of the machine calls it. A locked store takes no more memory anyway.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -246,7 +246,7 @@ impl Store {
         self.slots.budget().limit_growth(room_bytes);
     }
 
-    /// Returns what a page holds, or `None` beyond the end.
+    /// Returns the state of a page, or `None` beyond the end.
     ///
     /// ```
     /// # use trueno_zram_store::{PageState, Store, StoreOptions};
@@ -257,13 +257,13 @@ impl Store {
     #[must_use]
     pub fn page_state(&self, page: u64) -> Option<PageState> {
         (page < self.page_count()).then(|| match self.table.load(page).form() {
-            Ok(Form::Empty) if self.hole_is_zero(page) => PageState::Hole,
-            Ok(Form::Fill([0, 0, 0, 0])) => PageState::Zero,
-            Ok(Form::Empty | Form::Fill(_) | Form::Stored(_)) | Err(_) => PageState::Data,
+            Ok(PageForm::Empty) if self.hole_is_zero(page) => PageState::Hole,
+            Ok(PageForm::Fill([0, 0, 0, 0])) => PageState::Zero,
+            Ok(PageForm::Empty | PageForm::Fill(_) | PageForm::Stored(_)) | Err(_) => PageState::Data,
         })
     }
 
-    /// Makes every page one tick older. Reading or writing a page makes it new.
+    /// Makes every page one tick older. Reading or writing a page resets its age.
     ///
     /// ```
     /// # use trueno_zram_store::{Store, StoreOptions};
@@ -272,7 +272,7 @@ impl Store {
     /// ```
     pub fn tick(&self) {
         for page in 0..self.page_count() {
-            if matches!(self.table.load(page).form(), Ok(Form::Stored(_))) {
+            if matches!(self.table.load(page).form(), Ok(PageForm::Stored(_))) {
                 // A page that is locked is in use, and so not idle.
                 if let Some(guard) = self.table.try_lock(page) {
                     let entry = guard.entry();
@@ -283,7 +283,7 @@ impl Store {
     }
 
     /// Copies the bytes that hold a page to `held`. The caller holds the page's lock, or owns the slot.
-    pub(crate) fn copy_held<'a>(&self, stored: Stored, held: &'a mut Page) -> &'a [u8] {
+    pub(crate) fn copy_held<'a>(&self, stored: StoredPage, held: &'a mut Page) -> &'a [u8] {
         let len_bytes = usize::from(stored.len_bytes);
         let words = self.slots.slot_words(stored.place, len_bytes);
         let held = &mut held[..len_bytes];
@@ -292,7 +292,7 @@ impl Store {
     }
 
     /// Publishes an entry in place of the guard's, and frees the slot of the old one.
-    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: Entry, worker: &Worker) -> Result<()> {
+    pub(crate) fn replace(&self, page: u64, guard: EntryGuard<'_>, new: TableEntry, worker: &Worker) -> Result<()> {
         let old = guard.entry();
         let old_form = old.form().map_err(|defect| Error::CorruptEntry { page, defect })?;
         let kept = self.retained.keep(page, old);
@@ -327,12 +327,12 @@ impl std::fmt::Debug for Store {
     }
 }
 
-impl Counters {
-    pub(crate) fn count_in(&self, form: Form) {
+impl ThreadCounters {
+    pub(crate) fn count_in(&self, form: PageForm) {
         match form {
-            Form::Empty => return,
-            Form::Fill(_) => self.same_pages.add(1),
-            Form::Stored(stored) => {
+            PageForm::Empty => return,
+            PageForm::Fill(_) => self.same_pages.add(1),
+            PageForm::Stored(stored) => {
                 self.compressed_bytes.add(u64::from(stored.len_bytes));
                 self.huge_pages.add(u64::from(stored.kind == PageKind::Raw));
             }
@@ -340,11 +340,11 @@ impl Counters {
         self.pages_held.add(1);
     }
 
-    pub(crate) fn count_out(&self, form: Form) {
+    pub(crate) fn count_out(&self, form: PageForm) {
         match form {
-            Form::Empty => return,
-            Form::Fill(_) => self.same_pages.sub(1),
-            Form::Stored(stored) => {
+            PageForm::Empty => return,
+            PageForm::Fill(_) => self.same_pages.sub(1),
+            PageForm::Stored(stored) => {
                 self.compressed_bytes.sub(u64::from(stored.len_bytes));
                 self.huge_pages.sub(u64::from(stored.kind == PageKind::Raw));
             }

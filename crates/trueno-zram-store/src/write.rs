@@ -2,14 +2,14 @@
 
 use trueno_zram_core::{PAGE_SIZE, Page, PageData, PageKind, fill_page};
 
-use crate::entry::{Entry, Form, Stored, fill_word};
 use crate::error::{Error, Result};
-use crate::geometry::Class;
 use crate::handle::{StoreHandle, ZeroPages, decode, split};
-use crate::lock::EntryGuard;
 use crate::mapping::copy_in;
-use crate::spare_slots::Stripe;
+use crate::slots::geometry::SizeClass;
+use crate::slots::spare_slots::Stripe;
 use crate::store::{Store, Worker};
+use crate::table::entry::{PageForm, StoredPage, TableEntry, fill_word};
+use crate::table::lock::EntryGuard;
 
 /// The longest write that either fits as a whole or changes nothing, in bytes. Longer ones are divided. Readers may still see
 /// some of its pages new and some old.
@@ -20,11 +20,11 @@ pub const MAX_UNDIVIDED_WRITE_BYTES: usize = 256 << 10;
 /// The most pages of such a write: one more than whole ones if it starts within a page.
 pub(crate) const MAX_STAGED_PAGES: usize = MAX_UNDIVIDED_WRITE_BYTES / PAGE_SIZE + 1;
 
-/// A new version of a page. Nothing names its slot yet.
+/// A new version of a page. No entry names its slot yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StagedPage {
     number: u64,
-    entry: Entry,
+    entry: TableEntry,
 }
 
 /// Bytes that replace a part of a page.
@@ -68,6 +68,16 @@ impl StoreHandle {
     /// If there is no room, nothing is changed. A write of more than [`MAX_UNDIVIDED_WRITE_BYTES`] is divided into parts of
     /// that length, which end at page boundaries: then the parts before the one that did not fit are written.
     ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// handle.write_at(4000, b"across two pages".repeat(10).as_slice())?;
+    /// assert!(handle.write_at(1 << 20, b"beyond the end").is_err());
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
+    ///
     /// # Errors
     /// [`Error::OutOfRange`], with nothing written; [`Error::NoSpace`]; [`Error::Compress`]; [`Error::CorruptPage`],
     /// [`Error::CorruptEntry`] or [`Error::Base`] as for reading. A corrupt entry can be found after other pages were
@@ -90,8 +100,20 @@ impl StoreHandle {
         Ok(())
     }
 
-    /// Sets bytes to zero. If there is no room, nothing is changed, whatever the length: only parts of pages, at the ends of
+    /// Sets bytes to zero. If there is no room, nothing is changed, for any length: only parts of pages, at the ends of
     /// the range, need any.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{PageState, Store, StoreHandle, StoreOptions, ZeroPages};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// handle.write_zeroes(0, 4096, ZeroPages::Discard)?;
+    /// handle.write_zeroes(4096, 4096, ZeroPages::Keep)?;
+    /// assert_eq!(store.page_state(0), Some(PageState::Hole));
+    /// assert_eq!(store.page_state(1), Some(PageState::Zero));
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
@@ -104,13 +126,23 @@ impl StoreHandle {
         let written = ends_written.and_then(|()| {
             range.whole.clone().try_for_each(|page| match pages {
                 ZeroPages::Discard => self.set_form(page, self.store.discarded(page)),
-                ZeroPages::Keep => self.set_form(page, Form::Fill([0; 4])),
+                ZeroPages::Keep => self.set_form(page, PageForm::Fill([0; 4])),
             })
         });
         written.inspect_err(|_| self.worker.counters.failed_writes.add(1))
     }
 
     /// Writes a page.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use trueno_zram_store::{Store, StoreHandle, StoreOptions};
+    /// # let store = Arc::new(Store::create(&StoreOptions::new(1 << 20))?);
+    /// let mut handle = StoreHandle::new(&store)?;
+    /// handle.write_page(3, &[7; 4096])?;
+    /// assert_eq!(store.stats().mm.same_pages, 1);
+    /// # Ok::<(), trueno_zram_store::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As for [`write_at`](Self::write_at).
@@ -119,8 +151,8 @@ impl StoreHandle {
         self.write_pages(std::iter::once((number, page)), [None, None])
     }
 
-    /// Writes all of these pages, or none if there is no room. The first patch is of a page before all others, the second
-    /// one of a page behind them.
+    /// Writes all of these pages, or none if there is no room. The first patch is for a page before all others, the second
+    /// one for a page after them.
     fn write_pages<'a>(
         &mut self,
         pages: impl Iterator<Item = (u64, &'a Page)>,
@@ -128,8 +160,8 @@ impl StoreHandle {
     ) -> Result<()> {
         let written = self.stage_pages(pages).and_then(|()| self.patch_and_publish(patches));
         for StagedPage { entry, .. } in self.staged.drain(..) {
-            // It failed, and these were not published.
-            if let Some(stored) = entry.form().ok().and_then(Form::stored) {
+            // The write failed, and these pages were not published.
+            if let Some(stored) = entry.form().ok().and_then(PageForm::stored) {
                 self.store.slots.free(self.worker.stripe, stored);
             }
         }
@@ -158,15 +190,15 @@ impl StoreHandle {
             let Some(Patch { number, start, bytes }) = patch else { continue };
             let form = guard.insert(store.table.lock(number)).entry().form();
             match form.map_err(|defect| Error::CorruptEntry { page: number, defect })? {
-                Form::Empty => store.read_hole(number, page)?,
-                Form::Fill(fill) => fill_page(page, fill_word(fill)),
-                Form::Stored(stored) => decode(codec, stored, store.copy_held(stored, held), number, page)?,
+                PageForm::Empty => store.read_hole(number, page)?,
+                PageForm::Fill(fill) => fill_page(page, fill_word(fill)),
+                PageForm::Stored(stored) => decode(codec, stored, store.copy_held(stored, held), number, page)?,
             }
             page[start..start + bytes.len()].copy_from_slice(bytes);
             let data = codec.compress(page, out).map_err(|source| Error::Compress { page: number, source })?;
             staged.push(StagedPage { number, entry: place(store, worker.stripe, number, data)? });
         }
-        // From here on nothing lacks room. The pages that are locked were staged last.
+        // From here on, no page lacks room. The pages that are locked were staged last.
         for guard in guards.into_iter().flatten().rev() {
             publish_last(store, guard, staged, worker)?;
         }
@@ -183,23 +215,23 @@ fn publish_last(store: &Store, guard: EntryGuard<'_>, staged: &mut Vec<StagedPag
     store.replace(number, guard, entry, worker)?;
     staged.pop();
     worker.counters.pages_written.add(1);
-    let stored = entry.form().ok().and_then(Form::stored);
+    let stored = entry.form().ok().and_then(PageForm::stored);
     worker.counters.huge_pages_since.add(stored.is_some_and(|stored| stored.kind == PageKind::Raw).into());
     Ok(())
 }
 
-/// Puts a compressed page into a slot, or into its entry. Nothing names the slot until the entry is published.
-pub(crate) fn place(store: &Store, stripe: Stripe, page: u64, data: PageData<'_>) -> Result<Entry> {
+/// Puts a compressed page into a slot, or into its entry. No entry names the slot until this one is published.
+pub(crate) fn place(store: &Store, stripe: Stripe, page: u64, data: PageData<'_>) -> Result<TableEntry> {
     if data.kind() == PageKind::SameFilled
-        && let Some(inline) = data.bytes().try_into().ok().and_then(Form::inline)
+        && let Some(inline) = data.bytes().try_into().ok().and_then(PageForm::inline)
     {
-        return Ok(Entry::new(inline));
+        return Ok(TableEntry::new(inline));
     }
     let len_bytes = u16::try_from(data.bytes().len()).expect("PageData holds at most 4096 bytes");
-    let class = Class::of_len(data.bytes().len());
+    let class = SizeClass::of_len(data.bytes().len());
     let place = store.slots.allocate(stripe, class, page).ok_or_else(|| store.no_space(page))?;
     copy_in(data.bytes(), store.slots.slot_words(place, data.bytes().len()));
-    Ok(Entry::new(Form::Stored(Stored { kind: data.kind(), len_bytes, place })))
+    Ok(TableEntry::new(PageForm::Stored(StoredPage { kind: data.kind(), len_bytes, place })))
 }
 
 #[cfg(test)]

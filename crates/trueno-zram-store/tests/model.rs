@@ -236,7 +236,7 @@ fn at_the_limit_writes_fail_and_change_nothing() {
     handle.write_page(0, &Generator::new(1).page()).unwrap();
 }
 
-/// How many pages that do not shrink fit into a store.
+/// Returns the number of incompressible pages that fit into a store.
 fn pages_that_fit(handle: &mut StoreHandle) -> u64 {
     let pages = handle.store().page_count();
     let mut random = Generator::new(11);

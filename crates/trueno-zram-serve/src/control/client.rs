@@ -7,7 +7,7 @@ use std::path::Path;
 
 use trueno_zram_core::Algorithm;
 
-use super::{ControlError, ExportStat, Reply, Request, read_line, send_line};
+use super::{ControlError, ControlReply, ControlRequest, ExportStat, read_line, send_line};
 use crate::chunks::{ChunkReader, ChunkWriter};
 
 /// A connection to a control socket.
@@ -35,7 +35,7 @@ impl ControlClient {
     /// Connects to the control socket of a server.
     ///
     /// # Errors
-    /// If there is no server.
+    /// If no server listens there.
     pub fn connect(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         let input = BufReader::new(stream.try_clone()?);
@@ -47,8 +47,8 @@ impl ControlClient {
     /// # Errors
     /// [`ControlError`].
     pub fn stat(mut self) -> Result<Vec<ExportStat>, ControlError> {
-        match self.ask(&Request::Stat)? {
-            Reply::Stat(exports) => Ok(exports),
+        match self.ask(&ControlRequest::Stat)? {
+            ControlReply::Stat(exports) => Ok(exports),
             other => Err(unexpected(&other)),
         }
     }
@@ -57,10 +57,10 @@ impl ControlClient {
     /// the content.
     ///
     /// # Errors
-    /// [`ControlError`]. What was written to `out` is then not a whole archive.
+    /// [`ControlError`]. `out` then has an incomplete archive.
     pub fn save(mut self, export: &str, algorithm: Algorithm, out: &mut impl Write) -> Result<u64, ControlError> {
         let (export, algorithm) = (export.to_owned(), algorithm.to_string());
-        self.expect_ready(&Request::Save { export, algorithm })?;
+        self.expect_ready(&ControlRequest::Save { export, algorithm })?;
         copy_archive(&mut ChunkReader::new(&mut self.input), out)?;
         self.expect_done()
     }
@@ -70,10 +70,10 @@ impl ControlClient {
     /// # Errors
     /// [`ControlError`]. A part of the content may have been loaded.
     pub fn load(mut self, export: &str, archive: &mut impl Read) -> Result<u64, ControlError> {
-        self.expect_ready(&Request::Load { export: export.to_owned() })?;
+        self.expect_ready(&ControlRequest::Load { export: export.to_owned() })?;
         let mut chunks = ChunkWriter::new(&self.stream);
         let sent = io::copy(archive, &mut chunks).and_then(|_| chunks.finish());
-        // A server that refuses the archive stops reading it and says why.
+        // A server that refuses the archive stops reading it and sends the reason.
         let done = self.expect_done();
         if matches!(done, Err(ControlError::Io(_))) {
             sent?;
@@ -81,7 +81,7 @@ impl ControlClient {
         done
     }
 
-    fn reply(&mut self) -> Result<Reply, ControlError> {
+    fn reply(&mut self) -> Result<ControlReply, ControlError> {
         read_line(&mut self.input).map_err(|error| match error.kind() {
             io::ErrorKind::InvalidData => ControlError::Reply(Box::new(error)),
             _ => ControlError::Io(error),
@@ -89,9 +89,9 @@ impl ControlClient {
     }
 
     /// Sends the request and reads the reply.
-    fn ask(&mut self, request: &Request) -> Result<Reply, ControlError> {
+    fn ask(&mut self, request: &ControlRequest) -> Result<ControlReply, ControlError> {
         let sent = send_line(&self.stream, request);
-        // A server that refuses a client says why, and does not wait for the request.
+        // A server that refuses a client sends the reason, and does not wait for the request.
         let reply = self.reply();
         if matches!(reply, Err(ControlError::Io(_))) {
             sent?;
@@ -99,9 +99,9 @@ impl ControlClient {
         reply
     }
 
-    fn expect_ready(&mut self, request: &Request) -> Result<(), ControlError> {
+    fn expect_ready(&mut self, request: &ControlRequest) -> Result<(), ControlError> {
         match self.ask(request)? {
-            Reply::Ready => Ok(()),
+            ControlReply::Ready => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
@@ -110,13 +110,13 @@ impl ControlClient {
         let reply = self.reply()?;
         let _ = self.stream.shutdown(Shutdown::Both);
         match reply {
-            Reply::Done { content_bytes } => Ok(content_bytes),
+            ControlReply::Done { content_bytes } => Ok(content_bytes),
             other => Err(unexpected(&other)),
         }
     }
 }
 
-/// Copies an archive from the connection, and tells which side fails.
+/// Copies an archive from the connection. The error names the side that failed.
 fn copy_archive(connection: &mut impl Read, out: &mut impl Write) -> Result<(), ControlError> {
     let mut bytes = vec![0; 1 << 16];
     loop {
@@ -130,9 +130,9 @@ fn copy_archive(connection: &mut impl Read, out: &mut impl Write) -> Result<(), 
     }
 }
 
-fn unexpected(reply: &Reply) -> ControlError {
+fn unexpected(reply: &ControlReply) -> ControlError {
     match reply {
-        Reply::Error(message) => ControlError::Server(message.clone()),
+        ControlReply::Error(message) => ControlError::Server(message.clone()),
         other => ControlError::Reply(format!("{other:?}").into()),
     }
 }

@@ -1,15 +1,15 @@
-//! The negotiation: which export, and which parts of the protocol.
+//! The negotiation of an export and of optional parts of the protocol.
 
 use std::io;
 
 use super::protocol::{
-    ALLOCATION, ALLOCATION_ID, Fields, MAX_PAYLOAD, OPTION_MAGIC, SERVER_MAGIC, handshake, info, option,
+    ALLOCATION, ALLOCATION_ID, MAX_PAYLOAD, OPTION_MAGIC, OptionFields, SERVER_MAGIC, handshake, info, option,
     put_option_reply, reply, transmission,
 };
 use super::stream::{Buffered, Duplex};
 use super::{Exports, NamedExport};
 
-/// The longest data of an option. Names have at most 4096 bytes, and nobody asks for many contexts.
+/// The longest data of an option. Names have at most 4096 bytes, and clients ask for few contexts.
 const MAX_OPTION_LEN: usize = 64 << 10;
 
 /// Options that a client may send before it must choose.
@@ -18,7 +18,7 @@ const MAX_OPTIONS: usize = 256;
 /// Contexts that a client may ask for in one option.
 const MAX_QUERIES: u32 = 256;
 
-/// What the client and the server agreed on.
+/// The result of a negotiation.
 #[derive(Clone, Debug)]
 pub(super) struct Agreement {
     pub(super) export: NamedExport,
@@ -36,8 +36,8 @@ struct Negotiation<'a, S> {
     allocation_of: Option<String>,
 }
 
-/// What an option leads to.
-enum Outcome {
+/// The state of a negotiation after an option.
+enum OptionOutcome {
     Next,
     Agreed(NamedExport),
     Disconnect,
@@ -62,9 +62,9 @@ pub(super) fn negotiate<S: Duplex>(stream: &mut Buffered<S>, exports: &Exports) 
     };
     for _ in 0..MAX_OPTIONS {
         match negotiation.next_option()? {
-            Outcome::Next => {}
-            Outcome::Disconnect => return Ok(None),
-            Outcome::Agreed(export) => {
+            OptionOutcome::Next => {}
+            OptionOutcome::Disconnect => return Ok(None),
+            OptionOutcome::Agreed(export) => {
                 let allocation_context = negotiation.allocation_of.as_deref() == Some(&export.name);
                 let structured_replies = negotiation.structured_replies;
                 return Ok(Some(Agreement { export, structured_replies, allocation_context }));
@@ -75,38 +75,38 @@ pub(super) fn negotiate<S: Duplex>(stream: &mut Buffered<S>, exports: &Exports) 
 }
 
 impl<S: Duplex> Negotiation<'_, S> {
-    fn next_option(&mut self) -> io::Result<Outcome> {
-        let Some(header) = self.stream.take::<16>()? else { return Ok(Outcome::Disconnect) };
-        let mut fields = Fields(&header[8..]);
-        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else { return Ok(Outcome::Disconnect) };
+    fn next_option(&mut self) -> io::Result<OptionOutcome> {
+        let Some(header) = self.stream.take::<16>()? else { return Ok(OptionOutcome::Disconnect) };
+        let mut fields = OptionFields(&header[8..]);
+        let (Some(option), Some(len)) = (fields.u32(), fields.u32()) else { return Ok(OptionOutcome::Disconnect) };
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if !header.starts_with(&OPTION_MAGIC.to_be_bytes()) {
-            return Ok(Outcome::Disconnect);
+            return Ok(OptionOutcome::Disconnect);
         }
         if len > MAX_OPTION_LEN {
             // The client gets the reason, but what it sends is not read.
             self.reply(option, reply::ERR_TOO_BIG, b"");
             self.stream.flush()?;
-            return Ok(Outcome::Disconnect);
+            return Ok(OptionOutcome::Disconnect);
         }
         let Some(data) = self.stream.peek(len)?.and_then(|bytes| bytes.get(..len)) else {
-            return Ok(Outcome::Disconnect);
+            return Ok(OptionOutcome::Disconnect);
         };
         let data = data.to_vec();
         self.stream.consume(len);
         let outcome = self.answer(option, &data);
-        if matches!(outcome, Outcome::Disconnect) {
+        if matches!(outcome, OptionOutcome::Disconnect) {
             self.stream.flush()?;
         }
         Ok(outcome)
     }
 
-    fn answer(&mut self, option: u32, data: &[u8]) -> Outcome {
+    fn answer(&mut self, option: u32, data: &[u8]) -> OptionOutcome {
         match option {
             option::EXPORT_NAME => return self.export_name(data),
             option::ABORT => {
                 self.reply(option, reply::ACK, b"");
-                return Outcome::Disconnect;
+                return OptionOutcome::Disconnect;
             }
             option::LIST if data.is_empty() => self.list(),
             option::STRUCTURED_REPLY if data.is_empty() => {
@@ -118,22 +118,22 @@ impl<S: Duplex> Negotiation<'_, S> {
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data),
             _ => self.reply(option, reply::ERR_UNSUPPORTED, b""),
         }
-        Outcome::Next
+        OptionOutcome::Next
     }
 
     fn reply(&mut self, option: u32, kind: u32, data: &[u8]) {
         put_option_reply(&mut self.stream.out, option, kind, data);
     }
 
-    /// The oldest way to choose an export. It has no way to refuse but to disconnect.
-    fn export_name(&mut self, name: &[u8]) -> Outcome {
-        let Some(export) = self.exports.find(name) else { return Outcome::Disconnect };
+    /// Answers the oldest option to choose an export. The protocol allows no refusal but to disconnect.
+    fn export_name(&mut self, name: &[u8]) -> OptionOutcome {
+        let Some(export) = self.exports.find(name) else { return OptionOutcome::Disconnect };
         self.stream.out.extend(export.export.size_bytes().to_be_bytes());
         self.stream.out.extend(flags_of(&export).to_be_bytes());
         if !self.no_zeroes {
             self.stream.out.extend([0; 124]);
         }
-        Outcome::Agreed(export)
+        OptionOutcome::Agreed(export)
     }
 
     fn list(&mut self) {
@@ -145,14 +145,14 @@ impl<S: Duplex> Negotiation<'_, S> {
         self.reply(option::LIST, reply::ACK, b"");
     }
 
-    fn info_or_go(&mut self, option: u32, data: &[u8]) -> Outcome {
+    fn info_or_go(&mut self, option: u32, data: &[u8]) -> OptionOutcome {
         let Some((name, asked)) = parse_info(data) else {
             self.reply(option, reply::ERR_INVALID, b"the request is malformed");
-            return Outcome::Next;
+            return OptionOutcome::Next;
         };
         let Some(export) = self.exports.find(name) else {
             self.reply(option, reply::ERR_UNKNOWN, b"there is no such export");
-            return Outcome::Next;
+            return OptionOutcome::Next;
         };
         let size = export.export.size_bytes();
         let flags = flags_of(&export);
@@ -168,7 +168,7 @@ impl<S: Duplex> Negotiation<'_, S> {
             self.reply(option, reply::INFO, &[&info::BLOCK_SIZE.to_be_bytes()[..], &sizes].concat());
         }
         self.reply(option, reply::ACK, b"");
-        if option == option::GO { Outcome::Agreed(export) } else { Outcome::Next }
+        if option == option::GO { OptionOutcome::Agreed(export) } else { OptionOutcome::Next }
     }
 
     fn meta_context(&mut self, option: u32, data: &[u8]) {
@@ -195,7 +195,7 @@ impl<S: Duplex> Negotiation<'_, S> {
 
 /// The name and the kinds of information that `NBD_OPT_INFO` and `NBD_OPT_GO` ask for.
 fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
-    let mut fields = Fields(data);
+    let mut fields = OptionFields(data);
     let name = fields.counted()?;
     let count = fields.u16()?;
     let asked: Option<Vec<u16>> = (0..count).map(|_| fields.u16()).collect();
@@ -204,7 +204,7 @@ fn parse_info(data: &[u8]) -> Option<(&[u8], Vec<u16>)> {
 
 /// The name and the queries of the options for metadata contexts.
 fn parse_contexts(data: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
-    let mut fields = Fields(data);
+    let mut fields = OptionFields(data);
     let name = fields.counted()?;
     let count = fields.u32().filter(|count| *count <= MAX_QUERIES)?;
     let queries: Option<Vec<_>> = (0..count).map(|_| fields.counted()).collect();

@@ -1,19 +1,19 @@
-//! Whether to wait for another request before replies are sent.
+//! The decision to wait for another request before replies are sent.
 
 use std::time::Duration;
 
-/// How long to wait for another request. A client that is busy sends one in less time than this.
+/// The time to wait for another request. A busy client sends one within it.
 pub(super) const LINGER: Duration = Duration::from_micros(15);
 
 /// Batches after which waiting is tried again, at first and at most.
 const FIRST_PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 64;
 
-/// Learns from a client whether it sends requests while it waits for replies.
+/// Learns whether a client sends requests while it waits for replies.
 ///
-/// A client that has many requests on their way sends the next one soon. Replies to several of them then go out with one
-/// system call, which saves both sides time. A client that waits for its reply sends nothing before, so that waiting for
-/// it would only delay it: after a wait for nothing there is none for some batches.
+/// A client with many requests in flight sends the next one soon. Replies to several of them then go out with one
+/// system call, which saves both sides time. A client that waits for its reply sends nothing before, so waiting for
+/// another request would only delay it: after a wait in vain there is none for some batches.
 #[derive(Debug)]
 pub(super) struct Linger {
     /// Batches until waiting is tried again.
@@ -27,18 +27,18 @@ impl Linger {
         Self { left: FIRST_PAUSE, pause: FIRST_PAUSE }
     }
 
-    /// Whether to wait before the replies of this batch are sent.
+    /// Returns `true` if the replies of this batch wait for another request.
     pub(super) fn is_due(&mut self) -> bool {
         self.left = self.left.saturating_sub(1);
         self.left == 0
     }
 
-    /// A request came.
+    /// Records that a request arrived during the wait.
     pub(super) fn paid_off(&mut self) {
         self.pause = FIRST_PAUSE;
     }
 
-    /// None came.
+    /// Records that no request arrived during the wait.
     pub(super) fn failed(&mut self) {
         self.left = self.pause;
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);

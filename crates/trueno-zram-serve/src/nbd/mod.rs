@@ -49,7 +49,7 @@ struct NamedExport {
 }
 
 impl Exports {
-    /// No exports yet.
+    /// Creates a list without exports.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -76,7 +76,7 @@ impl Exports {
 
 /// Serves one client on a stream, from the first byte to the last.
 ///
-/// Whatever the client sends, the server answers as the protocol says or ends the connection. What it holds in memory for a
+/// The server answers any input as the protocol says, or ends the connection. The memory that it takes for a
 /// client does not exceed a few MiB and the longest read, 32 MiB. It waits for the client for as long as the stream does.
 ///
 /// # Errors

@@ -61,7 +61,7 @@ pub(super) mod reply {
     pub(crate) const ERR_TOO_BIG: u32 = 1 << 31 | 9;
 }
 
-/// What an information reply is about.
+/// Subjects of an information reply.
 pub(super) mod info {
     pub(crate) const EXPORT: u16 = 0;
     pub(crate) const NAME: u16 = 1;
@@ -110,7 +110,7 @@ pub(super) const ALLOCATION_ID: u32 = 1;
 /// Errors, by their numbers in the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(super) enum Errno {
+pub(super) enum NbdErrno {
     NotPermitted = 1,
     Io = 5,
     Invalid = 22,
@@ -119,7 +119,7 @@ pub(super) enum Errno {
 
 /// A request without its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct NbdRequest {
     pub(super) flags: u16,
     pub(super) command: u16,
     pub(super) cookie: u64,
@@ -127,7 +127,7 @@ pub(super) struct Request {
     pub(super) len: u32,
 }
 
-impl Request {
+impl NbdRequest {
     /// Decodes a request. Returns `None` if it does not start with the magic number.
     pub(super) fn decode(bytes: &[u8; REQUEST_LEN]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
@@ -172,9 +172,9 @@ pub(super) fn put_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: 
 }
 
 /// Reads fields off the front of an option's data.
-pub(super) struct Fields<'a>(pub(super) &'a [u8]);
+pub(super) struct OptionFields<'a>(pub(super) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> OptionFields<'a> {
     pub(super) fn u16(&mut self) -> Option<u16> {
         let (field, rest) = self.0.split_first_chunk()?;
         self.0 = rest;

@@ -9,7 +9,7 @@ use trueno_zram_connections::{Admitted, ClientTimeout, ConnectionLimits, deadlin
 
 use super::stream::{Buffered, Duplex};
 use super::{Exports, handshake, transfer};
-use crate::endpoint::{Endpoint, Stream};
+use crate::endpoint::{Endpoint, SocketStream};
 use crate::server::{Service, SocketServer};
 
 /// Limits on the clients of a server.
@@ -124,15 +124,15 @@ struct NbdService {
 }
 
 impl Service for NbdService {
-    fn prepare(&self, stream: &Stream) -> io::Result<Instant> {
-        if let Stream::Tcp(stream) = stream {
+    fn prepare(&self, stream: &SocketStream) -> io::Result<Instant> {
+        if let SocketStream::Tcp(stream) = stream {
             enable_keepalive(stream)?;
         }
         stream.set_write_timeout(Some(self.limits.write_timeout))?;
         Ok(deadline_after(self.limits.negotiation_timeout))
     }
 
-    fn serve(&self, client: &Admitted<Stream>, deadline: Instant) -> io::Result<()> {
+    fn serve(&self, client: &Admitted<SocketStream>, deadline: Instant) -> io::Result<()> {
         let mut stream = Buffered::new(client.connection(), ClientTimeout::Until(deadline));
         let Some(agreement) = handshake::negotiate(&mut stream, &self.exports)? else { return Ok(()) };
         if client.establish().is_err() {
@@ -143,7 +143,7 @@ impl Service for NbdService {
     }
 }
 
-impl Duplex for &Stream {
+impl Duplex for &SocketStream {
     fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(*self, bytes, RecvFlags::DONTWAIT) {
             Ok((read, _)) => Ok(Some(read)),
@@ -154,6 +154,6 @@ impl Duplex for &Stream {
 
     fn set_read_timeout(&mut self, time: Duration) -> io::Result<()> {
         // The standard library refuses a time limit of zero.
-        Stream::set_read_timeout(self, Some(time.max(Duration::from_millis(1))))
+        SocketStream::set_read_timeout(self, Some(time.max(Duration::from_millis(1))))
     }
 }

@@ -18,16 +18,16 @@ const OUTPUT_BYTES: usize = 256 << 10;
 /// Replies of this length are sent without waiting for more requests: the client has enough to do.
 const ENOUGH_BYTES: usize = 32 << 10;
 
-/// A stream that can tell whether there is something to read, and does not wait for ever.
+/// A stream with non-blocking reads and a time limit for blocking ones.
 pub(super) trait Duplex: Read + Write {
-    /// Reads what is there, or returns `None` if there is nothing.
+    /// Reads bytes that have arrived, or returns `None` if there are none.
     fn try_read(&mut self, bytes: &mut [u8]) -> io::Result<Option<usize>>;
 
     /// Makes reads fail that wait longer than this.
     fn set_read_timeout(&mut self, time: Duration) -> io::Result<()>;
 }
 
-/// Any stream. It does not tell whether there is something to read, and has no time limits.
+/// Any stream. It has no non-blocking reads and no time limits.
 #[derive(Debug)]
 pub(super) struct AnyStream<S>(pub(super) S);
 
@@ -78,14 +78,14 @@ impl<S: Duplex> Buffered<S> {
         Self { stream, patience, input, start: 0, end: 0, out, linger: Linger::new() }
     }
 
-    /// Waits from now on for this long within a request, and for ever between requests.
+    /// Limits the wait within a request from now on. Between requests there is no limit.
     pub(super) fn wait_within_requests(&mut self, time: Duration) -> io::Result<()> {
         self.patience = ClientTimeout::WithinRequest;
         self.stream.set_read_timeout(time)
     }
 
-    /// Waits for at least `len` bytes of a message that has begun, and returns all that are there. Sends the replies before it
-    /// waits.
+    /// Waits for at least `len` bytes of a message that has begun, and returns all bytes that have arrived. Sends the replies
+    /// before it waits.
     ///
     /// Returns `None` if the client is gone, and at the end of the input.
     pub(super) fn peek(&mut self, len: usize) -> io::Result<Option<&[u8]>> {
@@ -169,7 +169,7 @@ impl<S: Duplex> Buffered<S> {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out)?;
             self.out.clear();
-            // A long read must not keep its memory for ever.
+            // The memory of a long read is not kept.
             self.out.shrink_to(8 * OUTPUT_BYTES);
         }
         Ok(())

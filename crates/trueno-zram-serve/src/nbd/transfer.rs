@@ -7,7 +7,8 @@ use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, PageState, ZeroPages};
 
 use super::handshake::Agreement;
 use super::protocol::{
-    ALLOCATION_ID, Errno, MAX_PAYLOAD, REQUEST_LEN, Request, chunk, command, flag, put_chunk, put_simple_reply, state,
+    ALLOCATION_ID, MAX_PAYLOAD, NbdErrno, NbdRequest, REQUEST_LEN, chunk, command, flag, put_chunk, put_simple_reply,
+    state,
 };
 use super::stream::{Buffered, Duplex};
 use crate::export::{ExportError, ExportIo};
@@ -15,9 +16,9 @@ use crate::export::{ExportError, ExportIo};
 /// Extents of one block status reply. A client asks again for the rest.
 const MAX_EXTENTS: usize = 4096;
 
-/// Whether to read another request.
-enum Next {
-    Request,
+/// The next thing to do after a request.
+enum AfterRequest {
+    Continue,
     Disconnect,
 }
 
@@ -30,10 +31,10 @@ pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) 
     let size_bytes = agreement.export.export.size_bytes();
     let read_only = agreement.export.export.is_read_only();
     let structured = agreement.structured_replies;
-    let mut transfer = Transfer { stream, io, size_bytes, read_only, structured };
+    let mut transfer = Transmission { stream, io, size_bytes, read_only, structured };
     while let Some(bytes) = transfer.stream.take::<REQUEST_LEN>()? {
-        let Some(request) = Request::decode(&bytes) else { break };
-        if matches!(transfer.answer(request, agreement.allocation_context)?, Next::Disconnect) {
+        let Some(request) = NbdRequest::decode(&bytes) else { break };
+        if matches!(transfer.answer(request, agreement.allocation_context)?, AfterRequest::Disconnect) {
             break;
         }
         transfer.stream.flush_if_long()?;
@@ -41,7 +42,7 @@ pub(super) fn serve<S: Duplex>(stream: &mut Buffered<S>, agreement: &Agreement) 
     transfer.stream.flush()
 }
 
-struct Transfer<'a, S> {
+struct Transmission<'a, S> {
     stream: &'a mut Buffered<S>,
     io: Box<dyn ExportIo>,
     size_bytes: u64,
@@ -49,19 +50,19 @@ struct Transfer<'a, S> {
     structured: bool,
 }
 
-impl<S: Duplex> Transfer<'_, S> {
-    fn answer(&mut self, request: Request, allocation_context: bool) -> io::Result<Next> {
-        let Request { cookie, .. } = request;
+impl<S: Duplex> Transmission<'_, S> {
+    fn answer(&mut self, request: NbdRequest, allocation_context: bool) -> io::Result<AfterRequest> {
+        let NbdRequest { cookie, .. } = request;
         let result = match request.command {
-            command::DISCONNECT => return Ok(Next::Disconnect),
+            command::DISCONNECT => return Ok(AfterRequest::Disconnect),
             command::WRITE => match self.write(request)? {
                 Some(result) => result,
-                None => return Ok(Next::Disconnect),
+                None => return Ok(AfterRequest::Disconnect),
             },
             command::READ => {
                 match self.check(request, flag::FUA | flag::DONT_FRAGMENT).and_then(|()| self.read(request)) {
                     // The reply has been written with its data.
-                    Ok(()) => return Ok(Next::Request),
+                    Ok(()) => return Ok(AfterRequest::Continue),
                     Err(error) => Err(error),
                 }
             }
@@ -69,7 +70,7 @@ impl<S: Duplex> Transfer<'_, S> {
                 match self.check(request, flag::FUA | flag::REQUEST_ONE) {
                     Ok(()) => {
                         self.block_status(request);
-                        return Ok(Next::Request);
+                        return Ok(AfterRequest::Continue);
                     }
                     Err(error) => Err(error),
                 }
@@ -84,14 +85,14 @@ impl<S: Duplex> Transfer<'_, S> {
                 self.check_change(request, allowed)
                     .and_then(|()| self.io.write_zeroes(request.offset, request.len.into(), pages).map_err(errno_of))
             }
-            _ => Err(Errno::Invalid),
+            _ => Err(NbdErrno::Invalid),
         };
         self.reply(cookie, result);
-        Ok(Next::Request)
+        Ok(AfterRequest::Continue)
     }
 
     /// Appends a reply without data.
-    fn reply(&mut self, cookie: u64, result: Result<(), Errno>) {
+    fn reply(&mut self, cookie: u64, result: Result<(), NbdErrno>) {
         let out = &mut self.stream.out;
         match result {
             Ok(()) if self.structured => put_chunk(out, cookie, chunk::NONE, 0),
@@ -105,10 +106,10 @@ impl<S: Duplex> Transfer<'_, S> {
         }
     }
 
-    /// Reads data straight into the reply. After an error the reply is as if it had not been begun.
-    fn read(&mut self, request: Request) -> Result<(), Errno> {
+    /// Reads data straight into the reply. An error leaves the replies unchanged.
+    fn read(&mut self, request: NbdRequest) -> Result<(), NbdErrno> {
         if request.len > MAX_PAYLOAD {
-            return Err(Errno::Invalid);
+            return Err(NbdErrno::Invalid);
         }
         let out = &mut self.stream.out;
         let before = out.len();
@@ -126,16 +127,16 @@ impl<S: Duplex> Transfer<'_, S> {
         })
     }
 
-    /// Writes data in parts that the store writes as a whole or not at all: a request of up to that length at once. Returns
+    /// Writes data in parts that the store writes completely or not at all: a request of up to that length at once. Returns
     /// `None` if the client leaves before its end, or announces more than it may.
-    fn write(&mut self, request: Request) -> io::Result<Option<Result<(), Errno>>> {
+    fn write(&mut self, request: NbdRequest) -> io::Result<Option<Result<(), NbdErrno>>> {
         if request.len > MAX_PAYLOAD {
             return Ok(None);
         }
         let mut result = self.check_change(request, flag::FUA);
         let (mut at, mut left) = (request.offset, request.len as usize);
         while left > 0 {
-            // Parts of a longer request end at page boundaries. In bytes of 0 to 4095, whatever the offset.
+            // Parts of a longer request end at page boundaries.
             let within = usize::try_from(at % PAGE_SIZE as u64).unwrap_or(0);
             let part = if left <= MAX_UNDIVIDED_WRITE_BYTES { left } else { MAX_UNDIVIDED_WRITE_BYTES - within };
             let Some(bytes) = self.stream.peek(part)? else { return Ok(None) };
@@ -150,7 +151,7 @@ impl<S: Duplex> Transfer<'_, S> {
     }
 
     /// Appends the extents of a range.
-    fn block_status(&mut self, request: Request) {
+    fn block_status(&mut self, request: NbdRequest) {
         let max_extents = if request.flags & flag::REQUEST_ONE == 0 { MAX_EXTENTS } else { 1 };
         let mut extents: Vec<u8> = Vec::new();
         let (mut at, end) = (request.offset, request.offset + u64::from(request.len));
@@ -172,31 +173,31 @@ impl<S: Duplex> Transfer<'_, S> {
         self.stream.out.extend(extents);
     }
 
-    fn check_flags(&self, request: Request, allowed: u16) -> Result<(), Errno> {
-        if request.flags & !allowed == 0 { Ok(()) } else { Err(Errno::Invalid) }
+    fn check_flags(&self, request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
+        if request.flags & !allowed == 0 { Ok(()) } else { Err(NbdErrno::Invalid) }
     }
 
-    fn check(&self, request: Request, allowed: u16) -> Result<(), Errno> {
+    fn check(&self, request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
         self.check_flags(request, allowed)?;
         let end = request.offset.checked_add(request.len.into());
-        if end.is_some_and(|end| end <= self.size_bytes) { Ok(()) } else { Err(Errno::Invalid) }
+        if end.is_some_and(|end| end <= self.size_bytes) { Ok(()) } else { Err(NbdErrno::Invalid) }
     }
 
     /// Checks a request that changes the export.
-    fn check_change(&self, request: Request, allowed: u16) -> Result<(), Errno> {
+    fn check_change(&self, request: NbdRequest, allowed: u16) -> Result<(), NbdErrno> {
         if self.read_only {
-            return Err(Errno::NotPermitted);
+            return Err(NbdErrno::NotPermitted);
         }
         self.check_flags(request, allowed)?;
-        self.check(request, allowed).map_err(|_| Errno::NoSpace)
+        self.check(request, allowed).map_err(|_| NbdErrno::NoSpace)
     }
 }
 
-fn errno_of(error: ExportError) -> Errno {
+fn errno_of(error: ExportError) -> NbdErrno {
     match error {
-        ExportError::NoSpace(_) => Errno::NoSpace,
-        ExportError::OutOfRange(_) => Errno::Invalid,
-        ExportError::ReadOnly => Errno::NotPermitted,
-        ExportError::Failed(_) => Errno::Io,
+        ExportError::NoSpace(_) => NbdErrno::NoSpace,
+        ExportError::OutOfRange(_) => NbdErrno::Invalid,
+        ExportError::ReadOnly => NbdErrno::NotPermitted,
+        ExportError::Failed(_) => NbdErrno::Io,
     }
 }

@@ -88,7 +88,7 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|index| bytes.get(at + index).copied().unwrap_or(0))
 }
 
-/// What a device of whole pages is like.
+/// The parameters of a device of whole pages.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceParameters {
     pub(super) sectors: u64,

@@ -2,7 +2,7 @@
 //!
 //! Needs Linux 6.5 or later, the module `ublk_drv`, and root. Each queue has a thread, which gets requests through io_uring,
 //! and their data by reading and writing the device's file. Under memory pressure it needs no memory: its
-//! buffers are made before the device starts.
+//! buffers are allocated before the device starts.
 
 mod layout;
 mod queue;
@@ -20,13 +20,13 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::export::Export;
 use layout::{DeviceInfo, DeviceParameters, FEATURES, control};
-use queue::{MAX_IO_BYTES, Queue, SECTOR_BYTES};
+use queue::{MAX_IO_BYTES, SECTOR_BYTES, UblkQueue};
 use queue_threads::{QueueEvents, QueueThreads, RunQueue};
 use ring::ControlRing;
 
 pub use queue_threads::UblkError;
 
-/// Requests per queue that may be on their way.
+/// Requests per queue that may be in flight.
 const QUEUE_DEPTH: u16 = 128;
 
 /// The most queues of a device.
@@ -35,10 +35,10 @@ const MAX_QUEUES: u16 = 64;
 /// The most sectors of one discard or write zeroes request: 1 GiB.
 const MAX_ZERO_SECTORS: u32 = 1 << 21;
 
-/// How long to wait for the device's file to appear, and for its queues to be ready.
+/// The time within which the device's file must appear, and its queues must be ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Tells the kernel that this thread, and every thread that it starts, is part of the path by which memory is freed.
+/// Marks this thread, and every thread that it starts, as part of the path by which the kernel frees memory.
 ///
 /// A thread that serves swap must not wait for memory that only swapping out frees: its own allocations would wait for
 /// itself. With the flag, the kernel looks for memory without any I/O when such a thread needs some. It is a flag of a
@@ -50,22 +50,22 @@ pub fn become_io_flusher() -> io::Result<()> {
     Ok(rustix::process::configure_io_flusher_behavior(true)?)
 }
 
-/// A device. Dropping it removes the device: whatever uses it then gets errors.
+/// A device. Dropping it removes the device: its users then get errors.
 pub struct UblkDevice {
     control: Mutex<ControlRing>,
     id: u32,
     path: PathBuf,
     threads: Mutex<QueueThreads>,
-    /// None before the threads are started.
+    /// `None` before the threads are started.
     events: Mutex<Option<QueueEvents>>,
-    /// Whether this process wants the device to end.
+    /// `true` once this process wants the device to end.
     stopping: AtomicBool,
-    removal: Mutex<Removal>,
+    removal: Mutex<DeviceRemoval>,
 }
 
-/// Whether the device was removed. Afterwards its number may be that of another device.
+/// The state of the device's removal. Once it is done, another device may have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Removal {
+enum DeviceRemoval {
     Pending,
     Done,
 }
@@ -77,7 +77,7 @@ impl std::fmt::Debug for UblkDevice {
 }
 
 impl UblkDevice {
-    /// Makes a device of `export` with this many queues, 1 to 64.
+    /// Creates a device for `export` with this many queues, 1 to 64.
     ///
     /// # Errors
     /// If the export does not consist of whole pages, the driver is not there or too old, the process may not use it, or the
@@ -103,7 +103,7 @@ impl UblkDevice {
             threads: Mutex::default(),
             events: Mutex::default(),
             stopping: AtomicBool::new(false),
-            removal: Mutex::new(Removal::Pending),
+            removal: Mutex::new(DeviceRemoval::Pending),
         };
         if info.features & FEATURES != FEATURES {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the ublk driver is older than Linux 6.5"));
@@ -118,7 +118,7 @@ impl UblkDevice {
         &self.path
     }
 
-    /// Everything after the device has a number. After an error, dropping `self` removes the device.
+    /// Configures and starts a device that has a number. After an error, dropping `self` removes the device.
     fn set_up(&self, export: &Arc<dyn Export>, sectors: u64, info: DeviceInfo) -> io::Result<()> {
         let max_io_bytes = info.max_io_bytes.min(MAX_IO_BYTES);
         let parameters = DeviceParameters {
@@ -129,10 +129,10 @@ impl UblkDevice {
         };
         self.call(control::SET_PARAMETERS, 0, &mut layout::parameters(parameters))?;
         let file = Arc::new(open_when_there(&PathBuf::from(format!("/dev/ublkc{}", self.id)))?);
-        // Whatever can fail without the driver does so before a queue runs.
+        // Everything that can fail without the driver is done before a queue runs.
         let queue = |number| -> io::Result<RunQueue> {
             let io = export.open().map_err(io::Error::other)?;
-            let queue = Queue::new(Arc::clone(&file), number, info.depth, io)?;
+            let queue = UblkQueue::new(Arc::clone(&file), number, info.depth, io)?;
             Ok(Box::new(move |fetching| queue.run(fetching)))
         };
         let queues = (0..info.queues).map(queue).collect::<io::Result<_>>()?;
@@ -165,13 +165,13 @@ impl UblkDevice {
     pub fn stop(&self) -> Result<(), UblkError> {
         self.stopping.store(true, Ordering::Release);
         let mut removal = lock(&self.removal);
-        if *removal == Removal::Done {
+        if *removal == DeviceRemoval::Done {
             return Ok(());
         }
         // Of a device that never started, the driver only ends the fetches.
         let ended = lock(&self.threads).stop(|| _ = self.call(control::STOP, 0, &mut []));
         let _ = self.call(control::DELETE, 0, &mut []);
-        *removal = Removal::Done;
+        *removal = DeviceRemoval::Done;
         ended
     }
 
@@ -182,7 +182,7 @@ impl UblkDevice {
 
 impl Drop for UblkDevice {
     fn drop(&mut self) {
-        // Whoever wants to know why a queue failed has called `wait`.
+        // Callers that need the reason of a failed queue have called `wait`.
         let _ = self.stop();
     }
 }
@@ -192,7 +192,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The length of a device in sectors. The blocks of the device are pages, so an export with a part of a page at its end is
+/// Returns the length of a device in sectors. The blocks of the device are pages, so an export with a part of a page at its end is
 /// refused: the kernel could not read that part.
 fn sectors_of(size_bytes: u64) -> io::Result<u64> {
     if size_bytes == 0 || !size_bytes.is_multiple_of(PAGE_SIZE as u64) {
@@ -202,7 +202,7 @@ fn sectors_of(size_bytes: u64) -> io::Result<u64> {
     Ok(size_bytes / SECTOR_BYTES)
 }
 
-/// Opens a device's file, which the system makes a moment after the device.
+/// Opens a device's file, which the system creates a moment after the device.
 fn open_when_there(path: &Path) -> io::Result<File> {
     let start = Instant::now();
     loop {
@@ -223,9 +223,7 @@ mod tests {
     fn a_part_of_a_page_at_the_end_is_refused() {
         assert_eq!(sectors_of(8192).unwrap(), 16);
         for size_bytes in [0, 1, 512, 4095, 4097, u64::MAX] {
-            let error = sectors_of(size_bytes).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-            assert!(error.to_string().contains(&format!("{size_bytes} bytes")), "{error}");
+            assert_eq!(sectors_of(size_bytes).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::layout::{ABORTED, Descriptor, data_offset, io as command, operation};
 use super::ring::{Completed, Descriptors, QueueRing};
 use crate::export::{ExportError, ExportIo};
 
-/// Length of a sector, whatever the block size.
+/// Length of a sector, independent of the block size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// The most data of one request. A store writes it as a whole or not at all.
@@ -24,8 +24,8 @@ const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
 const EROFS: i32 = 30;
 
-/// What one queue needs. It is made before the device starts; afterwards the queue allocates nothing.
-pub(super) struct Queue {
+/// One queue of a device. It is created before the device starts; afterwards it allocates nothing.
+pub(super) struct UblkQueue {
     device: Arc<File>,
     number: u16,
     depth: u16,
@@ -34,7 +34,7 @@ pub(super) struct Queue {
     buffer: Box<[u8]>,
 }
 
-impl Queue {
+impl UblkQueue {
     pub(super) fn new(device: Arc<File>, number: u16, depth: u16, io: Box<dyn ExportIo>) -> io::Result<Self> {
         let descriptors = Descriptors::map(&device, number, depth)?;
         let buffer = vec![0; MAX_IO_BYTES as usize].into_boxed_slice();
@@ -115,7 +115,7 @@ fn zero_pages(request: Descriptor) -> ZeroPages {
     if request.flags & operation::NO_UNMAP == 0 { ZeroPages::Discard } else { ZeroPages::Keep }
 }
 
-/// The number that the kernel knows an error by.
+/// Returns the kernel's number of an error.
 fn number_of(error: &ExportError) -> i32 {
     match error {
         ExportError::NoSpace(_) => ENOSPC,

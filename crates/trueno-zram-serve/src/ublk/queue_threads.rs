@@ -1,4 +1,4 @@
-//! The threads of a device's queues: starts them, and tells which of them failed.
+//! The threads of a device's queues: starts and stops them, and reports the one that failed.
 
 use std::cell::Cell;
 use std::io;
@@ -8,16 +8,16 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Why a device ended that nobody asked to stop.
+/// The reason why a device ended that was not stopped by its owner.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UblkError {
-    /// A queue could not go on. Its requests would have waited for ever, so the device was removed.
+    /// A queue failed. Its requests would have waited for ever, so the device was removed.
     #[error("queue {queue} failed")]
     Queue {
         /// The number of the queue.
         queue: u16,
-        /// What failed.
+        /// The error.
         #[source]
         source: io::Error,
     },
@@ -35,30 +35,30 @@ pub enum UblkError {
     },
 }
 
-/// What the thread of a queue reports.
+/// A report from the thread of a queue.
 #[derive(Debug)]
-enum Event {
+enum QueueEvent {
     /// The driver can hand out requests.
     Fetching,
     /// The thread is about to end.
     Ended {
-        /// Whether it was fetching before.
+        /// `true` if it was fetching before.
         fetched: bool,
     },
 }
 
-/// What the thread of a queue does. It calls its argument once the driver can hand out requests.
+/// The work of a queue's thread. It calls its argument once the driver can hand out requests.
 pub(super) type RunQueue = Box<dyn FnOnce(&dyn Fn()) -> io::Result<()> + Send>;
 
-/// Whether threads that were started run their queues.
+/// The decision on threads that were started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decision {
+enum StartDecision {
     Run,
     /// A thread could not be started.
     GiveUp,
 }
 
-/// How long to wait for threads before the driver is asked again to stop their queues.
+/// The time to wait for threads before the driver is asked again to stop their queues.
 const STOP_AGAIN: Duration = Duration::from_millis(100);
 
 /// A thread for each queue.
@@ -67,33 +67,33 @@ pub(super) struct QueueThreads {
     threads: Vec<(u16, JoinHandle<io::Result<()>>)>,
 }
 
-/// Receives what the threads report, until all have ended. It is apart from them, so that one thread can wait while another
+/// Receives the reports of the threads, until all have ended. It is separate from them, so that one thread can wait while another
 /// stops the device.
 #[derive(Debug)]
-pub(super) struct QueueEvents(Receiver<Event>);
+pub(super) struct QueueEvents(Receiver<QueueEvent>);
 
 /// Reports that a thread ends, also if it panics.
-struct TellEnd {
-    events: Sender<Event>,
+struct EndReporter {
+    events: Sender<QueueEvent>,
     fetched: Cell<bool>,
 }
 
-impl TellEnd {
+impl EndReporter {
     fn tell_fetching(&self) {
         self.fetched.set(true);
-        // If nobody listens any more, the device is being removed.
-        let _ = self.events.send(Event::Fetching);
+        // Without a receiver, the device is being removed.
+        let _ = self.events.send(QueueEvent::Fetching);
     }
 }
 
-impl Drop for TellEnd {
+impl Drop for EndReporter {
     fn drop(&mut self) {
-        let _ = self.events.send(Event::Ended { fetched: self.fetched.get() });
+        let _ = self.events.send(QueueEvent::Ended { fetched: self.fetched.get() });
     }
 }
 
 impl QueueThreads {
-    /// Starts a thread for each queue, in order of their numbers. No queue runs before all threads are there, and none does
+    /// Starts a thread for each queue, in order of their numbers. No queue runs before all threads have started, and none does
     /// after an error: a queue that fetches while the driver stops might never end.
     pub(super) fn start(queues: Vec<RunQueue>) -> io::Result<(Self, QueueEvents)> {
         Self::start_with(queues, |queue| thread::Builder::new().name(format!("ublk-{queue}")))
@@ -107,10 +107,10 @@ impl QueueThreads {
         for (queue, run) in (0..).zip(queues) {
             let (events, decided) = (sender.clone(), Arc::clone(&decided));
             let started = builder(queue).spawn(move || {
-                if *decided.wait() == Decision::GiveUp {
+                if *decided.wait() == StartDecision::GiveUp {
                     return Ok(());
                 }
-                let tell = TellEnd { events, fetched: Cell::new(false) };
+                let tell = EndReporter { events, fetched: Cell::new(false) };
                 run(&|| tell.tell_fetching())
             });
             match started {
@@ -121,19 +121,19 @@ impl QueueThreads {
                 }
             }
         }
-        let decision = if failed.is_none() { Decision::Run } else { Decision::GiveUp };
+        let decision = if failed.is_none() { StartDecision::Run } else { StartDecision::GiveUp };
         decided.set(decision).expect("it is decided once");
         match failed {
             None => Ok((Self { threads }, QueueEvents(events))),
             Some(error) => {
-                // They have nothing to do.
+                // They do not run their queues.
                 threads.into_iter().for_each(|(_, thread)| _ = thread.join());
                 Err(error)
             }
         }
     }
 
-    /// Has the driver stop all queues, and waits for the ends of their threads. Returns why the first one failed that did.
+    /// Has the driver stop all queues, and waits for their threads. Returns the error of the first queue that failed.
     ///
     /// `stop` reaches queues that are fetching. A queue that begins to fetch just afterwards is stopped by the next call.
     pub(super) fn stop(&mut self, mut stop: impl FnMut()) -> Result<(), UblkError> {
@@ -149,7 +149,7 @@ impl QueueThreads {
         })
     }
 
-    /// Waits until all threads have ended, for this long at most.
+    /// Waits until all threads have ended. Returns `false` after `patience`.
     fn end_within(&self, patience: Duration) -> bool {
         const LOOK_AGAIN: Duration = Duration::from_millis(1);
         let start = Instant::now();
@@ -174,8 +174,8 @@ impl QueueEvents {
         let (mut begun, mut ended) = (0, false);
         while begun < queues {
             match self.0.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(Event::Fetching) => begun += 1,
-                Ok(Event::Ended { fetched }) => {
+                Ok(QueueEvent::Fetching) => begun += 1,
+                Ok(QueueEvent::Ended { fetched }) => {
                     begun += u16::from(!fetched);
                     ended = true;
                 }
@@ -189,7 +189,7 @@ impl QueueEvents {
 
     /// Waits until a queue ends.
     pub(super) fn wait_for_end(&self) {
-        while let Ok(Event::Fetching) = self.0.recv() {}
+        while let Ok(QueueEvent::Fetching) = self.0.recv() {}
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
     #[derive(Debug, Default)]
     struct Driver {
         queues: Mutex<Vec<Arc<AtomicBool>>>,
-        /// How often it was told to stop.
+        /// The number of calls of `stop`.
         stops: AtomicUsize,
     }
 

@@ -14,7 +14,7 @@ use super::layout::{self, DESCRIPTOR_BYTES, Descriptor, MAX_QUEUE_DEPTH};
 
 /// Sends control commands, one at a time.
 pub(super) struct ControlRing {
-    /// None after a failure that left a command in the ring.
+    /// `None` after a failure that left a command in the ring.
     ring: Option<IoUring<squeue::Entry128, cqueue::Entry>>,
     file: File,
 }
@@ -70,7 +70,7 @@ pub(super) struct Completed {
 }
 
 impl QueueRing {
-    /// A ring for `depth` requests of a queue. `device` must stay open for as long.
+    /// Creates a ring for `depth` requests of a queue. `device` must stay open as long as the ring exists.
     pub(super) fn new(device: &File, queue: u16, depth: u16) -> io::Result<Self> {
         let ring = IoUring::builder().setup_cqsize(2 * u32::from(depth)).build(u32::from(depth))?;
         Ok(Self { ring, fd: types::Fd(device.as_raw_fd()), queue })
@@ -84,7 +84,7 @@ impl QueueRing {
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)
     }
 
-    /// Sends what was entered, and waits until at least one command has completed.
+    /// Sends the entered commands, and waits until at least one command has completed.
     pub(super) fn wait(&mut self, completed: &mut Vec<Completed>) -> io::Result<()> {
         completed.clear();
         match self.ring.submit_and_wait(1) {
@@ -99,7 +99,7 @@ impl QueueRing {
         Ok(())
     }
 
-    /// Sends what was entered.
+    /// Sends the entered commands.
     pub(super) fn submit(&mut self) -> io::Result<()> {
         self.ring.submit().map(drop)
     }
@@ -128,7 +128,7 @@ impl Descriptors {
         Ok(Self { start, words: len_bytes / size_of::<AtomicU64>() })
     }
 
-    /// The descriptor of a request that the driver has handed out.
+    /// Returns the descriptor of a request that the driver has handed out.
     pub(super) fn get(&self, tag: u16) -> Option<Descriptor> {
         let at = usize::from(tag) * DESCRIPTOR_WORDS;
         // SAFETY: the mapping is page-aligned, has this many words, and lives as long as `self`. Loads of atomics from

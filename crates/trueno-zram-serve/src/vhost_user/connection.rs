@@ -1,4 +1,4 @@
-//! One virtual machine at a time: its memory, its queues, and its end.
+//! The connection of a virtual machine: its memory, its queues, and its end.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,41 +12,41 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventNotifier};
 
 use super::exit_event::ExitEvent;
+use super::first_message::FirstMessage;
 use super::memory::GuardedMemory;
 use super::request::QueueIo;
-use super::silence::Silence;
 use super::vring::NonblockingVring;
-use super::{Device, QUEUE_SIZE, feature};
+use super::{QUEUE_SIZE, VirtioDevice, feature};
 
-pub(super) type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+pub(super) type GuestMemory = GuestMemoryAtomic<GuestMemoryMmap>;
 
 /// A virtual machine that uses the device.
-pub(super) struct Connection {
-    device: Arc<Device>,
+pub(super) struct GuestConnection {
+    device: Arc<VirtioDevice>,
     event_index: AtomicBool,
     memory: RwLock<Arc<GuardedMemory>>,
     /// One per queue.
     exit_events: Vec<ExitEvent>,
-    pub(super) silence: Silence,
+    pub(super) first_message: FirstMessage,
     has_ended: AtomicBool,
     /// `None` until a virtual machine has connected.
     socket: Mutex<Option<ShutdownHandle>>,
 }
 
-impl Connection {
-    pub(super) fn new(device: &Arc<Device>) -> io::Result<Self> {
+impl GuestConnection {
+    pub(super) fn new(device: &Arc<VirtioDevice>) -> io::Result<Self> {
         Ok(Self {
             device: Arc::clone(device),
             event_index: AtomicBool::new(false),
             memory: RwLock::default(),
             exit_events: (0..device.queues).map(|_| ExitEvent::new()).collect::<io::Result<_>>()?,
-            silence: Silence::default(),
+            first_message: FirstMessage::default(),
             has_ended: AtomicBool::new(false),
             socket: Mutex::new(None),
         })
     }
 
-    /// Names the socket of the virtual machine.
+    /// Sets the socket of the virtual machine.
     pub(super) fn set_socket(&self, socket: Option<ShutdownHandle>) {
         *self.socket() = socket;
         // Its memory may have failed before the socket was known.
@@ -57,7 +57,7 @@ impl Connection {
 
     /// Disconnects the virtual machine, and ends the work on its queues.
     pub(super) fn end(&self) {
-        self.silence.end();
+        self.first_message.end_wait();
         let socket = self.socket();
         self.has_ended.store(true, Ordering::Relaxed);
         if let Some(socket) = &*socket {
@@ -111,7 +111,7 @@ impl Connection {
     fn serve_queue(&self, vring: &NonblockingVring, memory: &GuardedMemory, io: &mut QueueIo) -> io::Result<()> {
         let guest = memory.guest();
         let mut served = false;
-        // A guest that keeps its queue full must not keep the next one waiting after it has been disconnected.
+        // A guest that keeps its queue full must not delay the next guest after it has been disconnected.
         while !self.has_ended.load(Ordering::Relaxed) {
             let chain = vring.get_mut().get_queue_mut().pop_descriptor_chain(guest);
             let Some(chain) = chain else { break };
@@ -140,7 +140,7 @@ impl Connection {
     }
 }
 
-impl VhostUserBackend for Connection {
+impl VhostUserBackend for GuestConnection {
     type Bitmap = ();
     type Vring = NonblockingVring;
 
@@ -154,7 +154,7 @@ impl VhostUserBackend for Connection {
 
     /// Returns the features, which every virtual machine asks for at the start.
     fn features(&self) -> u64 {
-        self.silence.end();
+        self.first_message.end_wait();
         let writable = feature::DISCARD | feature::WRITE_ZEROES;
         feature::SEG_MAX
             | feature::BLOCK_SIZE
@@ -176,14 +176,14 @@ impl VhostUserBackend for Connection {
         self.event_index.store(enabled, Ordering::Relaxed);
     }
 
-    /// Virtual machines of later versions ask for more than there is. The rest is zeros.
+    /// Returns a part of the configuration. Later versions of virtual machines ask for more than there is: the rest is zeros.
     fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
         let known = self.device.config.iter().skip(offset as usize).copied();
         known.chain(std::iter::repeat(0)).take((size as usize).min(4096)).collect()
     }
 
     /// Takes the guest's memory, or none of it if some of it cannot be used. The connection ends with an error.
-    fn update_memory(&self, memory: Memory) -> io::Result<()> {
+    fn update_memory(&self, memory: GuestMemory) -> io::Result<()> {
         let guarded = GuardedMemory::new(memory.memory().into_inner()).map_err(io::Error::other);
         // A region of the new memory may be one of the old, and may have failed before it was guarded again.
         let guarded = guarded.and_then(|guarded| self.memory().check().map(|()| guarded));
@@ -194,7 +194,7 @@ impl VhostUserBackend for Connection {
         guarded.map(|guarded| self.set_memory(guarded)).inspect_err(|_| self.set_memory(GuardedMemory::default()))
     }
 
-    /// A bit mask of queues per thread: each thread has one.
+    /// Returns a bit mask of queues per thread: each thread has one queue.
     fn queues_per_thread(&self) -> Vec<u64> {
         (0..self.device.queues).map(|queue| 1 << queue).collect()
     }

@@ -9,10 +9,10 @@ use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_con
 
 /// The event that ends the thread of a queue.
 ///
-/// It is made before the thread is: a thread without one would never end, and neither would whoever waits for it.
+/// It is created before the thread: a thread without one would never end, and joining it would wait for ever.
 pub(super) struct ExitEvent {
     ours: EventNotifier,
-    /// For vhost-user-backend. None: it has them.
+    /// For vhost-user-backend. `None` once it has them.
     theirs: Mutex<Option<(EventConsumer, EventNotifier)>>,
     consumer: RawFd,
 }
@@ -40,7 +40,7 @@ impl Drop for ExitEvent {
     fn drop(&mut self) {
         if self.theirs.get_mut().unwrap_or_else(PoisonError::into_inner).is_none() {
             // SAFETY: `VringEpollHandler::new`, which alone asks for the event, turns the consumer into its number at once
-            // (vhost-user-backend 0.24.0, which the workspace pins), and nothing ever closes it. So nobody else owns it.
+            // (vhost-user-backend 0.24.0, which the workspace pins), and nothing ever closes it. So nothing else owns it.
             drop(unsafe { OwnedFd::from_raw_fd(self.consumer) });
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use trueno_zram_io::{MappingGuard, mapping_page_bytes};
 use vm_memory::{Address, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion, GuestRegionMmap};
 
-/// Why the memory of a guest cannot be used.
+/// The reason why the memory of a guest cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum MemoryError {
     #[error("the guest's memory at {address:#x} ends at byte {end} of its file, which has {file_bytes} bytes")]
@@ -35,7 +35,7 @@ pub(super) struct GuardedMemory {
 }
 
 impl GuardedMemory {
-    /// Guards all regions, after a look at their files.
+    /// Checks the files of all regions, and guards the regions.
     pub(super) fn new(guest: Arc<GuestMemoryMmap>) -> Result<Self, MemoryError> {
         let guards = guest.iter().map(guard).collect::<Result<_, _>>()?;
         Ok(Self { guards, guest })
@@ -54,13 +54,13 @@ impl GuardedMemory {
         }
     }
 
-    /// Makes reads from the memory fail that got anything else than the guest's bytes.
+    /// Wraps a reader so that reads fail once memory of the guest is gone.
     pub(super) fn checked<R>(&self, reader: R) -> CheckedReader<'_, R> {
         CheckedReader { memory: self, reader }
     }
 }
 
-/// Guards a region that its file has room for.
+/// Guards a region, if its file is long enough.
 fn guard(region: &GuestRegionMmap) -> Result<MappingGuard, MemoryError> {
     let (address, len_bytes) = (region.start_addr().raw_value(), region.len());
     let place = region.file_offset().ok_or(MemoryError::NoFile { address })?;

@@ -5,9 +5,9 @@
 
 mod connection;
 mod exit_event;
+mod first_message;
 mod memory;
 mod request;
-mod silence;
 mod vring;
 
 use std::io;
@@ -25,10 +25,10 @@ use vhost_user_backend::VhostUserDaemon;
 use vm_memory::GuestMemoryMmap;
 
 use crate::export::{Export, ExportError};
-use connection::{Connection, Memory};
+use connection::{GuestConnection, GuestMemory};
 use request::{BUFFER_BYTES, MAX_SEGMENT_SECTORS, MAX_SEGMENTS, QueueIo, SECTOR_BYTES};
 
-/// Requests per queue that may be on their way.
+/// Requests per queue that may be in flight.
 const QUEUE_SIZE: usize = 256;
 
 /// The most queues of a device.
@@ -37,8 +37,8 @@ const MAX_QUEUES: u16 = 64;
 /// Descriptors with data per request.
 const MAX_DATA_SEGMENTS: u32 = 128;
 
-/// The time after which a silent connection is displaced if another one waits. Without others it may be silent: QEMU connects
-/// before it takes the guest's memory, which can last.
+/// The time after which a silent connection is displaced by one that waits. Without others it may stay silent: QEMU connects
+/// before it takes the guest's memory, which can take long.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Feature bits (virtio 1.2, sections 5.2.3 and 6).
@@ -58,23 +58,24 @@ mod feature {
 
 /// A device on a socket, for one virtual machine at a time. Dropping it ends the connection.
 ///
-/// A connection that has not asked for the features of the device is displaced by one that waits. A virtual machine that breaks the protocol, or whose memory is
+/// A connection that has not asked for the features of the device is displaced by one that waits. A virtual machine that breaks
+/// the protocol, or whose memory is
 /// shorter than it says or is cut, is disconnected.
 #[derive(Debug)]
 pub struct VhostUserServer {
-    shared: Arc<Shared>,
+    socket: Arc<VhostUserSocket>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
-    socket: UnixSocket,
+struct VhostUserSocket {
+    listening: UnixSocket,
     stopping: AtomicBool,
-    connection: Mutex<Option<Arc<Connection>>>,
+    connection: Mutex<Option<Arc<GuestConnection>>>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for VhostUserSocket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Shared({})", self.socket.path().display())
+        write!(f, "VhostUserSocket({})", self.listening.path().display())
     }
 }
 
@@ -85,23 +86,24 @@ impl VhostUserServer {
     /// If the socket cannot be created, the export cannot be opened, or no thread can be started.
     pub fn start(path: &Path, export: &Arc<dyn Export>, queues: u16) -> io::Result<Self> {
         let queues = queues.clamp(1, MAX_QUEUES);
-        let device = Arc::new(Device::new(export, queues).map_err(io::Error::other)?);
-        let socket = UnixSocket::bind(path)?;
-        let listener = Listener::from(socket.listener().try_clone()?);
-        let shared = Arc::new(Shared { socket, stopping: AtomicBool::new(false), connection: Mutex::new(None) });
+        let device = Arc::new(VirtioDevice::new(export, queues).map_err(io::Error::other)?);
+        let listening = UnixSocket::bind(path)?;
+        let listener = Listener::from(listening.listener().try_clone()?);
+        let socket =
+            Arc::new(VhostUserSocket { listening, stopping: AtomicBool::new(false), connection: Mutex::new(None) });
         let thread = std::thread::Builder::new().name("vhost-user".to_owned()).spawn({
-            let shared = Arc::clone(&shared);
-            move || shared.serve_all(listener, &device)
+            let socket = Arc::clone(&socket);
+            move || socket.serve_all(listener, &device)
         })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { socket, thread: Some(thread) })
     }
 }
 
 impl Drop for VhostUserServer {
     fn drop(&mut self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        stop_accepting(&self.shared.socket);
-        let connection = self.shared.connection().take();
+        self.socket.stopping.store(true, Ordering::Relaxed);
+        stop_accepting(&self.socket.listening);
+        let connection = self.socket.connection().take();
         if let Some(connection) = connection {
             connection.end();
         }
@@ -111,12 +113,12 @@ impl Drop for VhostUserServer {
     }
 }
 
-impl Shared {
-    fn connection(&self) -> MutexGuard<'_, Option<Arc<Connection>>> {
+impl VhostUserSocket {
+    fn connection(&self) -> MutexGuard<'_, Option<Arc<GuestConnection>>> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn serve_all(&self, mut listener: Listener, device: &Arc<Device>) {
+    fn serve_all(&self, mut listener: Listener, device: &Arc<VirtioDevice>) {
         while !self.stopping.load(Ordering::Relaxed) {
             // Out of descriptors, threads or memory: back off.
             if self.serve_one(&mut listener, device).is_err() {
@@ -125,11 +127,11 @@ impl Shared {
         }
     }
 
-    /// Serves a virtual machine to its end. That it fails is not the concern of the next one, and not an error.
-    fn serve_one(&self, listener: &mut Listener, device: &Arc<Device>) -> Result<(), vhost_user_backend::Error> {
-        let connection = Connection::new(device).map_err(vhost_user_backend::Error::StartDaemon)?;
+    /// Serves a virtual machine to its end. A virtual machine that fails is not an error: the next one is not affected.
+    fn serve_one(&self, listener: &mut Listener, device: &Arc<VirtioDevice>) -> Result<(), vhost_user_backend::Error> {
+        let connection = GuestConnection::new(device).map_err(vhost_user_backend::Error::StartDaemon)?;
         let connection = Arc::new(connection);
-        let memory = Memory::new(GuestMemoryMmap::new());
+        let memory = GuestMemory::new(GuestMemoryMmap::new());
         let daemon = VhostUserDaemon::new("vhost-user".to_owned(), Arc::clone(&connection), memory);
         let mut daemon = daemon.inspect_err(|_| connection.end_threads())?;
         daemon.start(listener)?;
@@ -151,11 +153,11 @@ impl Shared {
     }
 
     /// Ends a connection that sends nothing while another one waits.
-    fn watch(&self, connection: &Connection) {
-        while connection.silence.lasts(SILENCE) {
-            let mut listener = [PollFd::new(self.socket.listener(), PollFlags::IN)];
+    fn watch(&self, connection: &GuestConnection) {
+        while connection.first_message.is_awaited_after(SILENCE) {
+            let mut listener = [PollFd::new(self.listening.listener(), PollFlags::IN)];
             let is_waited_for = poll(&mut listener, Some(&Timespec::default())).is_ok_and(|waiting| waiting > 0);
-            if is_waited_for && connection.silence.cut_short() {
+            if is_waited_for && connection.first_message.give_up() {
                 connection.end();
             }
         }
@@ -163,7 +165,7 @@ impl Shared {
 }
 
 /// The device behind the socket.
-struct Device {
+struct VirtioDevice {
     queues: u16,
     config: Vec<u8>,
     read_only: bool,
@@ -171,7 +173,7 @@ struct Device {
     io: Vec<Mutex<QueueIo>>,
 }
 
-impl Device {
+impl VirtioDevice {
     fn new(export: &Arc<dyn Export>, queues: u16) -> Result<Self, ExportError> {
         let read_only = export.is_read_only();
         let mut io = Vec::new();

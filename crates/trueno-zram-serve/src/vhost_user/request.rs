@@ -6,7 +6,7 @@ use trueno_zram_store::{MAX_UNDIVIDED_WRITE_BYTES, ZeroPages};
 
 use crate::export::{ExportError, ExportIo};
 
-/// Length of a virtio sector, whatever the block size.
+/// Length of a virtio sector, independent of the block size.
 pub(super) const SECTOR_BYTES: u64 = 512;
 
 /// The most ranges of one discard or write zeroes request.
@@ -35,13 +35,13 @@ mod kind {
 /// The last byte of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Status {
+pub(super) enum RequestStatus {
     Ok = 0,
     IoError = 1,
     Unsupported = 2,
 }
 
-/// What one queue needs to serve requests. Made when the device is.
+/// The export and the buffer of one queue. Created with the device.
 pub(super) struct QueueIo {
     pub(super) io: Box<dyn ExportIo>,
     pub(super) buffer: Box<[u8]>,
@@ -50,32 +50,32 @@ pub(super) struct QueueIo {
 
 impl QueueIo {
     /// Serves the request in `input`, with `data_bytes` of room in `output` before the status.
-    pub(super) fn serve(&mut self, input: &mut impl Read, output: &mut impl Write, data_bytes: usize) -> Status {
+    pub(super) fn serve(&mut self, input: &mut impl Read, output: &mut impl Write, data_bytes: usize) -> RequestStatus {
         let mut header = [0; HEADER_BYTES];
         if input.read_exact(&mut header).is_err() {
-            return Status::IoError;
+            return RequestStatus::IoError;
         }
         let [k0, k1, k2, k3, _, _, _, _, sector @ ..] = header;
         let sector = u64::from_le_bytes(sector);
         let done = match u32::from_le_bytes([k0, k1, k2, k3]) {
             kind::IN => self.read(sector, output, data_bytes),
             kind::OUT => self.write(sector, input),
-            kind::FLUSH => self.io.flush().map_err(Failure::from),
+            kind::FLUSH => self.io.flush().map_err(RequestFailed::from),
             kind::GET_ID => write_id(output, data_bytes),
             kind::DISCARD => self.each_segment(input, |io, offset, len_bytes, _| io.discard(offset, len_bytes)),
             kind::WRITE_ZEROES => self.each_segment(input, |io, offset, len_bytes, unmap| {
                 io.write_zeroes(offset, len_bytes, if unmap { ZeroPages::Discard } else { ZeroPages::Keep })
             }),
-            _ => return Status::Unsupported,
+            _ => return RequestStatus::Unsupported,
         };
         match done {
-            Ok(()) => Status::Ok,
-            Err(Failure) => Status::IoError,
+            Ok(()) => RequestStatus::Ok,
+            Err(RequestFailed) => RequestStatus::IoError,
         }
     }
 
-    fn read(&mut self, sector: u64, output: &mut impl Write, data_bytes: usize) -> Result<(), Failure> {
-        let mut at = sector.checked_mul(SECTOR_BYTES).ok_or(Failure)?;
+    fn read(&mut self, sector: u64, output: &mut impl Write, data_bytes: usize) -> Result<(), RequestFailed> {
+        let mut at = sector.checked_mul(SECTOR_BYTES).ok_or(RequestFailed)?;
         let mut left = data_bytes;
         while left > 0 {
             let part = &mut self.buffer[..left.min(BUFFER_BYTES)];
@@ -87,9 +87,9 @@ impl QueueIo {
         Ok(())
     }
 
-    fn write(&mut self, sector: u64, input: &mut impl Read) -> Result<(), Failure> {
+    fn write(&mut self, sector: u64, input: &mut impl Read) -> Result<(), RequestFailed> {
         self.check_writable()?;
-        let mut at = sector.checked_mul(SECTOR_BYTES).ok_or(Failure)?;
+        let mut at = sector.checked_mul(SECTOR_BYTES).ok_or(RequestFailed)?;
         loop {
             let len = read_up_to(input, &mut self.buffer)?;
             if len == 0 {
@@ -104,43 +104,43 @@ impl QueueIo {
         &mut self,
         input: &mut impl Read,
         mut work: impl FnMut(&mut dyn ExportIo, u64, u64, bool) -> Result<(), ExportError>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RequestFailed> {
         self.check_writable()?;
         let mut segment = [0; SEGMENT_BYTES];
         for _ in 0..=MAX_SEGMENTS {
             match read_up_to(input, &mut segment)? {
                 0 => return Ok(()),
                 SEGMENT_BYTES => {}
-                _ => return Err(Failure),
+                _ => return Err(RequestFailed),
             }
             let [s0, s1, s2, s3, s4, s5, s6, s7, n0, n1, n2, n3, flags @ ..] = segment;
             let sector = u64::from_le_bytes([s0, s1, s2, s3, s4, s5, s6, s7]);
             let sectors = u32::from_le_bytes([n0, n1, n2, n3]);
             if sectors > MAX_SEGMENT_SECTORS {
-                return Err(Failure);
+                return Err(RequestFailed);
             }
-            let offset = sector.checked_mul(SECTOR_BYTES).ok_or(Failure)?;
+            let offset = sector.checked_mul(SECTOR_BYTES).ok_or(RequestFailed)?;
             let unmap = u32::from_le_bytes(flags) & 1 != 0;
             work(&mut *self.io, offset, u64::from(sectors) * SECTOR_BYTES, unmap)?;
         }
-        Err(Failure)
+        Err(RequestFailed)
     }
 
-    fn check_writable(&self) -> Result<(), Failure> {
-        if self.read_only { Err(Failure) } else { Ok(()) }
+    fn check_writable(&self) -> Result<(), RequestFailed> {
+        if self.read_only { Err(RequestFailed) } else { Ok(()) }
     }
 }
 
-/// A virtio device says no more than that a request failed.
-struct Failure;
+/// A failed request. A virtio device reports no reason.
+struct RequestFailed;
 
-impl From<ExportError> for Failure {
+impl From<ExportError> for RequestFailed {
     fn from(_: ExportError) -> Self {
         Self
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for RequestFailed {
     fn from(_: io::Error) -> Self {
         Self
     }
@@ -158,7 +158,7 @@ fn read_up_to(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(len)
 }
 
-fn write_id(output: &mut impl Write, data_bytes: usize) -> Result<(), Failure> {
+fn write_id(output: &mut impl Write, data_bytes: usize) -> Result<(), RequestFailed> {
     let mut id = [0; ID_BYTES];
     id[..11].copy_from_slice(b"trueno-zram");
     Ok(output.write_all(&id[..data_bytes.min(ID_BYTES)])?)
@@ -187,7 +187,7 @@ mod tests {
         [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
     }
 
-    fn call(queue: &mut QueueIo, request: &[u8], room: usize) -> (Status, Vec<u8>) {
+    fn call(queue: &mut QueueIo, request: &[u8], room: usize) -> (RequestStatus, Vec<u8>) {
         let mut out = Vec::new();
         let status = queue.serve(&mut &request[..], &mut out, room);
         (status, out)
@@ -197,9 +197,9 @@ mod tests {
     fn what_is_written_is_read() {
         let mut queue = queue();
         let data: Vec<u8> = (0..=255u8).cycle().take(200_704).collect();
-        assert_eq!(call(&mut queue, &request(kind::OUT, 3, &data), 0), (Status::Ok, vec![]));
-        assert!(call(&mut queue, &request(kind::IN, 3, b""), data.len()) == (Status::Ok, data));
-        assert_eq!(call(&mut queue, &request(kind::FLUSH, 0, b""), 0).0, Status::Ok);
+        assert_eq!(call(&mut queue, &request(kind::OUT, 3, &data), 0), (RequestStatus::Ok, vec![]));
+        assert!(call(&mut queue, &request(kind::IN, 3, b""), data.len()) == (RequestStatus::Ok, data));
+        assert_eq!(call(&mut queue, &request(kind::FLUSH, 0, b""), 0).0, RequestStatus::Ok);
         assert!(call(&mut queue, &request(kind::GET_ID, 0, b""), 20).1.starts_with(b"trueno-zram\0"));
     }
 
@@ -208,9 +208,9 @@ mod tests {
         let mut queue = queue();
         call(&mut queue, &request(kind::OUT, 0, &[7; 32768]), 0);
         let ranges = [segment(0, 8, 0), segment(16, 8, 0)].concat();
-        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &ranges), 0).0, Status::Ok);
-        assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(32, 8, 0)), 0).0, Status::Ok);
-        assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(48, 8, 1)), 0).0, Status::Ok);
+        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &ranges), 0).0, RequestStatus::Ok);
+        assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(32, 8, 0)), 0).0, RequestStatus::Ok);
+        assert_eq!(call(&mut queue, &request(kind::WRITE_ZEROES, 0, &segment(48, 8, 1)), 0).0, RequestStatus::Ok);
         let states: Vec<_> = (0..8).map(|page| queue.io.extent(page * 4096, 1).state).collect();
         use PageState::{Data, Hole, Zero};
         assert_eq!(states, [Hole, Data, Hole, Data, Zero, Data, Hole, Data]);
@@ -220,18 +220,18 @@ mod tests {
     fn wrong_requests_fail_and_do_no_harm() {
         let mut queue = queue();
         let end = (1 << 20) / SECTOR_BYTES;
-        assert_eq!(call(&mut queue, b"short", 0).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(99, 0, b""), 0).0, Status::Unsupported);
-        assert_eq!(call(&mut queue, &request(kind::IN, end, b""), 512).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::IN, u64::MAX, b""), 512).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::OUT, end - 1, &[1; 1024]), 0).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, b"half a segment"), 0).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &segment(0, u32::MAX, 0)), 0).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &segment(end, 1, 0)), 0).0, Status::IoError);
+        assert_eq!(call(&mut queue, b"short", 0).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(99, 0, b""), 0).0, RequestStatus::Unsupported);
+        assert_eq!(call(&mut queue, &request(kind::IN, end, b""), 512).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::IN, u64::MAX, b""), 512).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::OUT, end - 1, &[1; 1024]), 0).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, b"half a segment"), 0).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &segment(0, u32::MAX, 0)), 0).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &segment(end, 1, 0)), 0).0, RequestStatus::IoError);
         let many = segment(0, 1, 0).repeat(100);
-        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &many), 0).0, Status::IoError);
+        assert_eq!(call(&mut queue, &request(kind::DISCARD, 0, &many), 0).0, RequestStatus::IoError);
         queue.read_only = true;
-        assert_eq!(call(&mut queue, &request(kind::OUT, 0, &[1; 512]), 0).0, Status::IoError);
-        assert_eq!(call(&mut queue, &request(kind::IN, 0, b""), 512), (Status::Ok, vec![0; 512]));
+        assert_eq!(call(&mut queue, &request(kind::OUT, 0, &[1; 512]), 0).0, RequestStatus::IoError);
+        assert_eq!(call(&mut queue, &request(kind::IN, 0, b""), 512), (RequestStatus::Ok, vec![0; 512]));
     }
 }

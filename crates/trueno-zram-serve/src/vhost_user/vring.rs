@@ -1,7 +1,7 @@
 //! The queue of a guest, whose notifications never block the thread that serves it.
 //!
-//! A guest chooses the descriptors by which both sides notify each other. A write to one that is full, or a read from one that
-//! holds less than a notification, would keep the thread of the queue for ever, even after the guest has ended.
+//! A guest chooses the descriptors by which both sides notify each other. A write to a full one, or a read from one that
+//! holds less than a notification, would block the thread of the queue for ever, even after the guest has ended.
 
 use std::fs::File;
 use std::io;
@@ -10,35 +10,35 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use vhost_user_backend::{VringRwLock, VringStateGuard, VringStateMutGuard, VringT};
 use virtio_queue::Error;
 
-use super::connection::Memory;
+use super::connection::GuestMemory;
 
-/// A queue with non-blocking notifications. Everything else is as in [`VringRwLock`].
+/// A queue with non-blocking notifications. Otherwise it equals [`VringRwLock`].
 #[derive(Clone)]
 pub(super) struct NonblockingVring(VringRwLock);
 
-/// Makes a descriptor of the guest non-blocking. One that cannot be is not used: the guest gets no notifications.
+/// Makes a descriptor of the guest non-blocking. A descriptor that cannot be is not used: the guest gets no notifications.
 fn nonblocking(file: Option<File>) -> Option<File> {
     file.filter(|file| fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, flags | OFlags::NONBLOCK)).is_ok())
 }
 
-impl<'a> VringStateGuard<'a, Memory> for NonblockingVring {
-    type G = <VringRwLock as VringStateGuard<'a, Memory>>::G;
+impl<'a> VringStateGuard<'a, GuestMemory> for NonblockingVring {
+    type G = <VringRwLock as VringStateGuard<'a, GuestMemory>>::G;
 }
 
-impl<'a> VringStateMutGuard<'a, Memory> for NonblockingVring {
-    type G = <VringRwLock as VringStateMutGuard<'a, Memory>>::G;
+impl<'a> VringStateMutGuard<'a, GuestMemory> for NonblockingVring {
+    type G = <VringRwLock as VringStateMutGuard<'a, GuestMemory>>::G;
 }
 
-impl VringT<Memory> for NonblockingVring {
-    fn new(memory: Memory, max_queue_size: u16) -> Result<Self, Error> {
+impl VringT<GuestMemory> for NonblockingVring {
+    fn new(memory: GuestMemory, max_queue_size: u16) -> Result<Self, Error> {
         VringRwLock::new(memory, max_queue_size).map(Self)
     }
 
-    fn get_ref(&self) -> <Self as VringStateGuard<'_, Memory>>::G {
+    fn get_ref(&self) -> <Self as VringStateGuard<'_, GuestMemory>>::G {
         self.0.get_ref()
     }
 
-    fn get_mut(&self) -> <Self as VringStateMutGuard<'_, Memory>>::G {
+    fn get_mut(&self) -> <Self as VringStateMutGuard<'_, GuestMemory>>::G {
         self.0.get_mut()
     }
 

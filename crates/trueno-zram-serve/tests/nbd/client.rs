@@ -11,7 +11,7 @@ pub(crate) const TRIM: u16 = 4;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const BLOCK_STATUS: u16 = 7;
 
-/// What a client asks for in the negotiation.
+/// The choices of a client in the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
     /// `NBD_OPT_EXPORT_NAME`, simple replies.

@@ -37,7 +37,7 @@ const WRITE: u16 = 2;
 const IN: u32 = 0;
 const OUT: u32 = 1;
 
-/// Which features are used.
+/// The features that a guest uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notifications {
     Always,

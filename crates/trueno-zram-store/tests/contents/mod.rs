@@ -1,4 +1,4 @@
-//! What stores and archives hold, as plain bytes.
+//! The content of stores and archives as plain bytes.
 
 use std::sync::Arc;
 

@@ -1,48 +1,43 @@
-//! Gives out slots by size class, and takes them back.
+//! Allocates slots by size class, and frees them.
 
 use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::budget::Budget;
-use crate::entry::Stored;
 use crate::error::{Error, Result};
-use crate::free_slabs::FreeSlabs;
-use crate::geometry::{CLASS_COUNT, Class, GRANULE_BYTES, SLAB_BYTES, SlotAt, UNIT_BYTES};
-use crate::mapping::{HALF_WORD_BYTES, Mapping, WORD_BYTES, prefetch};
-use crate::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
-use crate::spare_slots::{LOT, SpareSlots, Stripe};
-
-/// Granules of a whole slab.
-const SLAB_GRANULES: u16 = 64;
-
-const _: () = assert!(SLAB_GRANULES as usize * GRANULE_BYTES == SLAB_BYTES);
+use crate::mapping::{HALF_WORD_BYTES, MemfdMapping, WORD_BYTES, prefetch};
+use crate::slots::budget::MemoryBudget;
+use crate::slots::free_slabs::FreeSlabs;
+use crate::slots::geometry::{CLASS_COUNT, GRANULE_BYTES, SLAB_BYTES, SLAB_GRANULES, SizeClass, SlotAt, UNIT_BYTES};
+use crate::slots::slab::{BITMAP_WORDS, NIL, Slab, SlabRef, SlabState};
+use crate::slots::spare_slots::{REFILL_SLOTS, SpareSlots, Stripe};
+use crate::table::entry::StoredPage;
 
 /// The most pages that the slots can name.
 pub(crate) const MAX_PAGES: u64 = 1 << 32;
 
 /// Slots in slabs in a mapping.
 ///
-/// Memory is counted in granules of the system's. A slab takes memory from its start to the end of the last slot that
+/// Memory is counted in granules, the system's pages. A slab takes memory from its start to the end of the last slot that
 /// was ever used. Each class fills one new slab at a time, after the free slots of all others.
 ///
 /// A thread takes slots from its spare ones, and frees them to there. The lists of a class, with their lock, are only
 /// needed when it has no spare slot, or no room for one more.
 #[derive(Debug)]
-pub(crate) struct Allocator {
-    mapping: Mapping,
+pub(crate) struct SlotAllocator {
+    mapping: MemfdMapping,
     slabs: Box<[Slab]>,
     /// The bitmaps of the slabs' slots. They take memory when slabs are used.
-    bitmaps: Mapping,
+    bitmaps: MemfdMapping,
     classes: Box<[Mutex<ClassSlabs>; CLASS_COUNT]>,
     spares: SpareSlots,
-    /// Held while all spare slots, or the memory of free slabs, are given back. Whoever finds no memory looks again after that.
+    /// Held while all spare slots, or the memory of free slabs, are returned. A thread that finds no memory tries again after that.
     in_transit: Mutex<()>,
     /// Free slabs that take memory. They are used first.
     touched: FreeSlabs,
     /// Free slabs that take none.
     untouched: FreeSlabs,
-    budget: Budget,
+    budget: MemoryBudget,
     residency: Residency,
 }
 
@@ -66,17 +61,17 @@ pub(crate) struct ClassSlabs {
     growing: Option<u32>,
 }
 
-impl Allocator {
-    /// An allocator with all slabs free.
-    pub(crate) fn new(mapping: Mapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
+impl SlotAllocator {
+    /// Creates an allocator with all slabs free.
+    pub(crate) fn new(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
         let allocator = Self::without_free_slabs(mapping, limit_bytes, residency)?;
         (0..allocator.slab_count()).rev().for_each(|number| allocator.add_free_slab(number));
         Ok(allocator)
     }
 
-    fn without_free_slabs(mapping: Mapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
+    fn without_free_slabs(mapping: MemfdMapping, limit_bytes: u64, residency: Residency) -> io::Result<Self> {
         let count = mapping.len_bytes() / SLAB_BYTES;
-        let bitmaps = Mapping::create("trueno-zram-bitmaps", count * BITMAP_WORDS * WORD_BYTES)?;
+        let bitmaps = MemfdMapping::create("trueno-zram-bitmaps", count * BITMAP_WORDS * WORD_BYTES)?;
         let spares = SpareSlots::new()?;
         if residency == Residency::Locked {
             mapping.populate_and_lock()?;
@@ -92,22 +87,22 @@ impl Allocator {
             in_transit: Mutex::new(()),
             touched: FreeSlabs::new(),
             untouched: FreeSlabs::new(),
-            budget: Budget::new(limit_bytes),
+            budget: MemoryBudget::new(limit_bytes),
             residency,
         })
     }
 
-    /// An allocator over memory that is in use: `pages` yields every page that holds a slot, with its number. Everything
+    /// Creates an allocator for memory that is in use: `pages` yields every page that has a slot, with its number. Everything
     /// else is free.
     pub(crate) fn rebuild(
-        mapping: Mapping,
+        mapping: MemfdMapping,
         limit_bytes: u64,
         residency: Residency,
-        pages: impl Iterator<Item = Result<(u64, Stored)>>,
+        pages: impl Iterator<Item = Result<(u64, StoredPage)>>,
     ) -> Result<Self> {
         let allocator = Self::without_free_slabs(mapping, limit_bytes, residency);
         let allocator = allocator.map_err(Error::system("memory could not be taken"))?;
-        let mut class_of_slab: Vec<Option<Class>> = vec![None; allocator.slabs.len()];
+        let mut class_of_slab: Vec<Option<SizeClass>> = vec![None; allocator.slabs.len()];
         for page in pages {
             let (page, stored) = page?;
             let corrupt = |defect| Error::CorruptEntry { page, defect };
@@ -127,8 +122,8 @@ impl Allocator {
         Ok(allocator)
     }
 
-    /// Enters slabs that another process filled. How much memory a free slab takes is not known, so it gives all back.
-    fn enter_slabs(&self, class_of_slab: &[Option<Class>]) -> io::Result<()> {
+    /// Enters slabs that another process filled. A free slab may take any amount of memory, so all of it is returned.
+    fn enter_slabs(&self, class_of_slab: &[Option<SizeClass>]) -> io::Result<()> {
         for (number, class) in (0..self.slab_count()).zip(class_of_slab).rev() {
             let slab = self.slab(number);
             let Some(class) = *class else {
@@ -138,9 +133,8 @@ impl Allocator {
                 self.add_free_slab(number);
                 continue;
             };
-            let touched = if self.residency == Residency::Locked { SLAB_GRANULES } else { class.granules() };
-            slab.set_touched(touched);
-            self.budget.charge_existing(bytes(touched));
+            slab.set_touched(SLAB_GRANULES);
+            self.budget.charge_existing(bytes(SLAB_GRANULES));
             if slab.used() == class.slots() {
                 slab.set_state(SlabState::Full);
             } else {
@@ -148,7 +142,7 @@ impl Allocator {
             }
         }
         // The slab of each class that the other process had begun last is the one with the fewest slots at its end.
-        for class in Class::all() {
+        for class in SizeClass::all() {
             let mut lists = self.class(class);
             if let Some(number) = self.partial(&lists).min_by_key(|number| self.slab(*number).last_used()) {
                 self.trim_to_growing(&mut lists, class, number)?;
@@ -170,15 +164,15 @@ impl Allocator {
         u32::try_from(self.slabs.len()).expect("the options limit the number of slabs")
     }
 
-    pub(crate) fn class(&self, class: Class) -> MutexGuard<'_, ClassSlabs> {
+    pub(crate) fn class(&self, class: SizeClass) -> MutexGuard<'_, ClassSlabs> {
         lock(&self.classes[class.index()])
     }
 
-    pub(crate) fn budget(&self) -> &Budget {
+    pub(crate) fn budget(&self) -> &MemoryBudget {
         &self.budget
     }
 
-    pub(crate) fn mapping(&self) -> &Mapping {
+    pub(crate) fn mapping(&self) -> &MemfdMapping {
         &self.mapping
     }
 
@@ -187,24 +181,24 @@ impl Allocator {
         SlabRef::new(&self.slabs[number as usize], &self.bitmaps.words()[start..start + BITMAP_WORDS])
     }
 
-    /// A stripe of spare slots for a new handle.
+    /// Returns a stripe of spare slots for a new handle.
     pub(crate) fn next_stripe(&self) -> Stripe {
         self.spares.next_stripe()
     }
 
-    /// Takes a slot for `page`, or `None` if the limit does not allow it. The caller writes it and publishes its place.
-    pub(crate) fn allocate(&self, stripe: Stripe, class: Class, page: u64) -> Option<u64> {
+    /// Takes a slot for `page`. Returns its place, or `None` if the limit does not allow it. The caller writes it and publishes it.
+    pub(crate) fn allocate(&self, stripe: Stripe, class: SizeClass, page: u64) -> Option<u64> {
         let spare = self.spares.take(stripe, class).and_then(|place| class.slot_at(place));
         let at = spare.or_else(|| self.refill(stripe, class)).or_else(|| self.allocate_last(class))?;
         self.set_owner(at, page);
         Some(class.place(at))
     }
 
-    /// Takes a slot from the lists of a class, and up to a lot for the stripe as long as that takes no more memory.
-    fn refill(&self, stripe: Stripe, class: Class) -> Option<SlotAt> {
+    /// Takes a slot from the lists of a class, and up to a batch for the stripe as long as that takes no more memory.
+    fn refill(&self, stripe: Stripe, class: SizeClass) -> Option<SlotAt> {
         let mut lists = self.class(class);
         let taken = self.allocate_in(&mut lists, class)?;
-        for _ in 1..LOT {
+        for _ in 1..REFILL_SLOTS {
             let slab = Some(lists.partial).filter(|slab| *slab != NIL);
             let Some(at) = slab.and_then(|slab| self.take_slot(&mut lists, slab, class)) else { break };
             if !self.spares.put(stripe, class, class.place(at)) {
@@ -215,21 +209,21 @@ impl Allocator {
         Some(taken)
     }
 
-    /// Takes a slot after all memory that is held for later was given back, so that no write is refused because of it.
-    fn allocate_last(&self, class: Class) -> Option<SlotAt> {
+    /// Takes a slot after all spare slots and free slabs were returned, so that no write is refused because of them.
+    fn allocate_last(&self, class: SizeClass) -> Option<SlotAt> {
         let alone = self.in_transit();
         // All at once, in the order of their numbers: between two of them, other threads could take slots out of the slabs again,
-        // as spare ones that nobody needs.
+        // as spare ones that they do not need.
         let mut lists = self.classes.each_ref().map(lock);
-        Class::all().for_each(|class| self.return_spares(&mut lists[class.index()], class));
-        // Free slabs have become more, and may take memory that this class lacks. What the system does not take back
+        SizeClass::all().for_each(|class| self.return_spares(&mut lists[class.index()], class));
+        // There are more free slabs now, and they may hold the memory that this class lacks. Memory that cannot be returned
         // stays counted, and then the write is refused.
         let _ = self.return_slabs(&alone);
         self.allocate_in(&mut lists[class.index()], class)
     }
 
-    /// Gives the spare slots of a class back to their slabs.
-    pub(crate) fn return_spares(&self, lists: &mut ClassSlabs, class: Class) {
+    /// Returns the spare slots of a class to their slabs.
+    pub(crate) fn return_spares(&self, lists: &mut ClassSlabs, class: SizeClass) {
         self.spares.take_all(class).filter_map(|place| class.slot_at(place)).for_each(|at| {
             self.free_in(lists, class, at);
         });
@@ -239,7 +233,7 @@ impl Allocator {
         lock(&self.in_transit)
     }
 
-    fn allocate_in(&self, lists: &mut ClassSlabs, class: Class) -> Option<SlotAt> {
+    fn allocate_in(&self, lists: &mut ClassSlabs, class: SizeClass) -> Option<SlotAt> {
         if lists.partial != NIL {
             return self.take_slot(lists, lists.partial, class);
         }
@@ -269,7 +263,7 @@ impl Allocator {
         if slab.used() == class.slots() {
             lists.growing = None;
             slab.set_state(SlabState::Full);
-        } else if slab.touched() >= class.granules() {
+        } else if slab.touched() == SLAB_GRANULES {
             lists.growing = None;
             self.link_partial(lists, number);
         }
@@ -277,7 +271,7 @@ impl Allocator {
     }
 
     /// Takes the first free slot of a slab whose memory is all in use, or of a growing slab below its last slot.
-    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: Class) -> Option<SlotAt> {
+    pub(crate) fn take_slot(&self, lists: &mut ClassSlabs, number: u32, class: SizeClass) -> Option<SlotAt> {
         let slab = self.slab(number);
         let slot = slab.first_free(class.slots())?;
         slab.take(slot);
@@ -288,10 +282,10 @@ impl Allocator {
         Some(SlotAt { slab: number, slot })
     }
 
-    /// Takes a slot back. Nothing may name it any more.
-    pub(crate) fn free(&self, stripe: Stripe, stored: Stored) {
+    /// Frees a slot. No entry may name it any more.
+    pub(crate) fn free(&self, stripe: Stripe, stored: StoredPage) {
         let class = stored.class();
-        let Some(at) = class.slot_at(stored.place) else { return debug_assert!(false, "{stored:?} is no slot") };
+        let Some(at) = class.slot_at(stored.place) else { return debug_assert!(false, "{stored:?} is not a slot") };
         if !self.spares.put(stripe, class, stored.place) {
             self.spill(stripe, class, at);
         }
@@ -299,17 +293,17 @@ impl Allocator {
         prefetch(self.slot_words(stored.place, stored.len_bytes.into()));
     }
 
-    /// Gives a slot and a lot of the stripe's spare ones back to their slabs.
-    fn spill(&self, stripe: Stripe, class: Class, at: SlotAt) {
+    /// Returns a slot and a batch of the stripe's spare ones to their slabs.
+    fn spill(&self, stripe: Stripe, class: SizeClass, at: SlotAt) {
         let mut lists = self.class(class);
         self.free_in(&mut lists, class, at);
-        for _ in 0..LOT {
+        for _ in 0..REFILL_SLOTS {
             let Some(at) = self.spares.take(stripe, class).and_then(|place| class.slot_at(place)) else { break };
             self.free_in(&mut lists, class, at);
         }
     }
 
-    pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: Class, at: SlotAt) {
+    pub(crate) fn free_in(&self, lists: &mut ClassSlabs, class: SizeClass, at: SlotAt) {
         let slab = self.slab(at.slab);
         let was_used = slab.give_back(at.slot);
         debug_assert!(was_used, "{at:?} of {class:?} was freed twice");
@@ -329,7 +323,7 @@ impl Allocator {
         }
     }
 
-    /// Puts an empty slab, which is in no list, where any class can take it.
+    /// Puts an empty slab, which is in no list, on the stack from which any class can take it.
     fn free_slab(&self, number: u32) {
         let slab = self.slab(number);
         slab.set_state(SlabState::Free);
@@ -360,7 +354,7 @@ impl Allocator {
         }
     }
 
-    /// The partial slabs of a class.
+    /// Iterates over the partial slabs of a class.
     pub(crate) fn partial<'a>(&'a self, lists: &ClassSlabs) -> impl Iterator<Item = u32> + use<'a> {
         let some = |slab: u32| (slab != NIL).then_some(slab);
         std::iter::successors(some(lists.partial), move |slab| some(self.slabs[*slab as usize].next.load(Relaxed)))
@@ -368,7 +362,7 @@ impl Allocator {
 
     /// Makes a partial slab the growing one, with memory for its slots in use and no more. Other memory goes back to the
     /// system.
-    pub(crate) fn trim_to_growing(&self, lists: &mut ClassSlabs, class: Class, number: u32) -> io::Result<()> {
+    pub(crate) fn trim_to_growing(&self, lists: &mut ClassSlabs, class: SizeClass, number: u32) -> io::Result<()> {
         debug_assert!(lists.growing.is_none_or(|growing| growing == number));
         let slab = self.slab(number);
         let needed = class.granules_for(slab.last_used().map_or(0, |slot| usize::from(slot) + 1));
@@ -380,7 +374,7 @@ impl Allocator {
         self.mapping.punch(start, usize::from(surplus) * GRANULE_BYTES)?;
         slab.set_touched(needed);
         self.budget.release(bytes(surplus));
-        if lists.growing.is_none() && needed < class.granules() {
+        if lists.growing.is_none() {
             self.unlink_partial(lists, number);
             slab.set_state(SlabState::Growing);
             lists.growing = Some(number);
@@ -388,7 +382,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// Gives the memory of free slabs back to the system.
+    /// Returns the memory of free slabs to the system.
     pub(crate) fn return_free_slabs(&self) -> io::Result<()> {
         self.return_slabs(&self.in_transit())
     }
@@ -397,7 +391,7 @@ impl Allocator {
         if self.residency == Residency::Locked {
             return Ok(());
         }
-        // No more than there are now: other threads may free slabs for ever.
+        // No more than there are now: other threads may keep freeing slabs.
         for _ in 0..self.touched.len() {
             let Some(number) = self.touched.pop(&self.slabs) else { break };
             let slab = self.slab(number);
@@ -412,7 +406,7 @@ impl Allocator {
         Ok(())
     }
 
-    /// The words from `place` on, at most `len_bytes` of them and none for a place outside.
+    /// Returns the words from `place` on that hold `len_bytes`, or none for a place beyond the end.
     pub(crate) fn slot_words(&self, place: u64, len_bytes: usize) -> &[AtomicU64] {
         let words = self.mapping.words();
         let start = usize::try_from(place).map_or(words.len(), |place| place * (UNIT_BYTES / WORD_BYTES));
@@ -420,12 +414,12 @@ impl Allocator {
         words.get(start..end).unwrap_or_default()
     }
 
-    /// The page that a slot was taken for last. What its entry says may be newer.
+    /// Returns the page that a slot was last taken for. Its entry may name another slot by now.
     pub(crate) fn owner(&self, at: SlotAt) -> u64 {
         self.owner_word(at).load(Relaxed).into()
     }
 
-    /// Names the page of a slot, for compaction. The caller owns the slot.
+    /// Sets the page of a slot, for compaction. The caller owns the slot.
     pub(crate) fn set_owner(&self, at: SlotAt, page: u64) {
         let page = u32::try_from(page).expect("a store has at most 2^32 pages");
         self.owner_word(at).store(page, Relaxed);

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::entry::Entry;
+use crate::table::entry::TableEntry;
 
-/// A word that holds an [`Entry`]. A trait so that loom can check the lock with its own atomics.
+/// A word that holds an [`TableEntry`]. A trait so that loom can check the lock with its own atomics.
 pub(crate) trait LockWord {
     /// Loads the word with acquire ordering.
     fn load(&self) -> u64;
-    /// Replaces `from` by `to` with acquire ordering. May fail without reason.
+    /// Replaces `from` by `to` with acquire ordering. May fail spuriously.
     fn replace(&self, from: u64, to: u64) -> bool;
     /// Stores the word with release ordering.
     fn publish(&self, bits: u64);
@@ -30,7 +30,7 @@ impl LockWord for AtomicU64 {
         self.store(bits, Ordering::Release);
     }
 
-    /// The lock is mostly held for the copy of less than a page. A holder that lost its core gets time to run.
+    /// The lock is mostly held while less than a page is copied. A preempted holder gets time to run.
     fn wait(attempt: u32) {
         match attempt {
             0..64 => std::hint::spin_loop(),
@@ -43,7 +43,7 @@ impl LockWord for AtomicU64 {
 /// The right to use a page's slot and to change its entry. Dropping it leaves the entry as it was.
 pub(crate) struct EntryGuard<'a, W: LockWord = AtomicU64> {
     word: &'a W,
-    entry: Entry,
+    entry: TableEntry,
 }
 
 impl<'a, W: LockWord> EntryGuard<'a, W> {
@@ -59,21 +59,21 @@ impl<'a, W: LockWord> EntryGuard<'a, W> {
         }
     }
 
-    /// Takes the lock if it is free. May fail without reason.
+    /// Takes the lock if it is free. May fail spuriously.
     pub(crate) fn try_lock(word: &'a W) -> Option<Self> {
-        let entry = Entry::from_bits(word.load());
+        let entry = TableEntry::from_bits(word.load());
         let free = !entry.is_locked() && word.replace(entry.bits(), entry.locked().bits());
-        // Not `then_some`: a guard that is made and dropped would unlock the entry of another thread.
+        // Not `then_some`: a guard that is created and dropped would unlock the entry of another thread.
         free.then(|| Self { word, entry })
     }
 
     /// The entry, without the lock bit.
-    pub(crate) fn entry(&self) -> Entry {
+    pub(crate) fn entry(&self) -> TableEntry {
         self.entry
     }
 
     /// Replaces the entry and unlocks it. Everything written to its slot before is visible with it.
-    pub(crate) fn publish(mut self, entry: Entry) {
+    pub(crate) fn publish(mut self, entry: TableEntry) {
         self.entry = entry.unlocked();
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use loom::thread;
 
     use super::*;
-    use crate::entry::{Form, Stored};
+    use crate::table::entry::{PageForm, StoredPage};
     use trueno_zram_core::PageKind;
 
     impl LockWord for LoomU64 {
@@ -113,11 +113,11 @@ mod tests {
         }
     }
 
-    fn stored(place: u64) -> Entry {
-        Entry::new(Form::Stored(Stored { kind: PageKind::Lz4, len_bytes: 64, place }))
+    fn stored(place: u64) -> TableEntry {
+        TableEntry::new(PageForm::Stored(StoredPage { kind: PageKind::Lz4, len_bytes: 64, place }))
     }
 
-    fn place_of(entry: Entry) -> usize {
+    fn place_of(entry: TableEntry) -> usize {
         usize::try_from(entry.form().unwrap().stored().unwrap().place).unwrap()
     }
 
@@ -149,7 +149,7 @@ mod tests {
             let guard = EntryGuard::lock(&self.word);
             let old = place_of(guard.entry());
             guard.publish(stored(place));
-            // SAFETY: nothing names the slot any more and nobody holds the lock that did; loom checks it.
+            // SAFETY: no entry names the slot any more, and no thread holds the lock of the one that did; loom checks it.
             self.slots[old].with_mut(|slot| unsafe { *slot = 0xdead });
         }
     }

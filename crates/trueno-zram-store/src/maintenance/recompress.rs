@@ -1,18 +1,18 @@
-//! Recompression: holds idle pages with an algorithm that is slower and stronger.
+//! Recompression: compresses idle pages again, with a slower and stronger algorithm.
 
 use std::time::{Duration, Instant};
 
 use trueno_zram_core::{BatchCodec, CompressedBatch, PAGE_SIZE, Page, PageCodec, PageData, PageKind};
 
-use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
-use crate::geometry::Class;
 use crate::handle::decode;
-use crate::spare_slots::Stripe;
+use crate::slots::geometry::SizeClass;
+use crate::slots::spare_slots::Stripe;
 use crate::store::{Store, Worker};
+use crate::table::entry::{PageForm, StoredPage, TableEntry};
 use crate::write::place;
 
-/// Which pages to recompress, and how fast.
+/// The choice of pages to recompress, and the part of the time to spend.
 ///
 /// ```
 /// use trueno_zram_store::RecompressOptions;
@@ -22,11 +22,11 @@ use crate::write::place;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecompressOptions {
-    /// Pages that were not used for this many ticks or more.
+    /// The age from which pages are recompressed, in ticks since they were last used.
     pub min_age: u8,
     /// Pages per batch.
     pub batch_pages: usize,
-    /// The part of the time to work, 1 to 100. The rest of the time is slept, after each batch.
+    /// The part of the time to work, in percent, 1 to 100. After each batch, the thread sleeps for the rest of the time.
     pub cpu_percent: u8,
 }
 
@@ -56,20 +56,20 @@ impl RecompressOptions {
     }
 }
 
-/// What recompression did.
+/// The result of a recompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recompression {
     /// Pages that were compressed again.
     pub pages_tried: u64,
-    /// Those of them that take less memory now.
+    /// Pages of those that take less memory now.
     pub pages_replaced: u64,
-    /// What they take less, in compressed bytes.
+    /// Compressed bytes saved.
     pub bytes_saved: u64,
 }
 
-/// What a pass keeps from batch to batch.
-struct Pass<'a> {
+/// The state of a recompression, kept from batch to batch.
+struct RecompressPass<'a> {
     store: &'a Store,
     worker: Worker,
     decoder: PageCodec,
@@ -83,7 +83,7 @@ struct Pass<'a> {
 impl Store {
     /// Recompresses idle pages with `codec`, in one pass over all pages, while requests go on.
     ///
-    /// A page is replaced if it then takes a shorter slot, and only if it was not written meanwhile. A page that was
+    /// A page is replaced if its new form takes a shorter slot, and only if it was not written meanwhile. A page that was
     /// tried is not tried again until it is written.
     ///
     /// ```
@@ -110,7 +110,7 @@ impl Store {
         })
     }
 
-    /// Like [`recompress`](Self::recompress). `pause` waits after each batch, and tells whether to stop.
+    /// Like [`recompress`](Self::recompress). `pause` waits after each batch, and returns `true` to stop.
     pub(crate) fn recompress_until(
         &self,
         codec: &mut dyn BatchCodec,
@@ -119,7 +119,7 @@ impl Store {
     ) -> Result<Recompression> {
         let _alone = self.lock_maintenance();
         let batch_pages = options.batch_pages.clamp(1, 1 << 16);
-        let mut pass = Pass {
+        let mut pass = RecompressPass {
             store: self,
             worker: self.register_worker(Stripe::BACKGROUND),
             decoder: PageCodec::new(codec.algorithm())?,
@@ -146,24 +146,24 @@ impl Store {
     }
 }
 
-/// How long to sleep after `worked`.
+/// Returns the time to sleep after `worked`.
 fn rest(worked: Duration, cpu_percent: u8) -> Duration {
     let percent = u32::from(cpu_percent.clamp(1, 100));
     worked * (100 - percent) / percent
 }
 
-fn is_candidate(entry: Entry, min_age: u8) -> bool {
-    let Ok(Form::Stored(stored)) = entry.form() else { return false };
+fn is_candidate(entry: TableEntry, min_age: u8) -> bool {
+    let Ok(PageForm::Stored(stored)) = entry.form() else { return false };
     let compressible = matches!(stored.kind, PageKind::Lz4 | PageKind::Raw);
     compressible && !entry.is_tried() && entry.age() >= min_age && !entry.is_locked()
 }
 
-impl Pass<'_> {
+impl RecompressPass<'_> {
     /// Copies a page into the batch and marks it.
     fn collect(&mut self, number: u64, min_age: u8) {
         let Some(guard) = self.store.table.try_lock(number) else { return };
         let entry = guard.entry();
-        let Ok(Form::Stored(stored)) = entry.form() else { return };
+        let Ok(PageForm::Stored(stored)) = entry.form() else { return };
         if !is_candidate(entry, min_age) {
             return;
         }
@@ -174,12 +174,12 @@ impl Pass<'_> {
             self.numbers.push(number);
             self.pages.push(page);
         } else {
-            // Whoever reads the page gets the error. It stays as it is.
-            self.settle(number, Entry::tried);
+            // A reader of the page gets the error. The page stays as it is.
+            self.settle(number, TableEntry::tried);
         }
     }
 
-    /// Compresses the batch and replaces what became shorter. Returns `false` if memory ran out.
+    /// Compresses the batch and replaces the pages that became shorter. Returns `false` if memory ran out.
     fn run(&mut self, codec: &mut dyn BatchCodec) -> Result<bool> {
         let numbers = std::mem::take(&mut self.numbers);
         let mut batch = std::mem::take(&mut self.batch);
@@ -197,7 +197,7 @@ impl Pass<'_> {
             }
         }
         if !room {
-            numbers.iter().for_each(|number| self.settle(*number, Entry::not_pending));
+            numbers.iter().for_each(|number| self.settle(*number, TableEntry::not_pending));
         }
         self.pages.clear();
         self.numbers = numbers;
@@ -207,12 +207,12 @@ impl Pass<'_> {
         Ok(room)
     }
 
-    /// Puts a compressed page in place of the one that was collected, unless that was written meanwhile.
+    /// Replaces a collected page by its compressed form, unless it was written meanwhile.
     fn replace(&mut self, number: u64, data: PageData<'_>) -> Result<()> {
         let guard = self.store.table.lock(number);
         let entry = guard.entry();
         let Some(stored) = collected(entry) else { return Ok(()) };
-        if Class::of_len(data.bytes().len()).index() >= stored.class().index() {
+        if SizeClass::of_len(data.bytes().len()).index() >= stored.class().index() {
             guard.publish(entry.tried());
             return Ok(());
         }
@@ -226,8 +226,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Removes the mark of a page that was collected and not replaced.
-    fn settle(&self, number: u64, mark: impl FnOnce(Entry) -> Entry) {
+    /// Removes the mark of a collected page that was not replaced.
+    fn settle(&self, number: u64, mark: impl FnOnce(TableEntry) -> TableEntry) {
         let guard = self.store.table.lock(number);
         let entry = guard.entry();
         if collected(entry).is_some() {
@@ -236,7 +236,7 @@ impl Pass<'_> {
     }
 }
 
-/// The slot of a page that was collected and not written since.
-fn collected(entry: Entry) -> Option<Stored> {
-    entry.form().ok().and_then(Form::stored).filter(|_| entry.is_pending())
+/// Returns the slot of a page that was collected and not written since.
+fn collected(entry: TableEntry) -> Option<StoredPage> {
+    entry.form().ok().and_then(PageForm::stored).filter(|_| entry.is_pending())
 }

@@ -1,19 +1,19 @@
-//! The memory limit: what is held, what may be held, and the most that was held.
+//! The memory limit: memory that is held, that may be held, and the most that was held.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Counts memory against a limit. It has a cache line of its own: its neighbours are read with every request.
 #[derive(Debug)]
 #[repr(align(64))]
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     held: AtomicU64,
     peak: AtomicU64,
     limit: u64,
-    /// The most that may be held for now, whatever the limit.
+    /// The most that may be held for now, if it is less than the limit.
     growth_limit: AtomicU64,
 }
 
-impl Budget {
+impl MemoryBudget {
     pub(crate) fn new(limit_bytes: u64) -> Self {
         Self {
             held: AtomicU64::new(0),
@@ -23,7 +23,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` if the limit allows it, and the room that there is for growth.
+    /// Takes `bytes` if both the limit and the growth limit allow it.
     pub(crate) fn charge(&self, bytes: u64) -> bool {
         let limit = self.limit_now();
         let within = |held: u64| held.checked_add(bytes).filter(|held| *held <= limit);
@@ -36,7 +36,7 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` that are in use already, whatever the limit.
+    /// Takes `bytes` that are in use already, even beyond the limit.
     pub(crate) fn charge_existing(&self, bytes: u64) {
         let held = self.held.fetch_add(bytes, Relaxed) + bytes;
         self.peak.fetch_max(held, Relaxed);
@@ -58,12 +58,12 @@ impl Budget {
         self.limit
     }
 
-    /// Allows `room_bytes` beyond what is held now, until the next call.
+    /// Allows `room_bytes` more than is held now, until the next call.
     pub(crate) fn limit_growth(&self, room_bytes: u64) {
         self.growth_limit.store(self.held().saturating_add(room_bytes), Relaxed);
     }
 
-    /// Returns what may be held now: the limit, or the growth limit if that is lower.
+    /// Returns the present limit: the growth limit if that is lower.
     pub(crate) fn limit_now(&self) -> u64 {
         self.limit.min(self.growth_limit.load(Relaxed))
     }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn refuses_what_would_exceed_the_limit_and_then_takes_less() {
-        let budget = Budget::new(10);
+        let budget = MemoryBudget::new(10);
         assert!(budget.charge(8) && !budget.charge(3) && budget.charge(2));
         assert!(!budget.charge(1) && !budget.charge(u64::MAX));
         budget.release(5);
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn growth_can_be_limited_below_the_limit_and_not_above() {
-        let budget = Budget::new(10);
+        let budget = MemoryBudget::new(10);
         assert!(budget.charge(2));
         budget.limit_growth(3);
         assert!(budget.charge(3) && !budget.charge(1));

@@ -1,9 +1,9 @@
-//! Slabs: which slots are in use, which slabs belong together, and which are free.
+//! Slabs: the slots in use, the state, and the links to other slabs.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use crate::geometry::MAX_SLOTS;
+use crate::slots::geometry::MAX_SLOTS;
 
 /// Words of a slab's bitmap.
 pub(crate) const BITMAP_WORDS: usize = MAX_SLOTS.div_ceil(64);
@@ -11,7 +11,7 @@ pub(crate) const BITMAP_WORDS: usize = MAX_SLOTS.div_ceil(64);
 /// No slab, at the ends of lists.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// What a slab is used for.
+/// The use of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum SlabState {
@@ -25,10 +25,10 @@ pub(crate) enum SlabState {
     Full = 3,
 }
 
-/// What the process knows about a slab.
+/// The state of a slab, known to this process only.
 ///
 /// A slab that is not free belongs to a class, and its fields are changed only under the lock of that class. A free slab
-/// belongs to whoever took it off its stack. The fields are atomic so that this needs no unsafe code; their order is
+/// belongs to the thread that took it off its stack. The fields are atomic so that this needs no unsafe code; their order is
 /// given by those locks.
 #[derive(Debug)]
 pub(crate) struct Slab {
@@ -106,7 +106,7 @@ impl SlabRef<'_> {
         self.bitmap[usize::from(slot / 64)].load(Relaxed) >> (slot % 64) & 1 == 1
     }
 
-    /// Marks a slot as used. Returns `false` if it was.
+    /// Marks a slot as used. Returns `false` if it was used already.
     pub(crate) fn take(self, slot: u16) -> bool {
         let word = &self.bitmap[usize::from(slot / 64)];
         let before = word.load(Relaxed);
@@ -118,7 +118,7 @@ impl SlabRef<'_> {
         was_free
     }
 
-    /// Marks a slot as free. Returns `false` if it was.
+    /// Marks a slot as free. Returns `false` if it was free already.
     pub(crate) fn give_back(self, slot: u16) -> bool {
         let word = &self.bitmap[usize::from(slot / 64)];
         let before = word.load(Relaxed);
@@ -130,7 +130,7 @@ impl SlabRef<'_> {
         was_used
     }
 
-    /// The first free slot of `slots`.
+    /// Returns the first free slot of `slots`.
     pub(crate) fn first_free(self, slots: u16) -> Option<u16> {
         let words = self.bitmap.iter().map(|word| word.load(Relaxed)).zip((0u16..).step_by(64));
         let (word, first) = words.take_while(|(_, first)| *first < slots).find(|(word, _)| *word != u64::MAX)?;
@@ -138,7 +138,7 @@ impl SlabRef<'_> {
         Some(first + below).filter(|slot| *slot < slots)
     }
 
-    /// The last slot in use.
+    /// Returns the last slot in use.
     pub(crate) fn last_used(self) -> Option<u16> {
         let words = self.bitmap.iter().map(|word| word.load(Relaxed));
         let (index, word) = words.enumerate().rev().find(|(_, word)| *word != 0)?;

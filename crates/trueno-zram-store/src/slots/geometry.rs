@@ -1,4 +1,4 @@
-//! Size classes and the layout of a slab: where the slots of each class lie.
+//! Size classes, and the layout of the slots in a slab of each class.
 
 use trueno_zram_core::PAGE_SIZE;
 
@@ -14,10 +14,15 @@ pub(crate) const SLAB_UNITS: usize = SLAB_BYTES / UNIT_BYTES;
 /// The granule in which the system gives memory and takes it back.
 pub(crate) const GRANULE_BYTES: usize = 4096;
 
+/// Granules of a slab. The slots of every class reach into the last one.
+pub(crate) const SLAB_GRANULES: u16 = 64;
+
+const _: () = assert!(SLAB_GRANULES as usize * GRANULE_BYTES == SLAB_BYTES);
+
 /// Number of size classes. Class `c` has slots of `c + 1` units.
 pub(crate) const CLASS_COUNT: usize = PAGE_SIZE / UNIT_BYTES;
 
-/// Bytes that name the page of a slot.
+/// Length of the page number of a slot, at the start of its slab.
 const OWNER_BYTES: usize = 4;
 
 /// The most slots that a slab of any class has.
@@ -25,7 +30,7 @@ pub(crate) const MAX_SLOTS: usize = slots_of(1);
 
 /// A size class: slots of the same length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Class(u8);
+pub(crate) struct SizeClass(u8);
 
 /// A slot: its slab, and its number within the slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,15 +39,15 @@ pub(crate) struct SlotAt {
     pub(crate) slot: u16,
 }
 
-impl Class {
-    /// The class whose slots are the shortest that hold `len_bytes`, which is 1 to 4096.
+impl SizeClass {
+    /// Returns the class with the shortest slots that hold `len_bytes`, which is 1 to 4096.
     pub(crate) fn of_len(len_bytes: usize) -> Self {
         debug_assert!((1..=PAGE_SIZE).contains(&len_bytes));
         let units = len_bytes.div_ceil(UNIT_BYTES).clamp(1, CLASS_COUNT);
         Self(u8::try_from(units - 1).expect("there are 64 classes"))
     }
 
-    /// All classes.
+    /// Iterates over all classes.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..CLASS_COUNT).map(|index| Self(u8::try_from(index).expect("there are 64 classes")))
     }
@@ -61,18 +66,18 @@ impl Class {
         SLOTS[self.index()]
     }
 
-    /// Units at the start of a slab that name the pages of its slots.
+    /// Units at the start of a slab that hold the page numbers of its slots.
     fn header_units(self) -> usize {
         header_units_of(usize::from(self.slots()))
     }
 
-    /// The first unit of a slot, counted from the first slab.
+    /// Returns the first unit of a slot, counted from the first slab.
     pub(crate) fn place(self, at: SlotAt) -> u64 {
         let within = self.header_units() + usize::from(at.slot) * self.slot_units();
         u64::from(at.slab) * SLAB_UNITS as u64 + within as u64
     }
 
-    /// The slot that starts at `place`, if one does.
+    /// Returns the slot that starts at `place`, if there is one.
     pub(crate) fn slot_at(self, place: u64) -> Option<SlotAt> {
         let slab = u32::try_from(place / SLAB_UNITS as u64).ok()?;
         let within = usize::try_from(place % SLAB_UNITS as u64).ok()?.checked_sub(self.header_units())?;
@@ -88,11 +93,6 @@ impl Class {
         }
         let bytes = (self.header_units() + slots * self.slot_units()) * UNIT_BYTES;
         u16::try_from(bytes.div_ceil(GRANULE_BYTES)).expect("a slab has 64 granules")
-    }
-
-    /// Granules that a slab with slots of this class can touch.
-    pub(crate) fn granules(self) -> u16 {
-        self.granules_for(usize::from(self.slots()))
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn slots_fit_the_slab_and_do_not_overlap() {
-        for class in Class::all() {
+        for class in SizeClass::all() {
             let mut end = class.header_units() as u64;
             for slot in 0..class.slots() {
                 let place = class.place(SlotAt { slab: 0, slot });
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn only_the_first_unit_of_a_slot_names_it() {
-        for class in Class::all() {
+        for class in SizeClass::all() {
             let slots: Vec<_> = (0..3 * SLAB_UNITS as u64).filter_map(|place| class.slot_at(place)).collect();
             assert_eq!(slots.len(), 3 * usize::from(class.slots()));
             assert!(slots.iter().all(|at| class.slot_at(class.place(*at)) == Some(*at)));
@@ -151,18 +151,18 @@ mod tests {
     #[test]
     fn lengths_take_the_shortest_slot_that_holds_them() {
         for len in 1..=PAGE_SIZE {
-            let slot_bytes = Class::of_len(len).slot_units() * UNIT_BYTES;
+            let slot_bytes = SizeClass::of_len(len).slot_units() * UNIT_BYTES;
             assert!(slot_bytes >= len && slot_bytes < len + UNIT_BYTES);
         }
     }
 
     #[test]
     fn a_slab_wastes_less_than_two_percent() {
-        for class in Class::all() {
+        for class in SizeClass::all() {
             let used = usize::from(class.slots()) * class.slot_units();
             let overhead = header_units_of(usize::from(class.slots()));
             assert!((SLAB_UNITS - used - overhead) * 50 < SLAB_UNITS, "{class:?}");
-            assert!(class.granules() <= 64);
+            assert_eq!(class.granules_for(usize::from(class.slots())), SLAB_GRANULES);
         }
     }
 }

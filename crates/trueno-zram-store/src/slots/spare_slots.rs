@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::geometry::{CLASS_COUNT, Class, UNIT_BYTES};
-use crate::mapping::{Mapping, WORD_BYTES};
+use crate::mapping::{MemfdMapping, WORD_BYTES};
+use crate::slots::geometry::{CLASS_COUNT, SizeClass, UNIT_BYTES};
 
 /// Stripes of a store. Handles beyond this number share them.
 const STRIPES: usize = 64;
@@ -12,9 +12,9 @@ const STRIPES: usize = 64;
 /// Spare slots per stripe and class: one cache line of cells.
 const CELLS: usize = UNIT_BYTES / WORD_BYTES;
 
-/// Slots that move at a time between a stripe and the slabs of a class: half of the cells, so that neither a write nor a
+/// Slots that move together between a stripe and the slabs of a class: half of the cells, so that neither a write nor a
 /// free that follows is likely to need the lock again.
-pub(crate) const LOT: usize = CELLS / 2;
+pub(crate) const REFILL_SLOTS: usize = CELLS / 2;
 
 /// Bytes of all cells.
 pub(crate) const CELLS_BYTES: usize = STRIPES * CLASS_COUNT * CELLS * WORD_BYTES;
@@ -24,12 +24,12 @@ const EMPTY: u64 = 0;
 
 /// Free slots in cells, by stripe and size class.
 ///
-/// The bitmaps of the slabs count a spare slot as used. It belongs to whoever takes it out of its cell. The cells are not
+/// The bitmaps of the slabs count a spare slot as used. It belongs to the thread that takes it out of its cell. The cells are not
 /// part of what another process attaches to: there, spare slots are free like all slots that the table does not name.
 #[derive(Debug)]
 pub(crate) struct SpareSlots {
     /// They take memory when stripes are used.
-    cells: Mapping,
+    cells: MemfdMapping,
     handed_out: AtomicUsize,
 }
 
@@ -38,13 +38,13 @@ pub(crate) struct SpareSlots {
 pub(crate) struct Stripe(usize);
 
 impl Stripe {
-    /// The stripe of whatever works in the background.
+    /// The stripe of background work.
     pub(crate) const BACKGROUND: Self = Self(0);
 }
 
 impl SpareSlots {
     pub(crate) fn new() -> io::Result<Self> {
-        let cells = Mapping::create("trueno-zram-spare-slots", CELLS_BYTES)?;
+        let cells = MemfdMapping::create("trueno-zram-spare-slots", CELLS_BYTES)?;
         Ok(Self { cells, handed_out: AtomicUsize::new(0) })
     }
 
@@ -52,45 +52,45 @@ impl SpareSlots {
         self.cells.populate_and_lock()
     }
 
-    /// A stripe for a new handle.
+    /// Returns a stripe for a new handle.
     pub(crate) fn next_stripe(&self) -> Stripe {
         let number = self.handed_out.fetch_add(1, Ordering::Relaxed);
         Stripe(1 + number % (STRIPES - 1))
     }
 
-    /// Takes the place of a spare slot, the last that was put in.
-    pub(crate) fn take(&self, stripe: Stripe, class: Class) -> Option<u64> {
+    /// Takes the spare slot that was put in last. Returns its place.
+    pub(crate) fn take(&self, stripe: Stripe, class: SizeClass) -> Option<u64> {
         take(self.cells(stripe, class))
     }
 
     /// Puts in a slot of `class`. Returns `false` if there is no room.
-    pub(crate) fn put(&self, stripe: Stripe, class: Class, place: u64) -> bool {
+    pub(crate) fn put(&self, stripe: Stripe, class: SizeClass, place: u64) -> bool {
         put(self.cells(stripe, class), place)
     }
 
-    /// Takes all spare slots of a class, whatever their stripe. Slots that other threads put in meanwhile may stay.
-    pub(crate) fn take_all(&self, class: Class) -> impl Iterator<Item = u64> + use<'_> {
+    /// Takes all spare slots of a class in all stripes. Slots that other threads put in meanwhile may stay.
+    pub(crate) fn take_all(&self, class: SizeClass) -> impl Iterator<Item = u64> + use<'_> {
         let used = self.handed_out.load(Ordering::Relaxed).saturating_add(1).min(STRIPES);
         let cells = (0..used).flat_map(move |stripe| self.cells(Stripe(stripe), class));
         cells.filter_map(|cell| take(std::slice::from_ref(cell)))
     }
 
-    fn cells(&self, stripe: Stripe, class: Class) -> &[AtomicU64] {
+    fn cells(&self, stripe: Stripe, class: SizeClass) -> &[AtomicU64] {
         let start = (stripe.0 * CLASS_COUNT + class.index()) * CELLS;
         &self.cells.words()[start..start + CELLS]
     }
 }
 
-/// A word that holds the place of a slot or nothing. A trait so that loom can check the cells with its own atomics.
-trait Cell {
+/// A word that holds the place of a slot, or is empty. A trait so that loom can check the cells with its own atomics.
+trait SlotCell {
     fn load(&self) -> u64;
-    /// Empties the cell with acquire ordering: what earlier users of the slot did happened before.
+    /// Empties the cell with acquire ordering: everything that earlier users of the slot did happened before.
     fn empty(&self) -> u64;
     /// Fills an empty cell with release ordering. Returns `false` if it was not empty.
     fn fill(&self, place: u64) -> bool;
 }
 
-impl Cell for AtomicU64 {
+impl SlotCell for AtomicU64 {
     fn load(&self) -> u64 {
         Self::load(self, Ordering::Relaxed)
     }
@@ -104,11 +104,11 @@ impl Cell for AtomicU64 {
     }
 }
 
-fn take(cells: &[impl Cell]) -> Option<u64> {
-    cells.iter().rev().filter(|cell| cell.load() != EMPTY).map(Cell::empty).find(|place| *place != EMPTY)
+fn take(cells: &[impl SlotCell]) -> Option<u64> {
+    cells.iter().rev().filter(|cell| cell.load() != EMPTY).map(SlotCell::empty).find(|place| *place != EMPTY)
 }
 
-fn put(cells: &[impl Cell], place: u64) -> bool {
+fn put(cells: &[impl SlotCell], place: u64) -> bool {
     debug_assert_ne!(place, EMPTY);
     cells.iter().filter(|cell| cell.load() == EMPTY).any(|cell| cell.fill(place))
 }
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    impl Cell for LoomU64 {
+    impl SlotCell for LoomU64 {
         fn load(&self) -> u64 {
             Self::load(self, Ordering::Relaxed)
         }
@@ -149,7 +149,7 @@ mod tests {
         fn use_slot(&self) -> Option<u64> {
             let place = take(&self.cells)?;
             let slot = &self.slots[usize::try_from(place).unwrap() - 1];
-            // SAFETY: whoever takes a slot out of its cell owns it; loom checks that this is so.
+            // SAFETY: the thread that takes a slot out of its cell owns it; loom checks that this is so.
             slot.with_mut(|slot| unsafe { *slot += 1 });
             (!put(&self.cells, place)).then_some(place)
         }
@@ -227,19 +227,19 @@ mod tests {
     #[test]
     fn the_last_slot_is_taken_first_and_a_full_stripe_takes_no_more() {
         let spares = SpareSlots::new().unwrap();
-        let (stripe, class) = (spares.next_stripe(), Class::of_len(100));
+        let (stripe, class) = (spares.next_stripe(), SizeClass::of_len(100));
         assert_eq!(spares.take(stripe, class), None);
         (1..=CELLS as u64).for_each(|place| assert!(spares.put(stripe, class, place)));
         assert!(!spares.put(stripe, class, 99));
         assert_eq!([(); 2].map(|()| spares.take(stripe, class)), [Some(8), Some(7)]);
-        assert_eq!(spares.take(stripe, Class::of_len(1)), None, "another class has cells of its own");
+        assert_eq!(spares.take(stripe, SizeClass::of_len(1)), None, "another class has cells of its own");
         assert_eq!(spares.take(spares.next_stripe(), class), None, "another stripe has cells of its own");
     }
 
     #[test]
     fn all_stripes_are_emptied() {
         let spares = SpareSlots::new().unwrap();
-        let class = Class::of_len(4096);
+        let class = SizeClass::of_len(4096);
         for place in 1..=2 * STRIPES as u64 {
             assert!(spares.put(spares.next_stripe(), class, place));
         }

@@ -1,5 +1,8 @@
 //! The background thread: ages pages, compacts, and recompresses idle pages.
 
+mod compact;
+mod recompress;
+
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -7,10 +10,12 @@ use std::time::{Duration, Instant};
 use trueno_zram_core::BatchCodec;
 
 use crate::error::{Error, Result};
-use crate::recompress::RecompressOptions;
 use crate::store::Store;
 
-/// When the background thread does what.
+pub use compact::Compaction;
+pub use recompress::{RecompressOptions, Recompression};
+
+/// The schedule of the background thread.
 ///
 /// ```
 /// use trueno_zram_store::MaintenanceOptions;
@@ -19,13 +24,13 @@ use crate::store::Store;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaintenanceOptions {
-    /// How often to look whether there is something to do.
+    /// The time between two checks for work.
     pub interval: Duration,
-    /// The length of a tick: how often pages become one tick older and idle ones are recompressed.
+    /// The length of a tick. After each tick, pages become one tick older and idle ones are recompressed.
     pub tick: Duration,
-    /// Compact if more memory is held than compressed bytes, by this part of them and a MiB.
+    /// The waste above which to compact, in percent of the compressed bytes. Up to 1 MiB more is never compacted.
     pub max_waste_percent: u8,
-    /// Which pages to recompress, and how fast.
+    /// The choice of pages to recompress, and the part of the time to spend.
     pub recompress: RecompressOptions,
 }
 
@@ -133,7 +138,7 @@ impl Drop for Maintenance {
 fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn BatchCodec>>, stop: &StopSignal) {
     let mut last_tick = Instant::now();
     while !stop.wait(options.interval) {
-        // What fails here fails again at the next round, or is reported by the request that it concerns.
+        // An error here occurs again in the next round, or in the request that it concerns.
         if is_wasteful(store, options.max_waste_percent) {
             let _ = store.compact();
         }

@@ -1,10 +1,10 @@
-//! A table entry: one word that says how a page is held and where.
+//! A table entry: one word with the form of a page and its place.
 
 use trueno_zram_core::{FILL_WORD_BYTES, PAGE_SIZE, PageKind};
 
-use crate::geometry::Class;
+use crate::slots::geometry::SizeClass;
 
-/// What the table says about a page, in 64 bits:
+/// The entry of a page in the table, in 64 bits:
 ///
 /// | bits | meaning |
 /// | --- | --- |
@@ -20,29 +20,29 @@ use crate::geometry::Class;
 /// The word 0 is a page that was never written, or discarded. A change of an entry is one store. So an entry is always
 /// either the old one or the new one, also after the process was killed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Entry(u64);
+pub(crate) struct TableEntry(u64);
 
-/// How a page is held.
+/// The form in which a page is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum PageForm {
     /// Never written, or discarded: reads as zeros.
     Empty,
     /// A page that repeats these four bytes. Other same-filled pages hold their word in a slot.
     Fill([u8; 4]),
     /// Held in a slot.
-    Stored(Stored),
+    Stored(StoredPage),
 }
 
 /// A page in a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredPage {
     pub(crate) kind: PageKind,
     pub(crate) len_bytes: u16,
     /// The first unit of the slot.
     pub(crate) place: u64,
 }
 
-/// What is wrong with an entry, for [`Error::CorruptEntry`](crate::Error::CorruptEntry).
+/// The defect of an entry, for [`Error::CorruptEntry`](crate::Error::CorruptEntry).
 pub(crate) type Defect = &'static str;
 
 const LOCKED: u64 = 1;
@@ -69,15 +69,15 @@ const FORM_RAW: u64 = 5;
 /// Units that an entry can address.
 pub(crate) const MAX_UNITS: u64 = 1 << PLACE_BITS;
 
-impl Entry {
+impl TableEntry {
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// An entry for a page that was just written.
-    pub(crate) fn new(form: Form) -> Self {
+    /// Creates an entry for a page that was just written.
+    pub(crate) fn new(form: PageForm) -> Self {
         match form {
-            Form::Empty => Self::EMPTY,
-            Form::Fill(word) => Self(FORM_FILL << FORM_SHIFT | u64::from(u32::from_le_bytes(word)) << PLACE_SHIFT),
-            Form::Stored(Stored { kind, len_bytes, place }) => {
+            PageForm::Empty => Self::EMPTY,
+            PageForm::Fill(word) => Self(FORM_FILL << FORM_SHIFT | u64::from(u32::from_le_bytes(word)) << PLACE_SHIFT),
+            PageForm::Stored(StoredPage { kind, len_bytes, place }) => {
                 debug_assert!(kind.held_len_bytes().contains(&usize::from(len_bytes)) && place < MAX_UNITS);
                 let form = match kind {
                     PageKind::SameFilled => FORM_SAME_FILLED,
@@ -99,17 +99,17 @@ impl Entry {
         self.0
     }
 
-    /// How the page is held, or what makes the entry invalid. Entries that this process wrote are valid.
-    pub(crate) fn form(self) -> Result<Form, Defect> {
+    /// Returns the form in which the page is held, or the defect of an invalid entry. Entries that this process wrote are valid.
+    pub(crate) fn form(self) -> Result<PageForm, Defect> {
         let field = self.0 >> PLACE_SHIFT & PLACE_MASK;
         if self.0 & UNUSED != 0 {
             return Err("unused bits are set");
         }
         let kind = match self.0 >> FORM_SHIFT & FORM_MASK {
-            FORM_EMPTY => return Ok(Form::Empty),
+            FORM_EMPTY => return Ok(PageForm::Empty),
             FORM_FILL => {
                 let word = u32::try_from(field).map_err(|_| "the fill has more than 32 bits")?;
-                return Ok(Form::Fill(word.to_le_bytes()));
+                return Ok(PageForm::Fill(word.to_le_bytes()));
             }
             FORM_SAME_FILLED => PageKind::SameFilled,
             FORM_LZ4 => PageKind::Lz4,
@@ -121,7 +121,7 @@ impl Entry {
         if !kind.held_len_bytes().contains(&len_bytes) {
             return Err("the length does not fit the form");
         }
-        Ok(Form::Stored(Stored {
+        Ok(PageForm::Stored(StoredPage {
             kind,
             len_bytes: u16::try_from(len_bytes).map_err(|_| "the length does not fit the form")?,
             place: field,
@@ -149,7 +149,7 @@ impl Entry {
         Self(self.0 & !(AGE_MASK << AGE_SHIFT) | u64::from(age) << AGE_SHIFT)
     }
 
-    /// Whether recompression was tried. Writing the page clears the mark.
+    /// Returns `true` if recompression was tried. Writing the page clears the mark.
     pub(crate) fn is_tried(self) -> bool {
         self.0 & TRIED != 0
     }
@@ -158,7 +158,7 @@ impl Entry {
         Self(self.0 & !PENDING | TRIED)
     }
 
-    /// Whether recompression is at work. A new entry never has this mark, so it tells whether the page was rewritten.
+    /// Returns `true` while recompression works on the page. A new entry never has this mark, so a page without it was rewritten.
     pub(crate) fn is_pending(self) -> bool {
         self.0 & PENDING != 0
     }
@@ -171,41 +171,41 @@ impl Entry {
         Self(self.0 & !PENDING)
     }
 
-    /// The same page in another slot of its class.
+    /// Returns the entry of the same page in another slot of its class.
     pub(crate) fn moved_to(self, place: u64) -> Self {
         Self(self.0 & !(PLACE_MASK << PLACE_SHIFT) | (place & PLACE_MASK) << PLACE_SHIFT)
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for TableEntry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Entry({:?}, age {}, {:#x})", self.form(), self.age(), self.0)
+        write!(f, "TableEntry({:?}, age {}, {:#x})", self.form(), self.age(), self.0)
     }
 }
 
-impl Stored {
-    pub(crate) fn class(self) -> Class {
-        Class::of_len(usize::from(self.len_bytes))
+impl StoredPage {
+    pub(crate) fn class(self) -> SizeClass {
+        SizeClass::of_len(usize::from(self.len_bytes))
     }
 }
 
-impl Form {
-    /// The slot that holds the page, if it has one.
-    pub(crate) fn stored(self) -> Option<Stored> {
+impl PageForm {
+    /// Returns the slot that holds the page, if it has one.
+    pub(crate) fn stored(self) -> Option<StoredPage> {
         match self {
             Self::Stored(stored) => Some(stored),
             Self::Empty | Self::Fill(_) => None,
         }
     }
 
-    /// The inline form of a same-filled page, if its word repeats four bytes.
+    /// Returns the inline form of a same-filled page, if its word repeats four bytes.
     pub(crate) fn inline(word: [u8; FILL_WORD_BYTES]) -> Option<Self> {
         let (first, second) = word.split_at(4);
         (first == second).then(|| Self::Fill([word[0], word[1], word[2], word[3]]))
     }
 }
 
-/// The word that a fill of four bytes repeats.
+/// Returns the fill word that consists of these four bytes twice.
 pub(crate) fn fill_word(fill: [u8; 4]) -> [u8; FILL_WORD_BYTES] {
     std::array::from_fn(|at| fill[at % 4])
 }
@@ -218,14 +218,15 @@ mod tests {
 
     use super::*;
 
-    fn forms() -> impl Strategy<Value = Form> {
+    fn forms() -> impl Strategy<Value = PageForm> {
         let stored = |kind: PageKind| {
-            (kind.held_len_bytes(), 0..MAX_UNITS)
-                .prop_map(move |(len, place)| Form::Stored(Stored { kind, len_bytes: len.try_into().unwrap(), place }))
+            (kind.held_len_bytes(), 0..MAX_UNITS).prop_map(move |(len, place)| {
+                PageForm::Stored(StoredPage { kind, len_bytes: len.try_into().unwrap(), place })
+            })
         };
         prop_oneof![
-            Just(Form::Empty),
-            any::<[u8; 4]>().prop_map(Form::Fill),
+            Just(PageForm::Empty),
+            any::<[u8; 4]>().prop_map(PageForm::Fill),
             stored(PageKind::SameFilled),
             stored(PageKind::Lz4),
             stored(PageKind::Zstd),
@@ -236,7 +237,7 @@ mod tests {
     proptest! {
         #[test]
         fn forms_and_marks_do_not_disturb_each_other(form in forms(), age: u8, place in 0..MAX_UNITS) {
-            let entry = Entry::new(form);
+            let entry = TableEntry::new(form);
             prop_assert_eq!(entry.form(), Ok(form));
             let marked = entry.with_age(age).pending().locked();
             prop_assert_eq!(marked.form(), Ok(form));
@@ -244,16 +245,16 @@ mod tests {
             prop_assert!(marked.is_locked() && marked.is_pending() && !marked.is_tried());
             prop_assert_eq!(marked.unlocked().not_pending().with_age(0), entry);
             prop_assert!(marked.tried().is_tried() && !marked.tried().is_pending());
-            if let Form::Stored(stored) = form {
-                prop_assert_eq!(marked.moved_to(place).form(), Ok(Form::Stored(Stored { place, ..stored })));
+            if let PageForm::Stored(stored) = form {
+                prop_assert_eq!(marked.moved_to(place).form(), Ok(PageForm::Stored(StoredPage { place, ..stored })));
                 prop_assert_eq!(marked.moved_to(place).age(), age);
             }
         }
 
         #[test]
         fn any_word_is_a_form_or_a_defect(bits: u64) {
-            if let Ok(form) = Entry::from_bits(bits).form() {
-                let again = Entry::new(form);
+            if let Ok(form) = TableEntry::from_bits(bits).form() {
+                let again = TableEntry::new(form);
                 prop_assert_eq!(again.form(), Ok(form));
             }
         }
@@ -261,9 +262,9 @@ mod tests {
 
     #[test]
     fn only_words_that_repeat_four_bytes_are_inline() {
-        assert_eq!(Form::inline([0; 8]), Some(Form::Fill([0; 4])));
-        assert_eq!(Form::inline(*b"abcdabcd"), Some(Form::Fill(*b"abcd")));
-        assert_eq!(Form::inline(*b"abcdabce"), None);
+        assert_eq!(PageForm::inline([0; 8]), Some(PageForm::Fill([0; 4])));
+        assert_eq!(PageForm::inline(*b"abcdabcd"), Some(PageForm::Fill(*b"abcd")));
+        assert_eq!(PageForm::inline(*b"abcdabce"), None);
         assert_eq!(fill_word(*b"abcd"), *b"abcdabcd");
     }
 }

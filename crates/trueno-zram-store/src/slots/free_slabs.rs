@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::slab::{NIL, Slab};
+use crate::slots::slab::{NIL, Slab};
 
 /// A stack of slab numbers, linked through [`Slab::next`].
 ///
-/// The head holds the number of the top slab and a count of all changes. With the count, a thread that slept between
+/// The head holds the number of the top slab and a count of all changes. With the count, a thread that paused between
 /// reading the head and replacing it notices that the stack has changed, even if the same slab is on top again.
 ///
 /// It has a cache line of its own: its neighbours are read with every request.
@@ -80,6 +80,19 @@ mod tests {
         (0..3).for_each(|slab| stack.push(&slabs, slab));
         assert_eq!(stack.len(), 3);
         assert_eq!([(); 4].map(|()| stack.pop(&slabs)), [Some(2), Some(1), Some(0), None]);
+    }
+
+    #[test]
+    fn a_stack_that_has_changed_never_has_the_same_head() {
+        let slabs = [Slab::new(), Slab::new()];
+        let stack = FreeSlabs::new();
+        let mut heads = std::collections::HashSet::new();
+        for _ in 0..100 {
+            stack.push(&slabs, 0);
+            assert!(heads.insert(stack.head.load(Ordering::Relaxed)));
+            assert_eq!(stack.pop(&slabs), Some(0));
+            assert!(heads.insert(stack.head.load(Ordering::Relaxed)));
+        }
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The table: one entry per page, behind a header that describes the store.
 
+pub(crate) mod entry;
+pub(crate) mod lock;
+
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -9,28 +12,28 @@ use std::time::Duration;
 use rustix::fs::FlockOperation;
 use trueno_zram_core::{Algorithm, PAGE_SIZE};
 
-use crate::allocator::Residency;
-use crate::entry::{Entry, Form, Stored};
 use crate::error::{Error, Result};
-use crate::lock::{EntryGuard, LockWord};
-use crate::mapping::{Mapping, WORD_BYTES};
+use crate::mapping::{MemfdMapping, WORD_BYTES};
+use crate::slots::allocator::Residency;
+use crate::table::entry::{PageForm, StoredPage, TableEntry};
+use crate::table::lock::{EntryGuard, LockWord};
 
 /// "TZRSTORE", read as a little-endian word.
 const MAGIC: u64 = u64::from_le_bytes(*b"TZRSTORE");
 
-/// The layout of tables and slabs. A change of [`Entry`] or of the slabs' geometry changes it.
+/// The layout of tables and slabs. A change of [`TableEntry`] or of the slabs' geometry changes it.
 const VERSION: u64 = 1;
 
 /// Words before the first entry.
 const HEADER_WORDS: usize = PAGE_SIZE / WORD_BYTES;
 
-/// How often, and with which pause, to try to lock a table that is in use: for one second.
+/// Attempts to lock a table that is in use, and the pause between them: one second in all.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What the header says, so that a process can attach without being told.
+/// The header of a table. A process that attaches needs nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct TableHeader {
     pub(crate) pages: u64,
     pub(crate) slabs: u64,
     pub(crate) limit_bytes: u64,
@@ -40,19 +43,19 @@ pub(crate) struct Header {
 
 /// The entries of all pages, in memory that outlives the process.
 #[derive(Debug)]
-pub(crate) struct Table {
-    mapping: Mapping,
-    header: Header,
+pub(crate) struct PageTable {
+    mapping: MemfdMapping,
+    header: TableHeader,
     /// Held for as long as the table is used.
     #[allow(dead_code, reason = "it is the lock that counts")]
     lock: File,
 }
 
-impl Table {
+impl PageTable {
     /// Creates a table of empty entries.
-    pub(crate) fn create(header: Header) -> Result<Self> {
+    pub(crate) fn create(header: TableHeader) -> Result<Self> {
         let len_bytes = table_bytes(header.pages).ok_or_else(|| Error::Options("the store is too large".to_owned()))?;
-        let mapping = Mapping::create("trueno-zram-table", len_bytes);
+        let mapping = MemfdMapping::create("trueno-zram-table", len_bytes);
         let mapping = mapping.map_err(Error::system("the table could not be created"))?;
         let table = Self { lock: lock_file(&mapping)?, mapping, header };
         for (word, value) in table.mapping.words().iter().zip(header.encode()) {
@@ -62,18 +65,18 @@ impl Table {
         Ok(table)
     }
 
-    /// Opens a table that another process made, and frees the entries that it had locked when it died.
+    /// Opens a table that another process created, and unlocks the entries that it had locked when it died.
     pub(crate) fn open(fd: OwnedFd) -> Result<Self> {
-        let mapping = Mapping::open(fd).map_err(|error| Error::Attach(format!("the table: {error}")))?;
+        let mapping = MemfdMapping::open(fd).map_err(|error| Error::Attach(format!("the table: {error}")))?;
         let words: Vec<u64> = mapping.words().iter().take(HEADER_WORDS).map(|word| word.load(Relaxed)).collect();
-        let header = Header::decode(&words)?;
+        let header = TableHeader::decode(&words)?;
         if table_bytes(header.pages) != Some(mapping.len_bytes()) {
             return Err(Error::Attach(format!("a table of {} pages has another length", header.pages)));
         }
         let table = Self { lock: lock_file(&mapping)?, mapping, header };
         table.lock_memory()?;
         for word in table.entries() {
-            let entry = Entry::from_bits(word.load(Relaxed));
+            let entry = TableEntry::from_bits(word.load(Relaxed));
             let clean = entry.unlocked().not_pending();
             // An entry that needs no change is not written: an empty table stays without memory.
             if clean != entry {
@@ -90,11 +93,11 @@ impl Table {
         }
     }
 
-    pub(crate) fn header(&self) -> Header {
+    pub(crate) fn header(&self) -> TableHeader {
         self.header
     }
 
-    pub(crate) fn mapping(&self) -> &Mapping {
+    pub(crate) fn mapping(&self) -> &MemfdMapping {
         &self.mapping
     }
 
@@ -102,14 +105,14 @@ impl Table {
         &self.mapping.words()[HEADER_WORDS..]
     }
 
-    /// The entry's word. `page` must exist.
+    /// Returns the word of an entry. `page` must exist.
     pub(crate) fn word(&self, page: u64) -> &AtomicU64 {
         &self.entries()[usize::try_from(page).expect("a page of the table fits the address space")]
     }
 
-    /// The entry as it is now. It may be locked.
-    pub(crate) fn load(&self, page: u64) -> Entry {
-        Entry::from_bits(LockWord::load(self.word(page)))
+    /// Loads an entry, which may be locked.
+    pub(crate) fn load(&self, page: u64) -> TableEntry {
+        TableEntry::from_bits(LockWord::load(self.word(page)))
     }
 
     /// Waits for the page's lock.
@@ -122,17 +125,17 @@ impl Table {
         EntryGuard::try_lock(self.entries().get(usize::try_from(page).ok()?)?)
     }
 
-    /// Every page that is not empty, with its form.
-    pub(crate) fn forms(&self) -> impl Iterator<Item = Result<(u64, Form)>> {
-        (0..).zip(self.entries()).filter_map(|(page, word)| match Entry::from_bits(word.load(Relaxed)).form() {
-            Ok(Form::Empty) => None,
+    /// Iterates over the pages that are not empty, with their forms.
+    pub(crate) fn forms(&self) -> impl Iterator<Item = Result<(u64, PageForm)>> {
+        (0..).zip(self.entries()).filter_map(|(page, word)| match TableEntry::from_bits(word.load(Relaxed)).form() {
+            Ok(PageForm::Empty) => None,
             Ok(form) => Some(Ok((page, form))),
             Err(defect) => Some(Err(Error::CorruptEntry { page, defect })),
         })
     }
 
-    /// Every page that has a slot.
-    pub(crate) fn stored(&self) -> impl Iterator<Item = Result<(u64, Stored)>> {
+    /// Iterates over the pages that have slots.
+    pub(crate) fn stored(&self) -> impl Iterator<Item = Result<(u64, StoredPage)>> {
         self.forms().filter_map(|page| match page {
             Ok((page, form)) => form.stored().map(|stored| Ok((page, stored))),
             Err(error) => Some(Err(error)),
@@ -144,7 +147,7 @@ impl Table {
 ///
 /// The lock is taken on a file description of its own. It ends with this process, even if another holds the memfd. A process
 /// that was just killed may hold it for a moment longer, and so may a child between fork and exec.
-fn lock_file(mapping: &Mapping) -> Result<File> {
+fn lock_file(mapping: &MemfdMapping) -> Result<File> {
     let path = format!("/proc/self/fd/{}", mapping.fd().as_raw_fd());
     let file = File::open(path).map_err(Error::system("the table could not be opened again"))?;
     for _ in 0..LOCK_ATTEMPTS {
@@ -156,7 +159,7 @@ fn lock_file(mapping: &Mapping) -> Result<File> {
     Err(Error::InUse { process: lock_holder(&file) })
 }
 
-/// The process that has locked a file, if the system tells: `5: FLOCK ADVISORY WRITE 25276 00:01:1046 0 EOF` in
+/// Returns the process that has locked a file, if it is known: `5: FLOCK ADVISORY WRITE 25276 00:01:1046 0 EOF` in
 /// `/proc/locks`, with the number of the process before those of device and file (proc_locks(5)).
 fn lock_holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
@@ -174,7 +177,7 @@ pub(crate) fn table_bytes(pages: u64) -> Option<usize> {
     usize::try_from(pages).ok()?.checked_add(HEADER_WORDS)?.checked_mul(WORD_BYTES)
 }
 
-impl Header {
+impl TableHeader {
     fn encode(self) -> [u64; 8] {
         let (algorithm, level) = match self.algorithm {
             Algorithm::None => (0, 0),

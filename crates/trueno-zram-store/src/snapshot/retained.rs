@@ -1,11 +1,11 @@
-//! Copy-on-write for a snapshot: what writers leave behind for the reader of it.
+//! Copy-on-write for a snapshot: old versions of pages that writers keep for its reader.
 
 use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::entry::Entry;
-use crate::mapping::{Mapping, WORD_BYTES};
+use crate::mapping::{MemfdMapping, WORD_BYTES};
+use crate::table::entry::TableEntry;
 
 /// No snapshot is being read.
 const IDLE: u64 = u64::MAX;
@@ -22,11 +22,11 @@ pub(crate) struct Retained {
     /// The number of the present snapshot. Versions with another number are of earlier ones and hold no slot.
     generation: AtomicU64,
     /// Allocated by the first snapshot, not by writers. It takes memory only where pages are retained.
-    versions: OnceLock<Mapping>,
+    versions: OnceLock<MemfdMapping>,
 }
 
 /// The version of a page that was kept.
-struct Version<'a> {
+struct RetainedVersion<'a> {
     entry: &'a AtomicU64,
     generation: &'a AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Retained {
                 usize::try_from(self.pages).ok().and_then(|pages| pages.checked_mul(VERSION_WORDS * WORD_BYTES));
             let len_bytes = len_bytes.ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
             // Only the thread that starts a snapshot sets it.
-            let _ = self.versions.set(Mapping::create("trueno-zram-versions", len_bytes)?);
+            let _ = self.versions.set(MemfdMapping::create("trueno-zram-versions", len_bytes)?);
         }
         self.generation.fetch_add(1, Ordering::Relaxed);
         self.cursor.store(0, Ordering::Release);
@@ -62,9 +62,9 @@ impl Retained {
         self.cursor.store(IDLE, Ordering::Release);
     }
 
-    /// Keeps `old` if the reader still needs it. Returns whether it did: then its slot must not be freed. Called under the
+    /// Keeps `old` if the reader still needs it. Returns `true` if so: its slot must not be freed then. Called under the
     /// page's lock, before its entry changes.
-    pub(crate) fn keep(&self, page: u64, old: Entry) -> bool {
+    pub(crate) fn keep(&self, page: u64, old: TableEntry) -> bool {
         if page < self.cursor.load(Ordering::Acquire) {
             return false;
         }
@@ -78,16 +78,16 @@ impl Retained {
         true
     }
 
-    /// The old version of a page, if there is one. The caller has passed the page and owns its slot now.
-    pub(crate) fn take(&self, page: u64) -> Option<Entry> {
+    /// Returns the old version of a page, if there is one. A caller that has passed the page owns its slot.
+    pub(crate) fn take(&self, page: u64) -> Option<TableEntry> {
         let version = self.version(page)?;
         let kept = version.generation.load(Ordering::Acquire) == self.generation.load(Ordering::Relaxed);
-        kept.then(|| Entry::from_bits(version.entry.load(Ordering::Relaxed)))
+        kept.then(|| TableEntry::from_bits(version.entry.load(Ordering::Relaxed)))
     }
 
-    fn version(&self, page: u64) -> Option<Version<'_>> {
+    fn version(&self, page: u64) -> Option<RetainedVersion<'_>> {
         let words = self.versions.get()?.words();
         let at = usize::try_from(page).ok()?.checked_mul(VERSION_WORDS)?;
-        Some(Version { entry: words.get(at)?, generation: words.get(at + 1)? })
+        Some(RetainedVersion { entry: words.get(at)?, generation: words.get(at + 1)? })
     }
 }

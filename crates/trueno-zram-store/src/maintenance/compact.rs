@@ -1,22 +1,22 @@
-//! Compaction: moves pages out of slabs that are hardly used, and returns their memory.
+//! Compaction: moves pages out of nearly empty slabs, and returns the memory of those.
 
 use std::io;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::allocator::{Allocator, ClassSlabs};
-use crate::entry::Form;
 use crate::error::{Error, Result};
-use crate::geometry::{Class, SlotAt};
-use crate::slab::SlabState;
-use crate::stats::Counters;
+use crate::slots::allocator::{ClassSlabs, SlotAllocator};
+use crate::slots::geometry::{SizeClass, SlotAt};
+use crate::slots::slab::SlabState;
+use crate::stats::ThreadCounters;
 use crate::store::Store;
-use crate::table::Table;
+use crate::table::PageTable;
+use crate::table::entry::PageForm;
 
 /// Pages moved while the lock of a class is held. Writers of that class wait meanwhile.
 const MOVES_AT_ONCE: usize = 16;
 
-/// What compaction did.
+/// The result of a compaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compaction {
@@ -28,7 +28,7 @@ pub struct Compaction {
 
 /// The next thing to do with a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum CompactStep {
     Again,
     Done,
 }
@@ -58,14 +58,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::System`] if the system does not take memory back.
+    /// [`Error::System`] if memory cannot be returned to the system.
     pub fn compact(&self) -> Result<Compaction> {
         let _alone = self.lock_maintenance();
         let counters = self.counters.register();
         let held_before = self.slots.budget().held();
         let failed = "memory could not be returned";
-        for class in Class::all() {
-            while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? == Step::Again {}
+        for class in SizeClass::all() {
+            while ClassPass::lock(self, class, &counters).step().map_err(Error::system(failed))? == CompactStep::Again {
+            }
         }
         self.slots.return_free_slabs().map_err(Error::system(failed))?;
         let pages_moved = counters.pages_compacted.get();
@@ -75,21 +76,21 @@ impl Store {
 
 /// A few moves among the slabs of a class, whose lists are locked meanwhile.
 struct ClassPass<'a> {
-    slots: &'a Allocator,
-    table: &'a Table,
-    class: Class,
+    slots: &'a SlotAllocator,
+    table: &'a PageTable,
+    class: SizeClass,
     lists: MutexGuard<'a, ClassSlabs>,
-    counters: &'a Counters,
+    counters: &'a ThreadCounters,
 }
 
 impl<'a> ClassPass<'a> {
-    fn lock(store: &'a Store, class: Class, counters: &'a Counters) -> Self {
+    fn lock(store: &'a Store, class: SizeClass, counters: &'a ThreadCounters) -> Self {
         let (slots, table) = (&store.slots, &store.table);
         Self { slots, table, class, lists: slots.class(class), counters }
     }
 
     /// Moves a few pages.
-    fn step(mut self) -> io::Result<Step> {
+    fn step(mut self) -> io::Result<CompactStep> {
         // Spare slots hold slabs as if they were used, and threads at work have made new ones since the last step.
         self.slots.return_spares(&mut self.lists, self.class);
         let mut partial = self.slots.partial(&self.lists);
@@ -99,16 +100,16 @@ impl<'a> ClassPass<'a> {
                 let emptiest = partial.fold(first, |a, b| if self.used(b) < self.used(a) { b } else { a });
                 (emptiest, self.slots.partial(&self.lists).nth(1).is_some())
             }
-            (None, None) => return Ok(Step::Done),
+            (None, None) => return Ok(CompactStep::Done),
         };
         let moved = if has_target { self.empty_slab(source) } else { self.pack_slab(source) };
         if moved == Moved::Some {
-            return Ok(Step::Again);
+            return Ok(CompactStep::Again);
         }
         if !has_target && matches!(self.slots.slab(source).state(), SlabState::Partial | SlabState::Growing) {
             self.slots.trim_to_growing(&mut self.lists, self.class, source)?;
         }
-        Ok(Step::Done)
+        Ok(CompactStep::Done)
     }
 
     fn used(&self, slab: u32) -> u16 {
@@ -138,9 +139,8 @@ impl<'a> ClassPass<'a> {
     fn pack_slab(&mut self, number: u32) -> Moved {
         for moved in 0..MOVES_AT_ONCE {
             let slab = self.slots.slab(number);
-            let last = match (slab.last_used(), slab.first_free(self.class.slots())) {
-                (Some(last), Some(free)) if free < last => last,
-                _ => return if moved > 0 { Moved::Some } else { Moved::None },
+            let Some(last) = slab.last_used().filter(|last| slab.first_free(*last).is_some()) else {
+                return if moved > 0 { Moved::Some } else { Moved::None };
             };
             if !self.move_page(SlotAt { slab: number, slot: last }, number) {
                 return Moved::Blocked;
@@ -155,7 +155,7 @@ impl<'a> ClassPass<'a> {
         let page = self.slots.owner(from);
         let Some(guard) = self.table.try_lock(page) else { return false };
         let entry = guard.entry();
-        let Ok(Form::Stored(stored)) = entry.form() else { return false };
+        let Ok(PageForm::Stored(stored)) = entry.form() else { return false };
         if stored.class() != self.class || stored.place != self.class.place(from) {
             return false;
         }

@@ -1,13 +1,15 @@
 //! Snapshots: reads all pages as they were at one moment, while requests go on.
 
+pub(crate) mod retained;
+
 use std::sync::{MutexGuard, PoisonError};
 
 use trueno_zram_core::{CompressedBatch, FILL_WORD_BYTES, IndexEntry, PAGE_SIZE, Page, PageKind};
 
-use crate::entry::{Entry, Form, fill_word};
 use crate::error::{Error, Result};
-use crate::spare_slots::Stripe;
+use crate::slots::spare_slots::Stripe;
 use crate::store::Store;
+use crate::table::entry::{PageForm, TableEntry, fill_word};
 
 /// Consecutive pages of a snapshot.
 #[derive(Debug)]
@@ -42,7 +44,7 @@ impl Store {
     /// handle.write_at(0, &[1; 4096])?;
     /// let mut snapshot = store.snapshot()?;
     /// handle.write_at(0, &[2; 4096])?; // not in the snapshot
-    /// let Some(SnapshotPart::Pages(pages)) = snapshot.read(100)? else { panic!("the first page is no hole") };
+    /// let Some(SnapshotPart::Pages(pages)) = snapshot.read(100)? else { panic!("the first page is not a hole") };
     /// assert_eq!(pages.arena(), [1; 8]);
     /// assert!(matches!(snapshot.read(100)?, Some(SnapshotPart::Holes(255))));
     /// assert!(snapshot.read(100)?.is_none());
@@ -88,15 +90,15 @@ impl Snapshot<'_> {
         Ok((holes > 0).then_some(SnapshotPart::Holes(holes)))
     }
 
-    /// Whether the next page was a hole when the snapshot began.
+    /// Returns `true` if the next page was a hole when the snapshot began.
     ///
     /// A page that is empty now was so then, unless its old version is kept. One that is empty and unlocked is not
     /// locked for this, so that the table of an empty store takes no memory.
     fn is_hole(&self) -> bool {
         let now = self.store.table.load(self.next);
         match self.store.retained.take(self.next) {
-            Some(old) => old.form() == Ok(Form::Empty),
-            None => now == Entry::EMPTY,
+            Some(old) => old.form() == Ok(PageForm::Empty),
+            None => now == TableEntry::EMPTY,
         }
     }
 
@@ -111,15 +113,15 @@ impl Snapshot<'_> {
         let form = old.unwrap_or(guard.entry()).form().map_err(corrupt)?;
         let offset = arena.len() as u64;
         let kind = match form {
-            Form::Empty => {
+            PageForm::Empty => {
                 arena.extend([0; FILL_WORD_BYTES]);
                 PageKind::SameFilled
             }
-            Form::Fill(fill) => {
+            PageForm::Fill(fill) => {
                 arena.extend(fill_word(fill));
                 PageKind::SameFilled
             }
-            Form::Stored(stored) => {
+            PageForm::Stored(stored) => {
                 arena.extend_from_slice(self.store.copy_held(stored, &mut self.held));
                 stored.kind
             }
@@ -151,7 +153,7 @@ impl Drop for Snapshot<'_> {
                 self.store.retained.pass(self.next);
                 let old = self.store.retained.take(self.next);
                 drop(guard);
-                if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(Form::stored) {
+                if let Some(stored) = old.and_then(|old| old.form().ok()).and_then(PageForm::stored) {
                     self.store.slots.free(Stripe::BACKGROUND, stored);
                 }
             }

@@ -2,10 +2,10 @@
 //!
 //! The crate has two parts:
 //!
-//! - **Kernels** ([`kernels`]): LZ4 and Zstandard for batches of pages, in the standard formats. A kernel is emitted as PTX
-//!   text, which any NVIDIA driver from compute capability 7.0 on compiles. Its documentation lists the parameters.
-//! - **Toolkit**: kernels are Rust code that builds a tree of plain data. The toolkit validates the tree, writes it as PTX,
-//!   and also runs it on the CPU, where every memory access and race is checked.
+//! - **Kernels** ([`kernels`]): LZ4 and Zstandard for batches of pages, in the standard formats. A kernel is emitted as
+//!   PTX text, which any NVIDIA driver from compute capability 7.0 on compiles. Its documentation lists the parameters.
+//! - **Toolkit**: kernels are Rust code that builds a tree of plain data. The toolkit validates the tree, writes it as
+//!   PTX, and also runs it on the CPU, where every memory access and race is checked.
 //!
 //! The crate needs neither CUDA nor LLVM, and has no unsafe code. It does not launch anything on a device: the crate
 //! `trueno-zram-codec` does, behind an API for batches of pages.
@@ -32,8 +32,8 @@
 //! ```
 //!
 //! # Writing a kernel
-//! [`KernelBuilder`] builds the tree ([`ir`]). Registers borrow the builder and are `Copy`. Operators append instructions,
-//! so the code reads like the algorithm. This kernel counts the zero words of each page:
+//! [`KernelBuilder`] builds the tree ([`ir`]). Registers borrow the builder and are `Copy`. Operators append
+//! instructions, so the code reads like the algorithm. This kernel counts the zero words of each page:
 //! ```
 //! use trueno_gpu::{emit, KernelBuilder, Reg};
 //!
@@ -72,13 +72,15 @@
 //! # Ok::<(), trueno_gpu::ValidateError>(())
 //! ```
 //!
-//! - **Values** are assigned once; a [`Var`] is a variable. Operands are registers, variables or Rust constants ([`Operand`]).
-//!   Types are `u32`, `i32`, `u64`, `f32` and predicates ([`Pred`]); widening is explicit, casts of the same bits are free.
-//! - **Addresses** ([`Addr`]) are typed by state space and element. Constant offsets go into the instruction. Shared memory
-//!   is declared as regions per warp or block ([`KernelBuilder::shared_per_warp`]); beyond 48 KiB it becomes dynamic.
-//! - **Control flow** is structured. The `_uniform` forms become `bra.uni`, and the validator proves that all lanes agree:
-//!   conditions come from constants, parameters, votes and shuffles by a uniform index, never from the lane's own number.
-//!   Predicate what diverges: [`KernelBuilder::when`].
+//! - **Values** are assigned once; a [`Var`] is a variable. Operands are registers, variables or Rust constants
+//!   ([`Operand`]). Types are `u32`, `i32`, `u64`, `f32` and predicates ([`Pred`]); widening is explicit, casts of the
+//!   same bits are free.
+//! - **Addresses** ([`Addr`]) are typed by state space and element. Constant offsets go into the instruction. Shared
+//!   memory is declared as regions per warp or block ([`KernelBuilder::shared_per_warp`]); beyond 48 KiB it becomes
+//!   dynamic.
+//! - **Control flow** is structured. The `_uniform` forms become `bra.uni`, and the validator proves that all lanes
+//!   agree: conditions come from constants, parameters, votes and shuffles by a uniform index, never from the lane's
+//!   own number. Predicate what diverges: [`KernelBuilder::when`].
 //! - **Mistakes** do not compile, or become a [`ValidateError`] with the path of the statement
 //!   ([`validate`](mod@validate)). Only a [`ValidKernel`] can be emitted or run.
 //! - **Instructions** are rows of one table ([`inst`]), with their spelling and their meaning over 32 lanes.

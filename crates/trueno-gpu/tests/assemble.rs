@@ -7,11 +7,11 @@ use trueno_gpu::inst::Op;
 use trueno_gpu::ir::{
     AtomOp, FenceScope, Few, Inst, KernelIr, LoadHint, Operand, ReduxOp, RegId, RegInfo, Stmt, StoreHint,
 };
-use trueno_gpu::{Element, KernelBuilder, PtxVersion, RegClass, Target};
+use trueno_gpu::{Element, KernelBuilder, RegClass, Target};
 
-/// All rows of the table in one kernel. `constant` says whether the last source is a constant.
+/// All rows of the table in one kernel. With `constant`, the last source is a constant.
 fn every_op(constant: bool) -> KernelIr {
-    let k = KernelBuilder::new("every_op").with_target(Target::SM_70.with_ptx(PtxVersion(7, 6)));
+    let k = KernelBuilder::new("every_op");
     let out = k.param_ptr::<u32>("out");
     let (word, wide) = (k.lane_id(), k.param_u64("wide"));
     let flag = word.lt(3u32);

@@ -57,8 +57,8 @@ fn real_pages_come_back_and_shrink_as_far_as_with_c_lz4() {
 
 #[test]
 fn database_pages_shrink_as_far_as_with_c_lz4() {
-    // Keys that resemble their neighbours most, and records of 6 bytes: the better match is often in the same window, where
-    // the table does not see it.
+    // Keys that resemble their neighbours most, and records of 6 bytes: the better match is often in the same window,
+    // where the table does not see it.
     let least = |name: &str, mode| match (name, mode) {
         ("PostgreSQL index of addresses", Mode::Fast) => 0.99,
         ("PostgreSQL index of few values", Mode::Fast) => 0.975,

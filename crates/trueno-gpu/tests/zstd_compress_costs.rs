@@ -1,5 +1,5 @@
-//! The cost of the Zstandard kernel per page, in total and by section, against the committed figures. `UPDATE_COSTS=1` writes
-//! them anew.
+//! The cost of the Zstandard kernel per page, in total and by section, against the committed figures. `UPDATE_COSTS=1`
+//! writes them anew.
 
 #[path = "support/costs.rs"]
 mod costs;
@@ -29,8 +29,8 @@ fn measure(pages: &[Page]) -> BTreeMap<String, [f64; 2]> {
         (Mode::Ratio, TableStores::LowestLaneWins, "ratio, lowest lane"),
     ] {
         let kernel = ZstdWarpCompressKernel::new(1000).with_mode(mode).with_table_stores(stores);
-        // Lanes in descending order, so that no entry has to be stored again, as on hardware. With one thread no warp ever waits
-        // for another, and counts repeat.
+        // Lanes in descending order, so that no entry has to be stored again, as on hardware. With one thread no warp
+        // ever waits for another, and counts repeat.
         let run = kernel.interpret(pages, |launch| launch.threads(1).lane_order(LaneOrder::Descending));
         let report = Packed::check(run.unwrap_or_else(|fault| panic!("{fault}"))).report;
         for section in &report.sections {

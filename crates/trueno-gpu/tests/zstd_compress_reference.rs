@@ -67,7 +67,8 @@ fn same_filled_pages_are_frames_too() {
     }
 }
 
-/// Prints the ratios: `cargo test -p trueno-zram-kernels --test zstd_compress_reference -- --ignored --nocapture [FILE...]`.
+/// Prints the ratios: `cargo test -p trueno-zram-kernels --test zstd_compress_reference -- --ignored --nocapture
+/// [FILE...]`.
 #[test]
 #[ignore = "prints a table"]
 fn ratios() {

@@ -1,4 +1,5 @@
-//! A slow twin of the kernel in plain Rust: one byte, one bit and one symbol at a time, and every check where it arises.
+//! A slow twin of the kernel in plain Rust: one byte, one bit and one symbol at a time, and every check where it
+//! arises.
 //!
 //! It restores exactly the frames that the kernel restores, and refuses all others for the same reason. Tests compare
 //! the kernel with it, and it with libzstd.

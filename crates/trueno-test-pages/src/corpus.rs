@@ -34,7 +34,8 @@ pub fn all_pages() -> impl Iterator<Item = &'static Page> + Clone {
     ALL.iter().flat_map(|corpus| corpus.pages)
 }
 
-/// Pages of all kinds: a quarter are zeros. All others differ from each other, so that a page in the wrong place is noticed.
+/// Pages of all kinds: a quarter are zeros. All others differ from each other, so that a page in the wrong place is
+/// noticed.
 pub fn numbered_pages(count: usize) -> Vec<Page> {
     let corpus: Vec<&Page> = all_pages().take(64).collect();
     let numbered = |number: usize| {

@@ -1,7 +1,7 @@
 //! Pages of databases, from a seed: b-tree indexes and tables in the layouts of PostgreSQL and SQLite.
 //!
-//! Such pages are arrays of short records that differ in a few bytes each, with gaps of zeros. Encoders that look at many
-//! positions at once miss matches in them that C lz4 finds.
+//! Such pages are arrays of short records that differ in a few bytes each, with gaps of zeros. Encoders that look at
+//! many positions at once miss matches in them that C lz4 finds.
 
 use crate::generate::Generator;
 use crate::{PAGE_SIZE, Page};

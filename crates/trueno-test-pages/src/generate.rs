@@ -85,8 +85,8 @@ impl Generator {
         }
     }
 
-    /// Returns bytes that look like a block but mostly do not decode to a page: sequences whose lengths usually add up to a page, with
-    /// some runs past the end, wrong offsets and stray bytes. They mislead decoders that guess.
+    /// Returns bytes that look like a block but mostly do not decode to a page: sequences whose lengths usually add up
+    /// to a page, with some runs past the end, wrong offsets and stray bytes. They mislead decoders that guess.
     pub fn token_soup(&mut self) -> Vec<u8> {
         let (mut block, mut room) = (Vec::new(), PAGE_SIZE);
         for _ in 0..self.below(12) {

@@ -110,18 +110,6 @@ impl<'k, T: Integer> Reg<'k, T> {
         self.unary(T::INT.popc)
     }
 
-    /// Returns the number of leading zeros; the width for 0.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().clz();
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn clz(self) -> Reg<'k, u32> {
-        self.unary(T::INT.clz)
-    }
-
     /// Returns the bits in reverse order.
     ///
     /// ```
@@ -188,19 +176,6 @@ impl<'k, T: Integer + Word> Reg<'k, T> {
     pub fn bit_select(self, yes: impl Operand<'k, T>, no: impl Operand<'k, T>) -> Self {
         self.lop3(yes, no, 0xca)
     }
-
-    /// Inserts the low `len` bits of `field` at bit `pos`. Only the low bytes of `pos` and `len` count.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().bfi(3u32, 8u32, 2u32);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn bfi(self, field: impl Operand<'k, T>, pos: impl Operand<'k, u32>, len: impl Operand<'k, u32>) -> Self {
-        let args = [field.lower(self.k), self.lower(self.k), pos.lower(self.k), len.lower(self.k)];
-        self.k.pure(Op::Bfi32, &args)
-    }
 }
 
 macro_rules! methods {
@@ -223,8 +198,6 @@ methods! { u32;
     mul_wide(b) -> u64 = MulWideU32, "x.mul_wide(4096u32)";
     /// Returns the low half of `hi:self >> (n % 32)`: an unaligned word from two aligned ones, with n in bits.
     funnel_shr(hi, n) -> u32 = ShfRWrap, "x.funnel_shr(x + 1, x * 8)";
-    /// Returns the low half of `hi:self >> min(n, 32)`.
-    funnel_shr_clamp(hi, n) -> u32 = ShfRClamp, "x.funnel_shr_clamp(x + 1, x * 8)";
     /// Returns the high half of `hi:self << (n % 32)`.
     funnel_shl(hi, n) -> u32 = ShfLWrap, "x.funnel_shl(x + 1, x * 8)";
     /// Returns the high half of `hi:self << min(n, 32)`.
@@ -233,24 +206,8 @@ methods! { u32;
     bfind_shiftamt() -> u32 = BfindShiftamtU32, "x.bfind_shiftamt()";
     /// Returns `len` bits from bit `pos`, zero-extended. Only the low bytes of `pos` and `len` count.
     bfe(pos, len) -> u32 = BfeU32, "x.bfe(4u32, 8u32)";
-    /// Returns `len` ones from bit `self`. Needs PTX 7.6; on older targets use `1 << n` and `ones >> n`.
-    bmsk(len) -> u32 = BmskClamp, "x.bmsk(3u32)";
-    /// Like [`Reg::bmsk`], with position and length modulo 32.
-    bmsk_wrap(len) -> u32 = BmskWrap, "x.bmsk_wrap(3u32)";
     /// Returns four bytes of `hi:self`, chosen by the nibbles of `selector`. Bit 3 of a nibble replicates the sign.
     prmt(hi, selector) -> u32 = Prmt, "x.prmt(0u32, 0x0123u32)";
-    /// Returns four bytes of `hi:self`, forwards from byte `n % 4`.
-    prmt_f4e(hi, n) -> u32 = PrmtF4e, "x.prmt_f4e(x + 1, x)";
-    /// Returns four bytes of `hi:self`, backwards from byte `n % 4`.
-    prmt_b4e(hi, n) -> u32 = PrmtB4e, "x.prmt_b4e(x + 1, x)";
-    /// Returns byte `n % 4`, four times.
-    prmt_rc8(hi, n) -> u32 = PrmtRc8, "x.prmt_rc8(0u32, 1u32)";
-    /// Returns bytes clamped to at least `n % 4`.
-    prmt_ecl(hi, n) -> u32 = PrmtEcl, "x.prmt_ecl(0u32, 1u32)";
-    /// Returns bytes clamped to at most `n % 4`.
-    prmt_ecr(hi, n) -> u32 = PrmtEcr, "x.prmt_ecr(0u32, 1u32)";
-    /// Returns half `n % 2`, twice.
-    prmt_rc16(hi, n) -> u32 = PrmtRc16, "x.prmt_rc16(0u32, 1u32)";
 }
 
 impl<'k> Reg<'k, u32> {
@@ -269,44 +226,6 @@ impl<'k> Reg<'k, u32> {
 }
 
 impl<'k> Reg<'k, i32> {
-    /// Returns the high 32 bits of the signed product.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().as_i32().mul_hi(-3);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn mul_hi(self, b: impl Operand<'k, i32>) -> Self {
-        self.binary(Op::MulHiS32, b)
-    }
-
-    /// Returns the full signed product, as bits.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().as_i32().mul_wide(-3);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn mul_wide(self, b: impl Operand<'k, i32>) -> Reg<'k, u64> {
-        let args = [self.lower(self.k), b.lower(self.k)];
-        self.k.pure(Op::MulWideS32, &args)
-    }
-
-    /// Returns the full signed product plus `c`.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().as_i32().mad_wide(-3, 7u64);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn mad_wide(self, b: impl Operand<'k, i32>, c: impl Operand<'k, u64>) -> Reg<'k, u64> {
-        let args = [self.lower(self.k), b.lower(self.k), c.lower(self.k)];
-        self.k.pure(Op::MadWideS32, &args)
-    }
-
     /// Returns the magnitude. The smallest number stays unchanged.
     ///
     /// ```
@@ -317,19 +236,6 @@ impl<'k> Reg<'k, i32> {
     #[must_use]
     pub fn abs(self) -> Self {
         self.unary(Op::AbsS32)
-    }
-
-    /// Returns `len` bits from bit `pos`, sign-extended. Only the low bytes of `pos` and `len` count.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let v = k.lane_id().as_i32().bfe(4u32, 8u32);
-    /// # let _ = v;
-    /// ```
-    #[must_use]
-    pub fn bfe(self, pos: impl Operand<'k, u32>, len: impl Operand<'k, u32>) -> Self {
-        let args = [self.lower(self.k), pos.lower(self.k), len.lower(self.k)];
-        self.k.pure(Op::BfeS32, &args)
     }
 }
 

@@ -35,18 +35,6 @@ impl<'k, T: Word> Reg<'k, T> {
     pub fn as_i32(self) -> Reg<'k, i32> {
         self.reinterpret()
     }
-
-    /// Returns the same bits as `f32`, without an instruction.
-    ///
-    /// ```
-    /// let k = trueno_gpu::KernelBuilder::new("doc");
-    /// let one = k.value(0x3f80_0000u32).bits_as_f32();
-    /// # let _ = one;
-    /// ```
-    #[must_use]
-    pub fn bits_as_f32(self) -> Reg<'k, f32> {
-        self.reinterpret()
-    }
 }
 
 macro_rules! conversions {
@@ -64,8 +52,6 @@ macro_rules! conversions {
 conversions! {
     u32: /// Zero-extends to 64 bits.
         to_u64 -> u64 = CvtU64U32, "x.to_u64()";
-    i32: /// Sign-extends to 64 bits, returned as `u64`.
-        to_u64_signed -> u64 = CvtS64S32, "x.as_i32().to_u64_signed()";
     u64: /// Returns the low half.
         lo -> u32 = CvtU32U64, "x.to_u64().lo()";
     u64: /// Returns the high half.
@@ -76,8 +62,6 @@ conversions! {
         to_f32 -> f32 = CvtF32S32, "x.as_i32().to_f32()";
     f32: /// Rounds towards zero. Saturates out of range; NaN becomes 0.
         to_u32 -> u32 = CvtU32F32, "x.to_f32().to_u32()";
-    f32: /// Rounds towards zero. Saturates out of range; NaN becomes 0.
-        to_i32 -> i32 = CvtS32F32, "x.to_f32().to_i32()";
     f32: /// Approximates `1 / x`, within one unit in the last place. Subnormals count as zero.
         rcp_approx -> f32 = RcpApproxF32, "x.to_f32().rcp_approx()";
 }

@@ -25,7 +25,6 @@ pub struct IntegerOps {
     pub(crate) shl: Op,
     pub(crate) shr: Op,
     pub(crate) popc: Op,
-    pub(crate) clz: Op,
     pub(crate) brev: Op,
     pub(crate) bfind: Op,
 }
@@ -85,7 +84,6 @@ pub(crate) const INT_U32: IntegerOps = IntegerOps {
     shl: Op::Shl32,
     shr: Op::ShrU32,
     popc: Op::Popc32,
-    clz: Op::Clz32,
     brev: Op::Brev32,
     bfind: Op::BfindU32,
 };
@@ -97,7 +95,6 @@ pub(crate) const INT_U64: IntegerOps = IntegerOps {
     shl: Op::Shl64,
     shr: Op::ShrU64,
     popc: Op::Popc64,
-    clz: Op::Clz64,
     brev: Op::Brev64,
     bfind: Op::BfindU64,
 };

@@ -78,10 +78,11 @@ pub enum CountKind {
 /// The properties of an instruction, besides its operands.
 ///
 /// ```
-/// use trueno_gpu::{PtxVersion, inst::{InstInfo, Op}};
-/// let InstInfo { ptx_name, min_ptx, .. } = Op::BmskClamp.info();
-/// assert_eq!(ptx_name, "bmsk.clamp.b32");
-/// assert!(min_ptx > PtxVersion(7, 0)); // an older driver does not know it
+/// use trueno_gpu::inst::InstInfo;
+/// use trueno_gpu::ir::{Inst, Operand, ReduxOp, RegId};
+/// let (src, mask) = (Operand::Reg(RegId(0)), Operand::Imm(0xffff_ffff));
+/// let InstInfo { ptx_name, min_sm, .. } = Inst::Redux { op: ReduxOp::Add, dst: RegId(1), src, mask }.info();
+/// assert_eq!((ptx_name, min_sm), ("redux.sync", 80)); // older devices do not have it
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstInfo {

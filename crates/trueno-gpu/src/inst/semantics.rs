@@ -19,11 +19,6 @@ pub(super) const fn pack(lo: u32, hi: u32) -> u64 {
     (hi as u64) << 32 | lo as u64
 }
 
-/// Sign-extends to 64 bits.
-pub(super) const fn sign_extend(v: u32) -> u64 {
-    (v.cast_signed() as i64).cast_unsigned()
-}
-
 /// Shifts left. Shifts clamp: an amount of 32 or more shifts all bits out.
 pub(super) fn shl32(a: u32, n: u32) -> u32 {
     a.checked_shl(n).unwrap_or(0)
@@ -81,33 +76,6 @@ pub(super) fn bfe(a: u32, pos: u32, len: u32) -> u32 {
     if len >= 32 { field } else { field & !(u32::MAX << len) }
 }
 
-/// `bfe.s32`: like [`bfe`], extended by the field's top bit, or by bit 31 if the field runs past it.
-pub(super) fn bfe_signed(a: u32, pos: u32, len: u32) -> u32 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    if len == 0 {
-        return 0;
-    }
-    let sign = shr32(a, (pos + len - 1).min(31)) & 1;
-    let fill = if sign == 1 { u32::MAX } else { 0 };
-    let valid = len.min(32u32.saturating_sub(pos));
-    let keep = if valid >= 32 { u32::MAX } else { !(u32::MAX << valid) };
-    shr32(a, pos) & keep | fill & !keep
-}
-
-/// `bfi.b32`: inserts the low `len` bits of `a` into `b` at bit `pos`. Bits past 31 are lost.
-pub(super) fn bfi(a: u32, b: u32, pos: u32, len: u32) -> u32 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    let ones = if len >= 32 { u32::MAX } else { !(u32::MAX << len) };
-    let field = shl32(ones, pos);
-    b & !field | shl32(a, pos) & field
-}
-
-/// `bmsk.clamp`: `len` ones from bit `pos`.
-pub(super) fn bmsk_clamp(pos: u32, len: u32) -> u32 {
-    let ones = if len >= 32 { u32::MAX } else { !(u32::MAX << len) };
-    shl32(ones, pos)
-}
-
 /// `lop3`: bit `a*4 + b*2 + c` of the table for each bit position.
 pub(super) fn lop3(a: u32, b: u32, c: u32, table: u32) -> u32 {
     let row = |index: u32, bits: u32| if table >> index & 1 == 1 { bits } else { 0 };
@@ -134,18 +102,6 @@ pub(super) fn prmt(a: u32, b: u32, selector: u32) -> u32 {
             _ => 0,
         }
     }))
-}
-
-/// The special modes of `prmt`, as selectors for the plain mode, by the low two bits of `c`.
-pub(super) const PRMT_F4E: [u32; 4] = [0x3210, 0x4321, 0x5432, 0x6543];
-pub(super) const PRMT_B4E: [u32; 4] = [0x5670, 0x6701, 0x7012, 0x0123];
-pub(super) const PRMT_RC8: [u32; 4] = [0x0000, 0x1111, 0x2222, 0x3333];
-pub(super) const PRMT_ECL: [u32; 4] = [0x3210, 0x3211, 0x3222, 0x3333];
-pub(super) const PRMT_ECR: [u32; 4] = [0x0000, 0x1110, 0x2210, 0x3210];
-pub(super) const PRMT_RC16: [u32; 4] = [0x1010, 0x3232, 0x1010, 0x3232];
-
-pub(super) fn prmt_mode(modes: [u32; 4], a: u32, b: u32, c: u32) -> u32 {
-    prmt(a, b, modes[(c & 3) as usize])
 }
 
 /// Returns the bits of a float result. The hardware returns a single NaN.
@@ -183,11 +139,6 @@ pub(super) fn reciprocal(v: f32) -> f32 {
 )]
 pub(super) fn to_u32(a: u32) -> u32 {
     f32::from_bits(a) as u32
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "`as` saturates and maps NaN to 0, as cvt.rzi does")]
-pub(super) fn to_i32(a: u32) -> u32 {
-    (f32::from_bits(a) as i32).cast_unsigned()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "`as` rounds to nearest even, as cvt.rn does")]

@@ -31,8 +31,8 @@ macro_rules! table {
             /// Returns the row, except for the meaning.
             ///
             /// ```
-            /// use trueno_gpu::{inst::Op, PtxVersion};
-            /// assert_eq!(Op::BmskClamp.info().min_ptx, PtxVersion(7, 6));
+            /// use trueno_gpu::inst::{CountKind, Op};
+            /// assert_eq!(Op::AddU32.info().count, CountKind::Alu);
             /// ```
             #[must_use]
             pub const fn info(self) -> InstInfo {
@@ -70,8 +70,6 @@ table! {
     MovPred "mov.pred" (6, 0) Move Lanes::P1(|p| p);
     /// Zero-extends.
     CvtU64U32 "cvt.u64.u32" (6, 0) Alu widen1!(u64::from);
-    /// Sign-extends.
-    CvtS64S32 "cvt.s64.s32" (6, 0) Alu widen1!(s::sign_extend);
     /// Low half.
     CvtU32U64 "cvt.u32.u64" (6, 0) Move narrow1!(s::low);
     /// High half, spelt as an unpacking move.
@@ -81,14 +79,12 @@ table! {
     CvtF32U32 "cvt.rn.f32.u32" (6, 0) Alu w1!(s::from_u32);
     CvtF32S32 "cvt.rn.f32.s32" (6, 0) Alu w1!(s::from_i32);
     CvtU32F32 "cvt.rzi.u32.f32" (6, 0) Alu w1!(s::to_u32);
-    CvtS32F32 "cvt.rzi.s32.f32" (6, 0) Alu w1!(s::to_i32);
 
     // 32-bit arithmetic
     AddU32 "add.u32" (6, 0) Alu w2!(u32::wrapping_add);
     SubU32 "sub.u32" (6, 0) Alu w2!(u32::wrapping_sub);
     MulLoU32 "mul.lo.u32" (6, 0) Alu w2!(u32::wrapping_mul);
     MulHiU32 "mul.hi.u32" (6, 0) Alu w2!(|a, b| s::high(u64::from(a) * u64::from(b)));
-    MulHiS32 "mul.hi.s32" (6, 0) Alu w2!(|a, b| s::high(s::sign_extend(a).wrapping_mul(s::sign_extend(b))));
     MadLoU32 "mad.lo.u32" (6, 0) Alu w3!(|a, b, c| a.wrapping_mul(b).wrapping_add(c));
     NegS32 "neg.s32" (6, 0) Alu w1!(u32::wrapping_neg);
     AbsS32 "abs.s32" (6, 0) Alu w1!(|a| a.cast_signed().unsigned_abs());
@@ -97,9 +93,7 @@ table! {
     MinS32 "min.s32" (6, 0) Alu w2!(|a, b| signed!(a, b, a.min(b).cast_unsigned()));
     MaxS32 "max.s32" (6, 0) Alu w2!(|a, b| signed!(a, b, a.max(b).cast_unsigned()));
     MulWideU32 "mul.wide.u32" (6, 0) Alu widen2!(|a, b| u64::from(a) * u64::from(b));
-    MulWideS32 "mul.wide.s32" (6, 0) Alu widen2!(|a, b| s::sign_extend(a).wrapping_mul(s::sign_extend(b)));
     MadWideU32 "mad.wide.u32" (6, 0) Alu widen3!(|a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c));
-    MadWideS32 "mad.wide.s32" (6, 0) Alu widen3!(|a, b, c| s::sign_extend(a).wrapping_mul(s::sign_extend(b)).wrapping_add(c));
 
     // 32-bit logic and bits
     And32 "and.b32" (6, 0) Alu w2!(|a, b| a & b);
@@ -117,31 +111,14 @@ table! {
     ShfLClamp "shf.l.clamp.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_left(lo, hi, n.min(32)));
     /// Sources: low, high, amount modulo 32.
     ShfRWrap "shf.r.wrap.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_right(lo, hi, n & 31));
-    /// Sources: low, high, amount up to 32.
-    ShfRClamp "shf.r.clamp.b32" (6, 0) Alu w3!(|lo, hi, n| s::funnel_right(lo, hi, n.min(32)));
     Popc32 "popc.b32" (6, 0) Alu w1!(u32::count_ones);
-    Clz32 "clz.b32" (6, 0) Alu w1!(u32::leading_zeros);
     Brev32 "brev.b32" (6, 0) Alu w1!(u32::reverse_bits);
     BfindU32 "bfind.u32" (6, 0) Alu w1!(s::bfind);
     BfindS32 "bfind.s32" (6, 0) Alu w1!(s::bfind_signed);
     BfindShiftamtU32 "bfind.shiftamt.u32" (6, 0) Alu w1!(s::bfind_shiftamt);
     /// Sources: value, position, length.
     BfeU32 "bfe.u32" (6, 0) Alu w3!(s::bfe);
-    /// Sources: value, position, length.
-    BfeS32 "bfe.s32" (6, 0) Alu w3!(s::bfe_signed);
-    /// Sources: field, value it goes into, position, length.
-    Bfi32 "bfi.b32" (6, 0) Alu w4!(s::bfi);
-    /// Sources: position, length.
-    BmskClamp "bmsk.clamp.b32" (7, 6) Alu w2!(s::bmsk_clamp);
-    /// Sources: position and length, both modulo 32.
-    BmskWrap "bmsk.wrap.b32" (7, 6) Alu w2!(|pos, len| s::bmsk_clamp(pos & 31, len & 31));
     Prmt "prmt.b32" (6, 0) Alu w3!(s::prmt);
-    PrmtF4e "prmt.b32.f4e" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_F4E, a, b, c));
-    PrmtB4e "prmt.b32.b4e" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_B4E, a, b, c));
-    PrmtRc8 "prmt.b32.rc8" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_RC8, a, b, c));
-    PrmtEcl "prmt.b32.ecl" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_ECL, a, b, c));
-    PrmtEcr "prmt.b32.ecr" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_ECR, a, b, c));
-    PrmtRc16 "prmt.b32.rc16" (6, 0) Alu w3!(|a, b, c| s::prmt_mode(s::PRMT_RC16, a, b, c));
 
     // 64-bit
     AddU64 "add.u64" (6, 0) Alu d2!(u64::wrapping_add);
@@ -157,7 +134,6 @@ table! {
     ShrU64 "shr.u64" (6, 0) Alu d1w1!(s::shr64);
     Brev64 "brev.b64" (6, 0) Alu d1!(u64::reverse_bits);
     Popc64 "popc.b64" (6, 0) Alu narrow1!(u64::count_ones);
-    Clz64 "clz.b64" (6, 0) Alu narrow1!(u64::leading_zeros);
     BfindU64 "bfind.u64" (6, 0) Alu narrow1!(s::bfind64);
 
     // Single precision. The rounding mode is explicit, so that the compiler cannot fuse a product and a sum.

@@ -53,8 +53,6 @@ fn edges() {
         (Op::ShrU64, &[u64::MAX, 64], 0),
         (Op::ShfRWrap, &[0x3322_1100, 0x7766_5544, 8], 0x4433_2211),
         (Op::ShfRWrap, &[0x3322_1100, 0x7766_5544, 32], 0x3322_1100),
-        (Op::ShfRClamp, &[0x3322_1100, 0x7766_5544, 32], 0x7766_5544),
-        (Op::ShfRClamp, &[0x3322_1100, 0x7766_5544, 99], 0x7766_5544),
         (Op::ShfLWrap, &[0x3322_1100, 0x7766_5544, 8], 0x6655_4433),
         (Op::ShfLWrap, &[0x3322_1100, 0x7766_5544, 32], 0x7766_5544),
         (Op::ShfLClamp, &[0x3322_1100, 0x7766_5544, 32], 0x3322_1100),
@@ -70,33 +68,14 @@ fn edges() {
         (Op::BfindS32, &[0xffff_fffd], 1),
         (Op::BfindU64, &[0], ONES),
         (Op::BfindU64, &[1 << 40], 40),
-        (Op::Clz32, &[0], 32),
-        (Op::Clz64, &[0], 64),
         (Op::Popc64, &[u64::MAX], 64),
         (Op::Brev32, &[1], MIN),
         (Op::Brev64, &[1], 1 << 63),
-        (Op::BmskClamp, &[4, 8], 0xff0),
-        (Op::BmskClamp, &[28, 8], 0xf000_0000),
-        (Op::BmskClamp, &[32, 1], 0),
-        (Op::BmskClamp, &[3, 0], 0),
-        (Op::BmskClamp, &[3, 32], 0xffff_fff8),
-        (Op::BmskWrap, &[33, 1], 2),
-        (Op::BmskWrap, &[3, 32], 0),
         (Op::Prmt, &[0x3322_1100, 0x7766_5544, 0x7531], 0x7755_3311),
         (Op::Prmt, &[0x0000_8000, 0, 0x9999], ONES),
         (Op::Prmt, &[0x0000_7f00, 0, 0x9999], 0),
-        (Op::PrmtF4e, &[0x3322_1100, 0x7766_5544, 3], 0x6655_4433),
-        (Op::PrmtB4e, &[0x3322_1100, 0x7766_5544, 1], 0x6677_0011),
-        (Op::PrmtRc8, &[0x3322_1100, 0x7766_5544, 2], 0x2222_2222),
-        (Op::PrmtEcl, &[0x3322_1100, 0x7766_5544, 1], 0x3322_1111),
-        (Op::PrmtEcr, &[0x3322_1100, 0x7766_5544, 1], 0x1111_1100),
-        (Op::PrmtRc16, &[0x3322_1100, 0x7766_5544, 1], 0x3322_3322),
         (Op::MulHiU32, &[ONES, ONES], 0xffff_fffe),
-        (Op::MulHiS32, &[ONES, ONES], 0),
-        (Op::MulHiS32, &[MIN, 2], ONES),
-        (Op::MulWideS32, &[ONES, 3], 0xffff_ffff_ffff_fffd),
         (Op::MadWideU32, &[ONES, ONES, u64::MAX], 0xffff_fffe_0000_0000),
-        (Op::MadWideS32, &[ONES, 4, 10], 6),
         (Op::MadLoU32, &[0x1_0001, 0x1_0001, 5], 0x2_0006),
         (Op::AbsS32, &[MIN], MIN),
         (Op::NegS32, &[1], ONES),
@@ -104,7 +83,6 @@ fn edges() {
         (Op::MaxS32, &[ONES, 1], 1),
         (Op::MinU32, &[ONES, 1], 1),
         (Op::CvtU64U32, &[ONES], ONES),
-        (Op::CvtS64S32, &[ONES], u64::MAX),
         (Op::HighHalf, &[0x1234_5678_9abc_def0], 0x1234_5678),
         (Op::CvtU32U64, &[0x1234_5678_9abc_def0], 0x9abc_def0),
         (Op::Pack, &[1, 2], 0x2_0000_0001),
@@ -115,8 +93,6 @@ fn edges() {
         (Op::CvtU32F32, &[f(1.9)], 1),
         (Op::CvtU32F32, &[f(1e20)], ONES),
         (Op::CvtU32F32, &[f(f32::NAN)], 0),
-        (Op::CvtS32F32, &[f(-1.9)], ONES),
-        (Op::CvtS32F32, &[f(-1e20)], MIN),
         (Op::RcpApproxF32, &[f(4.0)], f(0.25)),
         (Op::RcpApproxF32, &[f(-0.0)], f(f32::NEG_INFINITY)),
         (Op::RcpApproxF32, &[1], f(f32::INFINITY)),
@@ -175,22 +151,10 @@ fn shuffles_by_segments() {
     assert_eq!(shfl_source(ShflMode::Up, 31, 31, 0), (0, true));
 }
 
-/// The ISA's own loops.
-fn bfe_by_bits(a: u32, pos: u32, len: u32, signed: bool) -> u32 {
+/// The ISA's own loop.
+fn bfe_by_bits(a: u32, pos: u32, len: u32) -> u32 {
     let (pos, len) = (pos & 0xff, len & 0xff);
-    let sign = if !signed || len == 0 { 0 } else { a >> (pos + len - 1).min(31) & 1 };
-    (0..32).fold(0, |d, i| d | (if i < len && pos + i <= 31 { a >> (pos + i) & 1 } else { sign }) << i)
-}
-
-fn bfi_by_bits(a: u32, b: u32, pos: u32, len: u32) -> u32 {
-    let (pos, len) = (pos & 0xff, len & 0xff);
-    let mut f = b;
-    let mut i = 0;
-    while i < len && pos + i <= 31 {
-        f = f & !(1 << (pos + i)) | (a >> i & 1) << (pos + i);
-        i += 1;
-    }
-    f
+    (0..32).fold(0, |d, i| d | (if i < len && pos + i <= 31 { a >> (pos + i) & 1 } else { 0 }) << i)
 }
 
 fn lop3_by_bits(a: u32, b: u32, c: u32, table: u32) -> u32 {
@@ -199,13 +163,11 @@ fn lop3_by_bits(a: u32, b: u32, c: u32, table: u32) -> u32 {
 
 proptest! {
     #[test]
-    fn fields_agree_with_the_isas_loops(a: u32, b: u32, pos in 0u32..70, len in 0u32..70, high: bool) {
+    fn fields_agree_with_the_isas_loop(a: u32, pos in 0u32..70, len in 0u32..70, high: bool) {
         // Only the low bytes count.
         let dirt = if high { 0x100 } else { 0 };
-        let (x, y, p, l) = (u64::from(a), u64::from(b), u64::from(pos | dirt), u64::from(len | dirt));
-        prop_assert_eq!(run(Op::BfeU32, &[x, p, l]), u64::from(bfe_by_bits(a, pos, len, false)));
-        prop_assert_eq!(run(Op::BfeS32, &[x, p, l]), u64::from(bfe_by_bits(a, pos, len, true)));
-        prop_assert_eq!(run(Op::Bfi32, &[x, y, p, l]), u64::from(bfi_by_bits(a, b, pos, len)));
+        let (x, p, l) = (u64::from(a), u64::from(pos | dirt), u64::from(len | dirt));
+        prop_assert_eq!(run(Op::BfeU32, &[x, p, l]), u64::from(bfe_by_bits(a, pos, len)));
     }
 
     #[test]

@@ -38,17 +38,18 @@
 //! ```
 //!
 //! # Execution
-//! The first launch of a kernel lowers its tree to a flat program, in which each step acts on all lanes of a warp at once.
-//! Blocks run in parallel on the current rayon pool, in ascending order ([`Launch::threads`] limits their number). The warps
-//! of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So a warp may
-//! spin until another block that has started writes something. Waiting for a later warp of its own block, or for a
-//! block that has not started, ends at the step limit.
+//! The first launch of a kernel lowers its tree to a flat program, in which each step acts on all lanes of a warp at
+//! once. Blocks run in parallel on the current rayon pool, in ascending order ([`Launch::threads`] limits their
+//! number). The warps of a block take turns in ascending order: each runs until it ends or waits at a block barrier. So
+//! a warp may spin until another block that has started writes something. Waiting for a later warp of its own block, or
+//! for a block that has not started, ends at the step limit.
 //!
 //! A kernel that gives the same bytes on every device gives them here, with any number of threads. The same holds for
 //! counters, except in kernels that spin: with more than one thread, how long they spin depends on timing.
 //!
-//! One core runs about 20 million warp instructions per second (`cargo test --release -p trueno-zram-kernels --lib -- --ignored
-//! --nocapture speed` measures it). That is about 1,500 pages per second for a kernel of 13,000 instructions per page.
+//! One core runs about 20 million warp instructions per second (`cargo test --release -p trueno-zram-kernels --lib --
+//! --ignored --nocapture speed` measures it). That is about 1,500 pages per second for a kernel of 13,000 instructions
+//! per page.
 //!
 //! # Faults
 //! A [`Fault`] names the kernel, the statement, its section, the block, the warp and the lanes. [`FaultKind`] lists the
@@ -73,8 +74,8 @@
 //! several orders: if the bytes differ, they depend on something that no device guarantees.
 //!
 //! # Counters
-//! [`LaunchReport`] counts warp instructions by kind, shared-memory wavefronts with bank conflicts, and global sectors. It
-//! does so for the run, for each warp, and for each section of the kernel.
+//! [`LaunchReport`] counts warp instructions by kind, shared-memory wavefronts with bank conflicts, and global sectors.
+//! It does so for the run, for each warp, and for each section of the kernel.
 
 mod access;
 mod clock;
@@ -312,8 +313,8 @@ impl<'k> Launch<'k> {
         self
     }
 
-    /// Sets the number of blocks that may run at once. With 1 they run in ascending order on the calling thread, so that even a
-    /// kernel that depends on the order of blocks gives the same result each time.
+    /// Sets the number of blocks that may run at once. With 1 they run in ascending order on the calling thread, so
+    /// that even a kernel that depends on the order of blocks gives the same result each time.
     ///
     /// ```
     /// # let kernel = &trueno_gpu::KernelBuilder::new("doc").finish().unwrap();

@@ -14,8 +14,8 @@ pub(super) fn copy_by_warp<'k>(
     WarpCopy::new(k, lane).copy_from(base, from, to, len);
 }
 
-/// Copies that share a register. The byte in flight is loaded under a guard, so its register is occupied all the time and
-/// not only during a copy. A kernel with several copies and few registers uses one `WarpCopy` for all.
+/// Copies that share a register. The byte in flight is loaded under a guard, so its register is occupied all the time
+/// and not only during a copy. A kernel with several copies and few registers uses one `WarpCopy` for all.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopy<'k> {
     k: &'k KernelBuilder,

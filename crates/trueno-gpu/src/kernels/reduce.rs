@@ -6,8 +6,8 @@ use crate::{KernelBuilder, Reg};
 /// The first SM that reduces in one instruction.
 const REDUX_SM: u32 = 80;
 
-/// Combines the values of all lanes: in one instruction where the target has it, otherwise in five steps of two instructions
-/// and a last one that makes the result uniform.
+/// Combines the values of all lanes: in one instruction where the target has it, otherwise in five steps of two
+/// instructions and a last one that makes the result uniform.
 fn reduce<'k>(
     k: &'k KernelBuilder,
     value: Reg<'k, u32>,

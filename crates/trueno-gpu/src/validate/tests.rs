@@ -3,7 +3,8 @@
 use super::*;
 use crate::builder::KernelBuilder;
 use crate::inst::Op;
-use crate::ir::{AtomOp, Branch, Few, KernelIr, LabelId, LoadHint, Operand, PredUse, RegId, StoreHint};
+use crate::ir::{AtomOp, Branch, Few, KernelIr, LabelId, LoadHint, Operand, PredUse, ReduxOp, RegId, StoreHint};
+use crate::target::PtxVersion;
 use crate::types::RegClass;
 
 fn refused(k: KernelBuilder) -> ValidateError {
@@ -297,10 +298,15 @@ fn more_shared_memory_than_the_target_has() {
 
 #[test]
 fn instruction_newer_than_the_target() {
-    let k = KernelBuilder::new("k");
-    let _ = k.lane_id().bmsk(1u32);
-    let error = refused(k);
-    assert_eq!(error.to_string(), "body[1]: bmsk.clamp.b32 needs sm_70 and PTX 7.6, the target is sm_70 (PTX 6.4)");
+    for target in [Target::SM_75, Target { ptx: PtxVersion(6, 4), ..Target::SM_80 }] {
+        let k = KernelBuilder::new("k").with_target(target);
+        let _ = k.lane_id().redux(ReduxOp::Add);
+        let error = refused(k);
+        let ValidateError::TargetTooOld { inst, needs_ptx, needs_sm, target: refused_by, .. } = error else {
+            panic!("{error}")
+        };
+        assert_eq!((inst, needs_ptx, needs_sm, refused_by), ("redux.sync", PtxVersion(7, 0), 80, target));
+    }
 }
 
 #[test]

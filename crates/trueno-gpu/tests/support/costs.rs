@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Asserts that nothing costs more than `limit` allows, given the committed figure. The file `tests/FILE` has a line per name:
-/// warp instructions and shared-memory wavefronts per page. `UPDATE_COSTS=1` writes it anew.
+/// Asserts that nothing costs more than `limit` allows, given the committed figure. The file `tests/FILE` has a line
+/// per name: warp instructions and shared-memory wavefronts per page. `UPDATE_COSTS=1` writes it anew.
 pub(crate) fn assert_no_rise(file: &str, title: &str, costs: &BTreeMap<String, [f64; 2]>, limit: impl Fn(f64) -> f64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(file);
     if std::env::var_os("UPDATE_COSTS").is_some() {

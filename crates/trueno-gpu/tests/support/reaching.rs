@@ -50,8 +50,8 @@ fn lz4_sequence(literals: usize, offset: usize, matched: usize) -> Vec<u8> {
     sequence
 }
 
-/// Returns Zstandard frames that restore a page only with the page of secrets before it: libzstd wrote them with that as
-/// their dictionary, which no header mentions.
+/// Returns Zstandard frames that restore a page only with the page of secrets before it: libzstd wrote them with that
+/// as their dictionary, which no header mentions.
 pub(crate) fn zstd_frames() -> Vec<(String, Vec<u8>)> {
     let secrets = secrets();
     let mut frames = Vec::new();
@@ -70,8 +70,8 @@ pub(crate) fn zstd_frames() -> Vec<(String, Vec<u8>)> {
     frames
 }
 
-/// Returns where the page holds four bytes in a row of the page of secrets, and where these stand in it. Bytes of `held`, a
-/// block or frame, do not count.
+/// Returns where the page holds four bytes in a row of the page of secrets, and where these stand in it. Bytes of
+/// `held`, a block or frame, do not count.
 pub(crate) fn leaks(page: &Page, held: &[u8]) -> Vec<(usize, usize)> {
     let secrets = secrets();
     let known: HashMap<&[u8], usize> = secrets.windows(4).zip(0..).collect();

@@ -34,10 +34,6 @@ fn bfind(v: u64, bits: u64) -> u64 {
     (0..bits).rev().find(|&i| bit(v, i) == 1).unwrap_or(0xffff_ffff)
 }
 
-fn leading_zeros(v: u64, bits: u64) -> u64 {
-    (0..bits).rev().take_while(|&i| bit(v, i) == 0).count() as u64
-}
-
 fn ones(v: u64, bits: u64) -> u64 {
     (0..bits).map(|i| bit(v, i)).sum()
 }
@@ -47,17 +43,6 @@ fn bfe(v: &[u64], signed: bool) -> u64 {
     let (a, pos, len) = (v[0], v[1] & 0xff, v[2] & 0xff);
     let sign = if !signed || len == 0 { 0 } else { bit(a, (pos + len - 1).min(31)) };
     from_bits(32, |i| if i < len && pos + i <= 31 { bit(a, pos + i) } else { sign })
-}
-
-/// bfi: `f = b; for (i < len && pos + i <= 31) f[pos + i] = a[i]`.
-fn bfi(v: &[u64]) -> u64 {
-    let (a, b, pos, len) = (v[0], v[1], v[2] & 0xff, v[3] & 0xff);
-    from_bits(32, |i| if i >= pos && i - pos < len { bit(a, i - pos) } else { bit(b, i) })
-}
-
-/// bmsk: `len` ones from bit `pos`.
-fn bmsk(pos: u64, len: u64) -> u64 {
-    from_bits(32, |i| u64::from(i >= pos && i - pos < len))
 }
 
 /// shf: the 64 bits `hi:lo` shifted; `.l` keeps the upper half, `.r` the lower half.
@@ -75,12 +60,6 @@ fn prmt_bytes(a: u64, b: u64, nibbles: [u64; 4]) -> u64 {
         let byte = if nibble < 8 { byte } else { 0xff * (byte >> 7) };
         result | byte << (8 * k)
     })
-}
-
-/// The ISA's table of the special modes: d.b3 d.b2 d.b1 d.b0 for selectors 0 to 3.
-fn prmt_mode(v: &[u64], table: [[u64; 4]; 4]) -> u64 {
-    let [b3, b2, b1, b0] = table[usize::try_from(v[2] & 3).expect("below 4")];
-    prmt_bytes(v[0], v[1], [b0, b1, b2, b3])
 }
 
 /// cvt.rzi from f32 to an integer range: truncates and clamps; NaN becomes 0.
@@ -112,20 +91,17 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
     let flag = |p: bool| u64::from(p);
     match op {
         Op::Mov32 | Op::Mov64 | Op::MovPred | Op::CvtU64U32 => a,
-        Op::CvtS64S32 => wrap(s32(a), 64),
         Op::CvtU32U64 => a % (1 << 32),
         Op::HighHalf => a / (1 << 32),
         Op::Pack => b * (1 << 32) + a,
         Op::CvtF32U32 => float(cvt_rn(x)),
         Op::CvtF32S32 => float(cvt_rn(s32(a))),
         Op::CvtU32F32 => wrap(cvt_rzi(f(a), 0, (1 << 32) - 1), 32),
-        Op::CvtS32F32 => wrap(cvt_rzi(f(a), -(1 << 31), (1 << 31) - 1), 32),
 
         Op::AddU32 => wrap(x + y, 32),
         Op::SubU32 => wrap(x - y, 32),
         Op::MulLoU32 => wrap(x * y, 32),
         Op::MulHiU32 => wrap((x * y) >> 32, 32),
-        Op::MulHiS32 => wrap((s32(a) * s32(b)) >> 32, 32),
         Op::MadLoU32 => wrap(x * y + i128::from(c), 32),
         Op::NegS32 => wrap(-s32(a), 32),
         Op::AbsS32 => wrap(s32(a).abs(), 32),
@@ -158,9 +134,7 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
             }
         }
         Op::MulWideU32 => wrap(x * y, 64),
-        Op::MulWideS32 => wrap(s32(a) * s32(b), 64),
         Op::MadWideU32 => wrap(x * y + i128::from(c), 64),
-        Op::MadWideS32 => wrap(s32(a) * s32(b) + i128::from(c), 64),
 
         Op::And32 => from_bits(32, |i| bit(a, i) * bit(b, i)),
         Op::Or32 => from_bits(32, |i| bit(a, i).max(bit(b, i))),
@@ -173,9 +147,7 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
         Op::ShfLWrap => shf(v, true, c & 31),
         Op::ShfLClamp => shf(v, true, c.min(32)),
         Op::ShfRWrap => shf(v, false, c & 31),
-        Op::ShfRClamp => shf(v, false, c.min(32)),
         Op::Popc32 => ones(a, 32),
-        Op::Clz32 => leading_zeros(a, 32),
         Op::Brev32 => from_bits(32, |i| bit(a, 31 - i)),
         Op::BfindU32 => bfind(a, 32),
         Op::BfindS32 => bfind(if bit(a, 31) == 1 { 0xffff_ffff - a } else { a }, 32),
@@ -184,17 +156,7 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
             found => 31 - found,
         },
         Op::BfeU32 => bfe(v, false),
-        Op::BfeS32 => bfe(v, true),
-        Op::Bfi32 => bfi(v),
-        Op::BmskClamp => bmsk(a, b),
-        Op::BmskWrap => bmsk(a & 31, b & 31),
         Op::Prmt => prmt_bytes(a, b, [c & 15, c >> 4 & 15, c >> 8 & 15, c >> 12 & 15]),
-        Op::PrmtF4e => prmt_mode(v, [[3, 2, 1, 0], [4, 3, 2, 1], [5, 4, 3, 2], [6, 5, 4, 3]]),
-        Op::PrmtB4e => prmt_mode(v, [[5, 6, 7, 0], [6, 7, 0, 1], [7, 0, 1, 2], [0, 1, 2, 3]]),
-        Op::PrmtRc8 => prmt_mode(v, [[0; 4], [1; 4], [2; 4], [3; 4]]),
-        Op::PrmtEcl => prmt_mode(v, [[3, 2, 1, 0], [3, 2, 1, 1], [3, 2, 2, 2], [3, 3, 3, 3]]),
-        Op::PrmtEcr => prmt_mode(v, [[0, 0, 0, 0], [1, 1, 1, 0], [2, 2, 1, 0], [3, 2, 1, 0]]),
-        Op::PrmtRc16 => prmt_mode(v, [[1, 0, 1, 0], [3, 2, 3, 2], [1, 0, 1, 0], [3, 2, 3, 2]]),
 
         Op::AddU64 => wrap(x + y, 64),
         Op::SubU64 => wrap(x - y, 64),
@@ -208,7 +170,6 @@ pub(super) fn reference(op: Op, v: &[u64]) -> u64 {
         Op::ShrU64 => from_bits(64, |i| bit(a, i.saturating_add(b))),
         Op::Brev64 => from_bits(64, |i| bit(a, 63 - i)),
         Op::Popc64 => ones(a, 64),
-        Op::Clz64 => leading_zeros(a, 64),
         Op::BfindU64 => bfind(a, 64),
 
         Op::AddF32 => float(f(a) + f(b)),

@@ -27,7 +27,6 @@ mod pure;
 mod warp;
 
 use crate::ir_builder::{IrBuilder, global};
-use trueno_gpu::inst::Op;
 use trueno_gpu::ir::RegId;
 use trueno_gpu::validate::validate;
 use trueno_gpu::{MemTy, RegClass, ValidKernel};
@@ -71,11 +70,6 @@ impl IrBuilder {
     /// Closes and validates the kernel.
     fn finish(self) -> ValidKernel {
         validate(self.close()).unwrap_or_else(|error| panic!("the kernel is valid: {error}"))
-    }
-
-    /// Raises the target so that it supports the instruction.
-    fn require(&mut self, op: Op) {
-        self.ir.target = self.ir.target.with_ptx(op.info().min_ptx);
     }
 
     /// Loads the lane's 32-bit or 64-bit element of an input array that starts at `at_bytes`.

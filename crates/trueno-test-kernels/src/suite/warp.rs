@@ -128,8 +128,8 @@ fn match_any(class: RegClass) -> SuiteCase {
     case(name, k, input, &[lanes(|lane| sets[lane as usize % 3])])
 }
 
-/// All operations, among all lanes and, inside a branch, among the even ones. The values tell signed from unsigned, and a
-/// wrapping sum from a saturating one.
+/// All operations, among all lanes and, inside a branch, among the even ones. The values tell signed from unsigned, and
+/// a wrapping sum from a saturating one.
 fn redux() -> SuiteCase {
     const OPS: [ReduxOp; 6] = [ReduxOp::Add, ReduxOp::Min, ReduxOp::Max, ReduxOp::And, ReduxOp::Or, ReduxOp::Xor];
     let mut k = IrBuilder::for_target("redux.sync", 1, Target::SM_80);

@@ -12,8 +12,8 @@ pub(super) struct FseTable {
     steps: Vec<SymbolStep>,
 }
 
-/// The change of state that a symbol causes: with `bits = (state + bits_bound) >> 16`, the low `bits` bits of the state are
-/// written, and the rest leads to the next state.
+/// The change of state that a symbol causes: with `bits = (state + bits_bound) >> 16`, the low `bits` bits of the state
+/// are written, and the rest leads to the next state.
 #[derive(Clone, Copy, Default)]
 struct SymbolStep {
     bits_bound: usize,

@@ -56,8 +56,9 @@ fn cannot_pay(counts: &[usize; 256], total: usize, symbols: usize) -> bool {
 
 /// Returns the depth of each leaf in the Huffman tree of these weights, which ascend.
 ///
-/// The tree grows in rounds. Nodes lighter than the two lightest together are merged with one another before any new node
-/// is, so that all of them pair up at once; of equal weights, leaves come first. A round sees 32 leaves and 32 inner nodes.
+/// The tree grows in rounds. Nodes lighter than the two lightest together are merged with one another before any new
+/// node is, so that all of them pair up at once; of equal weights, leaves come first. A round sees 32 leaves and 32
+/// inner nodes.
 fn depths(weights: &[usize]) -> Vec<usize> {
     const SEEN: usize = 32;
     const NONE: usize = 0x3fff_ffff;

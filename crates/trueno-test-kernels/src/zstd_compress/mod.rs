@@ -1,7 +1,7 @@
 //! The slow twin of the compression kernel: the same frames, made in plain code, one page at a time.
 //!
-//! The kernel's tests compare its bytes with these. The algorithm is described here and in the files below; the kernel's
-//! own files explain how a warp does the same.
+//! The kernel's tests compare its bytes with these. The algorithm is described here and in the files below; the
+//! kernel's own files explain how a warp does the same.
 
 mod bits;
 #[path = "../../../trueno-gpu/src/kernels/zstd/encode/choices.rs"]

@@ -1,9 +1,9 @@
 //! Parses a page into sequences, a window of 32 positions at a time.
 //!
 //! Every position has at most four candidates: one from the table, and the three repeated offsets. The best of them by
-//! score stands for the position. From the left, a position whose candidate is good enough, and not clearly worse than the
-//! next position's, becomes a sequence. After a sequence with another offset than the last, the repeated offsets are
-//! compared anew for the rest of the window.
+//! score stands for the position. From the left, a position whose candidate is good enough, and not clearly worse than
+//! the next position's, becomes a sequence. After a sequence with another offset than the last, the repeated offsets
+//! are compared anew for the rest of the window.
 
 use super::Mode;
 use super::bits::floor_log2;
@@ -54,7 +54,8 @@ pub(super) fn parse(page: &Page, mode: Mode) -> Vec<Sequence> {
 struct Parser<'a> {
     page: &'a Page,
     mode: Mode,
-    /// Entries of a position and, above it, some bits of the hash. In the ratio mode, the second half is for eight bytes.
+    /// Entries of a position and, above it, some bits of the hash. In the ratio mode, the second half is for eight
+    /// bytes.
     table: [u16; 1 << HASH_BITS],
     /// The repeated offsets, the last used first.
     offsets: [usize; 3],
@@ -74,8 +75,8 @@ impl Parser<'_> {
         (at..PAGE_SIZE).take(cap).take_while(|&i| self.page[i] == self.page[i - offset]).count()
     }
 
-    /// Returns the candidates from the table for each position of the window. All positions of the window's first half enter
-    /// the table before those of the second half look into it.
+    /// Returns the candidates from the table for each position of the window. All positions of the window's first half
+    /// enter the table before those of the second half look into it.
     fn look_up_window(&mut self, start: usize) -> [Candidate; WINDOW_LEN] {
         let mut found = [0; WINDOW_LEN];
         let by_eight: [Candidate; WINDOW_LEN] = match self.mode {
@@ -202,7 +203,8 @@ impl Parser<'_> {
         self.offsets = [offset, self.offsets[0], self.offsets[1]];
     }
 
-    /// A match with the repeated offset of that rank. Directly after a match the format counts the ranks from the second.
+    /// A match with the repeated offset of that rank. Directly after a match the format counts the ranks from the
+    /// second.
     fn push_repeated(&mut self, at: usize, rank: usize) {
         let after_literals = at > self.anchor;
         debug_assert!(after_literals || rank > 0, "the last match would have been longer");

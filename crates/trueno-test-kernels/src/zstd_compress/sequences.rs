@@ -58,7 +58,8 @@ pub(super) fn match_length_code(value: usize) -> (usize, usize) {
     }
 }
 
-/// The fixed properties of one of the three tables: its predefined distribution and log, and the logs of described tables.
+/// The fixed properties of one of the three tables: its predefined distribution and log, and the logs of described
+/// tables.
 struct TableKind {
     predefined: &'static [i8],
     predefined_log: u32,

@@ -11,7 +11,7 @@ use trueno_gpu::{MemTy, RegClass, StateSpace, Target};
 
 /// A kernel under construction, with an `input` and an `output` pointer.
 pub(crate) struct IrBuilder {
-    pub(crate) ir: KernelIr,
+    ir: KernelIr,
     /// Open blocks, the innermost last.
     blocks: Vec<Block>,
     regions: Vec<RegionInfo>,

@@ -126,8 +126,8 @@ impl Kernel for Lz4WarpCompressKernel {
     }
 
     fn budget(&self) -> ResourceBudget {
-        // Six blocks of four warps are resident where shared memory allows, which leaves 85 registers per thread; 28 warps
-        // leave 73. Aligning the page costs up to 3 KiB per block.
+        // Six blocks of four warps are resident where shared memory allows, which leaves 85 registers per thread; 28
+        // warps leave 73. Aligning the page costs up to 3 KiB per block.
         let warps_per_block = self.batch.warps_per_block();
         let registers = if warps_per_block > 4 { 72 } else { 84 };
         ResourceBudget { registers, shared_bytes: warps_per_block * (PAGE_BYTES + TABLE_BYTES) + 3072 }

@@ -106,8 +106,8 @@ pub(super) fn encode<'k>(ws: Lz4Workspace<'k>, count: Var<'k, u32>) -> Var<'k, u
     len
 }
 
-/// Returns the number of bytes before the match that are equal too, without going before the sequence or the source's first
-/// word.
+/// Returns the number of bytes before the match that are equal too, without going before the sequence or the source's
+/// first word.
 fn backward<'k>(ws: Lz4Workspace<'k>, start: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Var<'k, u32> {
     let k = ws.k;
     let word_before = |address: Reg<'k, u32>| {

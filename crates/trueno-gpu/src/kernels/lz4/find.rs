@@ -30,8 +30,8 @@ const _: () = assert!(CAP as usize == 4 * CAP_WORDS);
 /// The "length above the minimum" if all bytes up to the cap are equal. No real length comes near it.
 const CAPPED: u32 = CAP - 8 + (u32::MAX >> 3);
 
-/// Distance at which every lane compares within its window, where the table does not see earlier positions yet. Arrays of
-/// 16-byte records are the most common ones: pairs of pointers, entries of database indexes.
+/// Distance at which every lane compares within its window, where the table does not see earlier positions yet. Arrays
+/// of 16-byte records are the most common ones: pairs of pointers, entries of database indexes.
 const RECORD_DISTANCE: u32 = 16;
 
 /// Bytes per match record: `(length - 4) << 12 | start`, then the offset.
@@ -226,7 +226,8 @@ impl<'k> MatchFinder<'k> {
         slot.store_conflicting(entry);
         k.sync_warp();
         if self.stores == TableStores::ReadBack {
-            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one check.
+            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one
+            // check.
             k.loop_uniform(|again| {
                 let loses = (slot.load() & POSITION_MASK).lt(position & POSITION_MASK);
                 k.sync_warp();

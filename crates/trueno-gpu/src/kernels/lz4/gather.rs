@@ -53,8 +53,8 @@ pub(super) fn decode<'k>(input: BlockInput<'k>, tables: GatherTables<'k>) -> Var
     is_page
 }
 
-/// Walks the chain again, marks the starts of segments and stores their distances. Returns a predicate that holds if the
-/// block is complete and every offset lies inside the page; uniform.
+/// Walks the chain again, marks the starts of segments and stores their distances. Returns a predicate that holds if
+/// the block is complete and every offset lies inside the page; uniform.
 fn mark_segments<'k>(input: BlockInput<'k>, tables: GatherTables<'k>, part: &ChainPart<'k>) -> Pred<'k> {
     let BlockInput { k, end, .. } = input;
     k.section("mark segments");

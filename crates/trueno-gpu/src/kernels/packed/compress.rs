@@ -118,14 +118,15 @@ pub(in crate::kernels) struct LoadedPage<'k> {
 }
 
 impl<'k> LoadedPage<'k> {
-    /// Loads the page again, for an algorithm that has no room to keep it. The address is computed anew, so that it takes no
-    /// register meanwhile.
+    /// Loads the page again, for an algorithm that has no room to keep it. The address is computed anew, so that it
+    /// takes no register meanwhile.
     pub(in crate::kernels) fn load_again(&self) -> Self {
         let nth_16_bytes = self.number.mad(PAGE_BYTES / PACK_ALIGN_BYTES, self.lane);
         Self { pieces: load_pieces(self.input.step(nth_16_bytes, PACK_ALIGN_BYTES)), ..*self }
     }
 
-    /// Returns a predicate that holds if all 8-byte words are equal; uniform. The first 512 bytes decide for most pages.
+    /// Returns a predicate that holds if all 8-byte words are equal; uniform. The first 512 bytes decide for most
+    /// pages.
     fn is_same_filled(&self, k: &'k KernelBuilder) -> Pred<'k> {
         let word = [self.pieces[0][0].shfl(0u32), self.pieces[0][1].shfl(0u32)];
         let differ = |piece: &[Reg<'k, u32>; 4]| {

@@ -102,8 +102,8 @@ impl<'k> DecompressBatch<'k> {
         k.sync_warp();
     }
 
-    /// Looks up one page per lane. Returns a predicate that holds if the page is held as `kind` in 1 to `max_len` bytes inside
-    /// the input, the address of these bytes, and their number. Lanes where `wanted` is false have no page.
+    /// Looks up one page per lane. Returns a predicate that holds if the page is held as `kind` in 1 to `max_len` bytes
+    /// inside the input, the address of these bytes, and their number. Lanes where `wanted` is false have no page.
     pub(in crate::kernels) fn look_up(
         &self,
         number: Reg<'k, u32>,

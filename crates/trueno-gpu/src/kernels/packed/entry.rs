@@ -1,4 +1,5 @@
-//! The index of a packed batch: one 64-bit word per page, written by compressors and read by decompressors and the host.
+//! The index of a packed batch: one 64-bit word per page, written by compressors and read by decompressors and the
+//! host.
 //!
 //! | bits | meaning |
 //! | --- | --- |

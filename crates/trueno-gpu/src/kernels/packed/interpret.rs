@@ -97,8 +97,8 @@ pub(in crate::kernels) fn interpret_decompress<'k>(
     decompress(&[adjust(launch(kernel, count))], memory, next_page, packed, index, pages, count)
 }
 
-/// Like [`interpret_decompress`], for a kernel that has scratch memory and no counter, and runs after another one with the
-/// same arguments. `scratch_bytes` gets the number of blocks; the first `zeroed_bytes` are 0 at the start.
+/// Like [`interpret_decompress`], for a kernel that has scratch memory and no counter, and runs after another one with
+/// the same arguments. `scratch_bytes` gets the number of blocks; the first `zeroed_bytes` are 0 at the start.
 pub(in crate::kernels) fn interpret_decompress_after<'k>(
     before: &impl Kernel,
     kernel: &'k impl Kernel,

@@ -34,7 +34,8 @@ impl BatchKernel {
         Self { warps_per_block, ..self.unbuilt() }
     }
 
-    /// Limits registers so that an SM can hold this many warps, on targets with the shared memory of compute capability 9.0.
+    /// Limits registers so that an SM can hold this many warps, on targets with the shared memory of compute capability
+    /// 9.0.
     pub(in crate::kernels) fn with_warps_per_sm(self, warps: u32) -> Self {
         Self { warps_per_sm: Some(warps), ..self.unbuilt() }
     }

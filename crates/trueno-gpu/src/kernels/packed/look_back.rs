@@ -3,10 +3,10 @@
 //!
 //! The place of a page is the sum of the sizes before it. A warp publishes the size of a compressed page at once, sets
 //! the page aside in scratch memory, and compresses the next one, or several more. By then the sizes before the first
-//! page are almost always known, and the warp moves it to its place. The more the time per page varies, the more
-//! pages a warp must be able to set aside: a warp without room waits for the slowest page. To find the place, the warp
-//! looks back over the index, 32 entries at a time, to the nearest page whose place is known, and adds the sizes from there. Running warps draw pages in
-//! order, so the earliest page without a place never waits, and no page waits forever.
+//! page are almost always known, and the warp moves it to its place. The more the time per page varies, the more pages
+//! a warp must be able to set aside: a warp without room waits for the slowest page. To find the place, the warp looks
+//! back over the index, 32 entries at a time, to the nearest page whose place is known, and adds the sizes from there.
+//! Running warps draw pages in order, so the earliest page without a place never waits, and no page waits forever.
 
 use super::entry::{KIND_SHIFT, LEN_MASK, PACK_ALIGN_BYTES, STATE_PLACED, STATE_SHIFT, STATE_SIZED};
 use super::{SET_ASIDE_BYTES, STEP_BYTES};
@@ -130,7 +130,8 @@ impl<'k> Packer<'k> {
         self.k.when(self.lane.eq(0)).store_vec_with(StoreHint::Volatile, self.index.index(page), [bits]);
     }
 
-    /// Calls `step` for each multiple of 512 below `len`, with a predicate that holds if the lane's 16 bytes there are needed.
+    /// Calls `step` for each multiple of 512 below `len`, with a predicate that holds if the lane's 16 bytes there are
+    /// needed.
     fn move_bytes(&self, len: Reg<'k, u32>, step: impl FnOnce(Reg<'k, u32>, Pred<'k>)) {
         let k = self.k;
         let at = k.var(0u32);

@@ -1,14 +1,14 @@
 //! Batches of packed pages, which the kernels of all algorithms share.
 //!
-//! A kernel of this family works on one page per warp. The warps of a persistent grid draw page numbers from a counter, in
-//! order, until the batch is done. A compressor writes its pages in page order, without gaps except for alignment, and a
-//! [`PackedEntry`] for each; a decompressor reads both and reports a [`PageStatus`] for each page. Same-filled and raw pages
-//! are handled here. An algorithm contributes the code that compresses or restores any other page.
+//! A kernel of this family works on one page per warp. The warps of a persistent grid draw page numbers from a counter,
+//! in order, until the batch is done. A compressor writes its pages in page order, without gaps except for alignment,
+//! and a [`PackedEntry`] for each; a decompressor reads both and reports a [`PageStatus`] for each page. Same-filled
+//! and raw pages are handled here. An algorithm contributes the code that compresses or restores any other page.
 //!
-//! A compressing warp loads its page with 16 bytes per lane, so a same-filled page is recognised in registers. It publishes
-//! the size of a compressed page in the index at once, and sets the page aside in scratch memory until it has finished the
-//! next one. By then the sizes before it are almost always known, and it moves the page to its place (`look_back`). So the
-//! output is packed in page order regardless of timing.
+//! A compressing warp loads its page with 16 bytes per lane, so a same-filled page is recognised in registers. It
+//! publishes the size of a compressed page in the index at once, and sets the page aside in scratch memory until it has
+//! finished the next one. By then the sizes before it are almost always known, and it moves the page to its place
+//! (`look_back`). So the output is packed in page order regardless of timing.
 //!
 //! The interpreter runs the same kernels on the CPU ([`CompressRun`], [`DecompressRun`]).
 
@@ -52,7 +52,8 @@ const STEP_BYTES: u32 = 32 * 16;
 const PAGE_STEPS: i32 = 8;
 const _: () = assert!(PAGE_STEPS.cast_unsigned() * STEP_BYTES == PAGE_BYTES);
 
-/// Draws pages from the counter until the batch is done, and runs `body` with the number of each; the number is uniform.
+/// Draws pages from the counter until the batch is done, and runs `body` with the number of each; the number is
+/// uniform.
 ///
 /// Warps that run draw pages in ascending order, which is what lets a compressor wait for the pages before its own.
 fn for_each_page<'k>(

@@ -11,7 +11,8 @@
 pub enum PageStatus {
     /// The page was restored.
     Restored = 0,
-    /// The index entry is incomplete, points outside the input, or has a kind or length that the kernel does not accept.
+    /// The index entry is incomplete, points outside the input, or has a kind or length that the kernel does not
+    /// accept.
     BadEntry = 1,
     /// The compressed bytes do not decode to exactly one page.
     BadBlock = 2,

@@ -1,8 +1,8 @@
 //! Zstandard for memory pages, in standard frames (RFC 8878).
 //!
-//! [`ZstdWarpCompressKernel`] compresses one page per warp to a frame of one block. [`ZstdWarpDecompressKernel`] restores one
-//! page per warp. [`ZstdGroupDecompressKernel`], after [`ZstdGroupOrderKernel`], restores the same frames in groups of pages,
-//! which is about twice as fast in large batches.
+//! [`ZstdWarpCompressKernel`] compresses one page per warp to a frame of one block. [`ZstdWarpDecompressKernel`]
+//! restores one page per warp. [`ZstdGroupDecompressKernel`], after [`ZstdGroupOrderKernel`], restores the same frames
+//! in groups of pages, which is about twice as fast in large batches.
 
 mod decode;
 mod encode;

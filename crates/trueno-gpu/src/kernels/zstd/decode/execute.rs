@@ -97,7 +97,8 @@ impl<'k> Gather<'k> {
         word.shared::<u32>().reduce(AtomOp::Or, starts.select(1u32 << (at & 31), 0u32));
     }
 
-    /// Writes the first `output_bytes` of the page, whose segments are all marked; the rest of the literals follows them.
+    /// Writes the first `output_bytes` of the page, whose segments are all marked; the rest of the literals follows
+    /// them.
     pub(super) fn write_marked(self, frame: Frame<'k>, literals: &Literals<'k>, output_bytes: Reg<'k, u32>) {
         self.write(frame, self.segments(), output_bytes);
         self.written.set(output_bytes);

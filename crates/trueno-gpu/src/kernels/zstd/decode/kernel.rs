@@ -12,11 +12,11 @@ use crate::{KernelBuilder, Target, ValidKernel};
 /// The parameters of the kernel are those of
 /// [`Lz4WarpDecompressKernel`](crate::kernels::lz4::Lz4WarpDecompressKernel).
 ///
-/// A malformed frame gets [`PageStatus::BadBlock`](crate::kernels::packed::PageStatus::BadBlock), and one that only the CPU
-/// decodes gets [`PageStatus::Unsupported`](crate::kernels::packed::PageStatus::Unsupported):
-/// several blocks or frames, a dictionary, a content size other than a page, a window below 4 KiB, trees or tables of
-/// an earlier block, codes of more than 11 bits, and sequence tables of more than 768 entries together. libzstd writes
-/// none of these for a page. The place of such a page in the output is not written. A checksum is verified.
+/// A malformed frame gets [`PageStatus::BadBlock`](crate::kernels::packed::PageStatus::BadBlock), and one that only the
+/// CPU decodes gets [`PageStatus::Unsupported`](crate::kernels::packed::PageStatus::Unsupported): several blocks or
+/// frames, a dictionary, a content size other than a page, a window below 4 KiB, trees or tables of an earlier block,
+/// codes of more than 11 bits, and sequence tables of more than 768 entries together. libzstd writes none of these for
+/// a page. The place of such a page in the output is not written. A checksum is verified.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, zstd::ZstdWarpDecompressKernel};

@@ -258,6 +258,6 @@ impl<'k> HuffmanStream<'k> {
     }
 }
 
-/// A stream starts more than three words into its frame: behind the headers of the frame, the block and the literals, and the
-/// weights.
+/// A stream starts more than three words into its frame: behind the headers of the frame, the block and the literals,
+/// and the weights.
 const _: () = assert!(MIN_FRAME_BYTES + 3 + 2 >= 3 * 4);

@@ -1,8 +1,8 @@
 //! Resolves the repeated offsets of 32 sequences at once (section 3.1.1.5).
 //!
 //! The effect of a sequence on the last three offsets fits three bytes of a register, one per place: `0x80 + i` if the
-//! place takes over the offset of place `i`, or the number of the lane whose new offset it takes. Such effects compose, so
-//! a prefix scan over the lanes gives each sequence the combined effect of all sequences before it.
+//! place takes over the offset of place `i`, or the number of the lane whose new offset it takes. Such effects compose,
+//! so a prefix scan over the lanes gives each sequence the combined effect of all sequences before it.
 
 use crate::{KernelBuilder, Pred, Reg, Var};
 

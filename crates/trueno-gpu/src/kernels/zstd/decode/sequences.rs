@@ -27,12 +27,12 @@ pub(super) struct SequenceBuffers<'k> {
     pub(super) constants: Constants<'k>,
 }
 
-/// A table in use.
+/// A table of literal lengths, offsets or match lengths.
 #[derive(Clone, Copy)]
-struct SequenceTable<'k> {
-    log: Var<'k, u32>,
+pub(super) struct SequenceTable<'k> {
+    pub(super) log: Var<'k, u32>,
     /// Address of the first entry.
-    entries: Var<'k, u32>,
+    pub(super) entries: Var<'k, u32>,
 }
 
 /// Bytes of a record: a sequence's entries of the three tables, and the position after its extra bits.

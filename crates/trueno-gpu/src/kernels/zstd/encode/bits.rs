@@ -3,8 +3,8 @@
 use crate::ir::AtomOp;
 use crate::{KernelBuilder, Reg};
 
-/// Sets the bits of a 64-bit value from bit `at` on, in zeroed shared memory. `base` is a multiple of 4. Lanes whose value
-/// is 0 write nothing.
+/// Sets the bits of a 64-bit value from bit `at` on, in zeroed shared memory. `base` is a multiple of 4. Lanes whose
+/// value is 0 write nothing.
 pub(super) fn or_bits<'k>(k: &'k KernelBuilder, base: Reg<'k, u32>, at: Reg<'k, u32>, [low, high]: [Reg<'k, u32>; 2]) {
     let word = (base + ((at >> 5) << 2)).shared::<u32>();
     let shift = at & 31;

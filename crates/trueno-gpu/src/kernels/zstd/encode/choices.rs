@@ -8,8 +8,8 @@ pub(super) const WINDOW: u32 = 32;
 /// The last position at which a match may start: four bytes are read there.
 pub(super) const LAST_START: u32 = super::format::PAGE_BYTES - 4;
 
-/// The match table has 2^11 entries of 16 bits: the position below, a tag of the hash above. In [`Mode::Ratio`](super::Mode)
-/// half of them are for words of four bytes, half for eight.
+/// The match table has 2^11 entries of 16 bits: the position below, a tag of the hash above. In
+/// [`Mode::Ratio`](super::Mode) half of them are for words of four bytes, half for eight.
 pub(super) const HASH_BITS: u32 = 11;
 
 /// Returns the number of bits that choose an entry of a table.
@@ -59,7 +59,8 @@ pub(super) const MIN_CODED_LITERALS: u32 = 16;
 /// The assumed length of a tree description per symbol, in 16ths of a byte.
 pub(super) const TREE_SIXTEENTHS: u32 = 6;
 
-/// Accuracy logs: of the weights below and from 64 weights on, of offsets and of lengths below and from 256 sequences on.
+/// Accuracy logs: of the weights below and from 64 weights on, of offsets and of lengths below and from 256 sequences
+/// on.
 pub(super) const WEIGHTS_LOG: [u32; 2] = [5, 6];
 pub(super) const MANY_WEIGHTS: u32 = 64;
 pub(super) const OFFSETS_LOG: [u32; 2] = [5, 6];
@@ -68,6 +69,6 @@ pub(super) const MANY_SEQUENCES: u32 = 256;
 /// With fewer sequences no table is described.
 pub(super) const MIN_DESCRIBED_SEQUENCES: u32 = 6;
 
-/// Every part of a frame ends here at the latest, and the page is stored raw otherwise. What may follow the last check, the
-/// states of three chains and the end mark, fits behind it.
+/// Every part of a frame ends here at the latest, and the page is stored raw otherwise. What may follow the last check,
+/// the states of three chains and the end mark, fits behind it.
 pub(super) const FRAME_LIMIT: u32 = super::format::PAGE_BYTES - 8;

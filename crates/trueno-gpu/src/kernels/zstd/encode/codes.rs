@@ -13,15 +13,15 @@ pub(super) struct Coded<'k> {
     pub(super) extra_bits: Reg<'k, u32>,
 }
 
-/// Codes of lengths in the middle range, where neither every value nor every power of two has a code: lane `n` knows the
-/// code and the extra bits of the literal length `2 n` and of the match value `4 n`, a byte each.
+/// Codes of lengths in the middle range, where neither every value nor every power of two has a code: lane `n` knows
+/// the code and the extra bits of the literal length `2 n` and of the match value `4 n`, a byte each.
 #[derive(Clone, Copy)]
 pub(super) struct CodeTable<'k> {
     by_lane: Reg<'k, u32>,
 }
 
-/// A range of lanes: its first lane, the code there, the shift of a lane's distance that gives the number of codes further on,
-/// and the number of extra bits.
+/// A range of lanes: its first lane, the code there, the shift of a lane's distance that gives the number of codes
+/// further on, and the number of extra bits.
 type CodeRange = (u32, u32, i32, u32);
 
 /// Literal lengths 16 to 63.

@@ -11,17 +11,18 @@ use crate::kernels::packed::{BatchKernel, CompressBatch, CompressBuffers, Loaded
 use crate::kernels::{Kernel, ResourceBudget};
 use crate::{KernelBuilder, Target, ValidKernel};
 
-/// Pages that a warp can set aside. Some pages take several times as long as others: with room for one, warps waited for a
-/// quarter of the time (109 instead of 131 GB/s; 65,536 resident pages of a browser, H200).
+/// Pages that a warp can set aside. Some pages take several times as long as others: with room for one, warps waited
+/// for a quarter of the time (109 instead of 131 GB/s; 65,536 resident pages of a browser, H200).
 const ASIDE_PAGES: u32 = 4;
 
-/// Scratch memory that each warp of the grid needs: for the sequences of a page, the codes of its literals, and pages set aside.
+/// Scratch memory that each warp of the grid needs: for the sequences of a page, the codes of its literals, and pages
+/// set aside.
 const SCRATCH_BYTES_PER_WARP: u32 = RECORDS_BYTES + CODES_BYTES + ASIDE_PAGES * SET_ASIDE_BYTES;
 
 /// Compresses pages to Zstandard frames, one page per warp.
 ///
-/// A frame has a magic number, a content size of 2 bytes and one compressed block; it has no checksum. Every decoder of the
-/// format reads it. The kernel's parameters are those of
+/// A frame has a magic number, a content size of 2 bytes and one compressed block; it has no checksum. Every decoder of
+/// the format reads it. The kernel's parameters are those of
 /// [`Lz4WarpCompressKernel`](crate::kernels::lz4::Lz4WarpCompressKernel), in the same order.
 ///
 /// The bytes of a page and its place in the output depend on the pages alone: not on the GPU, the grid or the timing.

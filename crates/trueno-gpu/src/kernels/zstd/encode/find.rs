@@ -1,12 +1,13 @@
 //! Match finding: windows of 32 positions, one per lane; the sequences of a window are chosen one after the other.
 //!
-//! The page lies in shared memory at an address that is a multiple of its size, with the table directly after it. Lanes run
-//! backwards (lane 31 has a window's first position), so that the leading bits of a ballot are the first positions, and
-//! so that the highest position stays in the table where the lowest lane wins a conflicting store (see [`TableStores`]).
+//! The page lies in shared memory at an address that is a multiple of its size, with the table directly after it. Lanes
+//! run backwards (lane 31 has a window's first position), so that the leading bits of a ballot are the first positions,
+//! and so that the highest position stays in the table where the lowest lane wins a conflicting store (see
+//! [`TableStores`]).
 //!
-//! A repeated offset is compared at all positions of the window at once, by two ballots of byte equality; a lane finds its
-//! own match length by counting leading zeros. The two ballots of a new offset also give the match's length, how far it goes
-//! back, and the candidates that it makes for the rest of the window.
+//! A repeated offset is compared at all positions of the window at once, by two ballots of byte equality; a lane finds
+//! its own match length by counting leading zeros. The two ballots of a new offset also give the match's length, how
+//! far it goes back, and the candidates that it makes for the rest of the window.
 
 use super::choices::{
     HASH_BITS, HASH_MULTIPLIER, KIND_MASK, KIND_TABLE, LAST_START, LAZY_MARGIN, MAX_BACKWARD, MIN_SCORE, OFFSET_BIT,
@@ -91,8 +92,8 @@ fn new_entry<'k>(position: Reg<'k, u32>, product: Reg<'k, u32>) -> Reg<'k, u32> 
     position.k.value(POSITION_MASK).bit_select(position, product)
 }
 
-/// Returns the candidate of a match of at least four bytes: `whole_word` is the score of the next four if they are equal, `top` the
-/// highest bit of the byte that differs in the word after.
+/// Returns the candidate of a match of at least four bytes: `whole_word` is the score of the next four if they are
+/// equal, `top` the highest bit of the byte that differs in the word after.
 fn table_score<'k>(top: Reg<'k, u32>, whole_word: Reg<'k, u32>, offset: Reg<'k, u32>) -> Reg<'k, u32> {
     const EIGHTH: u32 = TABLE_BYTE * POINT / 8;
     let score = top.mad(EIGHTH.wrapping_neg(), whole_word) + 31 * EIGHTH;
@@ -141,7 +142,8 @@ struct OwnBytes<'k> {
     far: Var<'k, u32>,
 }
 
-/// One bit per position for 64 positions, the first ones leading: set where the byte differs from the one an offset earlier.
+/// One bit per position for 64 positions, the first ones leading: set where the byte differs from the one an offset
+/// earlier.
 #[derive(Clone, Copy)]
 struct Differences<'k> {
     near: Reg<'k, u32>,
@@ -207,8 +209,8 @@ impl<'k> SequenceFinder<'k> {
         anchor.set(anchor - step);
     }
 
-    /// Looks the word up in the table and puts its own position there; returns what was there before. The window's first
-    /// half enters the table before the second half looks.
+    /// Looks the word up in the table and puts its own position there; returns what was there before. The window's
+    /// first half enters the table before the second half looks.
     fn swap_in(&self, position: Reg<'k, u32>, product: Reg<'k, u32>) -> Var<'k, u32> {
         let Self { ws: Workspace { k, table, .. }, second_half, .. } = *self;
         let slot = self.slot(product, table);
@@ -245,7 +247,8 @@ impl<'k> SequenceFinder<'k> {
         k.when(lanes).store_conflicting(slot, entry);
         k.sync_warp();
         if self.stores == TableStores::ReadBack {
-            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one check.
+            // Make the highest position win, whichever lane won. Where hardware does so by itself, this takes one
+            // check.
             k.loop_uniform(|again| {
                 let loses = lanes & (slot.load() & POSITION_MASK).lt(entry & POSITION_MASK);
                 k.sync_warp();
@@ -274,8 +277,8 @@ impl<'k> SequenceFinder<'k> {
         valid.select(table_score(top, k.value(4 * TABLE_BYTE * POINT), own.position - source), 0u32)
     }
 
-    /// Returns the table's candidate by four equal bytes, or the position before if all four bytes are the same; 0 if the
-    /// bytes differ.
+    /// Returns the table's candidate by four equal bytes, or the position before if all four bytes are the same; 0 if
+    /// the bytes differ.
     fn candidate_by_four(&self, own: &OwnBytes<'k>, product: Reg<'k, u32>, entry: Var<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, page, .. }, earlier, .. } = *self;
         let [word, second, third] = own.words;
@@ -292,8 +295,8 @@ impl<'k> SequenceFinder<'k> {
         let differences = [second ^ earlier_word(1), third ^ earlier_word(2)];
         let in_second = differences[0].ne(0);
         let difference = in_second.select(differences[0], differences[1]);
-        // The highest bit of the byte that differs, counted from the top, is 8 less for each equal byte; no difference at all
-        // counts as a byte more than the last.
+        // The highest bit of the byte that differs, counted from the top, is 8 less for each equal byte; no difference
+        // at all counts as a byte more than the last.
         let top = difference.brev().bfind() | 7;
         let whole_word = in_second.select(0u32, 4 * TABLE_BYTE * POINT);
         let offset = own.position - source;
@@ -318,8 +321,8 @@ impl<'k> SequenceFinder<'k> {
         }
     }
 
-    /// Corrects the candidates of the first and the last windows. The first window has no repeated offsets, and its first
-    /// byte has no match. In the last ones, bytes past the page's end equal none.
+    /// Corrects the candidates of the first and the last windows. The first window has no repeated offsets, and its
+    /// first byte has no match. In the last ones, bytes past the page's end equal none.
     fn correct_at_page_ends(&self, own: &OwnBytes<'k>, bases: [Reg<'k, u32>; 3], by_table: Var<'k, u32>) {
         let Self { ws: Workspace { k, .. }, start, place, .. } = *self;
         let sees_end = PAGE_BYTES - 2 * WINDOW + 1;
@@ -497,8 +500,8 @@ impl<'k> SequenceFinder<'k> {
         length + differ.brev().bfind_shiftamt()
     }
 
-    /// Returns the number of bytes before a place of the window that equal those one offset earlier, up to 32 and to `room`;
-    /// uniform.
+    /// Returns the number of bytes before a place of the window that equal those one offset earlier, up to 32 and to
+    /// `room`; uniform.
     fn extend_backward(&self, place: Reg<'k, u32>, offset: Reg<'k, u32>, room: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { ws: Workspace { k, lane, page, .. }, start, .. } = *self;
         let at = page + start + place - lane - 1;

@@ -13,8 +13,8 @@ use super::{Mode, TableStores};
 use crate::ir::AtomOp;
 use crate::{Reg, Var};
 
-/// Compresses the page in shared memory, with a zeroed table behind it, to a frame in its place. Returns the frame's length, or
-/// [`PAGE_BYTES`] if the page does not shrink: then nothing is left of it.
+/// Compresses the page in shared memory, with a zeroed table behind it, to a frame in its place. Returns the frame's
+/// length, or [`PAGE_BYTES`] if the page does not shrink: then nothing is left of it.
 pub(super) fn compress_page<'k>(ws: Workspace<'k>, mode: Mode, stores: TableStores) -> Var<'k, u32> {
     let Workspace { k, page, .. } = ws;
     let frame_len = k.var(PAGE_BYTES).named("frame_len");

@@ -1,7 +1,7 @@
 //! Tables of finite state entropy coding (RFC 8878, section 4.1), built by a warp.
 //!
-//! A lane has the symbol of its number; where there are more than 32, also the one 32 above. A symbol's *cells* are its share
-//! of the table, which has `1 << log` of them.
+//! A lane has the symbol of its number; where there are more than 32, also the one 32 above. A symbol's *cells* are its
+//! share of the table, which has `1 << log` of them.
 
 use super::bits::{append, log2_fixed, or_bits};
 use super::format::MIN_ACCURACY_LOG;
@@ -9,8 +9,8 @@ use crate::kernels::reduce::{warp_max, warp_sum};
 use crate::kernels::scan::scan;
 use crate::{KernelBuilder, Reg, Var};
 
-/// A symbol's step in a table: the bound from which the number of bits follows, and the shared address of its states, less
-/// two bytes for each of its cells.
+/// A symbol's step in a table: the bound from which the number of bits follows, and the shared address of its states,
+/// less two bytes for each of its cells.
 pub(super) const STEP_BYTES: u32 = 8;
 
 /// Per lane, a value for its symbol and one for the symbol 32 above, which is 0 in tables of up to 32 symbols.
@@ -261,7 +261,8 @@ pub(super) fn step_bits<'k>(bound: Reg<'k, u32>, state: Reg<'k, u32>) -> Reg<'k,
     (state + bound) >> 16
 }
 
-/// Returns the integer quotient of a number below 2^24 and another. The approximation is off by at most one, which is corrected.
+/// Returns the integer quotient of a number below 2^24 and another. The approximation is off by at most one, which is
+/// corrected.
 fn quotient<'k>(k: &'k KernelBuilder, dividend: Reg<'k, u32>, divisor: Reg<'k, u32>) -> Var<'k, u32> {
     let quotient = k.var((dividend.to_f32() * divisor.to_f32().rcp_approx()).to_u32());
     let rest = (dividend - quotient * divisor).as_i32();

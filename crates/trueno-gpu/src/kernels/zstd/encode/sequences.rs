@@ -1,7 +1,8 @@
-//! The sequences section (RFC 8878, section 3.1.1.3.2): tables for the three kinds of codes, then a bitstream of three chains.
+//! The sequences section (RFC 8878, section 3.1.1.3.2): tables for the three kinds of codes, then a bitstream of three
+//! chains.
 //!
-//! The chains are serial: a state follows from the one before. 32 sequences at a time, the lanes prepare the steps, three
-//! lanes walk the chains, and all lanes put the bits together.
+//! The chains are serial: a state follows from the one before. 32 sequences at a time, the lanes prepare the steps,
+//! three lanes walk the chains, and all lanes put the bits together.
 
 use super::bits::{append, low_bits, or_bits};
 use super::choices::{FRAME_LIMIT, LENGTHS_LOG, MANY_SEQUENCES, MIN_DESCRIBED_SEQUENCES, OFFSETS_LOG};
@@ -368,8 +369,8 @@ impl<'k> SequenceTables<'k> {
     }
 }
 
-/// Returns the bits of a lane's sequence and their number: states of offset, match length and literal length, then the extra bits of
-/// literal length, match length and offset.
+/// Returns the bits of a lane's sequence and their number: states of offset, match length and literal length, then the
+/// extra bits of literal length, match length and offset.
 fn sequence_bits<'k>(
     [literal_length, offset, match_length]: [Coded<'k>; 3],
     steps: &[[Reg<'k, u32>; 2]; 3],

@@ -3,8 +3,8 @@
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg, Var};
 
-/// Registers for loads that only some lanes do. What is loaded under a guard occupies its register from its last assignment in
-/// all lanes on, so the first stage assigns a few at its start and uses them throughout.
+/// Registers for loads that only some lanes do. What is loaded under a guard occupies its register from its last
+/// assignment in all lanes on, so the first stage assigns a few at its start and uses them throughout.
 #[derive(Clone, Copy)]
 pub(super) struct GuardedLoads<'k> {
     /// Words of a frame.

@@ -30,8 +30,8 @@ pub(super) const SCRATCH_BYTES: u32 = GROUP_PAGES * SLOT_BYTES;
 /// Entries of the three sequence tables of a page together: what libzstd needs for up to 512 sequences, and our own
 /// compressor for any number.
 pub(super) const TABLE_ENTRIES: u32 = 320;
-/// The first stage's memory of a page, for sequences and for weights. An odd number of words each spreads the lanes over the
-/// banks.
+/// The first stage's memory of a page, for sequences and for weights. An odd number of words each spreads the lanes
+/// over the banks.
 pub(super) const SEQUENCES_STAGE_AT: u32 = TABLE_ENTRIES * ENTRY_BYTES;
 pub(super) const SEQUENCES_LIST_AT: u32 = SEQUENCES_STAGE_AT + CHUNKS_BYTES;
 pub(super) const SEQUENCES_LANE_BYTES: u32 = SEQUENCES_LIST_AT + list_bytes(CODE_KINDS[2].limits.max_symbol);
@@ -97,8 +97,8 @@ impl Description {
     pub(super) const NUMBER: i32 = 3;
 }
 
-/// Positions in the word of sizes: the number of literals is below, then the number of sequences, flags, and the kind of
-/// literals.
+/// Positions in the word of sizes: the number of literals is below, then the number of sequences, flags, and the kind
+/// of literals.
 pub(super) const LITERALS_MASK: u32 = 0x1fff;
 pub(super) const SEQUENCES_SHIFT: u32 = 13;
 pub(super) const SEQUENCES_BITS: u32 = 10;

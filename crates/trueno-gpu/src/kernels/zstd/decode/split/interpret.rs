@@ -7,9 +7,9 @@ use std::sync::LazyLock;
 use trueno_page::Page;
 
 impl ZstdGroupDecompressKernel {
-    /// Restores packed pages in the [interpreter](crate::interp), after [`ZstdGroupOrderKernel`], in a grid of two blocks.
-    /// `index` has 8 bytes for each of `pages`. A page that is refused is left unchanged; after a fault, all are. `adjust` can change the launch:
-    /// its grid, threads, lane order or step limit.
+    /// Restores packed pages in the [interpreter](crate::interp), after [`ZstdGroupOrderKernel`], in a grid of two
+    /// blocks. `index` has 8 bytes for each of `pages`. A page that is refused is left unchanged; after a fault, all
+    /// are. `adjust` can change the launch: its grid, threads, lane order or step limit.
     ///
     /// ```
     /// use trueno_gpu::kernels::packed::{PackedEntry, PageKind};

@@ -25,11 +25,13 @@ const WARPS_PER_SM: u32 = 28;
 /// Pages of a group that has only pages with too many sequences, if there are many of them.
 const LARGE_GROUP_PAGES: u32 = 24;
 
-/// Restores the same frames as [`ZstdWarpDecompressKernel`](super::super::ZstdWarpDecompressKernel), with the same result for
-/// every page, about twice as fast in large batches and slower in small ones: see [`Self::LEAST_PAGES_PER_BLOCK`].
+/// Restores the same frames as [`ZstdWarpDecompressKernel`](super::super::ZstdWarpDecompressKernel), with the same
+/// result for every page, about twice as fast in large batches and slower in small ones: see
+/// [`Self::LEAST_PAGES_PER_BLOCK`].
 ///
-/// Its parameters are those of that kernel, except for `scratch` in place of `next_page`: [`Self::scratch_bytes`] of memory,
-/// aligned to 16 bytes. [`ZstdGroupOrderKernel`](super::ZstdGroupOrderKernel) must run before it with the same arguments.
+/// Its parameters are those of that kernel, except for `scratch` in place of `next_page`: [`Self::scratch_bytes`] of
+/// memory, aligned to 16 bytes. [`ZstdGroupOrderKernel`](super::ZstdGroupOrderKernel) must run before it with the same
+/// arguments.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, zstd::ZstdGroupDecompressKernel};
@@ -129,7 +131,8 @@ fn build(k: &KernelBuilder, warps: u32) {
     let stages = GroupStages { k, batch: &batch, lanes: batch.lane_addresses(), group, warp };
     stages.draw_group(lists);
     k.sync_block();
-    // Pages with too many sequences come first, in groups of one for each warp of the third stage; if there are many, of more.
+    // Pages with too many sequences come first, in groups of one for each warp of the third stage; if there are many,
+    // of more.
     let left_over_warps = third_stage_warps(warps);
     let large_pages = lists.large_pages().named("large_pages");
     let are_few = (large_pages * 8).le(batch.pages);
@@ -137,8 +140,8 @@ fn build(k: &KernelBuilder, warps: u32) {
     let [few, many] = [left_over_warps, LARGE_GROUP_PAGES].map(|by| quotient_up(large_pages, by));
     let large_groups = are_few.select(few, many).named("large_groups");
     let groups = quotient_up(batch.pages - large_pages, GROUP_PAGES).named("groups");
-    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on: twice what all groups take, and
-    // some more. Without a group, a turn is over at once.
+    // Blocks draw groups in turn. Barriers need a number of turns that all warps agree on: twice what all groups take,
+    // and some more. Without a group, a turn is over at once.
     let limit = ((batch.pages >> 2) + k.block_count() * 4).named("limit");
     let turns = k.var(0u32).named("turns");
     k.while_uniform(
@@ -193,8 +196,8 @@ impl<'k> GroupStages<'k, '_> {
         k.when(is_first).store(group.drawn_group, drawn);
     }
 
-    /// Prepares the pages from position `first` of the order on, one per lane: the first warp their sequences, the second
-    /// their weights.
+    /// Prepares the pages from position `first` of the order on, one per lane: the first warp their sequences, the
+    /// second their weights.
     fn prepare(&self, lists: Lists<'k>, first: Reg<'k, u32>, lookup: SharedTables<'k>, warps: u32) {
         let Self { k, batch, group, warp, .. } = *self;
         let lane = batch.lane;

@@ -5,8 +5,8 @@ use super::tables::{NEXT_SHIFT, SYMBOL_SHIFT};
 use crate::types::Shared;
 use crate::{Addr, KernelBuilder, Reg};
 
-/// A code's half word: the number of extra bits below, and above it the length (of a match, less 3) without them. All those
-/// lengths are multiples of what the extra bits span.
+/// A code's half word: the number of extra bits below, and above it the length (of a match, less 3) without them. All
+/// those lengths are multiples of what the extra bits span.
 pub(super) const LENGTH_SHIFT: u32 = 8;
 /// Length of the shortest match, which the half words of match codes leave out.
 pub(super) const MIN_MATCH: u32 = 3;

@@ -82,8 +82,8 @@ impl<'k> Lists<'k> {
     }
 }
 
-/// Orders the pages of a batch for [`ZstdGroupDecompressKernel`](super::ZstdGroupDecompressKernel), which must run after it
-/// with the same arguments. The first [`Self::ZEROED_BYTES`] of `scratch` must be 0 before.
+/// Orders the pages of a batch for [`ZstdGroupDecompressKernel`](super::ZstdGroupDecompressKernel), which must run
+/// after it with the same arguments. The first [`Self::ZEROED_BYTES`] of `scratch` must be 0 before.
 ///
 /// ```
 /// use trueno_gpu::kernels::{Kernel, zstd::ZstdGroupOrderKernel};

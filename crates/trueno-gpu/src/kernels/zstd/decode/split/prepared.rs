@@ -17,8 +17,8 @@ use crate::kernels::packed::{PAGE_BYTES, PackedPage, PageStatus, RestoreAttempt}
 use crate::types::Global;
 use crate::{Addr, KernelBuilder, Pred, Reg};
 
-/// Restores the page of a slot in the memory at shared address `buffer`. Leaves it to the third stage if it is not prepared
-/// or turns out to be malformed.
+/// Restores the page of a slot in the memory at shared address `buffer`. Leaves it to the third stage if it is not
+/// prepared or turns out to be malformed.
 pub(super) fn restore_prepared<'k>(
     k: &'k KernelBuilder,
     lane: Reg<'k, u32>,

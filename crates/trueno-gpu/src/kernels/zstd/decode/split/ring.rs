@@ -1,7 +1,7 @@
 //! Prefetches bits of frames to shared memory, one frame per lane.
 //!
-//! A lane that waits for global memory stalls all 32. So bits are fetched in chunks: a chunk is loaded into registers at one
-//! point and stored to shared memory two sequences later, when the load has completed.
+//! A lane that waits for global memory stalls all 32. So bits are fetched in chunks: a chunk is loaded into registers
+//! at one point and stored to shared memory two sequences later, when the load has completed.
 
 use super::frame::LaneFrame;
 use crate::{KernelBuilder, Pred, Reg, Var};
@@ -12,8 +12,8 @@ const CHUNK_BITS_LOG: u32 = 7;
 const CHUNKS: u32 = 4;
 /// Bytes of a lane's chunks.
 pub(super) const CHUNKS_BYTES: u32 = CHUNKS * CHUNK_WORDS * 4;
-/// Bytes of a ring. Word `w` of the frame lies in place `w + 1` modulo 16; place 16 repeats place 0, so that any word and
-/// the next lie side by side.
+/// Bytes of a ring. Word `w` of the frame lies in place `w + 1` modulo 16; place 16 repeats place 0, so that any word
+/// and the next lie side by side.
 pub(super) const RING_BYTES: u32 = CHUNKS_BYTES + 4;
 
 /// The most bits that may be used between two calls of [`BitRing::refill`]. With the 64 that a window may start and end
@@ -54,8 +54,8 @@ impl<'k> Staged<'k> {
         Self { frame, base, first_word: (at >> 4) * CHUNK_WORDS }
     }
 
-    /// Returns 32 bits from bit `bit` of the frame on, which is not before the first byte. Those past the frame's last word
-    /// have no meaning.
+    /// Returns 32 bits from bit `bit` of the frame on, which is not before the first byte. Those past the frame's last
+    /// word have no meaning.
     pub(super) fn window(self, wanted: Pred<'k>, bit: Reg<'k, u32>) -> Reg<'k, u32> {
         let Self { frame, .. } = self;
         let k = frame.k;

@@ -25,8 +25,8 @@ pub(super) struct LaneTable<'k> {
     pub(super) k: &'k KernelBuilder,
     /// Address of the entries.
     pub(super) entries: Reg<'k, u32>,
-    /// Address of the list of symbols: those with cells from the front, those of "less than one" from the back. While the
-    /// table is built, its cells hold positions in the list.
+    /// Address of the list of symbols: those with cells from the front, those of "less than one" from the back. While
+    /// the table is built, its cells hold positions in the list.
     pub(super) list: Reg<'k, u32>,
     /// One more than the number of symbols.
     pub(super) list_len: u32,
@@ -59,8 +59,8 @@ pub(super) const fn list_bytes(max_symbol: u32) -> u32 {
 }
 
 impl<'k> LaneTable<'k> {
-    /// Reads counts from bit `bit` on, where `wanted`; `window` returns 32 bits from a bit on. `bit` moves to the byte after
-    /// the counts.
+    /// Reads counts from bit `bit` on, where `wanted`; `window` returns 32 bits from a bit on. `bit` moves to the byte
+    /// after the counts.
     pub(super) fn read_counts(
         self,
         window: impl Fn(Pred<'k>, Reg<'k, u32>) -> Reg<'k, u32>,

@@ -2,6 +2,7 @@
 
 use super::super::format::CODE_KINDS;
 use super::super::frame::top_bits;
+use super::super::sequences::SequenceTable;
 use super::frame::GuardedLoads;
 use super::group::{
     Description, PageGroup, RECORD_BYTES, SEQUENCES_LANE_BYTES, SEQUENCES_LIST_AT, SEQUENCES_STAGE_AT, TABLE_ENTRIES,
@@ -25,14 +26,6 @@ const CODED: u32 = 2;
 const MAX_EXTRA_BITS: u32 = 32;
 /// Two sequences between refills, with the bits of three states each.
 const _: () = assert!(2 * (MAX_EXTRA_BITS + 3 * MAX_LOG) <= MAX_BITS_PER_REFILL);
-
-/// A table in use.
-#[derive(Clone, Copy)]
-struct SequenceTable<'k> {
-    log: Var<'k, u32>,
-    /// Address of the first entry.
-    entries: Var<'k, u32>,
-}
 
 /// Walks the sequences of the lanes' pages and describes the pages to the second stage.
 pub(super) fn prepare_sequences<'k>(
@@ -181,8 +174,8 @@ impl<'k> SequenceWalk<'k> {
         }
     }
 
-    /// Walks all sequences. What is wrong with them shows at the end: literals, output and bits only add up, so the sums bound
-    /// every step. An offset is checked where it is used.
+    /// Walks all sequences. What is wrong with them shows at the end: literals, output and bits only add up, so the
+    /// sums bound every step. An offset is checked where it is used.
     fn run(&self, page: &LanePage<'k>, records: Addr<'k, Global, u32>, lookup: SharedTables<'k>) {
         let Self { k, left, written, literals, .. } = *self;
         let most = warp_max(k, self.count).named("most");
@@ -249,8 +242,8 @@ impl<'k> SequenceWalk<'k> {
     }
 }
 
-/// Returns the offset that a sequence's value stands for, and takes it over. 1 to 3 are repeated offsets, one further without
-/// literals. An offset of 0 comes out as 0.
+/// Returns the offset that a sequence's value stands for, and takes it over. 1 to 3 are repeated offsets, one further
+/// without literals. An offset of 0 comes out as 0.
 fn resolve<'k>(
     k: &'k KernelBuilder,
     [first, second, third]: [Var<'k, u32>; 3],

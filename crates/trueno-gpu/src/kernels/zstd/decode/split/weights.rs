@@ -13,8 +13,8 @@ pub(super) const CODED: u32 = 2;
 /// The most weights that are written; the last one follows from the others.
 const MAX_WEIGHTS: u32 = 255;
 
-/// The weights' word of a description: where the streams start, the number of weights, and whether the frame holds them as
-/// they are. 0 if there are none.
+/// The weights' word of a description: where the streams start, the number of weights, and whether the frame holds them
+/// as they are. 0 if there are none.
 pub(super) const COUNT_SHIFT: u32 = 16;
 pub(super) const IS_DIRECT: u32 = 1 << 31;
 

@@ -8,7 +8,8 @@ use crate::ir::AtomOp;
 use crate::kernels::reduce::{warp_max, warp_sum};
 use crate::{KernelBuilder, Pred, Reg, Var};
 
-/// Statistics of the literals. The keys of the symbols that occur, count above symbol, lie at [`NODES`] in symbol order.
+/// Statistics of the literals. The keys of the symbols that occur, count above symbol, lie at [`NODES`] in symbol
+/// order.
 pub(super) struct LiteralCounts<'k> {
     /// Number of different symbols; uniform.
     pub(super) symbols: Var<'k, u32>,
@@ -82,8 +83,8 @@ fn list_symbols<'k>(ws: Workspace<'k>, total: Reg<'k, u32>) -> LiteralCounts<'k>
 }
 
 impl<'k> LiteralCounts<'k> {
-    /// Returns a predicate that holds if the entropy alone, with an estimate of the description, is as long as the literals;
-    /// uniform.
+    /// Returns a predicate that holds if the entropy alone, with an estimate of the description, is as long as the
+    /// literals; uniform.
     pub(super) fn cannot_pay(&self, k: &'k KernelBuilder, total: Reg<'k, u32>) -> Pred<'k> {
         let bytes = warp_sum(k, *self.entropy) >> 11;
         (bytes + 10 + ((self.symbols * TREE_SIXTEENTHS) >> 4)).ge(total)

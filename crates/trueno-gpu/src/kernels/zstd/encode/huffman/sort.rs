@@ -11,8 +11,8 @@ use crate::{Reg, Var};
 const COUNT_SHIFT: u32 = 8;
 const DIGIT_BITS: u32 = 5;
 
-/// Sorts the keys at [`NODES`]; leaves the counts, ascending, at [`LEAVES`] and the symbols at [`SYMBOLS`]. Symbols of the
-/// same count stay in order.
+/// Sorts the keys at [`NODES`]; leaves the counts, ascending, at [`LEAVES`] and the symbols at [`SYMBOLS`]. Symbols of
+/// the same count stay in order.
 pub(super) fn sort<'k>(ws: Workspace<'k>, counted: &LiteralCounts<'k>) {
     let Workspace { k, page, .. } = ws;
     let symbols = counted.symbols;

@@ -8,8 +8,8 @@ use crate::{Pred, Reg, Var};
 /// Lanes of a stream.
 const STREAM_LANES: u32 = 8;
 
-/// Writes the jump table and the streams at `out`, a shared address in zeroed memory; returns their bytes, uniform. The codes
-/// lie in global memory.
+/// Writes the jump table and the streams at `out`, a shared address in zeroed memory; returns their bytes, uniform. The
+/// codes lie in global memory.
 pub(in crate::kernels::zstd::encode) fn write_streams<'k>(
     ws: Workspace<'k>,
     literals: Reg<'k, u32>,

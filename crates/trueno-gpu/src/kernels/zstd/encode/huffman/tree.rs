@@ -1,8 +1,8 @@
 //! The Huffman tree, grown in rounds.
 //!
-//! Nodes lighter than the two lightest together are merged with one another before any new node is, so that all of them pair
-//! up at once: some 11 rounds instead of 120 merges. A round sees 32 leaves and 32 inner nodes, one of each per lane.
-//! When a node is merged, its weight is replaced by its parent's number.
+//! Nodes lighter than the two lightest together are merged with one another before any new node is, so that all of them
+//! pair up at once: some 11 rounds instead of 120 merges. A round sees 32 leaves and 32 inner nodes, one of each per
+//! lane. When a node is merged, its weight is replaced by its parent's number.
 
 use super::super::find::Workspace;
 use super::sort::for_each_32;
@@ -17,8 +17,8 @@ const NONE: u32 = 0x3fff_ffff;
 pub(super) const DEPTH_SHIFT: u32 = 8;
 pub(super) const ANCESTOR_MASK: u32 = 0xff;
 
-/// Grows the tree over the leaves, of which there are at least two. Leaves each leaf's parent at [`LEAVES`], and the depth of
-/// each inner node at [`NODES`].
+/// Grows the tree over the leaves, of which there are at least two. Leaves each leaf's parent at [`LEAVES`], and the
+/// depth of each inner node at [`NODES`].
 pub(super) fn grow<'k>(ws: Workspace<'k>, leaves: Reg<'k, u32>) {
     let k = ws.k;
     k.section("huffman: grow the tree");
@@ -121,8 +121,8 @@ impl<'k> TreeGrowth<'k> {
     }
 }
 
-/// Replaces each inner node by its depth and the root: every node adds its ancestor's depth and goes on to the ancestor's
-/// ancestor, until all have arrived.
+/// Replaces each inner node by its depth and the root: every node adds its ancestor's depth and goes on to the
+/// ancestor's ancestor, until all have arrived.
 fn find_depths<'k>(ws: Workspace<'k>, root: Reg<'k, u32>) {
     let Workspace { k, page, .. } = ws;
     k.section("huffman: depths");

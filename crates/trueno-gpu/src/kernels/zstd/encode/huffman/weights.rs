@@ -13,8 +13,8 @@ use crate::{Reg, Var};
 
 /// The step of each weight: the counts and lengths are no longer needed.
 const WEIGHT_STEPS: u32 = COUNTS;
-/// The table of the weights, in place of the leaves: 64 states, steps of up to 12 weights, scratch memory; then the state
-/// before each step, 1 byte each.
+/// The table of the weights, in place of the leaves: 64 states, steps of up to 12 weights, scratch memory; then the
+/// state before each step, 1 byte each.
 const TABLE_STATES: u32 = LEAVES;
 const TABLE_STEPS: u32 = TABLE_STATES + 128;
 const TABLE_SCRATCH: u32 = TABLE_STEPS + 16 * STEP_BYTES;
@@ -105,8 +105,8 @@ fn code_weights<'k>(
     k.sync_warp();
 }
 
-/// Runs the chains of the weights at even and at odd places, from the last on, in lanes 0 and 1. Leaves the state before each
-/// step at [`STATES`]; returns the last state of each chain.
+/// Runs the chains of the weights at even and at odd places, from the last on, in lanes 0 and 1. Leaves the state
+/// before each step at [`STATES`]; returns the last state of each chain.
 fn run_chains<'k>(ws: Workspace<'k>, fse: Fse<'k>, count: Reg<'k, u32>) -> Var<'k, u32> {
     let Workspace { k, lane, page, .. } = ws;
     for_each_32(ws, count, |n, inside| {
@@ -160,7 +160,8 @@ fn run_chains<'k>(ws: Workspace<'k>, fse: Fse<'k>, count: Reg<'k, u32>) -> Var<'
     state
 }
 
-/// Writes the bits of the states, from the last weights on; leaves `too_long` when the description cannot become short enough.
+/// Writes the bits of the states, from the last weights on; leaves `too_long` when the description cannot become short
+/// enough.
 fn write_states<'k>(ws: Workspace<'k>, count: Reg<'k, u32>, end: Var<'k, u32>, too_long: crate::ScopeLabel<'k>) {
     let Workspace { k, lane, page, .. } = ws;
     k.section("huffman: bits of the weights");

@@ -10,13 +10,13 @@
 
 mod claims;
 mod delta;
+#[cfg_attr(not(feature = "gpu"), path = "compress/gpu_absent.rs")]
+mod gpu;
 
 use std::marker::PhantomData;
-use std::sync::Mutex;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, WriteOptions, WriteSummary};
-use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, Cuda, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
 use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
 
 use crate::Observer;
@@ -24,19 +24,16 @@ use crate::error::{Error, Operation};
 use crate::input::page_source::PageSource;
 use crate::output::ArchiveOutput;
 use crate::output::positional_file::PositionalFile;
-use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots, SlotsOf};
-use crate::pipeline::in_order::lock;
+use crate::pipeline::held_slots::{HeldSlots, NoSlots};
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
 use claims::{Claimed, PageClaims};
 
 pub use delta::{Base, CompressedDelta, compress_delta};
+pub use gpu::Gpu;
 
 /// Pages that a lane takes at a time: together with their compressed form they stay in the core's cache.
 const LANE_PAGES: usize = 64;
-
-/// Pages that a lane beside a GPU takes at a time, before it looks at the GPU again.
-const HELP_PAGES: usize = 16;
 
 /// Units beyond one per lane, which wait for their turn.
 const WAITING_PER_LANE: usize = 2;
@@ -46,23 +43,14 @@ const WAITING_PER_LANE: usize = 2;
 pub enum Compressors<'a> {
     /// One codec per lane. The lanes run on the pool's workers.
     Lanes(&'a mut [PageCodec]),
-    /// A GPU. Lanes read into its slots and assemble blocks from its results. They run on threads of their own, as many
-    /// as the pool has, since the GPU's compressor may need the pool.
+    /// A GPU, which takes the feature `gpu`. Lanes read into its slots and assemble blocks from its results. They run on
+    /// threads of their own, as many as the pool has, since the GPU's compressor may need the pool.
     Gpu {
         /// Compresses slots.
         gpu: Gpu<'a>,
         /// Codecs for lanes that find the GPU busy: one per lane, or none to leave everything to the GPU.
         helpers: &'a mut [PageCodec],
     },
-}
-
-/// A GPU, or the interpreter in its place.
-#[derive(Debug)]
-pub enum Gpu<'a> {
-    /// A GPU.
-    Cuda(&'a mut GpuBatchCompressor),
-    /// The interpreter.
-    Interpreter(&'a mut GpuBatchCompressor<Interpreter>),
 }
 
 /// What [`compress`] returns.
@@ -92,42 +80,33 @@ pub fn compress<S: PageSource, W: ArchiveOutput>(
     observer: &dyn Observer,
 ) -> Result<Compressed<S, W>, S::Error> {
     match compressors {
-        Compressors::Lanes(codecs) => compress_on::<_, _, Cuda>(source, out, options, None, codecs, pool, observer),
-        Compressors::Gpu { gpu: Gpu::Cuda(gpu), helpers } => {
-            compress_on(source, out, options, Some(gpu), helpers, pool, observer)
+        Compressors::Lanes(codecs) => {
+            let (lanes, unit_pages) = lanes_for(source.len_bytes(), codecs.len().min(pool.current_num_threads()));
+            let (work, archive) = Compress::new(out, options, lanes, unit_pages, NoSlots, observer)?;
+            let pipeline = pipeline_of(source, work, archive, options, lanes * (1 + WAITING_PER_LANE));
+            let mut codecs = codecs.iter_mut();
+            pipeline.run_on(pool, (0..lanes).map(|_| codecs.next()));
+            finish(pipeline)
         }
-        Compressors::Gpu { gpu: Gpu::Interpreter(gpu), helpers } => {
-            compress_on(source, out, options, Some(gpu), helpers, pool, observer)
-        }
+        Compressors::Gpu { gpu, helpers } => gpu::compress(source, out, options, gpu, helpers, pool, observer),
     }
 }
 
-fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
+fn pipeline_of<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots>(
     source: S,
-    out: (W, &str),
+    work: Compress<'a, S, W, H>,
+    archive: ArchiveWriter<W>,
     options: WriteOptions,
-    gpu: Option<&mut GpuBatchCompressor<D>>,
-    codecs: &mut [PageCodec],
-    pool: &ThreadPool,
-    observer: &dyn Observer,
+    max_units: usize,
+) -> Pipeline<'a, Compress<'a, S, W, H>> {
+    let (hash, observer) = (options.content_checksum.then(ContentHash::new), work.observer);
+    Pipeline::new(work, PageClaims::new(source), archive, hash, max_units, observer)
+}
+
+/// Adds the sections of the source and the end of the archive, once all lanes have ended.
+fn finish<S: PageSource, W: ArchiveOutput, H: HeldSlots>(
+    pipeline: Pipeline<'_, Compress<'_, S, W, H>>,
 ) -> Result<Compressed<S, W>, S::Error> {
-    let stream = gpu.map(GpuBatchCompressor::compress_stream).transpose().map_err(Error::Codec)?;
-    let slots = Mutex::new(Slots::new(stream.as_ref().map_or(0, PageStream::max_slots)));
-    let threads = pool.current_num_threads();
-    let (lanes, unit_pages) = match &stream {
-        Some(_) => (threads, HELP_PAGES),
-        None => lanes_for(source.len_bytes(), codecs.len().min(threads)),
-    };
-    let max_units = if stream.is_some() { usize::MAX } else { lanes * (1 + WAITING_PER_LANE) };
-    let (work, archive) = Compress::new(out, options, lanes, unit_pages, &slots, observer)?;
-    let hash = options.content_checksum.then(ContentHash::new);
-    let pipeline = Pipeline::new(work, PageClaims::new(source), archive, hash, max_units, observer);
-    let mut codecs = codecs.iter_mut();
-    let lanes = (0..lanes).map(|_| codecs.next());
-    match &stream {
-        Some(stream) => GpuLane::run(&pipeline, stream, &slots, lanes.collect())?,
-        None => pipeline.run_on(pool, lanes),
-    }
     let done = pipeline.finish()?;
     let (mut source, mut archive) = (done.source.into_source(), done.ordered);
     for (name, bytes) in source.sections()? {
@@ -146,48 +125,46 @@ fn lanes_for(source_bytes: Option<u64>, max_lanes: usize) -> (usize, usize) {
 }
 
 /// Pages into the blocks of an archive.
-struct Compress<'a, S, W, D: BatchDevice> {
+struct Compress<'a, S, W, H> {
     shape: BlockShape,
     unit_pages: usize,
     /// None: the output is written in order.
     positional: Option<PositionalFile>,
     out_name: &'a str,
-    /// The content is hashed once it is compressed.
-    hashes: bool,
     /// The GPU's slots.
-    slots: &'a SharedSlots<PageSlot<D>, CompressedSlot<D>, Unit<D>>,
+    slots: H,
     observer: &'a dyn Observer,
     pages: PhantomData<fn(S) -> W>,
 }
 
 /// Pages and their blocks.
-struct Unit<D: BatchDevice> {
+struct Unit<Done> {
     first_page: u64,
     /// Pages that a lane compresses itself, or the bytes behind the last page of a slot.
     room: PageRoom,
     claimed: Claimed,
     /// The pages that a GPU has compressed, as long as they are needed.
-    slot: Option<CompressedSlot<D>>,
+    slot: Option<Done>,
     blocks: PageBlocks,
     /// The offset of the blocks in the output.
     at: u64,
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Compress<'a, S, W, D> {
+impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Compress<'a, S, W, H> {
     /// Starts an archive that `lanes` lanes write.
     fn new(
         (out, out_name): (W, &'a str),
         options: WriteOptions,
         lanes: usize,
         unit_pages: usize,
-        slots: &'a SlotsOf<Self>,
+        slots: H,
         observer: &'a dyn Observer,
     ) -> Result<(Self, ArchiveWriter<W>), Error> {
         // One lane writes in order anyway.
         let positional = if lanes > 1 { out.positional_file(lanes) } else { None };
         let archive = ArchiveWriter::new(out, options).map_err(|error| Error::archive(out_name, error))?;
-        let (shape, hashes) = (archive.block_shape(), options.content_checksum);
-        Ok((Self { shape, unit_pages, positional, out_name, hashes, slots, observer, pages: PhantomData }, archive))
+        let shape = archive.block_shape();
+        Ok((Self { shape, unit_pages, positional, out_name, slots, observer, pages: PhantomData }, archive))
     }
 
     fn archive_error(&self, error: trueno_zram_archive::Error) -> Error {
@@ -195,7 +172,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Compress<'a, S, W, D> 
     }
 
     /// Compresses what a unit has in its room.
-    fn compress(&self, codec: Option<&mut PageCodec>, unit: &mut Unit<D>) -> Result<(), Error> {
+    fn compress(&self, codec: Option<&mut PageCodec>, unit: &mut Unit<H::Done>) -> Result<(), Error> {
         let Unit { room, blocks, claimed, .. } = unit;
         let failed = |error| self.archive_error(error);
         match claimed {
@@ -220,24 +197,29 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Compress<'a, S, W, D> 
     }
 }
 
-impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, S, W, D> {
+impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S, W, H> {
     type Source = PageClaims<S>;
-    type Unit = Unit<D>;
+    type Unit = Unit<H::Done>;
     type Lane = Option<&'a mut PageCodec>;
     type Ordered = ArchiveWriter<W>;
     type Error = S::Error;
 
-    fn unit(&self) -> Unit<D> {
+    fn unit(&self) -> Unit<H::Done> {
         let (room, blocks) = (PageRoom::new(self.unit_pages), PageBlocks::default());
         Unit { first_page: 0, room, claimed: Claimed::Bytes(0), slot: None, blocks, at: 0 }
     }
 
-    fn claim(&self, source: &mut PageClaims<S>, _codec: &mut Self::Lane, unit: &mut Unit<D>) -> Result<bool, S::Error> {
+    fn claim(
+        &self,
+        source: &mut PageClaims<S>,
+        _codec: &mut Self::Lane,
+        unit: &mut Unit<H::Done>,
+    ) -> Result<bool, S::Error> {
         let claimed = source.claim(&mut unit.room)?;
         Ok(unit.set(claimed))
     }
 
-    fn run(&self, codec: &mut Self::Lane, unit: &mut Unit<D>) -> Result<(), S::Error> {
+    fn run(&self, codec: &mut Self::Lane, unit: &mut Unit<H::Done>) -> Result<(), S::Error> {
         let Unit { room, claimed, .. } = unit;
         claimed.read(room, self.observer)?;
         unit.blocks.start(unit.first_page, self.shape);
@@ -245,13 +227,13 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, 
         Ok(())
     }
 
-    fn content_len(&self, unit: &Unit<D>) -> u64 {
+    fn content_len(&self, unit: &Unit<H::Done>) -> u64 {
         unit.blocks.content_len()
     }
 
-    fn hash(&self, unit: &Unit<D>, hash: &mut ContentHash) {
+    fn hash(&self, unit: &Unit<H::Done>, hash: &mut ContentHash) {
         if let Some(done) = &unit.slot {
-            hash.update(done.pages().as_flattened());
+            hash.update(H::pages(done).as_flattened());
         }
         match &unit.claimed {
             Claimed::Zeros(pages) => hash.update_zeros(pages * PAGE_SIZE as u64),
@@ -261,7 +243,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, 
     }
 
     /// Gives the blocks their place, or writes them if the output is written in order.
-    fn in_order(&self, archive: &mut ArchiveWriter<W>, unit: &mut Unit<D>) -> Result<bool, S::Error> {
+    fn in_order(&self, archive: &mut ArchiveWriter<W>, unit: &mut Unit<H::Done>) -> Result<bool, S::Error> {
         let blocks = &unit.blocks;
         if self.positional.is_none() {
             let written = timed(self.observer, Stage::Write, || archive.write_blocks(blocks));
@@ -274,7 +256,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, 
         Ok(self.positional.is_some())
     }
 
-    fn place(&self, unit: &mut Unit<D>) -> Result<(), S::Error> {
+    fn place(&self, unit: &mut Unit<H::Done>) -> Result<(), S::Error> {
         let file = self.positional.as_ref().expect("a unit has a place");
         let written = timed(self.observer, Stage::Write, || file.write_at(unit.at, unit.blocks.bytes()));
         Ok(written.map_err(|error| Error::io(self.out_name, Operation::Write, error))?)
@@ -284,69 +266,18 @@ impl<'a, S: PageSource, W: ArchiveOutput, D: BatchDevice> Work for Compress<'a, 
         self.positional.as_ref().map_or(0, PositionalFile::writers)
     }
 
-    fn waiting_bytes(&self, unit: &Unit<D>) -> usize {
+    fn waiting_bytes(&self, unit: &Unit<H::Done>) -> usize {
         unit.blocks.bytes().len()
     }
 
-    fn release(&self, unit: &mut Unit<D>) {
+    fn release(&self, unit: &mut Unit<H::Done>) {
         if let Some(done) = unit.slot.take() {
-            lock(self.slots).put_free(done.into_slot());
+            self.slots.release(done);
         }
     }
 }
 
-impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, S, W, D> {
-    type Slot = PageSlot<D>;
-    type Done = CompressedSlot<D>;
-
-    fn claim_for(
-        &self,
-        source: &mut PageClaims<S>,
-        slot: &mut PageSlot<D>,
-        unit: &mut Unit<D>,
-    ) -> Result<bool, S::Error> {
-        let claimed = source.claim(slot.pages_mut())?;
-        Ok(unit.set(claimed))
-    }
-
-    /// Reads whole pages into the slot. The bytes behind them stay with the unit.
-    fn fill(&self, unit: &mut Unit<D>, slot: &mut PageSlot<D>) -> Result<bool, S::Error> {
-        unit.claimed.read(slot.pages_mut(), self.observer)?;
-        let Claimed::Bytes(len_bytes) = unit.claimed else { return Ok(false) };
-        let (pages, tail) = slot.pages_mut().as_flattened()[..len_bytes].as_chunks::<PAGE_SIZE>();
-        unit.room.as_flattened_mut()[..tail.len()].copy_from_slice(tail);
-        unit.claimed = Claimed::Bytes(tail.len());
-        let pages = pages.len();
-        slot.set_len(pages);
-        Ok(pages > 0)
-    }
-
-    /// Assembles blocks from a result.
-    fn collect(&self, unit: &mut Unit<D>, done: CompressedSlot<D>) -> Result<(), S::Error> {
-        let Unit { first_page, room, claimed, blocks, .. } = unit;
-        let Claimed::Bytes(tail_bytes) = *claimed else { unreachable!("a slot was filled") };
-        let assembled = timed(self.observer, Stage::GpuSlots, || {
-            blocks.start(*first_page, self.shape);
-            done.iter().zip(done.pages()).try_for_each(|(page, plain)| blocks.push_of(page, plain))?;
-            blocks.hash_pages(done.pages());
-            blocks.push_tail(&room.as_flattened()[..tail_bytes])?;
-            blocks.finish();
-            Ok(())
-        });
-        assembled.map_err(|error| self.archive_error(error))?;
-        unit.slot = Some(done);
-        if !self.hashes {
-            self.release(unit);
-        }
-        Ok(())
-    }
-
-    fn can_help(&self, codec: &Self::Lane) -> bool {
-        codec.is_some()
-    }
-}
-
-impl<D: BatchDevice> Unit<D> {
+impl<Done> Unit<Done> {
     /// Keeps what was claimed. Returns `false` at the end.
     fn set(&mut self, claimed: Option<(u64, Claimed)>) -> bool {
         let Some((first_page, claimed)) = claimed else { return false };

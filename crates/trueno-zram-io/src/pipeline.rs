@@ -1,6 +1,8 @@
 //! The one pipeline: lanes claim units of work in order, do them side by side, and hand them on in order.
 
+#[cfg(feature = "gpu")]
 pub(crate) mod gpu_lane;
+pub(crate) mod held_slots;
 pub(crate) mod in_order;
 pub(crate) mod timeline;
 
@@ -368,23 +370,6 @@ impl<'a, W: Work> Pipeline<'a, W> {
         self.work.release(&mut unit);
         lock(&self.state).units.free.push(unit);
         self.changed.notify_one();
-    }
-
-    /// Wakes a lane. None is between its look at the state and its wait.
-    pub(crate) fn notify_one(&self) {
-        drop(lock(&self.state));
-        self.changed.notify_one();
-    }
-
-    /// Wakes all lanes, to see whether they can end.
-    pub(crate) fn notify_all(&self) {
-        drop(lock(&self.state));
-        self.wake_all();
-    }
-
-    /// Wakes all lanes, for a caller that has the state.
-    pub(crate) fn wake_all(&self) {
-        self.changed.notify_all();
     }
 
     /// Returns what is left once all lanes have ended.

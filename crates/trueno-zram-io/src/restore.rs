@@ -5,6 +5,8 @@
 //! says, from its first byte: only a stream can tell what is wrong with it.
 
 mod archive;
+#[cfg_attr(not(feature = "gpu"), path = "restore/gpu_absent.rs")]
+mod gpu;
 mod placed;
 mod ranges;
 
@@ -105,7 +107,7 @@ impl Sink for Discard {
 pub enum Decoders<'a> {
     /// The workers of the pool.
     Cpu,
-    /// A GPU.
+    /// A GPU, which takes the feature `gpu`.
     Gpu {
         /// Restores slots.
         gpu: Gpu<'a>,
@@ -120,8 +122,7 @@ impl Decoders<'_> {
         match self {
             // The CPU decodes a stream as fast as one thread reads it, without the way over the bus.
             Self::Cpu | Self::Gpu { helps: true, .. } => None,
-            Self::Gpu { gpu: Gpu::Cuda(gpu), .. } => Some(&mut **gpu),
-            Self::Gpu { gpu: Gpu::Interpreter(gpu), .. } => Some(&mut **gpu),
+            Self::Gpu { gpu, helps: false } => Some(gpu.codec()),
         }
     }
 }

@@ -342,6 +342,25 @@ where
     }
 }
 
+impl<W: Work> Pipeline<'_, W> {
+    /// Wakes a lane. None is between its look at the state and its wait.
+    fn notify_one(&self) {
+        drop(lock(&self.state));
+        self.changed.notify_one();
+    }
+
+    /// Wakes all lanes, to see whether they can end.
+    fn notify_all(&self) {
+        drop(lock(&self.state));
+        self.wake_all();
+    }
+
+    /// Wakes all lanes, for a caller that has the state.
+    fn wake_all(&self) {
+        self.changed.notify_all();
+    }
+}
+
 /// Starts threads of this name. If some cannot be started, those that run do all the work.
 fn start<'scope, T: FnOnce() + Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,

@@ -9,15 +9,13 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     Archive, ArchiveInfo, ContentHash, ContentSpan, GroupBuffer, GroupRun, GroupTotals, ReadSummary,
 };
-use trueno_zram_core::gpu::{BatchDevice, Cuda, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
 use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageData};
 
 use super::placed::PlacedContent;
 use super::{Decoders, Sink};
 use crate::Observer;
-use crate::compress::Gpu;
 use crate::error::Error;
-use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::held_slots::{HeldSlots, NoSlots};
 use crate::pipeline::in_order::lock;
 use crate::pipeline::timeline::{Stage, timed};
 use crate::pipeline::{Pipeline, Work};
@@ -57,47 +55,14 @@ pub(super) fn restore_groups<K: Sink>(
     pool: &ThreadPool,
     observer: &dyn Observer,
 ) -> Result<Restored, Error> {
-    match decoders {
-        Decoders::Cpu => restore_on::<_, Cuda>(archive, sink, None, true, pool, observer),
-        Decoders::Gpu { gpu: Gpu::Cuda(gpu), helps } => restore_on(archive, sink, Some(gpu), *helps, pool, observer),
-        Decoders::Gpu { gpu: Gpu::Interpreter(gpu), helps } => {
-            restore_on(archive, sink, Some(gpu), *helps, pool, observer)
+    let content = PlacedContent::new(sink.write_mode(pool.current_num_threads())?, sink.name(), observer);
+    let restored = match decoders {
+        Decoders::Cpu => restore_on_cpu(archive, &mut *sink, &content, pool, observer),
+        Decoders::Gpu { gpu, helps } => {
+            super::gpu::restore_groups(archive, &mut *sink, &content, (gpu, *helps), pool, observer)
         }
-    }
-}
-
-fn restore_on<K: Sink, D: BatchDevice>(
-    archive: Archive,
-    sink: &mut K,
-    gpu: Option<&mut GpuBatchCompressor<D>>,
-    helps: bool,
-    pool: &ThreadPool,
-    observer: &dyn Observer,
-) -> Result<Restored, Error> {
-    let stream = gpu.map(GpuBatchCompressor::decompress_stream).transpose()?;
-    let slots = Mutex::new(Slots::new(stream.as_ref().map_or(0, PageStream::max_slots)));
-    let threads = pool.current_num_threads();
-    let content = PlacedContent::new(sink.write_mode(threads)?, sink.name(), observer);
-    let info = archive.info();
-    let hash = info.content_checksum.then(ContentHash::new);
-    let lanes = threads.min(usize::try_from(info.group_count).unwrap_or(usize::MAX));
-    let totals = Mutex::new(GroupTotals::default());
-    let work = Restore { archive, info, content: &content, totals, helps, slots: &slots, observer, sink: PhantomData };
-    let max_units = match &stream {
-        Some(_) => usize::MAX,
-        None if work.is_ordered() => MAX_ORDERED.min(2 * lanes),
-        None => lanes,
     };
-    let pipeline = Pipeline::new(work, 0, &mut *sink, hash, max_units, observer);
-    match &stream {
-        Some(stream) => GpuLane::run(&pipeline, stream, &slots, (0..threads).map(|_| Lane::new()).collect())?,
-        None => pipeline.run_on(pool, (0..lanes).map(|_| Lane::new())),
-    }
-    let summary = pipeline.finish().and_then(|done| {
-        let totals = *lock(&done.work.totals);
-        done.work.archive.finish(totals, done.hash.as_ref()).map_err(|_| Stop::IndexMismatch)
-    });
-    match summary {
+    match restored {
         Ok(summary) => {
             if !content.is_in_order() {
                 sink.set_written(summary.content_len);
@@ -115,58 +80,88 @@ fn restore_on<K: Sink, D: BatchDevice>(
     }
 }
 
+fn restore_on_cpu<K: Sink>(
+    archive: Archive,
+    sink: &mut K,
+    content: &PlacedContent<'_>,
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<ReadSummary, Stop> {
+    let work = Restore::new(archive, content, NoSlots, observer);
+    let groups = usize::try_from(work.info.group_count).unwrap_or(usize::MAX);
+    let lanes = pool.current_num_threads().min(groups);
+    let max_units = if work.is_ordered() { MAX_ORDERED.min(2 * lanes) } else { lanes };
+    let pipeline = work.into_pipeline(sink, max_units);
+    pipeline.run_on(pool, (0..lanes).map(|_| Lane::new()));
+    finish(pipeline)
+}
+
+/// Compares the totals of all groups with the index, once all lanes have ended.
+pub(super) fn finish<K: Sink, H: HeldSlots>(pipeline: Pipeline<'_, Restore<'_, K, H>>) -> Result<ReadSummary, Stop> {
+    let done = pipeline.finish()?;
+    let totals = *lock(&done.work.totals);
+    done.work.archive.finish(totals, done.hash.as_ref()).map_err(|_| Stop::IndexMismatch)
+}
+
 /// Groups of an archive into content.
-struct Restore<'a, K, D: BatchDevice> {
+pub(super) struct Restore<'a, K, H> {
     archive: Archive,
     info: ArchiveInfo,
-    content: &'a PlacedContent<'a>,
+    pub(super) content: &'a PlacedContent<'a>,
     totals: Mutex<GroupTotals>,
-    /// Lanes restore groups that a GPU could.
-    helps: bool,
     /// The GPU's slots.
-    slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, Unit<D>>,
-    observer: &'a dyn Observer,
+    pub(super) slots: H,
+    pub(super) observer: &'a dyn Observer,
     sink: PhantomData<fn(&'a mut K)>,
 }
 
 /// A group and its pages.
-struct Unit<D: BatchDevice> {
+pub(super) struct Unit<Done> {
     number: u64,
-    group: GroupBuffer,
+    pub(super) group: GroupBuffer,
     is_read: bool,
     /// Pages that a lane restored.
     pages: Vec<Page>,
     /// Pages that a GPU restored.
-    slot: Option<RestoredSlot<D>>,
+    pub(super) slot: Option<Done>,
 }
 
 /// The codec of a lane, and pages that are in its core's cache.
-struct Lane {
+pub(super) struct Lane {
     codec: PageCodec,
     cached: Vec<Page>,
 }
 
 impl Lane {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self { codec: PageCodec::default(), cached: vec![[0; PAGE_SIZE]; CACHED_PAGES] }
     }
 }
 
-impl<D: BatchDevice> Unit<D> {
-    fn spans(&self) -> impl Iterator<Item = ContentSpan<'_>> {
-        self.group.spans(self.slot.as_ref().map_or(&self.pages, RestoredSlot::pages))
+impl<'a, K: Sink, H: HeldSlots> Restore<'a, K, H> {
+    pub(super) fn new(archive: Archive, content: &'a PlacedContent<'a>, slots: H, observer: &'a dyn Observer) -> Self {
+        let (info, totals) = (archive.info(), Mutex::new(GroupTotals::default()));
+        Self { archive, info, content, totals, slots, observer, sink: PhantomData }
     }
-}
 
-impl<'a, K: Sink, D: BatchDevice> Restore<'a, K, D> {
-    fn claim_group(&self, next: &mut u64, unit: &mut Unit<D>) -> bool {
+    pub(super) fn into_pipeline(self, sink: &'a mut K, max_units: usize) -> Pipeline<'a, Self> {
+        let (hash, observer) = (self.info.content_checksum.then(ContentHash::new), self.observer);
+        Pipeline::new(self, 0, sink, hash, max_units, observer)
+    }
+
+    /// Returns the content of a unit.
+    pub(super) fn spans<'u>(&self, unit: &'u Unit<H::Done>) -> impl Iterator<Item = ContentSpan<'u>> {
+        unit.group.spans(unit.slot.as_ref().map_or(&unit.pages, H::pages))
+    }
+
+    pub(super) fn claim_group(&self, next: &mut u64, unit: &mut Unit<H::Done>) -> bool {
         (unit.number, unit.is_read) = (*next, false);
         *next += 1;
         unit.number < self.info.group_count
     }
 
     /// Reads a group and compares it with the index.
-    fn read(&self, unit: &mut Unit<D>) -> Result<(), Stop> {
+    pub(super) fn read(&self, unit: &mut Unit<H::Done>) -> Result<(), Stop> {
         if !unit.is_read {
             let read = timed(self.observer, Stage::Read, || self.archive.read_group(unit.number, &mut unit.group));
             *lock(&self.totals) += read.map_err(|_| Stop::IndexMismatch)?;
@@ -219,23 +214,23 @@ fn run_len(run: GroupRun<'_>) -> u64 {
     }
 }
 
-impl<'a, K: Sink, D: BatchDevice> Work for Restore<'a, K, D> {
+impl<'a, K: Sink, H: HeldSlots> Work for Restore<'a, K, H> {
     /// The number of the next group.
     type Source = u64;
-    type Unit = Unit<D>;
+    type Unit = Unit<H::Done>;
     type Lane = Lane;
     type Ordered = &'a mut K;
     type Error = Stop;
 
-    fn unit(&self) -> Unit<D> {
+    fn unit(&self) -> Unit<H::Done> {
         Unit { number: 0, group: GroupBuffer::new(), is_read: false, pages: Vec::new(), slot: None }
     }
 
-    fn claim(&self, next: &mut u64, _lane: &mut Lane, unit: &mut Unit<D>) -> Result<bool, Stop> {
+    fn claim(&self, next: &mut u64, _lane: &mut Lane, unit: &mut Unit<H::Done>) -> Result<bool, Stop> {
         Ok(self.claim_group(next, unit))
     }
 
-    fn run(&self, lane: &mut Lane, unit: &mut Unit<D>) -> Result<(), Stop> {
+    fn run(&self, lane: &mut Lane, unit: &mut Unit<H::Done>) -> Result<(), Stop> {
         self.read(unit)?;
         if !self.is_ordered() {
             return self.restore_in_place(lane, &unit.group);
@@ -245,10 +240,10 @@ impl<'a, K: Sink, D: BatchDevice> Work for Restore<'a, K, D> {
             pages.resize(group.data_pages(), [0; PAGE_SIZE]);
         }
         self.decode(&mut lane.codec, group.pages(), pages)?;
-        Ok(self.content.write(unit.group.content_start(), unit.spans())?)
+        Ok(self.content.write(unit.group.content_start(), self.spans(unit))?)
     }
 
-    fn content_len(&self, unit: &Unit<D>) -> u64 {
+    fn content_len(&self, unit: &Unit<H::Done>) -> u64 {
         unit.group.content_len()
     }
 
@@ -256,56 +251,24 @@ impl<'a, K: Sink, D: BatchDevice> Work for Restore<'a, K, D> {
         self.content.is_in_order() || self.info.content_checksum
     }
 
-    fn hash(&self, unit: &Unit<D>, hash: &mut ContentHash) {
-        unit.spans().for_each(|span| match span {
+    fn hash(&self, unit: &Unit<H::Done>, hash: &mut ContentHash) {
+        self.spans(unit).for_each(|span| match span {
             ContentSpan::Data(bytes) => hash.update(bytes),
             ContentSpan::Zeros(len_bytes) => hash.update_zeros(len_bytes),
         });
     }
 
-    fn in_order(&self, sink: &mut &'a mut K, unit: &mut Unit<D>) -> Result<bool, Stop> {
+    fn in_order(&self, sink: &mut &'a mut K, unit: &mut Unit<H::Done>) -> Result<bool, Stop> {
         if self.content.is_in_order() {
-            timed(self.observer, Stage::Write, || unit.spans().try_for_each(|span| sink.take(span)))?;
+            timed(self.observer, Stage::Write, || self.spans(unit).try_for_each(|span| sink.take(span)))?;
             self.content.count(unit.group.content_len());
         }
         Ok(false)
     }
 
-    fn release(&self, unit: &mut Unit<D>) {
+    fn release(&self, unit: &mut Unit<H::Done>) {
         if let Some(done) = unit.slot.take() {
-            lock(self.slots).put_free(done.into_slot());
+            self.slots.release(done);
         }
-    }
-}
-
-impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, D> {
-    type Slot = PackedSlot<D>;
-    type Done = RestoredSlot<D>;
-
-    fn claim_for(&self, next: &mut u64, _slot: &mut PackedSlot<D>, unit: &mut Unit<D>) -> Result<bool, Stop> {
-        Ok(self.claim_group(next, unit))
-    }
-
-    /// Reads a group and copies its pages into a slot.
-    fn fill(&self, unit: &mut Unit<D>, slot: &mut PackedSlot<D>) -> Result<bool, Stop> {
-        self.read(unit)?;
-        if !(1..=slot.capacity()).contains(&unit.group.data_pages()) {
-            return Ok(false);
-        }
-        let pushed = timed(self.observer, Stage::GpuSlots, || unit.group.pages().try_for_each(|page| slot.push(page)));
-        pushed.map_err(Error::Codec)?;
-        Ok(true)
-    }
-
-    fn collect(&self, unit: &mut Unit<D>, done: RestoredSlot<D>) -> Result<(), Stop> {
-        if done.check().is_err() {
-            return Err(Stop::IndexMismatch);
-        }
-        unit.slot = Some(done);
-        Ok(self.content.write(unit.group.content_start(), unit.spans())?)
-    }
-
-    fn can_help(&self, _lane: &Lane) -> bool {
-        self.helps
     }
 }

@@ -1,0 +1,148 @@
+//! Compression with a GPU: lanes read pages into its slots, and assemble blocks from its results.
+
+use std::sync::Mutex;
+
+use rayon::ThreadPool;
+use trueno_zram_archive::WriteOptions;
+use trueno_zram_core::gpu::{BatchDevice, CompressedSlot, GpuBatchCompressor, Interpreter, PageSlot, PageStream};
+use trueno_zram_core::{BatchCodec, PAGE_SIZE, Page, PageCodec};
+
+use super::claims::{Claimed, PageClaims};
+use super::{Compress, Compressed, Unit, finish, pipeline_of};
+use crate::Observer;
+use crate::error::Error;
+use crate::input::page_source::PageSource;
+use crate::output::ArchiveOutput;
+use crate::pipeline::Work;
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::held_slots::HeldSlots;
+use crate::pipeline::in_order::lock;
+use crate::pipeline::timeline::{Stage, timed};
+
+/// Pages that a lane beside a GPU takes at a time, before it looks at the GPU again.
+const HELP_PAGES: usize = 16;
+
+/// A GPU, or the interpreter in its place.
+#[derive(Debug)]
+pub enum Gpu<'a> {
+    /// A GPU.
+    Cuda(&'a mut GpuBatchCompressor),
+    /// The interpreter.
+    Interpreter(&'a mut GpuBatchCompressor<Interpreter>),
+}
+
+impl Gpu<'_> {
+    /// The GPU as a codec of batches.
+    pub(crate) fn codec(&mut self) -> &mut dyn BatchCodec {
+        match self {
+            Self::Cuda(gpu) => *gpu,
+            Self::Interpreter(gpu) => *gpu,
+        }
+    }
+}
+
+/// Like [`compress`](super::compress), with a GPU.
+pub(super) fn compress<S: PageSource, W: ArchiveOutput>(
+    source: S,
+    out: (W, &str),
+    options: WriteOptions,
+    gpu: Gpu<'_>,
+    helpers: &mut [PageCodec],
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<Compressed<S, W>, S::Error> {
+    match gpu {
+        Gpu::Cuda(gpu) => compress_on(source, out, options, gpu, helpers, pool, observer),
+        Gpu::Interpreter(gpu) => compress_on(source, out, options, gpu, helpers, pool, observer),
+    }
+}
+
+fn compress_on<S: PageSource, W: ArchiveOutput, D: BatchDevice>(
+    source: S,
+    out: (W, &str),
+    options: WriteOptions,
+    gpu: &mut GpuBatchCompressor<D>,
+    helpers: &mut [PageCodec],
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<Compressed<S, W>, S::Error> {
+    let stream = gpu.compress_stream().map_err(Error::Codec)?;
+    let slots = Mutex::new(Slots::new(stream.max_slots()));
+    let held = GpuSlots { slots: &slots, keeps_pages: options.content_checksum };
+    let lanes = pool.current_num_threads();
+    let (work, archive) = Compress::new(out, options, lanes, HELP_PAGES, held, observer)?;
+    let pipeline = pipeline_of(source, work, archive, options, usize::MAX);
+    let mut helpers = helpers.iter_mut();
+    GpuLane::run(&pipeline, &stream, &slots, (0..lanes).map(|_| helpers.next()).collect())?;
+    finish(pipeline)
+}
+
+/// The slots of a GPU that compresses.
+struct GpuSlots<'a, D: BatchDevice> {
+    slots: &'a SharedSlots<PageSlot<D>, CompressedSlot<D>, Unit<CompressedSlot<D>>>,
+    /// Units keep the pages of their slots to hash them, once they are compressed.
+    keeps_pages: bool,
+}
+
+impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
+    type Done = CompressedSlot<D>;
+
+    fn pages(done: &CompressedSlot<D>) -> &[Page] {
+        done.pages()
+    }
+
+    fn release(&self, done: CompressedSlot<D>) {
+        lock(self.slots).put_free(done.into_slot());
+    }
+}
+
+impl<S: PageSource, W: ArchiveOutput, D: BatchDevice> SlotWork for Compress<'_, S, W, GpuSlots<'_, D>> {
+    type Slot = PageSlot<D>;
+    type Done = CompressedSlot<D>;
+
+    fn claim_for(
+        &self,
+        source: &mut PageClaims<S>,
+        slot: &mut PageSlot<D>,
+        unit: &mut Unit<CompressedSlot<D>>,
+    ) -> Result<bool, S::Error> {
+        let claimed = source.claim(slot.pages_mut())?;
+        Ok(unit.set(claimed))
+    }
+
+    /// Reads whole pages into the slot. The bytes behind them stay with the unit.
+    fn fill(&self, unit: &mut Unit<CompressedSlot<D>>, slot: &mut PageSlot<D>) -> Result<bool, S::Error> {
+        unit.claimed.read(slot.pages_mut(), self.observer)?;
+        let Claimed::Bytes(len_bytes) = unit.claimed else { return Ok(false) };
+        let (pages, tail) = slot.pages_mut().as_flattened()[..len_bytes].as_chunks::<PAGE_SIZE>();
+        unit.room.as_flattened_mut()[..tail.len()].copy_from_slice(tail);
+        unit.claimed = Claimed::Bytes(tail.len());
+        let pages = pages.len();
+        slot.set_len(pages);
+        Ok(pages > 0)
+    }
+
+    /// Assembles blocks from a result.
+    fn collect(&self, unit: &mut Unit<CompressedSlot<D>>, done: CompressedSlot<D>) -> Result<(), S::Error> {
+        let Unit { first_page, room, claimed, blocks, .. } = unit;
+        let Claimed::Bytes(tail_bytes) = *claimed else { unreachable!("a slot was filled") };
+        let assembled = timed(self.observer, Stage::GpuSlots, || {
+            blocks.start(*first_page, self.shape);
+            done.iter().zip(done.pages()).try_for_each(|(page, plain)| blocks.push_of(page, plain))?;
+            blocks.hash_pages(done.pages());
+            blocks.push_tail(&room.as_flattened()[..tail_bytes])?;
+            blocks.finish();
+            Ok(())
+        });
+        assembled.map_err(|error| self.archive_error(error))?;
+        unit.slot = Some(done);
+        if !self.slots.keeps_pages {
+            self.release(unit);
+        }
+        Ok(())
+    }
+
+    fn can_help(&self, codec: &Self::Lane) -> bool {
+        codec.is_some()
+    }
+}

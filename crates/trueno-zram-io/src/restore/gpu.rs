@@ -1,0 +1,107 @@
+//! Restoring with a GPU: lanes fill its slots with the pages of groups, and write what it restores.
+
+use std::sync::Mutex;
+
+use rayon::ThreadPool;
+use trueno_zram_archive::{Archive, ReadSummary};
+use trueno_zram_core::Page;
+use trueno_zram_core::gpu::{BatchDevice, GpuBatchCompressor, PackedSlot, PageStream, RestoredSlot};
+
+use super::Sink;
+use super::archive::{Lane, Restore, Stop, Unit, finish};
+use super::placed::PlacedContent;
+use crate::Observer;
+use crate::compress::Gpu;
+use crate::error::Error;
+use crate::pipeline::gpu_lane::{GpuLane, SharedSlots, SlotWork, Slots};
+use crate::pipeline::held_slots::HeldSlots;
+use crate::pipeline::in_order::lock;
+use crate::pipeline::timeline::{Stage, timed};
+
+/// Restores the groups of an archive with a GPU. With `helps`, lanes restore groups as well.
+pub(super) fn restore_groups<K: Sink>(
+    archive: Archive,
+    sink: &mut K,
+    content: &PlacedContent<'_>,
+    (gpu, helps): (&mut Gpu<'_>, bool),
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<ReadSummary, Stop> {
+    match gpu {
+        Gpu::Cuda(gpu) => restore_on(archive, sink, content, (gpu, helps), pool, observer),
+        Gpu::Interpreter(gpu) => restore_on(archive, sink, content, (gpu, helps), pool, observer),
+    }
+}
+
+fn restore_on<K: Sink, D: BatchDevice>(
+    archive: Archive,
+    sink: &mut K,
+    content: &PlacedContent<'_>,
+    (gpu, helps): (&mut GpuBatchCompressor<D>, bool),
+    pool: &ThreadPool,
+    observer: &dyn Observer,
+) -> Result<ReadSummary, Stop> {
+    let stream = gpu.decompress_stream().map_err(Error::Codec)?;
+    let slots = Mutex::new(Slots::new(stream.max_slots()));
+    let work = Restore::new(archive, content, GpuSlots { slots: &slots, helps }, observer);
+    let pipeline = work.into_pipeline(sink, usize::MAX);
+    let lanes = (0..pool.current_num_threads()).map(|_| Lane::new()).collect();
+    GpuLane::run(&pipeline, &stream, &slots, lanes)?;
+    finish(pipeline)
+}
+
+/// The slots of a GPU that restores.
+struct GpuSlots<'a, D: BatchDevice> {
+    slots: &'a SharedSlots<PackedSlot<D>, RestoredSlot<D>, Unit<RestoredSlot<D>>>,
+    /// Lanes restore groups that the GPU could.
+    helps: bool,
+}
+
+impl<D: BatchDevice> HeldSlots for GpuSlots<'_, D> {
+    type Done = RestoredSlot<D>;
+
+    fn pages(done: &RestoredSlot<D>) -> &[Page] {
+        done.pages()
+    }
+
+    fn release(&self, done: RestoredSlot<D>) {
+        lock(self.slots).put_free(done.into_slot());
+    }
+}
+
+impl<K: Sink, D: BatchDevice> SlotWork for Restore<'_, K, GpuSlots<'_, D>> {
+    type Slot = PackedSlot<D>;
+    type Done = RestoredSlot<D>;
+
+    fn claim_for(
+        &self,
+        next: &mut u64,
+        _slot: &mut PackedSlot<D>,
+        unit: &mut Unit<RestoredSlot<D>>,
+    ) -> Result<bool, Stop> {
+        Ok(self.claim_group(next, unit))
+    }
+
+    /// Reads a group and copies its pages into a slot.
+    fn fill(&self, unit: &mut Unit<RestoredSlot<D>>, slot: &mut PackedSlot<D>) -> Result<bool, Stop> {
+        self.read(unit)?;
+        if !(1..=slot.capacity()).contains(&unit.group.data_pages()) {
+            return Ok(false);
+        }
+        let pushed = timed(self.observer, Stage::GpuSlots, || unit.group.pages().try_for_each(|page| slot.push(page)));
+        pushed.map_err(Error::Codec)?;
+        Ok(true)
+    }
+
+    fn collect(&self, unit: &mut Unit<RestoredSlot<D>>, done: RestoredSlot<D>) -> Result<(), Stop> {
+        if done.check().is_err() {
+            return Err(Stop::IndexMismatch);
+        }
+        unit.slot = Some(done);
+        Ok(self.content.write(unit.group.content_start(), self.spans(unit))?)
+    }
+
+    fn can_help(&self, _lane: &Lane) -> bool {
+        self.slots.helps
+    }
+}

@@ -65,3 +65,21 @@ fn write_parts(handles: &mut [StoreHandle], at: u64, bytes: &[u8]) -> Result<()>
         .enumerate()
         .try_for_each(|(number, (handle, part))| handle.write_at(at + (number * share) as u64, part))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::StoreOptions;
+
+    #[test]
+    fn parts_of_all_handles_lie_one_after_the_other() {
+        let len = 2 * PART_BYTES + 100;
+        let store = Arc::new(Store::create(&StoreOptions::new(4 * PART_BYTES as u64)).unwrap());
+        let mut handles = [(); 3].map(|()| StoreHandle::new(&store).unwrap());
+        let bytes: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        write_parts(&mut handles, 5000, &bytes).unwrap();
+        let mut back = vec![0; 5000 + len];
+        handles[0].read_at(0, &mut back).unwrap();
+        assert!(back[..5000] == [0; 5000] && back[5000..] == bytes);
+    }
+}

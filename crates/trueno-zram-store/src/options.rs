@@ -124,3 +124,46 @@ fn raw_slab_bytes(pages: u64) -> u64 {
     let slab = SLAB_BYTES as u64;
     pages.div_ceil(slab / PAGE_SIZE as u64 - 1) * slab
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_one_to_two_to_the_32_whole_pages() {
+        let max_size = MAX_PAGES * PAGE_SIZE as u64;
+        let is_possible = |size| StoreOptions::new(size).with_limit_bytes(1 << 30).header().is_ok();
+        assert!([4096, 8192, max_size].into_iter().all(is_possible));
+        for size in [0, 1, 4095, 4097, max_size - 1, max_size + 4096] {
+            let impossible = StoreOptions::new(size).with_limit_bytes(1 << 30);
+            assert!(matches!(impossible.header(), Err(Error::Options(_))), "{size}");
+            assert!(matches!(impossible.max_memory_bytes(), Err(Error::Options(_))), "{size}");
+        }
+    }
+
+    #[test]
+    fn slabs_hold_all_pages_uncompressed_or_the_limit() {
+        let slabs = |options: StoreOptions| options.header().unwrap().slabs;
+        let whole = StoreOptions::new(1 << 30);
+        // 63 pages per slab, and a slab per class.
+        assert_eq!(slabs(whole), 2 * 4162 + 64);
+        assert_eq!(slabs(whole.with_locked(true)), 4162 + 64);
+        assert_eq!(slabs(whole.with_limit_bytes(4 << 20)), 16 + 64);
+        assert_eq!(slabs(whole.with_limit_bytes(4 << 20).with_locked(true)), 16);
+        let too_little = whole.with_limit_bytes(SLAB_BYTES as u64 - 1).with_locked(true);
+        assert!(matches!(too_little.header(), Err(Error::Options(_))));
+        let too_many = StoreOptions::new(MAX_PAGES * PAGE_SIZE as u64);
+        assert!(matches!(too_many.header(), Err(Error::Options(_))), "an entry cannot address so many slots");
+    }
+
+    #[test]
+    fn the_memory_is_that_of_table_slabs_bitmaps_and_spare_slots() {
+        let options = StoreOptions::new(32 << 20).with_limit_bytes(4 << 20).with_locked(true);
+        let (table, slabs, bitmaps, spare_slots) = ((8192 + 512) * 8, 4 << 20, 16 * 61 * 8, 64 * 64 * 64);
+        assert_eq!(options.max_memory_bytes().unwrap(), table + slabs + bitmaps + spare_slots);
+        // Without a limit, pages that do not shrink decide.
+        let (table, slabs) = ((1 + 512) * 8, (1 + 64) * SLAB_BYTES as u64);
+        let bitmaps = (2 + 64) * 61 * 8;
+        assert_eq!(StoreOptions::new(4096).max_memory_bytes().unwrap(), table + slabs + bitmaps + spare_slots);
+    }
+}

@@ -303,3 +303,33 @@ fn memory_held_is_within_four_percent_of_the_compressed_bytes() {
     });
     assert!(ratio <= 1.04, "{ratio}");
 }
+
+#[test]
+fn statistics_count_pages_and_requests() {
+    let store = Arc::new(Store::create(&StoreOptions::new(1 << 20)).unwrap());
+    let mut handle = StoreHandle::new(&store).unwrap();
+    let mut random = Generator::new(3);
+    let raw: Page = std::array::from_fn(|_| random.byte());
+    let text: Page = std::array::from_fn(|at| u8::try_from(at / 32).unwrap());
+    handle.write_page(0, &raw).unwrap();
+    handle.write_page(1, &text).unwrap();
+    handle.write_at(2 * 4096, &[7; 2 * PAGE_SIZE]).unwrap();
+    let stats = store.stats();
+    assert_eq!((stats.mm.orig_data_size, stats.mm.same_pages), (4 * 4096, 2));
+    assert_eq!((stats.mm.huge_pages, stats.mm.huge_pages_since), (1, 1));
+    assert!((4097..2 * 4096).contains(&stats.mm.compr_data_size));
+    assert!(stats.mm.mem_used_total > 0 && stats.mm.mem_used_max >= stats.mm.mem_used_total);
+    assert_eq!((stats.pages_written, stats.pages_read, stats.size_bytes), (4, 0, 1 << 20));
+
+    handle.write_page(0, &text).unwrap();
+    handle.discard(4096, 2 * 4096).unwrap();
+    let mut page = [0; PAGE_SIZE];
+    handle.read_page(0, &mut page).unwrap();
+    assert!(handle.read_at(1 << 20, &mut page).is_err() && handle.write_at(u64::MAX, &page).is_err());
+    let stats = store.stats();
+    assert_eq!((stats.mm.orig_data_size, stats.mm.same_pages), (2 * 4096, 1));
+    assert_eq!((stats.mm.huge_pages, stats.mm.huge_pages_since), (0, 1));
+    assert_eq!((stats.pages_written, stats.pages_read), (5, 1));
+    assert_eq!((stats.io.notify_free, stats.io.invalid_io), (2, 2));
+    assert_eq!((stats.io.failed_reads, stats.io.failed_writes), (0, 0));
+}

@@ -187,7 +187,9 @@ fn a_damaged_page_is_an_error_until_it_is_written() {
 
 #[test]
 fn an_archive_that_is_longer_than_the_store_is_refused() {
-    let (file, _) = archive(Format::Lz4);
+    let (file, expected) = archive(Format::Lz4);
     let store = Store::create(&StoreOptions::new(((PAGES - 1) * PAGE_SIZE) as u64)).unwrap();
     assert!(matches!(store.with_base(reader(&file)), Err(Error::Options(_))));
+    let store = Store::create(&StoreOptions::new((PAGES * PAGE_SIZE) as u64)).unwrap();
+    assert!(content(&Arc::new(store.with_base(reader(&file)).unwrap())) == expected[..PAGES * PAGE_SIZE]);
 }

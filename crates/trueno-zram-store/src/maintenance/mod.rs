@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use trueno_zram_core::BatchCodec;
 
 use crate::error::{Error, Result};
+use crate::stats::MmStat;
 use crate::store::Store;
 
 pub use compact::Compaction;
@@ -139,7 +140,7 @@ fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn Ba
     let mut last_tick = Instant::now();
     while !stop.wait(options.interval) {
         // An error here occurs again in the next round, or in the request that it concerns.
-        if is_wasteful(store, options.max_waste_percent) {
+        if is_wasteful(&store.stats().mm, options.max_waste_percent) {
             let _ = store.compact();
         }
         if last_tick.elapsed() >= options.tick {
@@ -152,8 +153,51 @@ fn run(store: &Store, options: &MaintenanceOptions, mut codec: Option<Box<dyn Ba
     }
 }
 
-fn is_wasteful(store: &Store, max_waste_percent: u8) -> bool {
-    let mm = store.stats().mm;
+/// Returns `true` if more memory is held than compressed bytes, by this part of them and a MiB.
+fn is_wasteful(mm: &MmStat, max_waste_percent: u8) -> bool {
     let waste = mm.compr_data_size / 100 * u64::from(max_waste_percent) + (1 << 20);
     mm.mem_used_total > mm.compr_data_size.saturating_add(waste)
+}
+
+#[cfg(test)]
+mod tests {
+    use trueno_zram_core::{Algorithm, CpuBatchCompressor};
+
+    use super::*;
+    use crate::handle::StoreHandle;
+    use crate::options::StoreOptions;
+
+    #[test]
+    fn waste_is_a_part_of_the_compressed_bytes_and_a_mib() {
+        const MIB: u64 = 1 << 20;
+        let held = |mem_used_total| MmStat { compr_data_size: 100 * MIB, mem_used_total, ..MmStat::default() };
+        assert!(!is_wasteful(&held(111 * MIB), 11) && is_wasteful(&held(112 * MIB + 1), 11));
+        assert!(!is_wasteful(&held(101 * MIB), 0) && is_wasteful(&held(101 * MIB + 1), 0));
+    }
+
+    #[test]
+    fn the_thread_compacts_and_recompresses_idle_pages() {
+        let store = Arc::new(Store::create(&StoreOptions::new(4 << 20)).unwrap());
+        let mut handle = StoreHandle::new(&store).unwrap();
+        let bytes: Vec<u8> = (0..1u32 << 20).flat_map(|number| (number * 13 / 5).to_le_bytes()).collect();
+        handle.write_at(0, &bytes).unwrap();
+        handle.discard(0, 3 << 20).unwrap();
+        let held = store.stats().mm.mem_used_total;
+        let codec = Box::new(CpuBatchCompressor::new(Algorithm::Zstd { level: 1 }).unwrap());
+        let options = MaintenanceOptions::default()
+            .with_interval(Duration::from_millis(1))
+            .with_tick(Duration::from_millis(1))
+            .with_max_waste_percent(0)
+            .with_recompress(RecompressOptions::default().with_min_age(1));
+        let maintenance = Maintenance::start(&store, options, Some(codec)).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while store.stats().pages_recompressed == 0 || store.stats().mm.mem_used_total >= held {
+            assert!(Instant::now() < deadline, "{:?}", store.stats());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(maintenance);
+        let mut back = vec![0; 1 << 20];
+        handle.read_at(3 << 20, &mut back).unwrap();
+        assert!(back == bytes[3 << 20..]);
+    }
 }

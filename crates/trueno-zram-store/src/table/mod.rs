@@ -212,3 +212,25 @@ impl TableHeader {
         Ok(Self { pages, slabs, limit_bytes, algorithm, residency })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_come_back_and_unknown_ones_are_refused() {
+        for algorithm in [Algorithm::None, Algorithm::Lz4, Algorithm::Zstd { level: -5 }, Algorithm::Zstd { level: 19 }]
+        {
+            for residency in [Residency::OnDemand, Residency::Locked] {
+                let header = TableHeader { pages: 3, slabs: 2, limit_bytes: 1 << 20, algorithm, residency };
+                assert_eq!(TableHeader::decode(&header.encode()).unwrap(), header);
+                for (word, value) in [(0, 1), (1, VERSION + 1), (5, 3)] {
+                    let mut words = header.encode();
+                    words[word] = value;
+                    assert!(matches!(TableHeader::decode(&words), Err(Error::Attach(_))), "word {word}");
+                }
+                assert!(matches!(TableHeader::decode(&header.encode()[..7]), Err(Error::Attach(_))));
+            }
+        }
+    }
+}

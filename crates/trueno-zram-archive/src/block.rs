@@ -252,7 +252,7 @@ fn ends_in_literals(block: &[u8]) -> bool {
         || sequences(block).is_none_or(|sequences| !sequences.has_match || sequences.last_literals >= LAST_LITERALS)
 }
 
-/// What the sequences of a block add up to.
+/// Totals of the sequences of a block.
 struct Sequences {
     content_len: usize,
     last_literals: usize,

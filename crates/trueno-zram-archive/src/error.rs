@@ -16,7 +16,7 @@ use crate::process_state::ProcessStateError;
 /// ```
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What went wrong.
+/// An error of this crate.
 ///
 /// `at` is a byte position from the start of the input. `page` is the number of the page in the content, if the frame
 /// consists of pages up to there.
@@ -50,7 +50,8 @@ pub enum Error {
         /// The error of the operating system.
         source: io::Error,
     },
-    /// The input is a pipe, a device or a directory.
+    /// The input is a pipe, a device or a directory. Callers that need a regular file report it, such as `ArchiveOpener` of
+    /// the crate `trueno-zram-io`; this crate reads from any [`ReadAt`](crate::ReadAt).
     #[error("is not a regular file")]
     NotRegular,
     /// The input is empty.
@@ -83,7 +84,7 @@ pub enum Error {
     Header {
         /// Position of the frame.
         at: u64,
-        /// What is wrong.
+        /// The problem.
         what: &'static str,
     },
     /// The frame needs a dictionary.
@@ -95,7 +96,7 @@ pub enum Error {
         id: u32,
     },
     /// A block is longer than its frame allows.
-    #[error("{}: a block claims {len_bytes} bytes; the frame allows {max_bytes}", Place(*at, *page))]
+    #[error("{}: a block claims {len_bytes} bytes; the frame allows {max_bytes}", Location(*at, *page))]
     BlockTooLarge {
         /// Position of the block.
         at: u64,
@@ -107,7 +108,7 @@ pub enum Error {
         max_bytes: u64,
     },
     /// A block does not match its checksum.
-    #[error("{}: corrupt block: stored checksum {expected:08x}, computed {actual:08x}", Place(*at, *page))]
+    #[error("{}: corrupt block: stored checksum {expected:08x}, computed {actual:08x}", Location(*at, *page))]
     BlockChecksum {
         /// Position of the block.
         at: u64,
@@ -119,13 +120,13 @@ pub enum Error {
         actual: u32,
     },
     /// A block cannot be decoded.
-    #[error("{}: corrupt block: {reason}", Place(*at, *page))]
+    #[error("{}: corrupt block: {reason}", Location(*at, *page))]
     Block {
         /// Position of the block.
         at: u64,
         /// The block's page.
         page: Option<u64>,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The content of a frame does not have the length that the frame's header announces.
@@ -159,7 +160,7 @@ pub enum Error {
     Base {
         /// Its path.
         base: String,
-        /// What is wrong with it. Pages are those of the base.
+        /// The problem. Pages are those of the base.
         reason: String,
         /// The page of the delta that is read from there, if it is known.
         page: Option<u64>,
@@ -175,7 +176,7 @@ pub enum Error {
     PageHash {
         /// The page of the delta.
         page: u64,
-        /// Where it comes from.
+        /// Its origin.
         origin: String,
     },
     /// A page does not have the hash that its own archive states for it.
@@ -276,9 +277,9 @@ impl Error {
 }
 
 /// A position, with its page if that is known.
-struct Place(u64, Option<u64>);
+struct Location(u64, Option<u64>);
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self(at, Some(page)) => write!(f, "page {page} (byte {at})"),
@@ -305,7 +306,7 @@ impl fmt::Display for ForPage {
     }
 }
 
-/// What a file starts with that is not compressed.
+/// Describes the first bytes of a file that is not compressed.
 fn start_of(magic: [u8; 4]) -> String {
     if HEAD_MAGIC.starts_with(&magic) {
         return "it is a delta, which can only be read from a file, with its base".to_owned();

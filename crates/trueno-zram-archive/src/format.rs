@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::index::entry::PageEntry;
 use crate::index::layout::GROUP_PAGES;
 use crate::lz4::constant::{self, RUN_PAGES, WORD_BLOCK};
-use crate::lz4::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, SKIPPABLE_MAGIC};
+use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC};
 use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::{constant as zstd_constant, frame};
 
@@ -96,7 +96,7 @@ impl Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// Blocks of one frame with this header.
-    Lz4(Header),
+    Lz4(Lz4Header),
     /// A frame per page or run of zeros.
     Zstd {
         /// All frames have the checksum of their content.
@@ -122,7 +122,7 @@ impl Layout {
 
     /// Returns whether there is a checksum of the whole content.
     pub(crate) fn content_checksum(&self) -> bool {
-        matches!(self, Self::Lz4(Header { content_checksum: true, .. }))
+        matches!(self, Self::Lz4(Lz4Header { content_checksum: true, .. }))
     }
 
     /// Returns the length of the content that the data's start announces.

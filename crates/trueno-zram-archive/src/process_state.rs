@@ -41,7 +41,7 @@ pub struct ProcessState {
     /// Its threads. The one that has the number of the process comes first.
     pub threads: Vec<ThreadState>,
     /// The files that are mapped into its memory.
-    pub files: Vec<MappedFile>,
+    pub files: Vec<FileMapping>,
 }
 
 /// The registers of a thread.
@@ -55,7 +55,7 @@ pub struct ThreadState {
 
 /// A file that is mapped into memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MappedFile {
+pub struct FileMapping {
     /// The first address.
     pub start: u64,
     /// The first address after it.
@@ -66,7 +66,7 @@ pub struct MappedFile {
     pub name: String,
 }
 
-/// Why a process state cannot be read or written.
+/// The reason why a process state cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessStateError {
@@ -94,7 +94,7 @@ pub enum ProcessStateError {
     TooLarge(u64),
     /// A file that is to be written has no addresses, or a name with a zero byte.
     #[error("the process state cannot have file {:?} at {:#x} to {:#x}", .0.name, .0.start, .0.end)]
-    File(MappedFile),
+    File(FileMapping),
 }
 
 impl ProcessState {
@@ -139,7 +139,7 @@ impl ProcessState {
     /// # Errors
     /// [`ProcessStateError`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, ProcessStateError> {
-        let mut cursor = Cursor { bytes, at: 0 };
+        let mut cursor = StateCursor { bytes, at: 0 };
         let version = cursor.word("version")?;
         if version != VERSION {
             return Err(ProcessStateError::Version(version));
@@ -156,7 +156,7 @@ impl ProcessState {
             let [start, end, offset] = [cursor.long("file")?, cursor.long("file")?, cursor.long("file")?];
             let name = std::str::from_utf8(cursor.text("name of a file")?);
             let name = name.map_err(|_| cursor.invalid("name of a file"))?.to_owned();
-            let file = MappedFile { start, end, offset, name };
+            let file = FileMapping { start, end, offset, name };
             if !file.is_valid() {
                 return Err(cursor.invalid("file"));
             }
@@ -169,7 +169,7 @@ impl ProcessState {
     }
 }
 
-impl MappedFile {
+impl FileMapping {
     fn is_valid(&self) -> bool {
         self.start < self.end && !self.name.contains('\0')
     }
@@ -191,12 +191,12 @@ fn count(len: usize) -> Result<u32, ProcessStateError> {
     u32::try_from(len).map_err(|_| ProcessStateError::TooLarge(len as u64))
 }
 
-struct Cursor<'a> {
+struct StateCursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> StateCursor<'a> {
     fn take(&mut self, len: usize, what: &'static str) -> Result<&'a [u8], ProcessStateError> {
         let bytes = self.bytes[self.at..].get(..len).ok_or(ProcessStateError::Truncated { at: self.at, what })?;
         self.at += len;
@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     fn sample() -> ProcessState {
-        let file = |start, name: &str| MappedFile { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
+        let file = |start, name: &str| FileMapping { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
         ProcessState {
             machine: 62,
             auxiliary_vector: vec![3; 32],
@@ -265,7 +265,7 @@ mod tests {
         state.auxiliary_vector = vec![0; usize::try_from(MAX_BYTES).unwrap()];
         assert!(matches!(state.to_bytes(), Err(ProcessStateError::TooLarge(_))));
         for (end, name) in [(0x1000, "/bin/a"), (0x2000, "/bin/a\0b")] {
-            let file = MappedFile { start: 0x1000, end, offset: 0, name: name.into() };
+            let file = FileMapping { start: 0x1000, end, offset: 0, name: name.into() };
             let state = ProcessState { files: vec![file.clone()], ..sample() };
             assert_eq!(state.to_bytes(), Err(ProcessStateError::File(file)));
         }

@@ -28,19 +28,19 @@ pub trait ReadAt: Send + Sync {
     /// Those of the operating system.
     fn len_bytes(&self) -> io::Result<u64>;
 
-    /// Returns `len` bytes at the position `at` where they are, if the whole file is in memory: they need not be copied.
+    /// Returns `len` bytes at the position `at` without a copy, if the whole file is in memory.
     fn bytes_at(&self, at: u64, len: usize) -> Option<&[u8]> {
         let _ = (at, len);
         None
     }
 
-    /// Says that many small reads of a range that was just read will follow, so that they can be prepared for.
+    /// Announces many small reads of a range that was just read, so that the source can prepare for them.
     fn expect_reads(&self, at: u64, len: usize) {
         let _ = (at, len);
     }
 
-    /// Announces ranges that will be read soon. Files need not be told; a source with long round trips can fetch all of them
-    /// at once.
+    /// Announces ranges that will be read soon. Files ignore it; a source with long round trips can fetch all of them at
+    /// once.
     fn prefetch(&self, ranges: &[Range<u64>]) {
         let _ = ranges;
     }
@@ -116,7 +116,7 @@ impl FileSpan {
         Self { file, start, len }
     }
 
-    /// Returns where bytes of the part are in the file; `None` if they are not all within the part.
+    /// Returns the position of bytes of the part in the file; `None` if they are not all within the part.
     fn place_of(&self, at: u64, len: usize) -> Option<u64> {
         at.checked_add(len as u64).filter(|end| *end <= self.len)?;
         self.start.checked_add(at)

@@ -7,7 +7,7 @@ use crate::varint::{self, VarintError, put};
 
 pub(super) const VERSION: u64 = 1;
 
-/// Why an address map cannot be read or written.
+/// The reason why an address map cannot be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressMapError {
@@ -102,12 +102,12 @@ fn put_text(text: &str, out: &mut Vec<u8>) {
 
 /// Reads an encoded map from front to back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cursor<'a> {
+pub(super) struct MapCursor<'a> {
     pub(super) bytes: &'a [u8],
     pub(super) at: usize,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> MapCursor<'a> {
     /// Returns how many bytes are left.
     pub(super) fn left(&self) -> u64 {
         (self.bytes.len() - self.at) as u64

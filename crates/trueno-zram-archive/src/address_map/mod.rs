@@ -94,7 +94,7 @@ pub struct Mapping {
     pub flags: Flags,
     /// `[heap]`, `[stack]`, the file's name; empty for plain anonymous memory.
     pub name: String,
-    runs: Vec<Run>,
+    runs: Vec<PageRun>,
 }
 
 /// The permissions of a mapping, and whether it is anonymous.
@@ -103,7 +103,7 @@ pub struct Flags(u8);
 
 /// Adjacent pages in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct PageRun {
     /// The number of pages.
     pub pages: u64,
     /// The state of all of them.
@@ -191,7 +191,7 @@ impl Mapping {
 
     /// Returns the states of its pages, in order. Adjacent runs have different states.
     #[must_use]
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[PageRun] {
         &self.runs
     }
 
@@ -213,7 +213,7 @@ impl Mapping {
         match self.runs.last_mut() {
             _ if pages == 0 => {}
             Some(last) if last.state == state => last.pages = last.pages.saturating_add(pages),
-            _ => self.runs.push(Run { pages, state }),
+            _ => self.runs.push(PageRun { pages, state }),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From a range of addresses to the bytes of an archive.
+//! Finds the bytes of an archive for a range of addresses.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub enum AddressSpan {
     Zeros(u64),
 }
 
-/// Why a range of addresses cannot be extracted.
+/// The reason why a range of addresses cannot be extracted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {

@@ -2,7 +2,7 @@
 
 use trueno_zram_core::PAGE_SIZE;
 
-use super::codec::{AddressMapError, Cursor, VERSION, state_of};
+use super::codec::{AddressMapError, MapCursor, VERSION, state_of};
 use super::{ADDRESS_LIMIT, Consistency, Flags, MAX_BYTES, PageState, SECTION, StateCounts};
 use crate::archive::Archive;
 use crate::error::Error;
@@ -14,7 +14,7 @@ const MIN_MAPPING_BYTES: u64 = 5;
 #[derive(Clone, Debug)]
 pub struct StoredMap {
     bytes: Vec<u8>,
-    /// Where the first mapping starts in `bytes`.
+    /// The position of the first mapping in `bytes`.
     mappings_at: usize,
     /// The process's number.
     pub pid: u32,
@@ -44,7 +44,7 @@ pub struct StoredMapping<'a> {
     /// Its pages.
     pub pages: StateCounts,
     /// The encoded runs.
-    runs: Cursor<'a>,
+    runs: MapCursor<'a>,
     run_count: u64,
 }
 
@@ -89,7 +89,7 @@ impl StoredMap {
         if bytes.len() as u64 > MAX_BYTES {
             return Err(AddressMapError::TooLarge(bytes.len() as u64));
         }
-        let mut cursor = Cursor { bytes: &bytes, at: 0 };
+        let mut cursor = MapCursor { bytes: &bytes, at: 0 };
         let version = cursor.number("version")?;
         if version != VERSION {
             return Err(AddressMapError::Version(version));
@@ -135,7 +135,7 @@ impl StoredMap {
 
     /// Walks the mappings in order of their addresses.
     pub fn mappings(&self) -> impl Iterator<Item = StoredMapping<'_>> {
-        let mut cursor = Cursor { bytes: &self.bytes, at: self.mappings_at };
+        let mut cursor = MapCursor { bytes: &self.bytes, at: self.mappings_at };
         let (mut end, mut first_page) = (0, 0);
         (0..self.mapping_count).map(move |_| {
             let mapping = StoredMapping::decode(&mut cursor, end, first_page).expect("checked by from_bytes");
@@ -147,7 +147,7 @@ impl StoredMap {
 
 impl<'a> StoredMapping<'a> {
     /// Reads the mapping at the cursor. `end` is where the one before it ends.
-    fn decode(cursor: &mut Cursor<'a>, end: u64, first_page: u64) -> Result<Self, AddressMapError> {
+    fn decode(cursor: &mut MapCursor<'a>, end: u64, first_page: u64) -> Result<Self, AddressMapError> {
         let gap = cursor.number("gap before a mapping")?.checked_mul(PAGE_SIZE as u64);
         let start = gap.and_then(|gap| end.checked_add(gap)).ok_or_else(|| cursor.invalid("gap before a mapping"))?;
         let flags = Flags(cursor.byte("mapping's flags")?);

@@ -2,15 +2,15 @@
 
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
-use crate::index::layout::{FOOTER_LEN, Footer, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC};
-use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header};
+use crate::index::layout::{FOOTER_LEN, HEAD_LEN, INDEX_FRAME_MAGIC, INDEX_MAGIC, IndexFooter};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Lz4Header};
 use crate::read_at::{ReadAt, file_len, read_at};
 use crate::zstd::seek_table;
 
 /// The footer of an archive, and the length of the seek table behind it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchiveEnd {
-    pub(crate) footer: Footer,
+    pub(crate) footer: IndexFooter,
     /// Length of the seek table behind the index; 0 if there is none.
     pub(crate) seek_table_len: u64,
 }
@@ -36,7 +36,7 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<ArchiveEnd>> {
     let Some(footer_at) = index_end.checked_sub(FOOTER_LEN as u64) else { return Ok(None) };
     let mut footer = [0; FOOTER_LEN];
     read_at(file, footer_at, &mut footer)?;
-    let Some(footer) = Footer::decode(&footer)? else { return Ok(None) };
+    let Some(footer) = IndexFooter::decode(&footer)? else { return Ok(None) };
     let whole = index_end.checked_sub(footer.index_len()) == Some(footer.frame_len);
     if !whole || footer.format == Format::Lz4 && seek_table_len > 0 {
         return Err(Error::index("it does not describe the whole file"));
@@ -57,13 +57,13 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<ArchiveEnd>> {
 fn read_header(file: &dyn ReadAt) -> Result<(Layout, u64)> {
     let mut start = [0; 5];
     read_at(file, 0, &mut start)?;
-    let mut rest = vec![0; Header::len_after(start[4])];
+    let mut rest = vec![0; Lz4Header::len_after(start[4])];
     read_at(file, 5, &mut rest)?;
     rest.insert(0, start[4]);
     if start[..4] != FRAME_MAGIC.to_le_bytes() {
         return Err(Error::index("the file does not start with a frame"));
     }
-    let header = Header::parse(&rest, 0)?;
+    let header = Lz4Header::parse(&rest, 0)?;
     if !header.independent || header.max_block != ARCHIVE_MAX_BLOCK {
         return Err(Error::index("the frame is not that of a page archive"));
     }

@@ -15,16 +15,16 @@ use crate::stream::content::ContentSpan;
 use crate::stream::decoder::CpuPages;
 use crate::zstd::group::stream_refuses_frame;
 
-/// What is compared with the index when a group is read.
+/// The parts of a group that are compared with the index when it is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
+pub(crate) enum CheckDepth {
     /// Headers, and how many bytes each block decodes to.
     Contents,
     /// Headers. The caller restores all pages, which shows the rest.
     Headers,
 }
 
-/// Whether a stream of the whole archive reads a group.
+/// The reach of a stream of the whole archive: up to a group, or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamReach {
     /// It does, unless one of the group's own blocks is damaged.
@@ -46,7 +46,7 @@ pub struct GroupBuffer {
     number: Option<u64>,
     places: Vec<BlockPlace>,
     blocks: Vec<Block>,
-    /// Which blocks are what the index says.
+    /// For each block: it is the one that the index describes.
     fits: Vec<bool>,
     window: Vec<u8>,
     refused: bool,
@@ -124,7 +124,7 @@ impl GroupBuffer {
         data.map(|(_, block)| block.as_page(&self.window).expect("the block was checked when it was read"))
     }
 
-    /// Returns what the content consists of, in order.
+    /// Returns the runs of the content, in order.
     ///
     /// ```
     /// assert_eq!(trueno_zram_archive::GroupBuffer::new().runs().count(), 0);
@@ -181,7 +181,7 @@ impl GroupBuffer {
         if self.number == Some(number) {
             return Ok(());
         }
-        self.read_to(Depth::Contents, number, index, stream)?;
+        self.read_to(CheckDepth::Contents, number, index, stream)?;
         self.number = Some(number);
         Ok(())
     }
@@ -189,7 +189,7 @@ impl GroupBuffer {
     /// Reads a group, and compares its blocks with the index as deep as is asked for.
     pub(crate) fn read_to(
         &mut self,
-        depth: Depth,
+        depth: CheckDepth,
         number: u64,
         index: GroupIndex<'_>,
         stream: StreamReach,
@@ -215,7 +215,7 @@ impl GroupBuffer {
                 return Err(Error::index("the frame does not end where it says"));
             }
         }
-        let (window, decoder) = (&self.window[..], (depth == Depth::Contents).then(CpuPages::new));
+        let (window, decoder) = (&self.window[..], (depth == CheckDepth::Contents).then(CpuPages::new));
         let check = |place: &BlockPlace| {
             let (block, fit) = Block::described(place, layout, start, window, footer.content_len);
             let fits = fit == Fit::Same

@@ -3,14 +3,14 @@
 use trueno_zram_core::{PAGE_SIZE, PageStats};
 
 use super::Archive;
-use crate::archive::group::{Depth, GroupBuffer, StreamReach};
+use crate::archive::group::{CheckDepth, GroupBuffer, StreamReach};
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::hashes::content_hash::ContentHash;
 use crate::index::builder::{IndexBuilder, Keeps};
 use crate::index::layout::GROUP_PAGES;
 use crate::read_at::{Sequential, read_at};
-use crate::stream::input::Input;
+use crate::stream::input::InputWindow;
 use crate::stream::reader::{IndexVerdict, ReadSummary};
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
@@ -86,7 +86,7 @@ impl Archive {
         let record = self.table.get(number).ok_or_else(|| Error::index("it has no such group"))?;
         let first_page = number * GROUP_PAGES as u64;
         let other = || Error::index(format!("the blocks from page {first_page} on are not those that it describes"));
-        group.read_to(Depth::Headers, number, self.index(), StreamReach::Reaches)?;
+        group.read_to(CheckDepth::Headers, number, self.index(), StreamReach::Reaches)?;
         let mut built = IndexBuilder::new(self.layout, record.offset, Keeps::Checksums);
         let mut blocks = 0;
         for (place, block) in group.blocks_of(&(first_page..first_page + GROUP_PAGES as u64))? {
@@ -164,7 +164,7 @@ impl Archive {
         let start = footer.frame_len + footer.index_len() + SKIPPABLE_HEAD_LEN;
         let payload_len = seek_table_len.checked_sub(SKIPPABLE_HEAD_LEN);
         let payload_len = payload_len.ok_or_else(|| Error::index("its seek table is missing"))?;
-        let mut input = Input::new(Sequential::new(&self.file, start..u64::MAX)?);
+        let mut input = InputWindow::new(Sequential::new(&self.file, start..u64::MAX)?);
         if !expected.agrees(&mut input, payload_len)? {
             return Err(Error::index("its seek table does not describe the frames"));
         }

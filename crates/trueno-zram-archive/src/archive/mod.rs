@@ -22,10 +22,10 @@ use crate::delta::ArchiveIdentity;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::blocks::{BlockPlace, Blocks, GroupIndex};
-use crate::index::layout::{Footer, GROUP_PAGES, page_len, pages_of};
+use crate::index::layout::{GROUP_PAGES, IndexFooter, page_len, pages_of};
 use crate::index::resident::ResidentGroup;
 use crate::index::sections::{Section, Sections};
-use crate::index::table::Table;
+use crate::index::table::GroupTable;
 use crate::pages::{Pages, Visit};
 use crate::read_at::{ReadAt, file_len, read_part};
 use crate::stream::decoder::CpuPages;
@@ -89,11 +89,11 @@ struct StoredBlock([u8; MAX_STORED_LEN]);
 pub struct Archive {
     pub(crate) file: Arc<dyn ReadAt>,
     file_len: u64,
-    pub(crate) footer: Footer,
+    pub(crate) footer: IndexFooter,
     pub(crate) layout: Layout,
     /// Length of the seek table behind the index; 0 if there is none.
     pub(crate) seek_table_len: u64,
-    table: Table,
+    table: GroupTable,
     /// The groups whose places are known: those that were compared with the index, or with [`Verify::Touched`] their entries.
     groups: Vec<OnceLock<Box<ResidentGroup>>>,
     verify: Verify,
@@ -189,7 +189,7 @@ impl Archive {
             return Err(Error::index("its content does not have the length that the frame's header announces"));
         }
         let file_len = file_len(&*file)?;
-        let table = Table::read(&*file, &footer, &layout, start)?;
+        let table = GroupTable::read(&*file, &footer, &layout, start)?;
         let groups = (0..footer.groups()).map(|_| OnceLock::new()).collect();
         Ok(Self {
             file,
@@ -209,7 +209,7 @@ impl Archive {
         })
     }
 
-    /// Returns what its index states.
+    /// Returns its properties, as the index states them.
     #[must_use]
     pub fn info(&self) -> ArchiveInfo {
         let Self { footer, layout, seek_table_len, .. } = self;
@@ -410,11 +410,11 @@ impl Archive {
         self.groups.get(usize::try_from(number).ok()?)
     }
 
-    fn take_idle(&self) -> GroupBuffer {
+    fn take_buffer(&self) -> GroupBuffer {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
     }
 
-    fn give_idle(&self, buffer: GroupBuffer) {
+    fn return_buffer(&self, buffer: GroupBuffer) {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 }

@@ -78,14 +78,14 @@ impl Archive {
     }
 
     /// Returns whether pages of a group are read without proof of their positions.
-    pub(super) fn is_believed(&self, number: u64) -> bool {
+    pub(super) fn trusts_index(&self, number: u64) -> bool {
         self.verify == Verify::Touched && self.disproven.get().is_none_or(|first| number < *first)
     }
 
     /// Returns the index of a group if it is in memory and pages may be read by it.
     pub(super) fn known(&self, number: u64) -> Option<&ResidentGroup> {
         let group = self.slot(number)?.get()?;
-        (group.is_proven() || self.is_believed(number)).then_some(&**group)
+        (group.is_proven() || self.trusts_index(number)).then_some(&**group)
     }
 
     /// Returns the index of a group, in memory; `None` if a block of the group is damaged, so that each page has to be looked at
@@ -94,7 +94,7 @@ impl Archive {
         if let Some(group) = self.known(number) {
             return Ok(Some(group));
         }
-        if self.is_believed(number) {
+        if self.trusts_index(number) {
             let places = self.index().places(number)?;
             return Ok(self.slot(number).map(|slot| &**slot.get_or_init(|| self.resident(&places))));
         }
@@ -128,13 +128,13 @@ impl Archive {
         stream: StreamReach,
         work: impl FnOnce(&GroupBuffer) -> Result<T>,
     ) -> Result<T> {
-        let mut group = self.take_idle();
+        let mut group = self.take_buffer();
         let read = group.read(number, self.index(), stream);
         if read.is_ok() {
             self.note_proven(number, &group);
         }
         let done = read.and_then(|()| work(&group));
-        self.give_idle(group);
+        self.return_buffer(group);
         done
     }
 

@@ -5,7 +5,7 @@ use std::ops::{ControlFlow, Range};
 use trueno_zram_core::Page;
 
 use super::{Archive, group_of};
-use crate::archive::group::{Depth, GroupBuffer, StreamReach};
+use crate::archive::group::{CheckDepth, GroupBuffer, StreamReach};
 use crate::block::Block;
 use crate::error::Result;
 use crate::index::blocks::BlockPlace;
@@ -57,7 +57,7 @@ impl Archive {
 
     fn visit_group(&self, pages: Range<u64>, buffer: &mut [Page], visit: &mut Visit<'_>) -> ControlFlow<()> {
         let (number, start) = (group_of(pages.start), pages.start);
-        let known = if self.is_believed(number) { self.locate(number) } else { Ok(self.known(number)) };
+        let known = if self.trusts_index(number) { self.locate(number) } else { Ok(self.known(number)) };
         match known {
             Ok(Some(group)) => {
                 return visit_portions(pages, buffer, visit, |first, out| self.read_run(group, first, out));
@@ -93,8 +93,8 @@ impl Archive {
     /// their places, so nothing is decoded twice. Returns `false` if the group needs a closer look.
     fn restore_group(&self, number: u64, out: &mut [Page]) -> bool {
         let _guard = self.in_flight.begin(number);
-        let mut group = self.take_idle();
-        let read = group.read_to(Depth::Headers, number, self.index(), StreamReach::Reaches);
+        let mut group = self.take_buffer();
+        let read = group.read_to(CheckDepth::Headers, number, self.index(), StreamReach::Reaches);
         let is_restored = read.is_ok()
             && self.decode_run(&group, number * GROUP_PAGES as u64, out).is_ok()
             && self.prove_before(number).is_ok();
@@ -102,7 +102,7 @@ impl Archive {
             self.note_proven(number, &group);
             self.keep_places(number, &group);
         }
-        self.give_idle(group);
+        self.return_buffer(group);
         is_restored
     }
 
@@ -116,7 +116,7 @@ impl Archive {
         };
         let stored_len = |block: &BlockPlace| self.layout.overhead() + block.len_bytes as usize;
         let index = |at: u64| usize::try_from(at - start).expect("a group is small");
-        let mut buffer = self.take_idle();
+        let mut buffer = self.take_buffer();
         let window = buffer.room(index(last.offset) + stored_len(last));
         let read = read_part(&*self.file, start, window, Some(first), "a block");
         let restored = read.and_then(|()| {
@@ -131,7 +131,7 @@ impl Archive {
             }
             Ok(())
         });
-        self.give_idle(buffer);
+        self.return_buffer(buffer);
         restored
     }
 

@@ -1,4 +1,4 @@
-//! One delta of a chain, without its base: where each page comes from, and the pages that are stored.
+//! The file of one delta of a chain, without its base: the map of its pages, and the pages that it stores.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,13 +14,13 @@ use crate::pages::Pages;
 use crate::read_at::{FileSpan, ReadAt, read_part};
 
 use super::identity::ArchiveIdentity;
-use super::layout::{BaseRecord, Footer, GroupRecord, HEAD_LEN};
+use super::layout::{BaseRecord, DeltaFooter, HEAD_LEN, MapRecord};
 use super::map::{Bounds, MapGroup, PageOrigin};
 use super::open::{read_base, read_footer, read_records};
 use super::page_archive::PageArchive;
 use super::reader::Delta;
 
-/// The file of a delta, without its base: where each page comes from, and the pages that are stored.
+/// The file of a delta, without its base: the map of its pages, and the pages that it stores.
 ///
 /// A chain of deltas is opened file by file, from the top to a standard archive, and then put together from the bottom. So a
 /// long chain takes no more of the stack than a short one. [`Delta::open`] opens a delta whose base is at hand.
@@ -40,11 +40,11 @@ use super::reader::Delta;
 /// ```
 pub struct DeltaFile {
     file: Arc<dyn ReadAt>,
-    pub(super) footer: Footer,
+    pub(super) footer: DeltaFooter,
     /// The record of its base.
     pub(super) base: BaseRecord,
     /// The position and the record of each group's map.
-    records: Vec<(u64, GroupRecord)>,
+    records: Vec<(u64, MapRecord)>,
     groups: Vec<OnceLock<Box<MapGroup>>>,
     /// The archive of the pages that the delta stores.
     pub(super) stored: Archive,
@@ -70,7 +70,7 @@ impl DeltaFile {
         Ok(Some(Self { file, footer, base, records, groups, stored }))
     }
 
-    /// Returns what the delta says about its base.
+    /// Returns the record of its base.
     #[must_use]
     pub fn base(&self) -> &BaseRecord {
         &self.base
@@ -103,7 +103,7 @@ impl DeltaFile {
         pages_of(self.footer.content_len)
     }
 
-    /// Returns where a page comes from, and its hash unless it is zero.
+    /// Returns the origin of a page, and its hash unless the page is zero.
     pub(super) fn origin(&self, page: u64) -> Result<(PageOrigin, Option<PageHash>)> {
         let (group, within) = self.group_of(page)?;
         Ok(group.find(within))

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::archive::Archive;
 use crate::error::Result;
-use crate::index::layout::Footer;
+use crate::index::layout::IndexFooter;
 use crate::read_at::ReadAt;
 
-use super::layout;
+use super::layout::DeltaFooter;
 use super::open::read_footer;
 
 pub(crate) const IDENTITY_LEN: usize = 16;
@@ -61,12 +61,12 @@ impl ArchiveIdentity {
     }
 
     /// Returns the identity of a standard archive.
-    pub(crate) fn of_archive(file_len: u64, footer: &Footer) -> Self {
+    pub(crate) fn of_archive(file_len: u64, footer: &IndexFooter) -> Self {
         Self(digest(&[b"page archive", &file_len.to_le_bytes(), &footer.encode()]))
     }
 
     /// Returns the identity of a delta.
-    pub(crate) fn of_delta(footer: &layout::Footer) -> Self {
+    pub(crate) fn of_delta(footer: &DeltaFooter) -> Self {
         Self(digest(&[b"page delta", &footer.encode()]))
     }
 }

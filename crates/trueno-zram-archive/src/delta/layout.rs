@@ -41,12 +41,12 @@ pub(crate) fn head() -> [u8; HEAD_LEN] {
 
 /// The map of a group in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GroupRecord {
+pub(crate) struct MapRecord {
     pub(crate) len_bytes: u32,
     pub(crate) checksum: u32,
 }
 
-impl GroupRecord {
+impl MapRecord {
     pub(crate) fn encode(self) -> [u8; RECORD_LEN] {
         let mut record = [0; RECORD_LEN];
         record[..4].copy_from_slice(&self.len_bytes.to_le_bytes());
@@ -113,7 +113,7 @@ impl std::fmt::Display for BaseRecord {
 
 /// The end of a delta.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Footer {
+pub(crate) struct DeltaFooter {
     pub(crate) content_len: u64,
     /// Length of the archive of stored pages.
     pub(crate) stored_len: u64,
@@ -126,7 +126,7 @@ pub(crate) struct Footer {
     pub(crate) digest: [u8; IDENTITY_LEN],
 }
 
-impl Footer {
+impl DeltaFooter {
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let OriginCounts { zero, base, stored } = self.counts;
         let mut bytes = Vec::with_capacity(FOOTER_LEN);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_footer_reads_back_and_any_other_byte_is_an_error() {
-        let footer = Footer {
+        let footer = DeltaFooter {
             content_len: 5000 * 4096 - 1,
             stored_len: 123_456,
             map_len: 80_000,
@@ -221,12 +221,12 @@ mod tests {
         };
         let file_len = 16 + 123_456 + 80_000 + 5 * 8 + 40 + 84;
         let bytes = footer.encode();
-        assert_eq!(Footer::decode(&bytes, file_len).unwrap(), footer);
-        assert!(Footer::decode(&bytes, file_len + 1).is_err());
+        assert_eq!(DeltaFooter::decode(&bytes, file_len).unwrap(), footer);
+        assert!(DeltaFooter::decode(&bytes, file_len + 1).is_err());
         for at in 0..FOOTER_LEN {
             let mut damaged = bytes;
             damaged[at] ^= 1;
-            assert!(Footer::decode(&damaged, file_len).is_err(), "byte {at}");
+            assert!(DeltaFooter::decode(&damaged, file_len).is_err(), "byte {at}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where the pages of a group come from, and their hashes: as they are in memory, and as they are in the file.
+//! The map of a delta: the origin and the hash of every page of a group, in memory and in the file.
 
 use crate::error::{Error, Result};
 use crate::hashes::content_hash::xxh32;
@@ -6,14 +6,14 @@ use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
 use crate::index::layout::GROUP_PAGES;
 use crate::varint;
 
-use super::layout::{GroupRecord, MAX_GROUP_LEN};
+use super::layout::{MAX_GROUP_LEN, MapRecord};
 
 /// The kinds of runs, as the file has them.
 const ZERO: u64 = 0;
 const BASE: u64 = 1;
 const STORED: u64 = 2;
 
-/// Where a page of a delta comes from.
+/// The origin of a page of a delta.
 ///
 /// ```
 /// use trueno_zram_archive::PageOrigin;
@@ -30,7 +30,7 @@ pub enum PageOrigin {
 }
 
 impl PageOrigin {
-    /// Returns where the page comes from that is this many pages behind.
+    /// Returns the origin of the page this many pages further on.
     fn after(self, pages: u16) -> Self {
         match self {
             Self::Zero => Self::Zero,
@@ -42,10 +42,10 @@ impl PageOrigin {
 
 /// Consecutive pages of one kind, from consecutive pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct OriginRun {
     /// The first page, counted from the group's first.
     first: u16,
-    /// Where that page comes from.
+    /// The origin of that page.
     origin: PageOrigin,
     /// Pages before it in the group that have a hash.
     hashed: u16,
@@ -61,7 +61,7 @@ pub(crate) struct Bounds {
 /// The pages of a group.
 #[derive(Debug)]
 pub(crate) struct MapGroup {
-    runs: Box<[Run]>,
+    runs: Box<[OriginRun]>,
     hashes: Box<[PageHash]>,
     pages: u16,
 }
@@ -93,7 +93,7 @@ impl MapGroup {
                 }
                 _ => return Err(bad("has a run of an unknown kind")),
             };
-            runs.push(Run { first: next, origin, hashed });
+            runs.push(OriginRun { first: next, origin, hashed });
             next += count;
             hashed += if origin == PageOrigin::Zero { 0 } else { count };
         }
@@ -105,7 +105,7 @@ impl MapGroup {
         Ok(Self { runs: runs.into(), hashes, pages })
     }
 
-    /// Finds a page by its number in the group: where it comes from, and its hash unless it is zero.
+    /// Returns the origin of a page by its number in the group, and its hash unless it is zero.
     pub(crate) fn find(&self, page: u16) -> (PageOrigin, Option<PageHash>) {
         let after = self.runs.partition_point(|run| run.first <= page);
         let Some(run) = after.checked_sub(1).and_then(|run| self.runs.get(run)) else {
@@ -123,7 +123,7 @@ impl MapGroup {
     /// Returns the number of zero pages from a page of the group on.
     pub(crate) fn zero_run(&self, page: u16) -> u16 {
         let after = self.runs.partition_point(|run| run.first <= page);
-        let is_zero = |run: &Run| run.origin == PageOrigin::Zero;
+        let is_zero = |run: &OriginRun| run.origin == PageOrigin::Zero;
         if after.checked_sub(1).and_then(|run| self.runs.get(run)).is_some_and(|run| !is_zero(run)) {
             return 0;
         }
@@ -146,7 +146,7 @@ fn within(first: u64, count: u16, pages: u64) -> bool {
     first.checked_add(u64::from(count)).is_some_and(|end| end <= pages)
 }
 
-/// The pages of a delta by where they come from.
+/// The number of pages of a delta by origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCounts {
     /// Zero pages.
@@ -176,7 +176,7 @@ impl OriginCounts {
 #[derive(Debug, Default)]
 pub(crate) struct MapBuilder {
     bytes: Vec<u8>,
-    records: Vec<GroupRecord>,
+    records: Vec<MapRecord>,
     counts: OriginCounts,
     /// Runs of the group that is not complete, and its hashes.
     runs: Vec<(PageOrigin, u16)>,
@@ -265,11 +265,11 @@ impl MapBuilder {
         let group = &self.bytes[start..];
         debug_assert!(group.len() <= MAX_GROUP_LEN);
         let len_bytes = u32::try_from(group.len()).expect("a group is short");
-        self.records.push(GroupRecord { len_bytes, checksum: xxh32(group) });
+        self.records.push(MapRecord { len_bytes, checksum: xxh32(group) });
     }
 
     /// Ends the last group; returns the maps of all groups, and a record for each.
-    pub(crate) fn finish(mut self) -> (Vec<u8>, Vec<GroupRecord>) {
+    pub(crate) fn finish(mut self) -> (Vec<u8>, Vec<MapRecord>) {
         if self.in_group > 0 {
             self.end_group();
         }

@@ -1,8 +1,8 @@
 //! Deltas: archives that store only the pages in which an image differs from another archive, its base.
 //!
 //! A delta is a file of its own kind, so that LZ4 and Zstandard tools refuse it instead of restoring other content. It holds
-//! a standard archive of the pages that are stored, each once, and a map that says for every page of the image where it
-//! comes from, with its hash.
+//! a standard archive of the pages that are stored, each once, and a map with the origin and the hash of every page
+//! of the image.
 
 pub(crate) mod file;
 pub(crate) mod identity;

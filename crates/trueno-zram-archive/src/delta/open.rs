@@ -5,14 +5,15 @@ use crate::read_at::{ReadAt, file_len, read_part};
 
 use super::identity::digest;
 use super::layout::{
-    BaseRecord, FOOTER_LEN, Footer, GroupRecord, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, RECORD_LEN, head,
+    BaseRecord, DeltaFooter, FOOTER_LEN, HEAD_LEN, HEAD_MAGIC, MAX_GROUP_LEN, MAX_RECORD_LEN, MapRecord, RECORD_LEN,
+    head,
 };
 
 /// Bytes of the table that are read at a time.
 const TABLE_CHUNK: usize = 64 << 10;
 
 /// Reads the footer; `None` if the file does not start like a delta.
-pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
+pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<DeltaFooter>> {
     let file_len = file_len(file)?;
     let mut start = [0; HEAD_LEN];
     if file_len < HEAD_MAGIC.len() as u64 {
@@ -31,11 +32,11 @@ pub(crate) fn read_footer(file: &dyn ReadAt) -> Result<Option<Footer>> {
     }
     let mut footer = [0; FOOTER_LEN];
     read_part(file, footer_at, &mut footer, None, "its footer")?;
-    Footer::decode(&footer, file_len).map(Some)
+    DeltaFooter::decode(&footer, file_len).map(Some)
 }
 
 /// Reads the table. The maps of all groups add up to their length.
-pub(crate) fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u64, GroupRecord)>> {
+pub(crate) fn read_records(file: &dyn ReadAt, footer: &DeltaFooter) -> Result<Vec<(u64, MapRecord)>> {
     let (mut records, mut at) = (Vec::new(), footer.map_at());
     let (mut next, end) = (footer.table_at(), footer.table_at() + footer.table_len());
     let mut chunk = vec![0; TABLE_CHUNK];
@@ -43,7 +44,7 @@ pub(crate) fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u6
         let len = usize::try_from(end - next).unwrap_or(TABLE_CHUNK).min(TABLE_CHUNK);
         read_part(file, next, &mut chunk[..len], None, "its table")?;
         for record in chunk[..len].as_chunks::<RECORD_LEN>().0 {
-            let record = GroupRecord::decode(*record);
+            let record = MapRecord::decode(*record);
             if record.len_bytes as usize > MAX_GROUP_LEN {
                 return Err(Error::delta("its table has a group that is too long"));
             }
@@ -59,7 +60,7 @@ pub(crate) fn read_records(file: &dyn ReadAt, footer: &Footer) -> Result<Vec<(u6
 }
 
 /// Reads the record of the base, and compares it and the table with their digest.
-pub(crate) fn read_base(file: &dyn ReadAt, footer: &Footer, records: &[(u64, GroupRecord)]) -> Result<BaseRecord> {
+pub(crate) fn read_base(file: &dyn ReadAt, footer: &DeltaFooter, records: &[(u64, MapRecord)]) -> Result<BaseRecord> {
     let len = usize::try_from(footer.base_len).ok().filter(|len| *len <= MAX_RECORD_LEN);
     let len = len.ok_or_else(|| Error::delta("the record of its base is too long"))?;
     let mut base = vec![0; len];

@@ -83,7 +83,7 @@ impl PageArchive {
         }
     }
 
-    /// Returns what a delta that is made from it says about it.
+    /// Returns the record of this archive for a delta that is made from it.
     ///
     /// # Errors
     /// [`Error::ChainTooLong`](crate::Error::ChainTooLong) if readers would refuse that delta.

@@ -91,7 +91,7 @@ impl Delta {
         self.layers.len()
     }
 
-    /// Returns what the delta says about its base.
+    /// Returns the record of its base.
     #[must_use]
     pub fn base_record(&self) -> &BaseRecord {
         &self.own().base
@@ -109,13 +109,13 @@ impl Delta {
         &self.own().stored
     }
 
-    /// Returns the number of pages by where they come from, as the footer states it.
+    /// Returns the number of pages by origin, as the footer states it.
     #[must_use]
     pub fn origin_counts(&self) -> OriginCounts {
         self.own().footer.counts
     }
 
-    /// Returns where a page comes from, and its hash unless it is zero.
+    /// Returns the origin of a page, and its hash unless the page is zero.
     ///
     /// # Errors
     /// [`Error::PageRange`]; [`Error::Delta`] if the map is damaged; [`Error::Read`].

@@ -15,7 +15,7 @@ use crate::write::page_blocks::BlockShape;
 use crate::write::writer::ArchiveWriter;
 
 use super::identity::digest;
-use super::layout::{BaseRecord, Footer, MAX_CONTENT_LEN, head};
+use super::layout::{BaseRecord, DeltaFooter, MAX_CONTENT_LEN, head};
 use super::map::{MapBuilder, OriginCounts, PageOrigin};
 use super::part::{DeltaPart, PartRun};
 
@@ -91,7 +91,7 @@ impl<W: Write> DeltaWriter<W> {
         Ok(Self { archive, stored: HashMap::new(), map: MapBuilder::default(), base })
     }
 
-    /// Returns how its blocks look, for [`DeltaPart::start`].
+    /// Returns the layout of its blocks, for [`DeltaPart::start`].
     #[must_use]
     pub fn block_shape(&self) -> BlockShape {
         self.archive.block_shape()
@@ -174,7 +174,7 @@ impl<W: Write> DeltaWriter<W> {
         let (map, records) = map.finish();
         let table: Vec<u8> = records.iter().flat_map(|record| record.encode()).collect();
         let base = base.encode()?;
-        let footer = Footer {
+        let footer = DeltaFooter {
             content_len,
             stored_len: summary.archive_len,
             map_len: map.len() as u64,

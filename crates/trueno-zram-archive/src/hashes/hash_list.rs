@@ -13,7 +13,7 @@ const VERSION: u8 = 1;
 
 /// Consecutive pages that are not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Run {
+struct HashRun {
     first_page: u64,
     /// The place of its first hash in the list.
     first_hash: usize,
@@ -22,7 +22,7 @@ struct Run {
 /// The hashes of consecutive pages. Zero pages have none, and long runs of them take no memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HashList {
-    runs: Vec<Run>,
+    runs: Vec<HashRun>,
     /// The section that they were decoded from, with the hashes from `start` on. Copying them, 8 MB for 2 GiB of pages, would
     /// take as long as hashing 10 MB.
     bytes: Vec<u8>,
@@ -45,16 +45,17 @@ impl HashList {
         self.bytes[self.start..].as_chunks().0
     }
 
-    /// Whether the section may still hold them all. Zero pages have no hashes, so the number of pages does not tell.
+    /// Returns `true` if the section can still hold them all. Zero pages have no hashes, so the number of pages does not
+    /// decide it.
     pub(crate) fn fits_section(&self) -> bool {
         min_section_len(self.hashes().len(), self.runs.len()) <= MAX_SECTION_LEN
     }
 
     pub(crate) fn push(&mut self, hash: PageHash) {
         let first_hash = self.hashes().len();
-        let follows = |run: &Run| run.first_page + (first_hash - run.first_hash) as u64 == self.page_count;
+        let follows = |run: &HashRun| run.first_page + (first_hash - run.first_hash) as u64 == self.page_count;
         if !self.runs.last().is_some_and(follows) {
-            self.runs.push(Run { first_page: self.page_count, first_hash });
+            self.runs.push(HashRun { first_page: self.page_count, first_hash });
         }
         self.bytes.extend_from_slice(hash.as_bytes());
         self.page_count += 1;
@@ -92,7 +93,7 @@ impl HashList {
     pub(crate) fn pages(&self) -> impl Iterator<Item = (u64, PageHash)> {
         let hashes = self.hashes();
         let ends = self.runs.iter().skip(1).map(|run| run.first_hash).chain([hashes.len()]);
-        let of_run = |(run, end): (&Run, usize)| (run.first_page..).zip(&hashes[run.first_hash..end]);
+        let of_run = |(run, end): (&HashRun, usize)| (run.first_page..).zip(&hashes[run.first_hash..end]);
         self.runs.iter().zip(ends).flat_map(of_run).map(|(page, hash)| (page, PageHash::from_bytes(*hash)))
     }
 
@@ -159,7 +160,7 @@ impl HashList {
                 return None;
             }
             if !zeros && run > 0 {
-                list.runs.push(Run { first_page: list.page_count, first_hash: hashed });
+                list.runs.push(HashRun { first_page: list.page_count, first_hash: hashed });
                 hashed = hashed.checked_add(usize::try_from(run).ok()?)?;
                 // Every run has hashes behind it, so there are no more runs than hashes in the section.
                 if hashed.checked_mul(PAGE_HASH_LEN)? > rest.len() {

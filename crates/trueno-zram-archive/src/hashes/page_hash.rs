@@ -150,7 +150,7 @@ mod tests {
     use super::*;
     use trueno_test_pages::generate::Generator;
 
-    /// What this processor can run of the crate's code.
+    /// The implementations that this processor can run.
     fn platforms() -> Vec<Platform> {
         let mut platforms = vec![Platform::detect(), Platform::portable()];
         #[cfg(target_arch = "x86_64")]

@@ -12,7 +12,7 @@ use crate::hashes::page_hash::{PAGE_HASH_LEN, PageHash};
 use crate::index::layout::GROUP_PAGES;
 use crate::pages::Pages;
 
-/// A place in the table that holds no page.
+/// A slot of the table that holds no page.
 const EMPTY: u32 = u32::MAX;
 
 /// The hashes of an archive's pages, which tell whether it has a page, and where.
@@ -36,23 +36,23 @@ pub struct PageHashes {
     pub(crate) list: HashList,
     /// An open-addressing table of positions in the list.
     table: Vec<u32>,
-    places: Places,
+    slots: SlotHasher,
 }
 
-/// Where hashes lead to in a table of a power of two places.
+/// Maps hashes to slots of a table with a power of two of them.
 ///
 /// Both halves are multiplied by random numbers: hashes that were chosen to meet at one place do not. `SipHash` would do
 /// as well, and take several times as long.
 #[derive(Clone, Copy)]
-struct Places {
+struct SlotHasher {
     factors: [u64; 2],
     shift: u32,
 }
 
-impl Places {
-    fn new(places: usize) -> Self {
+impl SlotHasher {
+    fn new(slots: usize) -> Self {
         let random = RandomState::new();
-        Self { factors: [random.hash_one(0) | 1, random.hash_one(1) | 1], shift: u64::BITS - places.ilog2() }
+        Self { factors: [random.hash_one(0) | 1, random.hash_one(1) | 1], shift: u64::BITS - slots.ilog2() }
     }
 
     fn of(self, hash: &[u8; PAGE_HASH_LEN]) -> usize {
@@ -99,11 +99,11 @@ impl PageHashes {
 
     fn new(list: HashList) -> Self {
         let hashes = list.hashes();
-        // Half of the places stay empty, so that looking for a page that is not there ends soon.
+        // Half of the slots stay empty, so that looking for a page that is not there ends soon.
         let mut table = vec![EMPTY; (hashes.len() * 2).next_power_of_two()];
-        let places = Places::new(table.len());
+        let slots = SlotHasher::new(table.len());
         for (number, hash) in (0..EMPTY).zip(hashes) {
-            let mut place = places.of(hash);
+            let mut place = slots.of(hash);
             // Of equal pages the first one is found.
             while table[place] != EMPTY && hashes[table[place] as usize] != *hash {
                 place = (place + 1) % table.len();
@@ -112,7 +112,7 @@ impl PageHashes {
                 table[place] = number;
             }
         }
-        Self { list, table, places }
+        Self { list, table, slots }
     }
 
     /// Returns the number of a page with this hash: `page` itself if it has it, else the first one.
@@ -121,7 +121,7 @@ impl PageHashes {
         self.finder().find(page, hash)
     }
 
-    /// Returns what finds many pages, faster if they follow each other.
+    /// Returns a finder for many pages: faster than [`find`](Self::find) if they follow each other.
     #[must_use]
     pub fn finder(&self) -> PageFinder<'_> {
         PageFinder { hashes: self, near: 0 }
@@ -130,7 +130,7 @@ impl PageHashes {
     /// Returns the number of the first page with this hash.
     fn find_first(&self, hash: &PageHash) -> Option<u64> {
         let (hash, hashes) = (hash.as_bytes(), self.list.hashes());
-        let mut place = self.places.of(hash);
+        let mut place = self.slots.of(hash);
         loop {
             match self.table[place] {
                 EMPTY => return None,
@@ -161,7 +161,7 @@ pub struct PageFinder<'a> {
 }
 
 impl PageFinder<'_> {
-    /// Returns what [`PageHashes::find`] does.
+    /// Finds a page like [`PageHashes::find`].
     pub fn find(&mut self, page: u64, hash: &PageHash) -> Option<u64> {
         match self.hashes.list.get(page, &mut self.near) {
             Some(own) if own == *hash => Some(page),

@@ -9,8 +9,8 @@ use crate::format::Layout;
 use crate::hashes::content_hash::xxh32;
 use crate::index::builder::zero_entries;
 use crate::index::entry::PageEntry;
-use crate::index::layout::{ENTRY_LEN, Footer, GROUP_PAGES, HEAD_LEN, pages_of};
-use crate::index::table::Table;
+use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, HEAD_LEN, IndexFooter, pages_of};
+use crate::index::table::GroupTable;
 use crate::read_at::{ReadAt, read_at};
 
 /// A block as the index describes it.
@@ -95,9 +95,9 @@ impl Iterator for Blocks<'_> {
 #[derive(Clone, Copy)]
 pub(crate) struct GroupIndex<'a> {
     pub(crate) file: &'a dyn ReadAt,
-    pub(crate) footer: &'a Footer,
+    pub(crate) footer: &'a IndexFooter,
     pub(crate) layout: &'a Layout,
-    pub(crate) table: &'a Table,
+    pub(crate) table: &'a GroupTable,
 }
 
 impl GroupIndex<'_> {

@@ -5,7 +5,7 @@ use trueno_zram_core::{PAGE_SIZE, PageStats};
 use crate::format::{Format, Layout};
 use crate::hashes::content_hash::xxh32;
 use crate::index::entry::PageEntry;
-use crate::index::layout::{ENTRY_LEN, Footer, GROUP_PAGES, Group, INDEX_FRAME_MAGIC, INDEX_MAGIC};
+use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, GroupRecord, INDEX_FRAME_MAGIC, INDEX_MAGIC, IndexFooter};
 use crate::zstd::seek_table::{ExpectedTable, SeekEntry};
 
 /// An index under construction.
@@ -15,7 +15,7 @@ pub(crate) struct IndexBuilder {
     /// Offset of the next block from the start of the archive.
     at: u64,
     counts: PageStats,
-    groups: Vec<Group>,
+    groups: Vec<GroupRecord>,
     /// Entries of the finished groups, if they are kept.
     kept: Option<Vec<u8>>,
     stored_groups: u64,
@@ -31,7 +31,7 @@ pub(crate) struct IndexBuilder {
 #[derive(Debug)]
 pub(crate) struct BuiltIndex {
     pub(crate) layout: Layout,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<GroupRecord>,
     pub(crate) kept: Option<Vec<u8>>,
     pub(crate) counts: PageStats,
     /// Length of all entries in bytes, kept or not.
@@ -126,7 +126,7 @@ impl IndexBuilder {
     fn close_group(&mut self) {
         let all_zeros = self.group_all_zeros;
         let stored = if all_zeros { &[] } else { &self.entries[..] };
-        self.groups.push(Group { offset: self.group_at, all_zeros, checksum: xxh32(stored) });
+        self.groups.push(GroupRecord { offset: self.group_at, all_zeros, checksum: xxh32(stored) });
         if let Some(kept) = &mut self.kept {
             kept.extend_from_slice(stored);
         }
@@ -153,7 +153,7 @@ impl IndexBuilder {
     }
 }
 
-/// Whether a builder keeps the entries or only their checksums.
+/// The data that a builder keeps: the entries, or only their checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     Entries,
@@ -166,7 +166,7 @@ impl BuiltIndex {
         matches!(self.layout, Layout::Zstd { checksums } if checksums || self.counts.pages() == 0)
     }
 
-    /// Returns what the seek table says of every frame of pages. The entries must have been kept.
+    /// Returns the entries of the seek table for all frames of pages. The index entries must have been kept.
     pub(crate) fn seek_entries(&self, content_len: u64) -> impl Iterator<Item = SeekEntry> {
         let format = self.layout.format();
         let (mut stored, _) = self.kept.as_deref().unwrap_or_default().as_chunks::<ENTRY_LEN>();
@@ -197,7 +197,7 @@ impl BuiltIndex {
     /// Returns the skippable frame, or `None` if it would be longer than such a frame can be.
     pub(crate) fn encode(&self, content_len: u64, frame_len: u64, sections: &[u8]) -> Option<Vec<u8>> {
         let table = self.table();
-        let footer = Footer {
+        let footer = IndexFooter {
             format: self.layout.format(),
             frame_checksums: self.frame_checksums(),
             content_len,

@@ -4,7 +4,7 @@ use trueno_zram_core::PAGE_SIZE;
 
 use crate::format::Format;
 
-/// What the index says of one page.
+/// The entry of one page in the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PageEntry {
     /// A zero page in the block of an earlier page.

@@ -39,7 +39,7 @@ pub(crate) fn page_len(content_len: u64, page: u64) -> usize {
 
 /// A group of pages in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(crate) struct GroupRecord {
     /// Offset of its first block from the start of the archive.
     pub(crate) offset: u64,
     /// The group consists of zero pages in runs of 16 and has no entries.
@@ -48,7 +48,7 @@ pub(crate) struct Group {
     pub(crate) checksum: u32,
 }
 
-impl Group {
+impl GroupRecord {
     pub(crate) fn encode(self) -> [u8; GROUP_RECORD_LEN] {
         let mut record = [0; GROUP_RECORD_LEN];
         let flag = if self.all_zeros { ALL_ZEROS } else { 0 };
@@ -66,7 +66,7 @@ impl Group {
 
 /// The end of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Footer {
+pub(crate) struct IndexFooter {
     pub(crate) format: Format,
     /// All frames of the Zstandard format have checksums. LZ4 frames say so themselves.
     pub(crate) frame_checksums: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Footer {
     pub(crate) sections_checksum: u32,
 }
 
-impl Footer {
+impl IndexFooter {
     pub(crate) fn encode(&self) -> [u8; FOOTER_LEN] {
         let mut bytes = Vec::with_capacity(FOOTER_LEN);
         let PageStats { zero, same_filled, lz4, zstd, raw, .. } = self.pages;

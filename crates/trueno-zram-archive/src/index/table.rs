@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hashes::content_hash::ContentHash;
-use crate::index::layout::{ENTRY_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, Group, pages_of};
+use crate::index::layout::{ENTRY_LEN, GROUP_PAGES, GROUP_RECORD_LEN, GroupRecord, IndexFooter, pages_of};
 use crate::read_at::{ReadAt, read_at};
 
 /// Records read at a time.
@@ -14,16 +14,16 @@ const CHECKPOINT: usize = 64;
 
 /// The table of groups, as it is in the file: 12 bytes per group.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct GroupTable {
     records: Vec<[u8; GROUP_RECORD_LEN]>,
     /// Groups with entries before every 64th group.
     stored_before: Vec<u64>,
 }
 
-impl Table {
+impl GroupTable {
     /// Reads the table. Memory grows with the records that were read and found in order, not with the number that the
     /// footer claims.
-    pub(crate) fn read(file: &dyn ReadAt, footer: &Footer, layout: &Layout, start: u64) -> Result<Self> {
+    pub(crate) fn read(file: &dyn ReadAt, footer: &IndexFooter, layout: &Layout, start: u64) -> Result<Self> {
         let disorder = || Error::index("its table is not in order");
         let frame_end = footer.frame_len.checked_sub(layout.end_len()).ok_or_else(disorder)?;
         let groups = usize::try_from(footer.groups()).map_err(|_| Error::index("its table is too long"))?;
@@ -36,7 +36,7 @@ impl Table {
             read_at(file, footer.table_at() + (done * GROUP_RECORD_LEN) as u64, chunk[..count].as_flattened_mut())?;
             hash.update(chunk[..count].as_flattened());
             for (number, record) in (done..).zip(&chunk[..count]) {
-                let group = Group::decode(*record);
+                let group = GroupRecord::decode(*record);
                 let in_order = if number == 0 { group.offset == start } else { group.offset >= least };
                 if !in_order || group.offset >= frame_end {
                     return Err(disorder());
@@ -64,8 +64,8 @@ impl Table {
     }
 
     /// Returns a group, or `None` after the last one.
-    pub(crate) fn get(&self, number: u64) -> Option<Group> {
-        self.records.get(usize::try_from(number).ok()?).map(|record| Group::decode(*record))
+    pub(crate) fn get(&self, number: u64) -> Option<GroupRecord> {
+        self.records.get(usize::try_from(number).ok()?).map(|record| GroupRecord::decode(*record))
     }
 
     /// Returns the memory that the table takes, in bytes.
@@ -79,6 +79,6 @@ impl Table {
         let checkpoint = number / CHECKPOINT;
         let Some(before) = self.stored_before.get(checkpoint) else { return 0 };
         let after = &self.records[checkpoint * CHECKPOINT..number];
-        before + after.iter().filter(|record| !Group::decode(**record).all_zeros).count() as u64
+        before + after.iter().filter(|record| !GroupRecord::decode(**record).all_zeros).count() as u64
     }
 }

@@ -34,7 +34,7 @@ const DICTIONARY: u8 = 1;
 
 /// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct Lz4Header {
     pub(crate) independent: bool,
     pub(crate) block_checksums: bool,
     pub(crate) content_checksum: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Header {
     pub(crate) max_block: usize,
 }
 
-impl Header {
+impl Lz4Header {
     /// Returns the header of an archive.
     pub(crate) fn archive(content_size: Option<u64>, block_checksums: bool, content_checksum: bool) -> Self {
         Self { independent: true, block_checksums, content_checksum, content_size, max_block: ARCHIVE_MAX_BLOCK }
@@ -142,12 +142,12 @@ mod tests {
     fn every_header_reads_back() {
         for content_size in [None, Some(0), Some(u64::MAX)] {
             for bits in 0..4 {
-                let archive = Header::archive(content_size, bits & 1 != 0, bits & 2 != 0);
+                let archive = Lz4Header::archive(content_size, bits & 1 != 0, bits & 2 != 0);
                 for max_block in [64 << 10, 256 << 10, 1 << 20, MAX_BLOCK] {
-                    let header = Header { max_block, ..archive };
+                    let header = Lz4Header { max_block, ..archive };
                     let bytes = header.encode();
-                    assert_eq!(bytes.len(), 5 + Header::len_after(bytes[4]));
-                    assert_eq!(Header::parse(&bytes[4..], 0).expect("ours"), header);
+                    assert_eq!(bytes.len(), 5 + Lz4Header::len_after(bytes[4]));
+                    assert_eq!(Lz4Header::parse(&bytes[4..], 0).expect("ours"), header);
                 }
             }
         }
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn every_damaged_byte_is_refused() {
-        let bytes = Header::archive(Some(123_456), true, true).encode();
+        let bytes = Lz4Header::archive(Some(123_456), true, true).encode();
         for at in 4..bytes.len() {
             for bit in 0..8 {
                 let mut damaged = bytes.clone();
                 damaged[at] ^= 1 << bit;
-                assert!(Header::parse(&damaged[4..], 0).is_err(), "byte {at}, bit {bit}");
+                assert!(Lz4Header::parse(&damaged[4..], 0).is_err(), "byte {at}, bit {bit}");
             }
         }
     }

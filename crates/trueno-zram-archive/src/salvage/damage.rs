@@ -19,13 +19,13 @@ use crate::error::Error;
 pub struct Damage {
     /// Position in the file where it was found.
     pub at: u64,
-    /// The bytes of the content that are concerned. They were replaced by zeros, unless the kind says otherwise.
+    /// The affected bytes of the content. They were replaced by zeros, unless the kind says otherwise.
     pub content: Range<u64>,
-    /// What is wrong.
+    /// The kind of damage.
     pub kind: DamageKind,
 }
 
-/// What is wrong with a part of a file.
+/// The kind of damage to a part of a file.
 ///
 /// ```
 /// use trueno_zram_archive::DamageKind;
@@ -52,7 +52,7 @@ pub enum DamageKind {
 }
 
 impl Damage {
-    /// Returns the pages that are concerned, those in part included; none if no content is.
+    /// Returns the affected pages, whole or in part; an empty range if no content is affected.
     ///
     /// ```
     /// use trueno_zram_archive::{Damage, DamageKind};

@@ -16,8 +16,8 @@ use crate::index::layout::GROUP_PAGES;
 use crate::lz4::header::ARCHIVE_MAX_BLOCK;
 use crate::read_at::Sequential;
 use crate::salvage::damage::DamageKind;
-use crate::stream::content::Stretch;
-use crate::stream::lots::decode_extra;
+use crate::stream::content::SpanRef;
+use crate::stream::parallel::decode_extra;
 
 /// The longest group that is read: 1,024 raw pages with headers and checksums take less.
 const MAX_GROUP_BYTES: u64 = 5 << 20;
@@ -86,7 +86,7 @@ impl<'a> DamagedGroup<'a> {
         place: &BlockPlace,
         len_bytes: u64,
         extra: &mut Vec<u8>,
-    ) -> std::result::Result<(Stretch, PageEntry), DamageKind> {
+    ) -> std::result::Result<(SpanRef, PageEntry), DamageKind> {
         let (window, layout) = (&self.window[..], self.layout);
         let at = usize::try_from(place.offset - self.start).unwrap_or(usize::MAX);
         let end = at.saturating_add(layout.overhead() + place.len_bytes as usize);
@@ -102,11 +102,11 @@ impl<'a> DamagedGroup<'a> {
         }
         if place.zero {
             let whole = block.zero_pages as u64 == place.pages && len_bytes == place.pages * PAGE_SIZE as u64;
-            return if whole { Ok((Stretch::Zeros(len_bytes), block.entry(window))) } else { Err(DamageKind::Block) };
+            return if whole { Ok((SpanRef::Zeros(len_bytes), block.entry(window))) } else { Err(DamageKind::Block) };
         }
         let before = extra.len();
         match decode_extra(&block, window, &[], ARCHIVE_MAX_BLOCK, extra) {
-            Ok(stretch) if stretch.len_bytes() == len_bytes => Ok((stretch, block.entry(window))),
+            Ok(span_ref) if span_ref.len_bytes() == len_bytes => Ok((span_ref, block.entry(window))),
             _ => {
                 extra.truncate(before);
                 Err(DamageKind::Block)

@@ -1,14 +1,14 @@
-//! Finds out what a damaged frame header said, by the index or by the blocks after it.
+//! Recovers the fields of a damaged LZ4 frame header from the index, or from the blocks after it.
 
 use crate::block::Block;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::blocks::GroupIndex;
-use crate::index::layout::Footer;
-use crate::index::table::Table;
-use crate::lz4::header::{FRAME_MAGIC, Header, LEGACY_MAGIC, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
+use crate::index::layout::IndexFooter;
+use crate::index::table::GroupTable;
+use crate::lz4::header::{FRAME_MAGIC, LEGACY_MAGIC, Lz4Header, MAX_BLOCK, RAW_BLOCK, SKIPPABLE_MAGIC};
 use crate::read_at::{ReadAt, file_len, read_at};
-use crate::stream::lots::decode_extra;
+use crate::stream::parallel::decode_extra;
 use crate::zstd::frame::ZSTD_MAGIC;
 
 /// Length of a header with its magic number, without a content size and with one.
@@ -18,7 +18,7 @@ const LONG_LEN: usize = 15;
 const MAX_LEN: usize = 19;
 
 /// Returns the header of an archive and its length, as the index implies them; `None` if the index fits no header.
-pub(crate) fn by_index(file: &dyn ReadAt, footer: &Footer) -> Result<Option<(Header, u64)>> {
+pub(crate) fn by_index(file: &dyn ReadAt, footer: &IndexFooter) -> Result<Option<(Lz4Header, u64)>> {
     if footer.format != Format::Lz4 {
         // The index of the Zstandard format says all that is needed.
         return Ok(None);
@@ -26,9 +26,9 @@ pub(crate) fn by_index(file: &dyn ReadAt, footer: &Footer) -> Result<Option<(Hea
     let mut best = None;
     for (content_size, header_len) in [(None, SHORT_LEN), (Some(footer.content_len), LONG_LEN)] {
         for (block_checksums, content_checksum) in [(true, true), (true, false), (false, true), (false, false)] {
-            let header = Header::archive(content_size, block_checksums, content_checksum);
+            let header = Lz4Header::archive(content_size, block_checksums, content_checksum);
             let layout = Layout::Lz4(header);
-            let table = match Table::read(file, footer, &layout, header_len as u64) {
+            let table = match GroupTable::read(file, footer, &layout, header_len as u64) {
                 Ok(table) => table,
                 Err(error @ Error::Read { .. }) => return Err(error),
                 Err(_) => continue,
@@ -44,7 +44,12 @@ pub(crate) fn by_index(file: &dyn ReadAt, footer: &Footer) -> Result<Option<(Hea
 
 /// Returns the number of the last group whose blocks fill their space. Every group of more than one block shows whether
 /// blocks have checksums; the last one shows whether the content has, too.
-fn last_fitting_group(file: &dyn ReadAt, footer: &Footer, layout: &Layout, table: &Table) -> Result<Option<u64>> {
+fn last_fitting_group(
+    file: &dyn ReadAt,
+    footer: &IndexFooter,
+    layout: &Layout,
+    table: &GroupTable,
+) -> Result<Option<u64>> {
     for number in (0..footer.groups()).rev() {
         match (GroupIndex { file, footer, layout, table }).places(number) {
             Ok(_) => return Ok(Some(number)),
@@ -55,9 +60,9 @@ fn last_fitting_group(file: &dyn ReadAt, footer: &Footer, layout: &Layout, table
     Ok(None)
 }
 
-/// Whether the end mark is where the header puts it. After a single block, the content's checksum takes as much space as
+/// Returns `true` if the end mark is where the header puts it. After a single block, the content's checksum takes as much space as
 /// the block's would, and only the end mark tells them apart.
-fn has_end_mark(file: &dyn ReadAt, footer: &Footer, header: &Header) -> Result<bool> {
+fn has_end_mark(file: &dyn ReadAt, footer: &IndexFooter, header: &Lz4Header) -> Result<bool> {
     let mut mark = [0; 4];
     read_at(file, footer.frame_len - header.end_len(), &mut mark)?;
     Ok(mark == [0; 4])
@@ -87,7 +92,7 @@ pub(crate) fn by_blocks(file: &dyn ReadAt) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Whether a file starts neither with a valid header nor with a frame that has none.
+/// Returns `true` if a file starts neither with a valid header nor with a frame that has none.
 pub(crate) fn is_damaged(file: &dyn ReadAt) -> Result<bool> {
     let start = read_start(file, MAX_LEN)?;
     let Some((magic, header)) = start.split_first_chunk() else { return Ok(false) };
@@ -96,8 +101,8 @@ pub(crate) fn is_damaged(file: &dyn ReadAt) -> Result<bool> {
         return Ok(false);
     }
     let Some(flags) = header.first() else { return Ok(false) };
-    let header = &header[..header.len().min(1 + Header::len_after(*flags))];
-    Ok(magic != FRAME_MAGIC || matches!(Header::parse(header, 0), Err(Error::Header { .. })))
+    let header = &header[..header.len().min(1 + Lz4Header::len_after(*flags))];
+    Ok(magic != FRAME_MAGIC || matches!(Lz4Header::parse(header, 0), Err(Error::Header { .. })))
 }
 
 fn read_start(file: &dyn ReadAt, max_bytes: usize) -> Result<Vec<u8>> {
@@ -133,7 +138,7 @@ fn first_block(start: &[u8], at: usize, block_checksums: bool) -> Option<usize> 
 /// Returns bytes as long as the damaged header, which a reader takes for a header with these fields.
 fn replacement(start: &[u8], header_len: usize, block_checksums: bool, max_block: usize) -> Vec<u8> {
     // Blocks that are independent can be read as linked ones. The content size is not certain.
-    let header = |content_checksum| Header {
+    let header = |content_checksum| Lz4Header {
         independent: false,
         block_checksums,
         content_checksum,

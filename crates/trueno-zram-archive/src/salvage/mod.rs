@@ -17,14 +17,14 @@ use crate::hashes::content_hash::ContentHash;
 use crate::index::builder::{IndexBuilder, Keeps};
 use crate::read_at::{ReadAt, Sequential, read_at};
 use crate::salvage::damage::{Damage, DamageKind, record};
-use crate::stream::content::{ContentBatch, Stretch};
-use crate::stream::index_check::{PageFrame, check_index};
-use crate::stream::input::Input;
+use crate::stream::content::{ContentBatch, SpanRef};
+use crate::stream::index_check::{ExpectedIndex, check_index};
+use crate::stream::input::InputWindow;
 use crate::stream::reader::{FrameReader, IndexVerdict};
 use crate::zstd::seek_table::{MAX_FRAMES, SeekEntry};
 
 use group::DamagedGroup;
-use tail::{Stream, Tail};
+use tail::{SalvageStream, UnindexedBlocks};
 
 /// Restores a damaged file as far as possible. What is lost becomes zeros, and is listed.
 ///
@@ -55,17 +55,17 @@ use tail::{Stream, Tail};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct SalvageReader {
-    source: Source,
+    source: SalvageSource,
     damage: Vec<Damage>,
 }
 
-enum Source {
+enum SalvageSource {
     Index(Box<ArchiveSalvage>),
     /// Pages that the index does not know.
-    Tail(Box<Tail>),
+    UnindexedBlocks(Box<UnindexedBlocks>),
     /// All pages by the index are restored.
     Ended,
-    Stream(Box<Stream>),
+    SalvageStream(Box<SalvageStream>),
 }
 
 struct ArchiveSalvage {
@@ -111,11 +111,11 @@ impl SalvageReader {
         let file = Sequential::new(&file, start.len() as u64..u64::MAX)?;
         let reader = FrameReader::new(Cursor::new(start).chain(file)).salvaging();
         let reader = if is_replaced { reader.with_damaged_header() } else { reader };
-        Ok(Self { source: Source::Stream(Box::new(reader)), damage: Vec::new() })
+        Ok(Self { source: SalvageSource::SalvageStream(Box::new(reader)), damage: Vec::new() })
     }
 
     fn by_index(archive: Archive, damage: Vec<Damage>) -> Self {
-        Self { source: Source::Index(Box::new(ArchiveSalvage::new(archive))), damage }
+        Self { source: SalvageSource::Index(Box::new(ArchiveSalvage::new(archive))), damage }
     }
 
     /// Returns whether blocks are found by an index.
@@ -127,7 +127,7 @@ impl SalvageReader {
     /// ```
     #[must_use]
     pub fn uses_index(&self) -> bool {
-        !matches!(self.source, Source::Stream(_))
+        !matches!(self.source, SalvageSource::SalvageStream(_))
     }
 
     /// Restores the next batch; returns `false` at the end.
@@ -146,18 +146,18 @@ impl SalvageReader {
     /// [`Error::Read`], and [`Error::NotCompressed`] or [`Error::Empty`] if the file does not start with a frame.
     pub fn read_batch(&mut self, out: &mut ContentBatch) -> Result<bool> {
         let more = match &mut self.source {
-            Source::Index(by_index) => by_index.read_batch(out, &mut self.damage)?,
-            Source::Tail(tail) => tail.read_batch(out, &mut self.damage)?,
-            Source::Ended => false,
-            Source::Stream(reader) => return reader.read_batch(out),
+            SalvageSource::Index(by_index) => by_index.read_batch(out, &mut self.damage)?,
+            SalvageSource::UnindexedBlocks(tail) => tail.read_batch(out, &mut self.damage)?,
+            SalvageSource::Ended => false,
+            SalvageSource::SalvageStream(reader) => return reader.read_batch(out),
         };
         if more {
             return Ok(true);
         }
-        match mem::replace(&mut self.source, Source::Ended) {
-            Source::Index(by_index) => match by_index.finish(&mut self.damage)? {
+        match mem::replace(&mut self.source, SalvageSource::Ended) {
+            SalvageSource::Index(by_index) => match by_index.finish(&mut self.damage)? {
                 Some(tail) => {
-                    self.source = Source::Tail(Box::new(tail));
+                    self.source = SalvageSource::UnindexedBlocks(Box::new(tail));
                     self.read_batch(out)
                 }
                 None => Ok(false),
@@ -176,7 +176,7 @@ impl SalvageReader {
     #[must_use]
     pub fn damage(&self) -> &[Damage] {
         match &self.source {
-            Source::Stream(reader) => reader.damage(),
+            SalvageSource::SalvageStream(reader) => reader.damage(),
             _ => &self.damage,
         }
     }
@@ -191,7 +191,7 @@ impl SalvageReader {
     #[must_use]
     pub fn into_damage(self) -> Vec<Damage> {
         match self.source {
-            Source::Stream(reader) => reader.into_damage(),
+            SalvageSource::SalvageStream(reader) => reader.into_damage(),
             _ => self.damage,
         }
     }
@@ -230,12 +230,12 @@ impl ArchiveSalvage {
 
     /// After the last group: returns the blocks that the index leaves out, or compares content that is complete with its
     /// checksum, and the index with the blocks.
-    fn finish(mut self, damage: &mut Vec<Damage>) -> Result<Option<Tail>> {
+    fn finish(mut self, damage: &mut Vec<Damage>) -> Result<Option<UnindexedBlocks>> {
         let Archive { footer, layout, .. } = &self.archive;
         let content_len = footer.content_len;
         if self.blocks_end < footer.frame_len - layout.end_len() {
             record(damage, self.blocks_end, content_len..content_len, DamageKind::Index);
-            return Tail::open(&self.archive, self.blocks_end).map(Some);
+            return UnindexedBlocks::open(&self.archive, self.blocks_end).map(Some);
         }
         let index_at = footer.frame_len;
         if let Some(hash) = self.hash.take() {
@@ -264,10 +264,10 @@ impl ArchiveSalvage {
             }
         }
         let frame_len = built.at() + layout.end_len();
-        let frame = PageFrame { index: built.finish(), content_len: footer.content_len, frame_len };
+        let frame = ExpectedIndex { index: built.finish(), content_len: footer.content_len, frame_len };
         // Behind the magic number and the length of the index's frame.
         let (at, index_len) = (footer.frame_len + 8, footer.index_len());
-        let mut input = Input::new(Sequential::new(file, at..u64::MAX)?);
+        let mut input = InputWindow::new(Sequential::new(file, at..u64::MAX)?);
         if check_index(&mut input, index_len - 8, Some(&frame))? != IndexVerdict::Agrees {
             return Ok(false);
         }
@@ -309,12 +309,12 @@ impl ArchiveSalvage {
         for place in &group.places {
             let content = group.content_of(place);
             match group.restore(place, content.end - content.start, &mut out.extra) {
-                Ok((stretch, entry)) => {
-                    self.built.take_if(|built| !built.push_read(entry, stretch.len_bytes()));
-                    out.push(stretch);
+                Ok((span_ref, entry)) => {
+                    self.built.take_if(|built| !built.push_read(entry, span_ref.len_bytes()));
+                    out.push(span_ref);
                 }
                 Err(kind) => {
-                    out.push(Stretch::Zeros(content.end - content.start));
+                    out.push(SpanRef::Zeros(content.end - content.start));
                     record(damage, place.offset, content, kind);
                 }
             }
@@ -322,7 +322,7 @@ impl ArchiveSalvage {
         let lost = group.lost_content();
         if !lost.is_empty() {
             record(damage, group.start, lost.clone(), DamageKind::Header);
-            out.push(Stretch::Zeros(lost.end - lost.start));
+            out.push(SpanRef::Zeros(lost.end - lost.start));
         }
         (self.blocks_end, self.window) = (group.blocks_end, group.window);
         Ok(true)

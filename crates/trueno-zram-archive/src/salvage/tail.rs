@@ -5,18 +5,18 @@ use std::io::{Chain, Cursor, Read};
 use crate::archive::Archive;
 use crate::error::{Error, Result};
 use crate::format::Layout;
-use crate::lz4::header::Header;
+use crate::lz4::header::Lz4Header;
 use crate::read_at::Sequential;
 use crate::salvage::damage::{Damage, DamageKind, record};
 use crate::stream::content::ContentBatch;
 use crate::stream::reader::FrameReader;
 
 /// Reads bytes that replace a header, and a part of the file after them.
-pub(super) type Stream = FrameReader<'static, Chain<Cursor<Vec<u8>>, Sequential>>;
+pub(super) type SalvageStream = FrameReader<'static, Chain<Cursor<Vec<u8>>, Sequential>>;
 
 /// The blocks behind those that the index describes, read like a stream.
-pub(super) struct Tail {
-    stream: Stream,
+pub(super) struct UnindexedBlocks {
+    stream: SalvageStream,
     /// Position in the file of the first block.
     at: u64,
     /// Length of the header that the stream was given.
@@ -25,14 +25,14 @@ pub(super) struct Tail {
     content_start: u64,
 }
 
-impl Tail {
+impl UnindexedBlocks {
     /// Opens the blocks of an archive from the position `at` on.
     pub(super) fn open(archive: &Archive, at: u64) -> Result<Self> {
         let Archive { footer, layout, .. } = archive;
         // An LZ4 stream ends with its end mark. The checksum behind it is that of other content.
         let (header, end) = match layout {
             Layout::Lz4(_) => {
-                let header = Header::archive(None, layout.block_checksums(), false);
+                let header = Lz4Header::archive(None, layout.block_checksums(), false);
                 (header.encode(), footer.frame_len - layout.end_len() + 4)
             }
             Layout::Zstd { .. } => (Vec::new(), footer.frame_len),

@@ -25,7 +25,7 @@ pub(super) fn walk(
             Layout::Lz4(_) => lz4_step(window, at, layout),
             Layout::Zstd { .. } => frame_step(window, at),
         };
-        let Some(Step { pages, kind, zero, len, damaged }) = step else { break };
+        let Some(FoundBlock { pages, kind, zero, len, damaged }) = step else { break };
         if damaged && certain.is_none() {
             certain = Some(found.len());
         }
@@ -41,7 +41,7 @@ pub(super) fn walk(
 }
 
 /// A block that was found without the index.
-struct Step {
+struct FoundBlock {
     pages: u64,
     kind: PageKind,
     zero: bool,
@@ -51,7 +51,7 @@ struct Step {
 }
 
 /// Finds a block by its size word.
-fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<Step> {
+fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<FoundBlock> {
     let size = u32::from_le_bytes(*window.get(at..)?.first_chunk()?);
     let (len, raw) = ((size & !RAW_BLOCK) as usize, size & RAW_BLOCK != 0);
     if len == 0 || len > PAGE_SIZE || at + layout.overhead() + len > window.len() {
@@ -70,11 +70,11 @@ fn lz4_step(window: &[u8], at: usize, layout: &Layout) -> Option<Step> {
         None if raw => PageKind::Raw,
         None => PageKind::Lz4,
     };
-    Some(Step { pages: zeros.unwrap_or(1) as u64, kind, zero: zeros.is_some(), len, damaged })
+    Some(FoundBlock { pages: zeros.unwrap_or(1) as u64, kind, zero: zeros.is_some(), len, damaged })
 }
 
 /// Finds a frame by its header.
-fn frame_step(window: &[u8], at: usize) -> Option<Step> {
+fn frame_step(window: &[u8], at: usize) -> Option<FoundBlock> {
     let Seen::Page(frame) = look(window.get(at..)?) else { return None };
     let bytes = &window[at..at + frame.len];
     let zero = frame.zero_pages > 0;
@@ -85,5 +85,5 @@ fn frame_step(window: &[u8], at: usize) -> Option<Step> {
     } else {
         PageKind::Zstd
     };
-    Some(Step { pages: frame.zero_pages.max(1) as u64, kind, zero, len: frame.len, damaged: false })
+    Some(FoundBlock { pages: frame.zero_pages.max(1) as u64, kind, zero, len: frame.len, damaged: false })
 }

@@ -49,13 +49,13 @@ pub struct ContentBatch {
     pub(crate) main: Vec<Page>,
     /// Blocks that are not one page, one after the other.
     pub(crate) extra: Vec<u8>,
-    stretches: Vec<Stretch>,
+    span_refs: Vec<SpanRef>,
     len_bytes: u64,
 }
 
 /// The position of a span in a batch's memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stretch {
+pub(crate) enum SpanRef {
     Main { start: usize, len: usize },
     Extra { start: usize, len: usize },
     Zeros(u64),
@@ -78,7 +78,7 @@ impl ContentBatch {
     /// assert_eq!(trueno_zram_archive::ContentBatch::new().spans().count(), 0);
     /// ```
     pub fn spans(&self) -> impl Iterator<Item = ContentSpan<'_>> {
-        self.stretches.iter().map(|stretch| stretch.find(self.main.as_flattened(), &self.extra))
+        self.span_refs.iter().map(|span_ref| span_ref.find(self.main.as_flattened(), &self.extra))
     }
 
     /// Returns the length of the content in bytes, zeros included.
@@ -94,31 +94,31 @@ impl ContentBatch {
     /// Empties the batch and makes room for `pages` in `main`. The memory is kept.
     pub(crate) fn start(&mut self, pages: usize) {
         self.extra.clear();
-        self.stretches.clear();
+        self.span_refs.clear();
         self.len_bytes = 0;
         if self.main.len() < pages {
             self.main = vec![[0; PAGE_SIZE]; pages];
         }
     }
 
-    /// Appends a stretch, joined with the last one where they meet.
-    pub(crate) fn push(&mut self, stretch: Stretch) {
-        self.len_bytes += stretch.len_bytes();
-        match (self.stretches.last_mut(), stretch) {
-            (_, stretch) if stretch.len_bytes() == 0 => {}
-            (Some(Stretch::Zeros(before)), Stretch::Zeros(more)) => *before += more,
-            (Some(Stretch::Main { start, len }), Stretch::Main { start: next, len: more })
-            | (Some(Stretch::Extra { start, len }), Stretch::Extra { start: next, len: more })
+    /// Appends a span, joined with the last one where they meet.
+    pub(crate) fn push(&mut self, span_ref: SpanRef) {
+        self.len_bytes += span_ref.len_bytes();
+        match (self.span_refs.last_mut(), span_ref) {
+            (_, span_ref) if span_ref.len_bytes() == 0 => {}
+            (Some(SpanRef::Zeros(before)), SpanRef::Zeros(more)) => *before += more,
+            (Some(SpanRef::Main { start, len }), SpanRef::Main { start: next, len: more })
+            | (Some(SpanRef::Extra { start, len }), SpanRef::Extra { start: next, len: more })
                 if *start + *len == next =>
             {
                 *len += more;
             }
-            _ => self.stretches.push(stretch),
+            _ => self.span_refs.push(span_ref),
         }
     }
 }
 
-impl Stretch {
+impl SpanRef {
     pub(crate) fn len_bytes(self) -> u64 {
         match self {
             Self::Main { len, .. } | Self::Extra { len, .. } => len as u64,

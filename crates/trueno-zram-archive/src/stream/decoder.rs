@@ -9,23 +9,23 @@ use crate::zstd::libzstd::Context;
 /// Pages that one thread takes at a time; fewer are decoded on the calling thread.
 const CHUNK_PAGES: usize = 16;
 
-/// Pages in a lot on the CPU: 1 MiB, which is still in the cache when it is hashed.
-const LOT_PAGES: usize = 256;
+/// Pages of a step on the CPU: 1 MiB, which is still in the cache when it is hashed.
+const STEP_PAGES: usize = 256;
 
 /// The decoders of a reader.
-pub(crate) struct Decoders<'c> {
+pub(crate) struct PageDecoders<'c> {
     cpu: CpuPages,
     codec: Option<&'c mut dyn BatchCodec>,
 }
 
-impl<'c> Decoders<'c> {
+impl<'c> PageDecoders<'c> {
     pub(crate) fn new(codec: Option<&'c mut dyn BatchCodec>) -> Self {
         Self { cpu: CpuPages::new(), codec }
     }
 
-    /// Pages to decode at a time. The hash of one lot runs beside the decoding of the next.
-    pub(crate) fn lot_pages(&self) -> usize {
-        self.codec.as_ref().map_or(LOT_PAGES, |codec| codec.preferred_batch_pages()).max(1)
+    /// Pages to decode per step. The content of one step is hashed while the next is decoded.
+    pub(crate) fn step_pages(&self) -> usize {
+        self.codec.as_ref().map_or(STEP_PAGES, |codec| codec.preferred_batch_pages()).max(1)
     }
 
     /// Restores `compressed[i]` to `pages[i]`. [`Error::InPage`] names the first block that is not exactly one page.

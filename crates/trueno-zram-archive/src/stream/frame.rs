@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::hashes::content_hash::ContentHash;
 use crate::index::builder::IndexBuilder;
 use crate::index::entry::PageEntry;
-use crate::lz4::header::Header;
+use crate::lz4::header::Lz4Header;
 use crate::stream::history::History;
 
 /// The most memory for a batch of large blocks: each has a slot of the size that its frame allows.
@@ -23,11 +23,11 @@ const ZERO_BLOCKS_PER_PAGE: usize = 4;
 pub(crate) const MAX_BATCH_BLOCKS: usize = 16 << 10;
 
 /// A frame that is being read.
-pub(crate) struct Frame {
+pub(crate) struct FrameState {
     /// Its position.
     pub(crate) at: u64,
-    pub(crate) header: Header,
-    pub(crate) shape: Shape,
+    pub(crate) header: Lz4Header,
+    pub(crate) shape: FrameShape,
     pub(crate) hash: ContentHash,
     /// Length of the content before the frame.
     pub(crate) content_start: u64,
@@ -43,9 +43,9 @@ pub(crate) struct Frame {
     pub(crate) damaged: bool,
 }
 
-/// What a frame's blocks are like, as far as is known.
+/// The shape of a frame's blocks, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum FrameShape {
     /// One page each, or a run of zero pages.
     Pages,
     /// Of any length, independent.
@@ -60,15 +60,21 @@ pub(crate) enum Shape {
     Foreign,
 }
 
-impl Shape {
+impl FrameShape {
     /// Returns whether blocks are pages or runs of zero pages.
     pub(crate) fn is_pages(self) -> bool {
         matches!(self, Self::Pages | Self::PageFrames)
     }
 }
 
-impl Frame {
-    pub(crate) fn new(at: u64, content_start: u64, header: Header, shape: Shape, index: Option<IndexBuilder>) -> Self {
+impl FrameState {
+    pub(crate) fn new(
+        at: u64,
+        content_start: u64,
+        header: Lz4Header,
+        shape: FrameShape,
+        index: Option<IndexBuilder>,
+    ) -> Self {
         Self {
             at,
             header,
@@ -93,9 +99,9 @@ impl Frame {
             return (pages, pages * ZERO_BLOCKS_PER_PAGE);
         }
         let max_block = self.header.max_block;
-        // Two lots, so that one can be hashed while the other is decoded.
-        let lots = 2 * rayon::current_num_threads();
-        let blocks = (batch_bytes / max_block).max(lots).min(SLOT_BYTES.min(earned) / max_block).max(1);
+        // Two steps, so that the content of one is hashed while the other is decoded.
+        let least = 2 * rayon::current_num_threads();
+        let blocks = (batch_bytes / max_block).max(least).min(SLOT_BYTES.min(earned) / max_block).max(1);
         (blocks, usize::MAX)
     }
 
@@ -112,7 +118,7 @@ impl Frame {
     }
 
     /// Adds a decoded block to the index that the frame should have.
-    pub(crate) fn enter(&mut self, entry: PageEntry, len_bytes: u64) {
+    pub(crate) fn record_block(&mut self, entry: PageEntry, len_bytes: u64) {
         let Some(index) = &mut self.index else { return };
         let whole_bytes = entry.pages() * PAGE_SIZE as u64;
         let possible = !self.has_tail && (1..=whole_bytes).contains(&len_bytes);

@@ -1,6 +1,6 @@
 //! The last 64 KiB of a frame's content, which linked blocks refer to.
 
-/// How far back a linked block can refer.
+/// The farthest that a linked block can refer back.
 const REACH: usize = 64 << 10;
 
 /// The end of the content so far.

@@ -5,15 +5,15 @@ use std::io::Read;
 use crate::error::Result;
 use crate::hashes::content_hash::ContentHash;
 use crate::index::builder::BuiltIndex;
-use crate::index::layout::{ENTRY_LEN, FOOTER_LEN, Footer, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC};
-use crate::stream::input::Input;
+use crate::index::layout::{ENTRY_LEN, FOOTER_LEN, GROUP_PAGES, GROUP_RECORD_LEN, INDEX_MAGIC, IndexFooter};
+use crate::stream::input::InputWindow;
 use crate::stream::reader::IndexVerdict;
 
 const WITHIN: &str = "the index";
 
 /// A frame that an index may describe.
 #[derive(Debug)]
-pub(crate) struct PageFrame {
+pub(crate) struct ExpectedIndex {
     pub(crate) index: BuiltIndex,
     pub(crate) content_len: u64,
     pub(crate) frame_len: u64,
@@ -21,9 +21,9 @@ pub(crate) struct PageFrame {
 
 /// Reads the payload of an index frame, `payload_len` bytes, and compares it with the index that `frame` should have.
 pub(crate) fn check_index<R: Read>(
-    input: &mut Input<R>,
+    input: &mut InputWindow<R>,
     payload_len: u64,
-    frame: Option<&PageFrame>,
+    frame: Option<&ExpectedIndex>,
 ) -> Result<IndexVerdict> {
     let mut payload = Payload { input, left: payload_len };
     let found = match frame {
@@ -35,7 +35,7 @@ pub(crate) fn check_index<R: Read>(
 }
 
 /// Returns the first difference in words.
-fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<Option<String>> {
+fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &ExpectedIndex) -> Result<Option<String>> {
     let differs = |what: &str| Ok(Some(what.to_owned()));
     let index = &frame.index;
     let table = index.table();
@@ -69,7 +69,7 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<O
             )));
         }
     }
-    let expected = Footer {
+    let expected = IndexFooter {
         format: index.layout.format(),
         frame_checksums: index.frame_checksums(),
         content_len: frame.content_len,
@@ -88,7 +88,7 @@ fn compare<R: Read>(payload: &mut Payload<'_, R>, frame: &PageFrame) -> Result<O
 
 /// The part of the index that is not read yet.
 struct Payload<'a, R> {
-    input: &'a mut Input<R>,
+    input: &'a mut InputWindow<R>,
     left: u64,
 }
 

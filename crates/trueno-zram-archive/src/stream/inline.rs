@@ -7,9 +7,9 @@ use crate::block::Block;
 use crate::error::Result;
 use crate::lz4::constant::damaged_zero_pages;
 use crate::salvage::damage::{Damage, DamageKind, record};
-use crate::stream::content::{ContentBatch, ContentSpan, Stretch};
-use crate::stream::frame::{Frame, Shape};
-use crate::stream::lots::decode_extra;
+use crate::stream::content::{ContentBatch, ContentSpan, SpanRef};
+use crate::stream::frame::{FrameShape, FrameState};
+use crate::stream::parallel::decode_extra;
 
 /// Content of a batch of small blocks.
 pub(crate) const INLINE_BYTES: usize = 1 << 20;
@@ -31,30 +31,30 @@ impl Block {
 }
 
 /// Returns whether the next blocks are decoded on the calling thread.
-pub(crate) fn is_small(pending: &[Block], frame: &Frame) -> bool {
+pub(crate) fn is_small(pending: &[Block], frame: &FrameState) -> bool {
     match frame.shape {
-        Shape::Pages => frame.ended && frame.content_len == 0 && pending.len() <= SMALL_FRAME_BLOCKS,
+        FrameShape::Pages => frame.ended && frame.content_len == 0 && pending.len() <= SMALL_FRAME_BLOCKS,
         // Frames that hold less than a page; of archives, that is the last one.
-        Shape::PageFrames => pending.first().is_some_and(|block| block.part_of_page),
-        Shape::Blocks | Shape::Linked | Shape::Legacy => pending.first().is_some_and(Block::is_small),
-        Shape::Foreign => false,
+        FrameShape::PageFrames => pending.first().is_some_and(|block| block.part_of_page),
+        FrameShape::Blocks | FrameShape::Linked | FrameShape::Legacy => pending.first().is_some_and(Block::is_small),
+        FrameShape::Foreign => false,
     }
 }
 
-/// Blocks to decode.
-pub(crate) struct Inline<'a> {
+/// Decodes the blocks of a batch on the calling thread.
+pub(crate) struct InlineDecoder<'a> {
     pub(crate) window: &'a [u8],
     pub(crate) blocks: &'a [Block],
     /// Takes damage, if the reader salvages.
     pub(crate) damage: Option<&'a mut Vec<Damage>>,
 }
 
-impl Inline<'_> {
+impl InlineDecoder<'_> {
     /// Appends the content of the blocks to `out`, as much as a batch has. Returns the number of blocks decoded.
-    pub(crate) fn decode(mut self, frame: &mut Frame, out: &mut ContentBatch) -> Result<usize> {
+    pub(crate) fn decode(mut self, frame: &mut FrameState, out: &mut ContentBatch) -> Result<usize> {
         let takes = |block: &Block| match frame.shape {
-            Shape::Pages => true,
-            Shape::PageFrames => block.part_of_page,
+            FrameShape::Pages => true,
+            FrameShape::PageFrames => block.part_of_page,
             _ => block.is_small(),
         };
         let all = self.blocks.iter().take_while(|block| self.damage.is_some() || takes(block)).count();
@@ -66,63 +66,69 @@ impl Inline<'_> {
             if out.extra.len() >= INLINE_BYTES {
                 break;
             }
-            let stretch = match decode_block(block, self.window, frame, out) {
-                Ok(stretch) => stretch,
+            let span_ref = match decode_block(block, self.window, frame, out) {
+                Ok(span_ref) => span_ref,
                 Err(error) => {
                     let (Some(damage), Some(kind)) = (&mut self.damage, DamageKind::of(&error)) else {
                         return Err(error);
                     };
-                    lose(block, self.window, frame, kind, damage)
+                    replace_by_zeros(block, self.window, frame, kind, damage)
                 }
             };
             if self.damage.is_none() {
-                frame.check_room(stretch.len_bytes())?;
+                frame.check_room(span_ref.len_bytes())?;
             }
-            let span = stretch.find(&[], &out.extra);
+            let span = span_ref.find(&[], &out.extra);
             if frame.header.content_checksum {
                 frame.hash.update_span(span);
             }
-            if let (Shape::Linked, ContentSpan::Data(bytes)) = (frame.shape, span) {
+            if let (FrameShape::Linked, ContentSpan::Data(bytes)) = (frame.shape, span) {
                 frame.history.push(bytes);
             }
-            frame.enter(block.entry(self.window), stretch.len_bytes());
-            frame.content_len += stretch.len_bytes();
-            out.push(stretch);
+            frame.record_block(block.entry(self.window), span_ref.len_bytes());
+            frame.content_len += span_ref.len_bytes();
+            out.push(span_ref);
             done += 1;
         }
         Ok(done)
     }
 }
 
-fn decode_block(block: &Block, window: &[u8], frame: &Frame, out: &mut ContentBatch) -> Result<Stretch> {
+fn decode_block(block: &Block, window: &[u8], frame: &FrameState, out: &mut ContentBatch) -> Result<SpanRef> {
     if frame.header.block_checksums {
         block.verify(window)?;
     }
-    if frame.shape == Shape::Linked && frame.damaged {
+    if frame.shape == FrameShape::Linked && frame.damaged {
         return Err(block.corrupt("it refers to content that was lost"));
     }
     if block.zero_pages > 0 {
-        return Ok(Stretch::Zeros((block.zero_pages * PAGE_SIZE) as u64));
+        return Ok(SpanRef::Zeros((block.zero_pages * PAGE_SIZE) as u64));
     }
-    let dictionary = if frame.shape == Shape::Linked { frame.history.bytes() } else { &[] };
+    let dictionary = if frame.shape == FrameShape::Linked { frame.history.bytes() } else { &[] };
     decode_extra(block, window, dictionary, frame.header.max_block, &mut out.extra)
 }
 
 /// Replaces a damaged block by zeros.
-fn lose(block: &Block, window: &[u8], frame: &mut Frame, kind: DamageKind, damage: &mut Vec<Damage>) -> Stretch {
-    let len_bytes = if frame.shape == Shape::PageFrames {
+fn replace_by_zeros(
+    block: &Block,
+    window: &[u8],
+    frame: &mut FrameState,
+    kind: DamageKind,
+    damage: &mut Vec<Damage>,
+) -> SpanRef {
+    let len_bytes = if frame.shape == FrameShape::PageFrames {
         block.page_frame(window).map_or(PAGE_SIZE, |frame| frame.content_len)
     } else if block.raw {
         block.len
-    } else if frame.shape == Shape::Pages {
+    } else if frame.shape == FrameShape::Pages {
         damaged_zero_pages(block.bytes(window), DAMAGED_BYTES).unwrap_or(1) * PAGE_SIZE
     } else {
         // All blocks but the last are full, in the frames of all encoders that do not flush.
         frame.header.max_block
     };
-    let kind = if frame.shape == Shape::Linked && frame.damaged { DamageKind::LostReference } else { kind };
+    let kind = if frame.shape == FrameShape::Linked && frame.damaged { DamageKind::LostReference } else { kind };
     let (start, len_bytes) = (frame.content_start + frame.content_len, frame.clip(len_bytes as u64));
     record(damage, block.at, start..start + len_bytes, kind);
     frame.damaged = true;
-    Stretch::Zeros(len_bytes)
+    SpanRef::Zeros(len_bytes)
 }

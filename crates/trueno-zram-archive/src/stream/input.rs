@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 /// Bytes read beyond those that are needed.
 const READ_AHEAD: usize = 256 << 10;
 
-pub(crate) struct Input<R> {
+pub(crate) struct InputWindow<R> {
     reader: R,
     /// Initialised storage; bytes `pos..end` are read and not consumed.
     storage: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Input<R> {
     moved_bytes: u64,
 }
 
-impl<R: Read> Input<R> {
+impl<R: Read> InputWindow<R> {
     pub(crate) fn new(reader: R) -> Self {
         Self {
             reader,
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn releasing_often_moves_no_more_bytes_than_the_input_has() {
         let bytes = vec![7; 3_000_000];
-        let mut input = Input::new(&bytes[..]);
+        let mut input = InputWindow::new(&bytes[..]);
         for number in 0..300_000 {
             input.release();
             assert_eq!(input.position(), number * 10);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_claimed_length_sets_no_memory_aside() {
-        let mut input = Input::new(&[1, 2, 3][..]);
+        let mut input = InputWindow::new(&[1, 2, 3][..]);
         assert!(!input.need(1 << 30).expect("a short stream"));
         assert!(input.storage.len() <= 2 * READ_AHEAD, "{} bytes for 3", input.storage.len());
     }

@@ -1,4 +1,4 @@
-//! Streams the content of any .lz4 or .zst input from start to end. Pages by number are the business of `archive`.
+//! Streams the content of any .lz4 or .zst input from start to end. `archive` reads pages by number.
 
 pub(crate) mod content;
 pub(crate) mod decoder;
@@ -7,5 +7,5 @@ pub(crate) mod history;
 pub(crate) mod index_check;
 pub(crate) mod inline;
 pub(crate) mod input;
-pub(crate) mod lots;
+pub(crate) mod parallel;
 pub(crate) mod reader;

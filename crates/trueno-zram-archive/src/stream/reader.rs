@@ -12,15 +12,15 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::builder::{IndexBuilder, Keeps};
 use crate::index::layout::{INDEX_FRAME_MAGIC, INDEX_MAGIC};
-use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, Header, LEGACY_BLOCK, LEGACY_MAGIC, SKIPPABLE_MAGIC};
+use crate::lz4::header::{ARCHIVE_MAX_BLOCK, FRAME_MAGIC, LEGACY_BLOCK, LEGACY_MAGIC, Lz4Header, SKIPPABLE_MAGIC};
 use crate::salvage::damage::{Damage, DamageKind, record};
-use crate::stream::content::{ContentBatch, Stretch};
-use crate::stream::decoder::Decoders;
-use crate::stream::frame::{Frame, Shape};
-use crate::stream::index_check::{PageFrame, check_index};
-use crate::stream::inline::{INLINE_BYTES, Inline, is_small};
-use crate::stream::input::Input;
-use crate::stream::lots::Lots;
+use crate::stream::content::{ContentBatch, SpanRef};
+use crate::stream::decoder::PageDecoders;
+use crate::stream::frame::{FrameShape, FrameState};
+use crate::stream::index_check::{ExpectedIndex, check_index};
+use crate::stream::inline::{INLINE_BYTES, InlineDecoder, is_small};
+use crate::stream::input::InputWindow;
+use crate::stream::parallel::ParallelDecoder;
 use crate::zstd::frame::ZSTD_MAGIC;
 use crate::zstd::libzstd::ForeignDecoder;
 use crate::zstd::seek_table::{ExpectedTable, MAX_FRAMES, SEEK_FRAME_MAGIC, SeekEntry};
@@ -106,12 +106,12 @@ pub struct ReadSummary {
 /// # Ok::<(), trueno_zram_archive::Error>(())
 /// ```
 pub struct FrameReader<'c, R: Read> {
-    input: Input<R>,
-    decoders: Decoders<'c>,
+    input: InputWindow<R>,
+    decoders: PageDecoders<'c>,
     batch_bytes: usize,
     summary: ReadSummary,
     announced_len: Option<u64>,
-    frame: Option<Frame>,
+    frame: Option<FrameState>,
     /// Blocks gathered and not decoded yet; they lie in the input's window.
     pending: Vec<Block>,
     /// An error after the blocks gathered; reported when these are decoded.
@@ -119,7 +119,7 @@ pub struct FrameReader<'c, R: Read> {
     /// The format of the first frame with content. All others must have it, too.
     format: Option<Format>,
     /// The frame before, for its index.
-    page_frame: Option<PageFrame>,
+    expected_index: Option<ExpectedIndex>,
     /// The seek table that belongs behind the index that was read last.
     seek_table: Option<ExpectedTable>,
     /// Made for the first Zstandard frame that is not one of an archive.
@@ -137,7 +137,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// assert!(matches!(nothing, Err(Error::Empty)));
     /// ```
     pub fn new(input: R) -> Self {
-        Self::build(input, Decoders::new(None))
+        Self::build(input, PageDecoders::new(None))
     }
 
     /// Reads `input`, with pages decoded by `codec`.
@@ -149,12 +149,12 @@ impl<'c, R: Read> FrameReader<'c, R> {
     /// assert_eq!(reader.summary().frames, 0);
     /// ```
     pub fn with_codec(input: R, codec: &'c mut dyn BatchCodec) -> Self {
-        Self::build(input, Decoders::new(Some(codec)))
+        Self::build(input, PageDecoders::new(Some(codec)))
     }
 
-    fn build(input: R, decoders: Decoders<'c>) -> Self {
+    fn build(input: R, decoders: PageDecoders<'c>) -> Self {
         Self {
-            input: Input::new(input),
+            input: InputWindow::new(input),
             decoders,
             batch_bytes: BATCH_BYTES,
             summary: ReadSummary::default(),
@@ -163,7 +163,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
             pending: Vec::new(),
             deferred: None,
             format: None,
-            page_frame: None,
+            expected_index: None,
             seek_table: None,
             foreign: None,
             damage: None,
@@ -255,7 +255,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         }
     }
 
-    /// Fills a batch: with one lot of large blocks or pages, or with many small blocks, of many frames if need be.
+    /// Fills a batch: with one step of large blocks or pages, or with many small blocks, of many frames if need be.
     fn fill(&mut self, out: &mut ContentBatch) -> Result<bool> {
         loop {
             if self.pending.is_empty()
@@ -276,7 +276,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
                     }
                 }
             };
-            if frame.shape == Shape::Foreign {
+            if frame.shape == FrameShape::Foreign {
                 if self.decode_foreign(out)? {
                     return Ok(true);
                 }
@@ -307,7 +307,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         }
     }
 
-    /// Returns what was read so far.
+    /// Returns the totals so far.
     ///
     /// ```
     /// let reader = trueno_zram_archive::FrameReader::new(std::io::empty());
@@ -335,7 +335,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let at = self.input.position();
         self.summary.input_len = at;
         if !self.input.need(1)? {
-            self.miss_seek_table();
+            self.note_missing_seek_table();
             return if at == 0 { Err(Error::Empty) } else { Ok(false) };
         }
         let magic = self.input.demand(4, "a frame's magic number")?;
@@ -350,14 +350,14 @@ impl<'c, R: Read> FrameReader<'c, R> {
         match magic {
             FRAME_MAGIC if !mixed => self.start_frame(at)?,
             LEGACY_MAGIC if !mixed => {
-                let header = Header {
+                let header = Lz4Header {
                     independent: true,
                     block_checksums: false,
                     content_checksum: false,
                     content_size: None,
                     max_block: LEGACY_BLOCK,
                 };
-                self.frame = Some(Frame::new(at, content_start, header, Shape::Legacy, None));
+                self.frame = Some(FrameState::new(at, content_start, header, FrameShape::Legacy, None));
             }
             other if other & !15 == SKIPPABLE_MAGIC => {
                 self.skip_frame(other, at)?;
@@ -369,29 +369,29 @@ impl<'c, R: Read> FrameReader<'c, R> {
         }
         self.summary.frames += 1;
         self.format = Some(Format::Lz4);
-        self.page_frame = None;
-        self.miss_seek_table();
+        self.expected_index = None;
+        self.note_missing_seek_table();
         Ok(true)
     }
 
     fn start_frame(&mut self, at: u64) -> Result<()> {
         const WITHIN: &str = "a frame's header";
         let flags = self.input.demand(1, WITHIN)?[0];
-        let len = 1 + Header::len_after(flags);
-        let header = Header::parse(self.input.demand(len, WITHIN)?, at)?;
+        let len = 1 + Lz4Header::len_after(flags);
+        let header = Lz4Header::parse(self.input.demand(len, WITHIN)?, at)?;
         self.input.consume(len);
         if self.summary.frames == 0 {
             self.announced_len = header.content_size;
         }
         let like_archive = header.independent && header.max_block == ARCHIVE_MAX_BLOCK;
         let shape = match header.independent {
-            true if like_archive => Shape::Pages,
-            true => Shape::Blocks,
-            false => Shape::Linked,
+            true if like_archive => FrameShape::Pages,
+            true => FrameShape::Blocks,
+            false => FrameShape::Linked,
         };
         let header_len = 4 + len as u64;
         let index = like_archive.then(|| IndexBuilder::new(Layout::Lz4(header), header_len, Keeps::Checksums));
-        self.frame = Some(Frame::new(at, self.summary.content_len, header, shape, index));
+        self.frame = Some(FrameState::new(at, self.summary.content_len, header, shape, index));
         Ok(())
     }
 
@@ -403,25 +403,25 @@ impl<'c, R: Read> FrameReader<'c, R> {
             && let Some(expected) = self.seek_table.take()
         {
             if !expected.agrees(&mut self.input, u64::from(len))? {
-                self.judge_index(IndexVerdict::Disagrees("its seek table does not describe the frames".to_owned()));
+                self.record_verdict(IndexVerdict::Disagrees("its seek table does not describe the frames".to_owned()));
             }
             return Ok(());
         }
-        self.miss_seek_table();
+        self.note_missing_seek_table();
         let marked = magic == INDEX_FRAME_MAGIC
             && len as usize >= INDEX_MAGIC.len()
             && self.input.demand(INDEX_MAGIC.len(), WITHIN)? == INDEX_MAGIC;
         if !marked {
             return self.input.skip(u64::from(len), WITHIN);
         }
-        let mut described = self.page_frame.take();
+        let mut described = self.expected_index.take();
         if at == 0 {
             // An archive without pages has no frame of them.
             let index = IndexBuilder::new(Layout::Zstd { checksums: true }, 0, Keeps::Checksums).finish();
-            described = Some(PageFrame { index, content_len: 0, frame_len: 0 });
+            described = Some(ExpectedIndex { index, content_len: 0, frame_len: 0 });
         }
         let verdict = check_index(&mut self.input, u64::from(len), described.as_ref())?;
-        self.judge_index(verdict);
+        self.record_verdict(verdict);
         self.seek_table = described.and_then(|described| described.index.seek_table).map(|mut table| {
             // The index is a frame of the seek table, too.
             table.push(SeekEntry { compressed_len: len.saturating_add(8), content_len: 0 });
@@ -431,14 +431,14 @@ impl<'c, R: Read> FrameReader<'c, R> {
     }
 
     /// Notes that the seek table does not follow the index, if it should.
-    fn miss_seek_table(&mut self) {
+    fn note_missing_seek_table(&mut self) {
         if self.seek_table.take().is_some_and(|expected| expected.frames() <= MAX_FRAMES) {
-            self.judge_index(IndexVerdict::Disagrees("its seek table is missing".to_owned()));
+            self.record_verdict(IndexVerdict::Disagrees("its seek table is missing".to_owned()));
         }
     }
 
     /// Notes what an index is worth. One that disagrees outweighs all others, and is damage if no other explains it.
-    fn judge_index(&mut self, verdict: IndexVerdict) {
+    fn record_verdict(&mut self, verdict: IndexVerdict) {
         let content_len = self.summary.content_len;
         if let (Some(damage), IndexVerdict::Disagrees(_)) = (&mut self.damage, &verdict)
             && damage.is_empty()
@@ -456,7 +456,9 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let frame = self.frame.as_mut().expect("a frame is being read");
         let mut page = frame.next_page();
         let gathered = match frame.shape {
-            Shape::PageFrames => gather_frames(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
+            FrameShape::PageFrames => {
+                gather_frames(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page)
+            }
             _ => gather_blocks(&mut self.input, frame, self.batch_bytes, &mut self.pending, &mut page),
         };
         gathered.map_err(|error| error.in_page(page))
@@ -467,11 +469,11 @@ impl<'c, R: Read> FrameReader<'c, R> {
         let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
         // A frame that was taken for pages may have left more blocks here than there are slots for large ones.
         let room = match frame.shape {
-            Shape::Pages | Shape::PageFrames => usize::MAX,
+            FrameShape::Pages | FrameShape::PageFrames => usize::MAX,
             _ => frame.batch_blocks(self.batch_bytes, self.input.position()).0,
         };
         let blocks = &self.pending[..self.pending.len().min(room)];
-        let lots = Lots {
+        let decoder = ParallelDecoder {
             window: self.input.window(),
             blocks,
             checksummed: frame.header.block_checksums,
@@ -479,21 +481,21 @@ impl<'c, R: Read> FrameReader<'c, R> {
             hash: frame.header.content_checksum.then_some(&mut frame.hash),
         };
         let done = match frame.shape {
-            Shape::Pages | Shape::PageFrames => {
-                let decoded = in_pool(blocks.len(), || lots.decode_pages(&mut self.decoders, out))?;
+            FrameShape::Pages | FrameShape::PageFrames => {
+                let decoded = in_pool(blocks.len(), || decoder.decode_pages(&mut self.decoders, out))?;
                 for (entry, len_bytes) in &decoded.entries {
-                    frame.enter(*entry, *len_bytes);
+                    frame.record_block(*entry, *len_bytes);
                 }
-                if frame.shape == Shape::Pages && decoded.odd * 8 > decoded.blocks {
-                    frame.shape = Shape::Blocks;
+                if frame.shape == FrameShape::Pages && decoded.not_pages * 8 > decoded.blocks {
+                    frame.shape = FrameShape::Blocks;
                 }
                 decoded.blocks
             }
-            Shape::Blocks | Shape::Legacy | Shape::Foreign => {
+            FrameShape::Blocks | FrameShape::Legacy | FrameShape::Foreign => {
                 frame.index = None;
-                in_pool(usize::MAX, || lots.decode_blocks(None, out))?
+                in_pool(usize::MAX, || decoder.decode_blocks(None, out))?
             }
-            Shape::Linked => in_pool(usize::MAX, || lots.decode_blocks(Some(&mut frame.history), out))?,
+            FrameShape::Linked => in_pool(usize::MAX, || decoder.decode_blocks(Some(&mut frame.history), out))?,
         };
         frame.content_len += out.len_bytes();
         self.finish_blocks(done, out.len_bytes())
@@ -503,7 +505,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
     fn decode_inline(&mut self, out: &mut ContentBatch) -> Result<()> {
         let frame = self.frame.as_mut().expect("pending blocks belong to a frame");
         let before = out.len_bytes();
-        let inline = Inline { window: self.input.window(), blocks: &self.pending, damage: self.damage.as_mut() };
+        let inline = InlineDecoder { window: self.input.window(), blocks: &self.pending, damage: self.damage.as_mut() };
         match inline.decode(frame, out) {
             Ok(done) => self.finish_blocks(done, out.len_bytes() - before),
             Err(error) => {
@@ -517,7 +519,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
     fn finish_blocks(&mut self, done: usize, content_len: u64) -> Result<()> {
         self.pending.drain(..done);
         self.summary.blocks += done as u64;
-        if self.frame.as_ref().is_some_and(|frame| frame.shape == Shape::PageFrames) {
+        if self.frame.as_ref().is_some_and(|frame| frame.shape == FrameShape::PageFrames) {
             self.summary.frames += done as u64;
         }
         self.summary.input_len = self.pending.first().map_or(self.input.position(), |block| block.at);
@@ -551,8 +553,8 @@ impl<'c, R: Read> FrameReader<'c, R> {
             }
         }
         let (content_len, frame_len) = (frame.content_len, self.input.position() - frame.at);
-        self.page_frame = frame.index.map(|index| PageFrame { index: index.finish(), content_len, frame_len });
-        if let Some(PageFrame { index, .. }) = &self.page_frame {
+        self.expected_index = frame.index.map(|index| ExpectedIndex { index: index.finish(), content_len, frame_len });
+        if let Some(ExpectedIndex { index, .. }) = &self.expected_index {
             self.summary.pages.merge(index.counts);
         }
         Ok(())
@@ -570,7 +572,7 @@ impl<'c, R: Read> FrameReader<'c, R> {
         // No byte of LZ4 stands for more than 255 bytes: a length that is only claimed makes no larger output.
         let bound = lost_input.saturating_mul(255);
         let lost = self.frame.take().map_or(0, |frame| frame.header.content_size.map_or(0, |_| frame.clip(bound)));
-        out.push(Stretch::Zeros(lost));
+        out.push(SpanRef::Zeros(lost));
         self.summary.content_len += lost;
         record(damage, at, start..start + lost, kind);
         Ok(())

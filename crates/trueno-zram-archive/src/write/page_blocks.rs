@@ -6,14 +6,14 @@ use crate::error::{Error, Result};
 use crate::format::Layout;
 use crate::hashes::hash_list::HashList;
 use crate::index::entry::PageEntry;
-use crate::lz4::header::Header;
+use crate::lz4::header::Lz4Header;
 use crate::write::assemble::is_zero_page;
 
 /// The longest run of zeros in LZ4 frames with block checksums and without a content checksum. In such frames, a block of
 /// 64 KiB makes lz4 1.9.4 read four bytes too many, and it does not find the frame that follows. One page less avoids it.
 const SAFE_RUN_PAGES: usize = 15;
 
-/// How the blocks of an archive look. See [`ArchiveWriter::block_shape`](crate::ArchiveWriter::block_shape).
+/// The layout of an archive's blocks. See [`ArchiveWriter::block_shape`](crate::ArchiveWriter::block_shape).
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -24,7 +24,7 @@ const SAFE_RUN_PAGES: usize = 15;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockShape {
     layout: Layout,
-    /// Whether pages are hashed.
+    /// The archive has page hashes.
     page_hashes: bool,
 }
 
@@ -46,7 +46,7 @@ impl BlockShape {
 ///
 /// Any thread can assemble them, for any pages, before or after those of other threads. The writer then takes them in
 /// order: [`write_blocks`](crate::ArchiveWriter::write_blocks) writes them, and
-/// [`place_blocks`](crate::ArchiveWriter::place_blocks) tells where the caller is to write them. Reuse it: its memory is kept.
+/// [`place_blocks`](crate::ArchiveWriter::place_blocks) returns the position to write them at. Reuse it: its memory is kept.
 ///
 /// ```
 /// use trueno_zram_archive::{ArchiveWriter, PAGE_SIZE, PageBlocks, PageCodec, WriteOptions};
@@ -92,7 +92,7 @@ impl PageBlocks {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        let layout = Layout::Lz4(Header::archive(None, true, true));
+        let layout = Layout::Lz4(Lz4Header::archive(None, true, true));
         Self::with_memory(0, BlockShape::new(layout, false), Vec::new(), Vec::new())
     }
 

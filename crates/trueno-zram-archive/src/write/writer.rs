@@ -13,7 +13,7 @@ use crate::hashes::hash_list::{self, HashList};
 use crate::index::builder::{BuiltIndex, IndexBuilder, Keeps};
 use crate::index::entry::PageEntry;
 use crate::index::sections;
-use crate::lz4::header::Header;
+use crate::lz4::header::Lz4Header;
 use crate::write::options::{WriteOptions, WriteSummary};
 use crate::write::page_blocks::{BlockShape, PageBlocks};
 use crate::zstd::seek_table::{self, SeekEntry};
@@ -84,7 +84,7 @@ impl<W: Write> ArchiveWriter<W> {
         format.check_supported()?;
         let (layout, bytes) = match format {
             Format::Lz4 => {
-                let header = Header::archive(content_len, block_checksums, content_checksum);
+                let header = Lz4Header::archive(content_len, block_checksums, content_checksum);
                 (Layout::Lz4(header), header.encode())
             }
             Format::Zstd => (Layout::Zstd { checksums: block_checksums }, Vec::new()),
@@ -183,7 +183,7 @@ impl<W: Write> ArchiveWriter<W> {
         written
     }
 
-    /// Returns how the archive's blocks look, for [`PageBlocks::start`].
+    /// Returns the layout of the archive's blocks, for [`PageBlocks::start`].
     ///
     /// ```
     /// use trueno_zram_archive::{ArchiveWriter, WriteOptions};
@@ -425,7 +425,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok((self.out, summary))
     }
 
-    fn end_lz4_frame(&mut self, header: &Header, hash: Option<ContentHash>) -> Result<()> {
+    fn end_lz4_frame(&mut self, header: &Lz4Header, hash: Option<ContentHash>) -> Result<()> {
         let content_len = self.content_len;
         let mut end = 0u32.to_le_bytes().to_vec();
         if header.content_checksum {

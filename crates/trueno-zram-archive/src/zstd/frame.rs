@@ -125,7 +125,7 @@ impl PageFrame {
     }
 }
 
-/// What the bytes at the start of a frame are.
+/// The result of looking at the start of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     /// A frame such as an archive has.

@@ -7,7 +7,7 @@ use std::io::Read;
 use trueno_zram_core::Page;
 
 use crate::error::{Error, Result};
-use crate::stream::input::Input;
+use crate::stream::input::InputWindow;
 
 /// Stands in for a context of libzstd.
 pub(crate) struct Context(Infallible);
@@ -40,7 +40,7 @@ impl ForeignDecoder {
 
     pub(crate) fn decode<R: Read>(
         &mut self,
-        _input: &mut Input<R>,
+        _input: &mut InputWindow<R>,
         _at: u64,
         _out: &mut Vec<u8>,
         _limit: usize,

@@ -9,7 +9,7 @@ use xxhash_rust::xxh64::Xxh64;
 
 use crate::error::Result;
 use crate::lz4::header::SKIPPABLE_MAGIC;
-use crate::stream::input::Input;
+use crate::stream::input::InputWindow;
 
 /// Magic number of the skippable frame.
 pub(crate) const SEEK_FRAME_MAGIC: u32 = SKIPPABLE_MAGIC + 14;
@@ -101,7 +101,7 @@ impl ExpectedTable {
     }
 
     /// Reads the payload of the seek table, `payload_len` bytes, and returns whether it is this one.
-    pub(crate) fn agrees<R: Read>(&self, input: &mut Input<R>, payload_len: u64) -> Result<bool> {
+    pub(crate) fn agrees<R: Read>(&self, input: &mut InputWindow<R>, payload_len: u64) -> Result<bool> {
         const WITHIN: &str = "the seek table";
         let expected_len = self.frames.checked_mul(ENTRY_LEN as u64).and_then(|len| len.checked_add(FOOTER_LEN as u64));
         let frames = u32::try_from(self.frames).ok().filter(|_| expected_len == Some(payload_len));

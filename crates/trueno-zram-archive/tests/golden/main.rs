@@ -20,7 +20,7 @@ use std::fs;
 
 use manifest::{FILES, Golden, Kind};
 use read::Structure;
-use trueno_zram_archive::process_state::{MappedFile, ProcessState, ThreadState};
+use trueno_zram_archive::process_state::{FileMapping, ProcessState, ThreadState};
 use trueno_zram_archive::{Error, Format, GROUP_PAGES, IndexVerdict, PageOrigin};
 use trueno_zram_core::PAGE_SIZE;
 use xxhash_rust::xxh32::xxh32;
@@ -167,7 +167,7 @@ fn snapshots_keep_their_address_map_and_process_state() {
             machine: 62,
             auxiliary_vector: vec![0; 16],
             threads: vec![ThreadState { number: 4711, registers: vec![7; 27 * 8] }],
-            files: vec![MappedFile { start: 0x1a000, end: 0x1c000, offset: 0, name: "/lib/x.so".into() }],
+            files: vec![FileMapping { start: 0x1a000, end: 0x1c000, offset: 0, name: "/lib/x.so".into() }],
         };
         assert_eq!(read::process_state(&read::open(&file.path())), expected, "{}", file.name);
     }

@@ -275,7 +275,7 @@ fn put64(out: &mut Vec<u8>, value: u64) {
 #[cfg(test)]
 mod tests {
     use trueno_zram_archive::address_map::{AddressMap, Consistency, Flags, Mapping};
-    use trueno_zram_archive::process_state::MappedFile;
+    use trueno_zram_archive::process_state::FileMapping;
 
     use super::*;
 
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn state() -> ProcessState {
-        let file = |start, name: &str| MappedFile { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
+        let file = |start, name: &str| FileMapping { start, end: start + 0x2000, offset: 0x1000, name: name.into() };
         ProcessState {
             machine: 62,
             auxiliary_vector: vec![3; 32],

@@ -1,6 +1,6 @@
 //! Reads the state of a process beside its memory, for core files.
 
-use trueno_zram_archive::process_state::{MappedFile, ProcessState, ThreadState};
+use trueno_zram_archive::process_state::{FileMapping, ProcessState, ThreadState};
 
 use crate::process::{MapsLine, Process, registers_of};
 
@@ -17,7 +17,7 @@ pub(crate) fn machine() -> u16 {
 pub(crate) fn of_stopped(process: &Process, maps: &[MapsLine]) -> ProcessState {
     let threads = process.threads().unwrap_or_default().into_iter();
     let threads = threads.filter_map(|number| Some(ThreadState { number, registers: registers_of(number).ok()? }));
-    let files = maps.iter().filter(|line| line.name.starts_with('/')).map(|line| MappedFile {
+    let files = maps.iter().filter(|line| line.name.starts_with('/')).map(|line| FileMapping {
         start: line.start,
         end: line.end,
         offset: line.offset,

@@ -7,19 +7,19 @@ use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::lz4::constant::zero_pages_of;
 use crate::lz4::header::{LEGACY_BLOCK_BOUND, RAW_BLOCK};
-use crate::stream::frame::{Frame, MAX_BATCH_BLOCKS, Shape};
-use crate::stream::input::Input;
+use crate::stream::frame::{FrameShape, FrameState, MAX_BATCH_BLOCKS};
+use crate::stream::input::InputWindow;
 use crate::zstd::frame::{Seen, look};
 
 /// Gathers blocks of a frame; `page` is the number of the next page, if the frame is made of pages.
 pub(super) fn gather_blocks<R: Read>(
-    input: &mut Input<R>,
-    frame: &mut Frame,
+    input: &mut InputWindow<R>,
+    frame: &mut FrameState,
     batch_bytes: usize,
     pending: &mut Vec<Block>,
     page: &mut Option<u64>,
 ) -> Result<()> {
-    let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == Shape::Legacy);
+    let (checksum_len, legacy) = (frame.header.block_checksum_len(), frame.shape == FrameShape::Legacy);
     let max_len = if legacy { LEGACY_BLOCK_BOUND } else { frame.header.max_block };
     let (mut room, mut zero_room) = frame.batch_blocks(batch_bytes, input.position());
     let start = input.place();
@@ -49,7 +49,7 @@ pub(super) fn gather_blocks<R: Read>(
         }
         input.demand(4 + len + checksum_len, "a block")?;
         let mut block = Block { page: *page, ..Block::lz4(at, input.place() + 4, len, raw) };
-        if frame.shape == Shape::Pages && !raw {
+        if frame.shape == FrameShape::Pages && !raw {
             block.zero_pages = zero_pages_of(block.bytes(input.window())).unwrap_or(0);
         }
         *page = page.map(|page| page + block.zero_pages.max(1) as u64);
@@ -59,12 +59,12 @@ pub(super) fn gather_blocks<R: Read>(
             room -= 1;
         }
         // Most often the first block tells what the frame is made of.
-        if frame.shape == Shape::Pages && frame.content_len == 0 && pending.is_empty() && !block.may_be_page() {
-            (frame.shape, *page, block.page) = (Shape::Blocks, None, None);
+        if frame.shape == FrameShape::Pages && frame.content_len == 0 && pending.is_empty() && !block.may_be_page() {
+            (frame.shape, *page, block.page) = (FrameShape::Blocks, None, None);
             room = room.min(frame.batch_blocks(batch_bytes, at).0);
         }
         // Small blocks are decoded without slots, so they do not count.
-        if frame.shape != Shape::Pages && block.is_small() && pending.len() < MAX_BATCH_BLOCKS {
+        if frame.shape != FrameShape::Pages && block.is_small() && pending.len() < MAX_BATCH_BLOCKS {
             room += 1;
         }
         input.consume(4 + len + checksum_len);
@@ -74,7 +74,7 @@ pub(super) fn gather_blocks<R: Read>(
 }
 
 /// Looks at the start of the next Zstandard frame, with as many bytes as that takes and the input has.
-pub(super) fn look_ahead<R: Read>(input: &mut Input<R>) -> Result<Seen> {
+pub(super) fn look_ahead<R: Read>(input: &mut InputWindow<R>) -> Result<Seen> {
     loop {
         match look(input.available()) {
             Seen::Unclear { needed } if input.need(needed)? => {}
@@ -85,8 +85,8 @@ pub(super) fn look_ahead<R: Read>(input: &mut Input<R>) -> Result<Seen> {
 
 /// Gathers Zstandard frames such as an archive has; anything else ends them.
 pub(super) fn gather_frames<R: Read>(
-    input: &mut Input<R>,
-    frame: &mut Frame,
+    input: &mut InputWindow<R>,
+    frame: &mut FrameState,
     batch_bytes: usize,
     pending: &mut Vec<Block>,
     page: &mut Option<u64>,

@@ -9,9 +9,9 @@ use super::gather::look_ahead;
 use crate::error::{Error, Result};
 use crate::format::{Format, Layout};
 use crate::index::builder::{IndexBuilder, Keeps};
-use crate::lz4::header::Header;
-use crate::stream::content::{ContentBatch, Stretch};
-use crate::stream::frame::{Frame, Shape};
+use crate::lz4::header::Lz4Header;
+use crate::stream::content::{ContentBatch, SpanRef};
+use crate::stream::frame::{FrameShape, FrameState};
 use crate::stream::inline::INLINE_BYTES;
 use crate::zstd::frame::{FrameHeader, MAX_HEADER_LEN, Seen};
 use crate::zstd::libzstd::ForeignDecoder;
@@ -20,9 +20,9 @@ impl<R: Read> FrameReader<'_, R> {
     /// Starts to read Zstandard frames of pages, or one other frame.
     pub(super) fn start_zstd(&mut self, at: u64) -> Result<()> {
         Format::Zstd.check_supported()?;
-        (self.format, self.page_frame) = (Some(Format::Zstd), None);
-        self.miss_seek_table();
-        let mut header = Header {
+        (self.format, self.expected_index) = (Some(Format::Zstd), None);
+        self.note_missing_seek_table();
+        let mut header = Lz4Header {
             independent: true,
             // Frames tell themselves whether they have a checksum.
             block_checksums: true,
@@ -34,7 +34,7 @@ impl<R: Read> FrameReader<'_, R> {
         if let Seen::Page(seen) = look_ahead(&mut self.input)? {
             let layout = Layout::Zstd { checksums: seen.checksum };
             let index = Some(IndexBuilder::new(layout, 0, Keeps::Checksums));
-            self.frame = Some(Frame::new(at, content_start, header, Shape::PageFrames, index));
+            self.frame = Some(FrameState::new(at, content_start, header, FrameShape::PageFrames, index));
             return Ok(());
         }
         let mut needed = 5;
@@ -58,7 +58,7 @@ impl<R: Read> FrameReader<'_, R> {
         };
         foreign.start()?;
         self.summary.frames += 1;
-        self.frame = Some(Frame::new(at, content_start, header, Shape::Foreign, None));
+        self.frame = Some(FrameState::new(at, content_start, header, FrameShape::Foreign, None));
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl<R: Read> FrameReader<'_, R> {
             out.extra.truncate(start);
         }
         let len = out.extra.len() - start;
-        out.push(Stretch::Extra { start, len });
+        out.push(SpanRef::Extra { start, len });
         frame.content_len += len as u64;
         self.summary.content_len += len as u64;
         self.summary.input_len = self.input.position();

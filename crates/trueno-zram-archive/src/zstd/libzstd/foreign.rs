@@ -5,7 +5,7 @@ use std::io::Read;
 use zstd::zstd_safe::{DCtx, InBuffer, OutBuffer, ResetDirective, get_error_name};
 
 use crate::error::{Error, Result};
-use crate::stream::input::Input;
+use crate::stream::input::InputWindow;
 
 /// Bytes by which the output grows.
 const STEP_BYTES: usize = 128 << 10;
@@ -34,7 +34,7 @@ impl ForeignDecoder {
     /// the frame. The content before an error stands in `out`.
     pub(crate) fn decode<R: Read>(
         &mut self,
-        input: &mut Input<R>,
+        input: &mut InputWindow<R>,
         at: u64,
         out: &mut Vec<u8>,
         limit: usize,

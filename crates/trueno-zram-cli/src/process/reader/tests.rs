@@ -1,7 +1,7 @@
 //! A process made up: what is read, what is noted, and what goes wrong.
 
 use super::*;
-use trueno_zram_archive::address_map::Run;
+use trueno_zram_archive::address_map::PageRun;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -77,7 +77,7 @@ fn read(source: &MadeUp, lines: &[MapsLine], selection: Selection) -> (Result<Ve
 }
 
 fn runs(mapping: &Mapping) -> Vec<(u64, PageState)> {
-    mapping.runs().iter().map(|Run { pages, state }| (*pages, *state)).collect()
+    mapping.runs().iter().map(|PageRun { pages, state }| (*pages, *state)).collect()
 }
 
 use PageState::{Stored, Unreadable, Untouched};

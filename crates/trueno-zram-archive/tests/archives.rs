@@ -12,8 +12,8 @@ use support::{
 };
 use trueno_test_pages::{corpus, edge, oracle};
 use trueno_zram_archive::{
-    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, FrameReader, IndexVerdict, Pages, WriteOptions,
-    compress,
+    ArchiveWriter, ContentBatch, ContentHash, ContentSpan, Error, Format, FrameReader, IndexVerdict, Pages,
+    WriteOptions, compress,
 };
 use trueno_zram_core::gpu::{GpuBatchCompressor, GpuBatchConfig, GpuOptions};
 use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, IndexEntry, PAGE_SIZE, PageKind};
@@ -29,6 +29,12 @@ fn assert_reads_everywhere(content: &[u8], options: WriteOptions, batch_pages: u
     assert_eq!(read_summary.input_len, archive.len() as u64);
     let pages = content.len().div_ceil(PAGE_SIZE) as u64;
     assert_eq!(summary.pages.pages(), pages);
+    let info = opened(&archive).unwrap().unwrap().info();
+    assert_eq!((info.format, info.pages, info.page_count), (options.format, summary.pages, pages));
+    assert_eq!((info.content_len, info.archive_len), (summary.content_len, summary.archive_len));
+    assert_eq!((info.index_len, info.group_count), (summary.index_len, pages.div_ceil(1024)));
+    assert_eq!(info.block_checksums, options.block_checksums || (options.format == Format::Zstd && pages == 0));
+    assert_eq!(info.content_checksum, options.content_checksum && options.format == Format::Lz4);
     assert!(read_pages(&archive, 0..pages).unwrap().as_deref() == Some(content), "by the index");
     let foreign = read_by_c_library(options.format, &archive);
     assert!(foreign.as_deref() == Some(content), "by the C library");

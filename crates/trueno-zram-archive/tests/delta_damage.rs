@@ -129,8 +129,7 @@ fn references_to_other_pages_are_found_by_the_hash() {
     assert_reads(&open(&delta, standard(&base)).unwrap(), &content);
     let shifted = open(&with_runs(&forged, 0, 3, &[0x81, 0x20, 2]), standard(&base)).unwrap();
     let error = shifted.read(7, &mut [[0; PAGE_SIZE]]).unwrap_err();
-    assert!(matches!(error, Error::PageHash { page: 7, .. }), "{error}");
-    assert!(error.to_string().contains("page 8 of base base.lz4"), "{error}");
+    assert!(matches!(&error, Error::PageHash { page: 7, origin } if origin == "page 8 of base base.lz4"), "{error}");
     assert!(judge(&shifted)[..1024].iter().all(Option::is_none));
     assert!(judge(&shifted)[1024..].iter().all(Option::is_some));
     // Before the base, and behind it.
@@ -173,7 +172,8 @@ fn a_base_with_damaged_blocks_is_named() {
     let errors: Vec<_> =
         (0..archive.page_count()).filter_map(|page| archive.read(page, &mut [[0; PAGE_SIZE]]).err()).collect();
     assert!(!errors.is_empty());
-    assert!(errors.iter().all(|error| error.to_string().starts_with("base base.lz4: ")), "{:?}", errors[0]);
+    let names_base = |error: &Error| matches!(error, Error::Base { base, .. } if base == "base.lz4");
+    assert!(errors.iter().all(names_base), "{:?}", errors[0]);
 }
 
 #[test]
@@ -340,9 +340,9 @@ fn errors_name_the_page_of_the_image_and_the_byte_of_the_file() {
     damaged[at + 100] ^= 1;
     let archive = open(&delta, standard(&damaged)).unwrap();
     let error = error_of(&archive, 32);
-    assert!(matches!(error, Error::Base { page: Some(32), .. }), "{error}");
-    assert!(error.to_string().starts_with(&format!("base base.lz4: page 7 (byte {}): ", at - 4)), "{error}");
-    assert!(error.to_string().ends_with("; it is needed for page 32"), "{error}");
+    let Error::Base { base, reason, page: Some(32) } = error else { panic!("{error}") };
+    assert_eq!(base, "base.lz4");
+    assert!(reason.starts_with(&format!("page 7 (byte {}): ", at - 4)), "{reason}");
     let error = error_of(&open(&second, archive).unwrap(), 22);
-    assert!(error.to_string().ends_with("; it is needed for page 22"), "{error}");
+    assert!(matches!(error, Error::Base { page: Some(22), .. }), "{error}");
 }

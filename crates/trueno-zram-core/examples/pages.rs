@@ -1,48 +1,31 @@
-//! Compresses a file of memory pages, or the built-in corpus, on all cores, restores and compares it, and prints the
-//! figures.
+//! Compresses a file of memory pages on all cores, prints how its pages are held, and restores one of them.
 //!
-//! `cargo run --release -p trueno-zram-codec --example pages [FILE]`
+//! `cargo run --release -p trueno-zram-codec --example pages FILE [PAGE]`
 
 use std::error::Error;
-use std::time::Instant;
 
-use trueno_test_pages::corpus;
-use trueno_zram_core::{Algorithm, CompressedBatch, CpuBatchCompressor, PAGE_SIZE, Page};
-
-/// The built-in corpus is repeated to this many pages, so that the times are measurable.
-const BUILT_IN_PAGES: usize = 65_536;
+use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, Page, PageCodec};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let pages = match std::env::args_os().nth(1) {
-        Some(file) => whole_pages(&std::fs::read(file)?),
-        None => corpus::all_pages().copied().cycle().take(BUILT_IN_PAGES).collect(),
-    };
-    let mut compressor = CpuBatchCompressor::new(Algorithm::Lz4)?;
-    let (mut batch, mut restored) = (CompressedBatch::new(), vec![[0xff; PAGE_SIZE]; pages.len()]);
+    let mut args = std::env::args().skip(1);
+    let file = args.next().ok_or("usage: pages FILE [PAGE]")?;
+    let number: usize = args.next().map_or(Ok(0), |text| text.parse())?;
+    let pages = whole_pages(&std::fs::read(&file)?);
 
-    let start = Instant::now();
-    compressor.compress_into(&pages, &mut batch, &())?;
-    let compress_s = start.elapsed().as_secs_f64();
-    let start = Instant::now();
-    compressor.decompress_into(&batch, &mut restored, &())?;
-    let decompress_s = start.elapsed().as_secs_f64();
-    if restored != pages {
-        return Err("the restored pages differ".into());
-    }
-
+    let batch = CpuBatchCompressor::new(Algorithm::Lz4)?.compress(&pages)?;
     let stats = batch.stats();
-    let gbps = |seconds: f64| stats.bytes_in() as f64 / seconds / 1e9;
+    println!("{} pages in {} bytes, ratio {:.3}", stats.pages(), stats.bytes_out, stats.ratio());
+    println!("{} zero, {} same-filled, {} lz4, {} raw", stats.zero, stats.same_filled, stats.lz4, stats.raw);
+
+    let compressed = batch.get(number).ok_or_else(|| format!("{file} has no page {number}"))?;
+    let mut page = [0; PAGE_SIZE];
+    PageCodec::new(Algorithm::Lz4)?.decompress(compressed, &mut page)?;
     println!(
-        "{} pages, {:.1} MiB, on {} threads ({})",
-        pages.len(),
-        mib(stats.bytes_in()),
-        compressor.threads(),
-        compressor.instruction_set()
+        "page {number}: {}, {} bytes, starts with {:02x?}",
+        compressed.kind(),
+        compressed.bytes().len(),
+        &page[..16]
     );
-    println!("held       {:.1} MiB, ratio {:.3}", mib(stats.bytes_out), stats.ratio());
-    println!("as         {} zero, {} same-filled, {} lz4, {} raw", stats.zero, stats.same_filled, stats.lz4, stats.raw);
-    println!("compress   {:.2} GB/s", gbps(compress_s));
-    println!("decompress {:.2} GB/s, all bytes identical", gbps(decompress_s));
     Ok(())
 }
 
@@ -56,8 +39,4 @@ fn whole_pages(bytes: &[u8]) -> Vec<Page> {
         pages.push(last);
     }
     pages
-}
-
-fn mib(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 20)
 }

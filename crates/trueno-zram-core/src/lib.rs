@@ -33,7 +33,9 @@
 //! # Ok::<(), trueno_zram_core::Error>(())
 //! ```
 //!
-//! # How pages are held
+//! `BatchCompressor` uses an NVIDIA GPU where that is faster, and the module `gpu` gives full control over one.
+//!
+//! # The form of compressed pages
 //!
 //! A page that repeats one word is held as that word ([`PageKind::SameFilled`]). A page that shrinks is held as an LZ4
 //! block or a Zstandard frame. Any other page is held unchanged ([`PageKind::Raw`]). No page takes more than
@@ -42,8 +44,18 @@
 //!
 //! # Untrusted input
 //!
-//! Compressed data is not trusted. For any input a decoder returns either a page or an [`Error`] that says where and
-//! why decoding failed. It does not panic and writes nothing but the page.
+//! Compressed data is not trusted. For any input a decoder returns either a page or an [`Error`] with the position and
+//! the reason of the failure. It does not panic and writes nothing but the page.
+//!
+//! # Features
+//!
+//! | feature | default | adds |
+//! | --- | --- | --- |
+//! | `gpu` | yes | `BatchCompressor` and the module `gpu`. The driver is loaded at run time; building needs nothing of CUDA |
+//! | `zstd` | yes | [`Algorithm::Zstd`], through the C library. Without it, Zstandard is an [`Error::Unsupported`] on GPUs, too |
+//! | `internals` | no | `gpu::raw`, the driver layer, for the project's own tools and tests. It may change in any version |
+//!
+//! Without any of them, the crate compresses and restores LZ4 pages on the CPU.
 
 #![deny(unsafe_code)]
 
@@ -57,6 +69,7 @@ pub mod gpu;
 pub mod lz4;
 
 mod algorithm;
+mod aligned_pages;
 mod arena;
 #[cfg(feature = "gpu")]
 mod batch;
@@ -64,7 +77,6 @@ mod codec;
 mod copies;
 mod error;
 mod page;
-mod page_room;
 #[cfg(feature = "gpu")]
 mod parallel_copy;
 mod progress;
@@ -73,6 +85,7 @@ mod storage;
 mod threads;
 
 pub use algorithm::Algorithm;
+pub use aligned_pages::AlignedPages;
 pub use arena::{CompressedBatch, IndexEntry};
 #[cfg(feature = "gpu")]
 pub use batch::{BatchCompressor, Placement};
@@ -80,7 +93,6 @@ pub use codec::{BatchCodec, CodecStats};
 pub use cpu::{CpuBatchCompressor, PageCodec};
 pub use error::{Error, Result};
 pub use page::{CompressedPage, FILL_WORD_BYTES, PAGE_SIZE, Page, PageData, PageKind, fill_page, is_zero, same_filled};
-pub use page_room::PageRoom;
 pub use progress::Progress;
 pub use stats::PageStats;
 pub use threads::{MAX_THREADS, build_pool, default_pool};

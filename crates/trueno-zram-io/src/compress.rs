@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ArchiveWriter, BlockShape, ContentHash, PageBlocks, WriteOptions, WriteSummary};
-use trueno_zram_core::{PAGE_SIZE, PageCodec, PageRoom};
+use trueno_zram_core::{AlignedPages, PAGE_SIZE, PageCodec};
 
 use crate::Observer;
 use crate::error::{Error, Operation};
@@ -141,7 +141,7 @@ struct Compress<'a, S, W, H> {
 struct Unit<Done> {
     first_page: u64,
     /// Pages that a lane compresses itself, or the bytes behind the last page of a slot.
-    room: PageRoom,
+    room: AlignedPages,
     claimed: Claimed,
     /// The pages that a GPU has compressed, as long as they are needed.
     slot: Option<Done>,
@@ -205,7 +205,7 @@ impl<'a, S: PageSource, W: ArchiveOutput, H: HeldSlots> Work for Compress<'a, S,
     type Error = S::Error;
 
     fn unit(&self) -> Unit<H::Done> {
-        let (room, blocks) = (PageRoom::new(self.unit_pages), PageBlocks::default());
+        let (room, blocks) = (AlignedPages::new(self.unit_pages), PageBlocks::default());
         Unit { first_page: 0, room, claimed: Claimed::Bytes(0), slot: None, blocks, at: 0 }
     }
 

@@ -36,7 +36,7 @@ mod bench {
     use trueno_test_restore::stand_in::StandIn;
     use trueno_test_restore::vmm::{self, Memory};
     use trueno_zram_archive::{Archive, ArchiveWriter, Format, WriteOptions};
-    use trueno_zram_core::{CpuBatchCompressor, PAGE_SIZE, Page, PageRoom};
+    use trueno_zram_core::{AlignedPages, CpuBatchCompressor, PAGE_SIZE, Page};
     use trueno_zram_io::MappedFile;
     use trueno_zram_restore::{Image, LazyRestore, Notice, Options, Pages};
 
@@ -181,7 +181,7 @@ mod bench {
     /// Measures reading a page, without any VM: microseconds, in random order.
     fn alone(source: &impl Pages) -> f64 {
         let pages = source.len_bytes() / PAGE_SIZE as u64;
-        let mut page = PageRoom::new(1);
+        let mut page = AlignedPages::new(1);
         let mut read_all = || {
             let start = Instant::now();
             for number in 0..pages {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use trueno_zram_core::{Page, PageRoom};
+use trueno_zram_core::{AlignedPages, Page};
 
 use crate::error::Error;
 use crate::lazy_memory::{Content, Stop};
@@ -106,7 +106,7 @@ impl Fill {
     pub(crate) fn work(&self, session: &Session<'_>) {
         // Faults come first. Where the priority cannot be lowered, the scheduler is fair.
         let _ = rustix::process::setpriority_process(None, 10);
-        let mut buffer = PageRoom::new(RUN_UNITS);
+        let mut buffer = AlignedPages::new(RUN_UNITS);
         while !self.is_stopped() {
             let Some(units) = self.parts.get(self.next.fetch_add(1, Ordering::Relaxed)) else { return };
             let Some(region) = session.regions.of_unit(units.start) else { continue };

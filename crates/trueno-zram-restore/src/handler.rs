@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use trueno_zram_core::{PAGE_SIZE, PageRoom};
+use trueno_zram_core::{AlignedPages, PAGE_SIZE};
 
 use crate::error::Error;
 use crate::event::{self, Event, Events};
@@ -35,7 +35,7 @@ pub(crate) struct Handler<'a> {
     /// Units near faults, the latest block last.
     blocks: Vec<Range<usize>>,
     /// Room for the largest unit.
-    buffer: PageRoom,
+    buffer: AlignedPages,
     complete: bool,
     /// The process that connected has ended, but another one has the memory.
     is_orphaned: bool,
@@ -50,7 +50,7 @@ impl<'a> Handler<'a> {
             events: Events::new(),
             faults: Vec::new(),
             blocks: Vec::new(),
-            buffer: PageRoom::new(unit_pages),
+            buffer: AlignedPages::new(unit_pages),
             complete: false,
             is_orphaned: false,
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 
 use rayon::prelude::*;
-use trueno_zram_core::{PAGE_SIZE, Page, PageRoom};
+use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page};
 
 use crate::delta::PageArchive;
 use crate::error::{Error, Result};
@@ -62,8 +62,11 @@ impl PageHashes {
             }
             HashCheck::All => {
                 let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
-                let check = |room: &mut PageRoom, group| self.check_group(archive, group, room);
-                (0..groups).into_par_iter().map_init(|| PageRoom::new(GROUP_PAGES), check).collect::<Result<()>>()?;
+                let check = |room: &mut AlignedPages, group| self.check_group(archive, group, room);
+                (0..groups)
+                    .into_par_iter()
+                    .map_init(|| AlignedPages::new(GROUP_PAGES), check)
+                    .collect::<Result<()>>()?;
                 Ok(archive.page_count())
             }
         }

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use rayon::prelude::*;
-use trueno_zram_core::{Page, PageRoom};
+use trueno_zram_core::{AlignedPages, Page};
 
 use crate::delta::PageArchive;
 use crate::error::{Error, Result};
@@ -89,9 +89,9 @@ impl PageHashes {
     /// Those of [`Pages::read`].
     pub fn compute(archive: &PageArchive) -> Result<Self> {
         let groups = archive.page_count().div_ceil(GROUP_PAGES as u64);
-        let hash = |room: &mut PageRoom, group| hash_group(archive, group, room);
+        let hash = |room: &mut AlignedPages, group| hash_group(archive, group, room);
         let groups: Result<Vec<HashList>> =
-            (0..groups).into_par_iter().map_init(|| PageRoom::new(GROUP_PAGES), hash).collect();
+            (0..groups).into_par_iter().map_init(|| AlignedPages::new(GROUP_PAGES), hash).collect();
         let mut list = HashList::default();
         groups?.iter().for_each(|group| list.append(group));
         Ok(Self::new(list))

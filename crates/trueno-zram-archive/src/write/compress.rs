@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 
-use trueno_zram_core::{Algorithm, CpuBatchCompressor, PAGE_SIZE, PageRoom};
+use trueno_zram_core::{Algorithm, AlignedPages, CpuBatchCompressor, PAGE_SIZE};
 
 use crate::error::{Error, Result};
 use crate::format::Format;
@@ -41,7 +41,7 @@ pub fn compress(mut input: impl Read, out: impl Write, options: &WriteOptions) -
     let mut compressor = CpuBatchCompressor::new(algorithm).map_err(failed)?;
     let mut archive = ArchiveWriter::new(out, *options)?;
     let mut hash = options.content_checksum.then(ContentHash::new);
-    let (mut room, mut at) = (PageRoom::new(BATCH_PAGES), 0);
+    let (mut room, mut at) = (AlignedPages::new(BATCH_PAGES), 0);
     loop {
         let len = fill(&mut input, room.as_flattened_mut()).map_err(|source| Error::Read { at, source })?;
         let (pages, tail) = (&room[..len / PAGE_SIZE], &room.as_flattened()[len - len % PAGE_SIZE..len]);

@@ -4,7 +4,7 @@ mod compressor;
 mod decompressor;
 mod group_kernels;
 mod kernels;
-mod one_kernel;
+mod page_kernel;
 
 use std::num::NonZeroU32;
 
@@ -12,10 +12,8 @@ use trueno_gpu::kernels::Kernel;
 
 use super::context::GpuContext;
 use super::error::{GpuError, GpuResult};
-use super::event::CudaEvent;
 use super::kernel::LoadedKernel;
 use super::memory::DeviceBuffer;
-use super::stream::CudaStream;
 
 pub use compressor::PageCompressor;
 pub use decompressor::{PackedPages, PageDecompressor};
@@ -30,72 +28,6 @@ pub(crate) use kernels::{CompressKernel, DecompressKernel};
 pub const MAX_BATCH_PAGES: u32 = 16 << 20;
 
 const STATUS_BYTES: usize = size_of::<u32>();
-const COUNTER_BYTES: usize = size_of::<u32>();
-
-/// Device memory that a launch needs besides the caller's buffers. Each launch waits for the previous one that used it, even
-/// across streams, so only one uses it at a time.
-#[derive(Debug)]
-struct LaunchWorkspace {
-    next_page: DeviceBuffer,
-    scratch: DeviceBuffer,
-    last_launch: CudaEvent,
-}
-
-impl LaunchWorkspace {
-    fn new(context: &GpuContext, scratch_bytes: u64) -> GpuResult<Self> {
-        Ok(Self {
-            next_page: DeviceBuffer::new(context, COUNTER_BYTES)?,
-            scratch: allocate_scratch(context, scratch_bytes)?,
-            last_launch: CudaEvent::ordering(context)?,
-        })
-    }
-
-    /// Waits for the previous launch and resets the page counter.
-    fn reset(&self, stream: &CudaStream) -> GpuResult<()> {
-        stream.wait_for_event(&self.last_launch)?;
-        stream.fill(&self.next_page, 0..COUNTER_BYTES, 0)
-    }
-}
-
-/// LaunchWorkspaces that launches use in turn. As many launches as there are workspaces can run at the same time.
-#[derive(Debug)]
-struct LaunchWorkspaces {
-    all: Vec<LaunchWorkspace>,
-    /// The one that was reset last.
-    current: usize,
-}
-
-impl LaunchWorkspaces {
-    fn one(context: &GpuContext, scratch_bytes: u64) -> GpuResult<Self> {
-        Ok(Self { all: vec![LaunchWorkspace::new(context, scratch_bytes)?], current: 0 })
-    }
-
-    /// Adds workspaces until there are `wanted`, or until the device is out of memory.
-    fn grow(&mut self, context: &GpuContext, scratch_bytes: u64, wanted: usize) -> GpuResult<()> {
-        while self.all.len() < wanted {
-            match LaunchWorkspace::new(context, scratch_bytes) {
-                Ok(workspace) => self.all.push(workspace),
-                Err(error) if error.is_out_of_memory() => break,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn current(&self) -> &LaunchWorkspace {
-        &self.all[self.current]
-    }
-
-    /// Goes on to the next workspace, waits for the launch that used it, and resets its page counter.
-    fn reset_next(&mut self, stream: &CudaStream) -> GpuResult<()> {
-        self.current = (self.current + 1) % self.all.len();
-        self.current().reset(stream)
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.all.iter().map(|workspace| workspace.scratch.len_bytes()).sum()
-    }
-}
 
 fn allocate_scratch(context: &GpuContext, scratch_bytes: u64) -> GpuResult<DeviceBuffer> {
     let out_of_range = |_| GpuError::OutOfRange { what: "scratch memory", value: scratch_bytes.into() };

@@ -12,7 +12,7 @@ use rayon::ThreadPool;
 use trueno_zram_archive::{
     BaseRecord, BlockShape, DeltaPart, DeltaSummary, DeltaWriter, PageFinder, PageHash, PageHashes, WriteOptions,
 };
-use trueno_zram_core::{PAGE_SIZE, Page, PageCodec, PageRoom, is_zero};
+use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, PageCodec, is_zero};
 
 use super::claims::{Claimed, PageClaims};
 use crate::Observer;
@@ -91,7 +91,7 @@ pub fn compress_delta<S: PageSource, W: ArchiveOutput>(
     let pipeline = Pipeline::new(work, PageClaims::new(source), (writer, 0), None, max_units, observer);
     let lane = |codec| {
         let lookup = Lookup { zeros: Vec::new(), hashes: Vec::new(), finder: hashes.finder(), codec };
-        Lane { room: PageRoom::new(lane_pages), lookup }
+        Lane { room: AlignedPages::new(lane_pages), lookup }
     };
     pipeline.run_on(pool, codecs.iter_mut().take(lanes).map(lane));
     let done = pipeline.finish()?;
@@ -212,7 +212,7 @@ fn lane_pages(source_bytes: Option<u64>, lanes: usize) -> usize {
 }
 
 /// The pages that hold this many bytes, from the start of the room. A shorter last one is filled up with zeros.
-fn filled_up(room: &mut PageRoom, len_bytes: usize) -> &[Page] {
+fn filled_up(room: &mut AlignedPages, len_bytes: usize) -> &[Page] {
     let pages = &mut room[..len_bytes.div_ceil(PAGE_SIZE)];
     pages.as_flattened_mut()[len_bytes..].fill(0);
     pages
@@ -221,7 +221,7 @@ fn filled_up(room: &mut PageRoom, len_bytes: usize) -> &[Page] {
 /// The things that a lane has for itself.
 struct Lane<'a> {
     /// Pages that are read.
-    room: PageRoom,
+    room: AlignedPages,
     lookup: Lookup<'a>,
 }
 

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::ThreadPool;
 use trueno_zram_archive::{ContentSpan, Pages};
-use trueno_zram_core::{PAGE_SIZE, Page, PageRoom, is_zero};
+use trueno_zram_core::{AlignedPages, PAGE_SIZE, Page, is_zero};
 
 use super::placed::PlacedContent;
 use super::{Sink, WriteMode};
@@ -36,7 +36,7 @@ struct RestoreRanges<'a, K> {
 /// A part of the content in memory, among the rest of its pages.
 struct Unit {
     part: Part,
-    room: PageRoom,
+    room: AlignedPages,
     within: Range<usize>,
     /// All of it is zeros, which are not in memory.
     is_hole: bool,
@@ -157,7 +157,7 @@ impl<'a, K: Sink> Work for RestoreRanges<'a, K> {
 
     fn unit(&self) -> Unit {
         let part = Part { bytes: 0..0, output_start: 0 };
-        Unit { part, room: PageRoom::new(LANE_PAGES), within: 0..0, is_hole: false }
+        Unit { part, room: AlignedPages::new(LANE_PAGES), within: 0..0, is_hole: false }
     }
 
     fn claim(&self, next: &mut u64, _lane: &mut (), unit: &mut Unit) -> Result<bool> {

@@ -6,7 +6,8 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use trueno_gpu::kernels::packed::{Mode, PackedEntry, TableStores};
 
 use super::kernels::{CompressKernel, PageFormat};
-use super::{LaunchWorkspaces, MAX_BATCH_PAGES, check_pages, check_room, grid_of};
+use super::page_kernel::PageKernel;
+use super::{MAX_BATCH_PAGES, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::GpuResult;
 use crate::gpu::kernel::{LaunchShape, LoadedKernel};
@@ -42,8 +43,7 @@ use crate::page::PAGE_SIZE;
 #[derive(Debug)]
 pub struct PageCompressor {
     kernel: CompressKernel,
-    loaded: LoadedKernel,
-    workspaces: LaunchWorkspaces,
+    page_kernel: PageKernel,
     table_stores: TableStores,
     multiprocessors: Option<NonZeroU32>,
 }
@@ -90,9 +90,8 @@ impl PageCompressor {
         shape: LaunchShape,
     ) -> GpuResult<Self> {
         let kernel = CompressKernel::new(format, MAX_BATCH_PAGES, mode, table_stores, shape);
-        let loaded = LoadedKernel::new(context, kernel.kernel().ir())?;
-        let workspaces = LaunchWorkspaces::one(context, kernel.scratch_bytes(loaded.resident_blocks()))?;
-        Ok(Self { kernel, loaded, workspaces, table_stores, multiprocessors: None })
+        let page_kernel = PageKernel::new(context, kernel.kernel(), |blocks| kernel.scratch_bytes(blocks))?;
+        Ok(Self { kernel, page_kernel, table_stores, multiprocessors: None })
     }
 
     /// Returns the format that pages are compressed to.
@@ -122,7 +121,7 @@ impl PageCompressor {
     /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
-        &self.loaded
+        self.page_kernel.loaded()
     }
 
     /// Returns the table stores that the kernel uses.
@@ -181,8 +180,7 @@ impl PageCompressor {
     /// # Errors
     /// The driver's error, unless it is that there is no more memory.
     pub fn allow_concurrent(&mut self, launches: NonZeroUsize) -> GpuResult<()> {
-        let scratch_bytes = self.kernel.scratch_bytes(self.loaded.resident_blocks());
-        self.workspaces.grow(self.loaded.context(), scratch_bytes, launches.get())
+        self.page_kernel.allow_concurrent(launches.get())
     }
 
     /// Returns the size of the kernel's scratch memory on the device. It does not depend on the batch.
@@ -197,7 +195,7 @@ impl PageCompressor {
     /// ```
     #[must_use]
     pub fn scratch_bytes(&self) -> usize {
-        self.workspaces.scratch_bytes()
+        self.page_kernel.scratch_bytes()
     }
 
     /// Queues the compression of the first `pages` pages of `input`. `output` must have room for all pages
@@ -262,7 +260,7 @@ impl PageCompressor {
     pub fn zero(&mut self, stream: &CudaStream, pages: u32, index: &DeviceBuffer) -> GpuResult<()> {
         check_pages(pages)?;
         check_room("index", index.len_bytes(), pages, PackedEntry::BYTES)?;
-        self.workspaces.reset_next(stream)?;
+        self.page_kernel.reset_next(stream)?;
         // Widening: `usize` has 64 bits wherever CUDA runs.
         stream.fill(index, 0..pages as usize * PackedEntry::BYTES, 0)
     }
@@ -306,7 +304,7 @@ impl PageCompressor {
         if pages == 0 {
             return Ok(());
         }
-        let workspace = self.workspaces.current();
+        let workspace = self.page_kernel.workspace();
         let args = LaunchArgs::new()
             .buffer(input)
             .buffer(output)
@@ -314,13 +312,11 @@ impl PageCompressor {
             .buffer(&workspace.scratch)
             .buffer(&workspace.next_page)
             .u32(pages);
-        let grid = grid_of(self.kernel.kernel(), &self.loaded, self.multiprocessors, pages);
+        let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
         // SAFETY: by `check_buffers`, input, output and index are large enough for that many pages, and the scratch
         // memory is large enough for the largest grid. The packed pages never exceed the output: the index was zeroed,
-        // and by the caller's guarantee nothing else writes it. No other launch uses the workspace, since the zeroing
-        // waits for the previous one that did.
-        unsafe { self.loaded.launch(stream, grid, &args) }?;
-        stream.record(&workspace.last_launch)
+        // and by the caller's guarantee nothing else writes it. `zero` reset the workspace.
+        unsafe { self.page_kernel.launch(stream, grid, &args) }
     }
 }
 

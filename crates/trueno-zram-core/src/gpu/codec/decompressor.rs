@@ -6,9 +6,9 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use trueno_gpu::kernels::packed::{PACK_ALIGN_BYTES, PackedEntry};
 
 use super::group_kernels::GroupKernels;
-use super::kernels::PageFormat;
-use super::one_kernel::OneKernel;
-use super::{STATUS_BYTES, check_pages, check_room};
+use super::kernels::{DecompressKernel, PageFormat};
+use super::page_kernel::PageKernel;
+use super::{MAX_BATCH_PAGES, STATUS_BYTES, check_pages, check_room, grid_of};
 use crate::gpu::context::GpuContext;
 use crate::gpu::error::{GpuError, GpuResult};
 use crate::gpu::kernel::{LaunchShape, LoadedKernel};
@@ -100,7 +100,8 @@ impl<'a> DecompressBatch<'a> {
 /// ```
 #[derive(Debug)]
 pub struct PageDecompressor {
-    one_kernel: OneKernel,
+    kernel: DecompressKernel,
+    page_kernel: PageKernel,
     /// Only for Zstandard.
     group_kernels: Option<GroupKernels>,
     /// The kernels that the last call of `zero` prepared.
@@ -111,7 +112,7 @@ pub struct PageDecompressor {
 /// The kernels that restore a batch.
 #[derive(Clone, Copy, Debug)]
 enum PreparedKernels {
-    OneKernel,
+    PageKernel,
     GroupKernels,
 }
 
@@ -148,12 +149,14 @@ impl PageDecompressor {
     /// # Errors
     /// If a kernel cannot be loaded, for example because the shape is too large for the device.
     pub fn with_shape(context: &GpuContext, format: PageFormat, shape: LaunchShape) -> GpuResult<Self> {
-        let one_kernel = OneKernel::new(context, format, shape)?;
+        let kernel = DecompressKernel::new(format, MAX_BATCH_PAGES, shape);
+        let page_kernel = PageKernel::new(context, kernel.kernel(), |_| 0)?;
         let group_kernels = match format {
             PageFormat::Lz4 => None,
             PageFormat::Zstd => Some(GroupKernels::new(context)?),
         };
-        Ok(Self { one_kernel, group_kernels, prepared: PreparedKernels::OneKernel, multiprocessors: None })
+        let (prepared, multiprocessors) = (PreparedKernels::PageKernel, None);
+        Ok(Self { kernel, page_kernel, group_kernels, prepared, multiprocessors })
     }
 
     /// Returns the format that it restores, besides same-filled and raw pages.
@@ -166,7 +169,7 @@ impl PageDecompressor {
     /// ```
     #[must_use]
     pub fn format(&self) -> PageFormat {
-        self.one_kernel.format()
+        self.kernel.format()
     }
 
     /// Returns the number of pages from which a batch is restored in groups, or `None` if the format has no kernels for that.
@@ -208,7 +211,7 @@ impl PageDecompressor {
     /// ```
     #[must_use]
     pub fn loaded(&self) -> &LoadedKernel {
-        self.one_kernel.loaded()
+        self.page_kernel.loaded()
     }
 
     /// Returns the kernel that restores pages in groups, as loaded on the device, or `None` if the format has none.
@@ -257,7 +260,7 @@ impl PageDecompressor {
     /// # Errors
     /// The driver's error, unless it is that there is no more memory.
     pub fn allow_concurrent(&mut self, launches: NonZeroUsize) -> GpuResult<()> {
-        self.one_kernel.allow_concurrent(launches.get())
+        self.page_kernel.allow_concurrent(launches.get())
     }
 
     /// Queues the restoring of packed pages to `output` and writes a
@@ -319,7 +322,7 @@ impl PageDecompressor {
     /// # Errors
     /// The driver's error.
     pub fn zero(&mut self, stream: &CudaStream, pages: u32) -> GpuResult<()> {
-        self.prepared = PreparedKernels::OneKernel;
+        self.prepared = PreparedKernels::PageKernel;
         if let Some(kernels) = &mut self.group_kernels {
             let is_large = pages >= kernels.least_pages(self.multiprocessors);
             if is_large && kernels.reserve(self.multiprocessors, pages)? {
@@ -328,7 +331,7 @@ impl PageDecompressor {
                 return Ok(());
             }
         }
-        self.one_kernel.zero(stream)
+        self.page_kernel.reset_next(stream)
     }
 
     /// The second half of [`decompress`](Self::decompress): queues only the kernels, so that they can be timed on their own.
@@ -379,8 +382,16 @@ impl PageDecompressor {
                 unsafe { kernels.launch(stream, batch, self.multiprocessors) }
             }
             _ => {
-                // SAFETY: the caller upholds the requirements; `zero` prepared this kernel.
-                unsafe { self.one_kernel.launch(stream, batch, self.multiprocessors) }
+                let pages = batch.packed.pages;
+                if pages == 0 {
+                    return Ok(());
+                }
+                let args = batch.launch_args(&self.page_kernel.workspace().next_page);
+                let grid = grid_of(self.kernel.kernel(), self.loaded(), self.multiprocessors, pages);
+                // SAFETY: by `DecompressBatch::checked`, all buffers are large enough for that many pages. The kernel checks
+                // every entry against the packed length and every block against the page. By the caller's guarantee, checked
+                // data does not change. `zero` reset the workspace.
+                unsafe { self.page_kernel.launch(stream, grid, &args) }
             }
         }
     }

@@ -14,23 +14,23 @@ const LINE_BYTES: usize = 64;
 /// lines: on a Zen 4, reading from the page cache takes 0.46 instead of 0.29 µs per page, and hashing 0.70 instead of 0.60.
 ///
 /// ```
-/// let mut room = trueno_zram_core::PageRoom::new(3);
-/// room[1] = [7; 4096];
-/// assert_eq!(*room, [[0; 4096], [7; 4096], [0; 4096]]);
+/// let mut pages = trueno_zram_core::AlignedPages::new(3);
+/// pages[1] = [7; 4096];
+/// assert_eq!(*pages, [[0; 4096], [7; 4096], [0; 4096]]);
 /// ```
-pub struct PageRoom {
+pub struct AlignedPages {
     /// The pages, and room to start them at a cache line.
     bytes: Box<[u8]>,
     /// The offset of the first page.
     start: usize,
 }
 
-impl PageRoom {
+impl AlignedPages {
     /// Allocates room for this many pages.
     #[must_use]
     pub fn new(pages: usize) -> Self {
         let bytes = vec![0; pages * PAGE_SIZE + LINE_BYTES].into_boxed_slice();
-        // Where the offset cannot be computed, the pages are just not aligned.
+        // If the offset cannot be computed, the pages are just not aligned.
         let start = bytes.as_ptr().align_offset(LINE_BYTES).min(LINE_BYTES);
         Self { bytes, start }
     }
@@ -40,7 +40,7 @@ impl PageRoom {
     }
 }
 
-impl Deref for PageRoom {
+impl Deref for AlignedPages {
     type Target = [Page];
 
     fn deref(&self) -> &[Page] {
@@ -48,16 +48,16 @@ impl Deref for PageRoom {
     }
 }
 
-impl DerefMut for PageRoom {
+impl DerefMut for AlignedPages {
     fn deref_mut(&mut self) -> &mut [Page] {
         let end = self.end();
         self.bytes[self.start..end].as_chunks_mut().0
     }
 }
 
-impl fmt::Debug for PageRoom {
+impl fmt::Debug for AlignedPages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PageRoom({} pages)", self.len())
+        write!(f, "AlignedPages({} pages)", self.len())
     }
 }
 
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn pages_start_at_a_cache_line_and_keep_what_is_written() {
         for pages in [0, 1, 3, 64, 300] {
-            let mut room = PageRoom::new(pages);
+            let mut room = AlignedPages::new(pages);
             assert_eq!(room.len(), pages);
             assert_eq!(room.as_ptr().addr() % LINE_BYTES, 0);
             let contents = || (1..=u8::MAX).cycle().map(|byte| [byte; PAGE_SIZE]);
